@@ -1,0 +1,52 @@
+"""Data movement that keeps every bit.
+
+XLA on CPU widens bfloat16 and 8-bit floats to float32 around any operation, data
+movement included: it costs time and quiets signalling NaNs. Floats narrower than 32
+bits therefore travel as unsigned integers of their width.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+UNSIGNED = {4: jnp.uint4, 8: jnp.uint8, 16: jnp.uint16}  # by bits
+
+
+def to_bits(x: jax.Array) -> jax.Array:
+    """`x`, or its bits as unsigned integers if it is a float below 32 bits."""
+    if not is_narrow_float(x.dtype):
+        return x
+    return lax.bitcast_convert_type(x, UNSIGNED[jnp.finfo(x.dtype).bits])
+
+
+def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The inverse of `to_bits`."""
+    return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
+
+
+def is_narrow_float(dtype: np.dtype) -> bool:
+    """Whether arrays of `dtype` travel as integers."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
+def move(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """`movement(x)`, where the linear `movement` only places elements and zeros."""
+    return _move_bits(movement, x) if is_narrow_float(x.dtype) else movement(x)
+
+
+# A bitcast has no derivative: tangents take the movement without it, so that JAX's own
+# rules for slices and pads stay in force.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _move_bits(movement, x):
+    return from_bits(movement(to_bits(x)), x.dtype)
+
+
+@_move_bits.defjvp
+def _move_bits_jvp(movement, primals, tangents):
+    return move(movement, *primals), movement(*tangents)

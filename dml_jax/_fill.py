@@ -1,0 +1,340 @@
+"""Fills: one value everywhere, or an arithmetic sequence in row-major order.
+
+    fill_value_constant    y[k] = value
+    fill_value_sequence    y[k] = start + k * delta
+
+DirectML's page once accumulated (value += delta) and was corrected in 2024; ONNX's Range
+has the same formula in its text and an accumulation in its function body. Here the
+formula is taken at its word: integers are computed modulo 2^bits, and a float is the
+correctly rounded value of start + k * delta for every k, whatever the size, the platform
+and the compiler. Accumulating drifts, an index in the dtype of the result saturates, and
+a rounded product loses everything where start and k * delta cancel; whether a product is
+rounded at all depends on the instruction set, since XLA contracts it with the sum.
+
+How, `_rounding` says.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from dml_jax import _bits, _check, _rounding
+
+
+def fill_value_constant(
+    sizes: Sequence[int], value_data_type: DTypeLike, value: ArrayLike
+) -> jax.Array:
+    """An array with the same value everywhere.
+
+    A value that is an array of `value_data_type` keeps every bit, NaN payloads included.
+
+    Args:
+      sizes: the shape of the result.
+      value_data_type: its dtype: bool, any integer, any float or complex.
+      value: a Python or NumPy number, or a (traced) scalar of `value_data_type`. A
+        number is rounded to the nearest float. An integer may be given in the signed or
+        the unsigned range of its width: -2 for uint8 is 254.
+
+    Returns:
+      An array of shape `sizes` and dtype `value_data_type`.
+
+    Raises:
+      TypeError: `sizes` is not a sequence of static integers, `value_data_type` is not
+        a dtype of numbers, or `value` is not a scalar of its kind.
+      ValueError: a size is negative, there are more than 2^48 elements, or the dtype is
+        a 64-bit one outside of 64-bit mode.
+      OverflowError: `value` does not fit `value_data_type`.
+
+    Derivatives: linear in `value`, both modes; its cotangent is the sum of the result's.
+    Sharding: under an output sharding each device fills its own shard.
+
+    Example:
+      >>> from dml_jax import fill_value_constant
+      >>> fill_value_constant((2, 4), "float32", 13)
+      Array([[13., 13., 13., 13.],
+             [13., 13., 13., 13.]], dtype=float32)
+
+    Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
+    """
+    function = "fill_value_constant"
+    sizes = _sizes(function, sizes)
+    dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
+    return _constant(_value(function, "value", value, dtype), sizes=sizes, dtype=dtype)
+
+
+def fill_value_sequence(
+    sizes: Sequence[int],
+    value_data_type: DTypeLike,
+    value_start: ArrayLike,
+    value_delta: ArrayLike,
+) -> jax.Array:
+    """An arithmetic sequence: start + k * delta at row-major position k.
+
+    Integers wrap modulo 2^bits. Floats are correctly rounded for every k, subnormals
+    included; what overflows becomes what the dtype has for it: an infinity, a NaN, or
+    the largest value (float4). Infinite and NaN starts and deltas propagate as IEEE
+    arithmetic has it, so an infinite delta gives a NaN at k = 0. The real and imaginary
+    parts of a complex sequence are two sequences.
+
+    Args:
+      sizes: the shape of the result.
+      value_data_type: its dtype: any integer, any float with a zero, or complex.
+      value_start: a Python or NumPy number, or a (traced) scalar of `value_data_type`. A
+        number is rounded to the nearest float. An integer may be given in the signed or
+        the unsigned range of its width: -2 for uint8 is 254. New values compile nothing.
+      value_delta: likewise.
+
+    Returns:
+      An array of shape `sizes` and dtype `value_data_type`.
+
+    Raises:
+      TypeError: `sizes` is not a sequence of static integers, `value_data_type` is not
+        a dtype of numbers, or a value is not a scalar of its kind.
+      ValueError: a size is negative, there are more than 2^48 elements, or the dtype is
+        a 64-bit one outside of 64-bit mode.
+      OverflowError: `value_start` or `value_delta` does not fit `value_data_type`.
+
+    Derivatives: 1 by `value_start` and k by `value_delta`, both modes, computed in at
+    least float32. Sharding: under an output sharding each device fills its own shard.
+
+    Example:
+      >>> from dml_jax import fill_value_sequence
+      >>> fill_value_sequence((3,), "float32", 3, 2)
+      Array([3., 5., 7.], dtype=float32)
+      >>> fill_value_sequence((2, 2), "uint8", 10, -2)
+      Array([[10,  8],
+             [ 6,  4]], dtype=uint8)
+
+    Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
+    """
+    function = "fill_value_sequence"
+    sizes = _sizes(function, sizes)
+    dtype = _dtype(function, value_data_type, jnp.number)
+    start = _value(function, "value_start", value_start, dtype)
+    delta = _value(function, "value_delta", value_delta, dtype)
+    return _sequence(start, delta, sizes=sizes, dtype=dtype)
+
+
+# Arguments ----------------------------------------------------------------------------
+
+_MOST_ELEMENTS = 2**48
+
+
+def _sizes(function, sizes):
+    sizes = _check.integers(function, "sizes", sizes)
+    for dimension, size in enumerate(sizes):
+        if size < 0:
+            raise ValueError(
+                f"{function}: `sizes[{dimension}]` must be at least 0; got {size}"
+            )
+    if math.prod(sizes) > _MOST_ELEMENTS:
+        raise ValueError(
+            f"{function}: `sizes` must have at most 2^48 elements; got "
+            f"{math.prod(sizes)}"
+        )
+    return sizes
+
+
+def _dtype(function, value, *kinds):
+    """`value` as a dtype of one of the kinds, which JAX will not narrow."""
+    try:
+        if value is None:
+            raise TypeError
+        dtype = np.dtype(value)
+    except TypeError:
+        raise TypeError(
+            f"{function}: `value_data_type` must be a dtype; got {value!r}"
+        ) from None
+    has_zero = dtype != jnp.float8_e8m0fnu or jnp.bool_ in kinds
+    if not has_zero or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+        raise TypeError(
+            f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
+        )
+    _check.require_width(function, "value_data_type", dtype)
+    return dtype
+
+
+def _value(function, name, value, dtype):
+    """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
+    if isinstance(value, jax.Array):
+        same_kind = value.dtype == dtype or (
+            jax.typeof(value).weak_type and np.can_cast(value.dtype, dtype, "same_kind")
+        )
+        if value.shape == () and same_kind:
+            return value
+    else:
+        number = value
+        if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
+            if value.dtype == dtype:
+                return value
+            number = value.item()
+        for kind, python_types, convert in (
+            (jnp.bool_, (bool,), lambda function, name, number, dtype: number),
+            (jnp.integer, (int,), _integer),
+            (jnp.floating, (int, float), _float),
+            (jnp.complexfloating, (int, float, complex), _complex),
+        ):
+            is_number = isinstance(number, python_types) and (
+                kind is jnp.bool_ or not isinstance(number, bool)
+            )
+            if jnp.issubdtype(dtype, kind) and is_number:
+                return dtype.type(convert(function, name, number, dtype))
+    raise TypeError(
+        f"{function}: `{name}` must be a number that fits the kind of {dtype}, or a "
+        f"scalar array of that dtype; got {_check.describe(value)}"
+    )
+
+
+def _integer(function, name, value, dtype):
+    """`value` modulo 2^bits, if the signed or the unsigned range has it."""
+    bits = jnp.iinfo(dtype).bits
+    if not -(2 ** (bits - 1)) <= value < 2**bits:
+        raise OverflowError(
+            f"{function}: `{name}` must be in [{-(2 ** (bits - 1))}, {2**bits - 1}], "
+            f"the signed or unsigned range of {dtype}; got {value}"
+        )
+    value %= 2**bits
+    return value if value <= jnp.iinfo(dtype).max else value - 2**bits
+
+
+def _float(function, name, value, dtype):
+    """The float of `dtype` nearest to `value`, as a Python float."""
+    if not math.isfinite(value) or value == 0:
+        return value
+    info = jnp.finfo(dtype)
+    exact = Fraction(value)
+    exponent = math.frexp(value)[1] - 1
+    quantum = Fraction(2) ** (max(exponent, int(info.minexp)) - int(info.nmant))
+    # Cast in one step, a double would be rounded to float32 on its way to a narrower
+    # float; round() of a fraction rounds ties to even.
+    nearest = round(exact / quantum) * quantum
+    if abs(nearest) > Fraction(float(info.max)):
+        raise OverflowError(
+            f"{function}: `{name}` must fit {dtype}, whose largest value is "
+            f"{float(info.max)}; got {value}"
+        )
+    return float(nearest)
+
+
+def _complex(function, name, value, dtype):
+    part = np.dtype(f"f{dtype.itemsize // 2}")
+    value = complex(value)
+    real = _float(function, name, value.real, part)
+    return complex(real, _float(function, name, value.imag, part))
+
+
+# Jitted cores -------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
+def _constant(value, *, sizes, dtype):
+    with jax.named_scope("fill_value_constant"):
+        value = jnp.asarray(value).astype(dtype)
+        return _bits.move(lambda value: lax.broadcast(value, sizes), value)
+
+
+@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
+def _sequence(start, delta, *, sizes, dtype):
+    with jax.named_scope("fill_value_sequence"):
+        start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
+        if jnp.issubdtype(dtype, jnp.integer):
+            return _integers(sizes, start, delta)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return lax.complex(
+                _floats(sizes, start.real, delta.real),
+                _floats(sizes, start.imag, delta.imag),
+            )
+        return _floats(sizes, start, delta)
+
+
+def _integers(sizes, start, delta):
+    """start + k * delta modulo 2^bits, by way of the unsigned word of 32 or 64 bits."""
+    word = jnp.uint64 if start.dtype.itemsize == 8 else jnp.uint32
+    position = _position(sizes, word)
+    result = start.astype(word) + position * delta.astype(word)
+    return _truncate(result, start.dtype)
+
+
+def _truncate(word, dtype):
+    """The low bits of unsigned words, as a possibly signed and narrower integer."""
+    info = jnp.iinfo(dtype)
+    unsigned = jnp.dtype(f"uint{info.bits}")
+    word = (word & word.dtype.type(2**info.bits - 1)).astype(unsigned)
+    return word if dtype == unsigned else lax.bitcast_convert_type(word, dtype)
+
+
+def _position(sizes, word):
+    """The row-major position of every element, modulo the range of `word`.
+
+    A sum over the dimensions rather than one reshaped iota, so that a sharded result
+    needs its own positions only. An iota in a narrower dtype would be rounded, and XLA
+    partitions a rounded iota wrongly.
+    """
+    position = jnp.zeros(sizes, word)
+    stride = 1
+    for dimension in reversed(range(len(sizes))):
+        index = lax.broadcasted_iota(word, sizes, dimension)
+        position = position + index * jnp.asarray(stride).astype(word)
+        stride = stride * sizes[dimension]
+    return position
+
+
+def _long_position(sizes):
+    """The row-major position as two words of 24 bits, the lower one first.
+
+    For more elements than a uint32 can count: the position has 2^24 columns, of which
+    the iotas along the two dimensions are the words.
+    """
+    total = math.prod(sizes)
+    rows = -(-total // 2**24)
+    return [
+        lax.broadcasted_iota(jnp.uint32, (rows, 2**24), dimension)
+        .reshape(rows * 2**24)[:total]
+        .reshape(sizes)
+        for dimension in (1, 0)
+    ]
+
+
+# Floats -------------------------------------------------------------------------------
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _floats(sizes, start, delta):
+    """start + k * delta, correctly rounded."""
+    total = math.prod(sizes)
+    # Without a bound on a symbolic size, as for any that a uint32 counts.
+    count = 2**32 if jax.export.is_symbolic_dim(total) else total
+    words, word_bits = _rounding.words_of_index(start.dtype, count)
+    if words == 1:
+        index = [_position(sizes, jnp.uint64 if word_bits == 64 else jnp.uint32)]
+    elif count <= 2**32:
+        position = _position(sizes, jnp.uint32)
+        index = [position & (2**word_bits - 1), position >> word_bits]
+    else:
+        index = _long_position(sizes)
+    return _rounding.multiply_add(index, delta, start, count.bit_length())
+
+
+@_floats.defjvp
+def _floats_jvp(sizes, primals, tangents):
+    """The derivative of what is computed, not of how: 1 by start and k by delta."""
+    wide = np.promote_types(primals[0].dtype, np.float32)
+    start, delta = (tangent.astype(wide) for tangent in tangents)
+    total = math.prod(sizes)
+    if jax.export.is_symbolic_dim(total) or total <= 2**32:
+        position = _position(sizes, jnp.uint32).astype(wide)
+    else:
+        low, high = _long_position(sizes)
+        position = low.astype(wide) + high.astype(wide) * 2.0**24
+    tangent = start + position * delta
+    return _floats(sizes, *primals), tangent.astype(primals[0].dtype)

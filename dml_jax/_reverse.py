@@ -1,0 +1,477 @@
+"""Reversal of the leading part of every line of an array.
+
+With n the line's length clamped to [0, axis size], and k running along the axis:
+
+    y[k] = x[n - 1 - k]  if k < n
+    y[k] = x[k]          otherwise
+
+DirectML's REVERSE_SUBSEQUENCES has one length for every line: the lengths have the
+input's rank and size 1 along the axis. ONNX's ReverseSequence has one length for every
+batch entry, and only axes 0 and 1. The second is the first with its lengths reshaped,
+so one primitive serves both. Where they differ in more than shape:
+
+- A length beyond the axis is clamped (DirectML); ONNX says nothing, ONNX Runtime
+  refuses. An operator cannot raise on an accelerator, so it is clamped here and
+  `checked` reports it. A negative length, which DirectML's dtypes exclude, acts as 0.
+- The training mode of `reverse_sequence`, with its coefficient on the gradient, is
+  neither's; it comes from graph environments that train ONNX models.
+
+The map is linear in x, an involution, and its own adjoint. Left to itself JAX would
+transpose the gather into a scatter, several times slower than the forward pass; as a
+primitive whose tangent and cotangent are the primitive again, every derivative of every
+order costs one gather.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.interpreters import ad, batching, mlir
+from jax.typing import ArrayLike
+
+from dml_jax import _bits, _check, _compat
+from dml_jax._check import Implementation
+
+
+def reverse_subsequences(
+    input: ArrayLike,
+    sequence_lengths: ArrayLike,
+    axis: int,
+    *,
+    implementation: Implementation | None = None,
+) -> jax.Array:
+    """Reverses the first elements of every line along `axis`, one length for each line.
+
+    The rest of a line is copied. Lengths 0 and 1 change nothing; a length beyond the
+    axis acts as the axis size, a negative one as 0 (`checked` reports both). Every bit
+    is kept, NaN payloads and the sign of zero included. Empty arrays are legal.
+
+    Args:
+      input: array of any dtype and of rank 1 or more.
+      sequence_lengths: integer array of the rank of `input`: size 1 along `axis`, and
+        along each other dimension the size of `input` or 1, which stands for all lines.
+      axis: the dimension along which the elements are reversed; may be negative.
+      implementation: `"gather"` or `"scatter"`, two formulations with the same result,
+        or None for the one that is faster on the platform.
+
+    Returns:
+      An array with the shape and dtype of `input`.
+
+    Raises:
+      TypeError: an argument is not array-like, `sequence_lengths` is not integer, or
+        `axis` is not a static integer.
+      ValueError: `axis` is out of bounds, `sequence_lengths` does not fit the shape of
+        `input`, `implementation` is unknown, or `input` is a 64-bit NumPy array outside
+        of 64-bit mode.
+
+    Derivatives: linear in `input`, forward and reverse, to every order, each at the
+    cost of the operator itself. Sharding: where `axis` is whole, the result is sharded
+    as `input` and nothing is communicated.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dml_jax import reverse_subsequences
+      >>> x = jnp.arange(1, 13).reshape(3, 4)
+      >>> reverse_subsequences(x, jnp.array([[2], [4], [3]]), axis=1)
+      Array([[ 2,  1,  3,  4],
+             [ 8,  7,  6,  5],
+             [11, 10,  9, 12]], dtype=int32)
+      >>> reverse_subsequences(x, jnp.array([[2, 3, 1, 0]]), axis=0)
+      Array([[ 5, 10,  3,  4],
+             [ 1,  6,  7,  8],
+             [ 9,  2, 11, 12]], dtype=int32)
+
+    Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
+    """
+    function = "reverse_subsequences"
+    x = _check.as_array(function, "input", input)
+    axis = _check.axis(function, "axis", axis, x.ndim)
+    lengths = _check.lengths(function, "sequence_lengths", sequence_lengths)
+    _check.option(function, "implementation", implementation, _IMPLEMENTATIONS)
+    _require_line_shape(x.shape, lengths.shape, axis)
+    return _reverse_subsequences(x, lengths, axis=axis, implementation=implementation)
+
+
+def reverse_sequence(
+    input: ArrayLike,
+    sequence_lens: ArrayLike,
+    *,
+    batch_axis: int = 1,
+    time_axis: int = 0,
+    training: bool = True,
+    lda_coeff: ArrayLike = 1.0,
+    name: str | None = None,
+    specified_outputs_name: str | None = None,
+    implementation: Implementation | None = None,
+) -> jax.Array:
+    """Reverses the first elements of every sequence of a batch, copying the rest.
+
+    Lengths 0 and 1 change nothing; a length beyond the time axis acts as its size, a
+    negative one as 0 (`checked` reports both). Every bit is kept, NaN payloads and the
+    sign of zero included. Empty arrays are legal. `training` and `lda_coeff` concern
+    the backward pass alone and never the result.
+
+    Args:
+      input: array of any dtype and of rank 2 or more. NumPy arrays of strings or
+        objects are accepted outside of tracing.
+      sequence_lens: integer array of shape [batch].
+      batch_axis: the dimension of the batch, 0 or 1.
+      time_axis: the dimension that is reversed, 1 or 0.
+      training: True for a backward pass that is multiplied by `lda_coeff` and keeps
+        nothing but the lengths; reverse mode only. False for the plain linear operator,
+        which JAX differentiates in forward mode too.
+      lda_coeff: real scalar, Python number or traced, by which the training mode
+        multiplies the cotangent of `input`: 0 stops the gradient, values above 1
+        amplify it. A new value compiles nothing anew.
+      name: a name for the operator in HLO and in profiles.
+      specified_outputs_name: a name for the result, which a `jax.checkpoint` policy
+        such as `save_only_these_names` can refer to.
+      implementation: `"gather"` or `"scatter"`, two formulations with the same result,
+        or None for the one that is faster on the platform.
+
+    Returns:
+      An array with the shape and dtype of `input`; a NumPy array for strings and
+      objects.
+
+    Raises:
+      TypeError: an argument is not array-like, `sequence_lens` is not integer, an
+        option is of the wrong kind, or strings come with traced lengths.
+      ValueError: the rank is below 2, the axes are not 0 and 1, `sequence_lens` is not
+        of shape [batch], an option is unknown, `lda_coeff` is not finite, or `input` is
+        a 64-bit NumPy array outside of 64-bit mode.
+      OverflowError: `lda_coeff` is beyond the widest float that is enabled.
+
+    Derivatives: `input` receives `lda_coeff * reverse_sequence(cotangent)`, computed in
+    at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
+    is itself differentiable, and the coefficient enters once for each backward pass. In
+    training mode forward-mode differentiation raises a TypeError. Sharding: where the
+    time axis is whole, the result is sharded as `input`, without communication.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from dml_jax import reverse_sequence
+      >>> x = jnp.arange(8.0).reshape(2, 4)
+      >>> lengths = jnp.array([3, 2])
+      >>> reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
+      Array([[2., 1., 0., 3.],
+             [5., 4., 6., 7.]], dtype=float32)
+      >>> def loss(x):
+      ...     y = reverse_sequence(
+      ...         x, lengths, batch_axis=0, time_axis=1, lda_coeff=0.5
+      ...     )
+      ...     return jnp.sum(y * jnp.arange(8.0).reshape(2, 4))
+      >>> jax.grad(loss)(x)
+      Array([[1. , 0.5, 0. , 1.5],
+             [2.5, 2. , 3. , 3.5]], dtype=float32)
+
+    Source: ONNX, ReverseSequence-10 and -28; the training mode and `lda_coeff` from
+    Graiphic's ReverseSequence node.
+    """
+    function = "reverse_sequence"
+    on_host = _is_text(input)
+    x = np.asarray(input) if on_host else _check.as_array(function, "input", input)
+    lengths = _check.lengths(function, "sequence_lens", sequence_lens)
+    batch_axis, time_axis = _batch_and_time(x.ndim, batch_axis, time_axis)
+    if lengths.shape != (x.shape[batch_axis],):
+        raise ValueError(
+            f"{function}: `sequence_lens` must have shape ({x.shape[batch_axis]},), "
+            f"the size of `input` along {batch_axis=}; got {lengths.shape}"
+        )
+    coefficient = _check.scalar(function, "lda_coeff", lda_coeff)
+    node = _Node(
+        batch_axis,
+        time_axis,
+        _check.flag(function, "training", training),
+        _check.optional_name(function, "name", name),
+        _check.optional_name(
+            function, "specified_outputs_name", specified_outputs_name
+        ),
+        _check.option(function, "implementation", implementation, _IMPLEMENTATIONS),
+    )
+    if on_host:
+        return _reverse_on_host(x, lengths, batch_axis, time_axis)
+    return _reverse_sequence(x, lengths, coefficient, node)
+
+
+class _Node(NamedTuple):
+    """The attributes of a ReverseSequence node, one hashable static argument."""
+
+    batch_axis: int
+    time_axis: int
+    training: bool
+    name: str | None
+    output_name: str | None
+    implementation: Implementation | None
+
+
+_IMPLEMENTATIONS = ("gather", "scatter")
+
+
+def _require_line_shape(shape, lengths_shape, axis):
+    """Refuses lengths that are not 1 on the axis and the input's size or 1 elsewhere."""
+    full = (*shape[:axis], 1, *shape[axis + 1 :])
+    fits = lengths_shape == full or (
+        len(lengths_shape) == len(full)
+        and all(
+            size in (1, wanted)
+            for size, wanted in zip(lengths_shape, full, strict=True)
+        )
+    )
+    if not fits:
+        raise ValueError(
+            f"reverse_subsequences: `sequence_lengths` must have shape {full}, 1 along "
+            f"{axis=} and the size of `input` or 1 along every other dimension; got "
+            f"{lengths_shape}"
+        )
+
+
+def _batch_and_time(ndim, batch_axis, time_axis):
+    """ONNX's two axes: 0 and 1, or 1 and 0."""
+    if ndim < 2:
+        raise ValueError(
+            f"reverse_sequence: `input` must have rank 2 or more; got rank {ndim}"
+        )
+    batch_axis = _check.integer("reverse_sequence", "batch_axis", batch_axis)
+    time_axis = _check.integer("reverse_sequence", "time_axis", time_axis)
+    if (batch_axis, time_axis) not in ((0, 1), (1, 0)):
+        raise ValueError(
+            "reverse_sequence: `batch_axis` and `time_axis` must be 0 and 1 or 1 and "
+            f"0; got {batch_axis} and {time_axis}. `reverse_subsequences` takes any "
+            "axis"
+        )
+    return batch_axis, time_axis
+
+
+def _is_text(value):
+    """Strings or Python objects, in a NumPy array or in lists."""
+    if isinstance(value, (str, bytes, list, tuple)):
+        value = np.asarray(value)
+    return _check.is_host_only(value) and value.dtype.kind in "OSUT"
+
+
+def _reverse_on_host(x, lengths, batch_axis, time_axis):
+    """The operator for what only NumPy can hold."""
+    if isinstance(lengths, jax.core.Tracer):
+        raise TypeError(
+            f"reverse_sequence: `input` of dtype {x.dtype} must come with "
+            "`sequence_lens` that are concrete, outside of jit, vmap and grad; got "
+            f"{lengths}"
+        )
+    time = x.shape[time_axis]
+    lengths = np.clip(np.asarray(lengths), 0, time).astype(np.int64)
+    lengths = np.expand_dims(lengths, [d for d in range(x.ndim) if d != batch_axis])
+    position = np.expand_dims(
+        np.arange(time), [d for d in range(x.ndim) if d != time_axis]
+    )
+    source = np.where(position < lengths, lengths - 1 - position, position)
+    return np.take_along_axis(x, source, time_axis)
+
+
+# Jitted cores -------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "implementation"))
+def _reverse_subsequences(x, lengths, *, axis, implementation):
+    with jax.named_scope("reverse_subsequences"):
+        _check.check_lengths(
+            "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
+        )
+        return _with_operands(_reverse, x, lengths, axis, implementation)
+
+
+@functools.partial(jax.jit, static_argnames="node")
+def _reverse_sequence(x, lengths, coefficient, node):
+    with jax.named_scope(node.name or "reverse_sequence"):
+        _check.check_lengths(
+            "reverse_sequence", "sequence_lens", lengths, x.shape[node.time_axis]
+        )
+        lengths = lax.expand_dims(
+            lengths, [d for d in range(x.ndim) if d != node.batch_axis]
+        )
+        if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
+            reverse = functools.partial(_reverse_for_training, coefficient)
+        else:
+            reverse = _reverse
+        y = _with_operands(reverse, x, lengths, node.time_axis, node.implementation)
+        return y if node.output_name is None else checkpoint_name(y, node.output_name)
+
+
+def _with_operands(reverse, x, lengths, axis, implementation):
+    """Calls `reverse` on what the primitive takes."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(x)
+        lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))
+        y = _with_operands(reverse, data, lengths, axis, implementation)
+        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
+    lengths = _clamp(lengths, x.shape[axis])
+    # Under shard_map the lengths may vary where the input does not: without the cast
+    # the cotangent of the input would be summed over too few devices.
+    axes = _compat.varying_axes(x) | _compat.varying_axes(lengths)
+    x, lengths = _compat.vary_over(x, axes), _compat.vary_over(lengths, axes)
+    return reverse(x, lengths, axis, implementation)
+
+
+def _clamp(lengths, size):
+    """`lengths` in [0, size], in the dtype that positions along the axis have."""
+    if lengths.dtype.itemsize < 4:
+        lengths = lengths.astype(jnp.int32)
+    lengths = jnp.maximum(lengths, 0)
+    if lengths.dtype == jnp.int32:
+        lengths = lengths.astype(jnp.uint32)
+    # Compared while still unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
+    lengths = jnp.minimum(lengths, jnp.asarray(size).astype(lengths.dtype))
+    return lengths.astype(_position_dtype(size))
+
+
+def _position_dtype(size):
+    beyond_int32 = not jax.export.is_symbolic_dim(size) and size > 2**31 - 1
+    return jnp.uint32 if beyond_int32 else jnp.int32
+
+
+# Training mode ------------------------------------------------------------------------
+
+
+def _reverse_for_training(coefficient, x, lengths, axis, implementation):
+    return _scaled_backward(x, lengths, coefficient, axis, implementation)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _scaled_backward(x, lengths, coefficient, axis, implementation):
+    del coefficient
+    return _reverse(x, lengths, axis, implementation)
+
+
+def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
+    return _reverse(x, lengths, axis, implementation), (lengths, coefficient)
+
+
+def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
+    lengths, coefficient = residuals
+    reversed_cotangent = _reverse(cotangent, lengths, axis, implementation)
+    return _scale(coefficient, reversed_cotangent), None, None
+
+
+_scaled_backward.defvjp(_scaled_backward_fwd, _scaled_backward_bwd)
+
+
+def _scale(coefficient, x):
+    """coefficient * x, rounded once to the dtype of x."""
+    if not jnp.issubdtype(coefficient.dtype, jnp.floating):
+        coefficient = coefficient.astype(jnp.float32)
+    wide = np.promote_types(np.promote_types(x.dtype, coefficient.dtype), np.float32)
+    return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)
+
+
+# The primitive ------------------------------------------------------------------------
+#
+# reverse_subsequences_p.bind(x, lengths, axis=…, implementation=…): operands of one
+# rank, of equal size or 1 along every dimension but the axis, which broadcast against
+# each other; lengths clamped and of size 1 along the axis.
+
+reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
+
+
+def _reverse(x, lengths, axis, implementation):
+    return reverse_subsequences_p.bind(
+        x, lengths, axis=axis, implementation=implementation
+    )
+
+
+def _abstract_eval(x, lengths, *, axis, implementation):
+    del implementation
+    shape = tuple(
+        size if dimension == axis or length_size == 1 else length_size
+        for dimension, (size, length_size) in enumerate(
+            zip(x.shape, lengths.shape, strict=True)
+        )
+    )
+    # `update` keeps the sharding and the varying axes, which a new ShapedArray loses.
+    return x.update(shape=shape, sharding=_sharding(x, lengths), weak_type=False)
+
+
+def _sharding(x, lengths):
+    """A dimension that only the lengths have, or only they shard, is sharded as they."""
+    spec = [
+        of_lengths if of_x is None else of_x
+        for of_x, of_lengths in zip(x.sharding.spec, lengths.sharding.spec, strict=True)
+    ]
+    return jax.sharding.NamedSharding(
+        x.sharding.mesh, jax.sharding.PartitionSpec(*spec)
+    )
+
+
+def _jvp(primals, tangents, *, axis, implementation):
+    x, lengths = primals
+    tangent, _ = tangents
+    y = _reverse(x, lengths, axis, implementation)
+    if type(tangent) is ad.Zero:
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    return y, _reverse(tangent, lengths, axis, implementation)
+
+
+def _transpose(cotangent, x, lengths, *, axis, implementation):
+    if type(cotangent) is ad.Zero:
+        return ad.Zero(x.aval), None
+    cotangent = _reverse(cotangent, lengths, axis, implementation)
+    broadcast = [
+        dimension
+        for dimension, size in enumerate(x.aval.shape)
+        if size != cotangent.shape[dimension]
+    ]
+    return jnp.sum(cotangent, axis=broadcast, keepdims=True), None
+
+
+def _batch(operands, dimensions, *, axis, implementation):
+    """One more leading dimension, of size 1 where an operand is not mapped."""
+    x, lengths = (
+        lax.expand_dims(operand, (0,))
+        if dimension is None
+        else jnp.moveaxis(operand, dimension, 0)
+        for operand, dimension in zip(operands, dimensions, strict=True)
+    )
+    return _reverse(x, lengths, axis + 1, implementation), 0
+
+
+def _formulation(x, lengths, *, axis, implementation):
+    """What the primitive means, on every platform."""
+    bits = _bits.to_bits(x)
+    move = _scatter if implementation == "scatter" else _gather
+    return _bits.from_bits(move(bits, _source(x.shape, lengths, axis), axis), x.dtype)
+
+
+def _source(shape, lengths, axis):
+    """Where along the axis each element comes from; by involution, also where it goes.
+
+    Of size 1 wherever the lengths are, so that XLA moves whole blocks.
+    """
+    index_shape = (*lengths.shape[:axis], shape[axis], *lengths.shape[axis + 1 :])
+    position = lax.broadcasted_iota(lengths.dtype, index_shape, axis)
+    return jnp.where(position < lengths, lengths - 1 - position, position)
+
+
+def _gather(x, source, axis):
+    return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
+
+
+def _scatter(x, target, axis):
+    x, target = jnp.broadcast_arrays(x, target)
+    return jnp.put_along_axis(
+        jnp.zeros_like(x), target, x, axis, inplace=False, mode="promise_in_bounds"
+    )
+
+
+reverse_subsequences_p.def_impl(_formulation)
+reverse_subsequences_p.def_abstract_eval(_abstract_eval)
+ad.primitive_jvps[reverse_subsequences_p] = _jvp
+ad.primitive_transposes[reverse_subsequences_p] = _transpose
+batching.primitive_batchers[reverse_subsequences_p] = _batch
+mlir.register_lowering(
+    reverse_subsequences_p, mlir.lower_fun(_formulation, multiple_results=False)
+)

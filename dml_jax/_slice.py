@@ -1,0 +1,338 @@
+"""Strided slices of an array, and the adjoint that puts a slice back.
+
+With c the coordinates in the result, and everything per dimension:
+
+    slice         y[c] = x[offset + stride * c]                    stride >= 1
+    slice1        y[c] = x[first + stride * c]                     stride != 0
+    slice_grad    y[first + stride * c] = g[c], 0 everywhere else  stride != 0
+
+where first = offset for a positive stride and offset + window - 1 for a negative one.
+
+DirectML's SLICE takes the sizes of the result. SLICE1 and SLICE_GRAD take the size of
+the window that is read, of which 1 + (window - 1) // |stride| elements are copied; the
+page of SLICE1 prints this count without the absolute value, its example needs it. A
+stride of 0 is refused by one page and left open by another; it is refused here. ONNX's
+Slice is a slice1 whose window follows from starts, ends and steps.
+
+Each operator is one `lax.slice` or `lax.pad` (and a `lax.rev`), whose own derivatives
+are the best there are: the transpose of a slice is a pad with interior zeros, never a
+scatter.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from dml_jax import _bits, _check
+
+
+def slice(
+    input: ArrayLike,
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> jax.Array:
+    """Copies every `strides`-th element from `offsets` on, `sizes` elements of them.
+
+    Every read must lie inside the input: nothing is clamped. A size of 0 reads nothing
+    and gives an empty result. Every bit is kept.
+
+    Args:
+      input: array of any dtype and rank.
+      offsets: for each dimension the index of the first element that is read.
+      sizes: for each dimension the number of elements of the result.
+      strides: for each dimension the distance between two elements that are read, 1 or
+        more; None for 1 everywhere.
+
+    Returns:
+      An array of shape `sizes` with the dtype of `input`.
+
+    Raises:
+      TypeError: `input` is not array-like, or the other arguments are not sequences of
+        static integers.
+      ValueError: a sequence does not have one element for each dimension, a size or an
+        offset is negative, a stride is below 1, or a read would lie outside of `input`.
+
+    Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
+    Sharding: dimensions that are taken whole stay sharded, without communication.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import dml_jax
+      >>> x = jnp.arange(1, 17).reshape(4, 4)
+      >>> dml_jax.slice(x, offsets=(1, 0), sizes=(2, 2), strides=(2, 3))
+      Array([[ 5,  8],
+             [13, 16]], dtype=int32)
+
+    Source: DirectML, DML_SLICE_OPERATOR_DESC.
+    """
+    x = _check.as_array("slice", "input", input)
+    offsets = _check.integers("slice", "offsets", offsets, x.ndim)
+    sizes = _check.integers("slice", "sizes", sizes, x.ndim)
+    if strides is None:
+        strides = (1,) * x.ndim
+    strides = _check.integers("slice", "strides", strides, x.ndim)
+    for d, (extent, offset, size, stride) in enumerate(
+        zip(x.shape, offsets, sizes, strides, strict=True)
+    ):
+        _require_at_least("slice", f"offsets[{d}]", offset, 0)
+        _require_at_least("slice", f"sizes[{d}]", size, 0)
+        if stride < 1:
+            raise ValueError(
+                f"slice: `strides[{d}]` must be at least 1; got {stride}. `slice1` "
+                "takes negative strides"
+            )
+        last = offset + stride * (size - 1)
+        _require_inside("slice", d, extent, offset if size == 0 else last + 1)
+    return _take(x, _Lattice("slice", offsets, sizes, strides, ()))
+
+
+def slice1(
+    input: ArrayLike,
+    input_window_offsets: Sequence[int],
+    input_window_sizes: Sequence[int],
+    input_window_strides: Sequence[int],
+    output_sizes: Sequence[int] | None = None,
+) -> jax.Array:
+    """Copies every `|stride|`-th element of a window, from its end for stride < 0.
+
+    A window of n elements gives 1 + (n - 1) // |stride| of them. The window must lie
+    inside the input. A window of size 0 gives an empty result. Every bit is kept.
+
+    Args:
+      input: array of any dtype and rank.
+      input_window_offsets: for each dimension the index at which the window starts.
+      input_window_sizes: for each dimension the number of elements of the window.
+      input_window_strides: for each dimension the distance between two elements that
+        are copied; negative strides start from the last element of the window.
+      output_sizes: for each dimension the number of elements of the result, where fewer
+        are wanted than the window gives; None for all of them.
+
+    Returns:
+      An array of shape `output_sizes`, or of the sizes the windows give, with the dtype
+      of `input`.
+
+    Raises:
+      TypeError: `input` is not array-like, or the other arguments are not sequences of
+        static integers.
+      ValueError: a sequence does not have one element for each dimension, a window does
+        not lie inside of `input`, a stride is 0, or an output size is negative or
+        larger than what the window gives.
+
+    Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
+    Sharding: dimensions that are taken whole stay sharded, without communication.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dml_jax import slice1
+      >>> x = jnp.arange(1, 17).reshape(4, 4)
+      >>> slice1(x, (0, 1), (4, 3), (-2, 2))
+      Array([[14, 16],
+             [ 6,  8]], dtype=int32)
+
+    Source: DirectML, DML_SLICE1_OPERATOR_DESC.
+    """
+    x = _check.as_array("slice1", "input", input)
+    offsets, windows, strides = _window(
+        "slice1",
+        x.shape,
+        input_window_offsets,
+        input_window_sizes,
+        input_window_strides,
+    )
+    most = _sizes_copied(windows, strides)
+    sizes = most
+    if output_sizes is not None:
+        sizes = _check.integers("slice1", "output_sizes", output_sizes, x.ndim)
+        _require_copied("slice1", "output_sizes", sizes, most)
+    return _take(x, _lattice("slice1", offsets, windows, strides, sizes))
+
+
+def slice_grad(
+    input_gradient: ArrayLike,
+    output_gradient_sizes: Sequence[int],
+    input_window_offsets: Sequence[int],
+    input_window_sizes: Sequence[int],
+    input_window_strides: Sequence[int],
+) -> jax.Array:
+    """Puts the elements of a `slice1` back where they were read, among zeros.
+
+    It is the adjoint of `slice1`: the gradient of a loss by the input of `slice1`, given
+    its gradient by the output. Strides are not 0, so that no two elements meet and
+    nothing is summed. Every bit is kept.
+
+    Args:
+      input_gradient: array of any dtype and rank that has a zero; its sizes are at most
+        those which `slice1` gives for this window.
+      output_gradient_sizes: the shape of the result, which is that of the input of
+        `slice1`.
+      input_window_offsets: for each dimension the index at which the window starts.
+      input_window_sizes: for each dimension the number of elements of the window.
+      input_window_strides: for each dimension the distance between two elements.
+
+    Returns:
+      An array of shape `output_gradient_sizes` with the dtype of `input_gradient`.
+
+    Raises:
+      TypeError: `input_gradient` is not array-like or its dtype has no zero (PRNG keys),
+        or the other arguments are not sequences of static integers.
+      ValueError: a sequence does not have one element for each dimension, a window does
+        not lie inside of `output_gradient_sizes`, a stride is 0, or `input_gradient`
+        has more elements than the window gives.
+
+    Derivatives: linear, both modes and every order; the transpose is `slice1`.
+    Sharding: dimensions that are filled whole stay sharded, without communication.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dml_jax import slice_grad
+      >>> slice_grad(jnp.array([[1, 2], [3, 4]]), (4, 4), (0, 0), (3, 4), (2, -2))
+      Array([[0, 2, 0, 1],
+             [0, 0, 0, 0],
+             [0, 4, 0, 3],
+             [0, 0, 0, 0]], dtype=int32)
+
+    Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
+    """
+    gradient = _check.as_array("slice_grad", "input_gradient", input_gradient)
+    if jnp.issubdtype(gradient.dtype, jax.dtypes.extended):
+        raise TypeError(
+            "slice_grad: `input_gradient` must have a dtype with a zero; got "
+            f"{gradient.dtype}"
+        )
+    shape = _check.integers(
+        "slice_grad", "output_gradient_sizes", output_gradient_sizes, gradient.ndim
+    )
+    for d, size in enumerate(shape):
+        _require_at_least("slice_grad", f"output_gradient_sizes[{d}]", size, 0)
+    offsets, windows, strides = _window(
+        "slice_grad",
+        shape,
+        input_window_offsets,
+        input_window_sizes,
+        input_window_strides,
+    )
+    _require_copied(
+        "slice_grad", "input_gradient", gradient.shape, _sizes_copied(windows, strides)
+    )
+    lattice = _lattice("slice_grad", offsets, windows, strides, gradient.shape)
+    return _put(gradient, shape, lattice)
+
+
+def _window(function, shape, offsets, windows, strides):
+    """The three arrays of a window, known to lie inside `shape`."""
+    count = len(shape)
+    offsets = _check.integers(function, "input_window_offsets", offsets, count)
+    windows = _check.integers(function, "input_window_sizes", windows, count)
+    strides = _check.integers(function, "input_window_strides", strides, count)
+    for d, (extent, offset, window, stride) in enumerate(
+        zip(shape, offsets, windows, strides, strict=True)
+    ):
+        _require_at_least(function, f"input_window_offsets[{d}]", offset, 0)
+        _require_at_least(function, f"input_window_sizes[{d}]", window, 0)
+        if stride == 0:
+            raise ValueError(
+                f"{function}: `input_window_strides[{d}]` must not be 0; got 0"
+            )
+        _require_inside(function, d, extent, offset + window)
+    return offsets, windows, strides
+
+
+def _require_at_least(function, name, value, least):
+    if value < least:
+        raise ValueError(f"{function}: `{name}` must be at least {least}; got {value}")
+
+
+def _require_inside(function, dimension, extent, end):
+    """`end` is the index after the last one that is touched."""
+    if end > extent:
+        raise ValueError(
+            f"{function}: reads of dimension {dimension} must stay inside its {extent} "
+            f"elements; the last index read is {end - 1}"
+        )
+
+
+def _require_copied(function, name, sizes, most):
+    for d, (size, limit) in enumerate(zip(sizes, most, strict=True)):
+        if not 0 <= size <= limit:
+            raise ValueError(
+                f"{function}: `{name}` must have size 0 to {limit}, what the window "
+                f"gives, along dimension {d}; got {size}"
+            )
+
+
+def _sizes_copied(windows, strides):
+    """How many elements a window gives, for each dimension."""
+    return tuple(
+        (window - 1) // abs(stride) + 1
+        for window, stride in zip(windows, strides, strict=True)
+    )
+
+
+class _Lattice(NamedTuple):
+    """The positions an operator touches, and the dimensions it walks downwards.
+
+    Along each dimension they are lowest + step * i for 0 <= i < size.
+    """
+
+    operator: str
+    lowest: tuple[int, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    downwards: tuple[int, ...]
+
+
+def _lattice(operator, offsets, windows, strides, sizes):
+    """The lattice of a window, whose last element comes first if the stride is < 0."""
+    lowest = tuple(
+        offset if stride > 0 or size == 0 else offset + window - 1 + stride * (size - 1)
+        for offset, window, stride, size in zip(
+            offsets, windows, strides, sizes, strict=True
+        )
+    )
+    downwards = tuple(d for d, stride in enumerate(strides) if stride < 0)
+    return _Lattice(operator, lowest, sizes, tuple(map(abs, strides)), downwards)
+
+
+# Jitted cores -------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames="lattice")
+def _take(x, lattice):
+    limits = tuple(
+        low if size == 0 else low + step * (size - 1) + 1
+        for low, size, step in zip(
+            lattice.lowest, lattice.sizes, lattice.steps, strict=True
+        )
+    )
+
+    def take(x):
+        x = lax.slice(x, lattice.lowest, limits, lattice.steps)
+        return lax.rev(x, lattice.downwards)
+
+    with jax.named_scope(lattice.operator):
+        return _bits.move(take, x)
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "lattice"))
+def _put(gradient, shape, lattice):
+    padding = [
+        (low, extent - low - (0 if size == 0 else step * (size - 1) + 1), step - 1)
+        for low, extent, size, step in zip(
+            lattice.lowest, shape, lattice.sizes, lattice.steps, strict=True
+        )
+    ]
+
+    def put(gradient):
+        gradient = lax.rev(gradient, lattice.downwards)
+        return lax.pad(gradient, jnp.zeros((), gradient.dtype), padding)
+
+    with jax.named_scope(lattice.operator):
+        return _bits.move(put, gradient)

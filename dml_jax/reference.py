@@ -1,0 +1,191 @@
+"""The operators in plain NumPy loops: what every other formulation must reproduce.
+
+Written to be read and checked against the specifications, not to be fast. Elements are
+moved one line or one element at a time; sequences of floats are computed as exact
+rationals and rounded once. Nothing here uses JAX, and nothing in the accelerated
+operators uses this module: the tests compare the two bit for bit.
+
+The caller has checked the arguments. Lengths outside of [0, axis size] are clamped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+
+
+def reverse_subsequences(
+    input: np.ndarray, sequence_lengths: np.ndarray, axis: int
+) -> np.ndarray:
+    """Reverses the first n elements of every line along `axis`, n for each line."""
+    axis %= input.ndim
+    lengths = np.broadcast_to(
+        sequence_lengths, (*input.shape[:axis], 1, *input.shape[axis + 1 :])
+    )
+    lines = np.moveaxis(input, axis, -1)
+    output = lines.copy()
+    for line in np.ndindex(lines.shape[:-1]):
+        n = min(max(int(np.moveaxis(lengths, axis, -1)[line][0]), 0), input.shape[axis])
+        output[line][:n] = lines[line][:n][::-1]
+    return np.moveaxis(output, -1, axis)
+
+
+def reverse_sequence(
+    input: np.ndarray,
+    sequence_lens: np.ndarray,
+    batch_axis: int = 1,
+    time_axis: int = 0,
+) -> np.ndarray:
+    """Reverses the first n steps of every batch entry, n for each entry."""
+    output = np.moveaxis(input, (batch_axis, time_axis), (0, 1)).copy()
+    for entry, length in zip(output, sequence_lens, strict=True):
+        n = min(max(int(length), 0), input.shape[time_axis])
+        entry[:n] = entry[:n][::-1].copy()
+    return np.moveaxis(output, (0, 1), (batch_axis, time_axis))
+
+
+def slice(
+    input: np.ndarray,
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> np.ndarray:
+    """y[c] = x[offset + stride * c]"""
+    output = np.empty(tuple(sizes), input.dtype)
+    for c in np.ndindex(output.shape):
+        output[c] = input[_positions(offsets, strides or [1] * input.ndim, c)]
+    return output
+
+
+def slice1(
+    input: np.ndarray,
+    input_window_offsets: Sequence[int],
+    input_window_sizes: Sequence[int],
+    input_window_strides: Sequence[int],
+    output_sizes: Sequence[int] | None = None,
+) -> np.ndarray:
+    """y[c] = x[first + stride * c], from the window's end if the stride is negative."""
+    if output_sizes is None:
+        output_sizes = [
+            1 + (window - 1) // abs(stride) if window else 0
+            for window, stride in zip(
+                input_window_sizes, input_window_strides, strict=True
+            )
+        ]
+    first = _first(input_window_offsets, input_window_sizes, input_window_strides)
+    return slice(input, first, output_sizes, input_window_strides)
+
+
+def slice_grad(
+    input_gradient: np.ndarray,
+    output_gradient_sizes: Sequence[int],
+    input_window_offsets: Sequence[int],
+    input_window_sizes: Sequence[int],
+    input_window_strides: Sequence[int],
+) -> np.ndarray:
+    """y[first + stride * c] = g[c], and 0 everywhere else."""
+    output = np.zeros(tuple(output_gradient_sizes), input_gradient.dtype)
+    first = _first(input_window_offsets, input_window_sizes, input_window_strides)
+    for c in np.ndindex(input_gradient.shape):
+        output[_positions(first, input_window_strides, c)] = input_gradient[c]
+    return output
+
+
+def fill_value_constant(
+    sizes: Sequence[int], value_data_type: np.dtype, value: complex
+) -> np.ndarray:
+    """y[k] = value"""
+    dtype = np.dtype(value_data_type)
+    if dtype.kind == "b":
+        return np.full(tuple(sizes), value, dtype)
+    value = fill_value_sequence([1], dtype, value, -0.0)[0]  # x + -0 is x, even for -0
+    return np.full(tuple(sizes), value, dtype)
+
+
+def fill_value_sequence(
+    sizes: Sequence[int],
+    value_data_type: np.dtype,
+    value_start: complex,
+    value_delta: complex,
+) -> np.ndarray:
+    """y[k] = start + k * delta for the row-major position k, rounded once.
+
+    Integers are taken modulo 2^bits. Floats that overflow become what the dtype has for
+    it: an infinity, a NaN, or the largest value. A complex sequence is a sequence of
+    real and one of imaginary parts.
+    """
+    dtype = np.dtype(value_data_type)
+    count = math.prod(sizes)
+    if dtype.kind == "c":
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        start, delta = dtype.type(value_start), dtype.type(value_delta)
+        output = np.empty(count, dtype)
+        output.real = fill_value_sequence([count], part, start.real, delta.real)
+        output.imag = fill_value_sequence([count], part, start.imag, delta.imag)
+    elif _is_integer(dtype):
+        output = _integers(count, dtype, int(value_start), int(value_delta))
+    else:
+        start, delta = nearest(value_start, dtype), nearest(value_delta, dtype)
+        output = np.array([_multiply_add(k, delta, start) for k in range(count)], dtype)
+    return output.reshape(tuple(sizes))
+
+
+def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
+    """The value of a float dtype that is nearest to `value`, ties to even."""
+    if not isinstance(value, Fraction):
+        if not math.isfinite(value) or value == 0:
+            return dtype.type(value)
+        value = Fraction(value if isinstance(value, int) else float(value))
+    if value == 0:
+        return dtype.type(0)
+    info = ml_dtypes.finfo(dtype)
+    magnitude = abs(value)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if magnitude < Fraction(2) ** exponent:
+        exponent -= 1
+    ulp = Fraction(2) ** (max(exponent, int(info.minexp)) - int(info.nmant))
+    rounded = round(value / ulp) * ulp  # Python rounds a Fraction's ties to even
+    if abs(rounded) > Fraction(float(info.max)):
+        return dtype.type(math.copysign(math.inf, value))
+    return dtype.type(float(rounded))
+
+
+def _multiply_add(k: int, delta: np.generic, start: np.generic) -> np.generic:
+    """start + k * delta, rounded once; infinities, NaNs and zeros as IEEE has them."""
+    wide_start, wide_delta = np.float64(start), np.float64(delta)
+    finite = math.isfinite(wide_start) and math.isfinite(wide_delta)
+    if not finite or wide_start == wide_delta == 0:
+        with np.errstate(invalid="ignore"):
+            return start.dtype.type(wide_start + k * wide_delta)
+    return nearest(Fraction(wide_start) + k * Fraction(wide_delta), start.dtype)
+
+
+def _integers(count: int, dtype: np.dtype, start: int, delta: int) -> np.ndarray:
+    info = ml_dtypes.iinfo(dtype)
+    values = [(start + k * delta) % 2**info.bits for k in range(count)]
+    if info.min < 0:
+        values = [v - 2**info.bits if v > info.max else v for v in values]
+    return np.array(values, np.dtype(object)).astype(dtype)
+
+
+def _is_integer(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
+
+
+def _first(offsets, windows, strides):
+    """The first element a window gives: its last one if the stride is negative."""
+    return [
+        offset if stride > 0 else offset + window - 1
+        for offset, window, stride in zip(offsets, windows, strides, strict=True)
+    ]
+
+
+def _positions(offsets, strides, coordinates):
+    return tuple(
+        offset + stride * c
+        for offset, stride, c in zip(offsets, strides, coordinates, strict=True)
+    )

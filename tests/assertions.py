@@ -1,0 +1,28 @@
+"""Comparisons that tolerate nothing."""
+
+import jax
+import numpy as np
+
+
+def bits(array):
+    """The bytes of every element, as integers of the dtype's storage."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    array = np.ascontiguousarray(array)
+    return array.view(np.dtype((np.uint8, array.dtype.itemsize)))
+
+
+def assert_same_bits(actual, expected):
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+def assert_same_floats(actual, expected):
+    """Same bits, but for NaNs, whose payload arithmetic does not define."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    are_nan = np.isnan(expected.astype(np.complex128))
+    np.testing.assert_array_equal(np.isnan(actual.astype(np.complex128)), are_nan)
+    np.testing.assert_array_equal(bits(actual)[~are_nan], bits(expected)[~are_nan])

@@ -1,0 +1,212 @@
+"""The named cases that tests replay under every transformation, and benchmarks reuse.
+
+A case is an operator, its arrays and its static options. `Case.run` applies dml_jax,
+`Case.expected` applies the NumPy reference to the same arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import dml_jax
+from dml_jax import reference
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    operator: str
+    name: str
+    arrays: Mapping[str, np.ndarray]
+    options: Mapping[str, Any]
+
+    def __str__(self):
+        return f"{self.operator}-{self.name}"
+
+    def run(self, **arrays):
+        """The operator on `arrays`, and on the case's own where none are given."""
+        function = getattr(dml_jax, self.operator)
+        return function(**{**self.arrays, **arrays}, **self.options)
+
+    def expected(self, **arrays):
+        function = getattr(reference, self.operator)
+        options = {k: v for k, v in self.options.items() if k != "training"}
+        return function(**{**self.arrays, **arrays}, **options)
+
+    @property
+    def linear(self):
+        """The names of the arrays in which the operator is linear."""
+        return [name for name in self.arrays if not name.startswith("sequence_len")]
+
+    def astype(self, dtype):
+        """The case with its data, but not its lengths, as `dtype`."""
+        arrays = dict(self.arrays)
+        for name in self.linear:
+            arrays[name] = arrays[name].astype(dtype)
+        options = dict(self.options)
+        if "value_data_type" in options:
+            options["value_data_type"] = dtype
+        return dataclasses.replace(self, arrays=arrays, options=options)
+
+
+def numbers(*shape):
+    """Distinct small float32 values, so that a misplaced element cannot go unseen."""
+    return np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+
+
+def subsequences(name, shape, lengths, axis):
+    return Case(
+        "reverse_subsequences",
+        name,
+        dict(input=numbers(*shape), sequence_lengths=np.asarray(lengths, np.int32)),
+        dict(axis=axis),
+    )
+
+
+def sequence(name, shape, lens, **options):
+    return Case(
+        "reverse_sequence",
+        name,
+        dict(input=numbers(*shape), sequence_lens=np.asarray(lens, np.int32)),
+        options,
+    )
+
+
+def window(operator, name, shape, **options):
+    array = "input_gradient" if operator == "slice_grad" else "input"
+    return Case(operator, name, {array: numbers(*shape)}, options)
+
+
+def windows(offsets, sizes, strides, **options):
+    return dict(
+        input_window_offsets=offsets,
+        input_window_sizes=sizes,
+        input_window_strides=strides,
+        **options,
+    )
+
+
+def fill(name, sizes, start, delta):
+    return Case(
+        "fill_value_sequence",
+        name,
+        dict(value_start=np.float32(start), value_delta=np.float32(delta)),
+        dict(sizes=sizes, value_data_type=np.dtype(np.float32)),
+    )
+
+
+def lengths_for(shape, axis, seed=0):
+    """One length for each line, from 0 to beyond the axis."""
+    line_shape = (*shape[:axis], 1, *shape[axis + 1 :])
+    return np.random.default_rng(seed).integers(0, shape[axis] + 2, line_shape)
+
+
+BATCH_MAJOR = dict(batch_axis=0, time_axis=1)
+
+REVERSALS = [
+    subsequences("rank-1", (7,), [5], 0),
+    subsequences("rows", (3, 4), [[2], [4], [3]], 1),
+    subsequences("columns", (3, 4), [[2, 3, 1, 0]], 0),
+    subsequences("negative-axis", (3, 4), [[2], [4], [3]], -1),
+    subsequences("too-long-and-negative", (4, 5), [[9], [-3], [6], [5]], 1),
+    subsequences("one-length-for-all", (3, 5, 2), [[[4]]], 1),
+    subsequences("length-per-row", (3, 5, 2), [[[4]], [[0]], [[5]]], 1),
+    subsequences("length-per-column", (3, 5, 2), [[[4, 3]]], 1),
+    subsequences("length-per-line", (3, 5, 2), lengths_for((3, 5, 2), 1), 1),
+    subsequences("axis-of-1", (3, 1, 2), lengths_for((3, 1, 2), 1), 1),
+    subsequences("rank-6", (2, 1, 3, 2, 5, 2), lengths_for((2, 1, 3, 2, 5, 2), 4), 4),
+    subsequences("long-odd-rows", (3, 129), [[129], [64], [1]], 1),
+    subsequences("empty-axis", (3, 0), [[2], [0], [1]], 1),
+    subsequences("empty-lines", (0, 3), np.zeros((0, 1)), 1),
+    subsequences("empty-elsewhere", (2, 3, 0), [[[1]], [[2]]], 1),
+    sequence("time-major", (4, 3), [4, 0, 2]),
+    sequence("time-major-features", (5, 3, 2), [5, 1, 3]),
+    sequence("batch-major", (3, 4), [1, 2, 4], **BATCH_MAJOR),
+    sequence("batch-major-features", (2, 5, 3), [4, 5], **BATCH_MAJOR),
+    sequence("inference", (3, 4), [4, 9, -1], **BATCH_MAJOR, training=False),
+    sequence("rank-5", (2, 4, 2, 1, 3), [3, 4], **BATCH_MAJOR),
+    sequence("empty-batch", (4, 0), []),
+    sequence("empty-time", (0, 2), [0, 3]),
+]
+
+SLICES = [
+    window("slice", "rank-1", (9,), offsets=[2], sizes=[3], strides=[3]),
+    window("slice", "no-strides", (4, 4), offsets=[1, 2], sizes=[3, 2]),
+    window("slice", "strided", (4, 4), offsets=[1, 0], sizes=[2, 2], strides=[2, 3]),
+    window("slice", "whole", (2, 3), offsets=[0, 0], sizes=[2, 3]),
+    window("slice", "one-element", (2, 3), offsets=[1, 2], sizes=[1, 1]),
+    window("slice", "empty", (2, 3), offsets=[0, 3], sizes=[2, 0], strides=[1, 2]),
+    window("slice", "of-empty", (0, 3), offsets=[0, 1], sizes=[0, 2]),
+    window("slice", "rank-0", (), offsets=[], sizes=[]),
+    window("slice1", "rank-1", (9,), **windows([1], [8], [3])),
+    window("slice1", "backwards", (4, 4), **windows([0, 1], [4, 3], [-2, 2])),
+    window("slice1", "inexact-window", (9, 8), **windows([1, 0], [6, 7], [-4, 5])),
+    window("slice1", "all", (3, 4), **windows([0, 0], [3, 4], [1, 1])),
+    window("slice1", "flip", (3, 4), **windows([0, 0], [3, 4], [-1, -1])),
+    window("slice1", "stride-beyond", (3, 4), **windows([0, 0], [3, 4], [9, -9])),
+    window(
+        "slice1",
+        "smaller-output",
+        (6, 9),
+        **windows([0, 1], [6, 8], [-2, 3], output_sizes=[2, 2]),
+    ),
+    window(
+        "slice1",
+        "empty-output",
+        (6, 9),
+        **windows([0, 1], [6, 8], [-2, 3], output_sizes=[0, 3]),
+    ),
+    window("slice1", "empty-window", (3, 4), **windows([3, 0], [0, 4], [-1, 2])),
+    window(
+        "slice_grad",
+        "forwards",
+        (2, 2),
+        **windows([0, 0], [4, 4], [2, 2], output_gradient_sizes=[4, 4]),
+    ),
+    window(
+        "slice_grad",
+        "backwards",
+        (2, 3),
+        **windows([1, 0], [4, 8], [-2, -3], output_gradient_sizes=[6, 9]),
+    ),
+    window(
+        "slice_grad",
+        "smaller-input",
+        (1, 2),
+        **windows([0, 1], [6, 8], [-2, 3], output_gradient_sizes=[6, 9]),
+    ),
+    window(
+        "slice_grad",
+        "empty-input",
+        (0, 2),
+        **windows([1, 0], [2, 3], [-1, 2], output_gradient_sizes=[3, 3]),
+    ),
+    window(
+        "slice_grad",
+        "empty-output",
+        (0,),
+        **windows([0], [0], [1], output_gradient_sizes=[0]),
+    ),
+]
+
+FILLS = [
+    fill("rank-1", [3], 3, 2),
+    fill("rank-4", [2, 1, 3, 4], 10, -2),
+    fill("fraction", [1000], 3.2, 0.1),
+    fill("cancelling", [1001], -50, 0.1),
+    fill("still", [2, 3], 1.5, 0),
+    fill("rank-0", [], 1.25, 7),
+    fill("empty", [2, 0], 1, 1),
+    Case(
+        "fill_value_constant",
+        "rank-3",
+        dict(value=np.float32(1.5)),
+        dict(sizes=[2, 1, 3], value_data_type=np.dtype(np.float32)),
+    ),
+]
+
+CASES = [*REVERSALS, *SLICES, *FILLS]
+MOVES = [*REVERSALS, *SLICES]

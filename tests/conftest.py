@@ -1,0 +1,19 @@
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compilation makes the first example slow; the seed makes a run repeatable.
+hypothesis.settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, max_examples=50, print_blob=True
+)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(params=[False, True], ids=["x32", "x64"])
+def x64(request):
+    """Runs a test with 64-bit mode off and on."""
+    with jax.enable_x64(request.param):
+        yield request.param
