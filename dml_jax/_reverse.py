@@ -349,7 +349,10 @@ def _scaled_backward(x, lengths, coefficient, axis, implementation):
 
 
 def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
-    return _reverse(x, lengths, axis, implementation), (lengths, coefficient)
+    # The function itself, not `_reverse`: a second backward pass goes through here, and
+    # has to meet the coefficient as the first one did.
+    y = _scaled_backward(x, lengths, coefficient, axis, implementation)
+    return y, (lengths, coefficient)
 
 
 def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
