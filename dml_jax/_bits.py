@@ -8,7 +8,7 @@ bits therefore travel as unsigned integers of their width.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,32 @@ def to_bits(x: jax.Array) -> jax.Array:
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
     """The inverse of `to_bits`."""
     return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
+
+
+def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Array:
+    """`lax.pad` with zeros, for the bits of narrow floats."""
+
+    def pad(bits):
+        return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
+
+    def pad_by_windows(bits):
+        """Windows of one element, over a base with zeros between the elements."""
+        ones = (1,) * bits.ndim
+        return lax.reduce_window(
+            bits,
+            bits.dtype.type(0),
+            lax.bitwise_or,
+            window_dimensions=ones,
+            window_strides=ones,
+            padding=[(low, high) for low, high, _ in padding],
+            base_dilation=[interior + 1 for *_, interior in padding],
+        )
+
+    if bits.dtype != jnp.uint16 or bits.size == 0:
+        return pad(bits)
+    # On CPU a pad chooses between an element and zero; LLVM sees that the choice is
+    # used as a bfloat16, makes it there, by way of float32, and quiets NaNs after all.
+    return lax.platform_dependent(bits, cpu=pad_by_windows, default=pad)
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:

@@ -166,33 +166,37 @@ def _dtype(function, value, *kinds):
 
 def _value(function, name, value, dtype):
     """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
-    if isinstance(value, jax.Array):
-        same_kind = value.dtype == dtype or (
-            jax.typeof(value).weak_type and np.can_cast(value.dtype, dtype, "same_kind")
+    if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
+        value = value[()] if value.dtype == dtype else value.item()
+    if isinstance(value, (jax.Array, np.generic)):
+        fits = value.dtype == dtype or (
+            jax.typeof(value).weak_type and 0 < _kind(value.dtype) <= _kind(dtype)
         )
-        if value.shape == () and same_kind:
+        if value.shape == () and fits:
             return value
-    else:
-        number = value
-        if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
-            if value.dtype == dtype:
-                return value
-            number = value.item()
-        for kind, python_types, convert in (
-            (jnp.bool_, (bool,), lambda function, name, number, dtype: number),
-            (jnp.integer, (int,), _integer),
-            (jnp.floating, (int, float), _float),
-            (jnp.complexfloating, (int, float, complex), _complex),
-        ):
-            is_number = isinstance(number, python_types) and (
-                kind is jnp.bool_ or not isinstance(number, bool)
-            )
-            if jnp.issubdtype(dtype, kind) and is_number:
-                return dtype.type(convert(function, name, number, dtype))
+    elif isinstance(value, _NUMBERS[_kind(dtype)]):
+        if isinstance(value, bool) == (dtype == np.bool_):
+            return dtype.type(_ROUND[_kind(dtype)](function, name, value, dtype))
     raise TypeError(
-        f"{function}: `{name}` must be a number that fits the kind of {dtype}, or a "
-        f"scalar array of that dtype; got {_check.describe(value)}"
+        f"{function}: `{name}` must be a {_KINDS[_kind(dtype)]} number or a scalar "
+        f"array of dtype {dtype}; got {_check.describe(value)}"
     )
+
+
+def _kind(dtype):
+    """The place of a dtype among bool, integer, real and complex."""
+    kinds = (jnp.integer, jnp.floating, jnp.complexfloating)
+    return next(
+        (i for i, kind in enumerate(kinds, 1) if jnp.issubdtype(dtype, kind)), 0
+    )
+
+
+_KINDS = ("boolean", "integer", "real", "complex")
+_NUMBERS = (bool, int, (int, float), (int, float, complex))
+
+
+def _bool(function, name, value, dtype):
+    return value
 
 
 def _integer(function, name, value, dtype):
@@ -231,6 +235,9 @@ def _complex(function, name, value, dtype):
     value = complex(value)
     real = _float(function, name, value.real, part)
     return complex(real, _float(function, name, value.imag, part))
+
+
+_ROUND = (_bool, _integer, _float, _complex)
 
 
 # Jitted cores -------------------------------------------------------------------------

@@ -330,9 +330,11 @@ def _put(gradient, shape, lattice):
         )
     ]
 
-    def put(gradient):
-        gradient = lax.rev(gradient, lattice.downwards)
-        return lax.pad(gradient, jnp.zeros((), gradient.dtype), padding)
+    def put(x):
+        x = lax.rev(x, lattice.downwards)
+        if x.dtype != gradient.dtype:
+            return _bits.pad_bits(x, padding)
+        return lax.pad(x, jnp.zeros((), x.dtype), padding)
 
     with jax.named_scope(lattice.operator):
         return _bits.move(put, gradient)

@@ -1,0 +1,217 @@
+"""Every dtype, and every bit of it, through every operator that moves data."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits, bits
+from cases import MOVES, REVERSALS, numbers, window, windows
+
+import dml_jax
+from dml_jax import reference
+
+INTEGERS = ["int2", "uint2", "int4", "uint4"] + [
+    f"{sign}int{width}" for sign in ("", "u") for width in (8, 16, 32, 64)
+]
+FLOATS = [
+    "float4_e2m1fn",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+]
+DTYPES = ["bool", *INTEGERS, *FLOATS, "complex64", "complex128"]
+X64_ONLY = ("int64", "uint64", "float64", "complex128")
+
+# One of each kind of movement is enough for a dtype; the cases replay the rest.
+KINDS = [
+    next(case for case in REVERSALS if case.name == "length-per-row"),
+    next(case for case in REVERSALS if case.name == "length-per-line"),
+    next(case for case in REVERSALS if case.name == "batch-major-features"),
+    *(case for case in MOVES if case.name in ("strided", "inexact-window")),
+    next(case for case in MOVES if str(case) == "slice_grad-backwards"),
+]
+
+
+def dtype_of(name):
+    return np.dtype(getattr(jnp, name, name))
+
+
+def patterns(dtype, size):
+    """`size` elements of all kinds: from the whole of bit space, and the special ones.
+
+    Integers below a byte keep to the patterns that their storage may hold.
+    """
+    random = np.random.default_rng(size)
+    stored = random.integers(0, 256, (size, dtype.itemsize), dtype=np.uint8)
+    if dtype == np.bool_:
+        return random.integers(0, 2, size).astype(bool)
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
+        info = jnp.iinfo(dtype)
+        return random.integers(info.min, info.max + 1, size).astype(dtype)
+    if dtype == jnp.float4_e2m1fn:
+        stored &= 15
+    array = stored.view(dtype).reshape(size)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        special = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan]
+        with np.errstate(all="ignore"):
+            array[: len(special)] = np.array(special).astype(dtype)[:size]
+    return array
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_every_dtype_keeps_every_bit(case, name):
+    with jax.enable_x64(name in X64_ONLY):
+        (data,) = case.linear
+        shape = case.arrays[data].shape
+        dtype = dtype_of(name)
+        array = patterns(dtype, case.arrays[data].size).reshape(shape)
+        result = case.run(**{data: array})
+        assert_same_bits(result, case.expected(**{data: array}))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.parametrize("implementation", ["gather", "scatter"])
+def test_all_65536_patterns_of_16_bits(name, implementation):
+    array = np.arange(65536, dtype=np.uint16).view(dtype_of(name)).reshape(2, -1)
+    lengths = np.array([[30001], [32768]])
+    result = dml_jax.reverse_subsequences(
+        array, lengths, 1, implementation=implementation
+    )
+    assert_same_bits(result, reference.reverse_subsequences(array, lengths, 1))
+
+
+@pytest.mark.parametrize("name", [n for n in FLOATS if n != "float64"])
+def test_signalling_nans_survive_slices_and_their_adjoint(name):
+    dtype = dtype_of(name)
+    array = patterns(dtype, 999)
+    forward = windows([3], [990], [-2])
+    case = window("slice1", "all", (999,), **forward)
+    assert_same_bits(case.run(input=array), case.expected(input=array))
+    adjoint = window(
+        "slice_grad", "all", (495,), **forward, output_gradient_sizes=[999]
+    )
+    array = array[:495]
+    assert_same_bits(
+        adjoint.run(input_gradient=array), adjoint.expected(input_gradient=array)
+    )
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_constants_keep_every_bit(name):
+    with jax.enable_x64(name in X64_ONLY):
+        dtype = dtype_of(name)
+        for value in patterns(dtype, 12):
+            result = dml_jax.fill_value_constant((2, 3), dtype, value)
+            assert_same_bits(result, np.full((2, 3), value, dtype))
+
+
+@pytest.mark.parametrize("implementation", ["gather", "scatter"])
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_prng_keys(impl, implementation):
+    keys = jax.random.split(jax.random.key(0, impl=impl), (3, 4))
+    lengths = jnp.array([4, 2, 3])
+    result = dml_jax.reverse_sequence(
+        keys, lengths, batch_axis=0, time_axis=1, implementation=implementation
+    )
+    position = reference.reverse_sequence(
+        np.arange(12).reshape(3, 4), lengths, batch_axis=0, time_axis=1
+    )
+    assert result.dtype == keys.dtype
+    np.testing.assert_array_equal(bits(result), bits(keys.reshape(12)[position]))
+    sliced = dml_jax.slice1(keys, (0, 1), (3, 3), (1, -2))
+    np.testing.assert_array_equal(bits(sliced), bits(keys[:, 3::-2]))
+    constant = dml_jax.slice(keys, (1, 0), (2, 2))
+    np.testing.assert_array_equal(bits(constant), bits(keys[1:, :2]))
+
+
+# NumPy data that only exists on the host ----------------------------------------------
+
+TEXT = [
+    np.array([["a", "bc", ""], ["d", "e", "fgh"]]),
+    np.array([[b"a", b"bc", b""], [b"d", b"e", b"f"]]),
+    np.array([["a", None, 3], [(1,), "e", 2.5]], object),
+    np.array([["a", "bc", ""], ["d", "e", "fgh"]], np.dtypes.StringDType()),
+]
+
+
+@pytest.mark.parametrize("array", TEXT, ids=lambda a: a.dtype.kind)
+@pytest.mark.parametrize("lens", [[2, 3], [7, -1], np.array([0, 2], np.uint8)])
+def test_strings_and_objects_stay_on_the_host(array, lens):
+    result = dml_jax.reverse_sequence(array, lens, batch_axis=0, time_axis=1)
+    assert isinstance(result, np.ndarray)
+    assert result.dtype == array.dtype
+    expected = reference.reverse_sequence(array, lens, batch_axis=0, time_axis=1)
+    assert result.tolist() == expected.tolist()
+
+
+def test_strings_time_major_from_a_list():
+    result = dml_jax.reverse_sequence([["a", "b"], ["c", "d"]], jnp.array([2, 1]))
+    assert result.tolist() == [["c", "b"], ["a", "d"]]
+
+
+# Lengths ------------------------------------------------------------------------------
+
+NARROW = ["int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32"]
+WIDE = ["int64", "uint64"]
+
+
+def extreme_lengths(dtype):
+    """Lengths around 0, around the axis size 4 and around every width, as Python ints."""
+    info = jnp.iinfo(dtype)
+    values = {-(2**32), -4, -1, 0, 1, 3, 4, 5, info.min, info.max}
+    values |= {2**bits + offset for bits in (31, 32, 63) for offset in (-1, 0, 1, 2)}
+    return sorted(v for v in values if info.min <= v <= info.max)
+
+
+def check_lengths(values, lengths):
+    x = numbers(len(values), 4)
+    expected = reference.reverse_sequence(x, values, batch_axis=0, time_axis=1)
+    result = dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
+    assert_same_bits(result, expected)
+    lines = lengths.reshape(-1, 1)
+    assert_same_bits(dml_jax.reverse_subsequences(x, lines, 1), expected)
+
+
+@pytest.mark.parametrize("name", [*NARROW, *WIDE])
+def test_lengths_of_every_integer_dtype_in_numpy(name, x64):
+    values = extreme_lengths(dtype_of(name))
+    check_lengths(values, np.array(values, object).astype(dtype_of(name)))
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_lengths_of_every_integer_dtype_in_jax(name, x64):
+    values = extreme_lengths(dtype_of(name))
+    check_lengths(values, jnp.asarray(np.array(values, object).astype(dtype_of(name))))
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_lengths_of_64_bits_in_jax(name):
+    with jax.enable_x64(True):
+        values = extreme_lengths(dtype_of(name))
+        check_lengths(values, jnp.array(values, name))
+
+
+def test_lengths_of_64_bits_in_numpy_below_jit():
+    lengths = np.array([2**32 + 1, -(2**40), 2])
+    x = numbers(3, 4)
+    result = jax.jit(lambda x: dml_jax.reverse_sequence(x.T, lengths))(x)
+    assert_same_bits(result, reference.reverse_sequence(x.T, lengths))
+
+
+def test_lengths_in_lists():
+    x = numbers(2, 3)
+    assert_same_bits(
+        dml_jax.reverse_sequence(x, [2, 0, 2**32 + 1]),
+        reference.reverse_sequence(x, [2, 0, 2]),
+    )
+    assert dml_jax.reverse_sequence(numbers(2, 0), []).shape == (2, 0)

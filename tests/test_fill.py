@@ -1,0 +1,326 @@
+"""Fills: correct rounding for every dtype, position and size; modular integers."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from assertions import assert_same_bits, assert_same_floats
+from test_dtypes import FLOATS, INTEGERS, dtype_of
+
+from dml_jax import fill_value_constant, fill_value_sequence, reference
+
+SEQUENCE_FLOATS = [name for name in FLOATS if name != "float8_e8m0fnu"]
+
+
+def needs_x64(dtype):
+    return dtype.itemsize == 8 and dtype != np.complex64
+
+
+# Floats -------------------------------------------------------------------------------
+
+
+def random_value(random, dtype):
+    """A value of any magnitude that the dtype has, now and then a special one."""
+    info = ml_dtypes.finfo(dtype)
+    kind = random.random()
+    sign = random.choice([-1, 1])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if kind < 0.1:
+            return dtype.type(random.choice([0.0, -0.0, np.inf, -np.inf, np.nan]))
+        if kind < 0.2:
+            smallest = float(info.smallest_subnormal)
+            return dtype.type(sign * smallest * random.integers(1, 50))
+        if kind < 0.4:
+            return dtype.type(sign * random.integers(1, 10))
+        least, most = int(info.minexp) - int(info.nmant), int(info.maxexp)
+        return dtype.type(sign * 2.0 ** random.uniform(max(least, -1070), most))
+
+
+def cancelling_start(random, dtype, delta, count):
+    """A start for which the sequence passes zero, or nearly does."""
+    middle = random.choice([count // 2, count // 2 + 0.5, count / 3, count - 1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return dtype.type(-float(delta) * middle)
+
+
+@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.parametrize("cancelling", [False, True], ids=["any", "cancelling"])
+def test_random_sequences_are_correctly_rounded(name, cancelling):
+    dtype = dtype_of(name)
+    random = np.random.default_rng(len(name))
+    count = 300
+    with jax.enable_x64(needs_x64(dtype)):
+        for _ in range(100):
+            start, delta = (random_value(random, dtype) for _ in range(2))
+            if cancelling:
+                start = cancelling_start(random, dtype, delta, count)
+            result = fill_value_sequence((count,), dtype, start, delta)
+            expected = reference.fill_value_sequence((count,), dtype, start, delta)
+            assert_same_floats(result, expected)
+
+
+def exact_in_float64(count, dtype, start, delta):
+    """The sequence for at most 32-bit floats, fast enough for millions of elements.
+
+    k * delta has at most 49 bits and is exact in float64. The sum is rounded to odd
+    there, which has more than enough bits for it to be rounded once more.
+    """
+    product = np.arange(count, dtype=np.float64) * np.float64(delta)
+    start = np.float64(start)
+    total = start + product
+    part = total - start
+    error = (start - (total - part)) + (product - part)
+    total = to_odd(total, error)
+    if dtype == jnp.bfloat16:  # ml_dtypes goes by way of float32
+        single = total.astype(np.float32)
+        total = to_odd(single, (total - single).astype(np.float32))
+    with np.errstate(over="ignore"):
+        return total.astype(dtype)
+
+
+def to_odd(rounded, error):
+    """What `rounded`, the float nearest to a sum, is when the sum is rounded to odd."""
+    integer = np.dtype(f"i{rounded.itemsize}")
+    bits = rounded.view(integer)
+    step = np.where(np.signbit(rounded) == np.signbit(error), 1, -1).astype(integer)
+    inexact_and_even = (error != 0) & (bits & 1 == 0)
+    return np.where(inexact_and_even, bits + step, bits).view(rounded.dtype)
+
+
+LONG_CASES = {
+    "tenths": (0, 0.1),
+    "offset": (1000.3, 0.001),
+    "counting": (0, 1),
+    "fine": (0.1, 1e-4),
+    "centred": (None, 2.0**-10 * 1.7),
+    "descending": (7, -0.3),
+}
+
+
+@pytest.mark.parametrize("case", LONG_CASES)
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("count", [10**4, 10**6, 2**24 + 2**12])
+def test_long_sequences_are_correctly_rounded(name, count, case):
+    dtype = dtype_of(name)
+    start, delta = LONG_CASES[case]
+    delta = dtype.type(delta)
+    start = dtype.type(-(count // 2) * float(delta) if start is None else start)
+    result = fill_value_sequence((count,), dtype, start, delta)
+    assert_same_bits(result, exact_in_float64(count, dtype, start, delta))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_the_fast_oracle_equals_the_reference(name):
+    dtype = dtype_of(name)
+    for start, delta in [*LONG_CASES.values()][:4]:
+        start, delta = dtype.type(start), dtype.type(delta)
+        assert_same_bits(
+            exact_in_float64(3000, dtype, start, delta),
+            reference.fill_value_sequence((3000,), dtype, start, delta),
+        )
+
+
+@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+def test_positions_beyond_one_word(name):
+    """The positions of a tensor beyond 2^32 elements, without making the tensor."""
+    from dml_jax import _rounding
+
+    dtype = dtype_of(name)
+    random = np.random.default_rng(7)
+    with jax.enable_x64(needs_x64(dtype)):
+        for limit in (2**24, 2**32, 2**40, 2**48):
+            words, bits = _rounding.words_of_index(dtype, limit)
+            index = [0, 1, limit - 1, limit // 3, *random.integers(0, limit, 40)]
+            for delta in (0.37, -1.5e-5, 3.0):
+                delta = dtype.type(delta)
+                middle = index[random.integers(0, len(index))]
+                with np.errstate(over="ignore"):
+                    start = dtype.type(-float(delta) * int(middle))
+                mask = 2**bits - 1
+                split = [
+                    jnp.array(
+                        [(int(k) >> (bits * i)) & mask for k in index],
+                        "uint64" if bits == 64 else "uint32",
+                    )
+                    for i in range(words)
+                ]
+                multiply_add = jax.jit(
+                    functools.partial(
+                        _rounding.multiply_add, index_bits=limit.bit_length()
+                    )
+                )
+                expected = [
+                    reference._multiply_add(int(k), delta, start) for k in index
+                ]
+                assert_same_floats(
+                    multiply_add(split, delta, start), np.array(expected, dtype)
+                )
+
+
+@pytest.mark.parametrize("name", ["complex64", "complex128"])
+def test_complex_sequences(name):
+    with jax.enable_x64(name == "complex128"):
+        arguments = ((7, 3), name, 0.1 - 5j, -0.3 + 0.25j)
+        expected = reference.fill_value_sequence(*arguments)
+        assert_same_bits(fill_value_sequence(*arguments), expected)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e5m2"])
+@pytest.mark.parametrize("start", [0.0, -0.0, np.inf, np.nan, 1.0])
+@pytest.mark.parametrize("delta", [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan])
+def test_special_values_as_ieee_has_them(name, start, delta):
+    dtype = dtype_of(name)
+    result = np.asarray(fill_value_sequence((3,), dtype, start, delta))
+    with np.errstate(invalid="ignore"):
+        expected = (start + np.arange(3) * delta).astype(dtype)
+    assert_same_floats(result, expected)
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (1,), (2, 0, 3), (5, 7), (3, 1, 4, 2)])
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int32", "uint8"])
+def test_order_is_row_major(sizes, name):
+    dtype = dtype_of(name)
+    result = fill_value_sequence(sizes, dtype, 3, 1)
+    expected = (3 + np.arange(math.prod(sizes))).reshape(sizes).astype(dtype)
+    assert_same_bits(result, expected)
+
+
+def test_eager_jit_and_vmap_agree_where_contraction_would_show():
+    """start + k * delta at a zero crossing differs by millions of ulp under an FMA."""
+    count, delta = 10**4, np.float32(0.1)
+    starts = np.float32(-5000) * delta + np.arange(3, dtype=np.float32)
+    call = functools.partial(fill_value_sequence, (count,), "float32")
+    eager = np.stack([call(start, delta) for start in starts])
+    assert_same_bits(jax.jit(jax.vmap(call, (0, None)))(starts, delta), eager)
+    assert_same_bits(jax.vmap(call, (0, None))(starts, delta), eager)
+
+
+# Values -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+def test_python_numbers_are_rounded_once_to_the_nearest_value(name):
+    dtype = dtype_of(name)
+    random = np.random.default_rng(3)
+    info = ml_dtypes.finfo(dtype)
+    with jax.enable_x64(needs_x64(dtype)):
+        for _ in range(200):
+            value = float(random.uniform(-1, 1) * 2.0 ** random.integers(-3, 3))
+            # Just off a tie: a second rounding, by way of float32, would show.
+            near = float(reference.nearest(value, dtype))
+            ulp = 2.0 ** (math.frexp(near or 1.0)[1] - 1 - int(info.nmant))
+            for number in (value, near + ulp / 2 + ulp * 2**-40, near + ulp / 2):
+                if abs(number) <= float(info.max):
+                    result = fill_value_constant((), dtype, number)
+                    assert_same_bits(result, np.array(reference.nearest(number, dtype)))
+
+
+def test_large_python_ints_are_rounded_once():
+    value = 2**80 + 2**56 + 1  # just above a tie of float32, but not in float64
+    assert fill_value_constant((), "float32", value) == np.float32(2**80 + 2**57)
+
+
+def test_weak_and_matching_scalars_are_taken_as_they_are():
+    @jax.jit
+    def fills(start, delta):
+        return (
+            fill_value_sequence((3,), "bfloat16", start, delta),
+            fill_value_sequence((3,), "float32", start, jnp.float32(delta)),
+        )
+
+    low, single = fills(1.0, 0.5)
+    assert low.tolist() == single.tolist() == [1.0, 1.5, 2.0]
+    assert jax.jit(lambda d: fill_value_sequence((2, 2), "uint8", 10, d))(
+        -2
+    ).tolist() == [[10, 8], [6, 4]]
+
+
+# Integers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_wrap_modulo_their_width(name):
+    dtype = dtype_of(name)
+    info = jnp.iinfo(dtype)
+    with jax.enable_x64(dtype.itemsize == 8):
+        unsigned = 2**info.bits - 1
+        for start in (0, 1, info.min, info.max, unsigned):
+            for delta in (0, 1, -1, info.min, info.max, unsigned):
+                result = fill_value_sequence((3, 100), dtype, start, delta)
+                expected = reference.fill_value_sequence((3, 100), dtype, start, delta)
+                assert_same_bits(result, expected)
+
+
+# Derivatives --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_derivatives_are_exact(name):
+    dtype = dtype_of(name)
+    one = jnp.ones((), dtype)
+    call = functools.partial(fill_value_sequence, (50, 2), dtype)
+    _, by_start = jax.jvp(lambda s: call(s, one), (one,), (one,))
+    _, by_delta = jax.jvp(lambda d: call(one, d), (one,), (one,))
+    assert_same_bits(by_start, jnp.ones((50, 2), dtype))
+    assert_same_bits(by_delta, call(0, 1))
+    cotangent = jnp.asarray(np.arange(100).reshape(50, 2) % 5, dtype)
+    start, delta = jax.vjp(call, one, one)[1](cotangent)
+    assert start == np.sum(np.arange(100) % 5).astype(dtype)
+    assert delta == np.sum(np.arange(100) * (np.arange(100) % 5)).astype(dtype)
+
+
+def test_derivative_by_delta_beyond_the_range_of_float16():
+    """At k = 70000 the derivative overflows float16; a small tangent does not."""
+    call = functools.partial(fill_value_sequence, (70001,), "float16")
+    half = jnp.float16(0)
+    _, tangent = jax.jvp(lambda d: call(half, d), (half,), (jnp.float16(2**-10),))
+    assert tangent[-1] == np.float16(70000 * 2**-10)
+
+
+def test_complex_derivatives():
+    def loss(start, delta):
+        return jnp.sum(fill_value_sequence((4,), "complex64", start, delta) ** 2)
+
+    start, delta = jnp.complex64(1 + 2j), jnp.complex64(0.5 - 1j)
+    k = jnp.arange(4, dtype=jnp.complex64)
+    by_start, by_delta = jax.grad(loss, (0, 1), holomorphic=True)(start, delta)
+    assert by_start == jnp.sum(2 * (start + k * delta))
+    assert by_delta == jnp.sum(2 * k * (start + k * delta))
+
+
+# Size ---------------------------------------------------------------------------------
+
+
+def test_a_fill_compiles_to_one_loop_without_operands():
+    def fill(start, delta):
+        return fill_value_sequence((512, 1024), "float32", start, delta)
+
+    text = jax.jit(fill).lower(jnp.float32(1), jnp.float32(2)).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    assert entry.count("f32[512,1024]") <= 3  # the signature, the root, its fusion
+
+
+@pytest.mark.parametrize("sizes", [(2**16, 2**17), (2**33 + 5,)], ids=["2d", "1d"])
+def test_beyond_2_to_the_32_elements_the_slice_is_right(sizes):
+    """Only a few elements are computed: XLA fuses the slice into the fill."""
+    total = math.prod(sizes)
+    offset = total - 7
+
+    @jax.jit
+    def tail(start, delta):
+        integers = fill_value_sequence(sizes, "uint32", 5, 3).reshape(-1)
+        floats = fill_value_sequence(sizes, "float32", start, delta).reshape(-1)
+        return integers[-7:], floats[-7:]
+
+    integers, floats = tail(np.float32(-1e9), np.float32(0.1))
+    expected = [(5 + 3 * k) % 2**32 for k in range(offset, total)]
+    assert_same_bits(integers, np.array(expected, np.uint32))
+    expected = [
+        reference._multiply_add(k, np.float32(0.1), np.float32(-1e9))
+        for k in range(offset, total)
+    ]
+    assert_same_bits(floats, np.array(expected))
