@@ -34,4 +34,3 @@ __all__ = [
 
 for _name in __all__:  # tracebacks and documentation show the public path
     globals()[_name].__module__ = __name__
-del _name

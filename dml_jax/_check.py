@@ -23,9 +23,11 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
+Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -82,7 +84,7 @@ def axis(function: str, name: str, value: object, ndim: int) -> int:
     return index % ndim
 
 
-def integer(function: str, name: str, value: Any) -> int:
+def integer(function: str, name: str, value: Any) -> Size:
     """`value` as a Python int; symbolic dimensions stay what they are."""
     if type(value) is int or jax.export.is_symbolic_dim(value):
         return value
@@ -98,7 +100,7 @@ def integer(function: str, name: str, value: Any) -> int:
 
 def integers(
     function: str, name: str, value: Any, count: int | None = None
-) -> tuple[int, ...]:
+) -> tuple[Size, ...]:
     """`value` as a tuple of Python ints, one for each of `count` dimensions."""
     if isinstance(value, (str, bytes)) or not isinstance(
         value, (Sequence, np.ndarray, jax.Array)
@@ -107,7 +109,7 @@ def integers(
             f"{function}: `{name}` must be a sequence of integers; got "
             f"{describe(value)}"
         )
-    if isinstance(value, jax.core.Tracer) or getattr(value, "ndim", 1) != 1:
+    if isinstance(value, Tracer) or getattr(value, "ndim", 1) != 1:
         raise TypeError(
             f"{function}: `{name}` must be a static one-dimensional sequence of "
             f"integers; got {describe(value)}"
@@ -244,7 +246,8 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
     Raises:
       ValueError: a length is outside [0, axis size]; the message has the smallest and
-        the largest length that came.
+        the largest length that came. Or an argument has NumPy integers beyond 32 bits,
+        outside of 64-bit mode.
       TypeError: the returned function was called under a transformation.
 
     Example:
@@ -272,6 +275,8 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        for leaf in jax.tree.leaves((args, kwargs)):
+            _require_no_wrap(leaf)
         with _values_are_checked(True):
             error, result = run(*args, **kwargs)
         try:
@@ -286,6 +291,18 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return wrapper
+
+
+def _require_no_wrap(leaf: object) -> None:
+    """Refuses integers of NumPy that `jit` would take modulo 2^32 without a word."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu" and leaf.size:
+        narrow = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
+        for value in (leaf.min(), leaf.max()):
+            if not narrow.min <= int(value) <= narrow.max:
+                raise ValueError(
+                    "checked: arguments must fit 32 bits outside of 64-bit mode, or "
+                    f"JAX takes them modulo 2^32; got {value}"
+                )
 
 
 def check_lengths(function: str, name: str, array: ArrayLike, size: int) -> None:

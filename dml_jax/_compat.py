@@ -21,4 +21,4 @@ def vary_over(x: jax.Array, axes: frozenset[str]) -> jax.Array:
         return x
     if hasattr(lax, "pcast"):
         return lax.pcast(x, missing, to="varying")
-    return lax.pvary(x, missing)  # before jax 0.9
+    return lax.pvary(x, missing)  # pyright: ignore[reportAttributeAccessIssue]

@@ -3,13 +3,14 @@
     fill_value_constant    y[k] = value
     fill_value_sequence    y[k] = start + k * delta
 
-DirectML's page once accumulated (value += delta) and was corrected in 2024; ONNX's Range
-has the same formula in its text and an accumulation in its function body. Here the
-formula is taken at its word: integers are computed modulo 2^bits, and a float is the
-correctly rounded value of start + k * delta for every k, whatever the size, the platform
-and the compiler. Accumulating drifts, an index in the dtype of the result saturates, and
-a rounded product loses everything where start and k * delta cancel; whether a product is
-rounded at all depends on the instruction set, since XLA contracts it with the sum.
+DirectML's page once accumulated (value += delta) and was corrected in 2024; ONNX's
+Range has the same formula in its text and an accumulation in its function body. Here
+the formula is taken at its word: integers are computed modulo 2^bits, and a float is
+the correctly rounded value of start + k * delta for every k, whatever the size, the
+platform and the compiler. Accumulating drifts, an index in the dtype of the result
+saturates, and a rounded product loses everything where start and k * delta cancel;
+whether a product is rounded at all depends on the instruction set, since XLA contracts
+it with the sum.
 
 How, `_rounding` says.
 """
@@ -36,7 +37,8 @@ def fill_value_constant(
 ) -> jax.Array:
     """An array with the same value everywhere.
 
-    A value that is an array of `value_data_type` keeps every bit, NaN payloads included.
+    A value that is an array of `value_data_type` keeps every bit, NaN payloads
+    included.
 
     Args:
       sizes: the shape of the result.
@@ -55,8 +57,8 @@ def fill_value_constant(
         a 64-bit one outside of 64-bit mode.
       OverflowError: `value` does not fit `value_data_type`.
 
-    Derivatives: linear in `value`, both modes; its cotangent is the sum of the result's.
-    Sharding: under an output sharding each device fills its own shard.
+    Derivatives: linear in `value`, both modes; its cotangent is the sum of the
+    result's. Sharding: under an output sharding each device fills its own shard.
 
     Example:
       >>> from dml_jax import fill_value_constant
@@ -89,9 +91,10 @@ def fill_value_sequence(
     Args:
       sizes: the shape of the result.
       value_data_type: its dtype: any integer, any float with a zero, or complex.
-      value_start: a Python or NumPy number, or a (traced) scalar of `value_data_type`. A
-        number is rounded to the nearest float. An integer may be given in the signed or
-        the unsigned range of its width: -2 for uint8 is 254. New values compile nothing.
+      value_start: a Python or NumPy number, or a (traced) scalar of `value_data_type`.
+        A number is rounded to the nearest float. An integer may be given in the signed
+        or the unsigned range of its width: -2 for uint8 is 254. A new value compiles
+        nothing anew.
       value_delta: likewise.
 
     Returns:
@@ -167,7 +170,7 @@ def _dtype(function, value, *kinds):
 def _value(function, name, value, dtype):
     """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
     if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
-        value = value[()] if value.dtype == dtype else value.item()
+        value = np.asarray(value)[()] if value.dtype == dtype else value.item()
     if isinstance(value, (jax.Array, np.generic)):
         fits = value.dtype == dtype or (
             jax.typeof(value).weak_type and 0 < _kind(value.dtype) <= _kind(dtype)

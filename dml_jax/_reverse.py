@@ -25,7 +25,7 @@ order costs one gather.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend
@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.core import Tracer
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
@@ -215,7 +216,7 @@ _IMPLEMENTATIONS = ("gather", "scatter")
 
 
 def _require_line_shape(shape, lengths_shape, axis):
-    """Refuses lengths that are not 1 on the axis and the input's size or 1 elsewhere."""
+    """Refuses lengths of a size that is neither 1 nor, off the axis, the input's."""
     full = (*shape[:axis], 1, *shape[axis + 1 :])
     fits = lengths_shape == full or (
         len(lengths_shape) == len(full)
@@ -256,9 +257,9 @@ def _is_text(value):
     return _check.is_host_only(value) and value.dtype.kind in "OSUT"
 
 
-def _reverse_on_host(x, lengths, batch_axis, time_axis):
+def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
     """The operator for what only NumPy can hold."""
-    if isinstance(lengths, jax.core.Tracer):
+    if isinstance(lengths, Tracer):
         raise TypeError(
             f"reverse_sequence: `input` of dtype {x.dtype} must come with "
             "`sequence_lens` that are concrete, outside of jit, vmap and grad; got "
@@ -400,7 +401,7 @@ def _abstract_eval(x, lengths, *, axis, implementation):
 
 
 def _sharding(x, lengths):
-    """A dimension that only the lengths have, or only they shard, is sharded as they."""
+    """The sharding of the input, and of the lengths where the input has none."""
     spec = [
         of_lengths if of_x is None else of_x
         for of_x, of_lengths in zip(x.sharding.spec, lengths.sharding.spec, strict=True)

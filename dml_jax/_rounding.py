@@ -7,16 +7,16 @@ hundred bits. It is computed in these steps, of which the first two concern scal
    one is so large that the other cannot move it by half a unit, the other is reduced to
    what still decides a tie, so that all numbers below stay far from overflow and from
    underflow: XLA on CPU flushes subnormal floats.
-2. Infinities, NaNs, the sign of zero and the element k = 0 are settled as IEEE has them.
-3. The integer k * D is computed exactly, as limbs of the float's precision: low bits by
-   wrapping multiplication, high bits from an estimate in floats, which the low bits
+2. Infinities, NaNs, the sign of zero and the element k = 0 are settled as IEEE does.
+3. The integer k * D is computed exactly, as limbs of the float's precision: low bits
+   by wrapping multiplication, high bits from an estimate in floats, which the low bits
    correct. Every limb is a float without rounding.
 4. s and the limbs are summed into an expansion of floats that do not overlap [1]. All
    but the leading one are added with rounding to odd [2], which keeps the sum on the
    right side of every tie, and then the leading one is added with rounding to nearest.
-5. The sum, still in units of delta's last bit, is assembled as bits of the dtype. Values
-   of a dtype are multiples of its smallest subnormal, so a sum in the subnormal range is
-   exact and only its bits have to be placed.
+5. The sum, still in units of delta's last bit, is assembled as bits of the dtype. The
+   values of a dtype are multiples of its smallest subnormal, so a sum in the subnormal
+   range is exact and only its bits have to be placed.
 
 No product is rounded before it is added, so it makes no difference whether the compiler
 contracts multiplication and addition, as XLA does on some instruction sets. All dtypes
@@ -24,8 +24,8 @@ up to float32 compute in float32 and uint32, float64 in float64 and uint64.
 
 [1] Shewchuk, Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
     Predicates, 1997, theorem 10.
-[2] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved Algorithms
-    Using Rounding to Odd, 2008.
+[2] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
+    Algorithms Using Rounding to Odd, 2008.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _format(dtype: np.dtype) -> _Format:
 
 
 def words_of_index(dtype: np.dtype, count: int) -> tuple[int, int]:
-    """How `multiply_add` wants indices below `count`: how many words of how many bits."""
+    """The number of words, and their bits, that hold an index below `count`."""
     form = _format(dtype)
     if form.word == np.uint64:
         return 1, 64
@@ -270,7 +270,7 @@ def _two_sum(a, b):
 
 
 def _add_to_odd(a, b, form):
-    """a + b if it is a float, else that one of its two neighbours whose last bit is 1."""
+    """a + b, or of the two floats around it the one whose last bit is 1."""
     total, error = _two_sum(a, b)
     bits = lax.bitcast_convert_type(total, form.integer)
     error_bits = lax.bitcast_convert_type(error, form.integer)

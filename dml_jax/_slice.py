@@ -164,9 +164,9 @@ def slice_grad(
 ) -> jax.Array:
     """Puts the elements of a `slice1` back where they were read, among zeros.
 
-    It is the adjoint of `slice1`: the gradient of a loss by the input of `slice1`, given
-    its gradient by the output. Strides are not 0, so that no two elements meet and
-    nothing is summed. Every bit is kept.
+    It is the adjoint of `slice1`: the gradient of a loss by the input of `slice1`,
+    given its gradient by the output. Strides are not 0, so that no two elements meet
+    and nothing is summed. Every bit is kept.
 
     Args:
       input_gradient: array of any dtype and rank that has a zero; its sizes are at most
@@ -181,8 +181,8 @@ def slice_grad(
       An array of shape `output_gradient_sizes` with the dtype of `input_gradient`.
 
     Raises:
-      TypeError: `input_gradient` is not array-like or its dtype has no zero (PRNG keys),
-        or the other arguments are not sequences of static integers.
+      TypeError: `input_gradient` is not array-like or its dtype has no zero (PRNG
+        keys), or the other arguments are not sequences of static integers.
       ValueError: a sequence does not have one element for each dimension, a window does
         not lie inside of `output_gradient_sizes`, a stride is 0, or `input_gradient`
         has more elements than the window gives.

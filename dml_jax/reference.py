@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -96,7 +97,7 @@ def slice_grad(
 
 
 def fill_value_constant(
-    sizes: Sequence[int], value_data_type: np.dtype, value: complex
+    sizes: Sequence[int], value_data_type: np.dtype, value: Any
 ) -> np.ndarray:
     """y[k] = value"""
     dtype = np.dtype(value_data_type)
@@ -109,8 +110,8 @@ def fill_value_constant(
 def fill_value_sequence(
     sizes: Sequence[int],
     value_data_type: np.dtype,
-    value_start: complex,
-    value_delta: complex,
+    value_start: Any,
+    value_delta: Any,
 ) -> np.ndarray:
     """y[k] = start + k * delta for the row-major position k, rounded once.
 

@@ -166,7 +166,7 @@ WIDE = ["int64", "uint64"]
 
 
 def extreme_lengths(dtype):
-    """Lengths around 0, around the axis size 4 and around every width, as Python ints."""
+    """Python ints around 0, around the axis size 4 and around every width."""
     info = jnp.iinfo(dtype)
     values = {-(2**32), -4, -1, 0, 1, 3, 4, 5, info.min, info.max}
     values |= {2**bits + offset for bits in (31, 32, 63) for offset in (-1, 0, 1, 2)}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import CASES, FILLS, REVERSALS, Case
+from cases import CASES, FILLS, REVERSALS
 
 import dml_jax
 

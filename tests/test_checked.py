@@ -1,0 +1,166 @@
+"""`checked`: reports values, below every transformation, and is free when not used."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from cases import REVERSALS, numbers
+
+import dml_jax
+
+X = numbers(3, 4)
+BATCH_MAJOR = dict(batch_axis=0, time_axis=1)
+
+
+def reverse(x, lengths, **options):
+    return dml_jax.reverse_sequence(x, lengths, **BATCH_MAJOR, **options)
+
+
+def lines(x, lengths):
+    return dml_jax.reverse_subsequences(x, lengths[:, None], axis=1)
+
+
+def message(function, argument, smallest, largest):
+    text = f"{function}: `{argument}` must be in [0, 4]; got {smallest} to {largest}"
+    return f"^{re.escape(text)}$"
+
+
+GOOD = np.array([0, 4, 2])
+TRANSFORMED = {
+    "plain": reverse,
+    "jit": jax.jit(reverse),
+    "vmap": jax.vmap(
+        lambda x, n: dml_jax.reverse_sequence(x[None], n[None], **BATCH_MAJOR)
+    ),
+    "scan": lambda x, lengths: jax.lax.scan(
+        lambda carry, _: (reverse(carry, lengths), None), x, length=2
+    )[0],
+    "remat": jax.checkpoint(reverse),
+    "grad": jax.grad(lambda x, lengths: jnp.sum(reverse(x, lengths) ** 2)),
+    "inference": functools.partial(reverse, training=False),
+}
+
+
+@pytest.mark.parametrize(
+    "lengths", [np.array([1, 5, 2]), np.array([-1, 3, 2])], ids=["long", "negative"]
+)
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_reports_below_transformations(name, lengths):
+    function = TRANSFORMED[name]
+    result = dml_jax.checked(function)(X, GOOD)
+    assert_same_bits(result, function(X, GOOD))
+    text = r"^reverse_sequence: `sequence_lens` must be in \[0, 4\]; got -?\d to -?\d$"
+    with pytest.raises(ValueError, match=text):
+        dml_jax.checked(function)(X, lengths)
+
+
+def test_the_message_has_the_extremes():
+    expected = message("reverse_sequence", "sequence_lens", -2, 9)
+    with pytest.raises(ValueError, match=expected):
+        dml_jax.checked(reverse)(X, np.array([-2, 9, 0]))
+    expected = message("reverse_subsequences", "sequence_lengths", 0, 5)
+    with pytest.raises(ValueError, match=expected):
+        dml_jax.checked(lines)(X, np.array([0, 5, 1]))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "extremes"),
+    [
+        (np.array([0, 1, 2**31], np.uint32), (0, 2**31)),
+        (np.array([0, 200, 3], np.uint8), (0, 200)),
+        (np.array([-100, 2, 3], np.int8), (-100, 3)),
+    ],
+    ids=["uint32", "uint8", "int8"],
+)
+def test_lengths_of_other_dtypes(lengths, extremes):
+    expected = message("reverse_sequence", "sequence_lens", *extremes)
+    with pytest.raises(ValueError, match=expected):
+        dml_jax.checked(reverse)(X, lengths)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "extremes"),
+    [
+        (np.array([0, 1, 2**31 + 5]), (0, 2**31 + 5)),
+        (np.array([0, 1, 2**32 + 1]), (0, 2**32 - 1)),
+        (np.array([0, 1, -(2**40)]), (-1, 1)),
+    ],
+)
+def test_closed_over_lengths_of_64_bits(lengths, extremes):
+    expected = message("reverse_sequence", "sequence_lens", *extremes)
+    with pytest.raises(ValueError, match=expected):
+        dml_jax.checked(lambda x: reverse(x, lengths))(X)
+
+
+@pytest.mark.parametrize("value", [2**31 + 5, 2**32 + 1, -(2**40)])
+def test_arguments_that_jit_would_wrap_are_refused(value):
+    text = rf"^checked: arguments must fit 32 bits .*; got {value}$"
+    with pytest.raises(ValueError, match=text):
+        dml_jax.checked(reverse)(X, np.array([0, 1, value]))
+    with jax.enable_x64(True), pytest.raises(ValueError, match=r"^reverse_sequence: "):
+        dml_jax.checked(reverse)(X, np.array([0, 1, value]))
+
+
+@pytest.mark.parametrize("case", REVERSALS, ids=str)
+def test_results_are_those_of_the_plain_call(case):
+    data, lengths = case.arrays.values()
+    axis = case.options.get("axis", case.options.get("time_axis", 0))
+    arrays = [data, np.clip(lengths, 0, data.shape[axis])]
+
+    def function(*arrays):
+        return case.run(**dict(zip(case.arrays, arrays, strict=True)))
+
+    assert_same_bits(dml_jax.checked(function)(*arrays), function(*arrays))
+
+
+def test_keywords_and_pytrees_pass_through():
+    @dml_jax.checked
+    def function(tree, *, lengths):
+        """Has a docstring."""
+        return {"y": reverse(tree["x"], lengths), "n": jnp.sum(lengths)}
+
+    result = function({"x": X}, lengths=GOOD)
+    assert_same_bits(result["y"], reverse(X, GOOD))
+    assert result["n"] == 6
+    assert function.__doc__ == "Has a docstring."
+
+
+def test_operators_without_lengths_have_nothing_to_report():
+    function = dml_jax.checked(lambda x: dml_jax.slice(x, (0, 1), (2, 2)))
+    assert_same_bits(function(X), X[:2, 1:3])
+
+
+def test_nothing_is_compiled_in_outside_of_checked():
+    with_bad_lengths = np.array([-1, 9, 2])
+    plain = jax.make_jaxpr(reverse)(X, with_bad_lengths)
+    dml_jax.checked(reverse)(X, GOOD)
+    again = jax.make_jaxpr(reverse)(X, with_bad_lengths)
+    assert str(plain) == str(again)
+    assert "check" not in str(plain)
+    assert not plain.effects
+    reverse(X, with_bad_lengths)  # no error
+
+
+def test_checked_and_plain_traces_live_side_by_side():
+    traces = 0
+
+    @jax.jit
+    def counted(x, lengths):
+        nonlocal traces
+        traces += 1
+        return reverse(x, lengths)
+
+    checked = dml_jax.checked(counted)
+    for _ in range(3):
+        counted(X, GOOD)
+        checked(X, GOOD)
+    assert traces == 2
+
+
+def test_checked_cannot_be_jitted():
+    with pytest.raises(TypeError, match=r"^checked: .* outside of transformations"):
+        jax.jit(dml_jax.checked(reverse))(X, GOOD)

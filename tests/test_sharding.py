@@ -1,0 +1,31 @@
+"""Starts the tests of `sharded/` in a process with eight CPU devices."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+SHARDED = pathlib.Path(__file__).with_name("sharded")
+
+
+def test_sharded():
+    flags = os.environ.get("XLA_FLAGS", "")
+    child = subprocess.run(
+        [sys.executable, "-m", "pytest", SHARDED, "-q", "--color=no"]
+        + ["-p", "no:cacheprovider"],
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    # Nothing but passes: the summary would name failures, errors and skips as well.
+    passed = re.search(r"^(\d+) passed in ", child.stdout, re.MULTILINE)
+    assert child.returncode == 0, child.stdout
+    assert passed is not None, child.stdout
+    assert int(passed[1]) > 0, child.stdout
