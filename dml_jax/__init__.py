@@ -8,12 +8,13 @@ Array([[3, 2, 1, 0],
        [5, 4, 0, 0]], dtype=int32)
 """
 
-# Reversal of the valid part of padded sequences
 # Run-time checks of values
-from dml_jax._check import checked
+from dml_jax._checked import checked
 
 # Fills
 from dml_jax._fill import fill_value_constant, fill_value_sequence
+
+# Reversal of the valid part of padded sequences
 from dml_jax._reverse import reverse_sequence, reverse_subsequences
 
 # Strided slices and their adjoint

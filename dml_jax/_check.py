@@ -7,17 +7,15 @@ and works on traced arguments. The wording of an error is always
 
 `TypeError` for a wrong kind, `ValueError` for a wrong value, shape or option,
 `OverflowError` for a number that does not fit its dtype.
-
-Values that only exist at run time (lengths) have a defined result whatever they are;
-`checked` turns the ones that are most likely a mistake into an error.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+import reprlib
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.export
@@ -28,8 +26,6 @@ from jax.typing import ArrayLike
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _LARGEST_INT32 = 2**31 - 1
 _LARGEST_UINT32 = 2**32 - 1
@@ -39,16 +35,12 @@ def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarr
     """`value` as an array whose dtype JAX will not change behind the caller's back."""
     if isinstance(value, jax.Array):
         return value
-    if not isinstance(value, (np.ndarray, np.generic)):
-        try:
-            return jnp.asarray(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(
-                f"{function}: `{name}` must be an array or convertible to one; got "
-                f"{type(value).__name__} ({error})"
-            ) from None
-    array = np.asarray(value)
-    if is_host_only(array):
+    array, is_typed = _to_numpy(function, name, value)
+    if isinstance(array, jax.Array):
+        return array
+    if not is_typed:
+        return _in_default_width(function, name, array, value)
+    if not is_known(array.dtype):
         raise TypeError(
             f"{function}: `{name}` must have a dtype that JAX knows; got {array.dtype}"
         )
@@ -56,11 +48,117 @@ def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarr
     return array
 
 
-def is_host_only(value: object) -> bool:
-    """Whether `value` is NumPy data (text, objects, times) no accelerator can hold."""
-    return isinstance(value, (np.ndarray, np.generic)) and (
-        value.dtype.kind in "OSUTMm" or value.dtype.names is not None
+def lengths(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
+    """`value` as an array of integers that lie on the same side of every axis size.
+
+    NumPy's 64-bit integers are clipped to 32 bits here unless 64-bit mode is on: JAX
+    would take them modulo 2^32, and a length of 2^32 + 1 would become 1.
+    """
+    array, is_typed = value, True
+    if not isinstance(value, jax.Array):
+        array, is_typed = _to_numpy(function, name, value)
+    # The kind settles the common dtypes in a tenth of the time that issubdtype takes.
+    if getattr(array.dtype, "kind", None) not in ("i", "u"):
+        if not is_typed and array.size == 0:
+            return array.astype(np.int32)  # a list without elements has no dtype
+        if array.dtype == object and not is_typed:
+            raise _does_not_fit(function, name, np.dtype(np.int64), value)
+        is_integer = jnp.issubdtype(array.dtype, jnp.integer)
+        if not is_integer or not is_known(array.dtype):
+            raise TypeError(
+                f"{function}: `{name}` must have an integer dtype; got {array.dtype}"
+            )
+    if isinstance(array, jax.Array):
+        return array
+    if not is_known(array.dtype):
+        raise TypeError(
+            f"{function}: `{name}` must have a dtype that JAX knows; got {array.dtype}"
+        )
+    if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype:
+        return array
+    # uint32 reaches beyond the longest axis; -1 keeps a negative length negative, for
+    # `checked` to see.
+    if array.size and array.max() > _LARGEST_INT32:
+        return np.clip(array, 0, _LARGEST_UINT32).astype(np.uint32)
+    least = max(-1, np.iinfo(array.dtype).min)
+    return np.maximum(array, least).astype(np.int32)
+
+
+def _to_numpy(function: str, name: str, value: Any) -> tuple[Any, bool]:
+    """`value` as a NumPy array, and whether it came with a dtype of its own.
+
+    Lists that hold arrays of JAX become such an array. An array of objects that came
+    without a dtype holds integers beyond 64 bits.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{function}: `{name}` must be an array without a mask, as of `.filled()`; "
+            "got MaskedArray"
+        )
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value), True
+    is_list = isinstance(value, (list, tuple))
+    leaves = jax.tree.leaves(value) if is_list else [value]
+    of_jax = any(isinstance(leaf, jax.Array) for leaf in leaves)
+    is_typed = not all(
+        isinstance(leaf, (int, float, complex)) and not isinstance(leaf, np.generic)
+        for leaf in leaves
     )
+    try:
+        if of_jax or hasattr(value, "__jax_array__"):
+            return jnp.asarray(value), True
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = None
+    if (
+        array is None
+        or array.dtype.kind in "USTV"
+        or (array.dtype == object and (is_typed or None in leaves or not leaves))
+    ):
+        raise TypeError(
+            f"{function}: `{name}` must be an array or convertible to one; got "
+            f"{describe(value)}"
+        )
+    return array, is_typed
+
+
+def _in_default_width(
+    function: str, name: str, array: np.ndarray, value: object
+) -> np.ndarray:
+    """Python numbers in the dtype that JAX gives them, if they fit."""
+    is_integer = array.dtype == object or array.dtype.kind in "iu"
+    dtype = jax.dtypes.canonicalize_dtype(int if is_integer else array.dtype)
+    if is_integer and array.size:
+        info = np.iinfo(dtype)
+        if array.dtype == object or array.min() < info.min or array.max() > info.max:
+            raise _does_not_fit(function, name, dtype, value)
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype)
+    if not is_integer and np.any(np.isfinite(array) & ~np.isfinite(result)):
+        raise _does_not_fit(function, name, dtype, value)
+    return result
+
+
+def _does_not_fit(function: str, name: str, dtype: Any, value: object) -> Exception:
+    return OverflowError(
+        f"{function}: `{name}` must fit {dtype}; got {describe(value)}"
+    )
+
+
+def is_text(value: object) -> bool:
+    """Whether `value` is data that only NumPy can hold: strings, or an object array."""
+    if isinstance(value, (str, bytes, list, tuple)):
+        try:
+            return np.asarray(value).dtype.kind in "US"
+        except (TypeError, ValueError):
+            return False
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "OSUT"
+
+
+def is_known(dtype: np.dtype) -> bool:
+    """Whether JAX has arrays of a dtype: not of text, times, records, long doubles."""
+    is_number = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.number)
+    return is_number and dtype.isnative and dtype.kind != "m" and dtype.char not in "gG"
 
 
 def require_width(function: str, name: str, dtype: np.dtype) -> None:
@@ -84,9 +182,9 @@ def axis(function: str, name: str, value: object, ndim: int) -> int:
     return index % ndim
 
 
-def integer(function: str, name: str, value: Any) -> Size:
-    """`value` as a Python int; symbolic dimensions stay what they are."""
-    if type(value) is int or jax.export.is_symbolic_dim(value):
+def integer(function: str, name: str, value: Any) -> int:
+    """`value` as a Python int."""
+    if type(value) is int:
         return value
     try:
         if isinstance(value, (bool, np.bool_)):
@@ -101,7 +199,7 @@ def integer(function: str, name: str, value: Any) -> Size:
 def integers(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
-    """`value` as a tuple of Python ints, one for each of `count` dimensions."""
+    """`value` as a tuple of sizes, one for each of `count` dimensions."""
     if isinstance(value, (str, bytes)) or not isinstance(
         value, (Sequence, np.ndarray, jax.Array)
     ):
@@ -115,7 +213,10 @@ def integers(
             f"integers; got {describe(value)}"
         )
     result = tuple(
-        integer(function, f"{name}[{i}]", element) for i, element in enumerate(value)
+        element
+        if jax.export.is_symbolic_dim(element)
+        else integer(function, f"{name}[{i}]", element)
+        for i, element in enumerate(value)
     )
     if count is not None and len(result) != count:
         raise ValueError(
@@ -125,12 +226,37 @@ def integers(
     return result
 
 
+def sizes(
+    function: str, name: str, value: Any, count: int | None = None
+) -> tuple[Size, ...]:
+    """`value` as the shape of an array that a program can be compiled for."""
+    shape = integers(function, name, value, count)
+    for dimension, size in enumerate(shape):
+        at_least(function, f"{name}[{dimension}]", size, 0)
+    elements = math.prod(
+        size for size in shape if not jax.export.is_symbolic_dim(size) and size
+    )
+    if elements > 2**48:
+        raise ValueError(
+            f"{function}: `{name}` must have at most 2^48 elements; got {elements}"
+        )
+    return shape
+
+
+def at_least(function: str, name: str, value: Size, least: int) -> None:
+    """Refuses a `value` below `least`."""
+    if value < least:
+        raise ValueError(f"{function}: `{name}` must be at least {least}; got {value}")
+
+
 def option(function: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
     """`value`, if it is None or one of `allowed`."""
-    if value is not None and not (isinstance(value, str) and value in allowed):
-        choices = " or ".join(map(repr, (*allowed, None)))
+    if value is None or (isinstance(value, str) and value in allowed):
+        return value
+    choices = " or ".join(map(repr, (*allowed, None)))
+    if isinstance(value, str):
         raise ValueError(f"{function}: `{name}` must be {choices}; got {value!r}")
-    return value
+    raise TypeError(f"{function}: `{name}` must be {choices}; got {describe(value)}")
 
 
 def flag(function: str, name: str, value: object) -> bool:
@@ -151,170 +277,55 @@ def optional_name(function: str, name: str, value: object) -> str | None:
     return value
 
 
-def lengths(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
-    """`value` as an array of integers that lie on the same side of every axis size.
-
-    NumPy's 64-bit integers are clipped to 32 bits here unless 64-bit mode is on: JAX
-    would take them modulo 2^32, and a length of 2^32 + 1 would become 1.
-    """
-    # The kind settles the common dtypes in a tenth of the time that issubdtype takes.
-    if isinstance(value, jax.Array):
-        if value.dtype.kind in "iu":
-            return value
-        array = value
-    else:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise TypeError(
-                f"{function}: `{name}` must be an array or convertible to one; got "
-                f"{type(value).__name__} ({error})"
-            ) from None
-        if array.size == 0 and not isinstance(value, np.ndarray):
-            array = array.astype(np.int32)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise TypeError(
-            f"{function}: `{name}` must have an integer dtype; got {array.dtype}"
-        )
-    if isinstance(array, np.ndarray) and array.dtype.itemsize == 8:
-        if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
-            # uint32 reaches beyond the longest axis; -1 keeps a negative length
-            # negative, for `checked` to see.
-            if array.size and array.max() > _LARGEST_INT32:
-                return np.clip(array, 0, _LARGEST_UINT32).astype(np.uint32)
-            return np.maximum(array, -1).astype(np.int32)
-    return array
-
-
 def scalar(function: str, name: str, value: Any) -> Any:
     """`value`, if it is a real number or a traced scalar; host numbers as float."""
     if type(value) is float and -1e38 < value < 1e38:  # what nearly all callers pass
         return value
+    number = value
+    if isinstance(value, (np.ndarray, np.generic)):
+        is_number = value.shape == () and is_known(value.dtype)
+        number = value.item() if is_number else None
     if isinstance(value, jax.Array):
-        if value.shape != () or not (
-            jnp.issubdtype(value.dtype, jnp.floating)
-            or jnp.issubdtype(value.dtype, jnp.integer)
-        ):
-            raise TypeError(
-                f"{function}: `{name}` must be a real scalar; got {describe(value)}"
-            )
-        return value
-    if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(
-            f"{function}: `{name}` must be a real scalar; got {describe(value)}"
-        )
-    if not np.isfinite(value):
-        raise ValueError(f"{function}: `{name}` must be finite; got {value}")
+        dtype = value.dtype
+        is_real = any(jnp.issubdtype(dtype, k) for k in (jnp.floating, jnp.integer))
+        if value.shape == () and is_real:
+            return value
+    elif isinstance(number, (int, float)) and not isinstance(number, bool):
+        return _finite_float(function, name, number)
+    raise TypeError(
+        f"{function}: `{name}` must be a real scalar; got {describe(value)}"
+    )
+
+
+def _finite_float(function: str, name: str, number: int | float) -> float:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError(f"{function}: `{name}` must be finite; got {number}")
     dtype = jax.dtypes.canonicalize_dtype(float)
-    if abs(value) > float(jnp.finfo(dtype).max):
-        raise OverflowError(
-            f"{function}: `{name}` must fit {dtype}, whose largest value is "
-            f"{jnp.finfo(dtype).max}; got {value}"
-        )
-    return float(value)
+    largest = float(jnp.finfo(dtype).max)
+    if abs(number) > largest:
+        raise beyond(function, name, dtype, largest, number)
+    return float(number)
+
+
+def beyond(
+    function: str, name: str, dtype: Any, largest: float, value: object
+) -> Exception:
+    """What to raise for a number that is larger than a float dtype has."""
+    return OverflowError(
+        f"{function}: `{name}` must fit {dtype}, whose largest value is {largest}; got "
+        f"{_short.repr(value)}"
+    )
 
 
 def describe(value: object) -> str:
     """A short description of what was given: never a long array, never a trace."""
     if isinstance(value, (jax.Array, np.ndarray)):
-        return f"{value.dtype} array of shape {value.shape}"
-    return f"{type(value).__name__} {value!r}"
+        traced = "traced " if isinstance(value, Tracer) else ""
+        return f"{traced}{value.dtype} array of shape {value.shape}"
+    if jax.export.is_symbolic_dim(value):
+        return f"symbolic {value}"
+    return f"{type(value).__name__} {_short.repr(value)}"
 
 
-# Run-time checks ----------------------------------------------------------------------
-
-_values_are_checked = jax.make_user_context(False)
-
-
-def checked(fn: Callable[P, R]) -> Callable[P, R]:
-    """Runs `fn` with the values of its lengths checked, and raises what it finds.
-
-    Outside of `checked`, a negative length acts as 0 and a length beyond the axis acts
-    as the axis size, on every platform. Inside, either raises a `ValueError` after the
-    computation: it may come from any operator of this package in `fn`, below `jit`,
-    `vmap`, `grad`, `scan` or `remat`. The checks are compiled into a variant of their
-    own, so that code which is not inside `checked` pays nothing for them.
-
-    Args:
-      fn: a function of arrays (pytrees of them) that JAX can trace. It is jitted.
-
-    Returns:
-      A function with the arguments and results of `fn`. It reads the error back from
-      the device, so call it from Python: it is not itself a function to `jit`.
-
-    Raises:
-      ValueError: a length is outside [0, axis size]; the message has the smallest and
-        the largest length that came. Or an argument has NumPy integers beyond 32 bits,
-        outside of 64-bit mode.
-      TypeError: the returned function was called under a transformation.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> import dml_jax
-      >>> def backwards(x, lengths):
-      ...     return dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
-      >>> x = jnp.arange(6.0).reshape(2, 3)
-      >>> dml_jax.checked(backwards)(x, jnp.array([2, 3]))
-      Array([[1., 0., 2.],
-             [5., 4., 3.]], dtype=float32)
-      >>> dml_jax.checked(backwards)(x, jnp.array([2, 4]))
-      Traceback (most recent call last):
-        ...
-      ValueError: reverse_sequence: `sequence_lens` must be in [0, 3]; got 2 to 4
-
-    Source: `jax.experimental.checkify`, on which this stands.
-    """
-    if not callable(fn):
-        raise TypeError(f"checked: `fn` must be callable; got {describe(fn)}")
-    # Imported here because only those who check should pay for the import.
-    from jax.experimental import checkify
-
-    run = checkify.checkify(jax.jit(fn))
-
-    @functools.wraps(fn)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        for leaf in jax.tree.leaves((args, kwargs)):
-            _require_no_wrap(leaf)
-        with _values_are_checked(True):
-            error, result = run(*args, **kwargs)
-        try:
-            message = error.get()
-        except jax.errors.JAXTypeError:
-            raise TypeError(
-                "checked: the error can only be read outside of transformations; wrap "
-                "the outermost function, as in `checked(jax.jit(fn))`"
-            ) from None
-        if message is not None:
-            raise ValueError(message.split(" (`check` failed)")[0])
-        return result
-
-    return wrapper
-
-
-def _require_no_wrap(leaf: object) -> None:
-    """Refuses integers of NumPy that `jit` would take modulo 2^32 without a word."""
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu" and leaf.size:
-        narrow = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
-        for value in (leaf.min(), leaf.max()):
-            if not narrow.min <= int(value) <= narrow.max:
-                raise ValueError(
-                    "checked: arguments must fit 32 bits outside of 64-bit mode, or "
-                    f"JAX takes them modulo 2^32; got {value}"
-                )
-
-
-def check_lengths(function: str, name: str, array: ArrayLike, size: int) -> None:
-    """Inside `checked`: reports lengths outside [0, size]. Outside: nothing at all."""
-    array = jnp.asarray(array)
-    if not _values_are_checked.value or array.size == 0:
-        return
-    from jax.experimental import checkify
-
-    checkify.check(
-        jnp.all((array >= 0) & (array <= size)),
-        f"{function}: `{name}` must be in [0, {size}]; got {{smallest}} to {{largest}}",
-        smallest=jnp.min(array),
-        largest=jnp.max(array),
-    )
+_short = reprlib.Repr()
+_short.maxother = _short.maxstring = 80

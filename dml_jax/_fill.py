@@ -27,6 +27,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax import _bits, _check, _rounding
@@ -69,7 +70,7 @@ def fill_value_constant(
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
     """
     function = "fill_value_constant"
-    sizes = _sizes(function, sizes)
+    sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
     return _constant(_value(function, "value", value, dtype), sizes=sizes, dtype=dtype)
 
@@ -121,7 +122,7 @@ def fill_value_sequence(
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
     """
     function = "fill_value_sequence"
-    sizes = _sizes(function, sizes)
+    sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.number)
     start = _value(function, "value_start", value_start, dtype)
     delta = _value(function, "value_delta", value_delta, dtype)
@@ -130,36 +131,23 @@ def fill_value_sequence(
 
 # Arguments ----------------------------------------------------------------------------
 
-_MOST_ELEMENTS = 2**48
-
-
-def _sizes(function, sizes):
-    sizes = _check.integers(function, "sizes", sizes)
-    for dimension, size in enumerate(sizes):
-        if size < 0:
-            raise ValueError(
-                f"{function}: `sizes[{dimension}]` must be at least 0; got {size}"
-            )
-    if math.prod(sizes) > _MOST_ELEMENTS:
-        raise ValueError(
-            f"{function}: `sizes` must have at most 2^48 elements; got "
-            f"{math.prod(sizes)}"
-        )
-    return sizes
-
 
 def _dtype(function, value, *kinds):
     """`value` as a dtype of one of the kinds, which JAX will not narrow."""
+    is_array = isinstance(value, (np.ndarray, np.generic, jax.Array))
     try:
-        if value is None:
+        if value is None or is_array:
             raise TypeError
         dtype = np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError):
+        is_array = isinstance(value, (np.ndarray, jax.Array))
+        got = _check.describe(value) if is_array else repr(value)
         raise TypeError(
-            f"{function}: `value_data_type` must be a dtype; got {value!r}"
+            f"{function}: `value_data_type` must be a dtype; got {got}"
         ) from None
     has_zero = dtype != jnp.float8_e8m0fnu or jnp.bool_ in kinds
-    if not has_zero or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
+    if not (_check.is_known(dtype) and has_zero and of_kind):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
         )
@@ -169,20 +157,29 @@ def _dtype(function, value, *kinds):
 
 def _value(function, name, value, dtype):
     """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
+    number = value
     if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
-        value = np.asarray(value)[()] if value.dtype == dtype else value.item()
-    if isinstance(value, (jax.Array, np.generic)):
-        fits = value.dtype == dtype or (
-            jax.typeof(value).weak_type and 0 < _kind(value.dtype) <= _kind(dtype)
+        number = np.asarray(value)[()]
+        if _check.is_known(value.dtype) and value.dtype != dtype:
+            number = value.item()
+    elif isinstance(value, jax.Array) and not isinstance(value, Tracer):
+        # A Python number that became an array: its value is there to be checked.
+        if jax.typeof(value).weak_type and value.shape == () and value.dtype != dtype:
+            number = value.item()
+    if isinstance(number, (jax.Array, np.generic)):
+        fits = number.dtype == dtype or (
+            isinstance(number, jax.Array)
+            and jax.typeof(number).weak_type
+            and 0 < _kind(number.dtype) <= _kind(dtype)
         )
-        if value.shape == () and fits:
-            return value
-    elif isinstance(value, _NUMBERS[_kind(dtype)]):
-        if isinstance(value, bool) == (dtype == np.bool_):
-            return dtype.type(_ROUND[_kind(dtype)](function, name, value, dtype))
+        if number.shape == () and fits:
+            return number
+    elif isinstance(number, _NUMBERS[_kind(dtype)]):
+        if isinstance(number, bool) == (dtype == np.bool_):
+            return dtype.type(_ROUND[_kind(dtype)](function, name, number, dtype))
     raise TypeError(
-        f"{function}: `{name}` must be a {_KINDS[_kind(dtype)]} number or a scalar "
-        f"array of dtype {dtype}; got {_check.describe(value)}"
+        f"{function}: `{name}` must be {_KINDS[_kind(dtype)]} or a scalar array of "
+        f"dtype {dtype}; got {_check.describe(value)}"
     )
 
 
@@ -194,7 +191,7 @@ def _kind(dtype):
     )
 
 
-_KINDS = ("boolean", "integer", "real", "complex")
+_KINDS = ("a boolean", "an integer", "a real number", "a complex number")
 _NUMBERS = (bool, int, (int, float), (int, float, complex))
 
 
@@ -216,28 +213,34 @@ def _integer(function, name, value, dtype):
 
 def _float(function, name, value, dtype):
     """The float of `dtype` nearest to `value`, as a Python float."""
-    if not math.isfinite(value) or value == 0:
-        return value
+    nearest = _nearest(function, name, value, value, dtype)
+    stored = float(dtype.type(nearest))
+    if stored != nearest and not (math.isnan(stored) and math.isnan(nearest)):
+        raise OverflowError(
+            f"{function}: `{name}` must be a value that {dtype} has; got {value}"
+        )
+    return nearest
+
+
+def _complex(function, name, value, dtype):
+    real = _nearest(function, name, value, value.real, dtype)
+    return complex(real, _nearest(function, name, value, value.imag, dtype))
+
+
+def _nearest(function, name, value, part, dtype):
+    """A part of `value`, rounded to the precision of `dtype`, ties to even."""
+    if part == 0 or (isinstance(part, float) and not math.isfinite(part)):
+        return float(part)
     info = jnp.finfo(dtype)
-    exact = Fraction(value)
-    exponent = math.frexp(value)[1] - 1
-    quantum = Fraction(2) ** (max(exponent, int(info.minexp)) - int(info.nmant))
+    exact = Fraction(part)
+    exponent = int(abs(part)).bit_length() or math.frexp(part)[1]
+    quantum = Fraction(2) ** (max(exponent - 1, int(info.minexp)) - int(info.nmant))
     # Cast in one step, a double would be rounded to float32 on its way to a narrower
     # float; round() of a fraction rounds ties to even.
     nearest = round(exact / quantum) * quantum
     if abs(nearest) > Fraction(float(info.max)):
-        raise OverflowError(
-            f"{function}: `{name}` must fit {dtype}, whose largest value is "
-            f"{float(info.max)}; got {value}"
-        )
+        raise _check.beyond(function, name, dtype, float(info.max), value)
     return float(nearest)
-
-
-def _complex(function, name, value, dtype):
-    part = np.dtype(f"f{dtype.itemsize // 2}")
-    value = complex(value)
-    real = _float(function, name, value.real, part)
-    return complex(real, _float(function, name, value.imag, part))
 
 
 _ROUND = (_bool, _integer, _float, _complex)
@@ -294,9 +297,16 @@ def _position(sizes, word):
     stride = 1
     for dimension in reversed(range(len(sizes))):
         index = lax.broadcasted_iota(word, sizes, dimension)
-        position = position + index * jnp.asarray(stride).astype(word)
+        position = position + index * _modulo(stride, word)
         stride = stride * sizes[dimension]
     return position
+
+
+def _modulo(size, word):
+    """A size, which may be symbolic or beyond the range of `word`, as a `word`."""
+    if jax.export.is_symbolic_dim(size):
+        return jnp.asarray(size).astype(word)
+    return np.dtype(word).type(size % 2 ** jnp.iinfo(word).bits)
 
 
 def _long_position(sizes):

@@ -37,7 +37,7 @@ from jax.core import Tracer
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
-from dml_jax import _bits, _check, _compat
+from dml_jax import _bits, _check, _checked, _compat
 from dml_jax._check import Implementation
 
 
@@ -176,7 +176,7 @@ def reverse_sequence(
     Graiphic's ReverseSequence node.
     """
     function = "reverse_sequence"
-    on_host = _is_text(input)
+    on_host = _check.is_text(input)
     x = np.asarray(input) if on_host else _check.as_array(function, "input", input)
     lengths = _check.lengths(function, "sequence_lens", sequence_lens)
     batch_axis, time_axis = _batch_and_time(x.ndim, batch_axis, time_axis)
@@ -250,20 +250,13 @@ def _batch_and_time(ndim, batch_axis, time_axis):
     return batch_axis, time_axis
 
 
-def _is_text(value):
-    """Strings or Python objects, in a NumPy array or in lists."""
-    if isinstance(value, (str, bytes, list, tuple)):
-        value = np.asarray(value)
-    return _check.is_host_only(value) and value.dtype.kind in "OSUT"
-
-
 def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
     """The operator for what only NumPy can hold."""
     if isinstance(lengths, Tracer):
         raise TypeError(
             f"reverse_sequence: `input` of dtype {x.dtype} must come with "
             "`sequence_lens` that are concrete, outside of jit, vmap and grad; got "
-            f"{lengths}"
+            f"{_check.describe(lengths)}"
         )
     time = x.shape[time_axis]
     lengths = np.clip(np.asarray(lengths), 0, time).astype(np.int64)
@@ -281,7 +274,7 @@ def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
 @functools.partial(jax.jit, static_argnames=("axis", "implementation"))
 def _reverse_subsequences(x, lengths, *, axis, implementation):
     with jax.named_scope("reverse_subsequences"):
-        _check.check_lengths(
+        _checked.check_lengths(
             "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
         )
         return _with_operands(_reverse, x, lengths, axis, implementation)
@@ -290,7 +283,7 @@ def _reverse_subsequences(x, lengths, *, axis, implementation):
 @functools.partial(jax.jit, static_argnames="node")
 def _reverse_sequence(x, lengths, coefficient, node):
     with jax.named_scope(node.name or "reverse_sequence"):
-        _check.check_lengths(
+        _checked.check_lengths(
             "reverse_sequence", "sequence_lens", lengths, x.shape[node.time_axis]
         )
         lengths = lax.expand_dims(

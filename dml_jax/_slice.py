@@ -82,16 +82,16 @@ def slice(
     for d, (extent, offset, size, stride) in enumerate(
         zip(x.shape, offsets, sizes, strides, strict=True)
     ):
-        _require_at_least("slice", f"offsets[{d}]", offset, 0)
-        _require_at_least("slice", f"sizes[{d}]", size, 0)
+        _check.at_least("slice", f"offsets[{d}]", offset, 0)
+        _check.at_least("slice", f"sizes[{d}]", size, 0)
         if stride < 1:
             raise ValueError(
                 f"slice: `strides[{d}]` must be at least 1; got {stride}. `slice1` "
                 "takes negative strides"
             )
-        last = offset + stride * (size - 1)
-        _require_inside("slice", d, extent, offset if size == 0 else last + 1)
-    return _take(x, _Lattice("slice", offsets, sizes, strides, ()))
+        end = offset + stride * (size - 1) + 1
+        _require_inside("slice", f"offsets[{d}]", d, extent, offset, size, end)
+    return _take(x, _lattice("slice", offsets, sizes, strides, sizes))
 
 
 def slice1(
@@ -207,11 +207,9 @@ def slice_grad(
             "slice_grad: `input_gradient` must have a dtype with a zero; got "
             f"{gradient.dtype}"
         )
-    shape = _check.integers(
+    shape = _check.sizes(
         "slice_grad", "output_gradient_sizes", output_gradient_sizes, gradient.ndim
     )
-    for d, size in enumerate(shape):
-        _require_at_least("slice_grad", f"output_gradient_sizes[{d}]", size, 0)
     offsets, windows, strides = _window(
         "slice_grad",
         shape,
@@ -235,24 +233,25 @@ def _window(function, shape, offsets, windows, strides):
     for d, (extent, offset, window, stride) in enumerate(
         zip(shape, offsets, windows, strides, strict=True)
     ):
-        _require_at_least(function, f"input_window_offsets[{d}]", offset, 0)
-        _require_at_least(function, f"input_window_sizes[{d}]", window, 0)
+        name = f"input_window_offsets[{d}]"
+        _check.at_least(function, name, offset, 0)
+        _check.at_least(function, f"input_window_sizes[{d}]", window, 0)
         if stride == 0:
             raise ValueError(
                 f"{function}: `input_window_strides[{d}]` must not be 0; got 0"
             )
-        _require_inside(function, d, extent, offset + window)
+        _require_inside(function, name, d, extent, offset, window, offset + window)
     return offsets, windows, strides
 
 
-def _require_at_least(function, name, value, least):
-    if value < least:
-        raise ValueError(f"{function}: `{name}` must be at least {least}; got {value}")
-
-
-def _require_inside(function, dimension, extent, end):
-    """`end` is the index after the last one that is touched."""
-    if end > extent:
+def _require_inside(function, name, dimension, extent, offset, size, end):
+    """Reads from `offset` up to `end`, or of nothing, inside `extent`."""
+    if size == 0 and offset > extent:
+        raise ValueError(
+            f"{function}: `{name}` must be at most {extent}, the size of dimension "
+            f"{dimension}; got {offset}"
+        )
+    if size != 0 and end > extent:
         raise ValueError(
             f"{function}: reads of dimension {dimension} must stay inside its {extent} "
             f"elements; the last index read is {end - 1}"
@@ -297,8 +296,13 @@ def _lattice(operator, offsets, windows, strides, sizes):
             offsets, windows, strides, sizes, strict=True
         )
     )
+    # A lone element has no step; what was given may be beyond what XLA can count.
+    steps = tuple(
+        1 if isinstance(size, int) and size <= 1 else abs(stride)
+        for stride, size in zip(strides, sizes, strict=True)
+    )
     downwards = tuple(d for d, stride in enumerate(strides) if stride < 0)
-    return _Lattice(operator, lowest, sizes, tuple(map(abs, strides)), downwards)
+    return _Lattice(operator, lowest, sizes, steps, downwards)
 
 
 # Jitted cores -------------------------------------------------------------------------
