@@ -54,8 +54,9 @@ def lengths(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarra
     NumPy's 64-bit integers are clipped to 32 bits here unless 64-bit mode is on: JAX
     would take them modulo 2^32, and a length of 2^32 + 1 would become 1.
     """
-    array, is_typed = value, True
-    if not isinstance(value, jax.Array):
+    array: Any = value
+    is_typed = isinstance(value, jax.Array)
+    if not is_typed:
         array, is_typed = _to_numpy(function, name, value)
     # The kind settles the common dtypes in a tenth of the time that issubdtype takes.
     if getattr(array.dtype, "kind", None) not in ("i", "u"):
@@ -317,7 +318,7 @@ def beyond(
     )
 
 
-def describe(value: object) -> str:
+def describe(value: Any) -> str:
     """A short description of what was given: never a long array, never a trace."""
     if isinstance(value, (jax.Array, np.ndarray)):
         traced = "traced " if isinstance(value, Tracer) else ""

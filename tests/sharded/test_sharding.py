@@ -1,39 +1,34 @@
 """Every operator on arrays that eight devices share: values, shardings, communication.
 
-An `Operation` names the dimensions of its arrays, and a layout maps such names to axes
-of the mesh. What is expected is always the result of one device, bit for bit.
+An operation names the dimensions of its arrays, and a layout says which axis of the
+mesh shards which of them. What one device computes is what is expected, bit for bit.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 import re
+from collections.abc import Callable
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import (
-    BATCH_MAJOR,
-    Case,
-    lengths_for,
-    sequence,
-    subsequences,
-    window,
-    windows,
-)
+from cases import BATCH_MAJOR, lengths_for, numbers
+from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import dml_jax
 
 DATA, MODEL = 4, 2  # the sizes of the mesh
+ALL = ("data", "model")
 
 
 def make_mesh(axis_type):
-    return jax.make_mesh((DATA, MODEL), ("data", "model"), axis_types=(axis_type,) * 2)
+    return jax.make_mesh((DATA, MODEL), ALL, axis_types=(axis_type, axis_type))
 
 
 # Operations ---------------------------------------------------------------------------
@@ -41,84 +36,92 @@ def make_mesh(axis_type):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operation:
-    """A case and, one letter a dimension, what its arrays' dimensions are.
+    """A function of whole arrays or of their shards, and what it is tested with.
 
-    "b" for batch, "t" for time, "f" for features, "-" for a dimension of size 1.
+    `dims` has a letter for each dimension of each array: "b" for batch, "t" for time,
+    "f" for features, "-" for a dimension of size 1. The function moves elements along
+    the time, so that its result has the dimensions of its first array.
     """
 
-    case: Case
+    name: str
+    run: Callable[..., jax.Array]
+    arrays: tuple[np.ndarray, ...]
     dims: tuple[str, ...]
+    has_jvp: bool = True
 
     def __str__(self):
-        return str(self.case)
+        return self.name
 
-    @property
-    def arrays(self):
-        return tuple(self.case.arrays.values())
-
-    @property
-    def has_lengths(self):
-        return len(self.dims) == 2
-
-    @property
-    def has_jvp(self):
-        is_trained = self.case.options.get("training", True)
-        return self.case.operator != "reverse_sequence" or not is_trained
-
-    def run(self, *arrays):
-        return self.case.run(**dict(zip(self.case.arrays, arrays, strict=True)))
-
-    def specs(self, layout, lengths_layout):
-        """How the arrays are sharded; the result is sharded as the first of them."""
-        layouts = (layout, lengths_layout)[: len(self.dims)]
+    def specs(self, *layouts):
+        """The shardings of the arrays, given a layout for each of them."""
         return tuple(
             P(*map(layout.get, dims))
-            for dims, layout in zip(self.dims, layouts, strict=True)
+            for dims, layout in zip(self.dims, layouts, strict=False)
         )
 
 
-LENGTHS = lengths_for((8, 8), 1).ravel()
+def reverse_lines(x, lengths, **options):
+    return dml_jax.reverse_subsequences(x, lengths, axis=1, **options)
+
+
+def slice_time(x):
+    b, _, f = x.shape
+    return dml_jax.slice(x, [0, 1, 0], [b, 3, f], [1, 2, 1])
+
+
+def slice1_time(x):
+    b, _, f = x.shape
+    return dml_jax.slice1(x, [0, 1, 0], [b, 7, f], [1, -3, 1])
+
+
+def slice_grad_time(x):
+    b, _, f = x.shape
+    return dml_jax.slice_grad(x, [b, 8, f], [0, 1, 0], [b, 7, f], [1, -3, 1])
+
+
+SHAPE = (8, 8, 4)
+PER_LINE = lengths_for(SHAPE, 1).astype(np.int32)
+PER_ENTRY = PER_LINE[:, :, :1]
 
 REVERSALS = [
     Operation(
-        subsequences("length-per-line", (8, 8, 4), lengths_for((8, 8, 4), 1), 1),
+        "reverse_subsequences-length-per-line",
+        reverse_lines,
+        (numbers(*SHAPE), PER_LINE),
         ("btf", "b-f"),
     ),
     Operation(
-        subsequences("length-per-entry", (8, 8, 4), lengths_for((8, 8, 1), 1), 1),
-        ("btf", "b--"),
-    ),
-    Operation(
-        sequence("training", (8, 8, 4), LENGTHS, **BATCH_MAJOR, lda_coeff=0.5),
+        "reverse_sequence-training",
+        partial(dml_jax.reverse_sequence, **BATCH_MAJOR, lda_coeff=0.5),
+        (numbers(*SHAPE), PER_ENTRY.ravel()),
         ("btf", "b"),
+        has_jvp=False,
     ),
     Operation(
-        sequence("inference", (8, 8, 4), LENGTHS, training=False),
+        "reverse_sequence-inference",
+        partial(dml_jax.reverse_sequence, training=False),
+        (numbers(*SHAPE), PER_ENTRY.ravel()),
         ("tbf", "b"),
     ),
 ]
 SLICES = [
+    Operation("slice", slice_time, (numbers(*SHAPE),), ("btf",)),
+    Operation("slice1", slice1_time, (numbers(*SHAPE),), ("btf",)),
+    Operation("slice_grad", slice_grad_time, (numbers(8, 3, 4),), ("btf",)),
     Operation(
-        window("slice", "of-time", (8, 8, 4), offsets=[0, 1, 0], sizes=[8, 6, 4]),
-        ("btf",),
-    ),
-    Operation(
-        window("slice1", "of-time", (8, 8, 4), **windows([0, 1, 0], [8, 7, 4], [1, -3, 1])),
-        ("btf",),
-    ),
-    Operation(
-        window(
-            "slice_grad",
-            "of-time",
-            (8, 3, 4),
-            **windows(
-                [0, 1, 0], [8, 7, 4], [1, -3, 1], output_gradient_sizes=[8, 8, 4]
-            ),
-        ),
+        "slice_grad-bfloat16",
+        slice_grad_time,
+        (numbers(8, 3, 4).astype(jnp.bfloat16),),
         ("btf",),
     ),
 ]
-OPERATIONS = [*REVERSALS, *SLICES]
+SCATTER = Operation(
+    "reverse_subsequences-scatter",
+    partial(reverse_lines, implementation="scatter"),
+    (numbers(*SHAPE), PER_ENTRY),
+    ("btf", "b--"),
+)
+OPERATIONS = [*REVERSALS, SCATTER, *SLICES]
 
 
 # Transformations ----------------------------------------------------------------------
@@ -138,76 +141,64 @@ def jvp(run, x, *lengths):
 
 
 def vmap(run, *arrays):
-    return jax.vmap(run)(*map(_with_successor, arrays))[1]
-
-
-def vmap_of_lengths(run, x, lengths):
-    return jax.vmap(run, in_axes=(None, 0))(x, _with_successor(lengths))[1]
-
-
-def _with_successor(array):
-    return jnp.stack([array, array + 1])
+    """Maps over the last array alone: the lengths, where there are any."""
+    *others, last = arrays
+    in_axes = (*[None] * len(others), 0)
+    return jax.vmap(run, in_axes)(*others, jnp.stack([last, last + 1]))[1]
 
 
 def transformations_of(operation):
-    return [
-        forward,
-        vjp,
-        *([jvp] if operation.has_jvp else []),
-        vmap,
-        *([vmap_of_lengths] if operation.has_lengths else []),
-    ]
+    return [forward, vjp, jvp, vmap] if operation.has_jvp else [forward, vjp, vmap]
 
 
-@functools.cache
+@cache
 def on_one_device(operation, transformation):
-    run = jax.jit(functools.partial(transformation, operation.run))
+    run = jax.jit(partial(transformation, operation.run))
     return np.asarray(run(*operation.arrays))
 
 
 # Layouts ------------------------------------------------------------------------------
 
-LAYOUTS = {
-    "batch": {"b": "data"},
-    "features": {"f": "model"},
-    "batch-and-features": {"b": "data", "f": "model"},
-    "batch-over-all": {"b": ("data", "model")},
+BY_BATCH = {"b": "data"}
+BY_FEATURES = {"f": "model"}
+BY_BOTH = {"b": "data", "f": "model"}
+
+# Pairs: the layout of the input and that of the lengths.
+ALIKE = {
+    "by-batch": (BY_BATCH, BY_BATCH),
+    "by-features": (BY_FEATURES, BY_FEATURES),
+    "by-both": (BY_BOTH, BY_BOTH),
+}
+LENGTHS_REPLICATED = {
+    "by-batch-lengths-replicated": (BY_BATCH, {}),
 }
 LENGTHS_APART = {
-    "nothing-lengths-batch": ({}, {"b": "data"}),
-    "features-lengths-batch": ({"f": "model"}, {"b": "data"}),
-    "features-lengths-batch-same-axis": ({"f": "data"}, {"b": "data"}),
-    "batch-lengths-batch-other-axis": ({"b": "data"}, {"b": "model"}),
+    "replicated-lengths-by-batch": ({}, BY_BATCH),
+    "by-features-lengths-by-batch-on-the-same-axis": ({"f": "data"}, BY_BATCH),
+    "by-batch-lengths-by-batch-on-another-axis": (BY_BATCH, {"b": "model"}),
 }
+BY_TIME = {"by-time": ({"t": "data"}, {})}
 
 
-def parameters(operations, layouts_of):
-    """(operation, transformation, specs) for all that `layouts_of` an operation."""
+def scenarios(operations, layouts):
+    """(operation, transformation, specs) for every combination that has a meaning."""
     return [
         pytest.param(
             operation,
             transformation,
-            operation.specs(*layouts),
-            id=f"{operation}-{transformation.__name__}-{name}",
+            operation.specs(*layouts[name]),
+            id=f"{operation}-{name}-{transformation.__name__}",
         )
         for operation in operations
-        for name, layouts in layouts_of(operation).items()
+        for name in layouts
         for transformation in transformations_of(operation)
     ]
 
 
-def layouts_alike(operation):
-    return {name: (layout, layout) for name, layout in LAYOUTS.items()}
-
-
-def layouts_alike_or_replicated(operation):
-    alike = layouts_alike(operation)
-    if not operation.has_lengths:
-        return alike
-    replicated = {
-        f"{name}-lengths-replicated": (layout, {}) for name, layout in LAYOUTS.items()
-    }
-    return alike | replicated
+def over_scenarios(*scenarios):
+    return pytest.mark.parametrize(
+        ("operation", "transformation", "specs"), [*itertools.chain(*scenarios)]
+    )
 
 
 def put(arrays, mesh, specs):
@@ -217,43 +208,230 @@ def put(arrays, mesh, specs):
     ]
 
 
+def compile_for(function, *arrays, **options):
+    return jax.jit(function, **options).lower(*arrays).compile()
+
+
 def collectives(compiled):
     kinds = r"all-gather|all-reduce|all-to-all|collective-\w+|reduce-scatter"
     return sorted(set(re.findall(kinds, compiled.as_text())))
 
 
+def most_elements(compiled):
+    """The size of the largest array that one device holds, intermediate ones too."""
+    shapes = re.findall(r"\b[a-z]+\d*\w*\[([\d,]*)\]", compiled.as_text())
+    return max(math.prod(map(int, filter(None, s.split(",")))) for s in shapes)
+
+
 # Automatic mode -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("operation", "transformation", "specs"),
-    parameters(OPERATIONS, layouts_alike_or_replicated),
-)
+@over_scenarios(scenarios(OPERATIONS, ALIKE), scenarios(REVERSALS, LENGTHS_REPLICATED))
 def test_automatic_mode(operation, transformation, specs):
-    mesh = make_mesh(AxisType.Auto)
-    arrays = put(operation.arrays, mesh, specs)
-    run = jax.jit(functools.partial(transformation, operation.run))
-    compiled = run.lower(*arrays).compile()
+    arrays = put(operation.arrays, make_mesh(AxisType.Auto), specs)
+    compiled = compile_for(partial(transformation, operation.run), *arrays)
     result = compiled(*arrays)
     assert_same_bits(result, on_one_device(operation, transformation))
     assert result.sharding.is_equivalent_to(arrays[0].sharding, result.ndim)
     assert collectives(compiled) == []
 
 
+@over_scenarios(scenarios(REVERSALS[:1], LENGTHS_APART), scenarios(REVERSALS, BY_TIME))
+def test_automatic_mode_with_communication(operation, transformation, specs):
+    arrays = put(operation.arrays, make_mesh(AxisType.Auto), specs)
+    result = jax.jit(partial(transformation, operation.run))(*arrays)
+    assert_same_bits(result, on_one_device(operation, transformation))
+
+
 # Explicit mode ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("operation", "transformation", "specs"),
-    [
-        *parameters(OPERATIONS, layouts_alike_or_replicated),
-        *parameters(REVERSALS, lambda operation: LENGTHS_APART),
-    ],
-)
-def test_explicit_mode(operation, transformation, specs):
+def compile_and_run_explicitly(operation, transformation, specs):
+    """Checks values and sharding, traced and real; returns what was compiled."""
     mesh = make_mesh(AxisType.Explicit)
+    run = partial(transformation, operation.run)
     with jax.set_mesh(mesh):
         arrays = put(operation.arrays, mesh, specs)
-        result = jax.jit(functools.partial(transformation, operation.run))(*arrays)
-        assert jax.typeof(result).sharding.spec == specs[0]
-        assert_same_bits(result, on_one_device(operation, transformation))
+        traced = jax.eval_shape(run, *arrays)
+        compiled = compile_for(run, *arrays)
+        result = compiled(*arrays)
+    assert_same_bits(result, on_one_device(operation, transformation))
+    assert traced.sharding.spec == jax.typeof(result).sharding.spec == specs[0]
+    return compiled
+
+
+@over_scenarios(
+    scenarios(OPERATIONS, {"by-both": (BY_BOTH, BY_BOTH)}),
+    scenarios(REVERSALS, LENGTHS_REPLICATED),
+)
+def test_explicit_mode(operation, transformation, specs):
+    compiled = compile_and_run_explicitly(operation, transformation, specs)
+    assert collectives(compiled) == []
+
+
+@over_scenarios(scenarios(REVERSALS, LENGTHS_APART | BY_TIME))
+def test_explicit_mode_with_communication(operation, transformation, specs):
+    compile_and_run_explicitly(operation, transformation, specs)
+
+
+@pytest.mark.parametrize("operation", REVERSALS, ids=str)
+def test_explicit_mode_with_an_input_on_no_mesh(operation):
+    mesh = make_mesh(AxisType.Explicit)
+    x, lengths = operation.arrays
+    with jax.set_mesh(mesh):
+        (lengths,) = put([lengths], mesh, operation.specs({}, BY_BATCH)[1:])
+        result = operation.run(x, lengths)
+    assert_same_bits(result, on_one_device(operation, forward))
+
+
+# shard_map ----------------------------------------------------------------------------
+
+
+def shard_map(function, in_specs, out_specs):
+    return jax.shard_map(
+        function,
+        mesh=make_mesh(AxisType.Auto),
+        in_specs=in_specs,
+        out_specs=out_specs,
+        check_vma=True,
+    )
+
+
+@over_scenarios(scenarios(OPERATIONS, {"by-both": (BY_BOTH, BY_BOTH)}))
+def test_inside_of_shard_map(operation, transformation, specs):
+    transformed = partial(transformation, operation.run)
+    result = jax.jit(shard_map(transformed, specs, specs[0]))(*operation.arrays)
+    assert_same_bits(result, on_one_device(operation, transformation))
+
+
+@over_scenarios(scenarios(OPERATIONS, {"by-batch": (BY_BATCH, BY_BATCH)}))
+def test_outside_of_shard_map(operation, transformation, specs):
+    run = shard_map(operation.run, specs, specs[0])
+    result = jax.jit(partial(transformation, run))(*operation.arrays)
+    assert_same_bits(result, on_one_device(operation, transformation))
+
+
+# Every device has a length of its own, while several of them share an input. Its
+# cotangent is the sum over those devices.
+LENGTHS_VARY = {
+    "input-replicated": ({}, {"b": ALL}),
+    "input-by-batch": (BY_BATCH, {"b": ALL}),
+}
+
+
+@cache
+def one_per_device(operation, transformation, specs):
+    """The arrays, what one device computes of them, and the sharding of the result."""
+    x, lengths = operation.arrays
+    batch = operation.dims[0].index("b")
+    shards = 1 if specs[0][batch] is None else DATA
+    x = lax.slice_in_dim(x, 0, shards, axis=batch)
+
+    def run(x, lengths):
+        return operation.run(jnp.repeat(x, DATA * MODEL // shards, batch), lengths)
+
+    expected = np.asarray(jax.jit(partial(transformation, run))(x, lengths))
+    (result_spec,) = operation.specs({"b": ALL})
+    return (x, lengths), expected, specs[0] if transformation is vjp else result_spec
+
+
+@over_scenarios(scenarios(REVERSALS, LENGTHS_VARY))
+def test_lengths_vary_inside_of_shard_map(operation, transformation, specs):
+    arrays, expected, spec = one_per_device(operation, transformation, specs)
+    transformed = partial(transformation, operation.run)
+    result = jax.jit(shard_map(transformed, specs, spec))(*arrays)
+    assert_same_bits(result, expected)
+
+
+@over_scenarios(scenarios(REVERSALS, LENGTHS_VARY))
+def test_lengths_vary_outside_of_shard_map(operation, transformation, specs):
+    arrays, expected, _ = one_per_device(operation, transformation, specs)
+    (result_spec,) = operation.specs({"b": ALL})
+    run = shard_map(operation.run, specs, result_spec)
+    result = jax.jit(partial(transformation, run))(*arrays)
+    assert_same_bits(result, expected)
+
+
+# Fills --------------------------------------------------------------------------------
+
+FILL_LAYOUTS = [
+    ((8, 4000), P("data", "model")),
+    ((64000,), P(ALL)),
+]
+FILL_DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.uint8]
+
+
+def fill_sequence(sizes, dtype):
+    return partial(dml_jax.fill_value_sequence, sizes, dtype)
+
+
+def fill_constant(sizes, dtype):
+    def fill(start, delta):
+        return dml_jax.fill_value_constant(sizes, dtype, start)
+
+    return fill
+
+
+def tangent_of_sequence(sizes, dtype):
+    def tangent(*values):
+        return jax.jvp(fill_sequence(sizes, dtype), values, values)[1]
+
+    return tangent
+
+
+def values(dtype):
+    """A start and a delta whose sums are rounded, overflow or wrap."""
+    start, delta = (10, 3) if dtype == jnp.uint8 else (-3.2, 0.1)
+    return np.asarray(start, dtype), np.asarray(delta, dtype)
+
+
+FILLS = [
+    *itertools.product([fill_sequence], FILL_LAYOUTS, FILL_DTYPES),
+    *itertools.product([fill_constant], FILL_LAYOUTS[:1], FILL_DTYPES),
+    *itertools.product([tangent_of_sequence], FILL_LAYOUTS[:1], FILL_DTYPES[:-1]),
+]
+
+
+def over_fills(fills):
+    """Parametrizes with a fill, its sizes, how it is sharded and its dtype."""
+    return pytest.mark.parametrize(
+        ("fill", "sizes", "spec", "dtype"),
+        [
+            pytest.param(
+                fill,
+                sizes,
+                spec,
+                dtype,
+                id=f"{fill.__name__}-{len(sizes)}d-{dtype.__name__}",
+            )
+            for fill, (sizes, spec), dtype in fills
+        ],
+    )
+
+
+def assert_filled_in_shards(run, compiled, dtype):
+    """Checks the values, and that no device computes more than its shard."""
+    result = compiled(*values(dtype))
+    assert_same_bits(result, np.asarray(jax.jit(run)(*values(dtype))))
+    assert collectives(compiled) == []
+    assert most_elements(compiled) == result.size // (DATA * MODEL)
+    return result
+
+
+@over_fills(FILLS)
+def test_fill_under_an_output_sharding(fill, sizes, spec, dtype):
+    run = fill(sizes, dtype)
+    sharding = NamedSharding(make_mesh(AxisType.Auto), spec)
+    compiled = compile_for(run, *values(dtype), out_shardings=sharding)
+    result = assert_filled_in_shards(run, compiled, dtype)
+    assert result.sharding.is_equivalent_to(sharding, result.ndim)
+
+
+@over_fills([fill for fill in FILLS if fill[-1] == jnp.float32])
+def test_fill_in_explicit_mode(fill, sizes, spec, dtype):
+    run = fill(sizes, dtype)
+    with jax.set_mesh(make_mesh(AxisType.Explicit)):
+        sharded = jax.sharding.auto_axes(run, out_sharding=spec)
+        compiled = compile_for(sharded, *values(dtype))
+    result = assert_filled_in_shards(run, compiled, dtype)
+    assert jax.typeof(result).sharding.spec == spec
