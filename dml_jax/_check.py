@@ -159,7 +159,8 @@ def is_text(value: object) -> bool:
 def is_known(dtype: np.dtype) -> bool:
     """Whether JAX has arrays of a dtype: not of text, times, records, long doubles."""
     is_number = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.number)
-    return is_number and dtype.isnative and dtype.kind != "m" and dtype.char not in "gG"
+    is_long_double = dtype.kind + dtype.char in ("fg", "cG")
+    return is_number and dtype.isnative and dtype.kind != "m" and not is_long_double
 
 
 def require_width(function: str, name: str, dtype: np.dtype) -> None:

@@ -16,10 +16,8 @@ so one primitive serves both. Where they differ in more than shape:
 - The training mode of `reverse_sequence`, with its coefficient on the gradient, is
   neither's; it comes from graph environments that train ONNX models.
 
-The map is linear in x, an involution, and its own adjoint. Left to itself JAX would
-transpose the gather into a scatter, several times slower than the forward pass; as a
-primitive whose tangent and cotangent are the primitive again, every derivative of every
-order costs one gather.
+The map is linear in x, an involution, and its own adjoint: `_primitive` makes every
+derivative of every order cost one gather.
 """
 
 from __future__ import annotations
@@ -28,17 +26,17 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
-from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
-from dml_jax import _bits, _check, _checked, _compat
+from dml_jax import _check, _checked, _compat
 from dml_jax._check import Implementation
+from dml_jax._primitive import reverse
 
 
 def reverse_subsequences(
@@ -277,7 +275,7 @@ def _reverse_subsequences(x, lengths, *, axis, implementation):
         _checked.check_lengths(
             "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
         )
-        return _with_operands(_reverse, x, lengths, axis, implementation)
+        return _with_operands(reverse, x, lengths, axis, implementation)
 
 
 @functools.partial(jax.jit, static_argnames="node")
@@ -290,26 +288,26 @@ def _reverse_sequence(x, lengths, coefficient, node):
             lengths, [d for d in range(x.ndim) if d != node.batch_axis]
         )
         if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
-            reverse = functools.partial(_reverse_for_training, coefficient)
+            operator = functools.partial(_reverse_for_training, coefficient)
         else:
-            reverse = _reverse
-        y = _with_operands(reverse, x, lengths, node.time_axis, node.implementation)
+            operator = reverse
+        y = _with_operands(operator, x, lengths, node.time_axis, node.implementation)
         return y if node.output_name is None else checkpoint_name(y, node.output_name)
 
 
-def _with_operands(reverse, x, lengths, axis, implementation):
-    """Calls `reverse` on what the primitive takes."""
+def _with_operands(operator, x, lengths, axis, implementation):
+    """Calls `operator` on what the primitive takes."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(x)
         lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))
-        y = _with_operands(reverse, data, lengths, axis, implementation)
+        y = _with_operands(operator, data, lengths, axis, implementation)
         return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
     lengths = _clamp(lengths, x.shape[axis])
     # Under shard_map the lengths may vary where the input does not: without the cast
     # the cotangent of the input would be summed over too few devices.
     axes = _compat.varying_axes(x) | _compat.varying_axes(lengths)
     x, lengths = _compat.vary_over(x, axes), _compat.vary_over(lengths, axes)
-    return reverse(x, lengths, axis, implementation)
+    return operator(x, lengths, axis, implementation)
 
 
 def _clamp(lengths, size):
@@ -320,13 +318,12 @@ def _clamp(lengths, size):
     if lengths.dtype == jnp.int32:
         lengths = lengths.astype(jnp.uint32)
     # Compared while still unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
-    lengths = jnp.minimum(lengths, jnp.asarray(size).astype(lengths.dtype))
-    return lengths.astype(_position_dtype(size))
-
-
-def _position_dtype(size):
-    beyond_int32 = not jax.export.is_symbolic_dim(size) and size > 2**31 - 1
-    return jnp.uint32 if beyond_int32 else jnp.int32
+    if jax.export.is_symbolic_dim(size):
+        limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
+    else:
+        limit = lengths.dtype.type(size)
+        position = jnp.int32 if size < 2**31 else jnp.uint32
+    return jnp.minimum(lengths, limit).astype(position)
 
 
 # Training mode ------------------------------------------------------------------------
@@ -339,11 +336,11 @@ def _reverse_for_training(coefficient, x, lengths, axis, implementation):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _scaled_backward(x, lengths, coefficient, axis, implementation):
     del coefficient
-    return _reverse(x, lengths, axis, implementation)
+    return reverse(x, lengths, axis, implementation)
 
 
 def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
-    # The function itself, not `_reverse`: a second backward pass goes through here, and
+    # The function itself, not `reverse`: a second backward pass goes through here, and
     # has to meet the coefficient as the first one did.
     y = _scaled_backward(x, lengths, coefficient, axis, implementation)
     return y, (lengths, coefficient)
@@ -351,7 +348,7 @@ def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
 
 def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
     lengths, coefficient = residuals
-    reversed_cotangent = _reverse(cotangent, lengths, axis, implementation)
+    reversed_cotangent = reverse(cotangent, lengths, axis, implementation)
     return _scale(coefficient, reversed_cotangent), None, None
 
 
@@ -364,111 +361,3 @@ def _scale(coefficient, x):
         coefficient = coefficient.astype(jnp.float32)
     wide = np.promote_types(np.promote_types(x.dtype, coefficient.dtype), np.float32)
     return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)
-
-
-# The primitive ------------------------------------------------------------------------
-#
-# reverse_subsequences_p.bind(x, lengths, axis=…, implementation=…): operands of one
-# rank, of equal size or 1 along every dimension but the axis, which broadcast against
-# each other; lengths clamped and of size 1 along the axis.
-
-reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
-
-
-def _reverse(x, lengths, axis, implementation):
-    return reverse_subsequences_p.bind(
-        x, lengths, axis=axis, implementation=implementation
-    )
-
-
-def _abstract_eval(x, lengths, *, axis, implementation):
-    del implementation
-    shape = tuple(
-        size if dimension == axis or length_size == 1 else length_size
-        for dimension, (size, length_size) in enumerate(
-            zip(x.shape, lengths.shape, strict=True)
-        )
-    )
-    # `update` keeps the sharding and the varying axes, which a new ShapedArray loses.
-    return x.update(shape=shape, sharding=_sharding(x, lengths), weak_type=False)
-
-
-def _sharding(x, lengths):
-    """The sharding of the input, and of the lengths where the input has none."""
-    spec = [
-        of_lengths if of_x is None else of_x
-        for of_x, of_lengths in zip(x.sharding.spec, lengths.sharding.spec, strict=True)
-    ]
-    return jax.sharding.NamedSharding(
-        x.sharding.mesh, jax.sharding.PartitionSpec(*spec)
-    )
-
-
-def _jvp(primals, tangents, *, axis, implementation):
-    x, lengths = primals
-    tangent, _ = tangents
-    y = _reverse(x, lengths, axis, implementation)
-    if type(tangent) is ad.Zero:
-        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    return y, _reverse(tangent, lengths, axis, implementation)
-
-
-def _transpose(cotangent, x, lengths, *, axis, implementation):
-    if type(cotangent) is ad.Zero:
-        return ad.Zero(x.aval), None
-    cotangent = _reverse(cotangent, lengths, axis, implementation)
-    broadcast = [
-        dimension
-        for dimension, size in enumerate(x.aval.shape)
-        if size != cotangent.shape[dimension]
-    ]
-    return jnp.sum(cotangent, axis=broadcast, keepdims=True), None
-
-
-def _batch(operands, dimensions, *, axis, implementation):
-    """One more leading dimension, of size 1 where an operand is not mapped."""
-    x, lengths = (
-        lax.expand_dims(operand, (0,))
-        if dimension is None
-        else jnp.moveaxis(operand, dimension, 0)
-        for operand, dimension in zip(operands, dimensions, strict=True)
-    )
-    return _reverse(x, lengths, axis + 1, implementation), 0
-
-
-def _formulation(x, lengths, *, axis, implementation):
-    """What the primitive means, on every platform."""
-    bits = _bits.to_bits(x)
-    move = _scatter if implementation == "scatter" else _gather
-    return _bits.from_bits(move(bits, _source(x.shape, lengths, axis), axis), x.dtype)
-
-
-def _source(shape, lengths, axis):
-    """Where along the axis each element comes from; by involution, also where it goes.
-
-    Of size 1 wherever the lengths are, so that XLA moves whole blocks.
-    """
-    index_shape = (*lengths.shape[:axis], shape[axis], *lengths.shape[axis + 1 :])
-    position = lax.broadcasted_iota(lengths.dtype, index_shape, axis)
-    return jnp.where(position < lengths, lengths - 1 - position, position)
-
-
-def _gather(x, source, axis):
-    return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
-
-
-def _scatter(x, target, axis):
-    x, target = jnp.broadcast_arrays(x, target)
-    return jnp.put_along_axis(
-        jnp.zeros_like(x), target, x, axis, inplace=False, mode="promise_in_bounds"
-    )
-
-
-reverse_subsequences_p.def_impl(_formulation)
-reverse_subsequences_p.def_abstract_eval(_abstract_eval)
-ad.primitive_jvps[reverse_subsequences_p] = _jvp
-ad.primitive_transposes[reverse_subsequences_p] = _transpose
-batching.primitive_batchers[reverse_subsequences_p] = _batch
-mlir.register_lowering(
-    reverse_subsequences_p, mlir.lower_fun(_formulation, multiple_results=False)
-)
