@@ -165,7 +165,7 @@ def is_known(dtype: np.dtype) -> bool:
 
 def require_width(function: str, name: str, dtype: np.dtype) -> None:
     """Refuses 64-bit dtypes while JAX would silently narrow them."""
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    if dtype.itemsize >= 8 and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(
             f"{function}: `{name}` has dtype {dtype}, which needs 64-bit mode; enable "
             "it with `jax.config.update('jax_enable_x64', True)` or inside "
@@ -202,6 +202,9 @@ def integers(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
     """`value` as a tuple of sizes, one for each of `count` dimensions."""
+    if type(value) is tuple and (count is None or len(value) == count):
+        if all(type(element) is int for element in value):  # the usual case, quickly
+            return value
     if isinstance(value, (str, bytes)) or not isinstance(
         value, (Sequence, np.ndarray, jax.Array)
     ):
@@ -234,7 +237,8 @@ def sizes(
     """`value` as the shape of an array that a program can be compiled for."""
     shape = integers(function, name, value, count)
     for dimension, size in enumerate(shape):
-        at_least(function, f"{name}[{dimension}]", size, 0)
+        if size < 0:
+            raise too_small(function, name, dimension, size, 0)
     elements = math.prod(
         size for size in shape if not jax.export.is_symbolic_dim(size) and size
     )
@@ -245,10 +249,13 @@ def sizes(
     return shape
 
 
-def at_least(function: str, name: str, value: Size, least: int) -> None:
-    """Refuses a `value` below `least`."""
-    if value < least:
-        raise ValueError(f"{function}: `{name}` must be at least {least}; got {value}")
+def too_small(
+    function: str, name: str, dimension: int, value: Size, least: int
+) -> Exception:
+    """What to raise for an element of a sequence that is below `least`."""
+    return ValueError(
+        f"{function}: `{name}[{dimension}]` must be at least {least}; got {value}"
+    )
 
 
 def option(function: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:

@@ -20,17 +20,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax import _bits, _check, _rounding
+from dml_jax._scalar import as_scalar
 
 
 def fill_value_constant(
@@ -59,7 +58,8 @@ def fill_value_constant(
       OverflowError: `value` does not fit `value_data_type`.
 
     Derivatives: linear in `value`, both modes; its cotangent is the sum of the
-    result's. Sharding: under an output sharding each device fills its own shard.
+    result's. Sharding: under an output sharding each device fills its own shard; on a
+    mesh with explicit axes, where it is wrapped in `jax.sharding.auto_axes`.
 
     Example:
       >>> from dml_jax import fill_value_constant
@@ -72,7 +72,8 @@ def fill_value_constant(
     function = "fill_value_constant"
     sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
-    return _constant(_value(function, "value", value, dtype), sizes=sizes, dtype=dtype)
+    value = as_scalar(function, "value", value, dtype)
+    return _constant(value, sizes=sizes, dtype=dtype)
 
 
 def fill_value_sequence(
@@ -109,7 +110,8 @@ def fill_value_sequence(
       OverflowError: `value_start` or `value_delta` does not fit `value_data_type`.
 
     Derivatives: 1 by `value_start` and k by `value_delta`, both modes, computed in at
-    least float32. Sharding: under an output sharding each device fills its own shard.
+    least float32. Sharding: under an output sharding each device fills its own shard;
+    on a mesh with explicit axes, where it is wrapped in `jax.sharding.auto_axes`.
 
     Example:
       >>> from dml_jax import fill_value_sequence
@@ -124,8 +126,8 @@ def fill_value_sequence(
     function = "fill_value_sequence"
     sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.number)
-    start = _value(function, "value_start", value_start, dtype)
-    delta = _value(function, "value_delta", value_delta, dtype)
+    start = as_scalar(function, "value_start", value_start, dtype)
+    delta = as_scalar(function, "value_delta", value_delta, dtype)
     return _sequence(start, delta, sizes=sizes, dtype=dtype)
 
 
@@ -134,9 +136,9 @@ def fill_value_sequence(
 
 def _dtype(function, value, *kinds):
     """`value` as a dtype of one of the kinds, which JAX will not narrow."""
-    is_array = isinstance(value, (np.ndarray, np.generic, jax.Array))
     try:
-        if value is None or is_array:
+        # NumPy would take float64 for None, and for an array or a scalar its dtype.
+        if value is None or isinstance(value, (np.ndarray, np.generic, jax.Array)):
             raise TypeError
         dtype = np.dtype(value)
     except (TypeError, ValueError):
@@ -145,9 +147,7 @@ def _dtype(function, value, *kinds):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype; got {got}"
         ) from None
-    has_zero = dtype != jnp.float8_e8m0fnu or jnp.bool_ in kinds
-    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
-    if not (_check.is_known(dtype) and has_zero and of_kind):
+    if not _is_one_of(dtype, kinds):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
         )
@@ -155,95 +155,12 @@ def _dtype(function, value, *kinds):
     return dtype
 
 
-def _value(function, name, value, dtype):
-    """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
-    number = value
-    if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
-        number = np.asarray(value)[()]
-        if _check.is_known(value.dtype) and value.dtype != dtype:
-            number = value.item()
-    elif isinstance(value, jax.Array) and not isinstance(value, Tracer):
-        # A Python number that became an array: its value is there to be checked.
-        if jax.typeof(value).weak_type and value.shape == () and value.dtype != dtype:
-            number = value.item()
-    if isinstance(number, (jax.Array, np.generic)):
-        fits = number.dtype == dtype or (
-            isinstance(number, jax.Array)
-            and jax.typeof(number).weak_type
-            and 0 < _kind(number.dtype) <= _kind(dtype)
-        )
-        if number.shape == () and fits:
-            return number
-    elif isinstance(number, _NUMBERS[_kind(dtype)]):
-        if isinstance(number, bool) == (dtype == np.bool_):
-            return dtype.type(_ROUND[_kind(dtype)](function, name, number, dtype))
-    raise TypeError(
-        f"{function}: `{name}` must be {_KINDS[_kind(dtype)]} or a scalar array of "
-        f"dtype {dtype}; got {_check.describe(value)}"
-    )
-
-
-def _kind(dtype):
-    """The place of a dtype among bool, integer, real and complex."""
-    kinds = (jnp.integer, jnp.floating, jnp.complexfloating)
-    return next(
-        (i for i, kind in enumerate(kinds, 1) if jnp.issubdtype(dtype, kind)), 0
-    )
-
-
-_KINDS = ("a boolean", "an integer", "a real number", "a complex number")
-_NUMBERS = (bool, int, (int, float), (int, float, complex))
-
-
-def _bool(function, name, value, dtype):
-    return value
-
-
-def _integer(function, name, value, dtype):
-    """`value` modulo 2^bits, if the signed or the unsigned range has it."""
-    bits = jnp.iinfo(dtype).bits
-    if not -(2 ** (bits - 1)) <= value < 2**bits:
-        raise OverflowError(
-            f"{function}: `{name}` must be in [{-(2 ** (bits - 1))}, {2**bits - 1}], "
-            f"the signed or unsigned range of {dtype}; got {value}"
-        )
-    value %= 2**bits
-    return value if value <= jnp.iinfo(dtype).max else value - 2**bits
-
-
-def _float(function, name, value, dtype):
-    """The float of `dtype` nearest to `value`, as a Python float."""
-    nearest = _nearest(function, name, value, value, dtype)
-    stored = float(dtype.type(nearest))
-    if stored != nearest and not (math.isnan(stored) and math.isnan(nearest)):
-        raise OverflowError(
-            f"{function}: `{name}` must be a value that {dtype} has; got {value}"
-        )
-    return nearest
-
-
-def _complex(function, name, value, dtype):
-    real = _nearest(function, name, value, value.real, dtype)
-    return complex(real, _nearest(function, name, value, value.imag, dtype))
-
-
-def _nearest(function, name, value, part, dtype):
-    """A part of `value`, rounded to the precision of `dtype`, ties to even."""
-    if part == 0 or (isinstance(part, float) and not math.isfinite(part)):
-        return float(part)
-    info = jnp.finfo(dtype)
-    exact = Fraction(part)
-    exponent = int(abs(part)).bit_length() or math.frexp(part)[1]
-    quantum = Fraction(2) ** (max(exponent - 1, int(info.minexp)) - int(info.nmant))
-    # Cast in one step, a double would be rounded to float32 on its way to a narrower
-    # float; round() of a fraction rounds ties to even.
-    nearest = round(exact / quantum) * quantum
-    if abs(nearest) > Fraction(float(info.max)):
-        raise _check.beyond(function, name, dtype, float(info.max), value)
-    return float(nearest)
-
-
-_ROUND = (_bool, _integer, _float, _complex)
+@functools.cache
+def _is_one_of(dtype, kinds):
+    """Whether JAX has the dtype and a kind of it; sequences need one with a zero."""
+    has_zero = dtype != jnp.float8_e8m0fnu or jnp.bool_ in kinds
+    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
+    return has_zero and of_kind and _check.is_known(dtype)
 
 
 # Jitted cores -------------------------------------------------------------------------

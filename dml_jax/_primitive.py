@@ -110,10 +110,13 @@ def _lowered(x, lengths, **params):
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     formulation: Any = functools.partial(_formulation, **params)
-    if jax.sharding.AxisType.Explicit not in mesh.axis_types:
+    if not mesh.explicit_axes:
         return formulation(x, lengths)
+    # Not of all axes: a shard_map may have made some of them manual.
     with jax.sharding.use_abstract_mesh(mesh):
-        formulation = jax.sharding.auto_axes(formulation, out_sharding=sharding)
+        formulation = jax.sharding.auto_axes(
+            formulation, axes=mesh.explicit_axes, out_sharding=sharding
+        )
         return formulation(x, lengths)
 
 
@@ -150,7 +153,7 @@ def _scatter(x, target, axis):
     return place(x, target)
 
 
-reverse_subsequences_p.def_impl(_formulation)
+reverse_subsequences_p.def_impl(_lowered)
 reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[reverse_subsequences_p] = _jvp
 ad.primitive_transposes[reverse_subsequences_p] = _transpose

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -79,19 +80,7 @@ def slice(
     if strides is None:
         strides = (1,) * x.ndim
     strides = _check.integers("slice", "strides", strides, x.ndim)
-    for d, (extent, offset, size, stride) in enumerate(
-        zip(x.shape, offsets, sizes, strides, strict=True)
-    ):
-        _check.at_least("slice", f"offsets[{d}]", offset, 0)
-        _check.at_least("slice", f"sizes[{d}]", size, 0)
-        if stride < 1:
-            raise ValueError(
-                f"slice: `strides[{d}]` must be at least 1; got {stride}. `slice1` "
-                "takes negative strides"
-            )
-        end = offset + stride * (size - 1) + 1
-        _require_inside("slice", f"offsets[{d}]", d, extent, offset, size, end)
-    return _take(x, _lattice("slice", offsets, sizes, strides, sizes))
+    return _take(x, _lattice_of_slice(x.shape, offsets, sizes, strides))
 
 
 def slice1(
@@ -140,19 +129,16 @@ def slice1(
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
     x = _check.as_array("slice1", "input", input)
-    offsets, windows, strides = _window(
+    window = _window(
         "slice1",
-        x.shape,
+        x.ndim,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
     )
-    most = _sizes_copied(windows, strides)
-    sizes = most
     if output_sizes is not None:
-        sizes = _check.integers("slice1", "output_sizes", output_sizes, x.ndim)
-        _require_copied("slice1", "output_sizes", sizes, most)
-    return _take(x, _lattice("slice1", offsets, windows, strides, sizes))
+        output_sizes = _check.integers("slice1", "output_sizes", output_sizes, x.ndim)
+    return _take(x, _lattice_of_window("slice1", x.shape, window, output_sizes))
 
 
 def slice_grad(
@@ -202,7 +188,7 @@ def slice_grad(
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
     gradient = _check.as_array("slice_grad", "input_gradient", input_gradient)
-    if jnp.issubdtype(gradient.dtype, jax.dtypes.extended):
+    if not isinstance(gradient.dtype, np.dtype):  # PRNG keys
         raise TypeError(
             "slice_grad: `input_gradient` must have a dtype with a zero; got "
             f"{gradient.dtype}"
@@ -210,68 +196,23 @@ def slice_grad(
     shape = _check.sizes(
         "slice_grad", "output_gradient_sizes", output_gradient_sizes, gradient.ndim
     )
-    offsets, windows, strides = _window(
+    window = _window(
         "slice_grad",
-        shape,
+        gradient.ndim,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
     )
-    _require_copied(
-        "slice_grad", "input_gradient", gradient.shape, _sizes_copied(windows, strides)
-    )
-    lattice = _lattice("slice_grad", offsets, windows, strides, gradient.shape)
+    lattice = _lattice_of_window("slice_grad", shape, window, gradient.shape)
     return _put(gradient, shape, lattice)
 
 
-def _window(function, shape, offsets, windows, strides):
-    """The three arrays of a window, known to lie inside `shape`."""
-    count = len(shape)
-    offsets = _check.integers(function, "input_window_offsets", offsets, count)
-    windows = _check.integers(function, "input_window_sizes", windows, count)
-    strides = _check.integers(function, "input_window_strides", strides, count)
-    for d, (extent, offset, window, stride) in enumerate(
-        zip(shape, offsets, windows, strides, strict=True)
-    ):
-        name = f"input_window_offsets[{d}]"
-        _check.at_least(function, name, offset, 0)
-        _check.at_least(function, f"input_window_sizes[{d}]", window, 0)
-        if stride == 0:
-            raise ValueError(
-                f"{function}: `input_window_strides[{d}]` must not be 0; got 0"
-            )
-        _require_inside(function, name, d, extent, offset, window, offset + window)
-    return offsets, windows, strides
-
-
-def _require_inside(function, name, dimension, extent, offset, size, end):
-    """Reads from `offset` up to `end`, or of nothing, inside `extent`."""
-    if size == 0 and offset > extent:
-        raise ValueError(
-            f"{function}: `{name}` must be at most {extent}, the size of dimension "
-            f"{dimension}; got {offset}"
-        )
-    if size != 0 and end > extent:
-        raise ValueError(
-            f"{function}: reads of dimension {dimension} must stay inside its {extent} "
-            f"elements; the last index read is {end - 1}"
-        )
-
-
-def _require_copied(function, name, sizes, most):
-    for d, (size, limit) in enumerate(zip(sizes, most, strict=True)):
-        if not 0 <= size <= limit:
-            raise ValueError(
-                f"{function}: `{name}` must have size 0 to {limit}, what the window "
-                f"gives, along dimension {d}; got {size}"
-            )
-
-
-def _sizes_copied(windows, strides):
-    """How many elements a window gives, for each dimension."""
-    return tuple(
-        (window - 1) // abs(stride) + 1
-        for window, stride in zip(windows, strides, strict=True)
+def _window(function, ndim, offsets, windows, strides):
+    """The three arrays that describe a window."""
+    return (
+        _check.integers(function, "input_window_offsets", offsets, ndim),
+        _check.integers(function, "input_window_sizes", windows, ndim),
+        _check.integers(function, "input_window_strides", strides, ndim),
     )
 
 
@@ -286,6 +227,80 @@ class _Lattice(NamedTuple):
     sizes: tuple[int, ...]
     steps: tuple[int, ...]
     downwards: tuple[int, ...]
+
+
+# Checking every dimension takes longer than the call of a compiled program does, and
+# programs slice alike again and again.
+@functools.lru_cache(maxsize=4096)
+def _lattice_of_slice(shape, offsets, sizes, strides):
+    """Where `slice` reads, all of it inside `shape`."""
+    for d, (extent, offset, size, stride) in enumerate(
+        zip(shape, offsets, sizes, strides, strict=True)
+    ):
+        if offset < 0:
+            raise _check.too_small("slice", "offsets", d, offset, 0)
+        if size < 0:
+            raise _check.too_small("slice", "sizes", d, size, 0)
+        if stride < 1:
+            raise ValueError(
+                f"slice: `strides[{d}]` must be at least 1; got {stride}. `slice1` "
+                "takes negative strides"
+            )
+        end = offset + stride * (size - 1) + 1
+        _require_inside("slice", "offsets", d, extent, offset, size, end)
+    return _lattice("slice", offsets, sizes, strides, sizes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _lattice_of_window(operator, shape, window, sizes):
+    """Where `sizes` elements of a window inside `shape` are, by default all it has."""
+    offsets, windows, strides = window
+    name = "input_window_offsets"
+    for d, (extent, offset, size, stride) in enumerate(
+        zip(shape, offsets, windows, strides, strict=True)
+    ):
+        if offset < 0:
+            raise _check.too_small(operator, name, d, offset, 0)
+        if size < 0:
+            raise _check.too_small(operator, "input_window_sizes", d, size, 0)
+        if stride == 0:
+            raise ValueError(
+                f"{operator}: `input_window_strides[{d}]` must not be 0; got 0"
+            )
+        _require_inside(operator, name, d, extent, offset, size, offset + size)
+    most = tuple(
+        (size - 1) // abs(stride) + 1
+        for size, stride in zip(windows, strides, strict=True)
+    )
+    if sizes is None:
+        sizes = most
+    _require_copied(operator, sizes, most)
+    return _lattice(operator, offsets, windows, strides, sizes)
+
+
+def _require_inside(function, name, dimension, extent, offset, size, end):
+    """Refuses reads from `offset` up to `end` that leave `extent`; of nothing, too."""
+    if size == 0 and offset > extent:
+        raise ValueError(
+            f"{function}: `{name}[{dimension}]` must be at most {extent}, the size of "
+            f"dimension {dimension}; got {offset}"
+        )
+    if size != 0 and end > extent:
+        raise ValueError(
+            f"{function}: reads of dimension {dimension} must stay inside its {extent} "
+            f"elements; the last index read is {end - 1}"
+        )
+
+
+def _require_copied(function, sizes, most):
+    """Refuses more elements than the window gives."""
+    name = "output_sizes" if function == "slice1" else "input_gradient"
+    for d, (size, limit) in enumerate(zip(sizes, most, strict=True)):
+        if not 0 <= size <= limit:
+            raise ValueError(
+                f"{function}: `{name}` must have size 0 to {limit}, what the window "
+                f"gives, along dimension {d}; got {size}"
+            )
 
 
 def _lattice(operator, offsets, windows, strides, sizes):

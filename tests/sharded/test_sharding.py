@@ -284,6 +284,16 @@ def test_explicit_mode_with_an_input_on_no_mesh(operation):
     assert_same_bits(result, on_one_device(operation, forward))
 
 
+@pytest.mark.parametrize("operation", REVERSALS, ids=str)
+def test_explicit_mode_without_jit(operation):
+    mesh = make_mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh), jax.disable_jit():
+        result = operation.run(
+            *put(operation.arrays, mesh, operation.specs(BY_BATCH, BY_BATCH))
+        )
+    assert_same_bits(result, on_one_device(operation, forward))
+
+
 # shard_map ----------------------------------------------------------------------------
 
 
@@ -295,6 +305,21 @@ def shard_map(function, in_specs, out_specs):
         out_specs=out_specs,
         check_vma=True,
     )
+
+
+def test_shard_map_over_one_axis_of_an_explicit_mesh():
+    operation = REVERSALS[0]
+    mesh = make_mesh(AxisType.Explicit)
+    specs = operation.specs(BY_BOTH, BY_BATCH)
+    with jax.set_mesh(mesh):
+        arrays = put(operation.arrays, mesh, specs)
+        in_specs = operation.specs(BY_BATCH, BY_BATCH)
+        run = jax.shard_map(
+            operation.run, in_specs=in_specs, out_specs=in_specs[0], axis_names={"data"}
+        )
+        result = jax.jit(run)(*arrays)
+    assert_same_bits(result, on_one_device(operation, forward))
+    assert jax.typeof(result).sharding.spec == specs[0]
 
 
 @over_scenarios(scenarios(OPERATIONS, {"by-both": (BY_BOTH, BY_BOTH)}))
