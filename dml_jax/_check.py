@@ -11,11 +11,13 @@ and works on traced arguments. The wording of an error is always
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import operator
 import reprlib
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.export
@@ -26,9 +28,48 @@ from jax.typing import ArrayLike
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
+_ONLY_INT = {int}
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LARGEST_INT32 = 2**31 - 1
 _LARGEST_UINT32 = 2**32 - 1
+
+
+def settled(check: Callable[P, R]) -> Callable[P, R]:
+    """Remembers what a check of static arguments made of them.
+
+    Programs call operators alike again and again, and the call of a compiled program is
+    over in less time than its arguments take to be checked one by one.
+    """
+    remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return remembered(*args, **kwargs)
+        except (TypeError, ValueError):  # cannot be hashed, or is refused: once more
+            return check(*args, **kwargs)
+
+    return call
+
+
+def settled_sequences(check: Callable[P, R]) -> Callable[P, R]:
+    """`settled` for checks of sequences, of which only tuples of ints are remembered.
+
+    Others may be equal to such a tuple, as (True,) is to (1,), and still be refused.
+    """
+    remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        tuples = [arg for arg in args if type(arg) is tuple]
+        try:
+            if set(map(type, itertools.chain.from_iterable(tuples))) <= _ONLY_INT:
+                return remembered(*args, **kwargs)
+        except (TypeError, ValueError):
+            pass
+        return check(*args, **kwargs)
+
+    return call
 
 
 def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
@@ -202,9 +243,6 @@ def integers(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
     """`value` as a tuple of sizes, one for each of `count` dimensions."""
-    if type(value) is tuple and (count is None or len(value) == count):
-        if all(type(element) is int for element in value):  # the usual case, quickly
-            return value
     if isinstance(value, (str, bytes)) or not isinstance(
         value, (Sequence, np.ndarray, jax.Array)
     ):
@@ -231,6 +269,7 @@ def integers(
     return result
 
 
+@settled_sequences
 def sizes(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:

@@ -72,6 +72,7 @@ def fill_value_constant(
     function = "fill_value_constant"
     sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
+    _check.require_width(function, "value_data_type", dtype)
     value = as_scalar(function, "value", value, dtype)
     return _constant(value, sizes=sizes, dtype=dtype)
 
@@ -126,6 +127,7 @@ def fill_value_sequence(
     function = "fill_value_sequence"
     sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.number)
+    _check.require_width(function, "value_data_type", dtype)
     start = as_scalar(function, "value_start", value_start, dtype)
     delta = as_scalar(function, "value_delta", value_delta, dtype)
     return _sequence(start, delta, sizes=sizes, dtype=dtype)
@@ -134,8 +136,9 @@ def fill_value_sequence(
 # Arguments ----------------------------------------------------------------------------
 
 
+@_check.settled
 def _dtype(function, value, *kinds):
-    """`value` as a dtype of one of the kinds, which JAX will not narrow."""
+    """`value` as a dtype that JAX has, of one of the kinds."""
     try:
         # NumPy would take float64 for None, and for an array or a scalar its dtype.
         if value is None or isinstance(value, (np.ndarray, np.generic, jax.Array)):
@@ -147,20 +150,13 @@ def _dtype(function, value, *kinds):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype; got {got}"
         ) from None
-    if not _is_one_of(dtype, kinds):
+    has_zero = dtype != jnp.float8_e8m0fnu or jnp.bool_ in kinds
+    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
+    if not (_check.is_known(dtype) and has_zero and of_kind):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
         )
-    _check.require_width(function, "value_data_type", dtype)
     return dtype
-
-
-@functools.cache
-def _is_one_of(dtype, kinds):
-    """Whether JAX has the dtype and a kind of it; sequences need one with a zero."""
-    has_zero = dtype != jnp.float8_e8m0fnu or jnp.bool_ in kinds
-    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
-    return has_zero and of_kind and _check.is_known(dtype)
 
 
 # Jitted cores -------------------------------------------------------------------------

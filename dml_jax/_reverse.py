@@ -91,10 +91,8 @@ def reverse_subsequences(
     """
     function = "reverse_subsequences"
     x = _check.as_array(function, "input", input)
-    axis = _check.axis(function, "axis", axis, x.ndim)
     lengths = _check.lengths(function, "sequence_lengths", sequence_lengths)
-    _check.option(function, "implementation", implementation, _IMPLEMENTATIONS)
-    _require_line_shape(x.shape, lengths.shape, axis)
+    axis, implementation = _settle_axis(x.shape, lengths.shape, axis, implementation)
     return _reverse_subsequences(x, lengths, axis=axis, implementation=implementation)
 
 
@@ -174,28 +172,22 @@ def reverse_sequence(
     Graiphic's ReverseSequence node.
     """
     function = "reverse_sequence"
-    on_host = _check.is_text(input)
+    on_host = not isinstance(input, jax.Array) and _check.is_text(input)
     x = np.asarray(input) if on_host else _check.as_array(function, "input", input)
     lengths = _check.lengths(function, "sequence_lens", sequence_lens)
-    batch_axis, time_axis = _batch_and_time(x.ndim, batch_axis, time_axis)
-    if lengths.shape != (x.shape[batch_axis],):
-        raise ValueError(
-            f"{function}: `sequence_lens` must have shape ({x.shape[batch_axis]},), "
-            f"the size of `input` along {batch_axis=}; got {lengths.shape}"
-        )
     coefficient = _check.scalar(function, "lda_coeff", lda_coeff)
-    node = _Node(
+    node = _settle_node(
+        x.shape,
+        lengths.shape,
         batch_axis,
         time_axis,
-        _check.flag(function, "training", training),
-        _check.optional_name(function, "name", name),
-        _check.optional_name(
-            function, "specified_outputs_name", specified_outputs_name
-        ),
-        _check.option(function, "implementation", implementation, _IMPLEMENTATIONS),
+        training,
+        name,
+        specified_outputs_name,
+        implementation,
     )
     if on_host:
-        return _reverse_on_host(x, lengths, batch_axis, time_axis)
+        return _reverse_on_host(x, lengths, node.batch_axis, node.time_axis)
     return _reverse_sequence(x, lengths, coefficient, node)
 
 
@@ -213,22 +205,54 @@ class _Node(NamedTuple):
 _IMPLEMENTATIONS = ("gather", "scatter")
 
 
-def _require_line_shape(shape, lengths_shape, axis):
-    """Refuses lengths of a size that is neither 1 nor, off the axis, the input's."""
+@_check.settled
+def _settle_axis(shape, lengths_shape, axis, implementation):
+    """The axis in [0, rank), for lengths that have the right shape for it."""
+    function = "reverse_subsequences"
+    axis = _check.axis(function, "axis", axis, len(shape))
+    _check.option(function, "implementation", implementation, _IMPLEMENTATIONS)
     full = (*shape[:axis], 1, *shape[axis + 1 :])
-    fits = lengths_shape == full or (
-        len(lengths_shape) == len(full)
-        and all(
-            size in (1, wanted)
-            for size, wanted in zip(lengths_shape, full, strict=True)
-        )
+    fits = len(lengths_shape) == len(full) and all(
+        size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
     )
     if not fits:
         raise ValueError(
-            f"reverse_subsequences: `sequence_lengths` must have shape {full}, 1 along "
+            f"{function}: `sequence_lengths` must have shape {full}, 1 along "
             f"{axis=} and the size of `input` or 1 along every other dimension; got "
             f"{lengths_shape}"
         )
+    return axis, implementation
+
+
+@_check.settled
+def _settle_node(
+    shape,
+    lengths_shape,
+    batch_axis,
+    time_axis,
+    training,
+    name,
+    specified_outputs_name,
+    implementation,
+):
+    """The node of an input and lengths of these shapes."""
+    function = "reverse_sequence"
+    batch_axis, time_axis = _batch_and_time(len(shape), batch_axis, time_axis)
+    if lengths_shape != (shape[batch_axis],):
+        raise ValueError(
+            f"{function}: `sequence_lens` must have shape ({shape[batch_axis]},), "
+            f"the size of `input` along {batch_axis=}; got {lengths_shape}"
+        )
+    return _Node(
+        batch_axis,
+        time_axis,
+        _check.flag(function, "training", training),
+        _check.optional_name(function, "name", name),
+        _check.optional_name(
+            function, "specified_outputs_name", specified_outputs_name
+        ),
+        _check.option(function, "implementation", implementation, _IMPLEMENTATIONS),
+    )
 
 
 def _batch_and_time(ndim, batch_axis, time_axis):

@@ -75,11 +75,6 @@ def slice(
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
     x = _check.as_array("slice", "input", input)
-    offsets = _check.integers("slice", "offsets", offsets, x.ndim)
-    sizes = _check.integers("slice", "sizes", sizes, x.ndim)
-    if strides is None:
-        strides = (1,) * x.ndim
-    strides = _check.integers("slice", "strides", strides, x.ndim)
     return _take(x, _lattice_of_slice(x.shape, offsets, sizes, strides))
 
 
@@ -129,16 +124,15 @@ def slice1(
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
     x = _check.as_array("slice1", "input", input)
-    window = _window(
+    lattice = _lattice_of_window(
         "slice1",
-        x.ndim,
+        x.shape,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
+        output_sizes,
     )
-    if output_sizes is not None:
-        output_sizes = _check.integers("slice1", "output_sizes", output_sizes, x.ndim)
-    return _take(x, _lattice_of_window("slice1", x.shape, window, output_sizes))
+    return _take(x, lattice)
 
 
 def slice_grad(
@@ -196,24 +190,15 @@ def slice_grad(
     shape = _check.sizes(
         "slice_grad", "output_gradient_sizes", output_gradient_sizes, gradient.ndim
     )
-    window = _window(
+    lattice = _lattice_of_window(
         "slice_grad",
-        gradient.ndim,
+        shape,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
+        gradient.shape,
     )
-    lattice = _lattice_of_window("slice_grad", shape, window, gradient.shape)
     return _put(gradient, shape, lattice)
-
-
-def _window(function, ndim, offsets, windows, strides):
-    """The three arrays that describe a window."""
-    return (
-        _check.integers(function, "input_window_offsets", offsets, ndim),
-        _check.integers(function, "input_window_sizes", windows, ndim),
-        _check.integers(function, "input_window_strides", strides, ndim),
-    )
 
 
 class _Lattice(NamedTuple):
@@ -229,11 +214,15 @@ class _Lattice(NamedTuple):
     downwards: tuple[int, ...]
 
 
-# Checking every dimension takes longer than the call of a compiled program does, and
-# programs slice alike again and again.
-@functools.lru_cache(maxsize=4096)
+@_check.settled_sequences
 def _lattice_of_slice(shape, offsets, sizes, strides):
     """Where `slice` reads, all of it inside `shape`."""
+    rank = len(shape)
+    offsets = _check.integers("slice", "offsets", offsets, rank)
+    sizes = _check.integers("slice", "sizes", sizes, rank)
+    if strides is None:
+        strides = (1,) * rank
+    strides = _check.integers("slice", "strides", strides, rank)
     for d, (extent, offset, size, stride) in enumerate(
         zip(shape, offsets, sizes, strides, strict=True)
     ):
@@ -251,10 +240,15 @@ def _lattice_of_slice(shape, offsets, sizes, strides):
     return _lattice("slice", offsets, sizes, strides, sizes)
 
 
-@functools.lru_cache(maxsize=4096)
-def _lattice_of_window(operator, shape, window, sizes):
+@_check.settled_sequences
+def _lattice_of_window(operator, shape, offsets, windows, strides, sizes):
     """Where `sizes` elements of a window inside `shape` are, by default all it has."""
-    offsets, windows, strides = window
+    rank = len(shape)
+    offsets = _check.integers(operator, "input_window_offsets", offsets, rank)
+    windows = _check.integers(operator, "input_window_sizes", windows, rank)
+    strides = _check.integers(operator, "input_window_strides", strides, rank)
+    if sizes is not None:
+        sizes = _check.integers(operator, "output_sizes", sizes, rank)
     name = "input_window_offsets"
     for d, (extent, offset, size, stride) in enumerate(
         zip(shape, offsets, windows, strides, strict=True)
