@@ -1,7 +1,8 @@
 """What the public functions accept, and how they say no.
 
-Every check looks at shapes, dtypes and static options only, so it costs microseconds
-and works on traced arguments. The wording of an error is always
+Checks of arrays look at shapes and dtypes only, so they cost microseconds and work on
+traced arguments; of NumPy lengths and of lists they look at the values too. The wording
+of an error is always
 
     function: `argument` must …, with the numbers that apply; got …
 
@@ -28,7 +29,6 @@ from jax.typing import ArrayLike
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
-_ONLY_INT = {int}
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -40,36 +40,23 @@ def settled(check: Callable[P, R]) -> Callable[P, R]:
     """Remembers what a check of static arguments made of them.
 
     Programs call operators alike again and again, and the call of a compiled program is
-    over in less time than its arguments take to be checked one by one.
+    over in less time than its arguments take to be checked one by one. Only built-in
+    values and tuples of ints are remembered: others may be equal to them, as (True,) is
+    to (1,), and still be refused, or may change.
     """
     remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return remembered(*args, **kwargs)
-        except (TypeError, ValueError):  # cannot be hashed, or is refused: once more
-            return check(*args, **kwargs)
-
-    return call
-
-
-def settled_sequences(check: Callable[P, R]) -> Callable[P, R]:
-    """`settled` for checks of sequences, of which only tuples of ints are remembered.
-
-    Others may be equal to such a tuple, as (True,) is to (1,), and still be refused.
-    """
-    remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        tuples = [arg for arg in args if type(arg) is tuple]
-        try:
-            if set(map(type, itertools.chain.from_iterable(tuples))) <= _ONLY_INT:
+        if set(map(type, args)) <= _BUILT_IN:
+            tuples = [arg for arg in args if type(arg) is tuple]
+            if set(map(type, itertools.chain.from_iterable(tuples))) <= {int}:
                 return remembered(*args, **kwargs)
-        except (TypeError, ValueError):
-            pass
         return check(*args, **kwargs)
 
     return call
+
+
+_BUILT_IN = {int, bool, str, tuple, type(None)}
 
 
 def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
@@ -197,11 +184,22 @@ def is_text(value: object) -> bool:
     return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "OSUT"
 
 
+@functools.cache
 def is_known(dtype: np.dtype) -> bool:
-    """Whether JAX has arrays of a dtype: not of text, times, records, long doubles."""
-    is_number = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.number)
+    """Whether JAX computes with a dtype: not with text, times or long doubles."""
+    if dtype == np.bool_ or not dtype.isnative or dtype.kind in "mM":
+        return dtype == np.bool_
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits in (2, 4, 8, 16, 32, 64)
     is_long_double = dtype.kind + dtype.char in ("fg", "cG")
-    return is_number and dtype.isnative and dtype.kind != "m" and not is_long_double
+    if is_long_double or not jnp.issubdtype(dtype, jnp.inexact):
+        return False
+    return jnp.finfo(dtype).bits in (4, 8, 16, 32, 64)
+
+
+def has_zero(dtype: Any) -> bool:
+    """Whether a dtype has a zero: PRNG keys and powers of two do not."""
+    return isinstance(dtype, np.dtype) and dtype != jnp.float8_e8m0fnu
 
 
 def require_width(function: str, name: str, dtype: np.dtype) -> None:
@@ -269,7 +267,7 @@ def integers(
     return result
 
 
-@settled_sequences
+@settled
 def sizes(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:

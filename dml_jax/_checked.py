@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -35,7 +36,8 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
     as the axis size, on every platform. Inside, either raises a `ValueError` after the
     computation: it may come from any operator of this package in `fn`, below `jit`,
     `vmap`, `grad`, `scan` or `remat`. The checks are compiled into a variant of their
-    own, so that code which is not inside `checked` pays nothing for them.
+    own, so that code which is not inside `checked` pays nothing for them. Strings and
+    objects, which never reach the compiler, are not checked.
 
     Args:
       fn: a function of arrays (pytrees of them) that JAX can trace. It is jitted.
@@ -100,7 +102,11 @@ def _require_concrete(leaf: object) -> None:
     """Refuses traced values, and integers that `jit` would take modulo 2^32."""
     if isinstance(leaf, Tracer):
         raise TypeError(_UNDER_TRANSFORMATION)
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu" and leaf.size:
+    if (
+        isinstance(leaf, (np.ndarray, np.generic))
+        and leaf.dtype.kind in "iu"
+        and leaf.size
+    ):
         narrow = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
         for value in (leaf.min(), leaf.max()):
             if not narrow.min <= int(value) <= narrow.max:
@@ -115,10 +121,15 @@ def check_lengths(function: str, name: str, array: ArrayLike, size: int) -> None
     array = jnp.asarray(array)
     if not _values_are_checked.value or array.size == 0:
         return
+    if array.dtype.itemsize < 4:  # int4 could not be compared with the axis size
+        array = array.astype(jnp.int32)
+    limit = size
+    if not jax.export.is_symbolic_dim(size):
+        limit = min(size, jnp.iinfo(array.dtype).max)
     from jax.experimental import checkify
 
     checkify.check(
-        jnp.all((array >= 0) & (array <= size)),
+        jnp.all((array >= 0) & (array <= limit)),
         f"{function}: `{name}` must be in [0, {size}]; got {{smallest}} to {{largest}}",
         smallest=jnp.min(array),
         largest=jnp.max(array),

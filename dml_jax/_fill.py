@@ -53,8 +53,8 @@ def fill_value_constant(
     Raises:
       TypeError: `sizes` is not a sequence of static integers, `value_data_type` is not
         a dtype of numbers, or `value` is not a scalar of its kind.
-      ValueError: a size is negative, there are more than 2^48 elements, or the dtype is
-        a 64-bit one outside of 64-bit mode.
+      ValueError: a size is negative, the product of the sizes that are not 0 is beyond
+        2^48, or the dtype is a 64-bit one outside of 64-bit mode.
       OverflowError: `value` does not fit `value_data_type`.
 
     Derivatives: linear in `value`, both modes; its cotangent is the sum of the
@@ -106,8 +106,8 @@ def fill_value_sequence(
     Raises:
       TypeError: `sizes` is not a sequence of static integers, `value_data_type` is not
         a dtype of numbers, or a value is not a scalar of its kind.
-      ValueError: a size is negative, there are more than 2^48 elements, or the dtype is
-        a 64-bit one outside of 64-bit mode.
+      ValueError: a size is negative, the product of the sizes that are not 0 is beyond
+        2^48, or the dtype is a 64-bit one outside of 64-bit mode.
       OverflowError: `value_start` or `value_delta` does not fit `value_data_type`.
 
     Derivatives: 1 by `value_start` and k by `value_delta`, both modes, computed in at
@@ -136,7 +136,6 @@ def fill_value_sequence(
 # Arguments ----------------------------------------------------------------------------
 
 
-@_check.settled
 def _dtype(function, value, *kinds):
     """`value` as a dtype that JAX has, of one of the kinds."""
     try:
@@ -150,13 +149,19 @@ def _dtype(function, value, *kinds):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype; got {got}"
         ) from None
-    has_zero = dtype != jnp.float8_e8m0fnu or jnp.bool_ in kinds
-    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
-    if not (_check.is_known(dtype) and has_zero and of_kind):
+    if not _is_one_of(dtype, kinds):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
         )
     return dtype
+
+
+@functools.cache
+def _is_one_of(dtype, kinds):
+    """Whether JAX has the dtype and a kind of it; a sequence needs a zero, too."""
+    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
+    has_zero = jnp.bool_ in kinds or _check.has_zero(dtype)
+    return of_kind and has_zero and _check.is_known(dtype)
 
 
 # Jitted cores -------------------------------------------------------------------------
@@ -245,7 +250,7 @@ def _long_position(sizes):
 def _floats(sizes, start, delta):
     """start + k * delta, correctly rounded."""
     total = math.prod(sizes)
-    # Without a bound on a symbolic size, as for any that a uint32 counts.
+    # A symbolic size has no bound here; exported programs count up to 2^32.
     count = 2**32 if jax.export.is_symbolic_dim(total) else total
     words, word_bits = _rounding.words_of_index(start.dtype, count)
     if words == 1:

@@ -18,7 +18,7 @@ import functools
 from typing import Any
 
 import jax
-import jax.extend
+import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching, mlir

@@ -69,6 +69,7 @@ def reverse_subsequences(
       ValueError: `axis` is out of bounds, `sequence_lengths` does not fit the shape of
         `input`, `implementation` is unknown, or `input` is a 64-bit NumPy array outside
         of 64-bit mode.
+      OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear in `input`, forward and reverse, to every order, each at the
     cost of the operator itself. Sharding: where `axis` is whole, the result is sharded
@@ -141,15 +142,17 @@ def reverse_sequence(
       TypeError: an argument is not array-like, `sequence_lens` is not integer, an
         option is of the wrong kind, or strings come with traced lengths.
       ValueError: the rank is below 2, the axes are not 0 and 1, `sequence_lens` is not
-        of shape [batch], an option is unknown, `lda_coeff` is not finite, or `input` is
-        a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: `lda_coeff` is beyond the widest float that is enabled.
+        of shape [batch], an option is unknown, `lda_coeff` is a number that is not
+        finite, or `input` is a 64-bit NumPy array outside of 64-bit mode.
+      OverflowError: `lda_coeff`, or a number in a list, is beyond the widest dtype that
+        is enabled.
 
     Derivatives: `input` receives `lda_coeff * reverse_sequence(cotangent)`, computed in
     at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
     is itself differentiable, and the coefficient enters once for each backward pass. In
-    training mode forward-mode differentiation raises a TypeError. Sharding: where the
-    time axis is whole, the result is sharded as `input`, without communication.
+    training mode `jax.jvp`, `jax.hessian` and `jax.linear_transpose` raise. Sharding:
+    where the time axis is whole, the result is sharded as `input`, without
+    communication.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -281,7 +284,10 @@ def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
             f"{_check.describe(lengths)}"
         )
     time = x.shape[time_axis]
-    lengths = np.clip(np.asarray(lengths), 0, time).astype(np.int64)
+    lengths = np.asarray(lengths)
+    if lengths.dtype.itemsize < 8:  # int4 could not be compared with the axis size
+        lengths = lengths.astype(np.int64)
+    lengths = np.clip(lengths, 0, time).astype(np.int64)
     lengths = np.expand_dims(lengths, [d for d in range(x.ndim) if d != batch_axis])
     position = np.expand_dims(
         np.arange(time), [d for d in range(x.ndim) if d != time_axis]
@@ -312,6 +318,8 @@ def _reverse_sequence(x, lengths, coefficient, node):
             lengths, [d for d in range(x.ndim) if d != node.batch_axis]
         )
         if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
+            coefficient = jnp.asarray(coefficient)
+            x = _compat.vary_over(x, _compat.varying_axes(coefficient))
             operator = functools.partial(_reverse_for_training, coefficient)
         else:
             operator = reverse
@@ -380,8 +388,12 @@ _scaled_backward.defvjp(_scaled_backward_fwd, _scaled_backward_bwd)
 
 
 def _scale(coefficient, x):
-    """coefficient * x, rounded once to the dtype of x."""
+    """coefficient * x, computed in at least float32, in the dtype of x."""
     if not jnp.issubdtype(coefficient.dtype, jnp.floating):
-        coefficient = coefficient.astype(jnp.float32)
-    wide = np.promote_types(np.promote_types(x.dtype, coefficient.dtype), np.float32)
+        coefficient = coefficient.astype(jax.dtypes.canonicalize_dtype(float))
+    # By way of float32, since two narrow floats need not have a common dtype.
+    wide = np.promote_types(
+        np.promote_types(x.dtype, np.float32),
+        np.promote_types(coefficient.dtype, np.float32),
+    )
     return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)

@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -59,7 +58,9 @@ def slice(
       TypeError: `input` is not array-like, or the other arguments are not sequences of
         static integers.
       ValueError: a sequence does not have one element for each dimension, a size or an
-        offset is negative, a stride is below 1, or a read would lie outside of `input`.
+        offset is negative, a stride is below 1, a read would lie outside of `input`, or
+        `input` is a 64-bit NumPy array outside of 64-bit mode.
+      OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: dimensions that are taken whole stay sharded, without communication.
@@ -107,8 +108,10 @@ def slice1(
       TypeError: `input` is not array-like, or the other arguments are not sequences of
         static integers.
       ValueError: a sequence does not have one element for each dimension, a window does
-        not lie inside of `input`, a stride is 0, or an output size is negative or
-        larger than what the window gives.
+        not lie inside of `input`, a stride is 0, an output size is negative or larger
+        than what the window gives, or `input` is a 64-bit NumPy array outside of 64-bit
+        mode.
+      OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: dimensions that are taken whole stay sharded, without communication.
@@ -162,10 +165,13 @@ def slice_grad(
 
     Raises:
       TypeError: `input_gradient` is not array-like or its dtype has no zero (PRNG
-        keys), or the other arguments are not sequences of static integers.
+        keys, float8_e8m0fnu), or the other arguments are not sequences of static
+        integers.
       ValueError: a sequence does not have one element for each dimension, a window does
-        not lie inside of `output_gradient_sizes`, a stride is 0, or `input_gradient`
-        has more elements than the window gives.
+        not lie inside of `output_gradient_sizes`, a stride is 0, `input_gradient` has
+        more elements than the window gives, or it is a 64-bit NumPy array outside of
+        64-bit mode.
+      OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear, both modes and every order; the transpose is `slice1`.
     Sharding: dimensions that are filled whole stay sharded, without communication.
@@ -182,7 +188,7 @@ def slice_grad(
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
     gradient = _check.as_array("slice_grad", "input_gradient", input_gradient)
-    if not isinstance(gradient.dtype, np.dtype):  # PRNG keys
+    if not _check.has_zero(gradient.dtype):
         raise TypeError(
             "slice_grad: `input_gradient` must have a dtype with a zero; got "
             f"{gradient.dtype}"
@@ -214,7 +220,7 @@ class _Lattice(NamedTuple):
     downwards: tuple[int, ...]
 
 
-@_check.settled_sequences
+@_check.settled
 def _lattice_of_slice(shape, offsets, sizes, strides):
     """Where `slice` reads, all of it inside `shape`."""
     rank = len(shape)
@@ -240,7 +246,7 @@ def _lattice_of_slice(shape, offsets, sizes, strides):
     return _lattice("slice", offsets, sizes, strides, sizes)
 
 
-@_check.settled_sequences
+@_check.settled
 def _lattice_of_window(operator, shape, offsets, windows, strides, sizes):
     """Where `sizes` elements of a window inside `shape` are, by default all it has."""
     rank = len(shape)

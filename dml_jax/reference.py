@@ -151,7 +151,7 @@ def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
     ulp = Fraction(2) ** (max(exponent, int(info.minexp)) - int(info.nmant))
     rounded = round(value / ulp) * ulp  # Python rounds a Fraction's ties to even
     if abs(rounded) > Fraction(float(info.max)):
-        return dtype.type(math.copysign(math.inf, value))
+        return dtype.type(-math.inf if value < 0 else math.inf)
     return dtype.type(float(rounded))
 
 

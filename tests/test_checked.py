@@ -117,6 +117,19 @@ def test_results_are_those_of_the_plain_call(case):
     assert_same_bits(dml_jax.checked(function)(*arrays), function(*arrays))
 
 
+def test_narrow_lengths_of_a_long_axis():
+    x = numbers(2, 300)
+    lengths = jnp.array([3, 4], jnp.int4)
+    result = dml_jax.checked(reverse)(x, lengths)
+    assert_same_bits(result, reverse(x, lengths))
+
+
+def test_scalar_arguments_that_jit_would_wrap_are_refused():
+    function = dml_jax.checked(lambda x, n: reverse(x, jnp.full(3, n)))
+    with pytest.raises(ValueError, match=r"^checked: .*; got 4294967297$"):
+        function(X, np.int64(2**32 + 1))
+
+
 def test_keywords_and_pytrees_pass_through():
     @dml_jax.checked
     def function(tree, *, lengths):

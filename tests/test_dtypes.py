@@ -154,6 +154,13 @@ def test_strings_and_objects_stay_on_the_host(array, lens):
     assert result.tolist() == expected.tolist()
 
 
+def test_strings_along_an_axis_longer_than_the_lengths_dtype():
+    array = np.arange(600).reshape(300, 2).astype(str)
+    lengths = np.array([3, 4]).astype(dtype_of("int4"))
+    expected = reference.reverse_sequence(array, [3, 4])
+    assert dml_jax.reverse_sequence(array, lengths).tolist() == expected.tolist()
+
+
 def test_strings_time_major_from_a_list():
     result = dml_jax.reverse_sequence([["a", "b"], ["c", "d"]], jnp.array([2, 1]))
     assert result.tolist() == [["c", "b"], ["a", "d"]]

@@ -1413,3 +1413,57 @@ def test_anything_gives_a_result_or_one_of_our_errors(function, mode, data):
     with jax.enable_x64(mode == "x64"):
         message = message_of(function, changes)
     assert message is None or message.startswith(f"{function}: ")
+
+
+# What is remembered -------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+def test_a_valid_call_does_not_make_an_equal_one_valid():
+    """(True, 2) equals (1, 2), and so does any tuple class with these elements."""
+    for sizes in ((1, 2), Pair(1, 2)):
+        assert dml_jax.fill_value_constant(sizes, "int8", 1).shape == (1, 2)
+    for sizes in ((True, 2), (1.0, 2), Pair(True, 2), Pair(1.0, 2)):
+        with pytest.raises(TypeError, match=r"^fill_value_constant: `sizes.0.` must"):
+            dml_jax.fill_value_constant(sizes, "int8", 1)
+    x, lengths = X[:2, :2], np.array([[2, 2]])
+    dml_jax.reverse_subsequences(x, lengths, 0)
+    with pytest.raises(TypeError, match=r"^reverse_subsequences: `axis` must"):
+        dml_jax.reverse_subsequences(x, lengths, False)
+
+
+def test_an_axis_that_changes_is_looked_at_again():
+    class Axis:
+        value = 0
+
+        def __index__(self):
+            return self.value
+
+    axis = Axis()
+    dml_jax.reverse_subsequences(X[:2, :2], np.array([[2, 2]]), axis)
+    axis.value = 1
+    with pytest.raises(ValueError, match=r"^reverse_subsequences: `sequence_lengths`"):
+        dml_jax.reverse_subsequences(X[:2, :2], np.array([[2, 2]]), axis)
+
+
+@pytest.mark.parametrize("name", ["float6_e2m3fn", "float6_e3m2fn", "int1", "uint1"])
+def test_dtypes_of_ml_dtypes_that_jax_cannot_compute_with(name):
+    dtype = np.dtype(getattr(ml_dtypes, name, "V1"))
+    with pytest.raises(TypeError, match=r"^slice: `input` must have a dtype that JAX"):
+        dml_jax.slice(np.zeros(3, dtype), (0,), (1,))
+
+
+def test_an_adjoint_needs_a_zero():
+    gradient = np.ones(1, ml_dtypes.float8_e8m0fnu)
+    with pytest.raises(TypeError, match="must have a dtype with a zero"):
+        dml_jax.slice_grad(gradient, (3,), (1,), (1,), (1,))
+
+
+def test_one_error_is_one_traceback():
+    with pytest.raises(ValueError, match=r"^reverse_sequence") as error:
+        reverse(X, LENGTHS[:2])
+    assert error.value.__context__ is None

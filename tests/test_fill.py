@@ -199,6 +199,18 @@ def test_eager_jit_and_vmap_agree_where_contraction_would_show():
     assert_same_bits(jax.vmap(call, (0, None))(starts, delta), eager)
 
 
+@pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_overflow_is_infinite(name, sign):
+    dtype = dtype_of(name)
+    largest = sign * ml_dtypes.finfo(dtype).max
+    with jax.enable_x64(name == "float64"):
+        result = fill_value_sequence((3,), dtype, largest, largest)
+        expected = reference.fill_value_sequence((3,), dtype, largest, largest)
+    assert_same_bits(result, expected)
+    assert np.isinf(expected[1:].astype(np.float64)).all()
+
+
 # Values -------------------------------------------------------------------------------
 
 

@@ -336,6 +336,21 @@ def test_outside_of_shard_map(operation, transformation, specs):
     assert_same_bits(result, on_one_device(operation, transformation))
 
 
+def test_coefficients_vary_where_the_input_is_replicated():
+    """The cotangent of the input is the sum over the devices."""
+    x, lengths = REVERSALS[1].arrays
+    coefficients = np.arange(1, 1 + DATA, dtype=np.float32)
+
+    def loss(x, coefficient):
+        y = dml_jax.reverse_sequence(
+            x, lengths, lda_coeff=coefficient[0], **BATCH_MAJOR
+        )
+        return lax.psum(jnp.sum(y * y), "data")
+
+    run = shard_map(jax.grad(loss), (P(), P("data")), P())
+    assert_same_bits(jax.jit(run)(x, coefficients), 2 * x * coefficients.sum())
+
+
 # Every device has a length of its own, while several of them share an input. Its
 # cotangent is the sum over those devices.
 LENGTHS_VARY = {
