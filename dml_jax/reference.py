@@ -157,11 +157,10 @@ def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
 
 def _multiply_add(k: int, delta: np.generic, start: np.generic) -> np.generic:
     """start + k * delta, rounded once; infinities, NaNs and zeros as IEEE has them."""
-    wide_start, wide_delta = np.float64(start), np.float64(delta)
+    wide_start, wide_delta = float(start), float(delta)
     finite = math.isfinite(wide_start) and math.isfinite(wide_delta)
     if not finite or wide_start == k * wide_delta == 0:
-        with np.errstate(invalid="ignore"):
-            return start.dtype.type(wide_start + k * wide_delta)
+        return start.dtype.type(wide_start + k * wide_delta)
     return nearest(Fraction(wide_start) + k * Fraction(wide_delta), start.dtype)
 
 

@@ -67,8 +67,15 @@ def patterns(dtype, size):
     return array
 
 
-@pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("case", KINDS, ids=str)
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        pytest.param(case, name, id=f"{case}-{name}")
+        for case in KINDS
+        for name in DTYPES
+        if case.operator != "slice_grad" or name != "float8_e8m0fnu"  # has no zero
+    ],
+)
 def test_every_dtype_keeps_every_bit(case, name):
     with jax.enable_x64(name in X64_ONLY):
         (data,) = case.linear
@@ -90,7 +97,9 @@ def test_all_65536_patterns_of_16_bits(name, implementation):
     assert_same_bits(result, reference.reverse_subsequences(array, lengths, 1))
 
 
-@pytest.mark.parametrize("name", [n for n in FLOATS if n != "float64"])
+@pytest.mark.parametrize(
+    "name", [n for n in FLOATS if n not in ("float64", "float8_e8m0fnu")]
+)
 def test_signalling_nans_survive_slices_and_their_adjoint(name):
     dtype = dtype_of(name)
     array = patterns(dtype, 999)
