@@ -37,12 +37,25 @@ _LARGEST_UINT32 = 2**32 - 1
 
 
 def settled(check: Callable[P, R]) -> Callable[P, R]:
-    """Remembers what a check of static arguments made of them.
+    """Remembers what a check of shapes and static options made of them.
 
     Programs call operators alike again and again, and the call of a compiled program is
     over in less time than its arguments take to be checked one by one. Only built-in
-    values and tuples of ints are remembered: others may be equal to them, as (True,) is
-    to (1,), and still be refused, or may change.
+    values are remembered: others may be equal to them and still be refused, or change.
+    """
+    remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        is_plain = set(map(type, args)) <= _BUILT_IN
+        return (remembered if is_plain else check)(*args, **kwargs)
+
+    return call
+
+
+def settled_sequences(check: Callable[P, R]) -> Callable[P, R]:
+    """`settled`, where tuples come from the caller and may hold anything.
+
+    (True,) is equal to (1,), and still refused.
     """
     remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
 
@@ -267,7 +280,7 @@ def integers(
     return result
 
 
-@settled
+@settled_sequences
 def sizes(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:

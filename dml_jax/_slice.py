@@ -220,7 +220,7 @@ class _Lattice(NamedTuple):
     downwards: tuple[int, ...]
 
 
-@_check.settled
+@_check.settled_sequences
 def _lattice_of_slice(shape, offsets, sizes, strides):
     """Where `slice` reads, all of it inside `shape`."""
     rank = len(shape)
@@ -246,7 +246,7 @@ def _lattice_of_slice(shape, offsets, sizes, strides):
     return _lattice("slice", offsets, sizes, strides, sizes)
 
 
-@_check.settled
+@_check.settled_sequences
 def _lattice_of_window(operator, shape, offsets, windows, strides, sizes):
     """Where `sizes` elements of a window inside `shape` are, by default all it has."""
     rank = len(shape)
