@@ -61,16 +61,16 @@ def is_narrow_float(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
-def move(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """`movement(x)`, where the linear `movement` only places elements and zeros."""
-    return _move_bits(movement, x) if is_narrow_float(x.dtype) else movement(x)
+def move(movement: Callable[..., jax.Array], *xs: jax.Array) -> jax.Array:
+    """`movement(*xs)`, where the linear `movement` only places elements and zeros."""
+    return _move_bits(movement, *xs) if is_narrow_float(xs[0].dtype) else movement(*xs)
 
 
 # A bitcast has no derivative: tangents take the movement without it, so that JAX's own
 # rules for slices and pads stay in force.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _move_bits(movement, x):
-    return from_bits(movement(to_bits(x)), x.dtype)
+def _move_bits(movement, *xs):
+    return from_bits(movement(*map(to_bits, xs)), xs[0].dtype)
 
 
 @_move_bits.defjvp

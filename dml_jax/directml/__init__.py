@@ -1,0 +1,95 @@
+"""DirectML's descriptions of these operators, compiled by JAX.
+
+>>> import jax.numpy as jnp
+>>> from dml_jax.directml import (
+...     BufferTensorDesc, DataType, SliceOperatorDesc, compile_operator)
+>>> image = BufferTensorDesc(DataType.FLOAT32, sizes=(1, 1, 4, 4))
+>>> crop = BufferTensorDesc(DataType.FLOAT32, sizes=(1, 1, 2, 2))
+>>> slice = compile_operator(SliceOperatorDesc(
+...     image, crop, offsets=(0, 0, 1, 0), sizes=(1, 1, 2, 2), strides=(1, 1, 2, 3)))
+>>> slice(jnp.arange(1.0, 17.0).reshape(1, 1, 4, 4))
+Array([[[[ 5.,  8.],
+         [13., 16.]]]], dtype=float32)
+"""
+
+# Functions from descriptions
+from dml_jax.directml._compile import CompiledOperator, compile_operator
+
+# Graphs
+from dml_jax.directml._graph import compile_graph
+from dml_jax.directml._graph_descs import (
+    ConstantDataGraphNodeDesc,
+    GraphDesc,
+    InputGraphEdgeDesc,
+    IntermediateGraphEdgeDesc,
+    OperatorGraphNodeDesc,
+    OutputGraphEdgeDesc,
+)
+
+# What each feature level supports
+from dml_jax.directml._levels import Support, supported
+
+# Operators
+from dml_jax.directml._operators import (
+    FillValueConstantOperatorDesc,
+    FillValueSequenceOperatorDesc,
+    OperatorDesc,
+    ReverseSubsequencesOperatorDesc,
+)
+from dml_jax.directml._slices import (
+    Slice1OperatorDesc,
+    SliceGradOperatorDesc,
+    SliceOperatorDesc,
+)
+
+# Tensors
+from dml_jax.directml._tensor import BufferTensorDesc, calc_buffer_tensor_size
+
+# Numbers
+from dml_jax.directml._types import (
+    MINIMUM_BUFFER_TENSOR_ALIGNMENT,
+    TENSOR_DIMENSION_COUNT_MAX1,
+    DataType,
+    ExecutionFlags,
+    FeatureLevel,
+    OperatorType,
+    ScalarUnion,
+    TensorFlags,
+    TensorType,
+)
+
+__all__ = [
+    "MINIMUM_BUFFER_TENSOR_ALIGNMENT",
+    "TENSOR_DIMENSION_COUNT_MAX1",
+    "BufferTensorDesc",
+    "CompiledOperator",
+    "ConstantDataGraphNodeDesc",
+    "DataType",
+    "ExecutionFlags",
+    "FeatureLevel",
+    "FillValueConstantOperatorDesc",
+    "FillValueSequenceOperatorDesc",
+    "GraphDesc",
+    "InputGraphEdgeDesc",
+    "IntermediateGraphEdgeDesc",
+    "OperatorDesc",
+    "OperatorGraphNodeDesc",
+    "OperatorType",
+    "OutputGraphEdgeDesc",
+    "ReverseSubsequencesOperatorDesc",
+    "ScalarUnion",
+    "Slice1OperatorDesc",
+    "SliceGradOperatorDesc",
+    "SliceOperatorDesc",
+    "Support",
+    "TensorFlags",
+    "TensorType",
+    "calc_buffer_tensor_size",
+    "compile_graph",
+    "compile_operator",
+    "supported",
+]
+
+for _name in __all__:  # tracebacks and documentation show the public path
+    if hasattr(globals()[_name], "__module__"):
+        globals()[_name].__module__ = __name__

@@ -1,0 +1,208 @@
+"""The numbers of DirectML: enumerations, constants and the scalar union.
+
+Every member of an enumeration has the name and the number of the C header, without the
+name of the enumeration before it: DML_TENSOR_DATA_TYPE_FLOAT32 is `DataType.FLOAT32`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from dml_jax import _check
+from dml_jax._scalar import as_scalar
+
+TENSOR_DIMENSION_COUNT_MAX1 = 8
+"""DML_TENSOR_DIMENSION_COUNT_MAX1: most dimensions of a tensor, from 3_0 on."""
+
+MINIMUM_BUFFER_TENSOR_ALIGNMENT = 16
+"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT: what every bound offset is a multiple of."""
+
+
+class DataType(enum.IntEnum):
+    """DML_TENSOR_DATA_TYPE: what the elements of a tensor are."""
+
+    UNKNOWN = 0
+    FLOAT32 = 1
+    FLOAT16 = 2
+    UINT32 = 3
+    UINT16 = 4
+    UINT8 = 5
+    INT32 = 6
+    INT16 = 7
+    INT8 = 8
+    FLOAT64 = 9
+    UINT64 = 10
+    INT64 = 11
+    UINT4 = 12
+    INT4 = 13
+
+    @property
+    def bits(self) -> int:
+        """The size of an element; 0 for UNKNOWN."""
+        if self is DataType.UNKNOWN:
+            return 0
+        return int("".join(filter(str.isdigit, self.name)))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of an array of such elements; UNKNOWN and 4-bit types have none."""
+        if self.bits < 8:
+            raise ValueError(f"DataType.{self.name}: `dtype` must exist; got none")
+        return np.dtype(self.name.lower())
+
+
+class TensorType(enum.IntEnum):
+    """DML_TENSOR_TYPE: what a tensor is stored in."""
+
+    INVALID = 0
+    BUFFER = 1
+
+
+class TensorFlags(enum.IntFlag):
+    """DML_TENSOR_FLAGS: options of a tensor.
+
+    OWNED_BY_DML is for inputs that are bound once, when an operator is initialised.
+    """
+
+    NONE = 0
+    OWNED_BY_DML = 1
+
+
+class ExecutionFlags(enum.IntFlag):
+    """DML_EXECUTION_FLAGS: hints to DirectML's compiler, which have no effect here."""
+
+    NONE = 0
+    ALLOW_HALF_PRECISION_COMPUTATION = 1
+    DISABLE_META_COMMANDS = 2
+    DESCRIPTORS_VOLATILE = 4
+
+
+class OperatorType(enum.IntEnum):
+    """DML_OPERATOR_TYPE: the operators of this package among DirectML's."""
+
+    SLICE = 60
+    FILL_VALUE_CONSTANT = 103
+    FILL_VALUE_SEQUENCE = 104
+    REVERSE_SUBSEQUENCES = 106
+    SLICE1 = 111
+    SLICE_GRAD = 135
+
+
+class FeatureLevel(enum.IntEnum):
+    """DML_FEATURE_LEVEL: what a DirectML device can do; each level has all below it."""
+
+    LEVEL_1_0 = 0x1000
+    LEVEL_2_0 = 0x2000
+    LEVEL_2_1 = 0x2100
+    LEVEL_3_0 = 0x3000
+    LEVEL_3_1 = 0x3100
+    LEVEL_4_0 = 0x4000
+    LEVEL_4_1 = 0x4100
+    LEVEL_5_0 = 0x5000
+    LEVEL_5_1 = 0x5100
+    LEVEL_5_2 = 0x5200
+    LEVEL_6_0 = 0x6000
+    LEVEL_6_1 = 0x6100
+    LEVEL_6_2 = 0x6200
+    LEVEL_6_3 = 0x6300
+    LEVEL_6_4 = 0x6400
+
+    @property
+    def label(self) -> str:
+        """The number as the documents write it: 4_1."""
+        return self.name.removeprefix("LEVEL_")
+
+
+LATEST = FeatureLevel.LEVEL_6_4
+
+
+class ScalarUnion:
+    """DML_SCALAR_UNION: 8 bytes that are read as the data type that stands beside them.
+
+    There is no member for FLOAT16: half values are given as raw bits, in `uint16`, or
+    as a number with `ScalarUnion.of`. Bytes that a member does not set are 0.
+
+    Args:
+      members: one of `bytes` (8 of them), `int8`, `uint8`, `int16`, `uint16`, `int32`,
+        `uint32`, `int64`, `uint64`, `float32`, `float64`; none for 8 zeros.
+
+    Raises:
+      TypeError: more than one member, an unknown one, or a value of the wrong kind.
+      ValueError: `bytes` has not 8 of them.
+      OverflowError: the value does not fit the member.
+
+    Example:
+      >>> from dml_jax.directml import DataType, ScalarUnion
+      >>> ScalarUnion(float32=1.0).uint32 == 0x3F800000
+      True
+      >>> ScalarUnion(int8=-2).read(DataType.UINT8)
+      np.uint8(254)
+
+    Source: DirectML, DML_SCALAR_UNION.
+    """
+
+    __slots__ = ("bytes",)
+    bytes: bytes
+
+    def __init__(self, **members: Any):
+        if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
+            raise TypeError(
+                "ScalarUnion: `members` must be one of bytes, "
+                f"{', '.join(_MEMBERS)}; got {', '.join(members)}"
+            )
+        content = b""
+        for name, value in members.items():
+            if name == "bytes":
+                content = _eight_bytes(value)
+            else:
+                dtype = _MEMBERS[name]
+                content = as_scalar("ScalarUnion", name, value, dtype).tobytes()
+        object.__setattr__(self, "bytes", content.ljust(8, b"\0"))
+
+    @classmethod
+    def of(cls, data_type: DataType, value: Any) -> ScalarUnion:
+        """The union that reads as `value`, rounded once, as a `data_type`."""
+        dtype = DataType(data_type).dtype
+        scalar = as_scalar("ScalarUnion", "value", value, dtype)
+        return cls(bytes=scalar.tobytes().ljust(8, b"\0"))
+
+    def read(self, data_type: DataType) -> Any:
+        """The bits as a NumPy scalar of `data_type`."""
+        return np.frombuffer(self.bytes, DataType(data_type).dtype, count=1)[0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MEMBERS:
+            raise AttributeError(f"ScalarUnion has no member {name!r}")
+        return np.frombuffer(self.bytes, _MEMBERS[name], count=1)[0].item()
+
+    def __setattr__(self, name: str, value: Any):
+        raise AttributeError(f"ScalarUnion is immutable; `{name}` cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScalarUnion) and self.bytes == other.bytes
+
+    def __hash__(self) -> int:
+        return hash(self.bytes)
+
+    def __repr__(self) -> str:
+        return f"ScalarUnion(bytes={self.bytes!r})"
+
+
+_MEMBERS = {
+    data_type.name.lower(): data_type.dtype
+    for data_type in DataType
+    if data_type.bits >= 8 and data_type is not DataType.FLOAT16
+}
+
+
+def _eight_bytes(value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray)):
+        raise TypeError(
+            f"ScalarUnion: `bytes` must be bytes; got {_check.describe(value)}"
+        )
+    if len(value) != 8:
+        raise ValueError(f"ScalarUnion: `bytes` must be 8 bytes; got {len(value)}")
+    return bytes(value)
