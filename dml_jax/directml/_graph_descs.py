@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from dml_jax import _check
 from dml_jax.directml._compile import require_operator_desc
@@ -168,10 +169,10 @@ class GraphDesc:
 
     input_count: int
     output_count: int
-    nodes: tuple[OperatorGraphNodeDesc | ConstantDataGraphNodeDesc, ...]
-    input_edges: tuple[InputGraphEdgeDesc, ...]
-    output_edges: tuple[OutputGraphEdgeDesc, ...]
-    intermediate_edges: tuple[IntermediateGraphEdgeDesc, ...] = ()
+    nodes: Sequence[OperatorGraphNodeDesc | ConstantDataGraphNodeDesc]
+    input_edges: Sequence[InputGraphEdgeDesc]
+    output_edges: Sequence[OutputGraphEdgeDesc]
+    intermediate_edges: Sequence[IntermediateGraphEdgeDesc] = ()
 
     def __post_init__(self):
         for name in ("input_count", "output_count"):

@@ -1,0 +1,207 @@
+"""The command line: python -m dml_jax.
+
+What goes wrong is told in one line on the standard error, with exit status 2;
+`--debug` shows where in the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from dml_jax.directml.dxdispatch import Timing, load_model, run_model
+
+_DISPATCH = """\
+Runs a DxDispatch model: Microsoft's JSON format for DirectML operators.
+
+The model's buffers are filled, its operators compiled for the device, and its commands
+run in order: dispatch, print and writeFile. Files are read and written below the
+model's folder or the current one only. docs/from-directml.md has examples.
+
+The times printed are medians over the iterations, without the first (--warmup_samples),
+from the call of an operator until its result is on the device. Iterations that take
+longer than a second show a progress bar, if tqdm is installed (dml_jax[cli]).
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+      arguments: the words after the program's name; those of the process by default.
+
+    Returns:
+      The exit status: 0, 2 for what is wrong with the arguments or a model, 130 where
+      the user interrupts.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except KeyboardInterrupt:
+        print("dml_jax: interrupted", file=sys.stderr)
+        return 130
+    except _FAILURES as error:
+        if options.debug:
+            raise
+        print(f"dml_jax: {_one_line(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+# RuntimeError is what XLA raises, where a device has not enough memory for one.
+_FAILURES = (ValueError, TypeError, OverflowError, OSError, MemoryError, RuntimeError)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dml_jax",
+        description="Sequence operators of DirectML and ONNX on JAX.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_dispatch(commands)
+    return parser
+
+
+def _add_dispatch(commands) -> None:
+    parser = commands.add_parser(
+        "dispatch",
+        help="run a DxDispatch model",
+        description=_DISPATCH,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("model", help="the model, a .json file")
+    add(
+        *("-a", "--adapter", "--device"),
+        dest="device",
+        help="where to run: cpu, gpu, cuda:1, or a part of a device's name "
+        "(default: JAX's default device)",
+    )
+    add(
+        *("-i", "--dispatch_iterations"),
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="samples of each dispatch (default: 1)",
+    )
+    add(
+        *("-r", "--dispatch_repeat"),
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="runs in each sample, of which it is the mean (default: 1)",
+    )
+    add(
+        *("-t", "--milliseconds_to_run"),
+        type=_milliseconds,
+        metavar="MS",
+        help="take samples for so long, instead of -i",
+    )
+    add(
+        *("-I", "--dispatch_interval"),
+        type=_milliseconds,
+        default=0.0,
+        metavar="MS",
+        help="least time between the starts of two samples (default: 0)",
+    )
+    add(
+        *("-w", "--warmup_samples"),
+        type=_natural,
+        default=1,
+        metavar="N",
+        help="first samples that do not count (default: 1)",
+    )
+    add(
+        *("-v", "--timing_verbosity"),
+        type=int,
+        choices=(0, 1, 2),
+        default=0,
+        help="0: medians; 1: all statistics; 2: each sample, too (default: 0)",
+    )
+    add(
+        "--max_bytes",
+        type=_positive,
+        default=2**32,
+        metavar="N",
+        help="the most that the model's buffers may take together (default: 4 GiB)",
+    )
+    add("--debug", action="store_true", help="show a traceback when something fails")
+    parser.set_defaults(run=_dispatch)
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more; got {text}")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more; got {text}")
+    return number
+
+
+def _milliseconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 1e12:
+        raise argparse.ArgumentTypeError(f"must be 0 or more; got {text}")
+    return number
+
+
+def _dispatch(options: argparse.Namespace) -> None:
+    model = load_model(options.model, options.max_bytes)
+    device = _device(options.device)
+    print(f"Running on '{device.device_kind}'")
+    timing = Timing(
+        iterations=options.dispatch_iterations,
+        repeat=options.dispatch_repeat,
+        milliseconds=options.milliseconds_to_run,
+        interval=options.dispatch_interval,
+        warmup_samples=options.warmup_samples,
+        verbosity=options.timing_verbosity,
+    )
+    with jax.default_device(device):
+        run_model(model, timing, progress=_progress)
+
+
+def _device(text: str | None) -> Any:
+    """The first device that the text names."""
+    if text is None:
+        return jax.devices()[0]
+    platform, _, index = text.partition(":")
+    try:
+        devices = jax.devices(platform)
+    except RuntimeError:
+        devices, index = jax.devices(), ""
+        devices = [d for d in devices if text.lower() in d.device_kind.lower()]
+    if index:
+        devices = [d for d in devices if str(d.id) == index]
+    if not devices:
+        names = ", ".join(
+            f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()
+        )
+        raise ValueError(f"`--device` must be one of {names}; got {text}")
+    return devices[0]
+
+
+def _progress(iterations, name):
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return iterations
+    total = len(iterations) if isinstance(iterations, range) else None
+    return tqdm(iterations, desc=name, total=total, delay=1, disable=None, leave=False)
