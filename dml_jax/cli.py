@@ -7,6 +7,7 @@ What goes wrong is told in one line on the standard error, with exit status 2;
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +59,7 @@ _FAILURES = (ValueError, TypeError, OverflowError, OSError, MemoryError, Runtime
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        return ": ".join(filter(None, (error.filename, error.strerror)))
     text = str(error) or type(error).__name__
     return " ".join(text.split())
 
@@ -165,7 +166,8 @@ def _milliseconds(text: str) -> float:
 def _dispatch(options: argparse.Namespace) -> None:
     model = load_model(options.model, options.max_bytes)
     device = _device(options.device)
-    print(f"Running on '{device.device_kind}'")
+    report = functools.partial(print, flush=True)
+    report(f"Running on '{device.device_kind}'")
     timing = Timing(
         iterations=options.dispatch_iterations,
         repeat=options.dispatch_repeat,
@@ -175,7 +177,7 @@ def _dispatch(options: argparse.Namespace) -> None:
         verbosity=options.timing_verbosity,
     )
     with jax.default_device(device):
-        run_model(model, timing, progress=_progress)
+        run_model(model, timing, report, _progress)
 
 
 def _device(text: str | None) -> Any:

@@ -1,0 +1,395 @@
+"""Graphs of operators, against NumPy that moves bytes from buffer to buffer.
+
+Nodes, edges and graphs are written as tuples: an input edge is (graph input, node,
+node input), an output edge (node, graph output), an intermediate one (from, to, input).
+"""
+
+import dataclasses
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+
+import dml_jax.directml as dml
+from dml_jax import reference
+from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
+from dml_jax.directml._compile import _execute
+
+
+def tensor(sizes, data_type="FLOAT32", strides=None, total=None, **rest):
+    return BufferTensorDesc(DataType[data_type], sizes, strides, total, **rest)
+
+
+def graph(nodes, inputs, outputs, edges=(), **changes):
+    parts = {
+        "input_count": 1 + max((edge[0] for edge in inputs), default=-1),
+        "output_count": len(outputs),
+        "nodes": [
+            dml.ConstantDataGraphNodeDesc(node)
+            if isinstance(node, bytes)
+            else dml.OperatorGraphNodeDesc(node)
+            for node in nodes
+        ],
+        "input_edges": [dml.InputGraphEdgeDesc(*edge) for edge in inputs],
+        "output_edges": [dml.OutputGraphEdgeDesc(n, 0, i) for n, i in outputs],
+        "intermediate_edges": [
+            dml.IntermediateGraphEdgeDesc(start, 0, *end) for start, *end in edges
+        ],
+    }
+    return dml.GraphDesc(**{**parts, **changes})
+
+
+# The oracle ---------------------------------------------------------------------------
+
+
+def elements_in(tensor, data):
+    """A view of the elements of a tensor in its bytes."""
+    dtype = tensor.data_type.dtype
+    flat = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+    steps = tensor.strides
+    if steps is None:
+        steps = [math.prod(tensor.sizes[d + 1 :]) for d in range(len(tensor.sizes))]
+    steps = [step * flat.itemsize for step in steps]
+    return np.lib.stride_tricks.as_strided(flat, tensor.sizes, steps)
+
+
+def computed(desc, arguments):
+    operator = getattr(reference, desc.type.name.lower())
+    others = [
+        getattr(desc, f.name)
+        for f in dataclasses.fields(desc)
+        if not isinstance(getattr(desc, f.name), BufferTensorDesc)
+    ]
+    if not arguments:
+        kind, *values = others
+        return operator(desc.output.sizes, kind.dtype, *(v.read(kind) for v in values))
+    if desc.type.name == "SLICE1":
+        others.append(desc.output.sizes)
+    if desc.type.name == "SLICE_GRAD":
+        others.insert(0, desc.output.sizes)
+    return operator(*arguments, *others)
+
+
+def expected(desc, *arrays):
+    """The outputs of a graph, as the bytes of its buffers give them."""
+    sources = {
+        (edge.to_node_index, edge.to_node_input_index): edge
+        for edge in (*desc.input_edges, *desc.intermediate_edges)
+    }
+
+    def data_of(edge, total):
+        if isinstance(edge, dml.InputGraphEdgeDesc):
+            data = np.asarray(arrays[edge.graph_input_index]).tobytes()
+        else:
+            data = written(edge.from_node_index)
+        return data.ljust(total, b"\0")
+
+    def written(index):
+        node = desc.nodes[index]
+        if isinstance(node, dml.ConstantDataGraphNodeDesc):
+            return node.data
+        arguments = [
+            elements_in(t, data_of(sources[index, i], t.total_tensor_size_in_bytes))
+            for i, t in enumerate(node.operator.inputs)
+        ]
+        output = node.operator.output
+        data = bytearray(output.total_tensor_size_in_bytes)
+        elements_in(output, data)[...] = computed(node.operator, arguments)
+        return bytes(data)
+
+    results = [None] * desc.output_count
+    for edge in desc.output_edges:
+        output = desc.nodes[edge.from_node_index].operator.output
+        data = written(edge.from_node_index)
+        view = np.frombuffer(data, output.data_type.dtype)
+        if output.strides is None:
+            view = elements_in(output, data)
+        results[edge.graph_output_index] = view
+    return results
+
+
+# Values -------------------------------------------------------------------------------
+
+WIDE = tensor((1, 1, 4, 6), strides=(32, 32, 8, 1))
+TALL = tensor((1, 1, 3, 6), strides=(18, 18, 1, 3))
+ROWS = tensor((1, 1, 3, 6), strides=(24, 24, 8, 1))
+FOUND = tensor((1, 1, 2, 3))
+COUNTS = tensor((1, 1, 3, 1), "UINT32")
+LENGTHS = np.array([6, 3, 2], np.uint32).reshape(1, 1, 3, 1)
+FILL = dml.FillValueSequenceOperatorDesc(
+    WIDE, DataType.FLOAT32, ScalarUnion(float32=3), ScalarUnion(float32=2)
+)
+SLICE = dml.SliceOperatorDesc(WIDE, TALL, (0, 0, 1, 0), (1, 1, 3, 6), (1, 1, 1, 1))
+REVERSE = dml.ReverseSubsequencesOperatorDesc(TALL, COUNTS, ROWS, 3)
+SLICE1 = dml.Slice1OperatorDesc(ROWS, FOUND, (0, 0, 0, 1), (1, 1, 3, 5), (1, 1, -2, 2))
+TURNED = dataclasses.replace(  # reads what lies in ROWS column by column
+    SLICE1, input_tensor=tensor((1, 1, 3, 6), strides=(24, 24, 1, 3), total=88)
+)
+CHAIN = [FILL, SLICE, REVERSE, SLICE1]
+LINKS = [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
+BACK = [(3, 2, 0), (2, 1, 0), (1, 0, 0)]
+
+
+def copy(given, wanted=None):
+    """A node that copies a tensor to one of equal sizes."""
+    zeros, ones = (0,) * given.dimension_count, (1,) * given.dimension_count
+    return dml.SliceOperatorDesc(given, wanted or given, zeros, given.sizes, ones)
+
+
+TABLE, FLIPPED = tensor((2, 3)), tensor((2, 3), strides=(1, 2))
+FLIP = dml.Slice1OperatorDesc(TABLE, TABLE, (0, 0), (2, 3), (-1, -1))
+PAIR = dml.ReverseSubsequencesOperatorDesc(TABLE, tensor((2, 1), "UINT32"), TABLE, 1)
+GROW = dml.SliceGradOperatorDesc(
+    TABLE, tensor((3, 7), strides=(8, 1)), (0, 1), (3, 5), (-2, 2)
+)
+THIRTEEN = dml.FillValueConstantOperatorDesc(
+    TABLE, DataType.FLOAT32, ScalarUnion(float32=13)
+)
+X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+TWO = np.array([[2], [3]], np.uint32)
+GRAPHS = {
+    "chain": (graph(CHAIN, [(0, 2, 1)], [(3, 0)], LINKS), LENGTHS),
+    "nodes-in-reverse": (graph(CHAIN[::-1], [(0, 1, 1)], [(0, 0)], BACK), LENGTHS),
+    "edges-in-reverse": (graph(CHAIN, [(0, 2, 1)], [(3, 0)], LINKS[::-1]), LENGTHS),
+    "constant-lengths": (
+        graph([*CHAIN, LENGTHS.tobytes()], [], [(3, 0)], [*LINKS, (4, 2, 1)]),
+    ),
+    "constant-of-fewer-bytes": (
+        graph([b"abcde", copy(tensor((5,), "UINT8"))], [], [(1, 0)], [(0, 1, 0)]),
+    ),
+    "constant-to-two": (
+        graph(
+            [TWO.tobytes(), PAIR, PAIR],
+            [(0, 1, 0)],
+            [(2, 0)],
+            [(0, 1, 1), (0, 2, 1), (1, 2, 0)],
+        ),
+        X,
+    ),
+    "turned": (graph([*CHAIN[:3], TURNED], [(0, 2, 1)], [(3, 0)], LINKS), LENGTHS),
+    "fan-out": (
+        graph(
+            [THIRTEEN, FLIP, GROW, copy(FLIPPED, TABLE)],
+            [],
+            [(1, 1), (2, 0), (3, 2)],
+            [(0, 1, 0), (0, 2, 0), (0, 3, 0)],
+        ),
+    ),
+    "output-read-on": (
+        graph([FLIP, GROW], [(0, 0, 0)], [(0, 1), (1, 0)], [(0, 1, 0)]),
+        X,
+    ),
+    "input-to-several": (
+        graph(
+            [FLIP, copy(FLIPPED, TABLE), copy(tensor((3, 8), "UINT8"))],
+            [(0, 0, 0), (0, 1, 0), (0, 2, 0)],
+            [(0, 0), (1, 1), (2, 2)],
+        ),
+        X,
+    ),
+    "inputs-exchanged": (graph([PAIR], [(1, 0, 0), (0, 0, 1)], [(0, 0)]), TWO, X),
+    "one-node-twice": (
+        graph([PAIR, PAIR], [(0, 0, 0), (1, 0, 1), (2, 1, 1)], [(1, 0)], [(0, 1, 0)]),
+        X,
+        TWO,
+        TWO - 1,
+    ),
+}
+
+
+def run_of(results):
+    return results if isinstance(results, tuple) else (results,)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_graph_is_the_composition_of_its_nodes(name, wrap):
+    desc, *arrays = GRAPHS[name]
+    actual = wrap(dml.compile_graph(desc))(*arrays)
+    assert isinstance(actual, tuple) == (desc.output_count > 1)
+    pairs = zip(run_of(actual), expected(desc, *arrays), strict=True)
+    for found, wanted in pairs:
+        assert_same_bits(found, wanted)
+
+
+def test_the_oracle_is_the_composition_of_functions():
+    table = reference.fill_value_sequence((1, 1, 4, 6), np.float32, 3.0, 2.0)
+    lines = reference.reverse_subsequences(table[:, :, 1:], LENGTHS, 3)
+    (found,) = expected(*GRAPHS["chain"])
+    assert_same_bits(found, lines[:, :, ::-2, 1::2])
+
+
+def test_a_name_is_what_messages_and_profiles_say():
+    nodes = [dml.OperatorGraphNodeDesc(PAIR, "turn round")]
+    edges = [dml.InputGraphEdgeDesc(0, 0, 0, "frames"), dml.InputGraphEdgeDesc(1, 0, 1)]
+    named = dml.compile_graph(
+        dml.GraphDesc(2, 1, nodes, edges, [dml.OutputGraphEdgeDesc(0, 0, 0, "turned")])
+    )
+    assert [b.name for b in named.inputs + named.outputs] == [
+        "frames",
+        "input 1",
+        "turned",
+    ]
+    with pytest.raises(
+        TypeError, match=r"^DML_GRAPH: `frames` must have dtype float32"
+    ):
+        named(TWO, TWO)
+    assert "turn round" in jax.jit(named).lower(X, TWO).compile().as_text()
+
+
+# Reinterpretation ---------------------------------------------------------------------
+
+BITS = np.random.default_rng(0).integers(0, 256, 64, np.uint8)
+BITS[:8] = [1, 0, 0x80, 0x7F, 0x55, 0xAA, 0xFF, 0xFF]  # NaNs of two widths, payloads
+BITS[8:16] = [1, 0, 0xF0, 0x7F, 1, 0x7C, 1, 0xFE]  # a NaN of 64 bits when read so
+VIEWS = {
+    "shape": (tensor((2, 3)), tensor((3, 2))),
+    "rank": (tensor((4, 3)), tensor((2, 1, 6))),
+    "transposed": (tensor((2, 3)), tensor((2, 3), strides=(1, 2))),
+    "windows": (tensor((8,)), tensor((3, 4), strides=(2, 1))),
+    "broadcast": (tensor((1, 8)), tensor((3, 8), strides=(0, 1))),
+    "gaps-are-zero": (tensor((2, 3), strides=(4, 1), total=32), tensor((8,))),
+    "fewer-elements": (tensor((8,)), tensor((3,), "UINT16", total=32)),
+    "padding-is-zero": (tensor((5,), "UINT8"), tensor((2,))),
+    "narrower": (tensor((2, 3)), tensor((24,), "UINT8")),
+    "wider": (tensor((24,), "UINT8"), tensor((6,))),
+    "wider-with-gaps": (
+        tensor((3, 8), "UINT8", (9, 1), total=32),
+        tensor((3, 2), strides=(3, 1)),
+    ),
+    "sign": (tensor((4, 2), "INT8"), tensor((8,), "UINT8")),
+    "half": (tensor((8,), "INT16"), tensor((2, 4), "FLOAT16")),
+    "of-half": (tensor((8,), "FLOAT16"), tensor((4,), "INT32")),
+    "half-to-float": (tensor((8,), "FLOAT16"), tensor((2, 2), "FLOAT32")),
+    "double-to-words": (tensor((3,), "FLOAT64"), tensor((6,), "UINT32")),
+    "words-to-double": (tensor((6,), "UINT32"), tensor((3,), "FLOAT64")),
+    "long-to-bytes": (tensor((2, 2), "INT64"), tensor((32,), "UINT8")),
+    "bytes-to-double": (tensor((16,), "UINT8"), tensor((2,), "FLOAT64")),
+    "long-to-double": (tensor((4,), "UINT64"), tensor((4,), "FLOAT64")),
+    "words-to-padded-long": (
+        tensor((9,), "UINT32"),
+        tensor((2,), "UINT64", (2,), total=36),
+    ),
+}
+
+
+def bound(given):
+    """An array whose bytes are BITS, as a tensor is bound."""
+    dtype = given.data_type.dtype
+    count = given.total_tensor_size_in_bytes // dtype.itemsize
+    flat = BITS[: count * dtype.itemsize].view(dtype)
+    return (
+        flat if given.strides else flat[: math.prod(given.sizes)].reshape(given.sizes)
+    )
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("where", ["between-nodes", "graph-input", "constant"])
+def test_bytes_are_read_anew(name, where):
+    given, wanted = VIEWS[name]
+    packed = tensor(wanted.sizes, wanted.data_type.name)
+    reader = copy(wanted, packed)
+    array = bound(given)
+    with jax.enable_x64(8 in (array.itemsize, wanted.data_type.dtype.itemsize)):
+        if where == "constant":
+            data = BITS[: wanted.total_tensor_size_in_bytes].tobytes()
+            desc, arrays = graph([data, reader], [], [(1, 0)], [(0, 1, 0)]), []
+        elif where == "between-nodes":
+            desc = graph([copy(given), reader], [(0, 0, 0)], [(1, 0)], [(0, 1, 0)])
+            arrays = [array]
+        else:
+            first = copy(given, tensor(given.sizes, given.data_type.name))
+            desc = graph([first, reader], [(0, 0, 0), (0, 1, 0)], [(0, 0), (1, 1)])
+            arrays = [array]
+        actual = run_of(dml.compile_graph(desc)(*arrays))
+        for found, view in zip(actual, expected(desc, *arrays), strict=True):
+            assert_same_bits(np.asarray(found), view)
+
+
+# Compiled text and transformations ----------------------------------------------------
+
+
+def entry_of(text):
+    """The opcodes of a module's entry computation."""
+    body = text.split("\nENTRY ")[1].split("\n}")[0]
+    return re.findall(r"^ .*? = \S+ ([\w-]+)\(", body, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["chain", "turned", "nodes-in-reverse"])
+def test_a_chain_is_one_fusion(name):
+    """One module, whose entry has the argument and one loop that writes the result."""
+    desc, lengths = GRAPHS[name]
+    text = jax.jit(dml.compile_graph(desc)).lower(lengths).compile().as_text()
+    assert text.count("HloModule") == 1
+    assert entry_of(text) == ["parameter", "fusion"]
+
+
+def test_equal_graphs_share_a_program():
+    descs = [graph(CHAIN[:2], [], [(1, 0)], [(0, 1, 0)]) for _ in range(2)]
+    assert descs[0] == descs[1]
+    assert dml.compile_graph(descs[0]) == dml.compile_graph(descs[1])
+    dml.compile_graph(descs[0])()
+    programs = _execute._cache_size()
+    dml.compile_graph(descs[1])()
+    assert _execute._cache_size() == programs
+    dml.compile_graph(graph([FILL], [], [(0, 0)]))()
+    assert _execute._cache_size() == programs + 1
+
+
+@pytest.mark.parametrize("name", ["chain", "turned"])
+def test_vmap_is_a_loop(name):
+    desc, _ = GRAPHS[name]
+    batch = np.array([[6, 3, 2], [0, 9, 1], [4, 4, 5]], np.uint32).reshape(
+        3, 1, 1, 3, 1
+    )
+    actual = jax.vmap(dml.compile_graph(desc))(batch)
+    assert_same_bits(actual, np.stack([expected(desc, row)[0] for row in batch]))
+
+
+LINEAR = {
+    "same-layout": graph([FLIP, GROW], [(0, 0, 0)], [(1, 0)], [(0, 1, 0)]),
+    "reshaped": graph([FLIP, copy(tensor((3, 2)))], [(0, 0, 0)], [(1, 0)], [(0, 1, 0)]),
+    "transposed": graph(
+        [FLIP, copy(FLIPPED, TABLE)], [(0, 0, 0)], [(1, 0)], [(0, 1, 0)]
+    ),
+    "windows": graph(
+        [FLIP, copy(tensor((2, 4), strides=(2, 1)), tensor((2, 4)))],
+        [(0, 0, 0)],
+        [(1, 0)],
+        [(0, 1, 0)],
+    ),
+    "input-twice": graph(
+        [FLIP, copy(FLIPPED, TABLE), PAIR, TWO.tobytes()],
+        [(0, 0, 0), (0, 1, 0)],
+        [(0, 0), (2, 1)],
+        [(1, 2, 0), (3, 2, 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_derivatives_are_exact(name):
+    desc = LINEAR[name]
+
+    def flat(x):
+        results = run_of(dml.compile_graph(desc)(x.reshape(2, 3)))
+        return jnp.concatenate([result.ravel() for result in results])
+
+    columns = [
+        np.concatenate([y.ravel() for y in expected(desc, e.reshape(2, 3))])
+        for e in np.eye(6, dtype=np.float32)
+    ]
+    for jacobian in (jax.jacrev, jax.jacfwd):
+        assert_same_bits(jacobian(flat)(X.ravel()), np.stack(columns, axis=1))
+
+
+def test_nothing_flows_through_another_data_type():
+    nodes = [FLIP, copy(tensor((6,), "INT32")), copy(TABLE)]
+    links = [(0, 1, 0), (1, 2, 0)]
+    there = dml.compile_graph(graph(nodes, [(0, 0, 0)], [(2, 0)], links))
+    assert_same_bits(there(X), X[::-1, ::-1])
+    assert_same_bits(jax.grad(lambda x: there(x).sum())(X), np.zeros_like(X))
