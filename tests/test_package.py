@@ -1,6 +1,8 @@
 """The face of the package: names, signatures, documentation, imports."""
 
+import dataclasses
 import doctest
+import enum
 import inspect
 import pathlib
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import pytest
 
 import dml_jax
+from dml_jax import directml
 
 PUBLIC = [getattr(dml_jax, name) for name in dml_jax.__all__]
 ROOT = pathlib.Path(__file__).parents[1]
@@ -43,8 +46,28 @@ def test_example_gives_what_it_prints(function):
     assert result.failed == 0
 
 
-def test_example_of_the_package():
-    assert doctest.testmod(dml_jax).failed == 0
+@pytest.mark.parametrize("module", [dml_jax, directml], ids=name_of)
+def test_examples_of_a_package(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", directml.__all__)
+def test_description_says_where_it_is_from(name):
+    """Every structure and function of DirectML names its page; numbers say what of."""
+    value = getattr(directml, name)
+    if isinstance(value, int):
+        return
+    assert value.__module__ == "dml_jax.directml"
+    text = inspect.getdoc(value)
+    if inspect.isclass(value) and issubclass(value, enum.Enum):
+        assert text.startswith("DML_")
+    elif name not in ("Support", "CompiledOperator", "OperatorDesc"):
+        assert "Source: DirectML, " in text
+    if inspect.isfunction(value) or dataclasses.is_dataclass(value):
+        for parameter in inspect.signature(value).parameters:
+            assert f"  {parameter}: " in text
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)

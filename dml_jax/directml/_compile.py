@@ -58,6 +58,8 @@ class CompiledOperator:
       name: what error messages begin with.
       inputs: the names and tensors of the inputs, in binding order.
       outputs: the names and tensors of the outputs, in binding order.
+      steps: the operators in the order in which they run.
+      results: for each output the step that computes it.
     """
 
     name: str
