@@ -253,7 +253,7 @@ TENSOR_RULES = {
     f"TotalTensorSizeInBytes` {LAYOUT.format(120, 116)}": dict(
         strides=(0, 16, 5, 1), total=116
     ),
-    "TotalTensorSizeInBytes` must be a multiple of 4; got 97": dict(total=97),
+    "TotalTensorSizeInBytes` must be a multiple of 4; got 98": dict(total=98),
     "TotalTensorSizeInBytes` must be at most 17179869180, which is 4294967295 "
     "elements; got 17179869184": dict(total=17179869184),
     f"GuaranteedBaseOffsetAlignment` {ALIGNMENT} 2": dict(

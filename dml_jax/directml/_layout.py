@@ -95,8 +95,7 @@ def _unfold(sizes, strides, buffer):
 def _put(tensor, elements, buffer):
     count = math.prod(tensor.sizes)
     if tensor.is_packed:
-        put = functools.partial(_overwrite, count)
-        return _bits.move(put, elements.reshape(count), buffer)
+        return _bits.move(_overwrite, elements.reshape(count), buffer)
     if is_nested(tensor.sizes, tensor.strides):
         order = _order(tensor.sizes, tensor.strides)
         elements = elements.reshape([size for size in tensor.sizes if size > 1])
@@ -107,22 +106,23 @@ def _put(tensor, elements, buffer):
     return _bits.move(scatter, elements, buffer)
 
 
-def _overwrite(count, elements, buffer):
-    return lax.concatenate([elements, buffer[count:]], 0)
-
-
 def _fold(rows, elements, buffer):
     """`buffer` with `elements` at the starts of its rows of rows."""
-    axis = buffer.ndim - 1
     if not rows:
-        return lax.concatenate([elements[..., None], buffer[..., 1:]], axis)
+        return _overwrite(elements[..., None], buffer)
     (size, stride), *inner = rows
-    length = buffer.shape[-1]
-    buffer = _resize(buffer, max(length, size * stride))
-    body, rest = buffer[..., : size * stride], buffer[..., size * stride :]
-    body = body.reshape(*body.shape[:-1], size, stride)
-    body = _fold(inner, elements, body).reshape(*body.shape[:-2], size * stride)
-    return _resize(lax.concatenate([body, rest], axis), length)
+    length, covered = buffer.shape[-1], size * stride
+    buffer = _resize(buffer, max(length, covered))
+    body = buffer[..., :covered].reshape(*buffer.shape[:-1], size, stride)
+    body = _fold(inner, elements, body).reshape(*buffer.shape[:-1], covered)
+    return _resize(_overwrite(body, buffer), length)
+
+
+def _overwrite(elements, buffer):
+    """`buffer` with `elements` at its start; in place where XLA may."""
+    if elements.shape == buffer.shape:
+        return elements
+    return lax.dynamic_update_slice(buffer, elements, (0,) * buffer.ndim)
 
 
 def _resize(rows, length):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -157,7 +158,7 @@ class BufferTensorDesc:
         """DimensionCount: the number of dimensions."""
         return len(self.sizes)
 
-    @property
+    @functools.cached_property
     def is_packed(self) -> bool:
         """Whether the elements lie in row-major order without gaps."""
         if self.strides is None:
@@ -165,7 +166,7 @@ class BufferTensorDesc:
         triples = zip(self.sizes, self.strides, packed_strides(self.sizes), strict=True)
         return all(size == 1 or given == packed for size, given, packed in triples)
 
-    @property
+    @functools.cached_property
     def buffer_size(self) -> int:
         """The whole elements in `total_tensor_size_in_bytes`."""
         return self.total_tensor_size_in_bytes * 8 // self.data_type.bits

@@ -7,6 +7,7 @@ name of the enumeration before it: DML_TENSOR_DATA_TYPE_FLOAT32 is `DataType.FLO
 from __future__ import annotations
 
 import enum
+import functools
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,14 @@ class DataType(enum.IntEnum):
     UINT4 = 12
     INT4 = 13
 
-    @property
+    @functools.cached_property
     def bits(self) -> int:
         """The size of an element; 0 for UNKNOWN."""
         if self is DataType.UNKNOWN:
             return 0
         return int("".join(filter(str.isdigit, self.name)))
 
-    @property
+    @functools.cached_property
     def dtype(self) -> np.dtype:
         """The dtype of an array of such elements; UNKNOWN and 4-bit types have none."""
         if self.bits < 8:
