@@ -9,7 +9,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile(
     "repeatable", deadline=None, derandomize=True, max_examples=50, print_blob=True
 )
-hypothesis.settings.load_profile("repeatable")
+hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes after
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])
