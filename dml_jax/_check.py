@@ -383,7 +383,8 @@ def describe(value: Any) -> str:
         return f"{traced}{value.dtype} array of shape {value.shape}"
     if jax.export.is_symbolic_dim(value):
         return f"symbolic {value}"
-    return f"{type(value).__name__} {_short.repr(value)}"
+    # Arrays inside of it may have line breaks.
+    return f"{type(value).__name__} {' '.join(_short.repr(value).split())}"
 
 
 _short = reprlib.Repr()

@@ -326,6 +326,8 @@ def test_a_chain_is_one_fusion(name):
     text = jax.jit(dml.compile_graph(desc)).lower(lengths).compile().as_text()
     assert text.count("HloModule") == 1
     assert entry_of(text) == ["parameter", "fusion"]
+    assert text.count(" gather(") == 1  # the reversal's; layouts need none
+    assert " scatter(" not in text
 
 
 def test_equal_graphs_share_a_program():

@@ -21,7 +21,7 @@ from dml_jax import _check
 from dml_jax.directml import _layout
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._tensor import BufferTensorDesc
-from dml_jax.directml._types import LATEST, FeatureLevel
+from dml_jax.directml._types import LATEST, FeatureLevel, member_of
 
 
 class Source(NamedTuple):
@@ -103,6 +103,11 @@ class CompiledOperator:
         results = _execute(self, bound, previous)
         return results if len(results) > 1 else results[0]
 
+    @property
+    def __name__(self) -> str:
+        """What a jitted call is called in compiled programs and profiles."""
+        return self.name
+
     def _bind(self, kind, bindings, values):
         if not isinstance(values, Sequence):
             raise TypeError(
@@ -112,8 +117,8 @@ class CompiledOperator:
         if len(values) != len(bindings):
             names = ", ".join(binding.name for binding in bindings) or "none"
             raise TypeError(
-                f"{self.name}: `{kind}` must be {len(bindings)} arrays ({names}); got "
-                f"{len(values)}"
+                f"{self.name}: `{kind}` must be an array for each tensor ({names}); "
+                f"got {len(values)}"
             )
         return tuple(
             None
@@ -156,8 +161,9 @@ def compile_operator(
 
     Source: DirectML, IDMLDevice::CreateOperator, IDMLDevice::CompileOperator.
     """
-    require_operator_desc("compile_operator", "desc", desc)
-    desc.validate(feature_level)
+    function = "compile_operator"
+    require_operator_desc(function, "desc", desc)
+    desc.validate(member_of(function, "feature_level", feature_level, FeatureLevel))
     names = map(camel, desc.input_members)
     inputs = tuple(map(Binding, names, desc.inputs))
     sources = tuple(Source(input=i) for i in range(len(inputs)))

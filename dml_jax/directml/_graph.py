@@ -17,10 +17,9 @@ from dml_jax.directml._graph_descs import (
     GraphDesc,
     OperatorGraphNodeDesc,
 )
-from dml_jax.directml._levels import member_of
 from dml_jax.directml._operators import camel
 from dml_jax.directml._tensor import BufferTensorDesc, extent
-from dml_jax.directml._types import LATEST, FeatureLevel, TensorFlags
+from dml_jax.directml._types import LATEST, FeatureLevel, TensorFlags, member_of
 
 
 def compile_graph(
@@ -104,12 +103,16 @@ def _refused(member: str, rule: str, got: object) -> ValueError:
 def _validate_nodes(desc, level):
     if level < FeatureLevel.LEVEL_2_1:
         raise _refused("FeatureLevel", "be 2_1 or later", level.label)
+    if not desc.output_count:
+        raise _refused("OutputCount", "be at least 1", 0)
     for i, node in enumerate(desc.nodes):
         if isinstance(node, OperatorGraphNodeDesc):
             try:
                 node.operator.validate(level)
             except ValueError as error:
-                raise ValueError(f"DML_GRAPH_DESC: Nodes[{i}]: {error}") from None
+                raise ValueError(
+                    f"DML_GRAPH_DESC: `Nodes[{i}]` is refused: {error}"
+                ) from None
         elif level < FeatureLevel.LEVEL_6_2:
             rule = f"be an operator at feature level {level.label}"
             raise _refused(f"Nodes[{i}]", rule, "a constant, allowed from 6_2")
@@ -141,6 +144,8 @@ def _operator(desc, edge, node, member="ToNodeIndex") -> Any:
 
 
 def _require_index(member, index, count, whose):
+    if not count:
+        raise _refused(member, f"be one of the {whose}, which are none", index)
     if index >= count:
         raise _refused(member, f"be less than {count}, the number of {whose}", index)
 
@@ -153,7 +158,8 @@ def _sources(desc) -> dict[int, list[Source]]:
         key = (end.node, end.input)
         if key in found:
             name = camel(desc.nodes[end.node].operator.input_members[end.input])
-            raise _refused(edge, "be the only edge to its input", f"`{name}` of {key}")
+            rule = f"be the only edge to `{name}` of node {end.node}"
+            raise _refused(edge, rule, "a second one")
         found[key] = source
 
     for i, edge in enumerate(desc.input_edges):
@@ -168,7 +174,7 @@ def _sources(desc) -> dict[int, list[Source]]:
         connect(name, end, _source(desc, name, edge, end))
     return {
         node: [
-            _found(found, node, index, camel(member), desc)
+            _found(found, node, index, camel(member))
             for index, member in enumerate(part.operator.input_members)
         ]
         for node, part in enumerate(desc.nodes)
@@ -176,10 +182,9 @@ def _sources(desc) -> dict[int, list[Source]]:
     }
 
 
-def _found(found, node, index, member, desc):
+def _found(found, node, index, member):
     if (node, index) not in found:
-        operator = desc.nodes[node].operator.type.name
-        raise _refused(f"Nodes[{node}].{member}", "be connected", f"{operator} without")
+        raise _refused(f"Nodes[{node}].{member}", "be connected", "no edge to it")
     return found[node, index]
 
 

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from dml_jax import _check
-from dml_jax.directml._types import LATEST, DataType, FeatureLevel, OperatorType
+from dml_jax.directml._types import (
+    LATEST,
+    DataType,
+    FeatureLevel,
+    OperatorType,
+    member_of,
+)
 
 _PAGE = "https://learn.microsoft.com/windows/win32/api/directml/ns-directml-"
 _PAGES = {  # the page of REVERSE_SUBSEQUENCES is the one without `_operator`
@@ -124,14 +129,3 @@ def supported(
 def rows_of(operator: OperatorType) -> list[Support]:
     """The rows of an operator, from its first feature level on."""
     return [row for row in TABLE if row.operator_type is operator]
-
-
-def member_of(function, name, value, enumeration):
-    """`value` as a member of an enumeration, by its number."""
-    try:
-        return enumeration(value)
-    except ValueError:
-        raise ValueError(
-            f"{function}: `{name}` must be a {enumeration.__name__}; got "
-            f"{_check.describe(value)}"
-        ) from None

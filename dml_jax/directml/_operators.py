@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import dml_jax
 from dml_jax import _check
 from dml_jax.directml import _rules
-from dml_jax.directml._levels import Support, member_of
+from dml_jax.directml._levels import Support
 from dml_jax.directml._tensor import LARGEST_UINT, BufferTensorDesc, in_range
 from dml_jax.directml._types import (
     LATEST,
@@ -24,6 +24,7 @@ from dml_jax.directml._types import (
     FeatureLevel,
     OperatorType,
     ScalarUnion,
+    member_of,
 )
 
 

@@ -57,6 +57,8 @@ class SliceOperatorDesc(OperatorDesc):
             values = getattr(self, member)
             _rules.require_count(struct, camel(member), values, source.dimension_count)
         for d, size in enumerate(self.sizes):
+            if size < 1:
+                raise _rules.refused(struct, f"Sizes[{d}]", "be at least 1", size)
             if self.strides[d] < 1:
                 raise _rules.refused(struct, f"Strides[{d}]", "be at least 1", 0)
             _rules.require_equal(

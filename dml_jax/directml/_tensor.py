@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 
 from dml_jax import _check
-from dml_jax.directml._levels import member_of
-from dml_jax.directml._types import DataType, TensorFlags
+from dml_jax.directml._types import DataType, TensorFlags, member_of
 
 LARGEST_UINT = 2**32 - 1
 
@@ -169,7 +168,8 @@ class BufferTensorDesc:
     @functools.cached_property
     def buffer_size(self) -> int:
         """The whole elements in `total_tensor_size_in_bytes`."""
-        return self.total_tensor_size_in_bytes * 8 // self.data_type.bits
+        bits = self.data_type.bits
+        return self.total_tensor_size_in_bytes * 8 // bits if bits else 0
 
 
 def flags_of(function, name, value, enumeration):

@@ -6,11 +6,13 @@ name of the enumeration before it: DML_TENSOR_DATA_TYPE_FLOAT32 is `DataType.FLO
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 
 from dml_jax import _check
 from dml_jax._scalar import as_scalar
@@ -51,7 +53,10 @@ class DataType(enum.IntEnum):
     def dtype(self) -> np.dtype:
         """The dtype of an array of such elements; UNKNOWN and 4-bit types have none."""
         if self.bits < 8:
-            raise ValueError(f"DataType.{self.name}: `dtype` must exist; got none")
+            raise ValueError(
+                "DataType: `dtype` must be that of a type of 8 bits or more; got "
+                f"{self.name}"
+            )
         return np.dtype(self.name.lower())
 
 
@@ -120,6 +125,7 @@ class FeatureLevel(enum.IntEnum):
 LATEST = FeatureLevel.LEVEL_6_4
 
 
+@dataclasses.dataclass(frozen=True, init=False)
 class ScalarUnion:
     """DML_SCALAR_UNION: 8 bytes that are read as the data type that stands beside them.
 
@@ -128,12 +134,13 @@ class ScalarUnion:
 
     Args:
       members: one of `bytes` (8 of them), `int8`, `uint8`, `int16`, `uint16`, `int32`,
-        `uint32`, `int64`, `uint64`, `float32`, `float64`; none for 8 zeros.
+        `uint32`, `int64`, `uint64`, `float32`, `float64`; none for 8 zeros. An integer
+        may be given in the signed or the unsigned range of its width.
 
     Raises:
       TypeError: more than one member, an unknown one, or a value of the wrong kind.
       ValueError: `bytes` has not 8 of them.
-      OverflowError: the value does not fit the member.
+      OverflowError: the value does not fit the member's width.
 
     Example:
       >>> from dml_jax.directml import DataType, ScalarUnion
@@ -145,7 +152,6 @@ class ScalarUnion:
     Source: DirectML, DML_SCALAR_UNION.
     """
 
-    __slots__ = ("bytes",)
     bytes: bytes
 
     def __init__(self, **members: Any):
@@ -156,50 +162,37 @@ class ScalarUnion:
             )
         content = b""
         for name, value in members.items():
-            if name == "bytes":
-                content = _eight_bytes(value)
-            else:
-                dtype = _MEMBERS[name]
-                content = as_scalar("ScalarUnion", name, value, dtype).tobytes()
+            is_bytes = name == "bytes"
+            content = _eight(value) if is_bytes else _bits(name, value, _MEMBERS[name])
         object.__setattr__(self, "bytes", content.ljust(8, b"\0"))
 
     @classmethod
     def of(cls, data_type: DataType, value: Any) -> ScalarUnion:
         """The union that reads as `value`, rounded once, as a `data_type`."""
-        dtype = DataType(data_type).dtype
-        scalar = as_scalar("ScalarUnion", "value", value, dtype)
-        return cls(bytes=scalar.tobytes().ljust(8, b"\0"))
+        dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
+        return cls(bytes=_bits("value", value, dtype).ljust(8, b"\0"))
 
     def read(self, data_type: DataType) -> Any:
         """The bits as a NumPy scalar of `data_type`."""
-        return np.frombuffer(self.bytes, DataType(data_type).dtype, count=1)[0]
+        dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
+        return np.frombuffer(self.bytes, dtype, count=1)[0]
 
     def __getattr__(self, name: str) -> Any:
         if name not in _MEMBERS:
             raise AttributeError(f"ScalarUnion has no member {name!r}")
         return np.frombuffer(self.bytes, _MEMBERS[name], count=1)[0].item()
 
-    def __setattr__(self, name: str, value: Any):
-        raise AttributeError(f"ScalarUnion is immutable; `{name}` cannot be set")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ScalarUnion) and self.bytes == other.bytes
-
-    def __hash__(self) -> int:
-        return hash(self.bytes)
-
-    def __repr__(self) -> str:
-        return f"ScalarUnion(bytes={self.bytes!r})"
+def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
+    if isinstance(value, Tracer):
+        raise TypeError(
+            f"ScalarUnion: `{name}` must be a static number; got "
+            f"{_check.describe(value)}"
+        )
+    return as_scalar("ScalarUnion", name, value, dtype).tobytes()
 
 
-_MEMBERS = {
-    data_type.name.lower(): data_type.dtype
-    for data_type in DataType
-    if data_type.bits >= 8 and data_type is not DataType.FLOAT16
-}
-
-
-def _eight_bytes(value: Any) -> bytes:
+def _eight(value: Any) -> bytes:
     if not isinstance(value, (bytes, bytearray)):
         raise TypeError(
             f"ScalarUnion: `bytes` must be bytes; got {_check.describe(value)}"
@@ -207,3 +200,23 @@ def _eight_bytes(value: Any) -> bytes:
     if len(value) != 8:
         raise ValueError(f"ScalarUnion: `bytes` must be 8 bytes; got {len(value)}")
     return bytes(value)
+
+
+def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
+    """`value` as a member of an enumeration, by its number."""
+    try:
+        return enumeration(_check.integer(function, name, value))
+    except (TypeError, ValueError):
+        kind = enumeration.__name__
+        article = "an" if kind[0] in "AEIOU" else "a"
+        raise ValueError(
+            f"{function}: `{name}` must be {article} {kind}; got "
+            f"{_check.describe(value)}"
+        ) from None
+
+
+_MEMBERS = {
+    data_type.name.lower(): data_type.dtype
+    for data_type in DataType
+    if data_type.bits >= 8 and data_type is not DataType.FLOAT16
+}

@@ -1,0 +1,268 @@
+"""Random descriptions of operators and what to bind to them, and their oracle.
+
+NumPy's own strided views say where the elements of a tensor lie.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+
+from dml_jax import reference
+from dml_jax.directml import (
+    BufferTensorDesc,
+    DataType,
+    FeatureLevel,
+    FillValueConstantOperatorDesc,
+    FillValueSequenceOperatorDesc,
+    ReverseSubsequencesOperatorDesc,
+    ScalarUnion,
+    Slice1OperatorDesc,
+    SliceGradOperatorDesc,
+    SliceOperatorDesc,
+)
+
+LARGEST_UINT = 2**32 - 1
+LATEST = FeatureLevel.LEVEL_6_4
+
+# The oracle ---------------------------------------------------------------------------
+
+
+def packed(sizes):
+    return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
+
+
+def is_packed(tensor):
+    triples = zip(tensor.sizes, strides_of(tensor), packed(tensor.sizes), strict=True)
+    return all(size == 1 or given == wanted for size, given, wanted in triples)
+
+
+def strides_of(tensor):
+    return packed(tensor.sizes) if tensor.strides is None else tensor.strides
+
+
+def extent(tensor):
+    pairs = zip(tensor.sizes, strides_of(tensor), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in pairs)
+
+
+def buffer_size(tensor):
+    return tensor.total_tensor_size_in_bytes // tensor.data_type.dtype.itemsize
+
+
+def elements(tensor, bound):
+    """The elements of a tensor, as a view of what is bound to it."""
+    buffer = bound.reshape(-1)
+    strides = [stride * buffer.itemsize for stride in strides_of(tensor)]
+    return np.lib.stride_tricks.as_strided(buffer, tensor.sizes, strides)
+
+
+def window_of(desc):
+    return (
+        desc.input_window_offsets,
+        desc.input_window_sizes,
+        desc.input_window_strides,
+    )
+
+
+def computed(desc, inputs):
+    """The elements of the output, from those of the inputs."""
+    dtype, sizes = desc.output.data_type.dtype, desc.output.sizes
+
+    def number(union):
+        return np.frombuffer(union.bytes, dtype, count=1)[0]
+
+    match desc:
+        case ReverseSubsequencesOperatorDesc():
+            return reference.reverse_subsequences(*inputs, desc.axis)
+        case SliceOperatorDesc():
+            return reference.slice(*inputs, desc.offsets, desc.sizes, desc.strides)
+        case Slice1OperatorDesc():
+            return reference.slice1(*inputs, *window_of(desc), sizes)
+        case SliceGradOperatorDesc():
+            return reference.slice_grad(*inputs, sizes, *window_of(desc))
+        case FillValueConstantOperatorDesc():
+            return np.full(sizes, number(desc.value), dtype)
+        case FillValueSequenceOperatorDesc():
+            values = number(desc.value_start), number(desc.value_delta)
+            return reference.fill_value_sequence(sizes, dtype, *values)
+
+
+def expected_of(desc, inputs, previous=None):
+    """What is bound to the output afterwards."""
+    views = map(elements, desc.inputs, inputs)
+    if previous is None:
+        flat = (buffer_size(desc.output),)
+        shape = desc.output.sizes if is_packed(desc.output) else flat
+        previous = np.zeros(shape, desc.output.data_type.dtype)
+    result = previous.copy()
+    elements(desc.output, result)[...] = computed(desc, list(views))
+    return result
+
+
+# Random descriptions ------------------------------------------------------------------
+
+
+def types(names):
+    return [DataType[name] for name in names.split()]
+
+
+T6 = types("FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16")
+T8 = [*T6, *types("INT8 UINT8")]
+T10 = [*T8, *types("INT64 UINT64")]
+T11 = [*T10, DataType.FLOAT64]
+U32 = types("UINT32")
+U64 = types("UINT32 UINT64")
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def shapes(draw):
+    room, sizes = 200, []
+    for _ in range(draw(st.integers(1, 8))):
+        sizes.append(draw(st.integers(1, min(room, 9))))
+        room //= sizes[-1]
+    return tuple(draw(st.permutations(sizes)))
+
+
+def places_overlap(sizes, strides):
+    """Whether two elements share a place, by looking at all of them."""
+    pairs = [(n, s) for n, s in zip(sizes, strides, strict=True) if n > 1]
+    if len(pairs) <= 1 or any(stride == 0 for _, stride in pairs):
+        return any(stride == 0 for _, stride in pairs)
+    places = np.zeros((), np.int64)
+    for size, stride in pairs:
+        places = np.add.outer(places, np.arange(size) * stride)
+    return len(set(places.ravel().tolist())) < places.size
+
+
+@st.composite
+def layouts(draw, sizes, is_output):
+    """Strides: none, nested ones in any order with any gaps, or arbitrary ones."""
+    kind = draw(st.sampled_from(["none", "packed", "nested", "nested", "arbitrary"]))
+    if kind == "none":
+        return None
+    strides, reach = list(packed(sizes)), 1
+    if kind == "arbitrary":
+        most = draw(st.sampled_from([1, 2, 9]))  # 1 and 2 are windows that overlap
+        strides = [draw(st.integers(1, most)) for _ in sizes]
+    if kind == "nested" or (is_output and places_overlap(sizes, strides)):
+        for d in draw(st.permutations(range(len(sizes)))):
+            strides[d] = reach + draw(st.sampled_from([0, 0, 0, 1, 2, 5]))
+            reach += (sizes[d] - 1) * strides[d]
+    if not is_output and draw(st.booleans()):
+        strides = [s if draw(st.integers(0, 2)) else 0 for s in strides]
+    ignored = st.sampled_from([0, 1, 7, LARGEST_UINT])
+    return tuple(
+        draw(ignored) if size == 1 and draw(st.booleans()) else stride
+        for size, stride in zip(sizes, strides, strict=True)
+    )
+
+
+@st.composite
+def tensors(draw, data_type, sizes, is_output=False):
+    strides = draw(layouts(sizes, is_output))
+    tensor = BufferTensorDesc(data_type, sizes, strides)
+    more = draw(st.sampled_from([None, 0, 4, 8, 36]))
+    if more is None:
+        return tensor
+    total = -(-extent(tensor) * data_type.bits // 32) * 4 + more
+    return dataclasses.replace(tensor, total_tensor_size_in_bytes=total)
+
+
+@st.composite
+def reversals(draw):
+    data_type, sizes = draw(st.sampled_from(T11)), draw(shapes())
+    axis = draw(st.integers(0, len(sizes) - 1))
+    lengths_sizes = (*sizes[:axis], 1, *sizes[axis + 1 :])
+    lengths = tensors(draw(st.sampled_from(U64)), lengths_sizes)
+    output = tensors(data_type, sizes, is_output=True)
+    source = draw(tensors(data_type, sizes))
+    return ReverseSubsequencesOperatorDesc(source, draw(lengths), draw(output), axis)
+
+
+@st.composite
+def slices(draw):
+    data_type, whole = draw(st.sampled_from(T11)), draw(shapes())
+    strides = [draw(st.sampled_from([1, 1, 2, 3, LARGEST_UINT])) for _ in whole]
+    sizes = [
+        draw(st.integers(1, 1 + (n - 1) // stride))
+        for n, stride in zip(whole, strides, strict=True)
+    ]
+    offsets = [
+        draw(st.integers(0, n - 1 - (size - 1) * stride))
+        for n, size, stride in zip(whole, sizes, strides, strict=True)
+    ]
+    source = draw(tensors(data_type, whole))
+    output = draw(tensors(data_type, sizes, is_output=True))
+    return SliceOperatorDesc(source, output, offsets, sizes, strides)
+
+
+@st.composite
+def windows(draw, is_gradient):
+    data_type, whole = draw(st.sampled_from(T11)), draw(shapes())
+    offsets = [draw(st.integers(0, n - 1)) for n in whole]
+    windows = [
+        draw(st.integers(1, n - offset))
+        for n, offset in zip(whole, offsets, strict=True)
+    ]
+    stride = st.sampled_from([1, 1, -1, 2, -2, 3, -3, -(2**31), 2**31 - 1])
+    strides = [draw(stride) for _ in whole]
+    most = [1 + (w - 1) // abs(s) for w, s in zip(windows, strides, strict=True)]
+    part = tuple(draw(st.just(n) | st.integers(1, n)) for n in most)
+    window = (offsets, windows, strides)
+    if is_gradient:
+        source = draw(tensors(data_type, part))
+        output = draw(tensors(data_type, whole, is_output=True))
+        return SliceGradOperatorDesc(source, output, *window)
+    source = draw(tensors(data_type, whole))
+    output = draw(tensors(data_type, part, is_output=True))
+    return Slice1OperatorDesc(source, output, *window)
+
+
+@st.composite
+def fills(draw, desc, data_types):
+    data_type = draw(st.sampled_from(data_types))
+    bits = st.binary(min_size=8, max_size=8).map(lambda b: ScalarUnion(bytes=b))
+    small = st.integers(-9, 9).map(lambda n: ScalarUnion.of(data_type, n))
+    values = [draw(bits | small) for _ in range(len(dataclasses.fields(desc)) - 2)]
+    output = draw(tensors(data_type, draw(shapes()), is_output=True))
+    return desc(output, data_type, *values)
+
+
+DESCS = {
+    "reverse_subsequences": reversals(),
+    "slice": slices(),
+    "slice1": windows(is_gradient=False),
+    "slice_grad": windows(is_gradient=True),
+    "fill_value_constant": fills(FillValueConstantOperatorDesc, T11),
+    "fill_value_sequence": fills(FillValueSequenceOperatorDesc, T10),
+}
+
+# Bytes of infinities, NaNs with and without payloads, subnormals, zeros.
+SPECIAL = np.array([0x00, 0x01, 0x7C, 0x7F, 0x80, 0xF0, 0xFF], np.uint8)
+LENGTHS = np.array(
+    [*range(11), 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1],
+    np.uint64,
+)
+
+
+@st.composite
+def bound(draw, tensor, is_lengths=False):
+    """An array or a buffer for a tensor, of random bits."""
+    random = np.random.default_rng(draw(SEEDS))
+    dtype = tensor.data_type.dtype
+    shape = (buffer_size(tensor) + draw(st.sampled_from([0, 0, 1, 6])),)
+    if is_packed(tensor) and draw(st.booleans()):
+        shape = tensor.sizes
+    if is_lengths:
+        return random.choice(LENGTHS[LENGTHS <= np.iinfo(dtype).max], shape).astype(
+            dtype
+        )
+    size = (math.prod(shape), dtype.itemsize)
+    content = random.integers(0, 256, size, np.uint8)
+    special = random.choice(SPECIAL, size)
+    content = np.where(random.random((size[0], 1)) < 0.5, special, content)
+    return np.frombuffer(content.tobytes(), dtype).reshape(shape)

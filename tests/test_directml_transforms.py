@@ -1,0 +1,206 @@
+"""Compiled operators under transformations, and what the compiler makes of them."""
+
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from descriptions import U32, buffer_size, expected_of
+
+from dml_jax.directml import (
+    BufferTensorDesc,
+    DataType,
+    ReverseSubsequencesOperatorDesc,
+    Slice1OperatorDesc,
+    SliceGradOperatorDesc,
+    SliceOperatorDesc,
+    calc_buffer_tensor_size,
+    compile_operator,
+)
+
+FLOAT32 = DataType.FLOAT32
+
+
+def tensor(sizes, strides=None, data_type=FLOAT32, extra=0):
+    needed = calc_buffer_tensor_size(data_type, sizes, strides)
+    return BufferTensorDesc(data_type, sizes, strides, needed + extra)
+
+
+def moves(data_type):
+    """Descriptions in every way to read and to write, each with lengths or none."""
+    cube, line = (2, 3, 4), (2, 1, 4)
+    lengths = tensor(line, (1, 1, 0), DataType.UINT32)
+    window = ((1, 0, 1), (1, 3, 3), (1, -2, 2))
+
+    def of(sizes, *strides, extra=8):
+        return tensor(sizes, *strides, data_type=data_type, extra=extra)
+
+    nested, overlapping, woven = (2, 17, 4), (1, 1, 0), (3, 2, 12)
+    padded = (40, 13, 3)
+    reverse, slice1 = ReverseSubsequencesOperatorDesc, Slice1OperatorDesc
+    return {
+        "packed": reverse(of(cube, extra=0), lengths, of(cube, extra=0), 1),
+        "packed-larger": reverse(of(cube), lengths, of(cube), 1),
+        "nested": reverse(of(cube, nested), lengths, of(cube, padded), 1),
+        "woven": reverse(of(cube, overlapping), lengths, of(cube, woven), 1),
+        "slice": SliceOperatorDesc(
+            of(cube, nested), of((1, 2, 2), (9, 2, 5)), (1, 0, 1), (1, 2, 2), (5, 2, 2)
+        ),
+        "slice1": slice1(of(cube, overlapping), of((1, 2, 2), (9, 1, 1 + 2)), *window),
+        "slice_grad": SliceGradOperatorDesc(
+            of((1, 2, 2), (9, 2, 5)), of(cube, padded), *window
+        ),
+    }
+
+
+MOVES = moves(FLOAT32)
+
+
+def arrays_of(desc, *batch):
+    """Whole numbers in the buffers of the inputs and in that of the output before."""
+    random = np.random.default_rng(len(batch))
+    return [
+        random.integers(
+            0, 5 if t.data_type in U32 else 99, (*batch, buffer_size(t))
+        ).astype(t.data_type.dtype)
+        for t in (*desc.inputs, desc.output)
+    ]
+
+
+def with_buffer(desc):
+    """The compiled operator as a function of the inputs and the buffer before."""
+    compiled = compile_operator(desc)
+    return lambda *arrays: compiled(*arrays[:-1], outputs=arrays[-1:])
+
+
+def expected_with_buffer(desc, *arrays):
+    return expected_of(desc, arrays[:-1], arrays[-1])
+
+
+@pytest.mark.parametrize("mapped", [0, 1, -1, None])  # the data, lengths, buffer, all
+@pytest.mark.parametrize("name", MOVES)
+def test_vmap_equals_a_loop(name, mapped):
+    desc = MOVES[name]
+    arrays, batches = arrays_of(desc), arrays_of(desc, 3)
+    indices = range(len(arrays))
+    axes = [0 if mapped is None or i == indices[mapped] else None for i in indices]
+    pairs = [
+        (array, [array] * 3) if axis is None else (batch, batch)
+        for array, batch, axis in zip(arrays, batches, axes, strict=True)
+    ]
+    result = jax.vmap(with_buffer(desc), axes)(*(array for array, _ in pairs))
+    entries = zip(*(entries for _, entries in pairs), strict=True)
+    for actual, entry in zip(result, entries, strict=True):
+        assert_same_bits(actual, expected_with_buffer(desc, *entry))
+
+
+@pytest.mark.parametrize("data_type", ["FLOAT32", "FLOAT16"])
+@pytest.mark.parametrize("name", MOVES)
+def test_jacobians(name, data_type):
+    """Ones and zeros: where the data go, and which places of the buffer are kept."""
+    desc = moves(DataType[data_type])[name]
+    x, *lengths, previous = arrays_of(desc)
+    units = np.eye(x.size + previous.size, dtype=x.dtype)
+    columns = [
+        expected_with_buffer(desc, unit[: x.size], *lengths, unit[x.size :])
+        for unit in units
+    ]
+    expected = np.split(np.stack(columns, -1), [x.size], -1)
+    for jacobian in (jax.jacrev, jax.jacfwd):
+        derivative = jacobian(with_buffer(desc), (0, len(desc.inputs)))
+        actual = jax.jit(derivative)(x, *lengths, previous)
+        jax.tree.map(assert_same_bits, actual, tuple(expected))
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_transpose_is_the_adjoint(name):
+    """<f(x), y> = <x, f^T(y)>, of whole numbers, so exactly."""
+    desc = MOVES[name]
+    x, *lengths, previous = arrays_of(desc)
+
+    def linear(x, previous):
+        return with_buffer(desc)(x, *lengths, previous)
+
+    y = previous[::-1].copy()
+    result = jax.jit(linear)(x, previous)
+    assert_same_bits(result, expected_with_buffer(desc, x, *lengths, previous))
+    by_x, by_previous = jax.linear_transpose(linear, x, previous)(y)
+    assert np.vdot(result, y) == np.vdot(x, by_x) + np.vdot(previous, by_previous)
+
+
+# Compiled text ------------------------------------------------------------------------
+
+BIG = (64, 128, 256)
+
+
+def texts_of(desc):
+    """The program as XLA gets it, and the top level of what XLA makes of it."""
+    buffers = [
+        jax.ShapeDtypeStruct((buffer_size(t),), t.data_type.dtype) for t in desc.inputs
+    ]
+    lowered = jax.jit(compile_operator(desc)).lower(*buffers)
+    entry = re.search(r"^ENTRY .*?^}", lowered.compile().as_text(), re.M | re.S)
+    return lowered.as_text(), entry[0]
+
+
+def big_reversal(source=None, output=None, lengths=(1, 1, 0)):
+    return ReverseSubsequencesOperatorDesc(
+        tensor(BIG, source),
+        tensor((64, 1, 256), lengths, DataType.UINT32),
+        tensor(BIG, output),
+        axis=1,
+    )
+
+
+@pytest.mark.parametrize("strides", [(1, 1, 0), None], ids=["broadcast", "packed"])
+def test_broadcast_lengths_are_not_expanded(strides):
+    """Packed lengths show that the texts would say so."""
+    lowered, entry = texts_of(big_reversal(lengths=strides))
+    is_expanded = bool(re.search(r"x256xu?i(32|64)>", lowered))
+    integers = re.findall(r"\b[us](?:32|64)\[([\d,]+)\]", entry)
+    most = max(math.prod(map(int, shape.split(","))) for shape in integers)
+    assert (is_expanded, most) == ((True, 64 * 256) if strides is None else (False, 64))
+
+
+@pytest.mark.parametrize(
+    "desc",
+    [
+        big_reversal(source=(1, 128 * 256, 128)),
+        big_reversal(source=(130 * 260, 260, 1)),
+        big_reversal(source=(2, 260 * 130, 260)),
+        big_reversal(output=(1, 64 * 256, 64)),
+        big_reversal(output=(128 * 260, 260, 1)),
+        SliceOperatorDesc(
+            tensor(BIG, (2, 260 * 130, 260)),
+            tensor((9, 9, 9)),
+            offsets=(1, 2, 3),
+            sizes=(9, 9, 9),
+            strides=(1, 2, 3),
+        ),
+    ],
+    ids=["permuted", "padded", "both", "to-permuted", "to-padded", "slice"],
+)
+def test_layouts_take_no_pass_of_their_own(desc):
+    _, entry = texts_of(desc)
+    instructions = re.findall(r" = \S+ ([\w-]+)\(", entry)
+    assert instructions == ["parameter"] * len(desc.inputs) + ["fusion"]
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_nested_layouts_are_neither_gathered_nor_scattered(name):
+    desc = MOVES[name]
+    found = re.findall(r"stablehlo\.(gather|scatter)\"", texts_of(desc)[0])
+    own = ["gather"] if isinstance(desc, ReverseSubsequencesOperatorDesc) else []
+    others = {"woven": ["gather", "scatter"], "slice1": ["gather"]}.get(name, [])
+    assert sorted(found) == sorted(own + others)
+
+
+def test_backward_pass_of_strided_reversal_has_no_scatter():
+    desc = MOVES["nested"]
+    arrays = arrays_of(desc)
+    _, pullback = jax.vjp(with_buffer(desc), *arrays)
+    lowered = jax.jit(pullback).lower(arrays[-1])
+    assert "scatter" not in lowered.as_text()
+    assert not re.search(r"\bscatter\(", lowered.compile().as_text())
