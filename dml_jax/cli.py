@@ -142,24 +142,25 @@ def _add_dispatch(commands) -> None:
     parser.set_defaults(run=_dispatch)
 
 
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be 0 or more; got {text}")
+def _natural(text: str, least: int = 0) -> int:
+    number = int(text) if text.isdecimal() and len(text) < 19 else -1
+    if number < least:
+        rule = f"must be an integer from {least} to 10^18"
+        raise argparse.ArgumentTypeError(f"{rule}; got {text}")
     return number
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more; got {text}")
-    return number
+    return _natural(text, least=1)
 
 
 def _milliseconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
     if not 0 <= number < 1e12:
-        raise argparse.ArgumentTypeError(f"must be 0 or more; got {text}")
+        raise argparse.ArgumentTypeError(f"must be from 0 to 10^12; got {text}")
     return number
 
 
@@ -186,7 +187,7 @@ def _device(text: str | None) -> Any:
         return jax.devices()[0]
     platform, _, index = text.partition(":")
     try:
-        devices = jax.devices(platform)
+        devices = jax.devices(platform or "none")
     except RuntimeError:
         devices, index = jax.devices(), ""
         devices = [d for d in devices if text.lower() in d.device_kind.lower()]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pathlib
 
-from dml_jax.directml._types import DataType
+from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, DataType
 from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
@@ -106,8 +106,8 @@ def _write_file(entry, folder, resources):
         _require_type(members["resource"], resources[name])
         dimensions = (resources[name].elements().size,)
         if "dimensions" in members:
-            items = members["dimensions"].items()
-            given = tuple(item.unsigned() for item in items)
+            items = members["dimensions"].items(most=TENSOR_DIMENSION_COUNT_MAX1)
+            given = tuple(item.integer(1, 2**32 - 1) for item in items)
             if math.prod(given) > dimensions[0]:
                 rule = f"have a product of at most {dimensions[0]}, its elements"
                 raise members["dimensions"].refused(rule)

@@ -14,7 +14,13 @@ from dml_jax.directml._slices import (
     SliceOperatorDesc,
 )
 from dml_jax.directml._tensor import BufferTensorDesc
-from dml_jax.directml._types import DataType, OperatorType, TensorFlags, TensorType
+from dml_jax.directml._types import (
+    TENSOR_DIMENSION_COUNT_MAX1,
+    DataType,
+    OperatorType,
+    TensorFlags,
+    TensorType,
+)
 from dml_jax.directml.dxdispatch._json import Entry
 from dml_jax.directml.dxdispatch._values import parse_data_type, parse_scalar
 
@@ -32,7 +38,9 @@ def parse_desc(operator: OperatorType, entry: Entry) -> OperatorDesc:
     count = values.pop("DimensionCount", None)  # the class counts for itself
     for name, value in values.items():
         if isinstance(value, tuple) and len(value) != count:
-            raise fields[name].refused(f"have {count} elements, the DimensionCount")
+            raise fields[name].refused(
+                f"have as many elements as DimensionCount, {count}"
+            )
     return struct(*values.values())
 
 
@@ -43,12 +51,11 @@ def _tensor(entry, data_type):
         kind = members["Type"].member_of(TensorType, "DML_TENSOR_TYPE_")
         if kind is not TensorType.BUFFER:
             raise members["Type"].refused("be BUFFER")
-    desc = members.get("Desc", entry)
+    desc, inline = entry, ("Type",)
     if "Desc" in members:
         entry.members(optional=("Type", "Desc"))
-    fields = desc.members(
-        required=("DataType", "Sizes"), optional=("Type", *_TENSOR_MEMBERS)
-    )
+        desc, inline = members["Desc"], ()
+    fields = desc.members(("DataType", "Sizes"), (*inline, *_TENSOR_MEMBERS))
     sizes = _uints(fields["Sizes"], None)
     strides = _uints(fields["Strides"], None) if "Strides" in fields else None
     for name, values in (("Sizes", sizes), ("Strides", strides)):
@@ -56,7 +63,9 @@ def _tensor(entry, data_type):
         if "DimensionCount" in fields:
             count = fields["DimensionCount"].unsigned()
         if values and len(values) != count:
-            raise fields[name].refused(f"have {count} elements, the DimensionCount")
+            raise fields[name].refused(
+                f"have as many elements as DimensionCount, {count}"
+            )
     total = alignment = 0
     if "TotalTensorSizeInBytes" in fields:
         total = fields["TotalTensorSizeInBytes"].unsigned(64)
@@ -66,14 +75,12 @@ def _tensor(entry, data_type):
     if "Flags" in fields:
         flags = fields["Flags"].flags_of(TensorFlags, "DML_TENSOR_FLAG_")
     # As for DxDispatch, no strides are none at all, and a size of 0 is to be inferred.
-    return BufferTensorDesc(
-        parse_data_type(fields["DataType"]),
-        sizes,
-        strides or None,
-        total or None,  # type: ignore[arg-type]
-        flags,
-        alignment,
-    )
+    layout = (sizes, strides or None, total or None, flags, alignment)
+    data_type = parse_data_type(fields["DataType"])
+    try:
+        return BufferTensorDesc(data_type, *layout)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ValueError(f"`{entry.place}` is refused: {error}") from None
 
 
 _TENSOR_MEMBERS = (
@@ -92,11 +99,13 @@ def _uint(entry, data_type):
 
 
 def _uints(entry, data_type):
-    return tuple(item.unsigned() for item in entry.items())
+    items = entry.items(most=TENSOR_DIMENSION_COUNT_MAX1)
+    return tuple(item.unsigned() for item in items)
 
 
 def _ints(entry, data_type):
-    return tuple(item.integer(-(2**31), 2**31 - 1) for item in entry.items())
+    items = entry.items(most=TENSOR_DIMENSION_COUNT_MAX1)
+    return tuple(item.integer(-(2**31), 2**31 - 1) for item in items)
 
 
 def _type(entry, data_type):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
+import warnings
 
 import numpy as np
 
@@ -33,13 +34,16 @@ def target_path(entry: Entry, folder: pathlib.Path) -> pathlib.Path:
         raise entry.refused("end in .npy, .dat or .bin")
     if path.exists() and not path.is_file():
         raise entry.refused("be a regular file")
+    if not next(parent for parent in path.parents if parent.exists()).is_dir():
+        raise entry.refused("be below folders")
     return path
 
 
 def _below(entry: Entry, base: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """A path with all links resolved, if it is below one of the two folders."""
+    text = entry.text()
     try:
-        path = (base / entry.text()).resolve()
+        path = (base / text).resolve()
         allowed = [folder.resolve(), pathlib.Path.cwd().resolve()]
         path.is_file()  # a name that is too long, or a loop of links
     except (OSError, RuntimeError, ValueError) as error:
@@ -55,10 +59,13 @@ def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
     try:
         # Mapping compares the size that the header promises with the file's, before
         # anything is allocated, and refuses objects.
-        array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0]
+        with warnings.catch_warnings(action="error"):
+            array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # NumPy parses the header as Python: it may be any
+        reason = " ".join(str(error).split())[:60] or type(error).__name__
         raise entry.refused(f"be an .npy file without pickles ({reason})") from None
+    if not array.size:
+        raise entry.refused("be a file that is not empty")
     name = "uint8" if array.dtype == np.bool_ else array.dtype.name
     if name.upper() not in DataType.__members__:
         raise entry.refused(f"hold a data type of DirectML, not {array.dtype}")
@@ -68,8 +75,15 @@ def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
 
 def write_file(path: pathlib.Path, array: np.ndarray) -> None:
     """Writes an array as .npy, or its bytes; the file is whole or not there."""
+    try:
+        _replace(path, array)
+    except OSError as error:  # which may name the temporary file, or none
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def _replace(path, array):
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".dml_jax.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             if path.suffix.lower() == ".npy":

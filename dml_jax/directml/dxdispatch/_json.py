@@ -14,8 +14,13 @@ from typing import Any, TypeVar
 
 E = TypeVar("E", bound=enum.IntEnum | enum.IntFlag)
 
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[\]}])')
+# A string or a comment that does not end takes all that is left, which the decoder then
+# refuses; nothing is tried twice, so that any text takes time in proportion.
+_STRING = r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))'
+_COMMENT = re.compile(
+    _STRING + r"|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/|\Z)", re.DOTALL
+)
+_TRAILING_COMMA = re.compile(_STRING + r"|,(?=\s*+[\]}])", re.DOTALL)
 
 
 class Entry:
@@ -27,12 +32,15 @@ class Entry:
 
     def refused(self, rule: str) -> ValueError:
         """What to raise when the value breaks a rule."""
-        return ValueError(f"`{self.place}` must {rule}; got {_shown(self.value)}")
+        place = self.place or "the model"
+        return ValueError(f"`{place}` must {rule}; got {shown(self.value)}")
 
     def text(self) -> str:
-        """The value as a string."""
+        """The value as a string that can be printed."""
         if not isinstance(self.value, str):
             raise self.refused("be a string")
+        if not self.value.isprintable():
+            raise self.refused("be a string that can be printed")
         return self.value
 
     def flag(self) -> bool:
@@ -51,19 +59,25 @@ class Entry:
         """The value as a UINT, or a UINT64."""
         return self.integer(0, 2**bits - 1)
 
-    def items(self) -> list[Entry]:
+    def items(self, most: int | None = None) -> list[Entry]:
         """The elements of an array."""
         if not isinstance(self.value, list):
             raise self.refused("be an array")
-        return [
-            Entry(value, f"{self.place}[{i}]") for i, value in enumerate(self.value)
-        ]
+        if most is not None and len(self.value) > most:
+            raise self.refused(f"have at most {most} elements")
+        return [self.item(i) for i in range(len(self.value))]
+
+    def item(self, index: int) -> Entry:
+        """An element of an array."""
+        return Entry(self.value[index], f"{self.place}[{index}]")
 
     def named(self) -> Iterator[tuple[str, Entry]]:
         """The members of an object whose names the model chooses."""
         if not isinstance(self.value, dict):
             raise self.refused("be an object")
         for name, value in self.value.items():
+            if not name.isprintable():
+                raise self.refused("have names that can be printed")
             yield name, Entry(value, f"{self.place}.{name}" if self.place else name)
 
     def members(
@@ -121,9 +135,12 @@ def _blank(match: re.Match) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"`{twice}` must be a member once; got it twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                twice = shown(name).strip('"')
+                raise ValueError(f"`{twice}` must be a member once; got it twice")
+            seen.add(name)
     return members
 
 
@@ -142,6 +159,11 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+def shown(value: Any) -> str:
+    """A value as JSON that can be printed, cut where it is long."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return f"{type(value).__name__} of too many levels"
+    text = text if text.isprintable() else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

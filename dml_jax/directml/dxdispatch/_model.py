@@ -22,7 +22,7 @@ from dml_jax.directml.dxdispatch._json import Entry, parse
 from dml_jax.directml.dxdispatch._resources import Budget, Resource, parse_resource
 
 MOST_BYTES = 2**32
-_MOST_MODEL_BYTES = 2**26
+_MOST_MODEL_BYTES = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +52,24 @@ def load_model(path: str | pathlib.Path, max_bytes: int = MOST_BYTES) -> Model:
       OSError: the file cannot be read.
     """
     path = pathlib.Path(path)
-    if path.stat().st_size > _MOST_MODEL_BYTES:
-        raise ValueError(
-            f"{path}: `the model` must have at most {_MOST_MODEL_BYTES} bytes; got "
-            f"{path.stat().st_size}"
-        )
     try:
-        root = parse(path.read_text("utf-8-sig"))
+        root = parse(_text(path))
         return _model(root, path.parent, Budget(max_bytes))
     except (NotImplementedError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from None
+
+
+def _text(path):
+    size = path.stat().st_size
+    if not path.is_file() and not path.is_dir():
+        raise ValueError("`the model` must be a regular file; got another kind")
+    if size > _MOST_MODEL_BYTES:
+        rule = f"must have at most {_MOST_MODEL_BYTES} bytes"
+        raise ValueError(f"`the model` {rule}; got {size}")
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`the model` must be UTF-8; got {error.reason}") from None
 
 
 def _model(root, folder, budget):
@@ -119,7 +127,7 @@ def _need_of_dispatchable(members):
     kind = members.get("Type", members.get("type", Entry(None, "")))
     is_text = isinstance(kind.value, str)
     if is_text and kind.value.removeprefix(PREFIX) not in PARSERS:
-        return f"{kind.value} (`{kind.place}`)"
+        return f"{kind.text()[:60]} (`{kind.place}`)"
     return None
 
 

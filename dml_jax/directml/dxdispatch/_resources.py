@@ -12,7 +12,11 @@ import dml_jax
 from dml_jax.directml._types import DataType
 from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._json import Entry
-from dml_jax.directml.dxdispatch._values import parse_data_type, parse_numbers
+from dml_jax.directml.dxdispatch._values import (
+    parse_data_type,
+    parse_number,
+    parse_numbers,
+)
 
 
 @dataclasses.dataclass
@@ -103,9 +107,11 @@ def _initial_values(entry, members, data_type, folder, budget):
     if isinstance(initial.value, list):
         if not initial.value:
             raise initial.refused("have at least one element")
-        if data_type is DataType.UNKNOWN:
-            return _list(initial), data_type
-        return parse_numbers(initial.items(), data_type), data_type
+        if data_type is not DataType.UNKNOWN:
+            return parse_numbers(initial, data_type), data_type
+        if not isinstance(initial.value[0], dict):
+            raise entry.refused("have a member `initialValuesDataType`")
+        return _list(initial), data_type
     generators = {"value", "valueStart", "sourcePath"} & dict(initial.named()).keys()
     if len(generators) != 1:
         raise initial.refused("have one of the members value, valueStart, sourcePath")
@@ -120,15 +126,14 @@ def _initial_values(entry, members, data_type, folder, budget):
 def _constant(initial, data_type, budget):
     members = initial.members(required=("valueCount", "value"))
     count = _count(members["valueCount"], data_type, budget)
-    return np.repeat(parse_numbers([members["value"]], data_type), count)
+    return np.repeat(parse_number(members["value"], data_type), count)
 
 
 def _sequence(initial, data_type, budget):
     members = initial.members(required=("valueCount", "valueStart", "valueDelta"))
     count = _count(members["valueCount"], data_type, budget)
     start, delta = (
-        parse_numbers([members[name]], data_type)[0]
-        for name in ("valueStart", "valueDelta")
+        parse_number(members[name], data_type) for name in ("valueStart", "valueDelta")
     )
     with jax.enable_x64(True):
         values = dml_jax.fill_value_sequence((count,), data_type.dtype, start, delta)
@@ -168,5 +173,6 @@ def _list(entry):
         data_type = parse_data_type(members["type"])
         if data_type is DataType.UNKNOWN:
             raise members["type"].refused("be a data type other than UNKNOWN")
-        parts.append(parse_numbers([members["value"]], data_type).view(np.uint8))
+        number = parse_number(members["value"], data_type)
+        parts.append(np.frombuffer(number.tobytes(), np.uint8))
     return np.concatenate(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -20,42 +21,46 @@ def parse_data_type(entry: Entry) -> DataType:
     return data_type
 
 
-def parse_numbers(entries: list[Entry], data_type: DataType) -> np.ndarray:
-    """Numbers as a data type, each rounded once."""
+def parse_numbers(entry: Entry, data_type: DataType) -> np.ndarray:
+    """An array of numbers as a data type."""
+    return _array(entry.value, data_type, entry.item)
+
+
+def parse_number(entry: Entry, data_type: DataType) -> Any:
+    """A number as a data type."""
+    return _array([entry.value], data_type, lambda _: entry)[0]
+
+
+def _array(values, data_type, entry_of):
+    """Values as an array; `entry_of` an index is what a refusal is about."""
     dtype = data_type.dtype
     if dtype.kind == "f":
-        return _floats(entries, data_type)
-    info = np.iinfo(dtype)
-    for entry in entries:
-        entry.integer(int(info.min), int(info.max))
-    return np.array([entry.value for entry in entries], dtype)
+        return _floats(values, data_type, entry_of)
+    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    for i, value in enumerate(values):
+        if type(value) is not int or not least <= value <= most:
+            raise entry_of(i).refused(f"be an integer from {least} to {most}")
+    return np.array(values, dtype)
 
 
-def _floats(entries, data_type):
-    numbers = np.array([_float(entry, data_type) for entry in entries], np.float64)
+def _floats(values, data_type, entry_of):
+    rule = f'be a number of {data_type.name}, "nan", "inf" or "-inf"'
+    numbers = np.empty(len(values), np.float64)
+    for i, value in enumerate(values):
+        if isinstance(value, str):
+            value = _SPECIAL.get(value.lower())
+        if type(value) not in (int, float):
+            raise entry_of(i).refused(rule)
+        try:
+            numbers[i] = value
+        except OverflowError:
+            raise entry_of(i).refused(rule) from None
     with np.errstate(over="ignore"):
         result = numbers.astype(data_type.dtype)
     for i in np.flatnonzero(~np.isfinite(result)):
-        if not isinstance(entries[i].value, str):
-            raise _not_a_float(entries[i], data_type)
+        if not isinstance(values[i], str):
+            raise entry_of(i).refused(rule)
     return result
-
-
-def _float(entry, data_type):
-    value = entry.value
-    if isinstance(value, str):
-        value = _SPECIAL.get(value.lower())
-    if value is None or isinstance(value, (bool, dict, list)):
-        raise _not_a_float(entry, data_type)
-    try:
-        return float(value)
-    except OverflowError:
-        raise _not_a_float(entry, data_type) from None
-
-
-def _not_a_float(entry, data_type):
-    rule = f'be a number of {data_type.name}, "nan", "inf" or "-inf"'
-    return entry.refused(rule)
 
 
 def parse_scalar(entry: Entry, data_type: DataType) -> ScalarUnion:
@@ -68,7 +73,7 @@ def parse_scalar(entry: Entry, data_type: DataType) -> ScalarUnion:
         if is_half:  # the union has no member for it: these are its bits
             return ScalarUnion(uint16=number.unsigned(16))
     if data_type.dtype.kind == "f":
-        return ScalarUnion.of(data_type, parse_numbers([number], data_type)[0])
+        return ScalarUnion.of(data_type, parse_number(number, data_type))
     # -2 for UINT8 is 254, as for the operator's function.
     bits = data_type.bits
     return ScalarUnion.of(data_type, number.integer(-(2 ** (bits - 1)), 2**bits - 1))
