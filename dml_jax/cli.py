@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import functools
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
+from dml_jax import _array_files
 from dml_jax.directml.dxdispatch import Timing, load_model, run_model
 
 _DISPATCH = """\
@@ -26,6 +29,14 @@ model's folder or the current one only. docs/from-directml.md has examples.
 The times printed are medians over the iterations, without the first (--warmup_samples),
 from the call of an operator until its result is on the device. Iterations that take
 longer than a second show a progress bar, if tqdm is installed (dml_jax[cli]).
+"""
+
+_ONNX = """\
+Runs an ONNX model of ReverseSequence, Slice, Range, ConstantOfShape, Constant, Identity
+and Cast nodes, and prints the dtypes and shapes of its inputs and outputs.
+
+Inputs are .npy files without pickles; outputs are written whole or not at all.
+docs/from-onnx.md has an example. Needs onnx (dml_jax[onnx]).
 """
 
 
@@ -71,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_dispatch(commands)
+    _add_onnx(commands)
     return parser
 
 
@@ -84,12 +96,7 @@ def _add_dispatch(commands) -> None:
     )
     add = parser.add_argument
     add("model", help="the model, a .json file")
-    add(
-        *("-a", "--adapter", "--device"),
-        dest="device",
-        help="where to run: cpu, gpu, cuda:1, or a part of a device's name "
-        "(default: JAX's default device)",
-    )
+    _add_device(parser, "-a", "--adapter", "--device")
     add(
         *("-i", "--dispatch_iterations"),
         type=_positive,
@@ -138,8 +145,53 @@ def _add_dispatch(commands) -> None:
         metavar="N",
         help="the most that the model's buffers may take together (default: 4 GiB)",
     )
-    add("--debug", action="store_true", help="show a traceback when something fails")
+    _add_debug(parser)
     parser.set_defaults(run=_dispatch)
+
+
+def _add_onnx(commands) -> None:
+    parser = commands.add_parser(
+        "onnx",
+        help="run an ONNX model",
+        description=_ONNX,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("model", help="the model, an .onnx file")
+    for name, text in (("input", "an input from"), ("output", "an output to")):
+        add(
+            f"--{name}",
+            type=_assignment,
+            action="append",
+            default=[],
+            metavar="NAME=FILE.npy",
+            help=f"{text} a file; once for each",
+        )
+    _add_device(parser, "--device")
+    _add_debug(parser)
+    parser.set_defaults(run=_onnx)
+
+
+def _add_device(parser, *names) -> None:
+    parser.add_argument(
+        *names,
+        dest="device",
+        help="where to run: cpu, gpu, cuda:1, or a part of a device's name "
+        "(default: JAX's default device)",
+    )
+
+
+def _add_debug(parser) -> None:
+    text = "show a traceback when something fails"
+    parser.add_argument("--debug", action="store_true", help=text)
+
+
+def _assignment(text: str) -> tuple[str, pathlib.Path]:
+    name, equals, path = text.rpartition("=")
+    if not (equals and name) or pathlib.Path(path).suffix.lower() != ".npy":
+        raise argparse.ArgumentTypeError(f"must be NAME=FILE.npy; got {text}")
+    return name, pathlib.Path(path)
 
 
 def _natural(text: str, least: int = 0) -> int:
@@ -179,6 +231,40 @@ def _dispatch(options: argparse.Namespace) -> None:
     )
     with jax.default_device(device):
         run_model(model, timing, report, _progress)
+
+
+def _onnx(options: argparse.Namespace) -> None:
+    try:
+        from dml_jax import onnx_backend
+    except ImportError as error:
+        raise RuntimeError(f"{error}: install dml_jax[onnx]") from None
+    device = _device(options.device)
+    model = onnx_backend.prepare(onnx_backend.load_model(options.model))
+    model.device = device
+    inputs = {}
+    for name, path in options.input:
+        inputs[name] = _read(path)
+        print(f"Input '{name}': {_kind(inputs[name])}")
+    unknown = dict(options.output).keys() - set(model.output_names)
+    if unknown:
+        names = ", ".join(model.output_names)
+        raise ValueError(f"`--output` must be one of {names}; got {', '.join(unknown)}")
+    outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
+    for name, array in outputs.items():
+        print(f"Output '{name}': {_kind(array)}")
+    for name, path in options.output:
+        _array_files.write(path, outputs[name])
+
+
+def _read(path: pathlib.Path) -> np.ndarray:
+    try:
+        return np.asarray(_array_files.read(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: must be .npy without pickles ({error})") from None
+
+
+def _kind(array: np.ndarray) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
 
 
 def _device(text: str | None) -> Any:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import tempfile
-import warnings
 
 import numpy as np
 
+from dml_jax import _array_files
 from dml_jax.directml._types import DataType
 from dml_jax.directml.dxdispatch._json import Entry
 
@@ -57,13 +55,9 @@ def _below(entry: Entry, base: pathlib.Path, folder: pathlib.Path) -> pathlib.Pa
 def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
     """The elements of an .npy file, little-endian, and their data type."""
     try:
-        # Mapping compares the size that the header promises with the file's, before
-        # anything is allocated, and refuses objects.
-        with warnings.catch_warnings(action="error"):
-            array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # NumPy parses the header as Python: it may be any
-        reason = " ".join(str(error).split())[:60] or type(error).__name__
-        raise entry.refused(f"be an .npy file without pickles ({reason})") from None
+        array = _array_files.read(path)
+    except (OSError, ValueError) as error:
+        raise entry.refused(f"be an .npy file without pickles ({error})") from None
     if not array.size:
         raise entry.refused("be a file that is not empty")
     name = "uint8" if array.dtype == np.bool_ else array.dtype.name
@@ -71,34 +65,3 @@ def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
         raise entry.refused(f"hold a data type of DirectML, not {array.dtype}")
     little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
     return little.reshape(-1), DataType[name.upper()]
-
-
-def write_file(path: pathlib.Path, array: np.ndarray) -> None:
-    """Writes an array as .npy, or its bytes; the file is whole or not there."""
-    try:
-        _replace(path, array)
-    except OSError as error:  # which may name the temporary file, or none
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
-
-
-def _replace(path, array):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".dml_jax.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if path.suffix.lower() == ".npy":
-                np.save(file, array, allow_pickle=False)
-            else:
-                file.write(array.tobytes())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """The process's mask for new files, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from dml_jax import _array_files
 from dml_jax.directml._compile import Binding
-from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
 from dml_jax.directml.dxdispatch._model import Model
@@ -188,7 +188,7 @@ def _shown(resource: Resource, command: Print) -> str:
 
 def _write(command: WriteFile, resource: Resource) -> None:
     if command.path.suffix.lower() != ".npy":
-        _files.write_file(command.path, resource.data)
+        _array_files.write(command.path, resource.data)
         return
     elements = resource.elements()[: int(np.prod(command.dimensions))]
-    _files.write_file(command.path, elements.reshape(command.dimensions))
+    _array_files.write(command.path, elements.reshape(command.dimensions))

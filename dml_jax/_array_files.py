@@ -1,0 +1,57 @@
+"""Arrays in .npy files: read without trust, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+import warnings
+
+import numpy as np
+
+
+def read(path: pathlib.Path) -> np.ndarray:
+    """The array of an .npy file, mapped; ValueError if it is not one, or has pickles.
+
+    Mapping compares the size that the header promises with the file's, before anything
+    is allocated, and refuses objects.
+    """
+    try:
+        with warnings.catch_warnings(action="error"):
+            return np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # NumPy parses the header as Python: it may be any
+        reason = " ".join(str(error).split())[:60] or type(error).__name__
+        raise ValueError(reason) from None
+
+
+def write(path: pathlib.Path, array: np.ndarray) -> None:
+    """Writes an array as .npy, or its bytes; the file is whole or not there."""
+    try:
+        _replace(path, array)
+    except OSError as error:  # which may name the temporary file, or none
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def _replace(path, array):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".dml_jax.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if path.suffix.lower() == ".npy":
+                np.save(file, array, allow_pickle=False)
+            else:
+                file.write(array.tobytes())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """The process's mask for new files, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,101 @@
+"""ONNX models: whether they are valid, and the nodes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.helper
+import onnx.inliner
+import onnx.shape_inference
+
+from dml_jax._onnx_operators import OPERATORS, Node
+
+
+def checked(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A valid model without functions, all of whose nodes have an operator here."""
+    try:
+        model = onnx.inliner.inline_local_functions(model)
+        onnx.checker.check_model(model)
+        _require_supported(model)
+        onnx.checker.check_model(model, full_check=True)
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        RuntimeError,
+    ) as error:
+        if isinstance(error, NotImplementedError):
+            raise
+        raise ValueError(f"onnx: {first_line(error)}") from None
+    return model
+
+
+def _require_supported(model: onnx.ModelProto) -> None:
+    """Refuses all nodes that have no operator here, at once."""
+    missing = []
+    for node in model.graph.node:
+        operator = OPERATORS.get(node.op_type)
+        if operator is None or node.domain not in ("", "ai.onnx"):
+            missing.append(_label(node))
+        elif _version(node, model) not in operator.versions:
+            missing.append(f"{_label(node)} of version {_version(node, model)}")
+        elif any(a.name == "sparse_value" for a in node.attribute):
+            missing.append(f"{_label(node)} with a sparse value")
+    if model.graph.sparse_initializer:
+        missing.append("sparse initializers")
+    for info in (*model.graph.input, *model.graph.output):
+        if info.type.WhichOneof("value") not in ("tensor_type", None):
+            missing.append(f"'{info.name}', which is not a tensor")
+    if missing:
+        raise NotImplementedError(
+            f"onnx: the model must be of tensors and {', '.join(OPERATORS)}; got "
+            f"{', '.join(missing)}"
+        )
+
+
+def node_of(
+    node: onnx.NodeProto, model: onnx.ModelProto, options: Mapping[str, Any]
+) -> Node:
+    """A node, with its version and its attributes' values."""
+    return Node(
+        kind=node.op_type,
+        label=_label(node),
+        version=_version(node, model),
+        attributes={
+            attribute.name: onnx.helper.get_attribute_value(attribute)
+            for attribute in node.attribute
+        },
+        inputs=tuple(node.input),
+        output=node.output[0],
+        options=options,
+    )
+
+
+def _label(node: onnx.NodeProto) -> str:
+    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return f"{kind} '{node.name or ', '.join(node.output)}'"
+
+
+def _version(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
+    opsets = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
+    return onnx.defs.get_schema(node.op_type, opsets["ai.onnx"]).since_version
+
+
+def static_names(nodes: Sequence[Node]) -> frozenset[str]:
+    """The values on which shapes depend, and all that they are computed from."""
+    static: set[str] = set()
+    for node in reversed(nodes):
+        if node.output in static:
+            static.update(node.inputs)
+        indices = OPERATORS[node.kind].static
+        static.update(node.inputs[i] for i in indices if i < len(node.inputs))
+    return frozenset(static - {""})
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of ONNX says, without the dump of the model that may follow."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
