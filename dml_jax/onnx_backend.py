@@ -340,9 +340,9 @@ def load_model(path: str | os.PathLike) -> onnx.ModelProto:
 def _device(text: str) -> Any:
     platform, _, number = text.partition(":")
     try:
-        devices = jax.devices(platform.lower())
-        return devices[int(number or 0)]
-    except (RuntimeError, IndexError, ValueError):
+        devices = jax.devices(platform.lower() or "none")
+        return {str(i): device for i, device in enumerate(devices)}[number or "0"]
+    except (RuntimeError, KeyError):
         names = ", ".join(f"{d.platform.upper()}:{d.id}" for d in jax.devices())
         raise ValueError(
             f"onnx: `device` must be one of CPU, {names}; got {text}"
