@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from dml_jax import _array_files
-from dml_jax.directml.dxdispatch import Timing, load_model, run_model
+from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
 
 _DISPATCH = """\
 Runs a DxDispatch model: Microsoft's JSON format for DirectML operators.
@@ -141,7 +141,7 @@ def _add_dispatch(commands) -> None:
     add(
         "--max_bytes",
         type=_positive,
-        default=2**32,
+        default=MOST_BYTES,
         metavar="N",
         help="the most that the model's buffers may take together (default: 4 GiB)",
     )

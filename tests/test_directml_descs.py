@@ -127,8 +127,8 @@ ERRORS = [
         [
             (14, ValueError, "must be a DataType; got int 14"),
             (-1, ValueError, "must be a DataType; got int -1"),
-            ("FLOAT32", ValueError, "must be a DataType; got str 'FLOAT32'"),
-            (None, ValueError, "must be a DataType; got NoneType None"),
+            ("FLOAT32", TypeError, "must be a DataType; got str 'FLOAT32'"),
+            (None, TypeError, "must be a DataType; got NoneType None"),
         ],
     ),
     *for_each(
@@ -277,6 +277,22 @@ def test_descriptions_are_copied_and_pickled():
         assert copy_of(FILL).value.bytes == FILL.value.bytes
 
 
+def test_the_type_of_an_array_is_looked_at_before_its_width():
+    tensor = BufferTensorDesc(DataType.FLOAT32, (2,))
+    copy_of = dml.compile_operator(dml.SliceOperatorDesc(tensor, tensor, [0], [2], [1]))
+    for array, got in (([1, 2], "int32"), (np.ones(2), "float64")):
+        with pytest.raises(TypeError) as caught:
+            copy_of(array)
+        assert str(caught.value) == (
+            f"DML_OPERATOR_SLICE: `InputTensor` must have dtype float32; got {got}"
+        )
+
+
+def test_there_is_no_operator_without_a_type():
+    with pytest.raises(TypeError):
+        dml.OperatorDesc()
+
+
 def test_a_union_is_of_static_numbers():
     with pytest.raises(TypeError) as caught:
         jax.jit(lambda x: ScalarUnion(float32=x).uint32)(1.0)
@@ -288,7 +304,7 @@ def test_a_union_is_of_static_numbers():
 
 def test_a_number_of_an_enumeration_is_not_a_bool_or_a_float():
     for number in (True, 1.0):
-        with pytest.raises(ValueError, match="`data_type` must be a DataType; got"):
+        with pytest.raises(TypeError, match="`data_type` must be a DataType; got"):
             BufferTensorDesc(number, (1,))
 
 
@@ -411,7 +427,7 @@ def test_what_cannot_be_compiled():
         "'SLICE'"
     )
     for level in (5, "6_4", None):
-        with pytest.raises(ValueError, match="feature_level") as caught:
+        with pytest.raises((TypeError, ValueError), match="feature_level") as caught:
             dml.compile_operator(FILL, level)
         kind = type(level).__name__
         message = f"must be a FeatureLevel; got {kind} {level!r}"

@@ -324,6 +324,36 @@ def test_owned_input_is_read_before_the_commands(dispatch):
     assert lines[1:] == [*REVERSED, "Resource 'x': 0, 0, 0, 0, 0, 0"]
 
 
+def test_owned_input_has_memory_of_its_own(tmp_path):
+    """JAX takes NumPy memory as its own where it is aligned to 64 bytes."""
+    given = reversal(bindings={"InputTensor": "x"})
+    given["dispatchables"]["reverse"]["desc"]["InputTensor"]["Flags"] = "OWNED_BY_DML"
+    zero = {"OutputTensor": floats(6), "ValueDataType": "FLOAT32", "Value": 0}
+    given["dispatchables"]["zero"] = {"type": "FILL_VALUE_CONSTANT", "desc": zero}
+    del given["commands"][0]["bindings"]["InputTensor"]
+    given["commands"].insert(0, bind("zero", OutputTensor="x"))
+    (tmp_path / "model.json").write_text(json.dumps(given))
+    loaded = load_model("model.json")
+    for resource in loaded.resources.values():
+        space = np.zeros(resource.data.size + 64, np.uint8)
+        start = -space.ctypes.data % 64
+        aligned = space[start : start + resource.data.size]
+        aligned[:] = resource.data
+        resource.data = aligned
+    run_model(loaded, report=lambda line: None)
+    assert loaded.resources["y"].elements().tolist() == [2, 1, 3, 6, 5, 4]
+
+
+def test_buffers_may_take_all_of_the_bytes(dispatch):
+    """24 + 8 + 24 bytes; a stride of 0 that stands for more takes none."""
+    assert dispatch(reversal(), "--max_bytes", "56") == REVERSED
+    given = reversal()
+    desc = given["dispatchables"]["reverse"]["desc"]
+    desc["InputTensor"]["Strides"] = [0, 0]
+    given["resources"]["x"] = buffer([7])
+    assert dispatch(given, "--max_bytes", "36")[-1] == "Resource 'y': 7, 7, 7, 7, 7, 7"
+
+
 def test_bindings_are_names_objects_or_arrays_of_one(dispatch):
     given = reversal()
     given["resources"]["x"] = buffer([0] * 4 + [1, 2, 3, 4, 5, 6])

@@ -186,7 +186,7 @@ $C.value | 1 | `resources.C.initialValues` must have one of the members value,
 $C.valueDelta |  | `resources.C.initialValues` must have a member `valueDelta`…
 $C.valueStart | 2.5 | $INT16
 $C.valueDelta | 32768 | $INT16
-$D.0 | 1 | `resources.D` must have a member `initialValuesDataType`; got
+$D.0 | 1 | `resources.D` must have an `initialValuesDataType` other than UNKNOWN; got
   {"initialValues": [1]}
 $D | [{"type": "UINT8", "value": 7}, 1] | `resources.D.initialValues[1]` must be an
   object; got 1
@@ -214,7 +214,8 @@ $IN.Flags | ["NONE", "OWNED"] | `$IN.Flags[1]` must be one of NONE, OWNED_BY_DML
  | "OWNED_BY_DML" | `dispatchables.slice.bindings` must bind a resource to
   `InputTensor`; got {}
 $IN.Sizes | [4294967296] | `$IN.Sizes[0]` $UINT; got 4294967296
- | [16385] | must fit into the 65478 bytes that are left of 65536; got 65540 bytes
+$DESC.InputTensor | {"DataType": "FLOAT32", "Sizes": [200, 200], "Strides": [1, 1]} |
+  `$IN.Strides` must fit into the 65478 bytes that are left of 65536; got 160000 bytes
 $IN.Strides | [1, 1] | must have as many elements as DimensionCount, 1
 $IN.DimensionCount | 2 | `$IN.Sizes` must have as many elements as DimensionCount, 2;
   got [4]

@@ -17,8 +17,9 @@ def blocks(path, language):
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
-def test_python(path):
+def test_python(path, monkeypatch):
     """A guide is one session: later blocks go on from earlier ones."""
+    monkeypatch.chdir(ROOT)
     source = "\n".join(blocks(path, "pycon"))
     example = doctest.DocTestParser().get_doctest(source, {}, path.name, str(path), 0)
     assert example.examples

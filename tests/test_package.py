@@ -7,6 +7,7 @@ import inspect
 import pathlib
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -59,7 +60,8 @@ def test_description_says_where_it_is_from(name):
     value = getattr(directml, name)
     if isinstance(value, int):
         return
-    assert value.__module__ == "dml_jax.directml"
+    if inspect.isfunction(value):
+        assert value.__module__ == "dml_jax.directml"
     text = inspect.getdoc(value)
     if inspect.isclass(value) and issubclass(value, enum.Enum):
         assert text.startswith("DML_")
@@ -86,6 +88,14 @@ def test_options_are_keyword_only(function):
         for p in optional
         if p.name not in positional
     )
+
+
+def test_classes_can_be_inspected():
+    """What documentation tools and debuggers ask of them."""
+    for name in directml.__all__:
+        if inspect.isclass(getattr(directml, name)):
+            assert inspect.getsource(getattr(directml, name))
+            assert typing.get_type_hints(getattr(directml, name)) is not None
 
 
 def test_public_names_are_the_documented_ones():

@@ -90,6 +90,10 @@ __all__ = [
     "supported",
 ]
 
-for _name in __all__:  # tracebacks and documentation show the public path
-    if hasattr(globals()[_name], "__module__"):
-        globals()[_name].__module__ = __name__
+for _name in (
+    "calc_buffer_tensor_size",
+    "compile_graph",
+    "compile_operator",
+    "supported",
+):
+    globals()[_name].__module__ = __name__  # what tracebacks and documentation show

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -25,11 +24,11 @@ from dml_jax.directml._types import LATEST, FeatureLevel, member_of
 
 
 class Source(NamedTuple):
-    """Where a step takes an input from: an input or a step of the plan, or bytes."""
+    """Where a step takes an input from: an input, a step, or a constant of the plan."""
 
     input: int | None = None
     step: int | None = None
-    constant: bytes = b""
+    constant: int | None = None
 
 
 class Step(NamedTuple):
@@ -60,6 +59,7 @@ class CompiledOperator:
       outputs: the names and tensors of the outputs, in binding order.
       steps: the operators in the order in which they run.
       results: for each output the step that computes it.
+      constants: the bytes of the constants.
     """
 
     name: str
@@ -67,6 +67,7 @@ class CompiledOperator:
     outputs: tuple[Binding, ...]
     steps: tuple[Step, ...] = dataclasses.field(repr=False)
     results: tuple[int, ...] = dataclasses.field(repr=False)
+    constants: tuple[bytes, ...] = dataclasses.field(repr=False, default=())
 
     def __call__(
         self, *inputs: ArrayLike, outputs: Sequence[ArrayLike | None] | None = None
@@ -100,8 +101,16 @@ class CompiledOperator:
         if outputs is None:
             outputs = (None,) * len(self.outputs)
         previous = self._bind("outputs", self.outputs, outputs)
-        results = _execute(self, bound, previous)
+        constants = tuple(np.frombuffer(data, np.uint8) for data in self.constants)
+        results = _execute(self, bound, previous, constants)
         return results if len(results) > 1 else results[0]
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.steps, self.results, self.constants))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def __name__(self) -> str:
@@ -109,7 +118,7 @@ class CompiledOperator:
         return self.name
 
     def _bind(self, kind, bindings, values):
-        if not isinstance(values, Sequence):
+        if not isinstance(values, (tuple, list)):
             raise TypeError(
                 f"{self.name}: `{kind}` must be a sequence of arrays; got "
                 f"{_check.describe(values)}"
@@ -187,12 +196,13 @@ def require_operator_desc(function, name, value):
 
 def _array(function, name, tensor, value):
     """`value` as an array that can be bound to a tensor."""
-    array = _check.as_array(function, name, value)
     dtype = tensor.data_type.dtype
-    if array.dtype != dtype:
-        raise TypeError(
-            f"{function}: `{name}` must have dtype {dtype}; got {array.dtype}"
-        )
+    if getattr(value, "dtype", dtype) == dtype:
+        value = _check.as_array(function, name, value)
+    if getattr(value, "dtype", None) != dtype:
+        got = getattr(value, "dtype", type(value).__name__)
+        raise TypeError(f"{function}: `{name}` must have dtype {dtype}; got {got}")
+    array = value
     is_buffer = array.ndim == 1 and array.shape[0] >= tensor.buffer_size
     if not is_buffer and not _layout.is_logical(tensor, array):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
@@ -207,11 +217,11 @@ def _array(function, name, tensor, value):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _execute(plan, inputs, previous):
+def _execute(plan, inputs, previous, constants):
     elements: list[jax.Array] = []
     for step in plan.steps:
         arguments = [
-            _argument(plan, elements, inputs, source, tensor)
+            _argument(plan, elements, inputs, constants, source, tensor)
             for source, tensor in zip(step.sources, step.operator.inputs, strict=True)
         ]
         with jax.named_scope(step.name or step.operator.type.name.lower()):
@@ -224,7 +234,7 @@ def _execute(plan, inputs, previous):
     )
 
 
-def _argument(plan, elements, inputs, source, tensor):
+def _argument(plan, elements, inputs, constants, source, tensor):
     """What a step reads, through the tensor that its operator sees there."""
     if source.step is not None:
         given = plan.steps[source.step].operator.output
@@ -238,7 +248,7 @@ def _argument(plan, elements, inputs, source, tensor):
         is_logical = _layout.is_logical(given, bound)
         buffer = _layout.flatten(given, bound) if is_logical else bound
     else:
-        buffer = jnp.asarray(np.frombuffer(source.constant, np.uint8))
+        buffer = constants[source.constant]
     return _layout.read(tensor, _layout.reinterpret(buffer, tensor))
 
 

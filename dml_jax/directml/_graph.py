@@ -18,7 +18,7 @@ from dml_jax.directml._graph_descs import (
     OperatorGraphNodeDesc,
 )
 from dml_jax.directml._operators import camel
-from dml_jax.directml._tensor import BufferTensorDesc, extent
+from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import LATEST, FeatureLevel, TensorFlags, member_of
 
 
@@ -93,6 +93,10 @@ def compile_graph(
         outputs=tuple(binding for binding, _ in outputs),
         steps=steps,
         results=tuple(place[node] for _, node in outputs),
+        constants=tuple(
+            node.data if isinstance(node, ConstantDataGraphNodeDesc) else b""
+            for node in desc.nodes
+        ),
     )
 
 
@@ -204,12 +208,10 @@ def _source(desc, name, edge, end) -> Source:
             rule = f"have TotalTensorSizeInBytes {total} at both ends"
             raise _refused(name, rule, f"{got} from node {start}")
         return Source(step=start)
-    bits = end.tensor.data_type.bits
-    least = -(-extent(end.tensor.sizes, end.tensor.strides) * bits // 8)
-    if len(node.data) not in (least, total):
+    if len(node.data) not in (end.tensor.needed_bytes, total):
         rule = f"have {total} bytes at both ends"
         raise _refused(name, rule, f"{len(node.data)} from node {start}")
-    return Source(constant=node.data)
+    return Source(constant=start)
 
 
 def _require_only_output(name, edge):

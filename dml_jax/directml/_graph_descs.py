@@ -9,6 +9,7 @@ from dml_jax import _check
 from dml_jax.directml._compile import require_operator_desc
 from dml_jax.directml._operators import OperatorDesc
 from dml_jax.directml._tensor import LARGEST_UINT, in_range
+from dml_jax.directml._types import settle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,7 @@ class _Edge:
                 _check.optional_name(struct, "name", value)
             else:
                 index = in_range(struct, field.name, value, 0, LARGEST_UINT)
-                object.__setattr__(self, field.name, index)
+                settle(self, **{field.name: index})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,7 @@ class GraphDesc:
     def __post_init__(self):
         for name in ("input_count", "output_count"):
             count = in_range("GraphDesc", name, getattr(self, name), 0, LARGEST_UINT)
-            object.__setattr__(self, name, count)
+            settle(self, **{name: count})
         for name, kinds in _PARTS.items():
             parts = getattr(self, name)
             if not isinstance(parts, (list, tuple)):
@@ -192,7 +193,7 @@ class GraphDesc:
                         f"GraphDesc: `{name}[{i}]` must be {expected}; got "
                         f"{_check.describe(part)}"
                     )
-            object.__setattr__(self, name, tuple(parts))
+            settle(self, **{name: tuple(parts)})
 
 
 _PARTS = {

@@ -18,8 +18,7 @@ import numpy as np
 from jax import lax
 
 from dml_jax import _bits
-from dml_jax.directml._rules import is_nested
-from dml_jax.directml._tensor import BufferTensorDesc, packed_strides
+from dml_jax.directml._tensor import BufferTensorDesc, is_nested, packed_strides
 
 
 def read(tensor: BufferTensorDesc, bound: jax.Array) -> jax.Array:

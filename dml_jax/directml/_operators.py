@@ -6,7 +6,9 @@ Each class is one structure of C, member by member, in snake_case. It knows its 
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -25,10 +27,11 @@ from dml_jax.directml._types import (
     OperatorType,
     ScalarUnion,
     member_of,
+    settle,
 )
 
 
-class OperatorDesc:
+class OperatorDesc(abc.ABC):
     """DML_OPERATOR_DESC: any of the operators' descriptions.
 
     Attributes:
@@ -78,13 +81,9 @@ class OperatorDesc:
         _rules.require_output(*output)
         self._validate_together(support)
 
+    @abc.abstractmethod
     def _validate_together(self, support: Support) -> None:
         """Checks the rules between members."""
-        raise NotImplementedError
-
-    def _settle(self, **values) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
 
     def _settle_tensors(self) -> None:
         name = type(self).__name__
@@ -100,6 +99,11 @@ class OperatorDesc:
 def camel(member: str) -> str:
     """The name in C of a member: InputTensor for input_tensor."""
     return "".join(word.capitalize() for word in member.split("_"))
+
+
+def snake(member: str) -> str:
+    """The name here of a member of C: input_tensor for InputTensor."""
+    return re.sub("(?!^)([A-Z])", r"_\1", member).lower()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +137,7 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     def __post_init__(self):
         self._settle_tensors()
         axis = in_range(type(self).__name__, "axis", self.axis, 0, LARGEST_UINT)
-        self._settle(axis=axis)
+        settle(self, axis=axis)
 
     def _validate_together(self, support):
         source, struct = self.input_tensor, self.struct
@@ -258,7 +262,7 @@ def _settle_values(desc, *members):
     """Checks the members of a fill that are not tensors."""
     name = type(desc).__name__
     value_type = member_of(name, "value_data_type", desc.value_data_type, DataType)
-    desc._settle(value_data_type=value_type)
+    settle(desc, value_data_type=value_type)
     for member in members:
         value = getattr(desc, member)
         if not isinstance(value, ScalarUnion):

@@ -6,18 +6,21 @@ feature level from which a value would be allowed, where a level decides.
 
 from __future__ import annotations
 
-import functools
 import math
-
-import numpy as np
 
 from dml_jax.directml import _levels
 from dml_jax.directml._levels import Support
-from dml_jax.directml._tensor import LARGEST_UINT, BufferTensorDesc, extent
+from dml_jax.directml._tensor import (
+    LARGEST_UINT,
+    BufferTensorDesc,
+    extent,
+    has_overlap,
+    is_nested,
+    rounded_bytes,
+)
 from dml_jax.directml._types import FeatureLevel, OperatorType, TensorFlags
 
-# Strides that are not nested are looked at element by element; beyond this number of
-# elements that takes seconds, and such layouts are not known to be used.
+# Strides that are not nested are looked at element by element, up to this many.
 _MOST_ENUMERATED = 2**22
 
 
@@ -76,10 +79,12 @@ def require_output(struct: str, member: str, tensor: BufferTensorDesc):
     if strides is None or is_nested(sizes, strides):
         return
     rule = f"give each element of Sizes {sizes} a place of its own"
-    if extent(sizes, strides) >= math.prod(sizes) > _MOST_ENUMERATED:
-        rule = f"each step over what the smaller ones reach, for Sizes {sizes}"
-    elif not overlap(sizes, strides):
-        return
+    count = math.prod(sizes)
+    if count <= extent(sizes, strides):
+        if count > _MOST_ENUMERATED:
+            rule = f"each step over what the smaller ones reach, for Sizes {sizes}"
+        elif not has_overlap(sizes, strides):
+            return
     raise refused(struct, f"{member}.Strides", rule, strides)
 
 
@@ -159,9 +164,8 @@ def _require_sizes(struct, member, tensor):
 
 
 def _require_total(struct, member, tensor):
-    total, bits = tensor.total_tensor_size_in_bytes, tensor.data_type.bits
-    needed = -(-extent(tensor.sizes, tensor.strides) * bits // 8)
-    most = -(-LARGEST_UINT * bits // 32) * 4
+    total, needed = tensor.total_tensor_size_in_bytes, tensor.needed_bytes
+    most = rounded_bytes(tensor.data_type, LARGEST_UINT)
     if total % 4:
         rule = "be a multiple of 4"
     elif total < needed:
@@ -182,26 +186,3 @@ def _first(support, is_allowed):
 
 def _one_of(names):
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
-
-
-@functools.lru_cache(maxsize=4096)
-def overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements of a tensor lie in the same place of its buffer."""
-    count = math.prod(sizes)
-    if count > extent(sizes, strides):
-        return True
-    places = np.zeros((), np.int64)
-    for size, stride in zip(sizes, strides, strict=True):
-        places = np.add.outer(places, np.arange(size, dtype=np.int64) * stride)
-    return np.unique(places).size < count
-
-
-def is_nested(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether each stride steps over all that the smaller ones reach."""
-    reach = 0
-    for stride, size in sorted(zip(strides, sizes, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return False
-            reach += (size - 1) * stride
-    return True

@@ -11,7 +11,7 @@ from dml_jax import _check
 from dml_jax.directml import _rules
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._tensor import BufferTensorDesc, in_range, unsigned
-from dml_jax.directml._types import OperatorType
+from dml_jax.directml._types import OperatorType, settle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SliceOperatorDesc(OperatorDesc):
         self._settle_tensors()
         for name in ("offsets", "sizes", "strides"):
             value = unsigned(type(self).__name__, name, getattr(self, name))
-            self._settle(**{name: value})
+            settle(self, **{name: value})
 
     def _validate_together(self, support):
         source, output, struct = self.input_tensor, self.output_tensor, self.struct
@@ -94,7 +94,8 @@ class _WindowOperatorDesc(OperatorDesc):
         for i, stride in enumerate(strides):
             member = f"input_window_strides[{i}]"
             in_range(name, member, stride, -(2**31), 2**31 - 1)
-        self._settle(
+        settle(
+            self,
             input_window_offsets=unsigned(
                 name, "input_window_offsets", self.input_window_offsets
             ),

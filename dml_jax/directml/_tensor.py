@@ -7,8 +7,10 @@ import functools
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from dml_jax import _check
-from dml_jax.directml._types import DataType, TensorFlags, member_of
+from dml_jax.directml._types import DataType, TensorFlags, member_of, settle
 
 LARGEST_UINT = 2**32 - 1
 
@@ -49,7 +51,7 @@ def calc_buffer_tensor_size(
     sizes = unsigned(function, "sizes", sizes)
     if strides is not None:
         strides = unsigned(function, "strides", strides, len(sizes))
-    return _bytes_of(data_type, extent(sizes, strides))
+    return rounded_bytes(data_type, extent(sizes, strides))
 
 
 def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
@@ -60,13 +62,34 @@ def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
     return 1 + sum((size - 1) * stride for size, stride in pairs)
 
 
-def _bytes_of(data_type: DataType, elements: int) -> int:
+def rounded_bytes(data_type: DataType, elements: int) -> int:
+    """The bytes of so many elements, rounded up to a multiple of 4."""
     return -(-elements * data_type.bits // 32) * 4
 
 
 def packed_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a row-major tensor without gaps."""
     return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
+
+
+def is_nested(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether each stride steps over all that the smaller ones reach."""
+    reach = 0
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return False
+            reach += (size - 1) * stride
+    return True
+
+
+def has_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether two elements share a place, by looking at all of them."""
+    places = np.zeros((), np.int64)
+    for size, stride in zip(sizes, strides, strict=True):
+        places = np.add.outer(places, np.arange(size, dtype=np.int64) * stride)
+    places = np.sort(places, axis=None)
+    return bool((places[1:] == places[:-1]).any())
 
 
 def unsigned(function, name, value, count=None) -> tuple[int, ...]:
@@ -135,7 +158,7 @@ class BufferTensorDesc:
             strides = unsigned(struct, "strides", strides, len(sizes))
         total = self.total_tensor_size_in_bytes
         if total is None:
-            total = _bytes_of(data_type, extent(sizes, strides))
+            total = rounded_bytes(data_type, extent(sizes, strides))
         alignment = self.guaranteed_base_offset_alignment
         settled = {
             "data_type": data_type,
@@ -149,8 +172,7 @@ class BufferTensorDesc:
                 struct, "guaranteed_base_offset_alignment", alignment, 0, LARGEST_UINT
             ),
         }
-        for name, value in settled.items():
-            object.__setattr__(self, name, value)
+        settle(self, **settled)
 
     @property
     def dimension_count(self) -> int:
@@ -164,6 +186,11 @@ class BufferTensorDesc:
             return True
         triples = zip(self.sizes, self.strides, packed_strides(self.sizes), strict=True)
         return all(size == 1 or given == packed for size, given, packed in triples)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The least bytes that the elements need, not rounded up."""
+        return -(-extent(self.sizes, self.strides) * self.data_type.bits // 8)
 
     @functools.cached_property
     def buffer_size(self) -> int:

@@ -164,11 +164,15 @@ class ScalarUnion:
         for name, value in members.items():
             is_bytes = name == "bytes"
             content = _eight(value) if is_bytes else _bits(name, value, _MEMBERS[name])
-        object.__setattr__(self, "bytes", content.ljust(8, b"\0"))
+        settle(self, bytes=content.ljust(8, b"\0"))
 
     @classmethod
     def of(cls, data_type: DataType, value: Any) -> ScalarUnion:
-        """The union that reads as `value`, rounded once, as a `data_type`."""
+        """The union that reads as `value`, rounded once, as a `data_type`.
+
+        Raises TypeError for what is not a static number, OverflowError for one that
+        does not fit, ValueError for a data type below 8 bits.
+        """
         dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
         return cls(bytes=_bits("value", value, dtype).ljust(8, b"\0"))
 
@@ -206,13 +210,19 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
     """`value` as a member of an enumeration, by its number."""
     try:
         return enumeration(_check.integer(function, name, value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
         kind = enumeration.__name__
         article = "an" if kind[0] in "AEIOU" else "a"
-        raise ValueError(
+        raise type(error)(
             f"{function}: `{name}` must be {article} {kind}; got "
             f"{_check.describe(value)}"
         ) from None
+
+
+def settle(frozen: Any, **values: Any) -> None:
+    """Sets fields of a frozen dataclass that is being made."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
 
 
 _MEMBERS = {

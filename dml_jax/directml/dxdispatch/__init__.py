@@ -4,10 +4,11 @@
 from Python, and leave what was computed in the model's resources.
 """
 
-from dml_jax.directml.dxdispatch._model import Model, load_model
+from dml_jax.directml.dxdispatch._model import MOST_BYTES, Model, load_model
+from dml_jax.directml.dxdispatch._resources import Resource
 from dml_jax.directml.dxdispatch._run import Timing, run_model
 
-__all__ = ["Model", "Timing", "load_model", "run_model"]
+__all__ = ["MOST_BYTES", "Model", "Resource", "Timing", "load_model", "run_model"]
 
-for _name in __all__:
+for _name in ("load_model", "run_model"):
     globals()[_name].__module__ = __name__

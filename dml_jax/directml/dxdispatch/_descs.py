@@ -7,6 +7,7 @@ from dml_jax.directml._operators import (
     FillValueSequenceOperatorDesc,
     OperatorDesc,
     ReverseSubsequencesOperatorDesc,
+    snake,
 )
 from dml_jax.directml._slices import (
     Slice1OperatorDesc,
@@ -41,7 +42,7 @@ def parse_desc(operator: OperatorType, entry: Entry) -> OperatorDesc:
             raise fields[name].refused(
                 f"have as many elements as DimensionCount, {count}"
             )
-    return struct(*values.values())
+    return struct(**{snake(name): value for name, value in values.items()})
 
 
 def _tensor(entry, data_type):
@@ -112,7 +113,7 @@ def _type(entry, data_type):
     return data_type
 
 
-# The members of each structure in the order of its class, and how they are read.
+# The members of each structure, and how they are read.
 PARSERS = {
     "REVERSE_SUBSEQUENCES": (
         ReverseSubsequencesOperatorDesc,

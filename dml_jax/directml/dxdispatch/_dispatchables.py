@@ -14,7 +14,7 @@ from dml_jax.directml._graph_descs import (
     OutputGraphEdgeDesc,
 )
 from dml_jax.directml._operators import OperatorDesc, camel
-from dml_jax.directml._tensor import BufferTensorDesc
+from dml_jax.directml._tensor import BufferTensorDesc, extent, packed_strides
 from dml_jax.directml._types import (
     MINIMUM_BUFFER_TENSOR_ALIGNMENT,
     ExecutionFlags,
@@ -56,6 +56,8 @@ def parse_dispatchable(
         raise entry.refused("have a member `type`")
     operator = members[type_name].member_of(OperatorType, PREFIX)
     described = next((members[name] for name in desc_names if name in members), None)
+    if all(name in members for name in desc_names):
+        raise entry.refused("have one of the members `desc` and `Desc`")
     if described is None:  # the members of the description stand among the others
         inline = {k: v.value for k, v in members.items() if k not in (type_name, *own)}
         described = Entry(inline, entry.place)
@@ -96,10 +98,16 @@ def _compiled(entry, members, desc: OperatorDesc) -> CompiledOperator:
 
 
 def _require_expanded(entry, desc, budget):
-    """Refuses broadcasts that would not fit into memory if they were expanded."""
+    """Refuses overlapping windows that would not fit into memory one by one."""
     for member, tensor in zip(desc.input_members, desc.inputs, strict=True):
-        size = math.prod(tensor.sizes) * tensor.data_type.bits // 8
-        budget.require(Entry(None, f"{entry.place}.{camel(member)}.Sizes"), size)
+        strides = packed_strides(tensor.sizes) if tensor.is_packed else tensor.strides
+        pairs = zip(tensor.sizes, strides, strict=True)
+        sizes = [size for size, stride in pairs if stride]
+        count = math.prod(sizes)
+        if count > extent(tensor.sizes, tensor.strides):
+            size = count * tensor.data_type.bits // 8
+            place = f"{entry.place}.{camel(member)}.Strides"
+            budget.require(Entry(None, place), size)
 
 
 def parse_views(

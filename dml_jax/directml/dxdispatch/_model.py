@@ -21,13 +21,19 @@ from dml_jax.directml.dxdispatch._dispatchables import (
 from dml_jax.directml.dxdispatch._json import Entry, parse
 from dml_jax.directml.dxdispatch._resources import Budget, Resource, parse_resource
 
-MOST_BYTES = 2**32
+MOST_BYTES = 2**32  # 4 GiB
 _MOST_MODEL_BYTES = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What a file describes, checked as a whole before anything runs."""
+    """What a file describes, checked as a whole before anything runs.
+
+    Attributes:
+      resources: its buffers by name; `run_model` changes what they hold.
+      dispatchables: its operators by name.
+      commands: what is to be done, in order.
+    """
 
     resources: dict[str, Resource]
     dispatchables: dict[str, Dispatchable]

@@ -110,8 +110,10 @@ def _initial_values(entry, members, data_type, folder, budget):
         if data_type is not DataType.UNKNOWN:
             return parse_numbers(initial, data_type), data_type
         if not isinstance(initial.value[0], dict):
-            raise entry.refused("have a member `initialValuesDataType`")
+            raise entry.refused("have an `initialValuesDataType` other than UNKNOWN")
         return _list(initial), data_type
+    if not isinstance(initial.value, dict):
+        raise initial.refused("be an array or an object")
     generators = {"value", "valueStart", "sourcePath"} & dict(initial.named()).keys()
     if len(generators) != 1:
         raise initial.refused("have one of the members value, valueStart, sourcePath")

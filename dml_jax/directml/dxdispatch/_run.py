@@ -55,7 +55,19 @@ def run_model(
       model: what `load_model` gave.
       timing: how often dispatches run.
       report: what to do with each line; it is printed by default.
-      progress: wraps the iterations of a dispatch, given its name.
+      progress: given the iterations of a dispatch and its name, gives them back one by
+        one, as `tqdm.tqdm` does.
+
+    Raises:
+      OSError: a file cannot be written.
+      RuntimeError: the device has not enough memory.
+
+    Example:
+      >>> from dml_jax.directml.dxdispatch import load_model, run_model
+      >>> model = load_model("docs/examples/dxdispatch/slice1.json")
+      >>> run_model(model, report=lambda line: None)
+      >>> model.resources["part"].elements()
+      array([14., 16.,  6.,  8.], dtype=float32)
     """
     with jax.enable_x64(True):
         programs = {}
@@ -82,7 +94,9 @@ class _Program:
 
     def __init__(self, dispatchable: Dispatchable, resources):
         self.operator = dispatchable.operator
-        self.owned = _bound(dispatchable.operator.inputs, dispatchable.owned, resources)
+        owned = _bound(dispatchable.operator.inputs, dispatchable.owned, resources)
+        # On CPU an array may share its memory with the resource, which will change.
+        self.owned = {name: array.copy() for name, array in owned.items()}
         self.call = (
             jax.jit(lambda inputs, outputs: self.operator(*inputs, outputs=outputs))
             .lower(*map(_shapes, (self.operator.inputs, self.operator.outputs)))
