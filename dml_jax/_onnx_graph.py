@@ -17,23 +17,30 @@ from dml_jax._onnx_operators import OPERATORS, Node
 
 def checked(model: onnx.ModelProto) -> onnx.ModelProto:
     """A valid model without functions, all of whose nodes have an operator here."""
+    newest = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            raise ValueError(
+                f"onnx: `opset_import` must be at most {newest}; got {opset.version}"
+            )
     try:
         model = onnx.inliner.inline_local_functions(model)
+        require_supported(model)
         onnx.checker.check_model(model)
-        _require_supported(model)
         onnx.checker.check_model(model, full_check=True)
+    except NotImplementedError:
+        raise
     except (
         onnx.checker.ValidationError,
         onnx.shape_inference.InferenceError,
         RuntimeError,
+        ValueError,
     ) as error:
-        if isinstance(error, NotImplementedError):
-            raise
         raise ValueError(f"onnx: {first_line(error)}") from None
     return model
 
 
-def _require_supported(model: onnx.ModelProto) -> None:
+def require_supported(model: onnx.ModelProto) -> None:
     """Refuses all nodes that have no operator here, at once."""
     missing = []
     for node in model.graph.node:
@@ -41,7 +48,7 @@ def _require_supported(model: onnx.ModelProto) -> None:
         if operator is None or node.domain not in ("", "ai.onnx"):
             missing.append(_label(node))
         elif _version(node, model) not in operator.versions:
-            missing.append(f"{_label(node)} of version {_version(node, model)}")
+            missing.append(f"{_label(node)} of opset {_opset(model)}")
         elif any(a.name == "sparse_value" for a in node.attribute):
             missing.append(f"{_label(node)} with a sparse value")
     if model.graph.sparse_initializer:
@@ -63,7 +70,7 @@ def node_of(
     return Node(
         kind=node.op_type,
         label=_label(node),
-        version=_version(node, model),
+        version=_version(node, model) or 0,
         attributes={
             attribute.name: onnx.helper.get_attribute_value(attribute)
             for attribute in node.attribute
@@ -79,9 +86,17 @@ def _label(node: onnx.NodeProto) -> str:
     return f"{kind} '{node.name or ', '.join(node.output)}'"
 
 
-def _version(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
+def _version(node: onnx.NodeProto, model: onnx.ModelProto) -> int | None:
+    """The version of a node's operator; None where its opset has none."""
+    try:
+        return onnx.defs.get_schema(node.op_type, _opset(model)).since_version
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _opset(model: onnx.ModelProto) -> int:
     opsets = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
-    return onnx.defs.get_schema(node.op_type, opsets["ai.onnx"]).since_version
+    return opsets.get("ai.onnx", 1)
 
 
 def static_names(nodes: Sequence[Node]) -> frozenset[str]:
@@ -98,4 +113,7 @@ def static_names(nodes: Sequence[Node]) -> frozenset[str]:
 def first_line(error: BaseException) -> str:
     """What an error of ONNX says, without the dump of the model that may follow."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    text = lines[0] if lines else type(error).__name__
+    for line in lines[1:3]:
+        text = f"{text} {line}" if text.endswith(":") else text
+    return text

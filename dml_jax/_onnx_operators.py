@@ -20,6 +20,7 @@ import onnx.numpy_helper
 from jax.core import Tracer
 
 import dml_jax
+from dml_jax import _check
 
 _FLOAT8 = {
     np.dtype(getattr(ml_dtypes, name))
@@ -89,9 +90,9 @@ def _slice(node, data, starts=None, ends=None, axes=None, steps=None):
     if node.version == 1:
         starts, ends = node.attributes["starts"], node.attributes["ends"]
         axes = node.attributes.get("axes")
-    starts, ends = _integers(starts), _integers(ends)
-    axes = list(range(len(starts))) if axes is None else _integers(axes)
-    steps = [1] * len(starts) if steps is None else _integers(steps)
+    starts, ends = _integers("starts", starts), _integers("ends", ends)
+    axes = list(range(len(starts))) if axes is None else _integers("axes", axes)
+    steps = [1] * len(starts) if steps is None else _integers("steps", steps)
     counts = {len(starts), len(ends), len(axes), len(steps)}
     if len(counts) != 1:
         raise ValueError(
@@ -110,12 +111,11 @@ def _slice(node, data, starts=None, ends=None, axes=None, steps=None):
 
 
 def _cut(data, windows):
-    """The windows of an array; of strings by their positions."""
-    parts = [list(part) for part in zip(*windows, strict=True)] or [[], [], []]
-    if np.dtype(data.dtype).kind not in "OSUT":
+    """The windows of an array; those of strings are NumPy's."""
+    if not is_text(data.dtype):
+        parts = [list(part) for part in zip(*windows, strict=True)] or [[], [], []]
         return dml_jax.slice1(data, *parts)
-    positions = np.arange(data.size).reshape(data.shape)
-    return data.reshape(-1)[np.asarray(dml_jax.slice1(positions, *parts))]
+    return data[np.ix_(*(range(o, o + size)[::step] for o, size, step in windows))]
 
 
 def _axis(axis, rank):
@@ -178,7 +178,7 @@ def _constant_of_shape(node, shape):
     if value.size != 1:
         raise ValueError(f"`value` must have one element; got {value.size}")
     return dml_jax.fill_value_constant(
-        tuple(_integers(shape)), value.dtype, value.reshape(())[()]
+        tuple(_integers("input", shape)), value.dtype, value.reshape(())[()]
     )
 
 
@@ -186,8 +186,10 @@ def _constant(node):
     ((name, value),) = node.attributes.items()
     if name == "value":
         return onnx.numpy_helper.to_array(value)
-    if name.startswith("value_string"):
-        return np.array(value, object)
+    if name == "value_string":
+        return np.array(value.decode(), object)
+    if name == "value_strings":
+        return np.array([text.decode() for text in value], object)
     return np.array(value, np.int64 if name.startswith("value_int") else np.float32)
 
 
@@ -199,14 +201,14 @@ def _cast(node, input):
     to = node.attributes["to"]
     if isinstance(to, bytes):  # version 1 has names
         to = onnx.TensorProto.DataType.Value(to.decode())
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to))
-    given = np.dtype(input.dtype)
-    if "O" in (dtype.kind, given.kind) or dtype == ml_dtypes.float8_e8m0fnu:
+    dtype, given = dtype_of("to", to), np.dtype(input.dtype)
+    if is_text(dtype) or is_text(given) or dtype == ml_dtypes.float8_e8m0fnu:
         raise NotImplementedError(
             f"Cast must not be from or to strings or float8_e8m0fnu; got {given} to "
             f"{dtype}"
         )
-    x = jnp.asarray(input)
+    _check.require_width("Cast", "to", dtype)
+    x = jnp.asarray(_check.as_array("Cast", "input", input))
     if dtype in _FLOAT8 and jnp.issubdtype(given, jnp.floating):
         if node.attributes.get("saturate", 1):
             largest = jnp.asarray(jnp.finfo(dtype).max).astype(given)
@@ -216,14 +218,25 @@ def _cast(node, input):
     return x.astype(dtype)
 
 
-def _integers(values: Any) -> list[int]:
+def _integers(name: str, values: Any) -> list[int]:
     """The numbers of an input or an attribute."""
     numbers = np.asarray(values)
     if numbers.ndim != 1:
-        raise ValueError(
-            f"an input of indices must have one dimension; got {numbers.ndim}"
-        )
+        raise ValueError(f"`{name}` must have one dimension; got {numbers.ndim}")
     return [int(number) for number in numbers]
+
+
+def dtype_of(name: str, number: int) -> np.dtype:
+    """The dtype of an ONNX data type, by its number."""
+    try:
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+    except KeyError:
+        raise ValueError(f"`{name}` must be a data type; got {number}") from None
+
+
+def is_text(dtype: Any) -> bool:
+    """Whether a dtype is one that NumPy has for strings."""
+    return np.dtype(dtype).kind in "OSUT"
 
 
 def _versions(*numbers: int) -> frozenset[int]:
@@ -247,7 +260,12 @@ def evaluate(node: Node, inputs: Sequence[jax.Array | np.ndarray | None]) -> Any
     """The output of a node; its errors say which node."""
     try:
         return OPERATORS[node.kind].evaluate(node, *inputs)
-    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        if isinstance(error, jax.errors.JAXTypeError):
-            raise
-        raise type(error)(f"{node.label}: {error}") from None
+    except jax.errors.JAXTypeError:
+        raise
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        kind = next(kind for kind in _KINDS if isinstance(error, kind))
+        raise kind(f"{node.label}: {error}") from None
+
+
+# Subclasses first; some of other libraries cannot be made from a message.
+_KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)

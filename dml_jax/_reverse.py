@@ -36,7 +36,6 @@ from jax.typing import ArrayLike
 
 from dml_jax import _check, _checked, _compat
 from dml_jax._check import Implementation
-from dml_jax._primitive import reverse
 
 
 def reverse_subsequences(
@@ -305,7 +304,7 @@ def _reverse_subsequences(x, lengths, *, axis, implementation):
         _checked.check_lengths(
             "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
         )
-        return _with_operands(reverse, x, lengths, axis, implementation)
+        return _with_operands(_reverse_plainly, x, lengths, axis, implementation)
 
 
 @functools.partial(jax.jit, static_argnames="node")
@@ -322,7 +321,7 @@ def _reverse_sequence(x, lengths, coefficient, node):
             x = _compat.vary_over(x, _compat.varying_axes(coefficient))
             operator = functools.partial(_reverse_for_training, coefficient)
         else:
-            operator = reverse
+            operator = _reverse_plainly
         y = _with_operands(operator, x, lengths, node.time_axis, node.implementation)
         return y if node.output_name is None else checkpoint_name(y, node.output_name)
 
@@ -358,6 +357,13 @@ def _clamp(lengths, size):
     return jnp.minimum(lengths, limit).astype(position)
 
 
+def _reverse_plainly(*operands):
+    # With `jax.extend` comes pallas, slower to import than all of this package.
+    from dml_jax._primitive import reverse
+
+    return reverse(*operands)
+
+
 # Training mode ------------------------------------------------------------------------
 
 
@@ -368,7 +374,7 @@ def _reverse_for_training(coefficient, x, lengths, axis, implementation):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _scaled_backward(x, lengths, coefficient, axis, implementation):
     del coefficient
-    return reverse(x, lengths, axis, implementation)
+    return _reverse_plainly(x, lengths, axis, implementation)
 
 
 def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
@@ -380,7 +386,7 @@ def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
 
 def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
     lengths, coefficient = residuals
-    reversed_cotangent = reverse(cotangent, lengths, axis, implementation)
+    reversed_cotangent = _reverse_plainly(cotangent, lengths, axis, implementation)
     return _scale(coefficient, reversed_cotangent), None, None
 
 

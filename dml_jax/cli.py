@@ -241,19 +241,37 @@ def _onnx(options: argparse.Namespace) -> None:
     device = _device(options.device)
     model = onnx_backend.prepare(onnx_backend.load_model(options.model))
     model.device = device
-    inputs = {}
-    for name, path in options.input:
-        inputs[name] = _read(path)
-        print(f"Input '{name}': {_kind(inputs[name])}")
-    unknown = dict(options.output).keys() - set(model.output_names)
+    targets = [name for name, _ in options.output]
+    unknown = [name for name in targets if name not in model.output_names]
     if unknown:
         names = ", ".join(model.output_names)
         raise ValueError(f"`--output` must be one of {names}; got {', '.join(unknown)}")
+    _require_different("--input", [name for name, _ in options.input])
+    _require_different("--output", [path.resolve() for _, path in options.output])
+    inputs = {}
+    for name, path in options.input:
+        inputs[name] = _read(path)
+        dtype = inputs[name].dtype
+        if dtype.kind == "V":  # what .npy files make of bfloat16 and the like
+            dtype = model.dtypes.get(name, dtype)
+        print(f"Input '{name}': {_kind(dtype, inputs[name])}")
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():
-        print(f"Output '{name}': {_kind(array)}")
+        print(f"Output '{name}': {_kind(array.dtype, array)}")
     for name, path in options.output:
-        _array_files.write(path, outputs[name])
+        array = outputs[name]
+        # Strings of any length, without pickles.
+        _array_files.write(
+            path, array.astype(str) if array.dtype.kind == "O" else array
+        )
+
+
+def _require_different(option: str, values: list) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(
+                f"`{option}` must be given once for each; got {value} twice"
+            )
 
 
 def _read(path: pathlib.Path) -> np.ndarray:
@@ -263,8 +281,9 @@ def _read(path: pathlib.Path) -> np.ndarray:
         raise ValueError(f"{path}: must be .npy without pickles ({error})") from None
 
 
-def _kind(array: np.ndarray) -> str:
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+def _kind(dtype: Any, array: np.ndarray) -> str:
+    name = "string" if dtype.kind == "O" else dtype
+    return f"{name}[{','.join(map(str, array.shape))}]"
 
 
 def _device(text: str | None) -> Any:

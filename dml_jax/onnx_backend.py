@@ -36,8 +36,14 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax import _check
-from dml_jax._onnx_graph import checked, first_line, node_of, static_names
-from dml_jax._onnx_operators import evaluate
+from dml_jax._onnx_graph import (
+    checked,
+    first_line,
+    node_of,
+    require_supported,
+    static_names,
+)
+from dml_jax._onnx_operators import dtype_of, evaluate, is_text
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -46,6 +52,7 @@ class Model(onnx.backend.base.BackendRep):
     Attributes:
       input_names: the inputs of the graph that are not initialised, in order.
       output_names: its outputs, in order.
+      dtypes: the dtypes of the inputs by name; strings have NumPy's objects.
       device: the device that `run` runs on.
       static_names: the inputs on whose values shapes depend, such as the starts of a
         Slice: constants under JAX's transformations.
@@ -54,15 +61,18 @@ class Model(onnx.backend.base.BackendRep):
     def __init__(self, model: onnx.ModelProto, device: Any, options: Mapping[str, Any]):
         graph = model.graph
         self.device = device
-        self._constants = {
-            tensor.name: onnx.numpy_helper.to_array(tensor)
-            for tensor in graph.initializer
-        }
+        self._constants = {t.name: _constant(t) for t in graph.initializer}
         self._nodes = [node_of(node, model, options) for node in graph.node]
-        self._infos = {
-            info.name: info for info in graph.input if info.name not in self._constants
+        self._inputs = {
+            info.name: info.type.tensor_type
+            for info in graph.input
+            if info.name not in self._constants
         }
-        self.input_names = tuple(self._infos)
+        self.dtypes = {
+            name: _dtype(name, tensor.elem_type)
+            for name, tensor in self._inputs.items()
+        }
+        self.input_names = tuple(self._inputs)
         self.output_names = tuple(info.name for info in graph.output)
         self._static = static_names(self._nodes)
         self.static_names = tuple(n for n in self.input_names if n in self._static)
@@ -84,15 +94,12 @@ class Model(onnx.backend.base.BackendRep):
         if kwargs:
             raise TypeError(f"run: `kwargs` must be none; got {', '.join(kwargs)}")
         if isinstance(inputs, Mapping):
-            unknown = inputs.keys() - set(self.input_names)
-            if unknown or len(inputs) < len(self.input_names):
-                names = ", ".join(self.input_names)
-                raise TypeError(
-                    f"run: `inputs` must be {names}; got {', '.join(inputs)}"
-                )
+            if inputs.keys() != set(self.input_names):
+                given = ", ".join(map(str, inputs))
+                raise _wrong_inputs(self.input_names, given or "none")
             inputs = [inputs[name] for name in self.input_names]
         with jax.enable_x64(True), jax.default_device(self.device):
-            results = self._outputs([np.asarray(value) for value in inputs])
+            results = self._outputs(inputs)
             arrays = [np.asarray(value) for value in results]
         names = onnx.backend.base.namedtupledict("Outputs", self.output_names)
         return names(*arrays)
@@ -124,12 +131,10 @@ class Model(onnx.backend.base.BackendRep):
         )
 
     def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
+        if not isinstance(inputs, (tuple, list)):
+            raise _wrong_inputs(self.input_names, _check.describe(inputs))
         if len(inputs) != len(self.input_names):
-            names = ", ".join(self.input_names) or "none"
-            raise TypeError(
-                f"onnx: `inputs` must be an array for each of {names}; got "
-                f"{len(inputs)}"
-            )
+            raise _wrong_inputs(self.input_names, len(inputs))
         values = dict(self._constants)
         for name, value in zip(self.input_names, inputs, strict=True):
             values[name] = self._input(name, value)
@@ -152,19 +157,54 @@ class Model(onnx.backend.base.BackendRep):
                 "function that is transformed"
             )
         if not isinstance(value, jax.Array) or name in self._static:
-            value = np.asarray(value)
-        tensor = self._infos[name].type.tensor_type
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            value = _numpy(name, value)
+        dtype = self.dtypes[name]
         if value.dtype.kind == "V" and value.dtype.itemsize == dtype.itemsize:
             value = value.view(dtype)  # what .npy files make of bfloat16 and the like
-        is_text = dtype.kind == "O" and value.dtype.kind in "OSUT"
-        if value.dtype != dtype and not is_text:
+        if value.dtype != dtype and not (is_text(dtype) and is_text(value.dtype)):
+            kind = "string" if is_text(dtype) else dtype
+            hint = ""
+            if jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
+                hint = ", to which JAX narrows it outside of 64-bit mode"
             raise TypeError(
-                f"onnx: `{name}` must have dtype {dtype}; got {value.dtype}"
+                f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
             )
-        if tensor.HasField("shape"):
-            _require_shape(name, value.shape, tensor.shape.dim)
+        _require_shape(name, value.shape, self._inputs[name].shape.dim)
         return value
+
+
+def _dtype(name: str, number: int) -> np.dtype:
+    """The dtype of an input."""
+    try:
+        return dtype_of(name, number)
+    except ValueError as error:
+        raise ValueError(f"onnx: {error}") from None
+
+
+def _constant(tensor: onnx.TensorProto) -> np.ndarray:
+    """The value of an initializer."""
+    try:
+        return onnx.numpy_helper.to_array(tensor)
+    except (TypeError, ValueError) as error:
+        reason = first_line(error)
+        raise ValueError(
+            f"onnx: `{tensor.name}` must have a value ({reason})"
+        ) from None
+
+
+def _numpy(name: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"onnx: `{name}` must be an array without a mask; got one")
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        got = _check.describe(value)
+        raise TypeError(f"onnx: `{name}` must be an array; got {got}") from None
+
+
+def _wrong_inputs(names: Sequence[str], got: object) -> TypeError:
+    names = ", ".join(names) or "none"
+    return TypeError(f"onnx: `inputs` must be arrays for {names}; got {got}")
 
 
 def _require_shape(name, shape, dims):
@@ -247,6 +287,11 @@ class Backend(onnx.backend.base.Backend):
         """
         if kwargs:
             raise TypeError(f"prepare: unknown options {', '.join(kwargs)}")
+        if not isinstance(model, onnx.ModelProto):
+            raise TypeError(
+                "prepare: `model` must be an onnx.ModelProto; got "
+                f"{_check.describe(model)}"
+            )
         options = {"training": training, "lda_coeff": lda_coeff}
         return Model(checked(model), _device(device), options)
 
@@ -275,22 +320,20 @@ class Backend(onnx.backend.base.Backend):
         Raises:
           TypeError, ValueError, NotImplementedError: as `prepare` and `Model.run`.
         """
+        if not isinstance(inputs, Sequence) or len(inputs) != len(node.input):
+            raise _wrong_inputs(node.input, _check.describe(inputs))
         arrays = {
-            name: np.asarray(value)
+            name: _numpy(name, value)
             for name, value in zip(node.input, inputs, strict=True)
             if name
         }
-        infos = [
-            onnx.helper.make_tensor_value_info(
-                name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-            )
-            for name, array in arrays.items()
-        ]
+        infos = [_info(name, array) for name, array in arrays.items()]
         results = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output]
         graph = onnx.helper.make_graph([node], "node", infos, results)
         opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
+        require_supported(model)
         try:
             model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         except onnx.shape_inference.InferenceError as error:
@@ -309,6 +352,16 @@ class Backend(onnx.backend.base.Backend):
         except ValueError:
             return False
         return True
+
+
+def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    try:
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"onnx: `{name}` must have a dtype of ONNX; got {array.dtype}"
+        ) from None
+    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
 is_compatible = Backend.is_compatible
@@ -332,12 +385,17 @@ def load_model(path: str | os.PathLike) -> onnx.ModelProto:
       OSError: the file cannot be read.
     """
     try:
-        return onnx.load(path)
+        model = onnx.load(path, format="protobuf")
     except (DecodeError, ValueError, onnx.checker.ValidationError) as error:
         raise ValueError(f"{os.fspath(path)}: {first_line(error)}") from None
+    if not model.HasField("graph"):
+        raise ValueError(f"{os.fspath(path)}: must have a graph; got none")
+    return model
 
 
 def _device(text: str) -> Any:
+    if not isinstance(text, str):
+        raise TypeError(f"onnx: `device` must be a string; got {_check.describe(text)}")
     platform, _, number = text.partition(":")
     try:
         devices = jax.devices(platform.lower() or "none")
