@@ -18,7 +18,7 @@ Where ONNX leaves something open, or its implementations differ:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,190 +32,15 @@ import onnx.inliner
 import onnx.numpy_helper
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax import _check
 from dml_jax._onnx_graph import (
     checked,
     first_line,
-    node_of,
     require_supported,
-    static_names,
 )
-from dml_jax._onnx_operators import dtype_of, evaluate, is_text
-
-
-class Model(onnx.backend.base.BackendRep):
-    """A model that `prepare` has checked, to be run.
-
-    Attributes:
-      input_names: the inputs of the graph that are not initialised, in order.
-      output_names: its outputs, in order.
-      dtypes: the dtypes of the inputs by name; strings have NumPy's objects.
-      device: the device that `run` runs on.
-      static_names: the inputs on whose values shapes depend, such as the starts of a
-        Slice: constants under JAX's transformations.
-    """
-
-    def __init__(self, model: onnx.ModelProto, device: Any, options: Mapping[str, Any]):
-        graph = model.graph
-        self.device = device
-        self._constants = {t.name: _constant(t) for t in graph.initializer}
-        self._nodes = [node_of(node, model, options) for node in graph.node]
-        self._inputs = {
-            info.name: info.type.tensor_type
-            for info in graph.input
-            if info.name not in self._constants
-        }
-        self.dtypes = {
-            name: _dtype(name, tensor.elem_type)
-            for name, tensor in self._inputs.items()
-        }
-        self.input_names = tuple(self._inputs)
-        self.output_names = tuple(info.name for info in graph.output)
-        self._static = static_names(self._nodes)
-        self.static_names = tuple(n for n in self.input_names if n in self._static)
-
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs as NumPy arrays, from inputs that NumPy can hold.
-
-        Args:
-          inputs: a sequence in the order of `input_names`, or a mapping by them.
-          kwargs: nothing; ONNX's interface has them.
-
-        Returns:
-          The outputs in the order of `output_names`; they can be had by name, too.
-
-        Raises:
-          TypeError: an input has the wrong dtype, or there are too many or too few.
-          ValueError: an input has the wrong shape, or a node refuses its inputs.
-        """
-        if kwargs:
-            raise TypeError(f"run: `kwargs` must be none; got {', '.join(kwargs)}")
-        if isinstance(inputs, Mapping):
-            if inputs.keys() != set(self.input_names):
-                given = ", ".join(map(str, inputs))
-                raise _wrong_inputs(self.input_names, given or "none")
-            inputs = [inputs[name] for name in self.input_names]
-        with jax.enable_x64(True), jax.default_device(self.device):
-            results = self._outputs(inputs)
-            arrays = [np.asarray(value) for value in results]
-        names = onnx.backend.base.namedtupledict("Outputs", self.output_names)
-        return names(*arrays)
-
-    def jax_fn(self, *inputs: ArrayLike) -> tuple[jax.Array, ...]:
-        """The outputs as a pure function of the inputs that are not initialised.
-
-        Args:
-          inputs: arrays in the order of `input_names`. Those in `static_names` must not
-            be traced: close over them.
-
-        Returns:
-          The outputs in the order of `output_names`.
-
-        Raises:
-          TypeError: an input has the wrong dtype or is traced and must not, or there
-            are too many or too few.
-          ValueError: an input has the wrong shape, a node refuses its inputs, or 64-bit
-            data is met outside of 64-bit mode.
-
-        Derivatives and sharding: those of the operators.
-        """
-        outputs = self._outputs(inputs)
-        return tuple(
-            value
-            if isinstance(value, jax.Array)
-            else jax.numpy.asarray(_check.as_array("jax_fn", name, value))
-            for name, value in zip(self.output_names, outputs, strict=True)
-        )
-
-    def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
-        if not isinstance(inputs, (tuple, list)):
-            raise _wrong_inputs(self.input_names, _check.describe(inputs))
-        if len(inputs) != len(self.input_names):
-            raise _wrong_inputs(self.input_names, len(inputs))
-        values = dict(self._constants)
-        for name, value in zip(self.input_names, inputs, strict=True):
-            values[name] = self._input(name, value)
-        for node in self._nodes:
-            arguments = [values[name] if name else None for name in node.inputs]
-            if node.output in self._static:
-                # Shapes are numbers for the compiler, of ONNX's own 64 bits.
-                with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-                    values[node.output] = np.asarray(evaluate(node, arguments))
-            else:
-                values[node.output] = evaluate(node, arguments)
-        return [values[name] for name in self.output_names]
-
-    def _input(self, name: str, value: Any) -> Any:
-        """An input of the graph, if it is what the graph says."""
-        if isinstance(value, Tracer) and name in self._static:
-            raise TypeError(
-                f"onnx: `{name}` must be a constant, since a shape depends on it; got "
-                f"{_check.describe(value)}. Close over it instead of passing it to the "
-                "function that is transformed"
-            )
-        if not isinstance(value, jax.Array) or name in self._static:
-            value = _numpy(name, value)
-        dtype = self.dtypes[name]
-        if value.dtype.kind == "V" and value.dtype.itemsize == dtype.itemsize:
-            value = value.view(dtype)  # what .npy files make of bfloat16 and the like
-        if value.dtype != dtype and not (is_text(dtype) and is_text(value.dtype)):
-            kind = "string" if is_text(dtype) else dtype
-            hint = ""
-            if jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
-                hint = ", to which JAX narrows it outside of 64-bit mode"
-            raise TypeError(
-                f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
-            )
-        _require_shape(name, value.shape, self._inputs[name].shape.dim)
-        return value
-
-
-def _dtype(name: str, number: int) -> np.dtype:
-    """The dtype of an input."""
-    try:
-        return dtype_of(name, number)
-    except ValueError as error:
-        raise ValueError(f"onnx: {error}") from None
-
-
-def _constant(tensor: onnx.TensorProto) -> np.ndarray:
-    """The value of an initializer."""
-    try:
-        return onnx.numpy_helper.to_array(tensor)
-    except (TypeError, ValueError) as error:
-        reason = first_line(error)
-        raise ValueError(
-            f"onnx: `{tensor.name}` must have a value ({reason})"
-        ) from None
-
-
-def _numpy(name: str, value: Any) -> np.ndarray:
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"onnx: `{name}` must be an array without a mask; got one")
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError):
-        got = _check.describe(value)
-        raise TypeError(f"onnx: `{name}` must be an array; got {got}") from None
-
-
-def _wrong_inputs(names: Sequence[str], got: object) -> TypeError:
-    names = ", ".join(names) or "none"
-    return TypeError(f"onnx: `inputs` must be arrays for {names}; got {got}")
-
-
-def _require_shape(name, shape, dims):
-    """Refuses a shape that differs where the graph gives a number."""
-    fixed = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-    fits = len(shape) == len(fixed) and all(
-        size in (given, None) for size, given in zip(fixed, shape, strict=True)
-    )
-    if not fits:
-        expected = ", ".join("?" if size is None else str(size) for size in fixed)
-        raise ValueError(f"onnx: `{name}` must have shape ({expected}); got {shape}")
+from dml_jax._onnx_model import Model, as_numpy, wrong_inputs
 
 
 class Backend(onnx.backend.base.Backend):
@@ -321,9 +146,9 @@ class Backend(onnx.backend.base.Backend):
           TypeError, ValueError, NotImplementedError: as `prepare` and `Model.run`.
         """
         if not isinstance(inputs, Sequence) or len(inputs) != len(node.input):
-            raise _wrong_inputs(node.input, _check.describe(inputs))
+            raise wrong_inputs(node.input, _check.describe(inputs))
         arrays = {
-            name: _numpy(name, value)
+            name: as_numpy(name, value)
             for name, value in zip(node.input, inputs, strict=True)
             if name
         }

@@ -252,7 +252,8 @@ def test_arguments(arguments, message):
 NUMPY = "{}.npy: must be .npy without pickles (…)"
 BAD = [  # the arguments, the message, and what is printed before
     ("--input x=x.npy", "onnx: `inputs` must be arrays for x, l; got x", IN[:24]),
-    ("$ --input z=x.npy", "onnx: `inputs` must be arrays for x, l; got x, l, z", IN + "z"),
+    ("$ --input z=x.npy", "onnx: `inputs` must be arrays for x, l; got x, l, z",
+     IN + "z"),
     ("--input x=l.npy --input l=l.npy", "onnx: `x` must have dtype float32; got int64",
      "Input 'x': int64[4]\nInput 'l': int64[4]\n"),
     ("--input x=x.npy --input l=long.npy", "ReverseSequence 'y': Invalid sequence "
