@@ -10,6 +10,9 @@ hypothesis.settings.register_profile(
     "repeatable", deadline=None, derandomize=True, max_examples=50, print_blob=True
 )
 hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
+hypothesis.settings.register_profile(
+    "brief", deadline=None, derandomize=True, max_examples=10
+)
 hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes after
 
 
