@@ -1,5 +1,7 @@
 """ONNX models as functions: run, transformed, exported; strings, training, devices."""
 
+from fractions import Fraction
+
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -223,6 +225,50 @@ def test_functions_are_inlined():
     )
     (y,) = onnx_backend.run_model(given, [np.arange(6, dtype=np.float32).reshape(2, 3)])
     assert_same_bits(y, np.array([[2, 1, 0], [4, 3, 5]], np.float32))
+
+
+# Where other implementations differ ---------------------------------------------------
+
+RANGES = {
+    "rounded once": (np.float32, 0, 1, 0.1),
+    "cancelling": (np.float64, 0.1, 0.7, 0.2),
+    "beyond doubles": (np.int64, -(2**63), 5 - 2**63, 2),
+    "a count beyond doubles": (np.int64, 0, 2**62 + 1, 2**62),
+    "a difference that overflows": (np.float64, -1.7e308, 1.7e308, 1e308),
+    "half": (np.float16, 0, 3000, 1),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_range_is_exact(name):
+    dtype, *numbers = RANGES[name]
+    start, limit, delta = (np.array(number, dtype) for number in numbers)
+    node = helper.make_node("Range", ["start", "limit", "delta"], ["y"])
+    (y,) = onnx_backend.run_node(node, [start, limit, delta])
+    count = -(
+        -(Fraction(limit.item()) - Fraction(start.item())) // Fraction(delta.item())
+    )
+    assert_same_bits(
+        y, reference.fill_value_sequence((count,), dtype, start[()], delta[()])
+    )
+
+
+SLICES = {
+    "a start before the axis": ([-9], [-99], [-1], [0]),
+    "an end after the axis": ([3], [2**63 - 1], [-1], []),
+    "an end before the axis": ([3], [-(2**63)], [-2], [3, 1]),
+    "a start after the axis": ([99], [0], [-3], [4, 1]),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slice_is_clamped_as_the_text_says(name):
+    *indices, rows = SLICES[name]
+    node = helper.make_node("Slice", ["x", "starts", "ends", "", "steps"], ["y"])
+    starts, ends, steps = map(np.array, indices)
+    for x in (np.arange(10.0).reshape(5, 2), np.array([["a", "b"]] * 5, object)):
+        (y,) = onnx_backend.run_node(node, [x, starts, ends, None, steps])
+        np.testing.assert_array_equal(y, x[rows])
 
 
 # Data types ---------------------------------------------------------------------------
