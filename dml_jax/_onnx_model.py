@@ -60,8 +60,11 @@ class Model(onnx.backend.base.BackendRep):
           The outputs in the order of `output_names`; they can be had by name, too.
 
         Raises:
-          TypeError: an input has the wrong dtype, or there are too many or too few.
+          TypeError: an input has not exactly the dtype of the graph, or there are too
+            many or too few.
           ValueError: an input has the wrong shape, or a node refuses its inputs.
+          NotImplementedError: a Cast from or to strings or float8_e8m0fnu.
+          RuntimeError: the device has not enough memory.
         """
         if kwargs:
             raise TypeError(f"run: `kwargs` must be none; got {', '.join(kwargs)}")
@@ -72,7 +75,7 @@ class Model(onnx.backend.base.BackendRep):
             inputs = [inputs[name] for name in self.input_names]
         with jax.enable_x64(True), jax.default_device(self.device):
             results = self._outputs(inputs)
-            arrays = [np.asarray(value) for value in results]
+            arrays = [np.array(value) for value in results]  # the caller's own
         names = onnx.backend.base.namedtupledict("Outputs", self.output_names)
         return names(*arrays)
 
@@ -92,7 +95,8 @@ class Model(onnx.backend.base.BackendRep):
           ValueError: an input has the wrong shape, a node refuses its inputs, or 64-bit
             data is met outside of 64-bit mode.
 
-        Derivatives and sharding: those of the operators.
+        Derivatives: those of the operators, by inputs of floating dtypes; `lda_coeff`
+        scales them with `training=True` alone. Sharding: that of the operators.
         """
         outputs = self._outputs(inputs)
         return tuple(
@@ -106,7 +110,7 @@ class Model(onnx.backend.base.BackendRep):
         if not isinstance(inputs, (tuple, list)):
             raise wrong_inputs(self.input_names, _check.describe(inputs))
         if len(inputs) != len(self.input_names):
-            raise wrong_inputs(self.input_names, len(inputs))
+            raise wrong_inputs(self.input_names, f"{len(inputs)} of them")
         values = dict(self._constants)
         for name, value in zip(self.input_names, inputs, strict=True):
             values[name] = self._input(name, value)
@@ -131,8 +135,8 @@ class Model(onnx.backend.base.BackendRep):
         if not isinstance(value, jax.Array) or name in self._static:
             value = as_numpy(name, value)
         dtype = self.dtypes[name]
-        if value.dtype.kind == "V" and value.dtype.itemsize == dtype.itemsize:
-            value = value.view(dtype)  # what .npy files make of bfloat16 and the like
+        if is_untyped(value.dtype, dtype):
+            value = value.view(dtype)
         if value.dtype != dtype and not (is_text(dtype) and is_text(value.dtype)):
             kind = "string" if is_text(dtype) else dtype
             hint = ""
@@ -145,6 +149,12 @@ class Model(onnx.backend.base.BackendRep):
         return value
 
 
+def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
+    """Whether a dtype is what .npy files make of `wanted`: bfloat16 and the like."""
+    is_raw = given.type is np.void and given.names is None
+    return is_raw and wanted.kind == "V" and given.itemsize == wanted.itemsize
+
+
 def _dtype(name: str, number: int) -> np.dtype:
     """The dtype of an input."""
     try:
@@ -155,8 +165,15 @@ def _dtype(name: str, number: int) -> np.dtype:
 
 def _constant(tensor: onnx.TensorProto) -> np.ndarray:
     """The value of an initializer."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise ValueError(
+            f"onnx: `{tensor.name}` must be loaded, as `load_model` does; got data in "
+            "another file"
+        )
     try:
-        return onnx.numpy_helper.to_array(tensor)
+        array = onnx.numpy_helper.to_array(tensor)
+        array.flags.writeable = False
+        return array
     except (TypeError, ValueError) as error:
         reason = first_line(error)
         raise ValueError(

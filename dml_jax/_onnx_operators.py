@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 from jax.core import Tracer
 
@@ -209,10 +210,11 @@ def _cast(node, input):
         )
     _check.require_width("Cast", "to", dtype)
     x = jnp.asarray(_check.as_array("Cast", "input", input))
-    if dtype in _FLOAT8 and jnp.issubdtype(given, jnp.floating):
-        if node.attributes.get("saturate", 1):
-            largest = jnp.asarray(jnp.finfo(dtype).max).astype(given)
-            x = jnp.clip(x, -largest, largest)
+    if dtype in _FLOAT8 and node.attributes.get("saturate", 1):
+        # No integer is too large for float32, and none that is rounded matters here.
+        x = x if jnp.issubdtype(given, jnp.floating) else x.astype(jnp.float32)
+        largest = jnp.asarray(jnp.finfo(dtype).max).astype(x.dtype)
+        x = jnp.clip(x, -largest, largest)
     elif jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
         x = x.astype(jnp.int32)  # of which the low bits are taken
     return x.astype(dtype)
@@ -239,20 +241,16 @@ def is_text(dtype: Any) -> bool:
     return np.dtype(dtype).kind in "OSUT"
 
 
-def _versions(*numbers: int) -> frozenset[int]:
-    return frozenset(numbers)
-
-
 OPERATORS = {
-    "ReverseSequence": Operator(_reverse_sequence, _versions(10, 28)),
-    "Slice": Operator(_slice, _versions(1, 10, 11, 13), static=(1, 2, 3, 4)),
-    "Range": Operator(_range, _versions(11, 27), static=(0, 1, 2)),
+    "ReverseSequence": Operator(_reverse_sequence, frozenset({10, 28})),
+    "Slice": Operator(_slice, frozenset({1, 10, 11, 13}), static=(1, 2, 3, 4)),
+    "Range": Operator(_range, frozenset({11, 27}), static=(0, 1, 2)),
     "ConstantOfShape": Operator(
-        _constant_of_shape, _versions(9, 20, 21, 23, 24, 25), static=(0,)
+        _constant_of_shape, frozenset({9, 20, 21, 23, 24, 25}), static=(0,)
     ),
-    "Constant": Operator(_constant, _versions(1, 9, 11, 12, 13, 19, 21, 23, 24, 25)),
-    "Identity": Operator(_identity, _versions(1, 13, 14, 16, 19, 21, 23, 24, 25)),
-    "Cast": Operator(_cast, _versions(1, 6, 9, 13, 19, 21, 23, 24, 25, 28)),
+    "Constant": Operator(_constant, frozenset({1, 9, 11, 12, 13, 19, 21, 23, 24, 25})),
+    "Identity": Operator(_identity, frozenset({1, 13, 14, 16, 19, 21, 23, 24, 25})),
+    "Cast": Operator(_cast, frozenset({1, 6, 9, 13, 19, 21, 23, 24, 25, 28})),
 }
 
 

@@ -236,6 +236,7 @@ def _dispatch(options: argparse.Namespace) -> None:
 def _onnx(options: argparse.Namespace) -> None:
     try:
         from dml_jax import onnx_backend
+        from dml_jax._onnx_model import is_untyped
     except ImportError as error:
         raise RuntimeError(f"{error}: install dml_jax[onnx]") from None
     device = _device(options.device)
@@ -252,8 +253,8 @@ def _onnx(options: argparse.Namespace) -> None:
     for name, path in options.input:
         inputs[name] = _read(path)
         dtype = inputs[name].dtype
-        if dtype.kind == "V":  # what .npy files make of bfloat16 and the like
-            dtype = model.dtypes.get(name, dtype)
+        if name in model.dtypes and is_untyped(dtype, model.dtypes[name]):
+            dtype = model.dtypes[name]
         print(f"Input '{name}': {_kind(dtype, inputs[name])}")
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():

@@ -28,8 +28,6 @@ import onnx.backend.base
 import onnx.checker
 import onnx.defs
 import onnx.helper
-import onnx.inliner
-import onnx.numpy_helper
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
 from jax.typing import ArrayLike
@@ -79,10 +77,12 @@ class Backend(onnx.backend.base.Backend):
         """Checks a model, and makes it ready to be run.
 
         Args:
-          model: the model; data of its own files is loaded, as `load_model` does.
+          model: the model, with the data that it keeps in other files; `load_model`
+            reads that.
           device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1".
           training: whether ReverseSequence scales its gradient by `lda_coeff`.
-          lda_coeff: the coefficient, as for `dml_jax.reverse_sequence`.
+          lda_coeff: the coefficient, a real number or a (traced) scalar; without
+            `training` it has no effect.
           kwargs: nothing; ONNX's interface has them.
 
         Returns:
@@ -117,7 +117,10 @@ class Backend(onnx.backend.base.Backend):
                 "prepare: `model` must be an onnx.ModelProto; got "
                 f"{_check.describe(model)}"
             )
-        options = {"training": training, "lda_coeff": lda_coeff}
+        options = {
+            "training": _check.flag("prepare", "training", training),
+            "lda_coeff": _check.scalar("prepare", "lda_coeff", lda_coeff),
+        }
         return Model(checked(model), _device(device), options)
 
     @classmethod
@@ -174,7 +177,7 @@ class Backend(onnx.backend.base.Backend):
         """
         try:
             _device(device)
-        except ValueError:
+        except (TypeError, ValueError):
             return False
         return True
 

@@ -1,6 +1,7 @@
 """Models at the edges: widths, strings, versions, files and odd Python objects."""
 
 import jax
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -37,6 +38,59 @@ def test_cast_never_narrows_in_silence(text):
     with jax.enable_x64(True):
         (y,) = model.jax_fn(x)
     np.testing.assert_array_equal(np.float64(y), np.float64(x))
+
+
+@pytest.mark.parametrize("given", ["bfloat16", "uint16", "float8_e5m2"])
+def test_bits_are_not_taken_for_another_type(given):
+    x = ROW.astype(ml_dtypes.bfloat16 if given == "bfloat16" else np.uint16)
+    if given == "float8_e5m2":
+        x = ROW.astype(ml_dtypes.float8_e5m2)
+    for wanted in ("float16", "float8e4m3fn"):
+        model = prepared(f"{wanted}[3] x => {wanted}[3] y {{y = Identity(x)}}")
+        message = f"onnx: `x` must have dtype …; got {given}"
+        require(TypeError, message, lambda model=model: model.run([x]))
+    untyped = ROW.astype(ml_dtypes.bfloat16).view("V2")  # as .npy files have it
+    model = prepared("bfloat16[3] x => bfloat16[3] y {y = Identity(x)}")
+    np.testing.assert_array_equal(model.run([untyped]).y.astype(np.float32), ROW)
+
+
+def test_results_are_the_callers_own():
+    model = onnx_backend.prepare(with_initializer())
+    model.run([]).y[0] = 99
+    assert model.run([]).y.tolist() == [0, 1, 2, 3]
+    x = ROW.copy()
+    prepared(COPY).run([x]).y[0] = 99
+    np.testing.assert_array_equal(x, ROW)
+
+
+def test_casts_of_integers_saturate():
+    model = prepared("int32[4] x => float8e4m3fn[4] y {y = Cast<to = 17>(x)}")
+    (y,) = model.run([np.array([1000, -1000, 449, 5], np.int32)])
+    assert y.astype(np.float32).tolist() == [448, -448, 448, 5]
+
+
+def test_data_of_other_files_is_loaded_before(tmp_path, monkeypatch):
+    model = with_initializer()
+    tensor = model.graph.initializer[0]
+    tensor.CopyFrom(onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    loaded = onnx_backend.prepare(onnx_backend.load_model(tmp_path / "m.onnx"))
+    assert loaded.run([]).y.tolist() == [0, 1, 2, 3]
+    monkeypatch.chdir(tmp_path)
+    bare = onnx.load("m.onnx", load_external_data=False)
+    message = "onnx: `w` must be loaded, as `load_model` does; got data in another file"
+    require(ValueError, message, lambda: onnx_backend.prepare(bare))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"training": "no"}, "prepare: `training` must be a bool; got str 'no'"),
+        ({"lda_coeff": "a"}, "prepare: `lda_coeff` must be a real scalar; got str 'a'"),
+    ],
+)
+def test_options_are_checked_at_once(options, message):
+    require(TypeError, message, lambda: prepared(COPY, options=options))
 
 
 def test_lengths_that_jit_has_narrowed():

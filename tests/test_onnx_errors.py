@@ -339,8 +339,8 @@ INPUTS = [
     ([X[1:], LENGTHS], ValueError, "onnx: `x` must have shape (3, ?); got (2, 4)"),
     ([X, LENGTHS[1:]], ValueError, "onnx: `l` must have shape (4); got (3,)"),
     ([X[0], LENGTHS], ValueError, "onnx: `x` must have shape (3, ?); got (4,)"),
-    ([X], TypeError, COUNT + "1"),
-    ([X, LENGTHS, X], TypeError, COUNT + "3"),
+    ([X], TypeError, COUNT + "1 of them"),
+    ([X, LENGTHS, X], TypeError, COUNT + "3 of them"),
     (X, TypeError, COUNT + "float32 array of shape (3, 4)"),
     (None, TypeError, COUNT + "NoneType None"),
     ({}, TypeError, COUNT + "none"),
@@ -362,7 +362,7 @@ def test_inputs(inputs, error, message):
 
 def test_inputs_of_a_model_without_any():
     model = prepared("=> float y {y = Constant<value_float = 1.>()}")
-    message = "onnx: `inputs` must be arrays for none; got 1"
+    message = "onnx: `inputs` must be arrays for none; got 1 of them"
     require(TypeError, message, lambda: model.run([X]))
 
 
