@@ -12,23 +12,22 @@ saturates, and a rounded product loses everything where start and k * delta canc
 whether a product is rounded at all depends on the instruction set, since XLA contracts
 it with the sum.
 
-How, `_rounding` says.
+How, `_fill_formulations` says.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from dml_jax import _bits, _check, _rounding
+from dml_jax import _check
+from dml_jax._fill_formulations import bound, long_position, position
 from dml_jax._scalar import as_scalar
 
 
@@ -70,11 +69,9 @@ def fill_value_constant(
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
     """
     function = "fill_value_constant"
-    sizes = _check.sizes(function, "sizes", sizes)
-    dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
+    dtype, program = _constant_program(function, sizes, value_data_type)
     _check.require_width(function, "value_data_type", dtype)
-    value = as_scalar(function, "value", value, dtype)
-    return _constant(value, sizes=sizes, dtype=dtype)
+    return program(as_scalar(function, "value", value, dtype))
 
 
 def fill_value_sequence(
@@ -125,15 +122,30 @@ def fill_value_sequence(
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
     """
     function = "fill_value_sequence"
-    sizes = _check.sizes(function, "sizes", sizes)
-    dtype = _dtype(function, value_data_type, jnp.number)
+    dtype, program = _sequence_program(function, sizes, value_data_type)
     _check.require_width(function, "value_data_type", dtype)
     start = as_scalar(function, "value_start", value_start, dtype)
     delta = as_scalar(function, "value_delta", value_delta, dtype)
-    return _sequence(start, delta, sizes=sizes, dtype=dtype)
+    return program(start, delta)
 
 
 # Arguments ----------------------------------------------------------------------------
+
+
+@_check.settled_sequences
+def _constant_program(function, sizes, value_data_type, *_):
+    """The dtype of a constant, and the program that takes its value."""
+    sizes = _check.sizes(function, "sizes", sizes)
+    dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
+    return dtype, _check.program(_constant, sizes=sizes, dtype=dtype)
+
+
+@_check.settled_sequences
+def _sequence_program(function, sizes, value_data_type, *_):
+    """The dtype of a sequence, and the program that takes its start and delta."""
+    sizes = _check.sizes(function, "sizes", sizes)
+    dtype = _dtype(function, value_data_type, jnp.number)
+    return dtype, _check.program(_sequence, sizes=sizes, dtype=dtype)
 
 
 def _dtype(function, value, *kinds):
@@ -164,115 +176,63 @@ def _is_one_of(dtype, kinds):
     return of_kind and has_zero and _check.is_known(dtype)
 
 
-# Jitted cores -------------------------------------------------------------------------
+# Cores, which `_check.program` compiles -----------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
 def _constant(value, *, sizes, dtype):
     with jax.named_scope("fill_value_constant"):
         value = jnp.asarray(value).astype(dtype)
-        return _bits.move(lambda value: lax.broadcast(value, sizes), value)
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return _float_constant(sizes, value)
+        return _fill("constant", sizes, value)
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
 def _sequence(start, delta, *, sizes, dtype):
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
         if jnp.issubdtype(dtype, jnp.integer):
-            return _integers(sizes, start, delta)
+            return _fill("integers", sizes, start, delta)
         if jnp.issubdtype(dtype, jnp.complexfloating):
             return lax.complex(
-                _floats(sizes, start.real, delta.real),
-                _floats(sizes, start.imag, delta.imag),
+                _floats("components", sizes, start.real, delta.real),
+                _floats("components", sizes, start.imag, delta.imag),
             )
-        return _floats(sizes, start, delta)
+        return _floats("floats", sizes, start, delta)
 
 
-def _integers(sizes, start, delta):
-    """start + k * delta modulo 2^bits, by way of the unsigned word of 32 or 64 bits."""
-    word = jnp.uint64 if start.dtype.itemsize == 8 else jnp.uint32
-    position = _position(sizes, word)
-    result = start.astype(word) + position * delta.astype(word)
-    return _truncate(result, start.dtype)
+def _fill(way, sizes, *scalars):
+    # With `jax.extend` comes pallas, slower to import than all of this package.
+    from dml_jax._fill_primitive import fill
 
-
-def _truncate(word, dtype):
-    """The low bits of unsigned words, as a possibly signed and narrower integer."""
-    info = jnp.iinfo(dtype)
-    unsigned = jnp.dtype(f"uint{info.bits}")
-    word = (word & word.dtype.type(2**info.bits - 1)).astype(unsigned)
-    return word if dtype == unsigned else lax.bitcast_convert_type(word, dtype)
-
-
-def _position(sizes, word):
-    """The row-major position of every element, modulo the range of `word`.
-
-    A sum over the dimensions rather than one reshaped iota, so that a sharded result
-    needs its own positions only. An iota in a narrower dtype would be rounded, and XLA
-    partitions a rounded iota wrongly.
-    """
-    position = jnp.zeros(sizes, word)
-    stride = 1
-    for dimension in reversed(range(len(sizes))):
-        index = lax.broadcasted_iota(word, sizes, dimension)
-        position = position + index * _modulo(stride, word)
-        stride = stride * sizes[dimension]
-    return position
-
-
-def _modulo(size, word):
-    """A size, which may be symbolic or beyond the range of `word`, as a `word`."""
-    if jax.export.is_symbolic_dim(size):
-        return jnp.asarray(size).astype(word)
-    return np.dtype(word).type(size % 2 ** jnp.iinfo(word).bits)
-
-
-def _long_position(sizes):
-    """The row-major position as two words of 24 bits, the lower one first.
-
-    For more elements than a uint32 can count: the position has 2^24 columns, of which
-    the iotas along the two dimensions are the words.
-    """
-    total = math.prod(sizes)
-    rows = -(-total // 2**24)
-    return [
-        lax.broadcasted_iota(jnp.uint32, (rows, 2**24), dimension)
-        .reshape(rows * 2**24)[:total]
-        .reshape(sizes)
-        for dimension in (1, 0)
-    ]
-
-
-# Floats -------------------------------------------------------------------------------
+    return fill(way, sizes, *scalars)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _floats(sizes, start, delta):
+def _float_constant(sizes, value):
+    return _fill("constant", sizes, value)
+
+
+@_float_constant.defjvp
+def _float_constant_jvp(sizes, primals, tangents):
+    (tangent,) = tangents
+    return _float_constant(sizes, *primals), lax.broadcast(tangent, sizes)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _floats(way, sizes, start, delta):
     """start + k * delta, correctly rounded."""
-    total = math.prod(sizes)
-    # A symbolic size has no bound here; exported programs count up to 2^32.
-    count = 2**32 if jax.export.is_symbolic_dim(total) else total
-    words, word_bits = _rounding.words_of_index(start.dtype, count)
-    if words == 1:
-        index = [_position(sizes, jnp.uint64 if word_bits == 64 else jnp.uint32)]
-    elif count <= 2**32:
-        position = _position(sizes, jnp.uint32)
-        index = [position & (2**word_bits - 1), position >> word_bits]
-    else:
-        index = _long_position(sizes)
-    return _rounding.multiply_add(index, delta, start, count.bit_length())
+    return _fill(way, sizes, start, delta)
 
 
 @_floats.defjvp
-def _floats_jvp(sizes, primals, tangents):
+def _floats_jvp(way, sizes, primals, tangents):
     """The derivative of what is computed, not of how: 1 by start and k by delta."""
     wide = np.promote_types(primals[0].dtype, np.float32)
     start, delta = (tangent.astype(wide) for tangent in tangents)
-    total = math.prod(sizes)
-    if jax.export.is_symbolic_dim(total) or total <= 2**32:
-        position = _position(sizes, jnp.uint32).astype(wide)
+    if bound(sizes) <= 2**32:
+        k = position(sizes, jnp.uint32).astype(wide)
     else:
-        low, high = _long_position(sizes)
-        position = low.astype(wide) + high.astype(wide) * 2.0**24
-    tangent = start + position * delta
-    return _floats(sizes, *primals), tangent.astype(primals[0].dtype)
+        low, high = long_position(sizes)
+        k = low.astype(wide) + high.astype(wide) * 2.0**24
+    tangent = start + k * delta
+    return _floats(way, sizes, *primals), tangent.astype(primals[0].dtype)

@@ -255,11 +255,10 @@ def _round_sum(start, limbs, form):
     for component in rest:
         leading, error = _two_sum(component, leading)
         tail.append(error)
-    odd = functools.partial(_add_to_odd, form=form)
-    remainder = functools.reduce(lambda small, large: odd(large, small), tail)
+    remainder = functools.reduce(lambda small, large: add_to_odd(large, small), tail)
     if form.dtype == form.float:
         return leading + remainder
-    return odd(leading, remainder)
+    return add_to_odd(leading, remainder)
 
 
 def _two_sum(a, b):
@@ -269,19 +268,34 @@ def _two_sum(a, b):
     return total, (a - (total - b_part)) + (b - b_part)
 
 
-def _add_to_odd(a, b, form):
+def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
     """a + b, or of the two floats around it the one whose last bit is 1."""
     total, error = _two_sum(a, b)
-    bits = lax.bitcast_convert_type(total, form.integer)
-    error_bits = lax.bitcast_convert_type(error, form.integer)
-    sign_shift = 8 * form.integer.itemsize - 1
-    away_from_zero = ((bits ^ error_bits) >> sign_shift) | 1
-    even_and_inexact = (error != 0) & (bits & 1 == 0)
+    integer = np.dtype(f"int{8 * total.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(total, integer)
+    error_bits = lax.bitcast_convert_type(error, integer)
+    away_from_zero = ((bits ^ error_bits) >> (8 * integer.itemsize - 1)) | 1
+    # An infinite total has a NaN for its error, and stays.
+    even_and_inexact = (jnp.abs(error) > 0) & (bits & 1 == 0)
     bits = jnp.where(even_and_inexact, bits + away_from_zero, bits)
-    return lax.bitcast_convert_type(bits, form.float)
+    return lax.bitcast_convert_type(bits, total.dtype)
 
 
 # The result ---------------------------------------------------------------------------
+
+
+def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The floats of a dtype of up to 16 bits that are nearest to those float32 `x`.
+
+    Their values are normal numbers in float32.
+    """
+    form = _format(dtype)
+    code = _encode(x, np.int32(0), form)
+    sign_bit = jnp.where(jnp.signbit(x), form.word.type(form.sign_bit), 0)
+    code = jnp.where(x == 0, sign_bit.astype(form.code), code)
+    nan = np.full((), np.nan, dtype).view(f"u{dtype.itemsize}").astype(form.code)
+    code = jnp.where(jnp.isnan(x), nan, code)
+    return lax.bitcast_convert_type(code, form.dtype)
 
 
 def _encode(x, unit, form):

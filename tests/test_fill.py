@@ -2,8 +2,10 @@
 
 import functools
 import math
+import re
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -159,6 +161,315 @@ def test_positions_beyond_one_word(name):
                 assert_same_floats(
                     multiply_add(split, delta, start), np.array(expected, dtype)
                 )
+
+
+# Float64 ------------------------------------------------------------------------------
+
+DOUBLES = [name for name in SEQUENCE_FLOATS if name != "float64"]
+
+
+def double_positions(dtype):
+    """The bits of the positions that float64 does for."""
+    return min(32, 51 - int(ml_dtypes.finfo(dtype).nmant))
+
+
+def adversarial_pair(random, dtype):
+    """A start and a delta far apart or close, with bits that make ties likely."""
+    info = ml_dtypes.finfo(dtype)
+    bits = int(info.nmant) + 1
+    exponent = random.integers(int(info.minexp) - int(info.nmant), int(info.maxexp))
+    gap = random.integers(-40, 71)
+    if random.random() < 0.5:  # so that delta only just reaches start's last bit
+        gap = bits + double_positions(dtype) + random.integers(-12, 4)
+    values = []
+    for shift in (gap, 0):
+        significand = random.choice(
+            [
+                2**bits - 1,
+                2 ** (bits - 1),
+                2 ** (bits - 1) + random.integers(2**bits // 4),
+                2 ** (bits - 1) | 2 ** random.integers(bits),
+                random.integers(2 ** (bits - 1), 2**bits),
+            ]
+        )
+        value = float(significand) * 2.0 ** float(exponent + shift - bits + 1)
+        value = min(value, float(info.max)) * random.choice([-1, 1])
+        values.append(reference.nearest(float(value), dtype))
+    return values
+
+
+def adversarial_positions(random, start, delta, limit):
+    """Sixty positions: the ends, a zero crossing, and products close to ties."""
+    positions = [0, 1, 2, 3, limit - 1, *random.integers(0, limit, 5)]
+    if delta != 0:
+        middle = int(-float(start) / float(delta))
+        positions += range(middle - 2, middle + 4)
+        eps = float(ml_dtypes.finfo(start.dtype).eps)
+        half_ulp = 2.0 ** math.frexp(float(start))[1] * eps / 4
+        for count in random.integers(1, 2 ** random.integers(1, 12), 24):
+            positions.append(round(count * half_ulp / abs(float(delta))))
+        factor = float(delta).as_integer_ratio()[0]
+        factor //= factor & -factor  # odd
+        for bits in random.integers(1, limit.bit_length(), 20):
+            # Then the last bits of position * factor are 100... or next to it.
+            last = 2 ** (int(bits) - 1) + int(random.integers(-1, 2))
+            position = last * pow(factor, -1, 2 ** int(bits)) % 2 ** int(bits)
+            positions.append(position + 2 ** int(bits) * random.integers(limit >> bits))
+    positions = np.array([int(k) for k in positions if 0 <= k < limit])
+    return np.resize(positions, 60).astype(np.uint32)
+
+
+def assert_elements_by_way_of_float64(dtype, flushes, cases):
+    """Compares elements of sequences without making so long tensors."""
+    from dml_jax import _double
+
+    @jax.jit
+    def elements(positions, start, delta):
+        sequence = _double.prepare(start, delta, flushes)
+        return _double.element(sequence, positions, dtype, flushes)
+
+    for start, delta, positions in cases:
+        actual = np.asarray(elements(np.asarray(positions, np.uint32), start, delta))
+        expected = np.array(
+            [reference._multiply_add(int(k), delta, start) for k in positions], dtype
+        )
+        if not flushes:  # but this CPU does
+            is_normal = abs(expected.astype(np.float64)) >= 2.0**-126
+            actual, expected = actual[is_normal], expected[is_normal]
+        assert_same_floats(actual, expected)
+
+
+BOTH_WAYS = pytest.mark.parametrize("flushes", [False, True], ids=["gpu", "cpu"])
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", DOUBLES)
+def test_adversarial_sequences_by_way_of_float64(name, flushes):
+    from dml_jax import _double
+
+    dtype = dtype_of(name)
+    limit = 2 ** double_positions(dtype)
+    assert _double.suffices(dtype, limit)
+    assert not _double.suffices(dtype, limit + 1)
+    random = np.random.default_rng(11)
+    pairs = [adversarial_pair(random, dtype) for _ in range(200)]
+    cases = [(*p, adversarial_positions(random, *p, limit)) for p in pairs]
+    assert_elements_by_way_of_float64(dtype, flushes, cases)
+
+
+def ties_beside_a_tiny_start():
+    """The product is a tie and needs all of 52 bits; the start says which way."""
+    for factor in range(2**24 - 2, 2**24 - 42, -4):
+        for start in (2.0**-30, -(2.0**-30), 0.0):
+            yield start, factor, [3 * 2**26]
+
+
+def sums_of_53_bits():
+    """One bit beside a tie, where the sum of equal signs is the largest possible."""
+    for factor in range(2**24 - 1, 2**24 - 401, -2):
+        for start, tie in ((2**53 - 2**29, 0), (2**53 - 2**30, 2**29)):
+            inverse = pow(factor, -1, 2**30)
+            positions = [(tie + one) * inverse % 2**30 for one in (1, -1)]
+            yield start, factor, [k for k in positions if k < 2**28]
+
+
+def cancellation_by_the_last_element():
+    for start in (2**28, 2**28 + 32, 2**29, 2**29 + 64):
+        yield start, -1, [2**28 - 1, 2**28 - 2]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "edge",
+    [ties_beside_a_tiny_start, sums_of_53_bits, cancellation_by_the_last_element],
+)
+def test_edges_of_what_float64_does(edge, flushes):
+    cases = [
+        (np.float32(sign * start), np.float32(sign * delta), positions)
+        for start, delta, positions in edge()
+        for sign in (1, -1)
+        if positions
+    ]
+    assert len(cases) >= 8
+    assert_elements_by_way_of_float64(np.dtype("float32"), flushes, cases)
+
+
+WIDE = ["float32", "float64", "int32", "uint64", "complex64"]
+NARROW = ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint16"]
+OTHERS = ["bool", "int4", "float4_e2m1fn"]
+
+
+def gpu_fill(way, sizes, dtype):
+    """What a GPU computes where nothing divides the program."""
+    from dml_jax import _fill_primitive
+
+    return jax.jit(_fill_primitive._formulation(way, sizes, dtype, "gpu", True))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(8,), (64,), (8, 8), (3, 32, 5), (2, 3, 64), (5, 0)],
+    ids=str,
+)
+@pytest.mark.parametrize("name", WIDE + NARROW + OTHERS)
+def test_what_a_gpu_computes(name, sizes, monkeypatch):
+    """In words of several elements, and in four parts where these divide the fill."""
+    from dml_jax import _fill_formulations
+
+    monkeypatch.setattr(_fill_formulations, "_WORTHWHILE", 0)
+    dtype = dtype_of(name)
+    with jax.enable_x64(needs_x64(dtype)):
+        start, delta = (np.array(value).astype(dtype) for value in (3, 1))
+        result = gpu_fill("constant", sizes, dtype)(start)
+        assert_same_bits(result, np.full(sizes, start, dtype))
+        if name in ("bool", "complex64"):
+            return
+        way = "floats" if name in FLOATS else "integers"
+        result = gpu_fill(way, sizes, dtype)(start, delta)
+        expected = reference.fill_value_sequence(sizes, dtype, start, delta)
+        assert_same_bits(result, expected)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_constants_in_words_keep_every_bit(name):
+    dtype = dtype_of(name)
+    code = np.dtype(f"uint{8 * dtype.itemsize}")
+    random = np.random.default_rng(5)
+    for bits in random.integers(0, np.iinfo(code).max, 50, endpoint=True, dtype=code):
+        value = np.asarray(bits).view(dtype)
+        result = gpu_fill("constant", (3, 8), dtype)(jnp.asarray(value))
+        assert (np.asarray(result).view(code) == bits).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "stores"),
+    [
+        ("float32", (2**20,), (1, 0)),
+        ("float32", (2**20 - 16,), (1, None)),
+        ("float32", (2**20 + 8,), (1, None)),
+        ("float32", (3, 2**19), (1, 1)),
+        ("float32", (2,) * 20, (1, None)),
+        ("complex64", (2**20,), (1, None)),
+        ("int32", (1025, 1040), (1, 1)),
+        ("float16", (2**20,), (2, 0)),
+        ("float16", (1025, 1032), (2, None)),
+        ("float16", (1025, 1056), (2, 1)),
+        ("float16", (2**10, 1025), (1, None)),
+        ("uint8", (3, 8, 2**17), (4, 1)),
+        ("bool", (2**20,), (1, None)),
+        ("int4", (2**20,), (1, None)),
+    ],
+    ids=str,
+)
+def test_how_a_gpu_stores(name, sizes, stores):
+    """The elements of a word, and the dimension along which the quarters lie."""
+    from dml_jax import _fill_formulations
+
+    dtype = dtype_of(name)
+    assert _fill_formulations.stores_of_gpu(sizes, dtype, True) == stores
+    assert _fill_formulations.stores_of_gpu(sizes, dtype, False) == (1, None)
+
+
+def cuda_text(function, *arguments, **options):
+    traced = jax.jit(function, **options).trace(*arguments)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "uint8"])
+@pytest.mark.parametrize("fill", [fill_value_constant, fill_value_sequence])
+def test_quarters_are_for_large_fills_that_nothing_divides(fill, name):
+    def run(sizes, **options):
+        values = [jax.ShapeDtypeStruct((), dtype_of(name))] * arity
+        return cuda_text(functools.partial(fill, sizes, name), *values, **options)
+
+    arity = 1 if fill is fill_value_constant else 2
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.sharding.AbstractMesh((8,), ("i",), axis_types=auto)
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
+    assert run((2**21,)).count("stablehlo.concatenate") == 1
+    assert run((2**19,)).count("stablehlo.concatenate") == 0
+    divided = run((2**21,), out_shardings=sharding)
+    assert divided.count("stablehlo.concatenate") == 0
+    in_shard_map = jax.shard_map(
+        functools.partial(fill, (2**21,), name),
+        mesh=mesh,
+        in_specs=(jax.sharding.PartitionSpec(),) * arity,
+        out_specs=jax.sharding.PartitionSpec(),
+    )
+    values = [jax.ShapeDtypeStruct((), dtype_of(name))] * arity
+    assert cuda_text(in_shard_map, *values).count("stablehlo.concatenate") == 1
+    assert run((2**21,)).count("stablehlo.optimization_barrier") == int(
+        arity == 1 or name != "uint8"
+    )
+
+
+def test_a_complex_sequence_is_computed_without_quarters():
+    scalar = jax.ShapeDtypeStruct((), np.complex64)
+    fill = functools.partial(fill_value_sequence, (2**21,), "complex64")
+    assert "stablehlo.concatenate" not in cuda_text(fill, scalar, scalar)
+
+
+@pytest.mark.parametrize("name", ["int32", "float32"])
+def test_nested_vmaps_of_different_scalars(name):
+    call = functools.partial(fill_value_sequence, (2, 8), name)
+    starts, deltas = np.arange(3).astype(name), np.arange(12).reshape(4, 3).astype(name)
+    expected = [[call(*v) for v in zip(starts, row, strict=True)] for row in deltas]
+    mapped = jax.vmap(jax.vmap(call), (None, 0))
+    assert_same_bits(mapped(starts, deltas), np.array(expected))
+    mapped = jax.vmap(jax.vmap(call, (0, None)), (None, 0), out_axes=-1)
+    expected = [[call(start, delta) for start in starts] for delta in deltas[0]]
+    assert_same_bits(mapped(starts, deltas[0]), np.moveaxis(np.array(expected), 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "words"),
+    [
+        ("float32", (6,), None),
+        ("float16", (3, 6), "3x3x2xui16"),
+        ("float16", (6, 3), None),
+        ("bfloat16", (6,), "3x2xui16"),
+        ("float8_e5m2", (8,), "2x4xui8"),
+        ("float4_e2m1fn", (8,), None),
+        ("int8", (8,), "2x4xui8"),
+        ("int8", (6,), None),
+        ("uint16", (6,), "3x2xui16"),
+        ("int32", (6,), None),
+        ("int4", (8,), None),
+        ("float32", (2**28,), None),
+    ],
+)
+def test_what_each_platform_computes_in(name, sizes, words):
+    """CPUs compute in float64, GPUs too and in words, and TPUs in neither."""
+    scalar = jax.ShapeDtypeStruct((), dtype_of(name))
+    fill = jax.jit(functools.partial(fill_value_sequence, sizes, dtype_of(name)))
+    for platform in ("cpu", "cuda", "rocm", "tpu"):
+        traced = fill.trace(scalar, scalar)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("f64" in text) == (name in DOUBLES and platform != "tpu")
+        # What the scalars take is not done again for every element.
+        assert ("optimization_barrier" in text) == ("f64" in text)
+        pattern = r"bitcast_convert \S+ : \(tensor<\w*ui32>\) -> tensor<(\w+xui\d+)>"
+        in_words = [words] if words and platform in ("cuda", "rocm") else []
+        assert re.findall(pattern, text) == in_words
+        exported = jax.export.export(fill, platforms=[platform])(scalar, scalar)
+        assert not re.findall(pattern, exported.mlir_module())
+
+
+def test_more_elements_than_float64_has_positions_for():
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+    fill = jax.jit(functools.partial(fill_value_sequence, (2**28 + 1,), "float32"))
+    assert "f64" not in fill.lower(scalar, scalar).as_text()
+
+
+@pytest.mark.parametrize("sizes", [(2**28,), (2**28 + 5,)], ids=["in", "beyond"])
+def test_around_the_last_position_of_float64(sizes):
+    """Only a few elements are computed: XLA fuses the slice into the fill."""
+    start, delta = np.float32(0.3), np.float32(-1.7)
+    call = functools.partial(fill_value_sequence, sizes, "float32")
+    result = jax.jit(lambda *values: call(*values)[-7:])(start, delta)
+    positions = range(sizes[0] - 7, sizes[0])
+    expected = [reference._multiply_add(k, delta, start) for k in positions]
+    assert_same_bits(result, np.array(expected))
 
 
 @pytest.mark.parametrize("name", ["complex64", "complex128"])

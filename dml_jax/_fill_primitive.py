@@ -1,0 +1,124 @@
+"""The fills as a JAX primitive: only its lowering knows the platform, and who divides.
+
+    fill(way, sizes, *scalars)
+
+The ways are "constant" (of a value), "integers", "floats" and "components" of complex
+numbers (of a start and a delta). What each platform computes for them,
+`_fill_formulations` says.
+
+There are no rules for derivatives: the operators have them, by `custom_jvp`. A vmap
+adds a level, which says what scalars it maps; the formulation is mapped likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+from jax.interpreters import batching, mlir
+
+from dml_jax import _compat, _double
+from dml_jax import _fill_formulations as formulations
+
+fill_p = jax.extend.core.Primitive("fill_value")
+
+
+def fill(way, sizes, *scalars):
+    axes = frozenset().union(*map(_compat.varying_axes, scalars))
+    scalars = [_compat.vary_over(scalar, axes) for scalar in scalars]
+    return fill_p.bind(*scalars, way=way, sizes=sizes, levels=())
+
+
+def _abstract_eval(*scalars, way, sizes, levels):
+    del way
+    leading = _leading_dimensions(levels)
+    shape = (*(scalars[i].shape[d] for i, d in leading), *sizes)
+    # `update` keeps the varying axes, which a new ShapedArray loses.
+    sharding = _sharding(scalars, sizes, levels)
+    return scalars[0].update(shape=shape, sharding=sharding, weak_type=False)
+
+
+def _sharding(scalars, sizes, levels):
+    """That of what is mapped; a fill itself is not sharded."""
+    meshes = [scalar.sharding.mesh for scalar in scalars]
+    mesh = next((mesh for mesh in meshes if not mesh.empty), meshes[0])
+    mapped = [scalars[i].sharding.spec[d] for i, d in _leading_dimensions(levels)]
+    spec = jax.sharding.PartitionSpec(*mapped, *[None] * len(sizes))
+    return jax.sharding.NamedSharding(mesh, spec)
+
+
+def _leading_dimensions(levels):
+    """For every level, a scalar that it maps, and along which of its dimensions."""
+    firsts = [mapped.index(True) for mapped in levels]
+    return [
+        (first, sum(mapped[first] for mapped in levels[:level]))
+        for level, first in enumerate(firsts)
+    ]
+
+
+def _batch(scalars, dimensions, *, levels, **params):
+    mapped = tuple(dimension is not None for dimension in dimensions)
+    scalars = [
+        scalar if dimension is None else jnp.moveaxis(scalar, dimension, 0)
+        for scalar, dimension in zip(scalars, dimensions, strict=True)
+    ]
+    return fill_p.bind(*scalars, levels=(mapped, *levels), **params), 0
+
+
+# Lowering -----------------------------------------------------------------------------
+
+
+def _formulation(way, sizes, dtype, platform, whole):
+    """What a platform computes, as a function of the scalars."""
+    stores = formulations.Stores()
+    if platform == "gpu":
+        whole = whole and way != "components"
+        stores = formulations.stores_of_gpu(sizes, dtype, whole)
+    if way in ("constant", "integers"):
+        return functools.partial(getattr(formulations, way), sizes, stores)
+    count = formulations.bound(sizes)
+    if platform == "other" or not _double.suffices(dtype, count):
+        return functools.partial(formulations.limbs, sizes, count)
+    flushes = platform == "cpu"
+    return functools.partial(formulations.doubles, sizes, stores, flushes)
+
+
+def _lowered(*scalars, way, sizes, levels, platform="other", whole=False):
+    dtype = scalars[0].dtype
+    compute: Any = _formulation(way, sizes, dtype, platform, whole)
+    for mapped in reversed(levels):
+        compute = jax.vmap(compute, [0 if is_mapped else None for is_mapped in mapped])
+    # A program may be lowered in another mode than it was traced in.
+    with jax.enable_x64(True) if dtype.itemsize >= 8 else contextlib.nullcontext():
+        sharding = _sharding(list(map(jax.typeof, scalars)), sizes, levels)
+        mesh: Any = sharding.mesh
+        if not mesh.explicit_axes:
+            return compute(*scalars)
+        # Left to XLA's partitioner, but for axes that a shard_map has made manual.
+        with jax.sharding.use_abstract_mesh(mesh):
+            compute = jax.sharding.auto_axes(
+                compute, axes=mesh.explicit_axes, out_sharding=sharding
+            )
+            return compute(*scalars)
+
+
+def _lowering(platform):
+    def lower(ctx, *scalars, **params):
+        whole = _compat.is_whole(ctx)
+        lowered = functools.partial(_lowered, platform=platform, whole=whole, **params)
+        return mlir.lower_fun(lowered, multiple_results=False)(ctx, *scalars)
+
+    return lower
+
+
+fill_p.def_impl(_lowered)
+fill_p.def_abstract_eval(_abstract_eval)
+batching.primitive_batchers[fill_p] = _batch
+mlir.register_lowering(fill_p, _lowering("other"))
+mlir.register_lowering(fill_p, _lowering("cpu"), "cpu")
+for _gpu in ("cuda", "rocm"):
+    mlir.register_lowering(fill_p, _lowering("gpu"), _gpu)
