@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 UNSIGNED = {4: jnp.uint4, 8: jnp.uint8, 16: jnp.uint16}  # by bits
 
@@ -25,9 +26,32 @@ def to_bits(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, UNSIGNED[jnp.finfo(x.dtype).bits])
 
 
+def to_integers(x: jax.Array) -> jax.Array | None:
+    """`x` as integers or booleans, if it is no wider than 32 bits."""
+    if x.dtype == jnp.float32:
+        return lax.bitcast_convert_type(x, jnp.uint32)
+    bits = to_bits(x)
+    is_integer = jnp.issubdtype(bits.dtype, jnp.integer) or bits.dtype == bool
+    return bits if is_integer and bits.dtype.itemsize <= 4 else None
+
+
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
     """The inverse of `to_bits`."""
     return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
+
+
+def join(x: jax.Array, word: DTypeLike) -> jax.Array:
+    """Neighbours along the last dimension as words, the first as the lowest bits."""
+    per_word = np.dtype(word).itemsize // x.dtype.itemsize
+    x = x.reshape(*x.shape[:-1], x.shape[-1] // per_word, per_word)
+    return lax.bitcast_convert_type(x, word)
+
+
+def split(words: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """The inverse of `join`."""
+    elements = lax.bitcast_convert_type(words, dtype)
+    *outer, size, per_word = elements.shape
+    return elements.reshape(*outer, size * per_word)
 
 
 def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Array:

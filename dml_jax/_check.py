@@ -18,7 +18,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.export
@@ -27,49 +27,98 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-Implementation: TypeAlias = Literal["gather", "scatter"]
+Implementation: TypeAlias = Literal["gather", "scatter", "standalone"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _LARGEST_INT32 = 2**31 - 1
 _LARGEST_UINT32 = 2**32 - 1
 
 
-def settled(check: Callable[P, R]) -> Callable[P, R]:
-    """Remembers what a check of shapes and static options made of them.
+def settled(check: Callable[..., R]) -> Callable[..., R]:
+    """Remembers what a check made of what it has of arrays, and of static options.
 
     Programs call operators alike again and again, and the call of a compiled program is
     over in less time than its arguments take to be checked one by one. Only built-in
-    values are remembered: others may be equal to them and still be refused, or change.
+    options are remembered: others may be equal to them and still be refused, or change.
     """
-    remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        is_plain = set(map(type, args)) <= _BUILT_IN
-        return (remembered if is_plain else check)(*args, **kwargs)
+    @functools.lru_cache(maxsize=4096, typed=True)
+    def remembered(of_arrays: Any, *options: Any) -> R:
+        if not set(map(type, options)) <= _BUILT_IN:
+            raise TypeError
+        return check(of_arrays, *options)
+
+    def call(of_arrays: Any, *options: Any) -> R:
+        try:
+            return remembered(of_arrays, *options)
+        except Exception:
+            pass  # without a hash, not to be remembered, or wrong: the check says it
+        return check(of_arrays, *options)
 
     return call
 
 
-def settled_sequences(check: Callable[P, R]) -> Callable[P, R]:
-    """`settled`, where tuples come from the caller and may hold anything.
+def settled_sequences(check: Callable[..., R]) -> Callable[..., R]:
+    """`settled`, for four options that may be tuples: (True,) is equal to (1,).
 
-    (True,) is equal to (1,), and still refused.
+    Those that are the same objects need not be looked at. They are compared one by one,
+    and are always four, because loops and calls would take longer than all the rest.
     """
-    remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if set(map(type, args)) <= _BUILT_IN:
-            tuples = [arg for arg in args if type(arg) is tuple]
-            if set(map(type, itertools.chain.from_iterable(tuples))) <= {int}:
-                return remembered(*args, **kwargs)
-        return check(*args, **kwargs)
+    @functools.lru_cache(maxsize=4096)
+    def remembered(of_arrays: Any, options: Any) -> tuple[Any, R]:
+        if not _are_built_in(options):
+            raise TypeError
+        return options, check(of_arrays, *options)
+
+    def call(
+        of_arrays: Any, one: Any, two: Any = None, three: Any = None, four: Any = None
+    ) -> R:
+        options = one, two, three, four
+        try:
+            (first, second, third, fourth), result = remembered(of_arrays, options)
+            if one is first and two is second and three is third and four is fourth:
+                return result
+            if _are_built_in(options):
+                return result
+        except Exception:
+            pass  # without a hash, not to be remembered, or wrong: the check says it
+        return check(of_arrays, *options)
 
     return call
+
+
+def _are_built_in(options: Any) -> bool:
+    """Whether tuples among the options hold integers, and the rest cannot change."""
+    others = [option for option in options if type(option) not in _BUILT_IN]
+    if not all(isinstance(option, (type, np.dtype)) for option in others):
+        return False
+    tuples = [option for option in options if type(option) is tuple]
+    return set(map(type, itertools.chain.from_iterable(tuples))) <= {int}
 
 
 _BUILT_IN = {int, bool, str, tuple, type(None)}
+
+
+@functools.lru_cache(maxsize=4096)
+def program(core: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A jitted core for these static options, which JAX need not hash in every call."""
+    specialised: Any = functools.partial(core, **options)
+    specialised.__name__ = core.__name__  # as profiles and compiled programs call it
+    return jax.jit(specialised)
+
+
+@functools.cache
+def is_array(kind: type) -> bool:
+    """Whether objects of a type are arrays of JAX that have values."""
+    return issubclass(kind, jax.Array) and not is_traced(kind)
+
+
+@functools.cache
+def is_traced(kind: type) -> bool:
+    """Whether objects of a type stand for arrays of a program that is being traced."""
+    return issubclass(kind, Tracer)
 
 
 def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
@@ -105,11 +154,7 @@ def lengths(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarra
             return array.astype(np.int32)  # a list without elements has no dtype
         if array.dtype == object and not is_typed:
             raise _does_not_fit(function, name, np.dtype(np.int64), value)
-        is_integer = jnp.issubdtype(array.dtype, jnp.integer)
-        if not is_integer or not is_known(array.dtype):
-            raise TypeError(
-                f"{function}: `{name}` must have an integer dtype; got {array.dtype}"
-            )
+        require_integer(function, name, array.dtype)
     if isinstance(array, jax.Array):
         return array
     if not is_known(array.dtype):
@@ -124,6 +169,12 @@ def lengths(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarra
         return np.clip(array, 0, _LARGEST_UINT32).astype(np.uint32)
     least = max(-1, np.iinfo(array.dtype).min)
     return np.maximum(array, least).astype(np.int32)
+
+
+def require_integer(function: str, name: str, dtype: Any) -> None:
+    """Refuses dtypes other than integers."""
+    if not jnp.issubdtype(dtype, jnp.integer) or not is_known(dtype):
+        raise TypeError(f"{function}: `{name}` must have an integer dtype; got {dtype}")
 
 
 def _to_numpy(function: str, name: str, value: Any) -> tuple[Any, bool]:
@@ -280,7 +331,6 @@ def integers(
     return result
 
 
-@settled_sequences
 def sizes(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from jax import lax
 
@@ -22,3 +24,16 @@ def vary_over(x: jax.Array, axes: frozenset[str]) -> jax.Array:
     if hasattr(lax, "pcast"):
         return lax.pcast(x, missing, to="varying")
     return lax.pvary(x, missing)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_whole(ctx: Any) -> bool:
+    """Whether a lowering rule, given its context, sees whole arrays or manual shards.
+
+    If not, XLA partitions the program, or may do so where it is exported to.
+    """
+    if ctx.module_context.lowering_parameters.for_export:
+        return False
+    context: Any = ctx.module_context.axis_context
+    if hasattr(context, "manual_axes"):
+        return set(context.manual_axes) == set(context.mesh.axis_names)
+    return getattr(context, "num_devices", None) == 1

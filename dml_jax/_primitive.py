@@ -18,12 +18,14 @@ import functools
 from typing import Any
 
 import jax
+import jax.export
 import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax import _bits
+from dml_jax import _bits, _compat
+from dml_jax import _reverse_formulations as formulations
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
 
@@ -36,18 +38,9 @@ def reverse(x, lengths, axis, implementation):
 
 def _abstract_eval(x, lengths, *, axis, implementation):
     del implementation
-    shape = _broadcast_shape(x.shape, lengths.shape, axis)
+    shape = formulations.broadcast_shape(x.shape, lengths.shape, axis)
     # `update` keeps the sharding and the varying axes, which a new ShapedArray loses.
     return x.update(shape=shape, sharding=_sharding(x, lengths), weak_type=False)
-
-
-def _broadcast_shape(shape, lengths_shape, axis):
-    return tuple(
-        size if dimension == axis or length_size == 1 else length_size
-        for dimension, (size, length_size) in enumerate(
-            zip(shape, lengths_shape, strict=True)
-        )
-    )
 
 
 def _sharding(x, lengths):
@@ -98,11 +91,18 @@ def _batch(operands, dimensions, *, axis, implementation):
     return reverse(x, lengths, axis + 1, implementation), 0
 
 
-def _formulation(x, lengths, *, axis, implementation):
-    """What the primitive means, on every platform."""
+def _formulation(x, lengths, *, axis, implementation, ways=()):
+    """What the primitive means, by the first of the ways that takes the operands."""
     bits = _bits.to_bits(x)
-    move = _scatter if implementation == "scatter" else _gather
-    return _bits.from_bits(move(bits, _source(x.shape, lengths, axis), axis), x.dtype)
+    if implementation == "scatter":
+        ways = (formulations.scatter,)
+    elif any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
+        ways = ()
+    for way in (*ways, formulations.gather):
+        y = way(bits, lengths, axis)
+        if y is not None:
+            return _bits.from_bits(y, x.dtype)
+    raise AssertionError("`gather` takes all operands")
 
 
 def _lowered(x, lengths, **params):
@@ -120,37 +120,23 @@ def _lowered(x, lengths, **params):
         return formulation(x, lengths)
 
 
-def _source(shape, lengths, axis):
-    """Where along the axis each element comes from; by involution, also where it goes.
+def _lowering(**ways):
+    """The lowering rule of a platform, with its ways for each implementation.
 
-    Of size 1 wherever the lengths are, so that XLA moves whole blocks.
+    Where XLA's partitioner is to divide the program, the gather is what it can divide.
     """
-    index_shape = (*lengths.shape[:axis], shape[axis], *lengths.shape[axis + 1 :])
-    position = lax.broadcasted_iota(lengths.dtype, index_shape, axis)
-    return jnp.where(position < lengths, lengths - 1 - position, position)
 
-
-def _gather(x, source, axis):
-    return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
-
-
-def _scatter(x, target, axis):
-    x = jnp.broadcast_to(x, _broadcast_shape(x.shape, target.shape, axis))
-    mapped = [d for d in range(x.ndim) if d != axis and target.shape[d] != 1]
-    before = sum(d not in mapped for d in range(axis))
-
-    def place(x, target):
-        where = (*[slice(None)] * before, target.reshape(-1))
-        return (
-            jnp.zeros_like(x)
-            .at[where]
-            .set(x, mode="promise_in_bounds", unique_indices=True)
+    def lower(ctx, x, lengths, *, axis, implementation):
+        chosen = ways.get(implementation or "default", ())
+        lowered = functools.partial(
+            _lowered,
+            axis=axis,
+            implementation=implementation,
+            ways=chosen if _compat.is_whole(ctx) else (),
         )
+        return mlir.lower_fun(lowered, multiple_results=False)(ctx, x, lengths)
 
-    # Mapped dimensions become batching dimensions of the scatter, which XLA can shard.
-    for dimension in mapped:  # the last one is mapped first, outermost
-        place = jax.vmap(place, dimension, dimension)
-    return place(x, target)
+    return lower
 
 
 reverse_subsequences_p.def_impl(_lowered)
@@ -158,6 +144,15 @@ reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[reverse_subsequences_p] = _jvp
 ad.primitive_transposes[reverse_subsequences_p] = _transpose
 batching.primitive_batchers[reverse_subsequences_p] = _batch
-mlir.register_lowering(
-    reverse_subsequences_p, mlir.lower_fun(_lowered, multiple_results=False)
-)
+
+_ON_CPU = (formulations.windows, formulations.tiles)
+_ON_GPU = (formulations.quarters,)
+_ALONE_ON_GPU = (formulations.words, formulations.transposed, formulations.quarters)
+_WAYS: dict[str | None, dict[str, tuple]] = {
+    None: dict(),
+    "cpu": dict(default=_ON_CPU, standalone=_ON_CPU),
+    "cuda": dict(default=_ON_GPU, standalone=_ALONE_ON_GPU),
+    "rocm": dict(default=_ON_GPU, standalone=_ALONE_ON_GPU),
+}
+for _platform, _ways in _WAYS.items():
+    mlir.register_lowering(reverse_subsequences_p, _lowering(**_ways), _platform)

@@ -56,8 +56,10 @@ def reverse_subsequences(
       sequence_lengths: integer array of the rank of `input`: size 1 along `axis`, and
         along each other dimension the size of `input` or 1, which stands for all lines.
       axis: the dimension along which the elements are reversed; may be negative.
-      implementation: `"gather"` or `"scatter"`, two formulations with the same result,
-        or None for the one that is faster on the platform.
+      implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
+        same result, or None for the fastest. On a GPU `"standalone"` is up to twice as
+        fast for dtypes of 8 and 16 bits where nothing elementwise comes before or after
+        the operator, but does not fuse: None takes it outside of `jit` only.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -90,10 +92,14 @@ def reverse_subsequences(
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
     """
     function = "reverse_subsequences"
-    x = _check.as_array(function, "input", input)
-    lengths = _check.lengths(function, "sequence_lengths", sequence_lengths)
-    axis, implementation = _settle_axis(x.shape, lengths.shape, axis, implementation)
-    return _reverse_subsequences(x, lengths, axis=axis, implementation=implementation)
+    x: Any = input
+    lengths: Any = sequence_lengths
+    if not _check.is_array(type(x)):
+        x = _check.as_array(function, "input", x)
+    if not _check.is_array(type(lengths)):
+        lengths = _check.lengths(function, "sequence_lengths", lengths)
+    arrays = type(x), x.shape, type(lengths), lengths.shape, lengths.dtype
+    return _axis_program(arrays, axis, implementation)(x, lengths)
 
 
 def reverse_sequence(
@@ -130,8 +136,10 @@ def reverse_sequence(
       name: a name for the operator in HLO and in profiles.
       specified_outputs_name: a name for the result, which a `jax.checkpoint` policy
         such as `save_only_these_names` can refer to.
-      implementation: `"gather"` or `"scatter"`, two formulations with the same result,
-        or None for the one that is faster on the platform.
+      implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
+        same result, or None for the fastest. On a GPU `"standalone"` is up to twice as
+        fast for dtypes of 8 and 16 bits where nothing elementwise comes before or after
+        the operator, but does not fuse: None takes it outside of `jit` only.
 
     Returns:
       An array with the shape and dtype of `input`; a NumPy array for strings and
@@ -174,13 +182,24 @@ def reverse_sequence(
     Graiphic's ReverseSequence node.
     """
     function = "reverse_sequence"
-    on_host = not isinstance(input, jax.Array) and _check.is_text(input)
-    x = np.asarray(input) if on_host else _check.as_array(function, "input", input)
-    lengths = _check.lengths(function, "sequence_lens", sequence_lens)
+    x: Any = input
+    lengths: Any = sequence_lens
+    on_host = False
+    if not _check.is_array(type(x)):
+        on_host = _check.is_text(x)
+        x = np.asarray(x) if on_host else _check.as_array(function, "input", x)
+    if not _check.is_array(type(lengths)):
+        lengths = _check.lengths(function, "sequence_lens", lengths)
     coefficient = _check.scalar(function, "lda_coeff", lda_coeff)
-    node = _settle_node(
-        x.shape,
-        lengths.shape,
+    node, program = _node_program(
+        (
+            type(x),
+            x.shape,
+            type(lengths),
+            lengths.shape,
+            lengths.dtype,
+            type(coefficient),
+        ),
         batch_axis,
         time_axis,
         training,
@@ -190,7 +209,7 @@ def reverse_sequence(
     )
     if on_host:
         return _reverse_on_host(x, lengths, node.batch_axis, node.time_axis)
-    return _reverse_sequence(x, lengths, coefficient, node)
+    return program(x, lengths, coefficient) if node.training else program(x, lengths)
 
 
 class _Node(NamedTuple):
@@ -204,15 +223,39 @@ class _Node(NamedTuple):
     implementation: Implementation | None
 
 
-_IMPLEMENTATIONS = ("gather", "scatter")
+_IMPLEMENTATIONS = ("gather", "scatter", "standalone")
+
+
+def _settle_implementation(function, implementation, traced):
+    """The implementation, which None leaves to where the call stands.
+
+    In a program XLA fuses the operator with its neighbours, if it can. A call on arrays
+    is a program of its own.
+    """
+    if implementation is None and not traced:
+        return "standalone"
+    return _check.option(function, "implementation", implementation, _IMPLEMENTATIONS)
 
 
 @_check.settled
-def _settle_axis(shape, lengths_shape, axis, implementation):
+def _axis_program(arrays, axis, implementation):
+    """The program for arrays of these kinds and shapes."""
+    kind, shape, lengths_kind, lengths_shape, lengths_dtype = arrays
+    _check.require_integer("reverse_subsequences", "sequence_lengths", lengths_dtype)
+    traced = _check.is_traced(kind) or _check.is_traced(lengths_kind)
+    return _check.program(
+        _reverse_subsequences,
+        axis=_settle_axis(shape, lengths_shape, axis),
+        implementation=_settle_implementation(
+            "reverse_subsequences", implementation, traced
+        ),
+    )
+
+
+def _settle_axis(shape, lengths_shape, axis):
     """The axis in [0, rank), for lengths that have the right shape for it."""
     function = "reverse_subsequences"
     axis = _check.axis(function, "axis", axis, len(shape))
-    _check.option(function, "implementation", implementation, _IMPLEMENTATIONS)
     full = (*shape[:axis], 1, *shape[axis + 1 :])
     fits = len(lengths_shape) == len(full) and all(
         size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
@@ -223,13 +266,28 @@ def _settle_axis(shape, lengths_shape, axis, implementation):
             f"{axis=} and the size of `input` or 1 along every other dimension; got "
             f"{lengths_shape}"
         )
-    return axis, implementation
+    return axis
 
 
 @_check.settled
+def _node_program(arrays, *attributes):
+    """The node, and the program for arrays of these kinds and shapes."""
+    kind, shape, lengths_kind, lengths_shape, lengths_dtype, coefficient_kind = arrays
+    _check.require_integer("reverse_sequence", "sequence_lens", lengths_dtype)
+    traced = _check.is_traced(kind) or _check.is_traced(lengths_kind)
+    node = _settle_node(shape, lengths_shape, traced, *attributes)
+    if node.training and (traced or _check.is_traced(coefficient_kind)):
+        return node, _check.program(_reverse_sequence, node=node)
+    # Without a backward pass the coefficient is of no use, and a number takes as long
+    # to be passed as all the rest.
+    node = node._replace(training=False)
+    return node, _check.program(_reverse_sequence, node=node, coefficient=None)
+
+
 def _settle_node(
     shape,
     lengths_shape,
+    traced,
     batch_axis,
     time_axis,
     training,
@@ -253,7 +311,7 @@ def _settle_node(
         _check.optional_name(
             function, "specified_outputs_name", specified_outputs_name
         ),
-        _check.option(function, "implementation", implementation, _IMPLEMENTATIONS),
+        _settle_implementation(function, implementation, traced),
     )
 
 
@@ -295,10 +353,9 @@ def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
     return np.take_along_axis(x, source, time_axis)
 
 
-# Jitted cores -------------------------------------------------------------------------
+# Cores, which `_check.program` compiles -----------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "implementation"))
 def _reverse_subsequences(x, lengths, *, axis, implementation):
     with jax.named_scope("reverse_subsequences"):
         _checked.check_lengths(
@@ -307,7 +364,6 @@ def _reverse_subsequences(x, lengths, *, axis, implementation):
         return _with_operands(_reverse_plainly, x, lengths, axis, implementation)
 
 
-@functools.partial(jax.jit, static_argnames="node")
 def _reverse_sequence(x, lengths, coefficient, node):
     with jax.named_scope(node.name or "reverse_sequence"):
         _checked.check_lengths(

@@ -24,7 +24,7 @@ from dml_jax import _check
 def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
     if type(value) is float and dtype.char in "fd" and -1e38 < value < 1e38:
-        return dtype.type(value)  # what most callers pass
+        return np.array(value, dtype)  # what most callers pass
     rank = _rank(dtype)
     kind = _KINDS[rank]
     number = _number(value, dtype)

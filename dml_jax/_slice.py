@@ -21,16 +21,14 @@ scatter.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
-from dml_jax import _bits, _check
+from dml_jax import _check
 
 
 def slice(
@@ -75,8 +73,10 @@ def slice(
 
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
-    x = _check.as_array("slice", "input", input)
-    return _take(x, _lattice_of_slice(x.shape, offsets, sizes, strides))
+    x: Any = input
+    if not _check.is_array(type(x)):
+        x = _check.as_array("slice", "input", x)
+    return _slice_program((type(x), x.shape), offsets, sizes, strides)(x)
 
 
 def slice1(
@@ -126,16 +126,17 @@ def slice1(
 
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
-    x = _check.as_array("slice1", "input", input)
-    lattice = _lattice_of_window(
-        "slice1",
-        x.shape,
+    x: Any = input
+    if not _check.is_array(type(x)):
+        x = _check.as_array("slice1", "input", x)
+    program = _slice1_program(
+        (type(x), x.shape),
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
         output_sizes,
     )
-    return _take(x, lattice)
+    return program(x)
 
 
 def slice_grad(
@@ -187,24 +188,20 @@ def slice_grad(
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
-    gradient = _check.as_array("slice_grad", "input_gradient", input_gradient)
-    if not _check.has_zero(gradient.dtype):
-        raise TypeError(
-            "slice_grad: `input_gradient` must have a dtype with a zero; got "
-            f"{gradient.dtype}"
-        )
-    shape = _check.sizes(
-        "slice_grad", "output_gradient_sizes", output_gradient_sizes, gradient.ndim
-    )
-    lattice = _lattice_of_window(
-        "slice_grad",
-        shape,
+    gradient: Any = input_gradient
+    if not _check.is_array(type(gradient)):
+        gradient = _check.as_array("slice_grad", "input_gradient", gradient)
+    program = _gradient_program(
+        (gradient.dtype, gradient.shape),
+        output_gradient_sizes,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
-        gradient.shape,
     )
-    return _put(gradient, shape, lattice)
+    return program(gradient)
+
+
+# Arguments ----------------------------------------------------------------------------
 
 
 class _Lattice(NamedTuple):
@@ -221,6 +218,34 @@ class _Lattice(NamedTuple):
 
 
 @_check.settled_sequences
+def _slice_program(array, offsets, sizes, strides, _):
+    """The program of `slice` for an array of this kind and shape."""
+    kind, shape = array
+    lattice = _lattice_of_slice(shape, offsets, sizes, strides)
+    return _check.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
+
+
+@_check.settled_sequences
+def _slice1_program(array, offsets, windows, strides, sizes):
+    """The program of `slice1` for an array of this kind and shape."""
+    kind, shape = array
+    lattice = _lattice_of_window("slice1", shape, offsets, windows, strides, sizes)
+    return _check.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
+
+
+@_check.settled_sequences
+def _gradient_program(gradient, shape, offsets, windows, strides):
+    """The program of `slice_grad` for a gradient of this dtype and shape."""
+    dtype, sizes = gradient
+    if not _check.has_zero(dtype):
+        raise TypeError(
+            f"slice_grad: `input_gradient` must have a dtype with a zero; got {dtype}"
+        )
+    shape = _check.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
+    lattice = _lattice_of_window("slice_grad", shape, offsets, windows, strides, sizes)
+    return _check.program(_put, shape=shape, lattice=lattice)
+
+
 def _lattice_of_slice(shape, offsets, sizes, strides):
     """Where `slice` reads, all of it inside `shape`."""
     rank = len(shape)
@@ -246,7 +271,6 @@ def _lattice_of_slice(shape, offsets, sizes, strides):
     return _lattice("slice", offsets, sizes, strides, sizes)
 
 
-@_check.settled_sequences
 def _lattice_of_window(operator, shape, offsets, windows, strides, sizes):
     """Where `sizes` elements of a window inside `shape` are, by default all it has."""
     rank = len(shape)
@@ -320,40 +344,29 @@ def _lattice(operator, offsets, windows, strides, sizes):
     return _Lattice(operator, lowest, sizes, steps, downwards)
 
 
-# Jitted cores -------------------------------------------------------------------------
+# Cores, which `_check.program` compiles -----------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames="lattice")
-def _take(x, lattice):
-    limits = tuple(
-        low if size == 0 else low + step * (size - 1) + 1
-        for low, size, step in zip(
-            lattice.lowest, lattice.sizes, lattice.steps, strict=True
-        )
-    )
-
-    def take(x):
-        x = lax.slice(x, lattice.lowest, limits, lattice.steps)
-        return lax.rev(x, lattice.downwards)
+def _take(x, lattice, standalone=False):
+    from dml_jax._slice_primitive import take  # brings pallas, as the reversal does
 
     with jax.named_scope(lattice.operator):
-        return _bits.move(take, x)
+        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return take(x, lattice, standalone)
+        data = jax.random.key_data(x)
+        whole = data.shape[x.ndim :]
+        zeros, ones = (0,) * len(whole), (1,) * len(whole)
+        lattice = lattice._replace(
+            lowest=lattice.lowest + zeros,
+            sizes=lattice.sizes + whole,
+            steps=lattice.steps + ones,
+        )
+        y = take(data, lattice, standalone)
+        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "lattice"))
 def _put(gradient, shape, lattice):
-    padding = [
-        (low, extent - low - (0 if size == 0 else step * (size - 1) + 1), step - 1)
-        for low, extent, size, step in zip(
-            lattice.lowest, shape, lattice.sizes, lattice.steps, strict=True
-        )
-    ]
-
-    def put(x):
-        x = lax.rev(x, lattice.downwards)
-        if x.dtype != gradient.dtype:
-            return _bits.pad_bits(x, padding)
-        return lax.pad(x, jnp.zeros((), x.dtype), padding)
+    from dml_jax._slice_primitive import put
 
     with jax.named_scope(lattice.operator):
-        return _bits.move(put, gradient)
+        return put(gradient, shape, lattice)

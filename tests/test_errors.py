@@ -411,7 +411,7 @@ LENGTH_ERRORS = [
 
 NO_INTEGER = "must be a static integer; got "
 NO_SCALAR = "must be a real scalar; got "
-NO_IMPLEMENTATION = "must be 'gather' or 'scatter' or None; got "
+NO_IMPLEMENTATION = "must be 'gather' or 'scatter' or 'standalone' or None; got "
 NO_NAME = "must be a string or None; got "
 
 OPTION_ERRORS = [
@@ -611,7 +611,7 @@ OPTION_ERRORS = [
             (
                 [(function, "implementation") for function in REVERSALS],
                 0,
-                "must be 'gather' or 'scatter' or None",
+                "must be 'gather' or 'scatter' or 'standalone' or None",
             ),
             ([("reverse_sequence", "training")], True, "must be a bool"),
             (NAMES, 1, "must be a string or None"),

@@ -1,0 +1,250 @@
+"""Ways to compute a reversal: the same result, each the fastest somewhere.
+
+    gather      one gather, whose indices have size 1 wherever the lengths do, so that
+                whole blocks move; what XLA's partitioner can divide
+    scatter     the same seen from the source
+    windows     CPU: the reversed part of a line is one window of it, read backwards
+    tiles       CPU: neighbouring lines with lengths of their own, in columns that fit
+                the cache
+    quarters    GPU: four gathers, so that a thread stores more
+    words       GPU: bytes by the word
+    transposed  GPU: neighbouring lines with lengths of their own, as rows
+
+`gather` computes an index for every element, which a CPU does one at a time, and has a
+thread of a GPU store four elements, however narrow. The others return None for layouts
+that they are not made for. `gather` and `quarters` fuse with what is around them, the
+rest does not. `_primitive` chooses.
+
+All of them take the bits of the elements, operands of one rank that broadcast as the
+primitive's do, and an axis.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from dml_jax import _bits
+
+
+def broadcast_shape(shape, lengths_shape, axis):
+    """The shape of the result."""
+    return tuple(
+        size if dimension == axis or length_size == 1 else length_size
+        for dimension, (size, length_size) in enumerate(
+            zip(shape, lengths_shape, strict=True)
+        )
+    )
+
+
+def gather(x, lengths, axis):
+    source = _source(x.shape, lengths, axis)
+    return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
+
+
+def scatter(x, lengths, axis):
+    target = _source(x.shape, lengths, axis)
+    x = jnp.broadcast_to(x, broadcast_shape(x.shape, target.shape, axis))
+    mapped = [d for d in range(x.ndim) if d != axis and target.shape[d] != 1]
+    before = sum(d not in mapped for d in range(axis))
+
+    def place(x, target):
+        where = (*[slice(None)] * before, target.reshape(-1))
+        return (
+            jnp.zeros_like(x)
+            .at[where]
+            .set(x, mode="promise_in_bounds", unique_indices=True)
+        )
+
+    # Mapped dimensions become batching dimensions of the scatter, which XLA can shard.
+    for dimension in mapped:  # the last one is mapped first, outermost
+        place = jax.vmap(place, dimension, dimension)
+    return place(x, target)
+
+
+def _source(shape, lengths, axis):
+    """Where along the axis each element comes from; by involution, also where it goes.
+
+    Of size 1 wherever the lengths are, so that XLA moves whole blocks.
+    """
+    index_shape = (*lengths.shape[:axis], shape[axis], *lengths.shape[axis + 1 :])
+    position = lax.broadcasted_iota(lengths.dtype, index_shape, axis)
+    return _reflect(position, lengths)
+
+
+def _reflect(position, lengths):
+    return jnp.where(position < lengths, lengths - 1 - position, position)
+
+
+# CPU ----------------------------------------------------------------------------------
+
+_SMALL = 2**14  # bytes, of which a loop takes no longer than to start another
+_LARGE_STEP = 16  # bytes, from which on a gather moves vectors as well
+_CACHE_LINE = 64  # bytes
+_CACHE = 2**17  # bytes; half of a small second-level cache
+
+
+def windows(x, lengths, axis):
+    """For lines that lie next to their like: lengths only before the axis.
+
+    With the lines one after the other, and n the length of line r,
+
+        y[r, k] = x[r * T + n - 1 - k]  for k < n
+
+    is the window of T elements that ends at r * T + n, reversed. Its address is affine
+    in k, so the loop becomes vector instructions. The first line's window would start
+    before the array, and takes the gather.
+    """
+    time = x.shape[axis]
+    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    if math.prod(lengths.shape[axis:]) != 1 or not _SMALL < x.nbytes < 2**31:
+        return None
+    lines, block = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    if block * x.dtype.itemsize >= _LARGE_STEP:
+        return None
+    x = _apart(x)
+    flat = x.reshape(lines * time, block)
+    x_lines = x.reshape(lines, time, block)
+    lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
+    lengths = lengths.reshape(lines, 1, 1)
+
+    line = lax.broadcasted_iota(jnp.int32, (lines, 1), 0)
+    starts = jnp.maximum((line - 1) * time + lengths[:, 0], 0)
+    window = lax.gather(
+        flat,
+        starts,
+        lax.GatherDimensionNumbers(
+            offset_dims=(1, 2), collapsed_slice_dims=(), start_index_map=(0,)
+        ),
+        slice_sizes=(time, block),
+        mode="promise_in_bounds",
+    )
+    position = lax.broadcasted_iota(jnp.int32, (1, time, 1), 1)
+    y = jnp.where(position < lengths, lax.rev(window, (1,)), x_lines)
+    first = gather(x_lines[:1], lengths[:1], 1)
+    y = lax.dynamic_update_slice(y, first, (0, 0, 0))
+    return _apart(y.reshape(x.shape))
+
+
+def tiles(x, lengths, axis):
+    """For lines side by side, with lengths of their own: too far apart for the cache.
+
+    Neighbouring elements then come from distant rows, and a line of the cache is gone
+    before its other elements are asked for. Columns of a cache line's width are copied
+    out, reversed, and copied back.
+    """
+    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    width = _CACHE_LINE // x.dtype.itemsize
+    columns = math.prod(x.shape[axis + 1 :])
+    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
+    if not varying or columns % width:
+        return None
+    block = math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
+    table = x.shape[axis] * columns * x.dtype.itemsize
+    if block >= _CACHE_LINE or table <= _CACHE:
+        return None
+    shape = (math.prod(x.shape[:axis]), x.shape[axis], columns // width, width)
+    lengths = jnp.broadcast_to(
+        lengths, (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    ).reshape(shape[0], shape[2], 1, width)
+    y = gather(_apart(x.reshape(shape).swapaxes(1, 2)), lengths, 2)
+    return _apart(y).swapaxes(1, 2).reshape(x.shape)
+
+
+def _apart(x):
+    """`x`, computed apart: fused with more, these loops cannot be made of vectors.
+
+    What is in memory already is not copied.
+    """
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+
+# GPU ----------------------------------------------------------------------------------
+
+_WORTHWHILE = 2**22  # bytes; with fewer, launching the kernels takes the time
+_GPU_CACHE = 2**25  # bytes
+
+
+def quarters(x, lengths, axis):
+    """Four reversals of a quarter each, concatenated, in one kernel.
+
+    A thread stores four elements of each instead of four in all: 64 bytes of float32
+    and 16 of an 8-bit dtype, where 16 and 4 leave bandwidth unused. Not for lengths
+    along the last dimension, whose reads are what takes the time.
+    """
+    shape = broadcast_shape(x.shape, lengths.shape, axis)
+    whole = math.prod(shape)
+    divided = [d for d in range(x.ndim) if d != axis and shape[d] % 4 == 0]
+    if not divided or whole * x.dtype.itemsize < _WORTHWHILE or lengths.shape[-1] != 1:
+        return None
+    dimension = divided[0]
+    parts = zip(_split(x, dimension), _split(lengths, dimension), strict=True)
+    return lax.concatenate([gather(*part, axis) for part in parts], dimension)
+
+
+def _split(x, dimension):
+    """Four parts of equal size, or four times all of what has size 1."""
+    size = x.shape[dimension] // 4
+    if size == 0:
+        return [x] * 4
+    return [
+        lax.slice_in_dim(x, i * size, (i + 1) * size, axis=dimension) for i in range(4)
+    ]
+
+
+def words(x, lengths, axis):
+    """For rows of single bytes: whole words of four, fetched and stored as such."""
+    if x.dtype.itemsize != 1 or x.dtype == bool or "int4" in x.dtype.name:
+        return None
+    if axis != x.ndim - 1 or x.shape[-1] % 4 or not 0 < x.shape[-1] < 2**31:
+        return None
+    with jax.enable_x64(True):
+        y = _by_unaligned_words(_bits.join(x, jnp.uint32), lengths)
+        return _bits.split(y, x.dtype)
+
+
+def _by_unaligned_words(x, lengths):
+    """Every word as one, read where its bytes stand and turned around.
+
+    A read that is not aligned takes the two words it lies in, as one of 64 bits; the
+    first may precede the row. The last reversed bytes share a word with the first of
+    those that stay.
+    """
+    shape = (*[1] * (x.ndim - 1), x.shape[-1])
+    first = 4 * lax.broadcasted_iota(jnp.int32, shape, x.ndim - 1)
+    source = jnp.maximum(lengths - 4 - first, -4)
+    both = [(0, 0)] * (x.ndim - 1) + [(1, 1)]
+    padded = jnp.pad(x, both).astype(jnp.uint64)
+    pairs = padded[..., :-1] | (padded[..., 1:] << 32)
+    pairs = jnp.take_along_axis(pairs, (source >> 2) + 1, -1, mode="promise_in_bounds")
+    # Shifted and cut in one chain: a gather that is used twice, XLA would store.
+    turned = _turned(
+        (pairs >> (8 * (source & 3)).astype(jnp.uint64)).astype(jnp.uint32)
+    )
+
+    bits = (8 * jnp.clip(lengths - first, 0, 4)).astype(jnp.uint64)
+    is_reversed = ((jnp.uint64(1) << bits) - 1).astype(jnp.uint32)
+    return (turned & is_reversed) | (x & ~is_reversed)
+
+
+def _turned(word):
+    """The four bytes of a word in the other order."""
+    word = ((word >> 8) & 0x00FF00FF) | ((word & 0x00FF00FF) << 8)
+    return (word >> 16) | (word << 16)
+
+
+def transposed(x, lengths, axis):
+    """For lines side by side, with lengths of their own, where the cache is no help."""
+    table = math.prod(x.shape[axis:]) * x.dtype.itemsize
+    if lengths.shape[-1] == 1 or table <= _GPU_CACHE:
+        return None
+    rows = _apart(jnp.moveaxis(x, axis, -1))
+    lengths = jnp.moveaxis(lengths, axis, -1)
+    y = quarters(rows, lengths, x.ndim - 1)
+    if y is None:
+        y = gather(rows, lengths, x.ndim - 1)
+    return jnp.moveaxis(y, -1, axis)

@@ -1,0 +1,112 @@
+"""Ways to compute a slice on a GPU: what `lax.slice` gives, sooner.
+
+XLA has a thread store four elements if four divides their number, else one: narrow
+elements leave most of a store unused, and odd sizes cost more than twice the time.
+
+    quarters   four slices, concatenated: a thread stores as much of each
+    words      runs of narrow elements as the words they lie in
+
+`quarters` fuses with what is around it. `words` does not, since the width of the
+elements changes. Both take integers or booleans and the lattice of `_slice`, and return
+None for the slices that they are not made for; neither turns the result around.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from jax import lax
+
+from dml_jax import _bits
+
+_WORTHWHILE = 2**20  # elements; with fewer, launching the kernel takes the time
+
+
+def limits_of(lattice):
+    """The ends of a slice, which reads nothing beyond its last element."""
+    return _limits(lattice.lowest, lattice.sizes, lattice.steps)
+
+
+def _limits(lowest, sizes, steps):
+    return tuple(
+        low if size == 0 else low + step * (size - 1) + 1
+        for low, size, step in zip(lowest, sizes, steps, strict=True)
+    )
+
+
+def even_quarters(x, lattice):
+    """In four parts of equal size, each a multiple of what a thread stores."""
+    sizes = lattice.sizes
+    if _is_small(x, lattice) or math.prod(sizes) % 16:
+        return None
+    divisible = [d for d in range(x.ndim) if sizes[d] % 4 == 0]
+    return _quarters(x, lattice, divisible[0]) if divisible else None
+
+
+def quarters(x, lattice):
+    """In four parts of about equal size, where a thread would store one element."""
+    sizes = lattice.sizes
+    if _is_small(x, lattice) or math.prod(sizes) % 4 == 0:
+        return None
+    large = [d for d in range(x.ndim) if sizes[d] >= 4]
+    return _quarters(x, lattice, large[0]) if large else None
+
+
+def _is_small(x, lattice):
+    symbolic = any(map(jax.export.is_symbolic_dim, (*x.shape, *lattice.sizes)))
+    return symbolic or math.prod(lattice.sizes) < _WORTHWHILE
+
+
+def _quarters(x, lattice, dimension):
+    _, lowest, sizes, steps, _ = lattice
+    parts = []
+    for i in range(4):
+        begin, end = (sizes[dimension] * j // 4 for j in (i, i + 1))
+        starts, limits = list(lowest), list(limits_of(lattice))
+        starts[dimension] += steps[dimension] * begin
+        limits[dimension] = starts[dimension] + steps[dimension] * (end - begin - 1) + 1
+        # XLA puts slices of one array together again, but not those of its complement.
+        part = lax.slice(~x if i % 2 else x, starts, limits, steps)
+        parts.append(~part if i % 2 else part)
+    return lax.concatenate(parts, dimension)
+
+
+def words(x, lattice):
+    """For narrow elements that are taken one by one along the last dimension."""
+    _, lowest, sizes, steps, _ = lattice
+    if _is_small(x, lattice):
+        return None
+    if x.dtype == bool or x.dtype.itemsize > 2 or "int4" in x.dtype.name:
+        return None
+    shape, lowest, sizes, steps = _merged(x.shape, lowest, sizes, steps)
+    per_word = 4 // x.dtype.itemsize
+    if not shape or steps[-1] != 1 or shape[-1] % per_word or sizes[-1] % per_word:
+        return None
+    whole = _bits.join(x.reshape(shape), jnp.uint32)
+    first, shift = divmod(lowest[-1], per_word)
+    count = sizes[-1] // per_word
+    limits = _limits(lowest, sizes, steps)
+
+    def take(first):
+        starts, ends = (*lowest[:-1], first), (*limits[:-1], first + count)
+        return lax.slice(whole, starts, ends, steps)
+
+    y = take(first)
+    if shift:
+        bits = 8 * x.dtype.itemsize * shift
+        y = (y >> bits) | (take(first + 1) << (32 - bits))
+    return _bits.split(y, x.dtype).reshape(lattice.sizes)
+
+
+def _merged(shape, lowest, sizes, steps) -> tuple[tuple[int, ...], ...]:
+    """The slice, with the dimensions merged that make one run in memory."""
+    merged = []
+    for extent, low, size, step in zip(shape, lowest, sizes, steps, strict=True):
+        if merged and (low, size, step) == (0, extent, 1) and merged[-1][3] == 1:
+            merged[-1] = [factor * extent for factor in merged[-1][:3]] + [1]
+        else:
+            merged.append([extent, low, size, step])
+    return tuple(zip(*merged, strict=True)) if merged else ((), (), (), ())

@@ -1,0 +1,236 @@
+"""Every formulation of a reversal and of a slice gives what the reference gives.
+
+A platform's lowering rule chooses among them. They are called here whatever the
+platform, with the sizes from which they are worthwhile set to nothing.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from jax import lax
+
+from dml_jax import _bits, reference, reverse_subsequences, slice1
+from dml_jax import _reverse_formulations as reversals
+from dml_jax import _slice_formulations as slices
+from dml_jax._slice import _Lattice
+
+DTYPES = ["uint8", "bool", "bfloat16", "float32"]
+
+# Shape, axis, and the shape of the lengths.
+LINES = {
+    "rows": ((8, 40), 1, (8, 1)),
+    "odd-rows": ((12, 33), 1, (12, 1)),
+    "one-length": ((8, 64), 1, (1, 1)),
+    "rank-1": ((16,), 0, (1,)),
+    "features": ((8, 9, 4), 1, (8, 1, 1)),
+    "three-channels": ((4, 12, 3), 1, (4, 1, 1)),
+    "time-major": ((9, 8, 4), 0, (1, 8, 1)),
+    "planes": ((3, 5, 16, 2), 2, (3, 5, 1, 1)),
+    "shared-lengths": ((4, 5, 16, 2), 2, (1, 5, 1, 1)),
+    "columns": ((9, 128), 0, (1, 128)),
+    "columns-of-planes": ((2, 7, 4, 64), 1, (2, 1, 4, 64)),
+    "columns-of-features": ((6, 64, 2), 0, (1, 64, 1)),
+    "step-of-1": ((4, 1, 2), 1, (4, 1, 1)),
+    "more-lengths-than-lines": ((1, 8, 2), 1, (4, 1, 1)),
+}
+
+# Which of them each formulation is made for, of 8-bit dtypes where it matters.
+MADE_FOR = {
+    "windows": {*LINES} - {"time-major"} - {n for n in LINES if "columns" in n},
+    "tiles": {"columns", "columns-of-planes", "columns-of-features"},
+    "quarters": {*LINES} - {"rank-1", "columns", "columns-of-planes", "planes"},
+    "words": {"rows", "one-length", "rank-1"},
+    "transposed": {"columns", "columns-of-planes"},
+}
+
+# Shape, offsets, windows, strides.
+WINDOWS = {
+    "odd": ((33, 45), (5, 7), (27, 37), (1, 1)),
+    "odd-strided": ((33, 45), (5, 7), (27, 37), (1, 2)),
+    "aligned": ((34, 44), (4, 8), (27, 36), (1, 1)),
+    "unaligned": ((33, 44), (5, 7), (27, 36), (2, 1)),
+    "backwards": ((33, 44), (5, 7), (27, 36), (-2, 1)),
+    "backwards-columns": ((33, 44), (5, 7), (27, 36), (1, -1)),
+    "crop": ((9, 16, 12, 3), (1, 2, 3, 0), (5, 8, 8, 3), (2, 1, 1, 1)),
+    "rank-1": ((33,), (5,), (27,), (1,)),
+    "batch": ((16, 9, 12), (0, 2, 3), (16, 5, 8), (1, 2, -1)),
+    "whole": ((4, 8), (0, 0), (4, 8), (1, 1)),
+    "tiny": ((5, 7), (0, 2), (3, 3), (1, -1)),
+    "rank-0": ((), (), (), ()),
+}
+
+
+@pytest.fixture(autouse=True)
+def _always_worthwhile(monkeypatch):
+    for module, name in (
+        (reversals, "_SMALL"),
+        (reversals, "_CACHE"),
+        (reversals, "_GPU_CACHE"),
+        (reversals, "_WORTHWHILE"),
+        (slices, "_WORTHWHILE"),
+    ):
+        monkeypatch.setattr(module, name, 0)
+
+
+def data(shape, dtype):
+    random = np.random.default_rng(0)
+    highest = {"bool": 2, "int4": 8}.get(dtype, 256)
+    return random.integers(0, highest, shape).astype(dtype)
+
+
+def lines(name, dtype):
+    shape, axis, lengths_shape = LINES[name]
+    random = np.random.default_rng(1)
+    lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
+    return data(shape, dtype), lengths, axis
+
+
+def reverse(formulation, x, lengths, axis):
+    formulate = functools.partial(getattr(reversals, formulation), axis=axis)
+    return formulate, (_bits.to_bits(jnp.asarray(x)), lengths)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("formulation", "name"),
+    [(f, name) for f in MADE_FOR for name in sorted(MADE_FOR[f])],
+)
+def test_reversal(formulation, name, dtype):
+    x, lengths, axis = lines(name, dtype)
+    formulate, operands = reverse(formulation, x, lengths, axis)
+    bits = jax.jit(formulate)(*operands)
+    if bits is None:
+        assert dtype != "uint8"
+        return
+    shape = reversals.broadcast_shape(x.shape, lengths.shape, axis)
+    expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
+    assert_same_bits(_bits.from_bits(bits, x.dtype), expected)
+
+
+@pytest.mark.parametrize("formulation", MADE_FOR)
+def test_what_a_formulation_is_made_for(formulation):
+    taken = set()
+    for name in LINES:
+        formulate, operands = reverse(formulation, *lines(name, "uint8"))
+        if jax.eval_shape(formulate, *operands) is not None:
+            taken.add(name)
+    assert taken == MADE_FOR[formulation]
+
+
+def test_words_at_every_length():
+    x, lengths = data((13, 12), "uint8"), np.arange(13, dtype=np.int32)[:, None]
+    expected = reference.reverse_subsequences(x, lengths, 1)
+    assert_same_bits(reversals.words(jnp.asarray(x), lengths, 1), expected)
+
+
+SLICES = {
+    "even_quarters": {"batch", "crop", "whole"},
+    "quarters": {"odd", "odd-strided", "rank-1"},
+    "words": {*WINDOWS} - {"odd", "odd-strided", "rank-1", "tiny", "rank-0"},
+}
+
+
+def take(formulation, name, dtype):
+    shape, offsets, windows, strides = WINDOWS[name]
+    lattice = _Lattice(
+        "slice1",
+        tuple(
+            offset if stride > 0 else offset + (window - 1) % -stride
+            for offset, window, stride in zip(offsets, windows, strides, strict=True)
+        ),
+        tuple((w - 1) // abs(s) + 1 for w, s in zip(windows, strides, strict=True)),
+        tuple(map(abs, strides)),
+        tuple(d for d, stride in enumerate(strides) if stride < 0),
+    )
+    formulate = functools.partial(getattr(slices, formulation), lattice=lattice)
+    x = data(shape, dtype)
+    return formulate, _bits.to_integers(jnp.asarray(x)), x, lattice
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("formulation", "name"),
+    [(f, name) for f, names in SLICES.items() for name in sorted(names)],
+)
+def test_slice(formulation, name, dtype):
+    formulate, integers, x, lattice = take(formulation, name, dtype)
+    bits = jax.jit(formulate)(integers)
+    if bits is None:
+        assert dtype in ("bool", "float32")
+        return
+    actual = _bits.from_bits(lax.rev(bits, lattice.downwards), x.dtype)
+    assert_same_bits(actual, reference.slice1(x, *WINDOWS[name][1:]))
+
+
+@pytest.mark.parametrize("formulation", SLICES)
+def test_what_a_slice_is_made_for(formulation):
+    taken = set()
+    for name in WINDOWS:
+        formulate, integers, *_ = take(formulation, name, "uint8")
+        if jax.eval_shape(formulate, integers) is not None:
+            taken.add(name)
+    assert taken == SLICES[formulation]
+
+
+def text_for(platform, function, *operands):
+    return jax.jit(function).trace(*operands).lower(lowering_platforms=(platform,))
+
+
+REVERSE = functools.partial(reverse_subsequences, axis=1)
+ALONE = functools.partial(REVERSE, implementation="standalone")
+CROP = functools.partial(
+    slice1,
+    input_window_offsets=(5, 7),
+    input_window_sizes=(27, 37),
+    input_window_strides=(1, 1),
+)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+def test_gpu_programs(platform):
+    x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
+    text = text_for(platform, REVERSE, x, lengths).as_text()
+    assert text.count("stablehlo.concatenate") == 1
+    assert "ui64" not in text
+    assert "ui64" in text_for(platform, ALONE, x, lengths).as_text()
+    text = text_for(platform, CROP, data((33, 45), "float32")).as_text()
+    assert text.count("stablehlo.concatenate") == 1
+
+
+def test_what_other_programs_are_left():
+    """On TPU, in small arrays and in exported programs: one gather, one slice."""
+    x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
+    for function, operands in (
+        (ALONE, (x, lengths)),
+        (CROP, (data((33, 45), "int8"),)),
+    ):
+        text = text_for("tpu", function, *operands).as_text()
+        exported = jax.export.export(jax.jit(function), platforms=["cuda", "cpu"])
+        for program in (text, exported(*operands).mlir_module()):
+            assert "concatenate" not in program
+            assert "custom_call" not in program
+
+
+def test_small_arrays_are_one_gather(monkeypatch):
+    monkeypatch.undo()
+    x, lengths = data((8, 40), "float16"), jnp.ones((8, 1), jnp.int32)
+    assert "concatenate" not in text_for("cuda", REVERSE, x, lengths).as_text()
+    assert "concatenate" not in text_for("cuda", CROP, data((33, 45), "int8")).as_text()
+
+
+def test_cpu_loops_stay_apart():
+    """A window is one loop of its own: fused with more, it cannot use vectors."""
+
+    def pipeline(x, lengths):
+        return jnp.tanh(REVERSE(x * 2, lengths)) + 1
+
+    x, lengths = data((8, 40), "float32"), jnp.ones((8, 1), jnp.int32)
+    text = jax.jit(pipeline).lower(x, lengths).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    assert entry.count(" fusion(") == 3
+    alone = jax.jit(REVERSE).lower(x, lengths).compile().as_text()
+    assert " copy(" not in alone[alone.index("ENTRY") :]
