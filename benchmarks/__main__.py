@@ -1,0 +1,5 @@
+import sys
+
+from benchmarks.command import main
+
+sys.exit(main())

@@ -1,0 +1,163 @@
+"""The command line: python -m benchmarks.
+
+What goes wrong is told in one line on the standard error, with exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+
+from benchmarks import compare, results, session
+from benchmarks.workloads import GROUPS, workloads
+
+_ABOUT = """\
+Measures dml_jax and its peers against the speed of memory.
+
+  python -m benchmarks run --quick              a few minutes, small arrays
+  python -m benchmarks run --group slice fill   some of the groups, at full size
+  python -m benchmarks run --only 'rows/*16'    the workloads with such names
+  python -m benchmarks compare old.json new.json
+  python -m benchmarks plot new.json
+"""
+
+_RUN = """\
+Runs workloads, prints a table of ratios and writes a JSON file.
+
+Every figure is a multiple of the time of a baseline that is measured in turns with it:
+a memcpy of the bytes that have to move, a memset for fills; for latency the compiled
+function, for compile times the plain idiom in jax.numpy. 1 is the limit of the machine,
+2 is half its speed. Peers that are not installed are empty columns.
+
+A quick run has a sixteenth of the elements and fewer samples, and checks dml_jax
+against the reference first. Its figures say little about large arrays.
+"""
+
+_COMPARE = """\
+Compares two runs by dml_jax's multiples of the baseline, since absolute times depend on
+the moment. A change is marked where the quartiles of the two runs do not overlap.
+
+The exit status is 1 if any workload is so marked and slower by more than the tolerance.
+"""
+
+_PLOT = """\
+Draws a PNG for each group of a run: bars with the share of the baseline's speed, and
+time against size for the group `scaling`. Needs matplotlib.
+"""
+
+_HERE = pathlib.Path(__file__).parent
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"benchmarks: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line, and gives the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except KeyboardInterrupt:
+        print("benchmarks: interrupted, nothing is written", file=sys.stderr)
+        return 130
+    except (OSError, ValueError, ImportError) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            text = f"{error.filename}: {error.strerror}"
+        print("benchmarks:", " ".join(text.split()), file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    def add(name, function, about, summary):
+        parser = commands.add_parser(
+            name, help=summary, description=about, formatter_class=plain
+        )
+        parser.set_defaults(command=function)
+        return parser.add_argument
+
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = _Parser("python -m benchmarks", description=_ABOUT, formatter_class=plain)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    option = add("run", _run, _RUN, "measure")
+    option("--device", choices=("cpu", "gpu"), help="by default what JAX finds")
+    option("--quick", action="store_true", help="small arrays, few samples, a check")
+    option("--only", metavar="PATTERN", help="workloads whose name has this; * and ?")
+    option("--group", nargs="+", choices=GROUPS, metavar="NAME", help=", ".join(GROUPS))
+    option(
+        *("--output", "-o"),
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the JSON file; by default benchmarks/results/<device>.json, with -quick "
+        "or -part in its name for runs that are not whole",
+    )
+    option = add("compare", _compare, _COMPARE, "find what became slower")
+    option("old", type=pathlib.Path)
+    option("new", type=pathlib.Path)
+    option("--tolerance", type=float, default=1.15, help="1.15 unless told")
+    option = add("plot", _plot, _PLOT, "draw a run")
+    option("result", type=pathlib.Path)
+    option("--output", "-o", type=pathlib.Path, metavar="DIR", help="beside the result")
+    return parser
+
+
+# Commands -----------------------------------------------------------------------------
+
+
+def _run(options) -> int:
+    device = options.device or ("cpu" if jax.default_backend() == "cpu" else "gpu")
+    _require(device)
+    selected = [
+        workload
+        for workload in workloads(device, "quick" if options.quick else "full")
+        if workload.group in (options.group or GROUPS)
+        and fnmatch.fnmatchcase(workload.name, f"*{options.only or ''}*")
+    ]
+    if not selected:
+        raise ValueError(
+            f"no workload of these groups has {options.only!r} in its name"
+        )
+    path = options.output or _default_path(device, options)
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder, not a file to write")
+    told = dict(
+        device=device, quick=options.quick, only=options.only, groups=options.group
+    )
+    found = results.document(told, session.records(selected, device, options.quick))
+    results.save(found, path)
+    print(results.table(found))
+    return 0
+
+
+def _require(device):
+    try:
+        jax.devices(device)
+    except RuntimeError:
+        raise ValueError(f"JAX has no {device} here") from None
+
+
+def _default_path(device, options):
+    part = "-part" if options.only or options.group else ""
+    name = f"{device}{'-quick' if options.quick else ''}{part}.json"
+    return _HERE / "results" / name
+
+
+def _compare(options) -> int:
+    found = compare.changes(results.load(options.old), results.load(options.new))
+    print(compare.table(found))
+    return 1 if compare.regressions(found, options.tolerance) else 0
+
+
+def _plot(options) -> int:
+    found = results.load(options.result)
+    from benchmarks import plot  # which needs matplotlib, and nothing else does
+
+    for path in plot.save(found, options.output or options.result.parent):
+        print(path)
+    return 0

@@ -1,0 +1,75 @@
+"""Two runs against each other, by what is relative to the baseline of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from benchmarks.results import Document
+
+
+class Change(NamedTuple):
+    """What became of dml_jax's ratio on one workload; above 1 is slower.
+
+    `mark` is empty where the quartiles of the two runs overlap.
+    """
+
+    name: str
+    old: float
+    new: float
+    mark: str
+
+    @property
+    def factor(self) -> float:
+        return self.new / self.old
+
+
+def changes(old: Document, new: Document) -> list[Change]:
+    """The workloads that both runs have with the same shape and dtype.
+
+    Raises:
+      ValueError: the runs are of different kinds, or have nothing in common.
+    """
+    for option in ("device", "quick"):
+        if old["options"][option] != new["options"][option]:
+            raise ValueError(
+                f"the runs cannot be compared: {option} is "
+                f"{old['options'][option]} in one and {new['options'][option]} in the "
+                "other"
+            )
+    before = {_key(record): _ratio(record) for record in old["records"]}
+    after = {_key(record): _ratio(record) for record in new["records"]}
+    found = [
+        Change(key[0], was["median"], after[key]["median"], _mark(was, after[key]))
+        for key, was in before.items()
+        if key in after
+    ]
+    if not found:
+        raise ValueError("the runs have no workload in common")
+    return found
+
+
+def _key(record):
+    return record["name"], record["dtype"], tuple(record["shape"])
+
+
+def _ratio(record):
+    return record["candidates"]["dml_jax"]["ratio"]
+
+
+def _mark(old, new):
+    if new["q1"] > old["q3"]:
+        return "slower"
+    return "faster" if new["q3"] < old["q1"] else ""
+
+
+def table(found: list[Change]) -> str:
+    lines = [f"{'multiples of the baseline':40}{'old':>10}{'new':>10}{'new/old':>10}"]
+    for change in found:
+        figures = f"{change.old:10.2f}{change.new:10.2f}{change.factor:10.2f}"
+        lines.append(f"{change.name:40}{figures}  {change.mark}".rstrip())
+    return "\n".join(lines)
+
+
+def regressions(found: list[Change], tolerance: float) -> list[Change]:
+    """The changes for the worse that no spread explains and no tolerance covers."""
+    return [c for c in found if c.mark == "slower" and c.factor > tolerance]

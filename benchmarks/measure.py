@@ -1,0 +1,121 @@
+"""Times of candidates that take turns.
+
+A sample is a batch of calls that are queued one after the other and then waited for,
+long enough for the clock and the queue not to matter. In each round every candidate
+gives one sample, so that a machine which slows down slows all of them, and a ratio is
+the median over the rounds of ratios within a round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    from benchmarks.candidates import Candidate
+
+Samples = Mapping[str, Sequence[float]]
+
+
+class Settings(NamedTuple):
+    """How many rounds, and how long a batch lasts at least, in seconds."""
+
+    rounds: int
+    batch: float
+
+
+def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
+    """Seconds of a call of each candidate, one figure for each round."""
+    calls = [_calls(candidate, settings.batch) for candidate in candidates]
+    found = {candidate.name: [] for candidate in candidates}
+    for _ in range(settings.rounds):
+        for candidate, repeats in zip(candidates, calls, strict=True):
+            found[candidate.name].append(_batch(candidate, repeats) / repeats)
+    return found
+
+
+def seconds(candidate: Candidate, batch: float = 0.005) -> float:
+    """A rough figure for one candidate."""
+    repeats = _calls(candidate, batch)
+    return _batch(candidate, repeats) / repeats
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """The median and the quartiles."""
+    q1, median, q3 = np.quantile(values, (0.25, 0.5, 0.75))
+    return dict(median=float(median), q1=float(q1), q3=float(q3))
+
+
+def summaries(samples: Samples, baseline: str) -> dict[str, dict[str, Any]]:
+    """For each candidate its seconds, and its ratio to the baseline in pairs."""
+    base = np.asarray(samples[baseline])
+    return {
+        name: dict(seconds=summary(values), ratio=summary(np.asarray(values) / base))
+        for name, values in samples.items()
+    }
+
+
+def _calls(candidate, least) -> int:
+    """Warms a candidate up, and finds how many of its calls last `least` seconds."""
+    _batch(candidate, 1)
+    calls = 1
+    while (spent := _batch(candidate, calls)) < least:
+        calls = max(2 * calls, math.ceil(calls * least / spent))
+    return calls
+
+
+def _batch(candidate, calls) -> float:
+    call = candidate.call
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = call()
+    candidate.wait(result)
+    return time.perf_counter() - start
+
+
+# What is not a matter of repeated calls -----------------------------------------------
+
+
+def compilations(
+    functions: Mapping[str, Callable], arrays: tuple, rounds: int
+) -> Samples:
+    """Seconds to trace, lower and compile each function from scratch."""
+    found = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            jax.clear_caches()
+            start = time.perf_counter()
+            # A new function each time, since JAX remembers the ones it has seen.
+            jax.jit(lambda *x, f=function: f(*x)).lower(*arrays).compile()
+            found[name].append(time.perf_counter() - start)
+    return found
+
+
+_IMPORT = """
+import json, time
+start = time.perf_counter()
+import jax
+middle = time.perf_counter()
+import dml_jax
+print(json.dumps([middle - start, time.perf_counter() - start]))
+"""
+
+
+def imports(rounds: int) -> Samples:
+    """Seconds to import jax, and to import dml_jax including jax."""
+    found = {"import jax": [], "dml_jax": []}
+    for _ in range(rounds):
+        printed = subprocess.run(
+            [sys.executable, "-c", _IMPORT], capture_output=True, check=True, text=True
+        )
+        for name, value in zip(found, json.loads(printed.stdout), strict=True):
+            found[name].append(value)
+    return found

@@ -1,0 +1,90 @@
+"""Pictures of a run: bars for each group, and time against size.
+
+A bar is the share that a candidate reaches of the baseline's speed, so that 1 is the
+limit of the machine, or what the baseline is in other groups: the compiled function of
+small calls, the plain idiom of compile times.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from benchmarks import results
+from benchmarks.results import Document
+
+
+def save(found: Document, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Draws one PNG for each group that the run has, and gives their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for group, records in results.groups(found).items():
+        figure = scaling(records) if group == "scaling" else bars(group, records)
+        paths.append(folder / f"{found['options']['device']}-{group}.png")
+        figure.savefig(paths[-1], dpi=120)
+    return paths
+
+
+def bars(group: str, records: Sequence[Mapping]) -> Figure:
+    """A panel for each dtype, with the same workloads and candidates from the top."""
+    names = results.others(records)
+    labels = list(dict.fromkeys(_label(record) for record in records))
+    dtypes = list(dict.fromkeys(record["dtype"] for record in records))
+    height = 1.8 + 0.1 * len(labels) * (len(names) + 1)
+    figure = Figure(figsize=(3 + 3 * len(dtypes), height), layout="constrained")
+    panels = figure.subplots(1, len(dtypes), sharey=True, squeeze=False)[0]
+    thickness = 0.8 / len(names)
+    for axes, dtype in zip(panels, dtypes, strict=True):
+        for rank, name in enumerate(names):
+            shares = {
+                labels.index(_label(r)): 1 / r["candidates"][name]["ratio"]["median"]
+                for r in records
+                if r["dtype"] == dtype and name in r["candidates"]
+            }
+            places = [row + (rank + 0.5) * thickness - 0.4 for row in shares]
+            axes.barh(places, shares.values(), thickness, color=f"C{rank}", label=name)
+        axes.axvline(1, color="black", linewidth=1)
+        axes.set_title(dtype)
+        axes.grid(axis="x", alpha=0.3)
+    panels[0].set_yticks(range(len(labels)), labels)
+    panels[0].set_ylim(len(labels) - 0.4, -0.6)
+    baselines = " or ".join(dict.fromkeys(record["baseline"] for record in records))
+    figure.suptitle(f"{group}: speed as a share of {baselines}")
+    handles, _ = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize="small")
+    return figure
+
+
+def _label(record):
+    return record["name"].split("/")[1]
+
+
+def scaling(records: Sequence[Mapping]) -> Figure:
+    """Seconds against bytes that have to move, with lines for the baselines."""
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    axes = figure.add_subplot()
+    lines = {}
+    for record in records:
+        lines.setdefault(_label(record), []).append(record)
+    for color, (name, line) in enumerate(lines.items()):
+        moved = [r["bytes_read"] + r["bytes_written"] for r in line]
+        axes.plot(moved, _seconds(line, "dml_jax"), "o-", color=f"C{color}", label=name)
+    # One line each for memcpy and memset, from the first kind of workload that has it.
+    for line in {
+        line[0]["baseline"]: line for line in reversed(lines.values())
+    }.values():
+        name = line[0]["baseline"]
+        moved = [r["bytes_read"] + r["bytes_written"] for r in line]
+        style = ":" if name == "memset" else "--"
+        axes.plot(moved, _seconds(line, name), style, color="black", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="bytes moved", ylabel="seconds")
+    axes.set_title("time of a call against size")
+    axes.grid(which="both", alpha=0.2)
+    axes.legend()
+    return figure
+
+
+def _seconds(records, name):
+    return [record["candidates"][name]["seconds"]["median"] for record in records]

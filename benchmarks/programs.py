@@ -1,0 +1,235 @@
+"""The arrays of a workload, and the functions that are applied to them.
+
+`operator` is dml_jax's, `idiom` what one would write with jax.numpy instead, and
+`expected` the NumPy reference. What is timed is a `program` around the first two: the
+operator alone, its gradient, or a pipeline that XLA can fuse it with.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import dml_jax
+from benchmarks.workloads import Workload
+from dml_jax import reference
+
+ARGUMENTS = {
+    "reverse_subsequences": ("input", "sequence_lengths"),
+    "reverse_sequence": ("input", "sequence_lens"),
+    "slice": ("input",),
+    "slice1": ("input",),
+    "slice_grad": ("input_gradient",),
+    "fill_value_sequence": ("value_start", "value_delta"),
+    "fill_value_constant": ("value",),
+}
+
+Arrays = tuple[jax.Array, ...]
+
+
+# Arrays -------------------------------------------------------------------------------
+
+
+def arrays(workload: Workload) -> Arrays:
+    """The arguments of a workload's program, made on the device."""
+    shape, dtype = workload.shape, workload.dtype
+    if not workload.is_reversal:
+        if workload.operator.startswith("slice"):
+            return (_data(shape, dtype),)
+        values = (dtype.type(1), dtype.type(2))[: len(ARGUMENTS[workload.operator])]
+        return tuple(jax.device_put(value) for value in values)
+    across = tuple(1 if d == workload.axis else n for d, n in enumerate(shape))
+    batch = workload.options.get("batch_axis")
+    lengths = _lengths(
+        across if batch is None else (shape[batch],), shape[workload.axis]
+    )
+    if workload.group == "pipeline":
+        return _data(shape, dtype), lengths, _data(across, dtype)
+    return _data(shape, dtype), lengths
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _data(shape, dtype):
+    """Numbers from -1 to 1 (0 to 255 for integers) that every dtype can hold."""
+    noise = _noise(shape) >> 24
+    if jnp.issubdtype(dtype, jnp.integer):
+        return noise.astype(dtype)
+    return ((noise.astype(jnp.float32) - 128) / 128).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _lengths(shape, longest):
+    return (_noise(shape) % np.uint32(longest + 1)).astype(jnp.int32)
+
+
+def _noise(shape):
+    """Scattered numbers, always the same; cheaper to compile than `jax.random`."""
+    bits = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = (bits ^ (bits >> shift)) * np.uint32(factor)
+    return bits ^ (bits >> 16)
+
+
+def of_lines(workload: Workload, lengths):
+    """Lengths with the rank of the input, of whatever library they are an array."""
+    batch = workload.options.get("batch_axis")
+    if batch is None:
+        return lengths
+    return lengths.reshape(
+        [-1 if d == batch else 1 for d in range(len(workload.shape))]
+    )
+
+
+def window(workload: Workload) -> tuple[range, ...]:
+    """For each dimension the positions that a slice keeps."""
+    options = workload.options
+    if workload.operator == "slice":
+        offsets, strides = options["offsets"], options["strides"]
+        extents = [s * n for s, n in zip(strides, options["sizes"], strict=True)]
+    else:
+        offsets = options["input_window_offsets"]
+        extents = options["input_window_sizes"]
+        strides = options["input_window_strides"]
+    return tuple(
+        range(o, o + n, s) if s > 0 else range(o + n - 1, o - 1, s)
+        for o, n, s in zip(offsets, extents, strides, strict=True)
+    )
+
+
+def indices(workload: Workload) -> tuple[slice, ...]:
+    """The window as one would write it between brackets."""
+    return tuple(
+        slice(r.start, r.stop if r.stop >= 0 else None, r.step)
+        for r in window(workload)
+    )
+
+
+# Programs -----------------------------------------------------------------------------
+
+
+def program(workload: Workload, operator: Callable) -> Callable:
+    """What is timed, a function of the workload's arrays."""
+    if workload.group == "backward":
+
+        def gradient(cotangent, lengths):
+            _, pull = jax.vjp(lambda x: operator(x, lengths), jnp.zeros_like(cotangent))
+            return pull(cotangent)[0]
+
+        return gradient
+    if workload.group == "pipeline":
+        return lambda x, lengths, weights: jnp.tanh(operator(x * weights, lengths))
+    return operator
+
+
+def operator(workload: Workload) -> Callable:
+    """dml_jax's public function with the workload's static options."""
+    return _with_options(dml_jax, workload)
+
+
+def expected(workload: Workload, arrays: Arrays) -> np.ndarray:
+    """The result of the NumPy reference; that of a gradient too, reversal its own."""
+    if workload.group == "pipeline":
+        x, lengths, weights = arrays
+        # The weights do not change along the axis, so tanh may come before the reversal
+        # and be left to XLA, whose last digits are not NumPy's.
+        arrays = jax.jit(lambda x, w: jnp.tanh(x * w))(x, weights), lengths
+    on_host = [np.asarray(array)[()] for array in arrays]
+    return _with_options(reference, workload)(*on_host)
+
+
+def _with_options(module, workload):
+    function = getattr(module, workload.operator)
+    names = ARGUMENTS[workload.operator]
+
+    def call(*arrays):
+        return function(**dict(zip(names, arrays, strict=True)), **workload.options)
+
+    return call
+
+
+# The plain idioms ---------------------------------------------------------------------
+
+
+def idiom(workload: Workload) -> Callable:
+    """The operator as a user of jax.numpy would write it."""
+    if workload.is_reversal:
+        return functools.partial(_gather, workload)
+    return {
+        "slice": _lax_slice,
+        "slice1": _lax_slice,
+        "slice_grad": _lax_pad,
+        "fill_value_sequence": _iota,
+        "fill_value_constant": _full,
+    }[workload.operator](workload)
+
+
+def _gather(workload, x, lengths):
+    lengths = of_lines(workload, lengths)
+    t = lax.broadcasted_iota(lengths.dtype, _along(workload), workload.axis)
+    source = jnp.where(t < lengths, lengths - 1 - t, t)
+    return jnp.take_along_axis(x, source, workload.axis, mode="promise_in_bounds")
+
+
+def flip_and_slice(workload, x, lengths):
+    """Another idiom: the flipped line has its valid part at the end, so slide it."""
+    axis, lengths = workload.axis, of_lines(workload, lengths)
+    lines = [d for d in range(x.ndim) if lengths.shape[d] > 1]
+    axis_of_line = axis - sum(d < axis for d in lines)
+    steps = x.shape[axis]
+
+    def slide(line, n):  # what comes from the padding is never selected
+        line = jnp.moveaxis(line, axis_of_line, 0)
+        flipped = jnp.pad(jnp.flip(line, 0), [(0, steps)] + [(0, 0)] * (line.ndim - 1))
+        start = (steps - n.reshape(()), *[0] * (line.ndim - 1))
+        return jnp.moveaxis(
+            lax.dynamic_slice(flipped, start, line.shape), 0, axis_of_line
+        )
+
+    for line in lines:
+        slide = jax.vmap(slide, in_axes=line, out_axes=line)
+    t = lax.broadcasted_iota(lengths.dtype, _along(workload), axis)
+    return jnp.where(t < lengths, slide(x, lengths), x)
+
+
+def _along(workload):
+    return [n if d == workload.axis else 1 for d, n in enumerate(workload.shape)]
+
+
+def _lax_slice(workload):
+    ranges = window(workload)
+    starts = [min(r[0], r[-1]) for r in ranges]
+    ends = [max(r[0], r[-1]) + 1 for r in ranges]
+    strides = [abs(r.step) for r in ranges]
+    backwards = [d for d, r in enumerate(ranges) if r.step < 0]
+    return lambda x: lax.rev(lax.slice(x, starts, ends, strides), backwards)
+
+
+def _lax_pad(workload):
+    ranges, sizes = window(workload), workload.options["output_gradient_sizes"]
+    padding = [
+        (min(r[0], r[-1]), n - 1 - max(r[0], r[-1]), abs(r.step) - 1)
+        for r, n in zip(ranges, sizes, strict=True)
+    ]
+    backwards = [d for d, r in enumerate(ranges) if r.step < 0]
+    zero = np.zeros((), workload.dtype)
+    return lambda gradient: lax.pad(lax.rev(gradient, backwards), zero, padding)
+
+
+def _iota(workload):
+    shape = workload.shape
+
+    def fill(start, delta):
+        steps = lax.iota(workload.dtype, math.prod(shape))
+        return (steps * delta + start).reshape(shape)
+
+    return fill
+
+
+def _full(workload):
+    return lambda value: jnp.full(workload.shape, value)

@@ -1,0 +1,322 @@
+"""The workloads: a table of operators, layouts, dtypes and sizes.
+
+Tensors have about 1 GiB on a GPU, whatever the dtype, and tens of megabytes on a CPU.
+A quick workload has a sixteenth of the elements, a tiny one no more than a test needs.
+
+`bytes_read` and `bytes_written` are the least that an operator can get by with; memory
+is read in whole sectors, so a strided slice has to read more than it keeps. Lengths of
+sequences are not counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from ml_dtypes import bfloat16
+
+Device = Literal["cpu", "gpu"]
+Scale = Literal["full", "quick", "tiny"]
+
+GROUPS = (
+    "reverse",
+    "backward",
+    "slice",
+    "fill",
+    "pipeline",
+    "latency",
+    "compile",
+    "scaling",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """An operator with its static options, on arrays of one shape and dtype.
+
+    `shape` is that of the array that is read, or that of the result of a fill.
+    """
+
+    name: str
+    group: str
+    operator: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    options: Mapping[str, Any]
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def baseline(self) -> str:
+        """The candidate that ratios are relative to."""
+        if self.operator == "import":
+            return "import jax"
+        kind = "memcpy" if self.bytes_read else "memset"
+        return {"latency": "jitted", "compile": "jnp"}.get(self.group, kind)
+
+    @property
+    def is_reversal(self) -> bool:
+        return self.operator.startswith("reverse")
+
+    @property
+    def axis(self) -> int:
+        """The axis that is reversed."""
+        return self.options.get("time_axis", self.options.get("axis"))
+
+
+BATCH_MAJOR = dict(batch_axis=0, time_axis=1)
+TIME_MAJOR = dict(batch_axis=1, time_axis=0)
+
+
+class Layout(NamedTuple):
+    """Where the sequences lie in a tensor; `grows` is the axis that fills a GPU."""
+
+    name: str
+    shape: tuple[int, ...]
+    gpu_shape: tuple[int, ...] | None = None
+    grows: int = 0
+    options: Mapping[str, int] = BATCH_MAJOR
+
+
+LAYOUTS = [
+    Layout("rows", (1024, 4096), gpu_shape=(16384, 16384), grows=1),
+    Layout("rows-of-32", (65536, 32)),
+    Layout("rows-of-4095", (1024, 4095)),
+    Layout("features-256", (32, 512, 256)),
+    Layout("features-512", (16, 512, 512)),
+    Layout("features-128", (8, 4096, 128)),
+    Layout("features-4", (512, 1024, 4)),
+    Layout("channels-3", (64, 4096, 3)),
+    Layout("time-major", (512, 32, 256), (512, 32, 512), grows=1, options=TIME_MAJOR),
+    Layout("time-major-flat", (4096, 1024), grows=1, options=TIME_MAJOR),
+    Layout("columns", (4, 8, 256, 64), (16, 64, 1024, 256), options=dict(axis=2)),
+]
+LAYOUT = {layout.name: layout for layout in LAYOUTS}
+TYPICAL = ("rows", "features-256")
+
+STRIDES = ((1, 1), (1, 2), (2, 1), (1, 3), (2, 2))
+NARROW_AND_WIDE = ("float32", "float16", "uint8")
+DTYPES = (*NARROW_AND_WIDE, "bfloat16", "int32", "float64")
+
+
+def workloads(device: Device, scale: Scale = "full") -> list[Workload]:
+    """All workloads of a device, at one of the three sizes."""
+    return [
+        *_reversals(device, scale),
+        *_gradients(device, scale),
+        *_slices(device, scale),
+        *_fills(device, scale),
+        *_pipelines(device, scale),
+        *_small_calls(),
+        *_compilations(device, scale),
+        *_sizes(device, scale),
+    ]
+
+
+# Groups -------------------------------------------------------------------------------
+
+
+def _reversals(device, scale) -> Iterator[Workload]:
+    for layout in LAYOUTS:
+        for dtype in ("float32", "float16", "bfloat16", "uint8"):
+            yield _reversal("reverse", layout, dtype, device, scale)
+    for name in TYPICAL:
+        yield _reversal("reverse", LAYOUT[name], "int32", device, scale)
+
+
+def _gradients(device, scale) -> Iterator[Workload]:
+    for layout in LAYOUTS:
+        for dtype in ("float32", "float16"):
+            yield _reversal("backward", layout, dtype, device, scale)
+    for name in TYPICAL:
+        yield _reversal("backward", LAYOUT[name], "bfloat16", device, scale)
+
+
+def _slices(device, scale) -> Iterator[Workload]:
+    shape = _scaled((16384, 16384) if device == "gpu" else (4096, 4096), scale)
+    images = _scaled((64, 512, 512, 3), scale)
+    corner = (0, images[1] // 4, images[2] // 4, 0)
+    crop = (images[0], images[1] // 2, images[2] // 2, images[3])
+    for dtype, strides in itertools.product(NARROW_AND_WIDE, STRIDES):
+        name = f"slice/{_by(strides)}/{dtype}"
+        yield _slice(name, "slice", shape, (5, 7), strides, device)
+    for dtype in NARROW_AND_WIDE:
+        name = f"slice/1x1-even-width/{dtype}"
+        yield _slice(name, "slice", shape, (5, 8), (1, 1), device)
+        for name, strides in (("crop", (1, 1, 1, 1)), ("crop-half", (1, 2, 2, 1))):
+            name = f"slice/{name}/{dtype}"
+            yield _slice(name, "slice", images, corner, strides, device, crop)
+        for strides in ((1, -1), (-2, 3)):
+            name = f"slice/{_by(strides)}/{dtype}"
+            yield _slice(name, "slice1", shape, (5, 7), strides, device)
+        for strides in ((1, 1), (1, 2), (2, 2)):
+            name = f"slice/grad-{_by(strides)}/{dtype}"
+            yield _slice(name, "slice_grad", shape, (5, 7), strides, device)
+
+
+def _fills(device, scale) -> Iterator[Workload]:
+    dtypes = ["float32", "float16", "bfloat16", "int32", "uint8"]
+    if jax.config.read("jax_enable_x64"):
+        dtypes.append("float64")
+    for kind, dtype in itertools.product(("sequence", "constant"), dtypes):
+        itemsize = _dtype(dtype).itemsize
+        count = 2**30 // itemsize if device == "gpu" else 2**25
+        shape = _scaled((count,), scale)
+        yield _fill(f"fill/{kind}/{dtype}", f"fill_value_{kind}", shape)
+
+
+def _pipelines(device, scale) -> Iterator[Workload]:
+    yield _reversal("pipeline", LAYOUT["rows"], "float16", device, scale)
+    layout = LAYOUT["features-256"]._replace(gpu_shape=(256, 2048, 512))
+    yield _reversal("pipeline", layout, "float32", device, scale)
+
+
+def _small_calls() -> Iterator[Workload]:
+    yield from _one_of_each("latency", (3, 5, 4), "cpu")
+    yield Workload("latency/import", "latency", "import", _dtype("uint8"), (), {}, 0, 0)
+
+
+def _compilations(device, scale) -> Iterator[Workload]:
+    yield from _one_of_each("compile", _scaled((32, 512, 256), scale), device)
+
+
+def _sizes(device, scale) -> Iterator[Workload]:
+    """Two sizes for each decade of bytes, from 10^4 on."""
+    last = {"full": {"cpu": 17, "gpu": 19}[device], "quick": 15, "tiny": 8}[scale]
+    for half_decades in range(8, last + 1):
+        count = int(10 ** (half_decades / 2)) // 4
+        name = f"scaling/{{}}/1e{half_decades / 2:g}"
+        square = _near_square(count)
+        features = (*_near_square(count // 128), 128)
+        for layout, shape in (("features-128", features), ("rows", square)):
+            operator = "reverse_sequence"
+            yield _moving(name.format(layout), operator, "float32", shape, BATCH_MAJOR)
+        yield _slice(name.format("1x2"), "slice", square, (5, 7), (1, 2), device)
+        yield _fill(name.format("fill"), "fill_value_sequence", (count,))
+
+
+def _one_of_each(group, shape, device) -> Iterator[Workload]:
+    """Every operator once, on float32."""
+    for operator, options in (
+        ("reverse_subsequences", dict(axis=1)),
+        ("reverse_sequence", BATCH_MAJOR),
+    ):
+        yield _moving(f"{group}/{operator}", operator, "float32", shape, options)
+    for operator, strides in (
+        ("slice", (1, 2, 3)),
+        ("slice1", (2, -2, 3)),
+        ("slice_grad", (2, -2, 3)),
+    ):
+        name = f"{group}/{operator}"
+        yield _slice(name, operator, shape, (0, 1, 0), strides, device)
+    for operator in ("fill_value_sequence", "fill_value_constant"):
+        yield _fill(f"{group}/{operator}", operator, shape)
+
+
+# Rows of the table: names are of the form group/what/dtype ----------------------------
+
+
+def _reversal(group, layout, dtype, device, scale) -> Workload:
+    shape = list(layout.shape)
+    if device == "gpu":
+        shape = list(layout.gpu_shape or layout.shape)
+        shape[layout.grows] = 1
+        line_bytes = math.prod(shape) * _dtype(dtype).itemsize
+        shape[layout.grows] = 2**30 // line_bytes
+    operator = (
+        "reverse_subsequences" if "axis" in layout.options else "reverse_sequence"
+    )
+    name = f"{group}/{layout.name}/{dtype}"
+    return _moving(name, operator, dtype, _scaled(shape, scale), layout.options)
+
+
+def _moving(name, operator, dtype, shape, options) -> Workload:
+    """An operator that reads every element once and writes it once."""
+    group, dtype = name.partition("/")[0], _dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    return Workload(name, group, operator, dtype, shape, options, nbytes, nbytes)
+
+
+def _slice(name, operator, shape, offsets, strides, device, extents=None) -> Workload:
+    """A slice from `offsets` on, of `extents` or up to the end of every dimension."""
+    group, dtype = name.partition("/")[0], _dtype_of(name)
+    if extents is None:
+        extents = tuple(n - o for n, o in zip(shape, offsets, strict=True))
+    sizes = tuple(-(-n // abs(s)) for n, s in zip(extents, strides, strict=True))
+    window = dict(
+        input_window_offsets=offsets,
+        input_window_sizes=extents,
+        input_window_strides=strides,
+    )
+    kept = math.prod(sizes) * dtype.itemsize
+    if operator == "slice_grad":
+        options = dict(output_gradient_sizes=shape, **window)
+        whole = math.prod(shape) * dtype.itemsize
+        return Workload(name, group, operator, dtype, sizes, options, kept, whole)
+    if operator == "slice":
+        options = dict(offsets=offsets, sizes=sizes, strides=strides)
+    else:
+        options = window
+    read = _sectors(shape, offsets, sizes, strides, dtype.itemsize, device)
+    return Workload(name, group, operator, dtype, shape, options, read, kept)
+
+
+def _fill(name, operator, shape) -> Workload:
+    group, dtype = name.partition("/")[0], _dtype_of(name)
+    options = dict(sizes=shape, value_data_type=dtype)
+    written = math.prod(shape) * dtype.itemsize
+    return Workload(name, group, operator, dtype, shape, options, 0, written)
+
+
+def _by(strides) -> str:
+    return "x".join(str(stride) for stride in strides)
+
+
+def _dtype_of(name) -> np.dtype:
+    """What the last part of a workload's name says; float32 if it says no dtype."""
+    last = name.rpartition("/")[2]
+    return _dtype(last if last in DTYPES else "float32")
+
+
+# Sizes --------------------------------------------------------------------------------
+
+
+def _sectors(shape, offsets, sizes, strides, itemsize, device) -> int:
+    """The bytes that reading a slice takes, in sectors (GPU) or cache lines (CPU).
+
+    Counted for one entry of the first dimension; others are taken to be alike and to
+    lie apart.
+    """
+    sector = 32 if device == "gpu" else 64
+    position = np.zeros((), np.int64)
+    for n, offset, size, stride in list(
+        zip(shape, offsets, sizes, strides, strict=True)
+    )[1:]:
+        along = offset + abs(stride) * np.arange(size)
+        position = position[..., None] * n + along
+    touched = np.unique(position * itemsize // sector).size
+    return sizes[0] * touched * sector
+
+
+def _scaled(shape, scale: Scale) -> tuple[int, ...]:
+    """`shape`, its longest dimension halved until it is as small as it should be."""
+    count = math.prod(shape)
+    limit = {"full": count, "quick": count // 16, "tiny": 256}[scale]
+    shape = list(shape)
+    while math.prod(shape) > limit:
+        shape[shape.index(max(shape))] //= 2
+    return tuple(shape)
+
+
+def _near_square(count) -> tuple[int, int]:
+    width = 2 ** round(math.log2(count) / 2)
+    return count // width, width
+
+
+def _dtype(name) -> np.dtype:
+    return np.dtype(bfloat16 if name == "bfloat16" else name)
