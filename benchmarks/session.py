@@ -91,6 +91,7 @@ def _candidates(workload, device) -> list[Candidate]:
             del functions["jnp"]
         found = [candidates.baseline(workload, device)]
         found += [candidates.compiled(n, f, arrays) for n, f in functions.items()]
+        found += candidates.called(workload, arrays)
     for name, make in peers.peers(workload, arrays, device).items():
         try:
             candidate = make()
