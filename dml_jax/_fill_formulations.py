@@ -20,6 +20,7 @@ are no parts: along a concatenated dimension every device would compute all of t
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -54,10 +55,12 @@ def stores_of_gpu(sizes, dtype, whole):
     total = math.prod(words)
     if not is_word or total * lanes < _WORTHWHILE:
         return Stores(lanes)
-    if total % (_PARTS * _PER_STORE):
-        return Stores(lanes)
     divisible = [d for d, size in enumerate(words) if size % _PARTS == 0]
-    return Stores(lanes, divisible[0] if divisible else None)
+    if total % (_PARTS * _PER_STORE) == 0 and divisible:
+        return Stores(lanes, divisible[0])
+    # Of an odd number a thread stores one element: then one of each part is more.
+    large = [d for d, size in enumerate(words) if size >= _PARTS]
+    return Stores(lanes, large[0] if total % _PER_STORE and large else None)
 
 
 def _lanes(sizes, dtype):
@@ -189,9 +192,13 @@ def _parts(sizes, stores):
     d = stores.dimension
     if d is None:
         return [_Part(0, words, strides, 0)]
-    size = words[d] // _PARTS
-    part = (*words[:d], size, *words[d + 1 :])
-    return [_Part(i, part, strides, i * size * strides[d]) for i in range(_PARTS)]
+    bounds = [words[d] * i // _PARTS for i in range(_PARTS + 1)]
+    return [
+        _Part(
+            i, (*words[:d], end - begin, *words[d + 1 :]), strides, begin * strides[d]
+        )
+        for i, (begin, end) in enumerate(itertools.pairwise(bounds))
+    ]
 
 
 def _sizes_in_words(sizes, lanes):

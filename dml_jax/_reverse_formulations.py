@@ -42,7 +42,10 @@ def broadcast_shape(shape, lengths_shape, axis):
 
 
 def gather(x, lengths, axis):
-    source = _source(x.shape, lengths, axis)
+    return _take(x, _source(x.shape, lengths, axis), axis)
+
+
+def _take(x, source, axis):
     return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
 
 
@@ -166,31 +169,43 @@ def _apart(x):
 # GPU ----------------------------------------------------------------------------------
 
 _WORTHWHILE = 2**22  # bytes; with fewer, launching the kernels takes the time
+_THREADS = 128  # in a block of what XLA launches
 _GPU_CACHE = 2**25  # bytes
 
 
 def quarters(x, lengths, axis):
-    """Four reversals of a quarter each, concatenated, in one kernel.
+    """Four gathers of a quarter each, concatenated, in one kernel.
 
     A thread stores four elements of each instead of four in all: 64 bytes of float32
     and 16 of an 8-bit dtype, where 16 and 4 leave bandwidth unused. Not for lengths
     along the last dimension, whose reads are what takes the time.
     """
     shape = broadcast_shape(x.shape, lengths.shape, axis)
-    whole = math.prod(shape)
-    divided = [d for d in range(x.ndim) if d != axis and shape[d] % 4 == 0]
-    if not divided or whole * x.dtype.itemsize < _WORTHWHILE or lengths.shape[-1] != 1:
+    total = math.prod(shape)
+    if lengths.shape[-1] != 1 or total * x.dtype.itemsize < _WORTHWHILE:
         return None
-    dimension = divided[0]
-    parts = zip(_split(x, dimension), _split(lengths, dimension), strict=True)
-    return lax.concatenate([gather(*part, axis) for part in parts], dimension)
+    # Else its last threads have less to do, and then none stores more than an element.
+    if total % (4 * 4 * _THREADS):
+        return None
+    divisible = [d for d in range(x.ndim) if d != axis and shape[d] % 4 == 0]
+    if divisible:
+        dimension = divisible[0]
+        x, lengths = _split(x, dimension), _split(lengths, dimension)
+        parts = [gather(*part, axis) for part in zip(x, lengths, strict=True)]
+    elif shape[axis] % 4 == 0:
+        dimension = axis
+        sources = _split(_source(x.shape, lengths, axis), axis)
+        parts = [_take(x, source, axis) for source in sources]
+    else:
+        return None
+    return lax.concatenate(parts, dimension)
 
 
 def _split(x, dimension):
-    """Four parts of equal size, or four times all of what has size 1."""
-    size = x.shape[dimension] // 4
-    if size == 0:
+    """Four parts of equal size, or four times what has size 1."""
+    if x.shape[dimension] == 1:
         return [x] * 4
+    size = x.shape[dimension] // 4
     return [
         lax.slice_in_dim(x, i * size, (i + 1) * size, axis=dimension) for i in range(4)
     ]
@@ -220,7 +235,7 @@ def _by_unaligned_words(x, lengths):
     both = [(0, 0)] * (x.ndim - 1) + [(1, 1)]
     padded = jnp.pad(x, both).astype(jnp.uint64)
     pairs = padded[..., :-1] | (padded[..., 1:] << 32)
-    pairs = jnp.take_along_axis(pairs, (source >> 2) + 1, -1, mode="promise_in_bounds")
+    pairs = _take(pairs, (source >> 2) + 1, x.ndim - 1)
     # Shifted and cut in one chain: a gather that is used twice, XLA would store.
     turned = _turned(
         (pairs >> (8 * (source & 3)).astype(jnp.uint64)).astype(jnp.uint32)
@@ -238,9 +253,12 @@ def _turned(word):
 
 
 def transposed(x, lengths, axis):
-    """For lines side by side, with lengths of their own, where the cache is no help."""
+    """For lines side by side, with lengths of their own, where the cache is no help.
+
+    Not for narrow elements, which XLA transposes more slowly than it gathers.
+    """
     table = math.prod(x.shape[axis:]) * x.dtype.itemsize
-    if lengths.shape[-1] == 1 or table <= _GPU_CACHE:
+    if lengths.shape[-1] == 1 or table <= _GPU_CACHE or x.dtype.itemsize < 4:
         return None
     rows = _apart(jnp.moveaxis(x, axis, -1))
     lengths = jnp.moveaxis(lengths, axis, -1)

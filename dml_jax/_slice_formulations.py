@@ -8,7 +8,7 @@ elements leave most of a store unused, and odd sizes cost more than twice the ti
 
 `quarters` fuses with what is around it. `words` does not, since the width of the
 elements changes. Both take integers or booleans and the lattice of `_slice`, and return
-None for the slices that they are not made for; neither turns the result around.
+None for the slices that they are not made for.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _is_small(x, lattice):
 
 
 def _quarters(x, lattice, dimension):
-    _, lowest, sizes, steps, _ = lattice
+    _, lowest, sizes, steps, downwards = lattice
     parts = []
     for i in range(4):
         begin, end = (sizes[dimension] * j // 4 for j in (i, i + 1))
@@ -70,7 +70,9 @@ def _quarters(x, lattice, dimension):
         limits[dimension] = starts[dimension] + steps[dimension] * (end - begin - 1) + 1
         # XLA puts slices of one array together again, but not those of its complement.
         part = lax.slice(~x if i % 2 else x, starts, limits, steps)
-        parts.append(~part if i % 2 else part)
+        parts.append(lax.rev(~part if i % 2 else part, downwards))
+    if dimension in downwards:
+        parts.reverse()
     return lax.concatenate(parts, dimension)
 
 
@@ -98,7 +100,8 @@ def words(x, lattice):
     if shift:
         bits = 8 * x.dtype.itemsize * shift
         y = (y >> bits) | (take(first + 1) << (32 - bits))
-    return _bits.split(y, x.dtype).reshape(lattice.sizes)
+    y = _bits.split(y, x.dtype).reshape(lattice.sizes)
+    return lax.rev(y, lattice.downwards)
 
 
 def _merged(shape, lowest, sizes, steps) -> tuple[tuple[int, ...], ...]:

@@ -95,7 +95,6 @@ def _on_gpu(x, *, lattice, standalone):
     for way in ways if bits is not None else ():
         y = way(bits, lattice)
         if y is not None:
-            y = lax.rev(y, lattice.downwards)
             return _bits.from_bits(y, x.dtype)
     return _default(x, lattice=lattice, standalone=standalone)
 
