@@ -184,15 +184,16 @@ def quarters(x, lengths, axis):
     total = math.prod(shape)
     if lengths.shape[-1] != 1 or total * x.dtype.itemsize < _WORTHWHILE:
         return None
-    # Else its last threads have less to do, and then none stores more than an element.
-    if total % (4 * 4 * _THREADS):
+    # Where the last threads have less to do, none stores more than an element at once.
+    is_byte = x.dtype.itemsize == 1
+    if total % (4 * 4 * (1 if is_byte else _THREADS)):
         return None
     divisible = [d for d in range(x.ndim) if d != axis and shape[d] % 4 == 0]
     if divisible:
         dimension = divisible[0]
         x, lengths = _split(x, dimension), _split(lengths, dimension)
         parts = [gather(*part, axis) for part in zip(x, lengths, strict=True)]
-    elif shape[axis] % 4 == 0:
+    elif shape[axis] % 4 == 0 and is_byte:
         dimension = axis
         sources = _split(_source(x.shape, lengths, axis), axis)
         parts = [_take(x, source, axis) for source in sources]

@@ -23,6 +23,7 @@ from jax import lax
 from dml_jax import _bits
 
 _WORTHWHILE = 2**20  # elements; with fewer, launching the kernel takes the time
+_THREADS = 128  # in a block of what XLA launches
 
 
 def limits_of(lattice):
@@ -40,7 +41,8 @@ def _limits(lowest, sizes, steps):
 def even_quarters(x, lattice):
     """In four parts of equal size, each a multiple of what a thread stores."""
     sizes = lattice.sizes
-    if _is_small(x, lattice) or math.prod(sizes) % 16:
+    # Where the last threads have less to do, none stores more than an element at once.
+    if _is_small(x, lattice) or math.prod(sizes) % (4 * 4 * _THREADS):
         return None
     divisible = [d for d in range(x.ndim) if sizes[d] % 4 == 0]
     return _quarters(x, lattice, divisible[0]) if divisible else None

@@ -41,7 +41,8 @@ LINES = {
 MADE_FOR = {
     "windows": {*LINES} - {"time-major"} - {n for n in LINES if "columns" in n},
     "tiles": {"columns", "columns-of-planes", "columns-of-features"},
-    "quarters": {*LINES} - {"odd-rows", "columns", "columns-of-planes", "step-of-1"},
+    "quarters": {*LINES}
+    - {"odd-rows", "columns", "columns-of-planes", "step-of-1", "rank-1", "planes"},
     "words": {"rows", "one-length", "rank-1"},
     "transposed": {"columns", "columns-of-planes"},
 }
@@ -77,6 +78,7 @@ def _always_worthwhile(monkeypatch):
     ):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(reversals, "_THREADS", 1)
+    monkeypatch.setattr(slices, "_THREADS", 1)
 
 
 def data(shape, dtype):
