@@ -34,7 +34,7 @@ from dml_jax import _bits, _double, _rounding
 
 _WORD = np.dtype("uint32")
 _PARTS = 4
-_PER_BLOCK = 4 * 128  # elements that the threads of a block store of a part
+_PER_STORE = 4  # elements of a part, which have to divide it
 _WORTHWHILE = 2**20  # elements; with fewer, launching the kernel takes the time
 
 
@@ -56,11 +56,11 @@ def stores_of_gpu(sizes, dtype, whole):
     if not is_word or total * lanes < _WORTHWHILE:
         return Stores(lanes)
     divisible = [d for d, size in enumerate(words) if size % _PARTS == 0]
-    if total % (_PARTS * _PER_BLOCK) == 0 and divisible:
+    if total % (_PARTS * _PER_STORE) == 0 and divisible:
         return Stores(lanes, divisible[0])
-    # Or of parts with an odd number, of which neighbouring threads store neighbours.
-    odd = [d for d, size in enumerate(words) if total // size % 2 and size >= 32]
-    return Stores(lanes, odd[0] if odd else None)
+    # Of an odd number a thread stores one element: then one of each part is more.
+    large = [d for d, size in enumerate(words) if size >= _PARTS]
+    return Stores(lanes, large[0] if total % _PER_STORE and large else None)
 
 
 def _lanes(sizes, dtype):
@@ -192,10 +192,7 @@ def _parts(sizes, stores):
     d = stores.dimension
     if d is None:
         return [_Part(0, words, strides, 0)]
-    size = -(-words[d] // _PARTS)
-    if math.prod(words) % (_PARTS * _PER_BLOCK):
-        size |= 1
-    bounds = [0, size, 2 * size, 3 * size, words[d]]
+    bounds = [words[d] * i // _PARTS for i in range(_PARTS + 1)]
     return [
         _Part(
             i, (*words[:d], end - begin, *words[d + 1 :]), strides, begin * strides[d]

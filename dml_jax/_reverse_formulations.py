@@ -22,6 +22,7 @@ primitive's do, and an axis.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,9 @@ def gather(x, lengths, axis):
 
 
 def _take(x, source, axis):
-    return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
+    # Indices are made signed there, and a uint32 needs 64 bits for that.
+    with jax.enable_x64(True) if source.dtype == jnp.uint32 else nullcontext():
+        return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
 
 
 def scatter(x, lengths, axis):
@@ -86,7 +89,7 @@ def _reflect(position, lengths):
 # CPU ----------------------------------------------------------------------------------
 
 _SMALL = 2**14  # bytes, of which a loop takes no longer than to start another
-_LARGE_STEP = 16  # bytes, from which on a gather moves vectors as well
+_FEW_BYTES = 8  # in a step: of more, or of wider elements, a gather moves vectors
 _CACHE_LINE = 64  # bytes
 _CACHE = 2**17  # bytes; half of a small second-level cache
 
@@ -107,7 +110,7 @@ def windows(x, lengths, axis):
     if math.prod(lengths.shape[axis:]) != 1 or not _SMALL < x.nbytes < 2**31:
         return None
     lines, block = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    if block * x.dtype.itemsize >= _LARGE_STEP:
+    if block > (_FEW_BYTES if x.dtype.itemsize == 1 else 1):
         return None
     x = _apart(x)
     flat = x.reshape(lines * time, block)
