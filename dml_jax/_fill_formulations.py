@@ -31,10 +31,12 @@ import numpy as np
 from jax import lax
 
 from dml_jax import _bits, _double, _rounding
+from dml_jax._reverse_formulations import apart
 
 _WORD = np.dtype("uint32")
 _PARTS = 4
 _PER_STORE = 4  # elements of a part, which have to divide it
+_WORTHWHILE_APART = 2**14  # elements
 _WORTHWHILE = 2**20  # elements; with fewer, launching the kernel takes the time
 
 
@@ -111,9 +113,13 @@ def integers(sizes, stores, start, delta):
     return _by_position(sizes, dtype, stores, wide, element)
 
 
-def doubles(sizes, stores, flushes, start, delta):
+def doubles(sizes, stores, flushes, is_apart, start, delta):
     dtype = start.dtype
     sequence = _double.prepare(start, delta, flushes)
+    if is_apart and math.prod(sizes) >= _WORTHWHILE_APART:
+        # A loop whose two threads have unequal shares would compute it every time.
+        with jax.enable_x64(True):
+            sequence = jax.tree.map(lambda x: apart(x[None])[0], sequence)
 
     def element(position):
         return _double.element(sequence, position, dtype, flushes)

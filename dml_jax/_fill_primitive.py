@@ -72,7 +72,7 @@ def _batch(scalars, dimensions, *, levels, **params):
 # Lowering -----------------------------------------------------------------------------
 
 
-def _formulation(way, sizes, dtype, platform, whole):
+def _formulation(way, sizes, dtype, platform, whole, levels):
     """What a platform computes, as a function of the scalars."""
     stores = formulations.Stores()
     if platform == "gpu":
@@ -83,13 +83,14 @@ def _formulation(way, sizes, dtype, platform, whole):
     count = formulations.bound(sizes)
     if platform == "other" or not _double.suffices(dtype, count):
         return functools.partial(formulations.limbs, sizes, count)
-    flushes = platform == "cpu"
-    return functools.partial(formulations.doubles, sizes, stores, flushes)
+    on_cpu = platform == "cpu"
+    is_apart = on_cpu and whole and not levels
+    return functools.partial(formulations.doubles, sizes, stores, on_cpu, is_apart)
 
 
 def _lowered(*scalars, way, sizes, levels, platform="other", whole=False):
     dtype = scalars[0].dtype
-    compute: Any = _formulation(way, sizes, dtype, platform, whole)
+    compute: Any = _formulation(way, sizes, dtype, platform, whole, levels)
     for mapped in reversed(levels):
         compute = jax.vmap(compute, [0 if is_mapped else None for is_mapped in mapped])
     # A program may be lowered in another mode than it was traced in.

@@ -112,7 +112,7 @@ def windows(x, lengths, axis):
     lines, block = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     if block > (_FEW_BYTES if x.dtype.itemsize == 1 else 1):
         return None
-    x = _apart(x)
+    x = apart(x)
     flat = x.reshape(lines * time, block)
     x_lines = x.reshape(lines, time, block)
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
@@ -133,7 +133,7 @@ def windows(x, lengths, axis):
     y = jnp.where(position < lengths, lax.rev(window, (1,)), x_lines)
     first = gather(x_lines[:1], lengths[:1], 1)
     y = lax.dynamic_update_slice(y, first, (0, 0, 0))
-    return _apart(y.reshape(x.shape))
+    return apart(y.reshape(x.shape))
 
 
 def tiles(x, lengths, axis):
@@ -157,11 +157,11 @@ def tiles(x, lengths, axis):
     lengths = jnp.broadcast_to(
         lengths, (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     ).reshape(shape[0], shape[2], 1, width)
-    y = gather(_apart(x.reshape(shape).swapaxes(1, 2)), lengths, 2)
-    return _apart(y).swapaxes(1, 2).reshape(x.shape)
+    y = gather(apart(x.reshape(shape).swapaxes(1, 2)), lengths, 2)
+    return apart(y).swapaxes(1, 2).reshape(x.shape)
 
 
-def _apart(x):
+def apart(x):
     """`x`, computed apart: fused with more, these loops cannot be made of vectors.
 
     What is in memory already is not copied.
@@ -264,7 +264,7 @@ def transposed(x, lengths, axis):
     table = math.prod(x.shape[axis:]) * x.dtype.itemsize
     if lengths.shape[-1] == 1 or table <= _GPU_CACHE or x.dtype.itemsize < 4:
         return None
-    rows = _apart(jnp.moveaxis(x, axis, -1))
+    rows = apart(jnp.moveaxis(x, axis, -1))
     lengths = jnp.moveaxis(lengths, axis, -1)
     y = quarters(rows, lengths, x.ndim - 1)
     if y is None:

@@ -16,7 +16,7 @@ Slice is a slice1 whose window follows from starts, ends and steps.
 
 Each operator is one `lax.slice` or `lax.pad` (and a `lax.rev`), whose own derivatives
 are the best there are: the transpose of a slice is a pad with interior zeros, never a
-scatter.
+scatter. How a GPU computes a slice, `_slice_formulations` says.
 """
 
 from __future__ import annotations

@@ -648,3 +648,21 @@ def test_beyond_2_to_the_32_elements_the_slice_is_right(sizes):
         for k in range(offset, total)
     ]
     assert_same_bits(floats, np.array(expected))
+
+
+def test_a_cpu_prepares_its_scalars_once():
+    """Not in every turn of the loop, whose threads have unequal shares here."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("what XLA makes for CPUs")
+    size = 2**14 + 1
+    fill = jax.jit(functools.partial(fill_value_sequence, (size,), "float32"))
+    text = fill.lower(np.float32(1), np.float32(2)).compile().as_text()
+    computations = re.split(r"\n(?=%|ENTRY)", text)
+    (loop,) = [
+        computation
+        for computation in computations
+        if re.search(rf"ROOT \S+ = f32\[{size}\]", computation)
+        and not computation.startswith("ENTRY")
+    ]
+    assert "divide(" not in loop
+    assert "divide(" in text
