@@ -72,7 +72,7 @@ def _batch(scalars, dimensions, *, levels, **params):
 # Lowering -----------------------------------------------------------------------------
 
 
-def _formulation(way, sizes, dtype, platform, whole, levels):
+def _formulation(way, sizes, dtype, platform, whole, levels=()):
     """What a platform computes, as a function of the scalars."""
     stores = formulations.Stores()
     if platform == "gpu":
