@@ -26,6 +26,14 @@ def to_bits(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, UNSIGNED[jnp.finfo(x.dtype).bits])
 
 
+def width(dtype: np.dtype) -> int:
+    """The bits of an element that mean something: 1 of a boolean, 4 of an int4."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return 1
+    is_integer = jnp.issubdtype(dtype, jnp.integer)
+    return (jnp.iinfo if is_integer else jnp.finfo)(dtype).bits
+
+
 def to_integers(x: jax.Array) -> jax.Array | None:
     """`x` as integers or booleans, if it is no wider than 32 bits."""
     if x.dtype == jnp.float32:

@@ -52,7 +52,7 @@ def settled(check: Callable[..., R]) -> Callable[..., R]:
     def call(of_arrays: Any, *options: Any) -> R:
         try:
             return remembered(of_arrays, *options)
-        except Exception:
+        except (TypeError, ValueError):
             pass  # without a hash, not to be remembered, or wrong: the check says it
         return check(of_arrays, *options)
 
@@ -82,7 +82,7 @@ def settled_sequences(check: Callable[..., R]) -> Callable[..., R]:
                 return result
             if _are_built_in(options):
                 return result
-        except Exception:
+        except (TypeError, ValueError):
             pass  # without a hash, not to be remembered, or wrong: the check says it
         return check(of_arrays, *options)
 

@@ -67,17 +67,10 @@ def stores_of_gpu(sizes, dtype, whole):
 
 def _lanes(sizes, dtype):
     """How many elements make a word, which divide the last size."""
-    if not sizes or _bits_of(dtype) < 8:
+    if not sizes or _bits.width(dtype) < 8:
         return 1
     lanes = max(1, _WORD.itemsize // dtype.itemsize)
     return lanes if sizes[-1] % lanes == 0 else 1
-
-
-def _bits_of(dtype):
-    if jnp.issubdtype(dtype, jnp.bool_):
-        return 1
-    is_integer = jnp.issubdtype(dtype, jnp.integer)
-    return (jnp.iinfo if is_integer else jnp.finfo)(dtype).bits
 
 
 # Ways ---------------------------------------------------------------------------------

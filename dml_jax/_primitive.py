@@ -98,11 +98,11 @@ def _formulation(x, lengths, *, axis, implementation, ways=()):
         ways = (formulations.scatter,)
     elif any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         ways = ()
-    for way in (*ways, formulations.gather):
-        y = way(bits, lengths, axis)
-        if y is not None:
-            return _bits.from_bits(y, x.dtype)
-    raise AssertionError("`gather` takes all operands")
+    results = (way(bits, lengths, axis) for way in ways)
+    y = next((y for y in results if y is not None), None)
+    if y is None:
+        y = formulations.gather(bits, lengths, axis)
+    return _bits.from_bits(y, x.dtype)
 
 
 def _lowered(x, lengths, **params):

@@ -47,9 +47,13 @@ def gather(x, lengths, axis):
 
 
 def _take(x, source, axis):
-    # Indices are made signed there, and a uint32 needs 64 bits for that.
-    with jax.enable_x64(True) if source.dtype == jnp.uint32 else nullcontext():
+    with _wide_enough_for(source):
         return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
+
+
+def _wide_enough_for(index):
+    """A context in which JAX can make signed indices of a uint32: with 64 bits."""
+    return jax.enable_x64(True) if index.dtype == jnp.uint32 else nullcontext()
 
 
 def scatter(x, lengths, axis):
@@ -69,7 +73,8 @@ def scatter(x, lengths, axis):
     # Mapped dimensions become batching dimensions of the scatter, which XLA can shard.
     for dimension in mapped:  # the last one is mapped first, outermost
         place = jax.vmap(place, dimension, dimension)
-    return place(x, target)
+    with _wide_enough_for(target):
+        return place(x, target)
 
 
 def _source(shape, lengths, axis):
@@ -217,7 +222,7 @@ def _split(x, dimension):
 
 def words(x, lengths, axis):
     """For rows of single bytes: whole words of four, fetched and stored as such."""
-    if x.dtype.itemsize != 1 or x.dtype == bool or "int4" in x.dtype.name:
+    if _bits.width(x.dtype) != 8:
         return None
     if axis != x.ndim - 1 or x.shape[-1] % 4 or not 0 < x.shape[-1] < 2**31:
         return None

@@ -81,9 +81,7 @@ def _quarters(x, lattice, dimension):
 def words(x, lattice):
     """For narrow elements that are taken one by one along the last dimension."""
     _, lowest, sizes, steps, _ = lattice
-    if _is_small(x, lattice):
-        return None
-    if x.dtype == bool or x.dtype.itemsize > 2 or "int4" in x.dtype.name:
+    if _is_small(x, lattice) or _bits.width(x.dtype) not in (8, 16):
         return None
     shape, lowest, sizes, steps = _merged(x.shape, lowest, sizes, steps)
     per_word = 4 // x.dtype.itemsize

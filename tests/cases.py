@@ -1,4 +1,4 @@
-"""The named cases that tests replay under every transformation, and benchmarks reuse.
+"""The named cases that tests replay under every transformation.
 
 A case is an operator, its arrays and its static options. `Case.run` applies dml_jax,
 `Case.expected` applies the NumPy reference to the same arguments.
