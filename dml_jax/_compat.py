@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
 
@@ -37,3 +38,20 @@ def is_whole(ctx: Any) -> bool:
     if hasattr(context, "manual_axes"):
         return set(context.manual_axes) == set(context.mesh.axis_names)
     return getattr(context, "num_devices", None) == 1
+
+
+_SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
+_HOPPER = 9.0  # compute capability, of the first GPUs that Mosaic is for
+
+
+def runs_mosaic(ctx: Any) -> bool:
+    """Whether a lowering rule's program is for GPUs that take our Mosaic kernel.
+
+    Pallas promises no stability: the versions are those in which the kernel was tried.
+    """
+    context: Any = ctx.module_context.axis_context
+    devices = getattr(context, "device_assignment", None)
+    if devices is None:
+        devices = getattr(getattr(context, "mesh", None), "devices", np.empty(0)).flat
+    capabilities = [getattr(device, "compute_capability", "0") for device in devices]
+    return _SPEAKS_MOSAIC and min(map(float, capabilities), default=0) >= _HOPPER

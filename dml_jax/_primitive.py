@@ -125,14 +125,16 @@ def _lowering(**ways):
 
     Where XLA's partitioner is to divide the program, the gather is what it can divide.
     """
+    kernels = (formulations.strips, formulations.fused_strips)
 
     def lower(ctx, x, lengths, *, axis, implementation):
         chosen = ways.get(implementation or "default", ())
+        if not _compat.is_whole(ctx):
+            chosen = ()
+        elif set(kernels).intersection(chosen) and not _compat.runs_mosaic(ctx):
+            chosen = tuple(way for way in chosen if way not in kernels)
         lowered = functools.partial(
-            _lowered,
-            axis=axis,
-            implementation=implementation,
-            ways=chosen if _compat.is_whole(ctx) else (),
+            _lowered, axis=axis, implementation=implementation, ways=chosen
         )
         return mlir.lower_fun(lowered, multiple_results=False)(ctx, x, lengths)
 
@@ -151,7 +153,10 @@ _ALONE_ON_GPU = (formulations.words, formulations.transposed, formulations.quart
 _WAYS: dict[str | None, dict[str, tuple]] = {
     None: dict(),
     "cpu": dict(default=_ON_CPU, standalone=_ON_CPU),
-    "cuda": dict(default=_ON_GPU, standalone=_ALONE_ON_GPU),
+    "cuda": dict(
+        default=(formulations.fused_strips, *_ON_GPU),
+        standalone=(formulations.strips, *_ALONE_ON_GPU),
+    ),
     "rocm": dict(default=_ON_GPU, standalone=_ALONE_ON_GPU),
 }
 for _platform, _ways in _WAYS.items():

@@ -8,7 +8,8 @@
                 the cache
     quarters    GPU: four gathers, so that a thread stores more
     words       GPU: bytes by the word
-    transposed  GPU: neighbouring lines with lengths of their own, as rows
+    strips      Hopper GPUs: neighbouring lines with lengths of their own, in a kernel
+    transposed  GPU: the same lines, as rows
 
 `gather` computes an index for every element, which a CPU does one at a time, and has a
 thread of a GPU store four elements, however narrow. The others return None for layouts
@@ -29,7 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from dml_jax import _bits
+from dml_jax import _bits, _reverse_kernel
 
 
 def broadcast_shape(shape, lengths_shape, axis):
@@ -179,6 +180,7 @@ def apart(x):
 _WORTHWHILE = 2**22  # bytes; with fewer, launching the kernels takes the time
 _THREADS = 128  # in a block of what XLA launches
 _GPU_CACHE = 2**25  # bytes
+_SECTOR = 32  # bytes; no read of memory is of fewer
 
 
 def quarters(x, lengths, axis):
@@ -261,13 +263,43 @@ def _turned(word):
     return (word >> 16) | (word << 16)
 
 
+def strips(x, lengths, axis):
+    """For lines side by side, with lengths of their own: a kernel."""
+    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
+    if not varying or x.nbytes < _WORTHWHILE:
+        return None
+    if x.shape != broadcast_shape(x.shape, lengths.shape, axis):
+        return None
+    block = math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
+    if block >= _SECTOR // 2:
+        return None
+    shape = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
+    width = _reverse_kernel.strip_width(*shape[1:], x.dtype)
+    if width is None:
+        return None
+    lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    lengths = lengths.reshape(shape[0], shape[2]).astype(jnp.int32)
+    return _reverse_kernel.reverse_strips(x.reshape(shape), lengths, width).reshape(
+        x.shape
+    )
+
+
+def fused_strips(x, lengths, axis):
+    """`strips` where it is faster even if what is around it becomes loops of their own.
+
+    Not where a gather finds most of what it reads in the cache.
+    """
+    if x.dtype.itemsize >= 4 and _table(x, axis) <= _GPU_CACHE:
+        return None
+    return strips(x, lengths, axis)
+
+
 def transposed(x, lengths, axis):
     """For lines side by side, with lengths of their own, where the cache is no help.
 
     Not for narrow elements, which XLA transposes more slowly than it gathers.
     """
-    table = math.prod(x.shape[axis:]) * x.dtype.itemsize
-    if lengths.shape[-1] == 1 or table <= _GPU_CACHE or x.dtype.itemsize < 4:
+    if x.dtype.itemsize < 4 or lengths.shape[-1] == 1 or _table(x, axis) <= _GPU_CACHE:
         return None
     rows = apart(jnp.moveaxis(x, axis, -1))
     lengths = jnp.moveaxis(lengths, axis, -1)
@@ -275,3 +307,8 @@ def transposed(x, lengths, axis):
     if y is None:
         y = gather(rows, lengths, x.ndim - 1)
     return jnp.moveaxis(y, -1, axis)
+
+
+def _table(x, axis):
+    """The bytes among which the elements of a line are looked up."""
+    return math.prod(x.shape[axis:]) * x.dtype.itemsize

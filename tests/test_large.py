@@ -48,6 +48,17 @@ def test_reversal_of_many_rows(implementation):
         assert (y[row : row + 1] == whole).all()
 
 
+@pytest.mark.parametrize("batch", [3, 1])
+def test_reversal_of_columns(batch):
+    x = ramp((batch, 1024, 3 * 2**20 // batch))
+    lengths = jnp.arange(batch * x.shape[2]).reshape(batch, 1, -1) % 1025
+    y = reverse_subsequences(x, lengths, 1)
+    for first in (0, 1000003, x.shape[2] - 16):
+        part = slice(first, first + 16)
+        x_part, lengths_part = x[-1:, :, part], lengths[-1:, :, part]
+        assert (y[-1:, :, part] == reverse_subsequences(x_part, lengths_part, 1)).all()
+
+
 @pytest.mark.parametrize("length", [SIZE, 2**31 + 5])
 def test_reversal_of_one_row(length):
     y = reverse_subsequences(ramp((1, SIZE)), jnp.array([[length]], jnp.uint32), 1)

@@ -1,0 +1,140 @@
+"""A GPU kernel for lines side by side with lengths of their own, in Mosaic.
+
+Neighbouring elements of the result come from distant rows, of which memory gives no less
+than 32 bytes. So a block of threads copies a strip of columns to the memory they share,
+where every element is as near as any other, and stores the strip's rows:
+
+    y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c]
+
+It reads and writes what a copy reads and writes, and does not fuse with what is around.
+
+Pallas cannot index shared memory by an array, hence the MLIR. All that is imported where
+a program is lowered for such a GPU: it takes longer than the rest of the package.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dml_jax import _bits
+
+_ROW_BYTES = (128, 64, 32, 16)  # of a strip: the more, the fewer rows fit
+_LEAST_BYTES = 16  # that are copied from one row, and what rows are a multiple of
+_SHARED_BYTES = 200 * 2**10  # of 227 KiB that a block may have
+_MOST_ROWS = 256  # of one asynchronous copy
+_WORD_BYTES = 4  # that a thread stores
+_WORDS = 8  # that a thread loads before it stores them
+_WARPGROUP = 128  # threads
+_MOST_WARPGROUPS = 8
+
+
+def strip_width(time, columns, dtype):
+    """How many of the columns make a strip; None if the kernel cannot be had."""
+    if dtype.kind not in "iuf" or _bits.width(dtype) < 8:
+        return None
+    if columns * dtype.itemsize % _LEAST_BYTES:
+        return None
+    # Of few wide elements a row, a gather reads no more than the kernel would.
+    row_bytes = [size for size in _ROW_BYTES if size >= 8 * dtype.itemsize]
+    for size in row_bytes:
+        if size <= columns * dtype.itemsize and 0 < time * size <= _SHARED_BYTES:
+            return size // dtype.itemsize
+    return None
+
+
+def reverse_strips(x, lengths, width):
+    """`x` [B, T, C], reversed along T by `lengths` [B, C], of int32."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    batch, time, columns = x.shape
+    strips = -(-columns // width)
+    copied_rows = min(time, _MOST_ROWS)
+    # The last copy overlaps the one before it, as the last strip does.
+    first_rows = [min(row, time - copied_rows) for row in range(0, time, copied_rows)]
+
+    def body(x_ref, lengths_ref, y_ref, strip_ref, barrier):
+        block = lax.axis_index("block")
+        b = block // strips
+        first = jnp.minimum(block % strips * width, columns - width)
+        of_strip = pl.ds(first, width)
+
+        @pl.when(lax.axis_index("warpgroup") == 0)
+        def _():
+            for row in first_rows:
+                rows = pl.ds(row, copied_rows)
+                plgpu.copy_gmem_to_smem(
+                    x_ref.at[b, rows, of_strip], strip_ref.at[rows], barrier
+                )
+
+        plgpu.barrier_wait(barrier)
+        reflect = plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 3)(_reflect)
+        reflect(strip_ref, lengths_ref.at[b, of_strip], y_ref.at[b, :, of_strip])
+
+    kernel = plgpu.kernel(
+        body,
+        out_type=jax.typeof(x),
+        scratch_types=[
+            plgpu.SMEM((time, width), x.dtype),
+            plgpu.Barrier(num_arrivals=len(first_rows)),
+        ],
+        grid=(batch * strips,),
+        grid_names=("block",),
+        num_threads=_warpgroups(time * width * x.dtype.itemsize),
+        thread_name="warpgroup",
+    )
+    return kernel(x, lengths)
+
+
+def _warpgroups(strip_bytes):
+    """As many as have enough to do."""
+    words = strip_bytes // _WORD_BYTES
+    return min(max(words // (_WORDS * _WARPGROUP), 1), _MOST_WARPGROUPS)
+
+
+def _reflect(_, strip, lengths, y):
+    """What a thread does: the words of its columns, every so many rows."""
+    from jax.experimental.mosaic import gpu as mgpu
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import arith, gpu, memref, scf, vector
+
+    index, element = ir.IndexType.get(), strip.type.element_type
+    time, width = strip.type.shape
+    per_word = max(1, _WORD_BYTES * 8 // element.width)
+    word_type = ir.VectorType.get((per_word,), element)
+
+    def constant(value):
+        return arith.constant(index, value)
+
+    thread = arith.index_cast(index, mgpu.thread_idx())
+    words_of_row = constant(width // per_word)
+    first_row = arith.divui(thread, words_of_row)
+    column = arith.muli(arith.remui(thread, words_of_row), constant(per_word))
+    step = arith.divui(gpu.block_dim(gpu.Dimension.x), words_of_row)
+    columns = [arith.addi(column, constant(k)) for k in range(per_word)]
+    of_columns = [arith.index_cast(index, memref.load(lengths, [c])) for c in columns]
+
+    def word(position):
+        elements = []
+        for length, c in zip(of_columns, columns, strict=True):
+            mirrored = arith.subi(arith.subi(length, constant(1)), position)
+            is_reversed = arith.cmpi(arith.CmpIPredicate.slt, position, length)
+            source = arith.select(is_reversed, mirrored, position)
+            elements.append(memref.load(strip, [source, c]))
+        return vector.from_elements(word_type, elements)
+
+    stride = arith.muli(step, constant(_WORDS))
+    loop = scf.ForOp(first_row, constant(time), stride)
+    with ir.InsertionPoint(loop.body):
+        rows = [
+            arith.addi(loop.induction_variable, arith.muli(step, constant(k)))
+            for k in range(_WORDS)
+        ]
+        # Instead of a row beyond the last, the last once more.
+        rows = [arith.minui(row, constant(time - 1)) for row in rows]
+        words = [word(row) for row in rows]
+        for row, elements in zip(rows, words, strict=True):
+            vector.store(elements, y, [row, column])
+        scf.yield_([])

@@ -1,0 +1,135 @@
+"""The kernel for lines side by side, where there is a GPU for it; who gets it, anywhere."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+
+from dml_jax import _compat, _reverse_kernel, reference, reverse_subsequences
+from dml_jax import _reverse_formulations as reversals
+
+on_a_gpu = pytest.mark.skipif(
+    jax.default_backend() == "cpu", reason="takes a GPU with compute capability 9"
+)
+
+# Shape, axis, and the shape of the lengths.
+LINES = {
+    "columns": ((9, 128), 0, (1, 128)),
+    "columns-of-planes": ((2, 3, 7, 64), 2, (2, 3, 1, 64)),
+    "shared-lengths": ((5, 7, 64), 1, (1, 1, 64)),
+    "three-features": ((300, 64, 3), 0, (1, 64, 1)),
+    "copies-that-overlap": ((257, 128), 0, (1, 128)),
+    "strips-that-overlap": ((31, 144), 0, (1, 144)),
+    "narrow-strips": ((5000, 64), 0, (1, 64)),
+    "many-blocks": ((70000, 3, 16), 1, (70000, 1, 16)),
+    "one-step": ((1, 128), 0, (1, 128)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _always_worthwhile(monkeypatch):
+    monkeypatch.setattr(reversals, "_WORTHWHILE", 0)
+
+
+def lines(name, dtype):
+    shape, axis, lengths_shape = LINES[name]
+    random = np.random.default_rng(0)
+    x = random.integers(0, 256, shape).astype(dtype)
+    lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
+    lengths.flat[:2] = 0, shape[axis]
+    return x, lengths, axis
+
+
+@on_a_gpu
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "int64"])
+@pytest.mark.parametrize("name", LINES)
+def test_the_kernel_gives_what_the_reference_gives(name, dtype):
+    x, lengths, axis = lines(name, dtype)
+    with jax.enable_x64(dtype == "int64"):
+        y = jax.jit(functools.partial(reversals.strips, axis=axis))(x, lengths)
+    assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
+
+
+def text_for_cuda(x, lengths, **options):
+    function = functools.partial(reverse_subsequences, **options)
+    traced = jax.jit(function).trace(x, lengths)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.fixture
+def _a_gpu_for_it(monkeypatch):
+    monkeypatch.setattr(_compat, "_HOPPER", 0)
+
+
+CHOSEN = {
+    "alone": (((64, 128), "float32"), "standalone", True),
+    "what-the-cache-holds": (((64, 128), "float32"), None, False),
+    "what-it-does-not-hold": (((64, 2**18), "float32"), None, True),
+    "bytes": (((64, 128), "uint8"), None, True),
+    "rows-that-begin-anywhere": (((64, 130), "uint8"), None, False),
+    "more-rows-than-fit": (((13000, 128), "uint8"), None, False),
+    "booleans": (((64, 128), "bool"), None, False),
+}
+
+
+@pytest.mark.usefixtures("_a_gpu_for_it")
+@pytest.mark.parametrize("name", CHOSEN)
+def test_who_gets_the_kernel(name):
+    x, implementation, is_chosen = CHOSEN[name]
+    x = jax.ShapeDtypeStruct(*x)
+    lengths = jax.ShapeDtypeStruct((1, x.shape[1]), np.int32)
+    text = text_for_cuda(x, lengths, axis=0, implementation=implementation)
+    assert ("mosaic_gpu" in text) == (is_chosen and _compat._SPEAKS_MOSAIC)
+
+
+def test_other_gpus_get_what_xla_makes():
+    x, lengths = np.zeros((64, 128), np.uint8), np.zeros((1, 128), np.int32)
+    assert "custom_call" not in text_for_cuda(x, lengths, axis=0)
+
+
+@pytest.mark.usefixtures("_a_gpu_for_it")
+def test_exported_programs_are_for_any_gpu():
+    x, lengths = jnp.zeros((64, 128), jnp.uint8), jnp.zeros((1, 128), jnp.int32)
+    reverse = jax.jit(functools.partial(reverse_subsequences, axis=0))
+    exported = jax.export.export(reverse, platforms=["cuda"])(x, lengths)
+    assert "mosaic_gpu" not in exported.mlir_module()
+
+
+@on_a_gpu
+def test_the_kernel_under_transformations():
+    x, lengths, axis = lines("columns", "float32")
+    reverse = functools.partial(
+        reverse_subsequences, lengths=lengths, axis=axis, implementation="standalone"
+    )
+    expected = reference.reverse_subsequences(x, lengths, axis)
+    stacked = np.stack([x, x + 1, x * 2])
+    assert_same_bits(jax.vmap(jax.jit(reverse))(stacked)[0], expected)
+    _, tangent = jax.jvp(jax.jit(reverse), (x + 1,), (x,))
+    assert_same_bits(tangent, expected)
+    _, pullback = jax.vjp(jax.jit(reverse), x)
+    assert_same_bits(pullback(expected)[0], x)
+
+
+WIDTHS = {
+    (1000, 256, "float32"): 32,
+    (1601, 256, "float32"): 16,
+    (5000, 256, "float32"): 8,
+    (7000, 256, "float32"): None,
+    (7000, 256, "uint8"): 16,
+    (13000, 256, "uint8"): None,
+    (1000, 12, "float32"): 8,
+    (1000, 4, "float32"): None,
+    (1000, 16, "uint8"): 16,
+    (1000, 24, "uint8"): None,
+    (1000, 256, "float64"): 16,
+    (0, 256, "uint8"): None,
+}
+
+
+@pytest.mark.parametrize("case", WIDTHS, ids=str)
+def test_the_width_of_a_strip(case):
+    time, columns, dtype = case
+    assert _reverse_kernel.strip_width(time, columns, np.dtype(dtype)) == WIDTHS[case]
