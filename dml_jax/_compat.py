@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
 
 
@@ -44,14 +43,16 @@ _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
 _HOPPER = 9.0  # compute capability, of the first GPUs that Mosaic is for
 
 
-def runs_mosaic(ctx: Any) -> bool:
-    """Whether a lowering rule's program is for GPUs that take our Mosaic kernel.
+def runs_mosaic() -> bool:
+    """Whether every CUDA device there is takes our Mosaic kernel.
 
-    Pallas promises no stability: the versions are those in which the kernel was tried.
+    A lowering rule is not told which of them its program is for. Pallas promises no
+    stability: the versions are those in which the kernel was tried.
     """
-    context: Any = ctx.module_context.axis_context
-    devices = getattr(context, "device_assignment", None)
-    if devices is None:
-        devices = getattr(getattr(context, "mesh", None), "devices", np.empty(0)).flat
-    capabilities = [getattr(device, "compute_capability", "0") for device in devices]
-    return _SPEAKS_MOSAIC and min(map(float, capabilities), default=0) >= _HOPPER
+    try:
+        devices = jax.devices("cuda")
+    except RuntimeError:  # a program for CUDA is lowered elsewhere
+        return False
+    return _SPEAKS_MOSAIC and all(
+        float(device.compute_capability) >= _HOPPER for device in devices
+    )

@@ -131,7 +131,7 @@ def _lowering(**ways):
         chosen = ways.get(implementation or "default", ())
         if not _compat.is_whole(ctx):
             chosen = ()
-        elif set(kernels).intersection(chosen) and not _compat.runs_mosaic(ctx):
+        elif set(kernels).intersection(chosen) and not _compat.runs_mosaic():
             chosen = tuple(way for way in chosen if way not in kernels)
         lowered = functools.partial(
             _lowered, axis=axis, implementation=implementation, ways=chosen

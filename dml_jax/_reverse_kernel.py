@@ -1,15 +1,15 @@
 """A GPU kernel for lines side by side with lengths of their own, in Mosaic.
 
-Neighbouring elements of the result come from distant rows, of which memory gives no less
-than 32 bytes. So a block of threads copies a strip of columns to the memory they share,
-where every element is as near as any other, and stores the strip's rows:
+Neighbouring elements of the result come from distant rows, of which memory gives no
+less than 32 bytes. So a block of threads copies a strip of columns to the memory they
+share, where every element is as near as any other, and stores the strip's rows:
 
     y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c]
 
-It reads and writes what a copy reads and writes, and does not fuse with what is around.
+It reads and writes what a copy does, and does not fuse with what is around it.
 
-Pallas cannot index shared memory by an array, hence the MLIR. All that is imported where
-a program is lowered for such a GPU: it takes longer than the rest of the package.
+Pallas cannot index shared memory by an array, hence the MLIR. All that is imported
+where a program is lowered for such a GPU: it takes longer than the rest of the package.
 """
 
 from __future__ import annotations

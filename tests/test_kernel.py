@@ -1,4 +1,4 @@
-"""The kernel for lines side by side, where there is a GPU for it; who gets it, anywhere."""
+"""The kernel for lines side by side, on a GPU that takes it; who gets it, anywhere."""
 
 import functools
 
@@ -50,6 +50,9 @@ def test_the_kernel_gives_what_the_reference_gives(name, dtype):
     x, lengths, axis = lines(name, dtype)
     with jax.enable_x64(dtype == "int64"):
         y = jax.jit(functools.partial(reversals.strips, axis=axis))(x, lengths)
+    if dtype == "int64" and name in ("three-features", "narrow-strips"):
+        assert y is None  # too many bytes in a step, and in a strip
+        return
     assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
 
 
@@ -61,7 +64,7 @@ def text_for_cuda(x, lengths, **options):
 
 @pytest.fixture
 def _a_gpu_for_it(monkeypatch):
-    monkeypatch.setattr(_compat, "_HOPPER", 0)
+    monkeypatch.setattr(_compat, "runs_mosaic", lambda: _compat._SPEAKS_MOSAIC)
 
 
 CHOSEN = {
@@ -85,7 +88,8 @@ def test_who_gets_the_kernel(name):
     assert ("mosaic_gpu" in text) == (is_chosen and _compat._SPEAKS_MOSAIC)
 
 
-def test_other_gpus_get_what_xla_makes():
+def test_other_gpus_get_what_xla_makes(monkeypatch):
+    monkeypatch.setattr(_compat, "_HOPPER", 1000)
     x, lengths = np.zeros((64, 128), np.uint8), np.zeros((1, 128), np.int32)
     assert "custom_call" not in text_for_cuda(x, lengths, axis=0)
 
@@ -101,15 +105,17 @@ def test_exported_programs_are_for_any_gpu():
 @on_a_gpu
 def test_the_kernel_under_transformations():
     x, lengths, axis = lines("columns", "float32")
-    reverse = functools.partial(
-        reverse_subsequences, lengths=lengths, axis=axis, implementation="standalone"
-    )
+
+    @jax.jit
+    def reverse(x):
+        return reverse_subsequences(x, lengths, axis, implementation="standalone")
+
+    assert "mosaic_gpu" in reverse.lower(x).as_text()
     expected = reference.reverse_subsequences(x, lengths, axis)
-    stacked = np.stack([x, x + 1, x * 2])
-    assert_same_bits(jax.vmap(jax.jit(reverse))(stacked)[0], expected)
-    _, tangent = jax.jvp(jax.jit(reverse), (x + 1,), (x,))
+    assert_same_bits(jax.vmap(reverse)(np.stack([x + 1, x]))[1], expected)
+    _, tangent = jax.jvp(reverse, (x + 1,), (x,))
     assert_same_bits(tangent, expected)
-    _, pullback = jax.vjp(jax.jit(reverse), x)
+    _, pullback = jax.vjp(reverse, x)
     assert_same_bits(pullback(expected)[0], x)
 
 
