@@ -97,7 +97,8 @@ def _reflect(position, lengths):
 _SMALL = 2**14  # bytes, of which a loop takes no longer than to start another
 _FEW_BYTES = 8  # in a step: of more, or of wider elements, a gather moves vectors
 _CACHE_LINE = 64  # bytes
-_CACHE = 2**17  # bytes; half of a small second-level cache
+_FEW_STEPS = 32  # of narrow elements: loops too short to use vectors
+_CACHE = 2**22  # bytes, of which most stay in the second-level cache
 
 
 def windows(x, lengths, axis):
@@ -117,6 +118,8 @@ def windows(x, lengths, axis):
         return None
     lines, block = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     if block > (_FEW_BYTES if x.dtype.itemsize == 1 else 1):
+        return None
+    if time <= (_FEW_STEPS if x.dtype.itemsize < 4 else _FEW_STEPS // 4):
         return None
     x = apart(x)
     flat = x.reshape(lines * time, block)

@@ -71,6 +71,7 @@ WINDOWS = {
 def _always_worthwhile(monkeypatch):
     for module, name in (
         (reversals, "_SMALL"),
+        (reversals, "_FEW_STEPS"),
         (reversals, "_CACHE"),
         (reversals, "_GPU_CACHE"),
         (reversals, "_WORTHWHILE"),
