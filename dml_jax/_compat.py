@@ -39,6 +39,15 @@ def is_whole(ctx: Any) -> bool:
     return getattr(context, "num_devices", None) == 1
 
 
+def is_divided(ctx: Any) -> bool:
+    """Whether XLA partitions a lowering rule's program, among devices of a known mesh."""
+    if ctx.module_context.lowering_parameters.for_export:
+        return False
+    context: Any = ctx.module_context.axis_context
+    mesh = getattr(context, "abstract_mesh", None)
+    return mesh is not None and context.num_devices > 1
+
+
 _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
 _HOPPER = 9.0  # compute capability, of the first GPUs that Mosaic is for
 

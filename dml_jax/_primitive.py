@@ -23,8 +23,9 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType
 
-from dml_jax import _bits, _compat
+from dml_jax import _bits, _compat, _reverse_partitioned
 from dml_jax import _reverse_formulations as formulations
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -32,12 +33,40 @@ reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
 
 def reverse(x, lengths, axis, implementation):
     return reverse_subsequences_p.bind(
-        x, lengths, axis=axis, implementation=implementation
+        x,
+        lengths,
+        axis=axis,
+        implementation=implementation,
+        partitioned=_partitioned(x, lengths, axis, implementation),
     )
 
 
-def _abstract_eval(x, lengths, *, axis, implementation):
-    del implementation
+def _partitioned(x, lengths, axis, implementation):
+    """The reversal as XLA's partitioner takes it, where it may come to that.
+
+    JAX tells a lowering rule of the mesh only if the program has a `custom_partitioning`
+    in it, hence this parameter.
+    """
+    meshes = [jax.typeof(operand).sharding.mesh for operand in (x, lengths)]
+    is_automatic = all(set(mesh.axis_types) <= {AxisType.Auto} for mesh in meshes)
+    is_symbolic = any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape)))
+    if not is_automatic or is_symbolic or jax.device_count() == 1:
+        return None
+    operands = [
+        jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in (x, lengths)
+    ]
+    divided = _reverse_partitioned.partitioned(_reverse_shard, axis, implementation)
+    return jax.make_jaxpr(divided)(*operands)
+
+
+def _reverse_shard(x, lengths, axis, implementation):
+    return reverse_subsequences_p.bind(
+        x, lengths, axis=axis, implementation=implementation, partitioned=None
+    )
+
+
+def _abstract_eval(x, lengths, *, axis, **params):
+    del params
     shape = formulations.broadcast_shape(x.shape, lengths.shape, axis)
     # `update` keeps the sharding and the varying axes, which a new ShapedArray loses.
     return x.update(shape=shape, sharding=_sharding(x, lengths), weak_type=False)
@@ -59,7 +88,8 @@ def _sharding(x, lengths):
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _jvp(primals, tangents, *, axis, implementation):
+def _jvp(primals, tangents, *, axis, implementation, partitioned):
+    del partitioned
     x, lengths = primals
     tangent, _ = tangents
     y = reverse(x, lengths, axis, implementation)
@@ -68,7 +98,8 @@ def _jvp(primals, tangents, *, axis, implementation):
     return y, reverse(tangent, lengths, axis, implementation)
 
 
-def _transpose(cotangent, x, lengths, *, axis, implementation):
+def _transpose(cotangent, x, lengths, *, axis, implementation, partitioned):
+    del partitioned
     if type(cotangent) is ad.Zero:
         return ad.Zero(x.aval), None
     cotangent = reverse(cotangent, lengths, axis, implementation)
@@ -80,8 +111,9 @@ def _transpose(cotangent, x, lengths, *, axis, implementation):
     return jnp.sum(cotangent, axis=broadcast, keepdims=True), None
 
 
-def _batch(operands, dimensions, *, axis, implementation):
+def _batch(operands, dimensions, *, axis, implementation, partitioned):
     """One more leading dimension, of size 1 where an operand is not mapped."""
+    del partitioned
     x, lengths = (
         lax.expand_dims(operand, (0,))
         if dimension is None
@@ -105,29 +137,31 @@ def _formulation(x, lengths, *, axis, implementation, ways=()):
     return _bits.from_bits(y, x.dtype)
 
 
-def _lowered(x, lengths, **params):
-    """The formulation, left to XLA's partitioner where the sharding is explicit."""
+def _lowered(x, lengths, *, axis, implementation, partitioned=None, ways=()):
+    """The formulation; where the shardings are explicit, of each device's shard."""
+    del partitioned
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
-    formulation: Any = functools.partial(_formulation, **params)
+    params: Any = dict(implementation=implementation)
     if not mesh.explicit_axes:
-        return formulation(x, lengths)
-    # Not of all axes: a shard_map may have made some of them manual.
-    with jax.sharding.use_abstract_mesh(mesh):
-        formulation = jax.sharding.auto_axes(
-            formulation, axes=mesh.explicit_axes, out_sharding=sharding
-        )
-        return formulation(x, lengths)
+        return _formulation(x, lengths, axis=axis, ways=ways, **params)
+    return _reverse_partitioned.reverse_explicitly(
+        functools.partial(_reverse_shard, **params), x, lengths, axis, sharding
+    )
 
 
 def _lowering(**ways):
     """The lowering rule of a platform, with its ways for each implementation.
 
-    Where XLA's partitioner is to divide the program, the gather is what it can divide.
+    Where XLA's partitioner is to divide a program without asking us, the gather is what
+    it can divide.
     """
     kernels = (formulations.strips, formulations.fused_strips)
 
-    def lower(ctx, x, lengths, *, axis, implementation):
+    def lower(ctx, x, lengths, *, axis, implementation, partitioned):
+        if ways and partitioned is not None and _compat.is_divided(ctx):
+            divided = jax.extend.core.jaxpr_as_fun(partitioned)
+            return mlir.lower_fun(divided, multiple_results=True)(ctx, x, lengths)
         chosen = ways.get(implementation or "default", ())
         if not _compat.is_whole(ctx):
             chosen = ()

@@ -1,0 +1,168 @@
+"""The reversal of an array that several devices share: what each of them does.
+
+Along dimensions that are not reversed, every device reverses what it has. Along a
+reversed axis of P shards of S steps, write the last reversed step of a line as
+n - 1 = m S + r. Device d then stores, at its step i,
+
+    y[d S + i] = x[m S + r - d S - i],
+
+step (r - i) mod S of shard m - d, or of shard m - d - 1 where i > r. So every element
+keeps its place within its shard as it goes from device s to device k - s, with k = m up
+to place r and m - 1 after it, and each device reverses what it gets:
+
+    c[p] = x_of_device(k(p) - d)[p]        y[i] = c[(r - i) mod S]
+
+The exchange is made by a reflection of the devices, s to -s, and one rotation by 2^b for
+each bit of k, which moves the shard and is kept where the bit is set: 1 + log2(P) steps,
+in which no device holds more than three shards. It is its own transpose.
+
+Shardings that the program states, the lowering reads. Those that XLA chooses,
+`custom_partitioning` asks for when the program is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
+
+from dml_jax._reverse_formulations import broadcast_shape
+
+
+def reverse_shards(reverse, x, lengths, axis, mesh_axes):
+    """A device's shard of the result, by `reverse(x, lengths, axis)` if it has it all.
+
+    The arrays are shards, along the axis by the mesh axes, if there are any.
+    """
+    if not mesh_axes:
+        return reverse(x, lengths, axis)
+    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    shards, size = lax.axis_size(mesh_axes), x.shape[axis]
+    last = jnp.maximum(lengths, 1) - 1
+    last_shard = (last // size).astype(jnp.int32)
+    last_place = (last % size).astype(jnp.int32)
+    shape = [size if dimension == axis else 1 for dimension in range(x.ndim)]
+    place = lax.broadcasted_iota(jnp.int32, shape, axis)
+
+    sum_of_devices = jnp.where(place <= last_place, last_shard, last_shard - 1) % shards
+    exchanged = _exchange(x, sum_of_devices, mesh_axes)
+    source = (last_place - place) % size
+    y = jnp.take_along_axis(exchanged, source, axis, mode="promise_in_bounds")
+
+    first = lax.axis_index(mesh_axes).astype(lengths.dtype) * size
+    reversed_here = jnp.minimum(lengths - jnp.minimum(lengths, first), size)
+    return jnp.where(place < reversed_here.astype(jnp.int32), y, x)
+
+
+def _exchange(x, sum_of_devices, mesh_axes):
+    """Every element from the device that makes this sum with the receiving one."""
+    shards = lax.axis_size(mesh_axes)
+
+    def moved(x, target):
+        pairs = [(shard, target(shard) % shards) for shard in range(shards)]
+        return lax.ppermute(x, mesh_axes, pairs)
+
+    if shards > 2:  # two devices are their own reflections
+        x = moved(x, lambda shard: -shard)
+    for bit in range((shards - 1).bit_length()):
+        rotated = moved(x, lambda shard, distance=2**bit: shard + distance)
+        x = jnp.where(sum_of_devices >> bit & 1, rotated, x)
+    return x
+
+
+# Shardings ----------------------------------------------------------------------------
+
+
+def _specs_of_operands(spec, shape, lengths_shape, axis):
+    """How the operands are divided for a result that is divided by `spec`."""
+    result_shape = broadcast_shape(shape, lengths_shape, axis)
+
+    def of(operand_shape):
+        return PartitionSpec(
+            *(
+                entry if size == result_size and size > 1 else None
+                for entry, size, result_size in zip(
+                    spec, operand_shape, result_shape, strict=True
+                )
+            )
+        )
+
+    return of(shape), of(lengths_shape)
+
+
+def _complete(spec, ndim):
+    return PartitionSpec(*spec, *[None] * (ndim - len(spec)))
+
+
+def _mesh_axes(entry):
+    """The mesh axes of an entry of a PartitionSpec."""
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def reverse_explicitly(reverse, x, lengths, axis, sharding):
+    """The result of that sharding, of arrays whose shardings the program states."""
+    spec = _complete(sharding.spec, x.ndim)
+    specs = _specs_of_operands(spec, x.shape, lengths.shape, axis)
+    mesh = sharding.mesh
+    local = functools.partial(
+        reverse_shards, reverse, axis=axis, mesh_axes=_mesh_axes(spec[axis])
+    )
+    # Not over all axes: a shard_map may have made some of them manual.
+    with jax.sharding.use_abstract_mesh(mesh):
+        local = jax.shard_map(
+            local,
+            in_specs=specs,
+            out_specs=spec,
+            axis_names=set(mesh.explicit_axes),
+            check_vma=False,
+        )
+        return local(*map(jax.sharding.reshard, (x, lengths), specs))
+
+
+@functools.cache
+def partitioned(reverse, axis, implementation):
+    """A reversal that XLA's partitioner asks how to divide."""
+    reverse = functools.partial(reverse, implementation=implementation)
+
+    def divided(x, lengths):
+        return reverse(x, lengths, axis)
+
+    def partition(mesh, operands, result):
+        shapes = [operand.shape for operand in operands]
+        spec = _complete(result.sharding.spec, len(result.shape))
+        specs = _specs_of_operands(spec, *shapes, axis)
+        local = functools.partial(
+            reverse_shards, reverse, axis=axis, mesh_axes=_mesh_axes(spec[axis])
+        )
+        of_operands = tuple(NamedSharding(mesh, spec) for spec in specs)
+        return mesh, local, NamedSharding(mesh, spec), of_operands
+
+    divided = custom_partitioning(divided)
+    divided.def_partition(partition=partition, sharding_rule=_rule)
+    return divided
+
+
+def _rule(mesh, operand_types, result_types):
+    """In Shardy's notation: what has the size of the result is divided like it."""
+    del mesh
+    (result_shape,) = (result_type.shape for result_type in result_types)
+
+    def factors(operand, shape):
+        return " ".join(
+            f"d{dimension}" if size == result_size else f"{operand}{dimension}"
+            for dimension, (size, result_size) in enumerate(
+                zip(shape, result_shape, strict=True)
+            )
+        )
+
+    x, lengths = (
+        factors(name, operand_type.shape)
+        for name, operand_type in zip(("x", "n"), operand_types, strict=True)
+    )
+    return f"{x}, {lengths} -> {factors('y', result_shape)}"
