@@ -40,7 +40,7 @@ def is_whole(ctx: Any) -> bool:
 
 
 def is_divided(ctx: Any) -> bool:
-    """Whether XLA partitions a lowering rule's program, among devices of a known mesh."""
+    """Whether XLA partitions a lowering rule's program for devices of a known mesh."""
     if ctx.module_context.lowering_parameters.for_export:
         return False
     context: Any = ctx.module_context.axis_context
