@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import jax
 
-from benchmarks import compare, results, session
+from benchmarks import compare, results, session, tables
 from benchmarks.workloads import GROUPS, workloads
 
 _ABOUT = """\
@@ -24,6 +24,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --only 'rows/*16'    the workloads with such names
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot new.json
+  python -m benchmarks tables                   its figures into docs/performance.md
 """
 
 _RUN = """\
@@ -50,7 +51,28 @@ Draws a PNG for each group of a run: bars with the share of the baseline's speed
 time against size for the group `scaling`. Needs matplotlib.
 """
 
+_TABLES = """\
+Puts the figures of benchmarks/results into Markdown documents, between the two lines
+
+  <!-- figures: gpu reverse float32 uint8; dml_jax jnp -->
+  <!-- end of figures -->
+
+of which the first one says what to show:
+
+  gpu reverse float32 uint8; dml_jax jnp  rows of layouts, a column for each dtype
+  gpu fill; dml_jax called torch          rows of workloads, a column for each candidate
+  gpu cpu latency; dml_jax                rows of functions, a column for each device
+  gpu machine                             a sentence: the machine, versions and the day
+
+A figure is a multiple of the baseline's time; against the memory of a GPU it is the
+share of its speed in per cent. A document is written whole or, if it has a marker that
+is not understood, left as it is, like all others of the same call.
+
+With --check nothing is written, and the exit status is 1 if a document would change.
+"""
+
 _HERE = pathlib.Path(__file__).parent
+_RESULTS = _HERE / "results"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,6 +126,16 @@ def _parser() -> argparse.ArgumentParser:
     option = add("plot", _plot, _PLOT, "draw a run")
     option("result", type=pathlib.Path)
     option("--output", "-o", type=pathlib.Path, metavar="DIR", help="beside the result")
+    option = add("tables", _tables, _TABLES, "put figures into documents")
+    option(
+        "documents",
+        nargs="*",
+        type=pathlib.Path,
+        default=[_HERE.parent / "docs" / "performance.md"],
+        metavar="DOCUMENT",
+        help="docs/performance.md unless told",
+    )
+    option("--check", action="store_true", help="only say whether one would change")
     return parser
 
 
@@ -145,7 +177,7 @@ def _require(device):
 def _default_path(device, options):
     part = "-part" if options.only or options.group else ""
     name = f"{device}{'-quick' if options.quick else ''}{part}.json"
-    return _HERE / "results" / name
+    return _RESULTS / name
 
 
 def _compare(options) -> int:
@@ -159,5 +191,18 @@ def _plot(options) -> int:
     from benchmarks import plot  # which needs matplotlib, and nothing else does
 
     for path in plot.save(found, options.output or options.result.parent):
+        print(path)
+    return 0
+
+
+def _tables(options) -> int:
+    texts = {path: tables.rewritten(path, _RESULTS) for path in options.documents}
+    for path, text in texts.items():
+        if text == path.read_text(encoding="utf-8"):
+            continue
+        if options.check:
+            print(f"{path}: the figures are not those of the results")
+            return 1
+        tables.save(text, path)
         print(path)
     return 0

@@ -44,8 +44,8 @@ def reverse(x, lengths, axis, implementation):
 def _partitioned(x, lengths, axis, implementation):
     """The reversal as XLA's partitioner takes it, where it may come to that.
 
-    JAX tells a lowering rule of the mesh only if there is a `custom_partitioning` in the
-    program, hence this parameter.
+    JAX tells a lowering rule of the mesh only if the program has a primitive such as
+    `custom_partitioning` in it, hence this parameter.
     """
     meshes = [jax.typeof(operand).sharding.mesh for operand in (x, lengths)]
     is_automatic = all(set(mesh.axis_types) <= {AxisType.Auto} for mesh in meshes)

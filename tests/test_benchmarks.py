@@ -3,12 +3,13 @@
 import collections
 import copy
 import json
+import pathlib
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import candidates, peers, programs
+from benchmarks import candidates, peers, programs, tables
 from benchmarks.command import main
 from benchmarks.workloads import GROUPS, workloads
 
@@ -191,6 +192,7 @@ def test_bad_result_is_refused_in_one_line(content, message, written, capsys):
         ["run", "--quick", "--only", "rows", "--output", "."],
         ["compare", "missing.json", "missing.json"],
         ["plot", "missing.json"],
+        ["tables", "missing.md"],
         ["nothing-of-this-name"],
         [],
     ],
@@ -242,3 +244,156 @@ def test_plot_draws_a_picture_for_each_group(tmp_path, written):
     assert main(["plot", path, "--output", str(tmp_path / "plots")]) == 0
     names = sorted(file.name for file in (tmp_path / "plots").iterdir())
     assert names == ["cpu-reverse.png", "cpu-scaling.png"]
+
+
+# Figures in documents -----------------------------------------------------------------
+
+PERFORMANCE = pathlib.Path(__file__).parents[1] / "docs" / "performance.md"
+END = "<!-- end of figures -->\n"
+
+
+def marked(words, figures=""):
+    """A document with one place for figures."""
+    return f"Before.\n\n<!-- figures: {words} -->\n{figures}{END}\nAfter.\n"
+
+
+def test_figures_of_the_guide_are_those_of_the_results(capsys):
+    assert main(["tables", "--check"]) == 0
+    assert not capsys.readouterr().out
+
+
+def test_tables_changes_figures_only_and_once(written, capsys):
+    text = PERFORMANCE.read_text()
+    old = text.replace("| rows |", "| lines |").replace("NVIDIA H200,", "A machine,")
+    path = pathlib.Path(written("old.md", old))
+    good = written("good.md", text)
+    assert main(["tables", "--check", good, str(path)]) == 1
+    assert capsys.readouterr().out.startswith(f"{path}: ")
+    assert path.read_text() == old
+    path.chmod(0o640)
+    assert main(["tables", good, str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert path.read_text() == text
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert main(["tables", str(path)]) == 0
+    assert not capsys.readouterr().out
+    assert sorted(file.name for file in path.parent.iterdir()) == ["good.md", "old.md"]
+
+
+def whole(device, **ratios):
+    """A result that says where it is from; only its first record has `called`."""
+    found = result(**ratios)
+    records = [record | dict(shape=[2, 8]) for record in found["records"]]
+    called = records[0]["candidates"]["dml_jax"]
+    records[0]["candidates"] |= dict(called=called)
+    call = dict(name="latency/slice", group="latency", baseline="jitted")
+    figures = dict(jitted=called, dml_jax=called)
+    return found | dict(
+        date="2026-01-02T03:04:05+00:00",
+        versions=dict(jax="1", torch="2", onnxruntime="3", flax=None),
+        machine=dict(
+            device={"cpu": "cpu", "gpu": "NVIDIA H200"}[device],
+            processor="Abacus",
+            cpu_count=2,
+        ),
+        options=dict(device=device, quick=False),
+        records=[*records, records[0] | call | dict(candidates=figures)],
+    )
+
+
+@pytest.fixture
+def folder(tmp_path, written):
+    """A folder with a result of either device."""
+    written("gpu.json", whole("gpu", rows=1.25, columns=8.0))
+    written("cpu.json", whole("cpu", rows=1.256, columns=9.96))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("gpu machine", ["NVIDIA H200, jax 1, torch 2, ONNX Runtime 3, 2026-01-02."]),
+        (
+            "cpu machine",
+            ["2 cores of an Abacus, jax 1, torch 2, ONNX Runtime 3, 2026-01-02."],
+        ),
+        (
+            "gpu reverse float32; dml_jax called",
+            [
+                "| layout | float32 shape | float32 |",
+                "| --- | --- | --- |",
+                "| rows | `[2, 8]` | 80 · 80 |",
+                "| columns | `[2, 8]` | 12 · \N{EN DASH} |",
+            ],
+        ),
+        (
+            "cpu reverse; dml_jax called",
+            [
+                "| workload | in a program | called |",
+                "| --- | --- | --- |",
+                "| rows/float32 | 1.26 | 1.26 |",
+                "| columns/float32 | 10 | \N{EN DASH} |",
+            ],
+        ),
+        (
+            "gpu cpu latency; dml_jax",
+            [
+                "| function | H200 | CPU |",
+                "| --- | --- | --- |",
+                "| slice | 1.25 | 1.26 |",
+            ],
+        ),
+    ],
+)
+def test_marker_says_which_table(words, lines, folder, written):
+    path = pathlib.Path(written("document.md", marked(words, "old\n")))
+    text = tables.rewritten(path, folder)
+    assert text == marked(words, "\n".join([*lines, ""]))
+    tables.save(text, path)
+    assert tables.rewritten(path, folder) == text
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (marked("abacus reverse float32; dml_jax"), "'abacus' is not a device"),
+        (marked("gpu sorting float32; dml_jax"), "'sorting' is not a device, a group"),
+        (marked("gpu reverse float31; dml_jax"), "'float31' is not a device, a group"),
+        (marked("gpu reverse; dml_jaxx"), "gpu.json has no 'dml_jaxx' in reverse"),
+        (
+            marked("gpu latency float32; dml_jax"),
+            "gpu.json has no 'float32' in latency",
+        ),
+        (marked("gpu reverse float32"), "no table is made of this"),
+        (marked("reverse; dml_jax"), "no table is made of this"),
+        (marked("gpu cpu reverse; dml_jax jnp"), "no table is made of this"),
+        (marked("gpu machine").replace(END, ""), "without its partner: <!-- figures"),
+        (marked("gpu machine").replace(END, marked("gpu fill; jnp")), "its partner"),
+        (END + marked("gpu machine"), "without its partner: <!-- end"),
+        ("No figures.", "no place for figures is marked"),
+    ],
+)
+def test_bad_marker_is_refused_in_one_line(document, message, written, capsys):
+    bad, old = written("bad.md", document), marked("gpu machine", "old\n")
+    other = written("other.md", old)
+    assert main(["tables", other, bad]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"benchmarks: {bad}: ")
+    assert message in line
+    assert pathlib.Path(bad).read_text() == document
+    assert pathlib.Path(other).read_text() == old
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (whole("cpu", rows=1.0), "not a run at full size on a gpu"),
+        (without(whole("gpu", rows=1.0), "machine"), "not a whole result"),
+        (without(whole("gpu", rows=1.0), "versions", "torch"), "not a whole result"),
+    ],
+)
+def test_figures_of_a_bad_result_are_refused(content, message, tmp_path, written):
+    written("gpu.json", content)
+    path = pathlib.Path(written("document.md", marked("gpu machine")))
+    with pytest.raises(ValueError, match=message):
+        tables.rewritten(path, tmp_path)
