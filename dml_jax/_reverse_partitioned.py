@@ -32,9 +32,11 @@ Shardings that the program states, the lowering reads. Those that XLA chooses,
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
@@ -42,19 +44,20 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dml_jax._reverse_formulations import broadcast_shape
 
 
-def reverse_shards(reverse, x, lengths, axis, mesh_axes):
+def reverse_shards(reverse, x, lengths, axis, mesh, entry):
     """A device's shard of the result; `reverse(x, lengths, axis)` reverses whole lines.
 
-    The arrays are shards, along the axis by the mesh axes, if there are any.
+    The arrays are shards, along the axis by the entry of a PartitionSpec.
     """
-    if not mesh_axes:
+    if entry is None:
         return reverse(x, lengths, axis)
+    mesh_axes = (entry,) if isinstance(entry, str) else tuple(entry)
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     devices = lax.axis_size(mesh_axes)
     divisible = [d for d in range(x.ndim) if d != axis and x.shape[d] % devices == 0]
     if devices > 2 and divisible:
         return _by_whole_lines(reverse, x, lengths, axis, mesh_axes, divisible[0])
-    return _by_rotations(x, lengths, axis, mesh_axes)
+    return _by_rotations(x, lengths, axis, mesh, mesh_axes)
 
 
 def _by_whole_lines(reverse, x, lengths, axis, mesh_axes, dimension):
@@ -68,7 +71,7 @@ def _by_whole_lines(reverse, x, lengths, axis, mesh_axes, dimension):
     return lax.all_to_all(lines, mesh_axes, axis, dimension, tiled=True)
 
 
-def _by_rotations(x, lengths, axis, mesh_axes):
+def _by_rotations(x, lengths, axis, mesh, mesh_axes):
     size = x.shape[axis]
     last = jnp.maximum(lengths, 1) - 1
     last_shard = (last // size).astype(jnp.int32)
@@ -77,7 +80,7 @@ def _by_rotations(x, lengths, axis, mesh_axes):
     place = lax.broadcasted_iota(jnp.int32, shape, axis)
 
     sum_of_devices = jnp.where(place <= last_place, last_shard, last_shard - 1)
-    exchanged = _rotate(x, sum_of_devices, mesh_axes)
+    exchanged = _rotate(x, sum_of_devices, mesh, mesh_axes)
     source = (last_place - place) % size
     y = jnp.take_along_axis(exchanged, source, axis, mode="promise_in_bounds")
 
@@ -86,14 +89,22 @@ def _by_rotations(x, lengths, axis, mesh_axes):
     return jnp.where(place < reversed_here.astype(jnp.int32), y, x)
 
 
-def _rotate(x, sum_of_devices, mesh_axes):
+def _rotate(x, sum_of_devices, mesh, mesh_axes):
     """Every element from the device that makes this sum with the receiving one."""
-    devices = lax.axis_size(mesh_axes)
+    in_mesh_order = [name for name in mesh.axis_names if name in mesh_axes]
+    sizes = [mesh.shape[name] for name in in_mesh_order]
+    order = [in_mesh_order.index(name) for name in mesh_axes]
+    devices = math.prod(sizes)
+    # `ppermute` counts in the order of the mesh, whatever the order of its argument.
+    counted = np.arange(devices).reshape(sizes).transpose(order).reshape(-1)
     sum_of_devices = sum_of_devices % devices
 
     def moved(x, target):
-        pairs = [(device, target(device) % devices) for device in range(devices)]
-        return lax.ppermute(x, mesh_axes, pairs)
+        pairs = [
+            (int(counted[device]), int(counted[target(device) % devices]))
+            for device in range(devices)
+        ]
+        return lax.ppermute(x, tuple(in_mesh_order), pairs)
 
     if devices > 2:  # two of them are their own reflections
         x = moved(x, lambda device: -device)
@@ -127,20 +138,13 @@ def _complete(spec, ndim):
     return PartitionSpec(*spec, *[None] * (ndim - len(spec)))
 
 
-def _mesh_axes(entry):
-    """The mesh axes of an entry of a PartitionSpec."""
-    if entry is None:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
-
-
 def reverse_explicitly(reverse, x, lengths, axis, sharding):
     """The result of that sharding, of arrays whose shardings the program states."""
     spec = _complete(sharding.spec, x.ndim)
     specs = _specs_of_operands(spec, x.shape, lengths.shape, axis)
     mesh = sharding.mesh
     local = functools.partial(
-        reverse_shards, reverse, axis=axis, mesh_axes=_mesh_axes(spec[axis])
+        reverse_shards, reverse, axis=axis, mesh=mesh, entry=spec[axis]
     )
     # Not over all axes: a shard_map may have made some of them manual.
     with jax.sharding.use_abstract_mesh(mesh):
@@ -167,7 +171,7 @@ def partitioned(reverse, axis, implementation):
         spec = _complete(result.sharding.spec, len(result.shape))
         specs = _specs_of_operands(spec, *shapes, axis)
         local = functools.partial(
-            reverse_shards, reverse, axis=axis, mesh_axes=_mesh_axes(spec[axis])
+            reverse_shards, reverse, axis=axis, mesh=mesh, entry=spec[axis]
         )
         of_operands = tuple(NamedSharding(mesh, spec) for spec in specs)
         return mesh, local, NamedSharding(mesh, spec), of_operands
