@@ -1,8 +1,10 @@
 """How fast the operators are, as a share of what the machine can do at all.
 
     python -m benchmarks run --quick
+    python -m benchmarks scale --quick
     python -m benchmarks compare old.json new.json
     python -m benchmarks plot result.json
+    python -m benchmarks tables
 
 None of the operators computes much: they move data, so the limit is the speed of
 memory. Every workload is therefore measured together with a baseline, in turns, since
@@ -16,5 +18,8 @@ for dml_jax and for its peers alike; absolute times are for orientation.
 - `peers`: other libraries on the same arrays
 - `measure`: warm-up, batches, rounds, quartiles
 - `session`: a run over all workloads
-- `results`, `compare`, `plot`: its file, and what can be read from it
+- `scaling`: a run over numbers of devices
+- `results`, `compare`, `plot`: the file of a run, and what can be read from it
+- `tables`: its figures in documents
+- `command`: the command line
 """

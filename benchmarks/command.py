@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import jax
 
-from benchmarks import compare, results, session, tables
+from benchmarks import compare, results, scaling, session, tables
 from benchmarks.workloads import GROUPS, workloads
 
 _ABOUT = """\
@@ -22,6 +22,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --quick              a few minutes, small arrays
   python -m benchmarks run --group slice fill   some of the groups, at full size
   python -m benchmarks run --only 'rows/*16'    the workloads with such names
+  python -m benchmarks scale                    on 1, 2, 4, ... devices
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot new.json
   python -m benchmarks tables                   its figures into docs/performance.md
@@ -39,6 +40,16 @@ A quick run has a sixteenth of the elements and fewer samples, and checks dml_ja
 against the reference first. Its figures say little about large arrays.
 """
 
+_SCALE = """\
+Reverses arrays that 1, 2, 4, ... devices share, along an axis which is whole or which
+is shared itself. Prints a table of ratios and writes a JSON file, like `run`.
+
+Where the axis is whole, 1 is linear scaling. Where it is shared, 1 is the time in which
+each device sends its shard to the next one; xla is the plain idiom, divided by XLA.
+
+A quick run has a 64th of the elements and fewer samples.
+"""
+
 _COMPARE = """\
 Compares two runs by dml_jax's multiples of the baseline, since absolute times depend on
 the moment. A change is marked where the quartiles of the two runs do not overlap.
@@ -48,7 +59,8 @@ The exit status is 1 if any workload is so marked and slower by more than the to
 
 _PLOT = """\
 Draws a PNG for each group of a run: bars with the share of the baseline's speed, and
-time against size for the group `scaling`. Needs matplotlib.
+time against size for the group `scaling`. Of a run of `scale` it draws scaling.png.
+Needs matplotlib.
 """
 
 _TABLES = """\
@@ -119,6 +131,16 @@ def _parser() -> argparse.ArgumentParser:
         help="the JSON file; by default benchmarks/results/<device>.json, with -quick "
         "or -part in its name for runs that are not whole",
     )
+    option = add("scale", _scale, _SCALE, "measure on several devices")
+    option("--device", choices=("cpu", "gpu"), help="by default what JAX finds")
+    option("--quick", action="store_true", help="small arrays, few samples")
+    option(
+        *("--output", "-o"),
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the JSON file; by default benchmarks/results/scaling-<device>.json, with "
+        "-quick in its name for quick runs",
+    )
     option = add("compare", _compare, _COMPARE, "find what became slower")
     option("old", type=pathlib.Path)
     option("new", type=pathlib.Path)
@@ -143,8 +165,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options) -> int:
-    device = options.device or ("cpu" if jax.default_backend() == "cpu" else "gpu")
-    _require(device)
+    device = _device(options)
     selected = [
         workload
         for workload in workloads(device, "quick" if options.quick else "full")
@@ -156,8 +177,7 @@ def _run(options) -> int:
             f"no workload of these groups has {options.only!r} in its name"
         )
     path = options.output or _default_path(device, options)
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder, not a file to write")
+    _require_no_folder(path)
     told = dict(
         device=device, quick=options.quick, only=options.only, groups=options.group
     )
@@ -167,17 +187,37 @@ def _run(options) -> int:
     return 0
 
 
-def _require(device):
+def _device(options):
+    device = options.device or ("cpu" if jax.default_backend() == "cpu" else "gpu")
     try:
         jax.devices(device)
     except RuntimeError:
         raise ValueError(f"JAX has no {device} here") from None
+    return device
+
+
+def _require_no_folder(path):
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder, not a file to write")
 
 
 def _default_path(device, options):
     part = "-part" if options.only or options.group else ""
     name = f"{device}{'-quick' if options.quick else ''}{part}.json"
     return _RESULTS / name
+
+
+def _scale(options) -> int:
+    device = _device(options)
+    name = f"scaling-{device}{'-quick' if options.quick else ''}.json"
+    path = options.output or _RESULTS / name
+    _require_no_folder(path)
+    told = dict(device=device, quick=options.quick, kind="scaling")
+    told["device_count"] = len(jax.devices(device))
+    found = results.document(told, scaling.records(device, options.quick))
+    results.save(found, path)
+    print(scaling.table(found))
+    return 0
 
 
 def _compare(options) -> int:

@@ -1,4 +1,4 @@
-"""Pictures of a run: bars for each group, and time against size.
+"""Pictures of a run: bars for each group, time against size or number of devices.
 
 A bar is the share that a candidate reaches of the baseline's speed, so that 1 is the
 limit of the machine, or what the baseline is in other groups: the compiled function of
@@ -17,8 +17,11 @@ from benchmarks.results import Document
 
 
 def save(found: Document, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws one PNG for each group that the run has, and gives their paths."""
+    """Draws a PNG for each group of a run, or one of a run of `scale`."""
     folder.mkdir(parents=True, exist_ok=True)
+    if found["options"].get("kind") == "scaling":
+        devices(found["records"]).savefig(folder / "scaling.png", dpi=120)
+        return [folder / "scaling.png"]
     paths = []
     for group, records in results.groups(found).items():
         figure = scaling(records) if group == "scaling" else bars(group, records)
@@ -88,3 +91,34 @@ def scaling(records: Sequence[Mapping]) -> Figure:
 
 def _seconds(records, name):
     return [record["candidates"][name]["seconds"]["median"] for record in records]
+
+
+def devices(records: Sequence[Mapping]) -> Figure:
+    """The efficiency where an axis is whole, and the time where devices share it."""
+    figure = Figure(figsize=(14, 5), layout="constrained")
+    panels = dict(zip(("whole", "weak", "strong"), figure.subplots(1, 3), strict=True))
+    lines = {}
+    for record in records:
+        figures, mode = record["candidates"], record["mode"]
+        if record["group"] == "whole-axis":
+            line = lines.setdefault(("whole", f"{mode}, {record['direction']}"), {})
+            line[record["devices"]] = figures["dml_jax"]["efficiency"]["median"]
+            continue
+        for name in figures.keys() & {"dml_jax", "xla", "link"}:
+            line = lines.setdefault((mode, f"{name}, {record['lengths']} lengths"), {})
+            line[record["devices"]] = figures[name]["seconds"]["median"]
+    for (panel, label), line in sorted(lines.items()):
+        style = "o--" if label.startswith(("link", "weak")) else "o-"
+        panels[panel].plot(line.keys(), line.values(), style, label=label)
+    panels["whole"].set(title="whole axis", ylabel="efficiency", ylim=(0, None))
+    for mode in ("weak", "strong"):
+        title = f"sharded axis, {mode}"
+        panels[mode].set(title=title, ylabel="seconds", yscale="log")
+    ticks = sorted({record["devices"] for record in records})
+    for axes in panels.values():
+        axes.set(xlabel="devices", xscale="log")
+        axes.set_xticks(ticks, ticks)
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    return figure

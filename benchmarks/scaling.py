@@ -1,0 +1,219 @@
+"""How reversals scale with the number of devices that share an array.
+
+- `whole-axis`: the devices share the batch, and nothing is communicated. The baseline
+  is linear: the time of one device, by their number where they share its array.
+- `sharded-axis`: the devices share the axis that is reversed. The baseline is the link:
+  all at once, each device sends its shard to the next one. A single device copies it.
+
+In a weak run every device has a shard of the same size, in a strong one all of them
+share an array of the same size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from benchmarks import measure, programs, results
+from benchmarks.candidates import Candidate
+from benchmarks.workloads import BATCH_MAJOR, Device, Workload
+
+# The time to launch a call on several devices, and to wait for all, should not count.
+FULL, QUICK = measure.Settings(7, batch=0.020), measure.Settings(3, batch=0.002)
+SHARDS = 4  # of a weak run, in the array of a strong one
+LESS_ON_CPU, LESS_IF_QUICK = 16, 64
+
+
+def records(device: Device, quick: bool) -> Iterator[dict]:
+    """Measures on the first 1, 2, 4, 8, ... devices."""
+    devices = jax.devices(device)
+    counts = [2**power for power in range(len(devices).bit_length())]
+    meshes = [Mesh(devices[:count], ("devices",)) for count in counts]
+    less = (LESS_ON_CPU if device == "cpu" else 1) * (LESS_IF_QUICK if quick else 1)
+    settings = QUICK if quick else FULL
+    for mode in ("weak", "strong"):
+        for direction in ("forward", "backward"):
+            with _guarded(f"whole-axis/{mode}/{direction}"):
+                yield from _whole_axis(meshes, mode, direction, less, settings)
+        for mesh in meshes:
+            with _guarded(f"sharded-axis/{mode}/{mesh.size}"):
+                yield from _sharded_axis(mesh, mode, less, settings)
+
+
+def _whole_axis(meshes, mode, direction, less, settings) -> Iterator[dict]:
+    """Many sequences, 1 GiB in a shard of a weak run; all meshes take turns."""
+    found = {}
+    for mesh in meshes:
+        shape = (mesh.size if mode == "weak" else SHARDS) * 2048 // less, 512, 256
+        workload = _workload("whole-axis", "reverse_sequence", shape, BATCH_MAJOR)
+        functions = _functions(workload)
+        function = functions["dml_jax" if direction == "forward" else direction]
+        sharding = NamedSharding(mesh, PartitionSpec("devices"))
+        with _guarded(f"whole-axis/{mode}/{direction}/{mesh.size}"):
+            lengths = jax.device_put(_lengths("random", *shape[:2]), sharding)
+            arrays = _data(shape, sharding), lengths
+            compiled = _compiled("dml_jax", function, arrays)
+            compiled.wait(compiled.call())
+            found[str(mesh.size)] = compiled, workload
+    turns = [compiled._replace(name=count) for count, (compiled, _) in found.items()]
+    samples = measure.samples(turns, settings)
+    for count, (compiled, workload) in found.items():
+        linear = np.divide(samples["1"], 1 if mode == "weak" else int(count))
+        times = dict(linear=linear, dml_jax=samples[count])
+        figures = measure.summaries(times, "linear")
+        figures["dml_jax"]["efficiency"] = measure.summary(linear / samples[count])
+        parts = dict(mode=mode, direction=direction, devices=int(count))
+        yield _record(workload, "linear", parts, figures, [compiled])
+
+
+def _sharded_axis(mesh, mode, less, settings) -> Iterator[dict]:
+    """Eight long sequences, 1 GiB in a shard of a weak run."""
+    steps = (mesh.size if mode == "weak" else SHARDS) * 2**19 // less
+    shape = 8, steps, 64
+    workload = _workload("sharded-axis", "reverse_subsequences", shape, dict(axis=1))
+    x = _data(shape, NamedSharding(mesh, PartitionSpec(None, "devices")))
+    whole, compiled = NamedSharding(mesh, PartitionSpec()), None
+    for kind in ("random", "full"):
+        on_host = _lengths(kind, 8, steps)
+        arrays = x, jax.device_put(on_host.reshape(8, 1, 1), whole)
+        compiled = compiled or _candidates(workload, arrays)
+        found = [c._replace(call=partial(c.call.func, *arrays)) for c in compiled]
+        found = list(_sound(found, f"sharded-axis/{mode}/{kind}/{mesh.size}"))
+        if not {"link", "dml_jax"} <= {candidate.name for candidate in found}:
+            continue  # nothing that could be compared
+        figures = measure.summaries(measure.samples(found, settings), "link")
+        parts = dict(mode=mode, lengths=kind, devices=mesh.size)
+        record = _record(workload, "link", parts, figures, found)
+        link = figures["link"]
+        link["bytes_per_second"] = record["shard_bytes"] / link["seconds"]["median"]
+        sent = 4 * 64 * sent_steps(on_host, steps, mesh.size)
+        yield record | dict(sent_bytes=dict(mean=sent.mean(), most=int(sent.max())))
+
+
+def sent_steps(lengths: np.ndarray, steps: int, devices: int) -> np.ndarray:
+    """How many steps of lines each device has, but another one needs."""
+    shard, sent = steps // devices, np.zeros(devices, np.int64)
+    for length in lengths:
+        step = np.arange(length)
+        here, there = step // shard, step[::-1] // shard
+        sent += np.bincount(here[here != there], minlength=devices)
+    return sent
+
+
+def _record(workload, baseline, parts, figures, candidates) -> dict:
+    """Like one of another run, with its parts; temporary memory is that of a device."""
+    shard = workload.bytes_read // parts["devices"]
+    for name, call, seconds, *_ in candidates:
+        temporary = call.func.memory_analysis().temp_size_in_bytes / shard
+        figures[name] |= dict(compile_seconds=seconds, temporary_shards=temporary)
+    return dataclasses.asdict(workload) | dict(
+        name="/".join(map(str, (workload.group, *parts.values()))),
+        dtype=workload.dtype.name,
+        shard_bytes=shard,
+        baseline=baseline,
+        compile_seconds=figures["dml_jax"]["compile_seconds"],
+        candidates=figures,
+        **parts,
+    )
+
+
+def table(found: results.Document) -> str:
+    """The ratios, and figures of the sharded axis; memory is in shards."""
+    heads = ("link, GB/s", "share of link", "memory", "memory of xla")
+    lines = [results.table(found), "", 40 * " " + "".join(f"{h:>16}" for h in heads)]
+    for record in results.groups(found).get("sharded-axis", []):
+        figures, sent = record["candidates"], record["sent_bytes"]["mean"]
+        share = sent / record["shard_bytes"] / figures["dml_jax"]["ratio"]["median"]
+        cells = [figures["link"]["bytes_per_second"] / 1e9, share]
+        both = figures["dml_jax"], figures.get("xla", {})
+        cells += [each.get("temporary_shards", math.nan) for each in both]
+        lines.append(f"{record['name']:40}" + "".join(f"{c:16.2f}" for c in cells))
+    return "\n".join(lines)
+
+
+# Candidates ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _guarded(name):
+    """What fails costs its figures, not the run."""
+    try:
+        yield
+    except Exception as error:
+        print(f"{name}: {error}".partition("\n")[0], file=sys.stderr)
+
+
+def _workload(group, operator, shape, options) -> Workload:
+    dtype, nbytes = np.dtype("float32"), 4 * math.prod(shape)
+    return Workload(group, group, operator, dtype, shape, options, nbytes, nbytes)
+
+
+def _functions(workload) -> dict[str, Callable]:
+    """The plain idiom, which XLA divides its own way, and then ours."""
+    operator = programs.operator(workload)
+    backward = dataclasses.replace(workload, group="backward")
+    gradient = programs.program(backward, operator)
+    return dict(xla=programs.idiom(workload), dml_jax=operator, backward=gradient)
+
+
+def _link(sharding) -> Callable:
+    count = sharding.mesh.size
+    ring = [(device, (device + 1) % count) for device in range(count)]
+    send, spec = partial(lax.ppermute, axis_name="devices", perm=ring), sharding.spec
+    send = jax.shard_map(send, mesh=sharding.mesh, in_specs=spec, out_specs=spec)
+    return lambda x, lengths: send(x)
+
+
+def _lengths(kind, count, longest) -> np.ndarray:
+    """Random ones are the same shares of the longest one, whatever that is."""
+    shares = np.random.default_rng(0).random(count) if kind == "random" else 1
+    return np.full(count, shares * longest, np.int32)
+
+
+def _data(shape, sharding) -> jax.Array:
+    def scattered():  # whole numbers, those of a shard by its device
+        i, j, k = jnp.indices(shape, jnp.uint32, sparse=True)
+        number = i * 1_000_000_007 + j * 1_500_450_271 + k * 2_038_074_743
+        return (number >> 8).astype(jnp.float32)
+
+    return jax.jit(scattered, out_shardings=sharding)()
+
+
+def _compiled(name, function, arrays) -> Candidate:
+    """With a result that is divided as the first array is."""
+    start = time.perf_counter()
+    program = jax.jit(function, out_shardings=arrays[0].sharding)
+    executable = program.lower(*arrays).compile()
+    return Candidate(name, partial(executable, *arrays), time.perf_counter() - start)
+
+
+def _candidates(workload, arrays) -> list[Candidate]:
+    found, functions = [], dict(link=_link(arrays[0].sharding)) | _functions(workload)
+    for name, function in functions.items():
+        with _guarded(f"{workload.group}: without {name}"):
+            found.append(_compiled(name, function, arrays))
+    return found
+
+
+def _sound(candidates, name) -> Iterator[Candidate]:
+    """Those that run and, if they reverse, give what the idiom gives."""
+    expected = None
+    for candidate in candidates:
+        with _guarded(f"{name}: without {candidate.name}"):
+            result = candidate.wait(candidate.call())
+            if candidate.name != "link":
+                expected = result if expected is None else expected
+                if not jnp.array_equal(result, expected):
+                    raise ValueError("it does not give what xla gives")
+            yield candidate

@@ -1,0 +1,197 @@
+"""The figures of a Markdown document, put between its markers.
+
+    <!-- figures: gpu fill; dml_jax called jnp torch -->
+    what is here comes from benchmarks/results/gpu.json
+    <!-- end of figures -->
+
+A marker has a line of its own. It names devices, a group and dtypes, and candidates
+behind a semicolon; how many of each says what table it is. The rest of a document stays
+as it is, so that a new run changes figures and no prose.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import get_args
+
+from benchmarks import results
+from benchmarks.results import Document
+from benchmarks.workloads import DTYPES, GROUPS, Device
+
+_START, _END = "<!-- figures: ", "<!-- end of figures -->"
+_MARKER = re.compile(rf"^({_START}.* -->|{_END})$", re.MULTILINE)
+
+_TITLES = dict(jnp="plain JAX", unreversed="without the reversal")
+_TITLES |= dict(numpy="NumPy", onnxruntime="ONNX Runtime")
+_EMPTY = "\N{EN DASH}"
+
+
+def rewritten(path: pathlib.Path, folder: pathlib.Path) -> str:
+    """The text of a document, with figures from the results in a folder.
+
+    Raises:
+      ValueError: a marker has no partner, or names what the results do not have.
+    """
+    # Prose, a marker, the figures behind it, its end, prose again, and so on.
+    parts = _MARKER.split(path.read_text(encoding="utf-8"))
+    markers = parts[1::2]
+    if not markers:
+        raise ValueError(f"{path}: no place for figures is marked")
+    load = functools.cache(functools.partial(_load, folder))
+    pairs = itertools.zip_longest(markers[::2], markers[1::2])
+    for place, (start, end) in enumerate(pairs):
+        if start == _END or end != _END:
+            raise ValueError(f"{path}: without its partner: {start}")
+        try:
+            parts[4 * place + 2] = f"\n{_content(start, load)}\n"
+        except ValueError as error:
+            raise ValueError(f"{path}: {start}: {error}") from None
+    return "".join(parts)
+
+
+def save(text: str, path: pathlib.Path) -> None:
+    """Writes a document whole or not at all, and leaves its permissions as they are."""
+    path = path.resolve()  # a link stays one
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        shutil.copymode(path, draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+# Markers ------------------------------------------------------------------------------
+
+
+def _content(marker: str, load: Callable[[str], Document]) -> str:
+    match _words(marker):
+        case [device], ["machine"], [], []:
+            return _machine(load(device))
+        case [device], [group], [_, *_] as dtypes, [_, *_] as candidates:
+            return _by_dtype(load(device), group, dtypes, candidates)
+        case [device], [group], [], [_, *_] as candidates:
+            return _by_workload([load(device)], group, candidates)
+        case [_, _, *_] as devices, [group], [], [_] as candidates:
+            return _by_workload([load(name) for name in devices], group, candidates)
+    raise ValueError("no table is made of this, see python -m benchmarks tables --help")
+
+
+def _words(marker: str) -> list[list[str]]:
+    """The devices, groups, dtypes and candidates that a marker names."""
+    inside = marker.removeprefix(_START).removesuffix("-->")
+    subject, _, candidates = inside.partition(";")
+    kinds = [get_args(Device), (*GROUPS, "machine"), DTYPES]
+    words = subject.split()
+    for word in words:
+        if not any(word in kind for kind in kinds):
+            raise ValueError(f"{word!r} is not a device, a group or a dtype")
+    named = [[word for word in words if word in kind] for kind in kinds]
+    return [*named, candidates.split()]
+
+
+def _load(folder, device) -> Document:
+    """A run, after a look at what only these tables read."""
+    path = folder / f"{device}.json"
+    found = results.load(path)
+    if found["options"]["device"] != device or found["options"]["quick"]:
+        raise ValueError(f"{path}: not a run at full size on a {device}")
+    try:
+        _machine(found)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a whole result: {error!r}") from None
+    return found
+
+
+# What stands between them -------------------------------------------------------------
+
+
+def _machine(found) -> str:
+    """A sentence: the machine, the versions and the day."""
+    name, versions = found["machine"]["device"], found["versions"]
+    if found["options"]["device"] == "cpu":
+        name = "{cpu_count} cores of an {processor}".format(**found["machine"])
+    libraries = [
+        f"{_TITLES.get(library, library)} {versions[library]}"
+        for library in ("jax", "torch", "onnxruntime", "flax")
+        if versions[library]
+    ]
+    return ", ".join([name, *libraries, found["date"][:10]]) + "."
+
+
+def _by_dtype(found, group, dtypes, candidates) -> str:
+    """A row for each layout, where a cell has a figure for each candidate."""
+    records = _records(found, group, *dtypes, *candidates)
+    rows = []
+    for layout in dict.fromkeys(name.partition("/")[0] for name in records):
+        plain = records.get(f"{layout}/float32")
+        shape = f"`{plain['shape']}`" if plain else ""
+        shown = [records.get(f"{layout}/{dtype}") for dtype in dtypes]
+        cells = [_cell(found, record, candidates) for record in shown]
+        rows.append([layout, shape, *cells])
+    return _table(["layout", "float32 shape", *dtypes], rows)
+
+
+def _by_workload(runs, group, candidates: Sequence[str]) -> str:
+    """A row for each workload, a column for each candidate, or for each device."""
+    # Beside "called", what is dml_jax's has to say that it is under `jit`.
+    ours = "in a program" if "called" in candidates else "dml_jax"
+    titles = [(_TITLES | dict(dml_jax=ours)).get(name, name) for name in candidates]
+    if len(runs) > 1:
+        names = [found["machine"]["device"] for found in runs]
+        titles = ["CPU" if n == "cpu" else n.removeprefix("NVIDIA ") for n in names]
+    tables = [_records(found, group, *candidates) for found in runs]
+    rows = [
+        [name]
+        + [
+            _cell(found, records.get(name), [candidate])
+            for found, records in zip(runs, tables, strict=True)
+            for candidate in candidates
+        ]
+        for name in dict.fromkeys(itertools.chain(*tables))
+    ]
+    first = "function" if group in ("latency", "compile") else "workload"
+    return _table([first, *titles], rows)
+
+
+def _records(found, group, *words) -> dict[str, Mapping]:
+    """The records of a group by name; refuses words that would make empty columns."""
+    records = {
+        record["name"].partition("/")[2]: record
+        for record in found["records"]
+        if record["group"] == group
+    }
+    known = {name.rpartition("/")[2] for name in records}
+    known.update(*(record["candidates"] for record in records.values()))
+    for word in words:
+        if word not in known:
+            run = f"{found['options']['device']}.json"
+            raise ValueError(f"{run} has no {word!r} in {group}")
+    return records
+
+
+def _cell(found, record, candidates) -> str:
+    if not record:
+        return _EMPTY
+    return " · ".join(_figure(found, record, name) for name in candidates)
+
+
+def _figure(found, record, candidate) -> str:
+    """Per cent of the speed of a GPU's memory, or a multiple of the baseline's time."""
+    if candidate not in record["candidates"]:
+        return _EMPTY
+    ratio = record["candidates"][candidate]["ratio"]["median"]
+    of_memory = record["baseline"] in ("memcpy", "memset")
+    if of_memory and found["options"]["device"] == "gpu":
+        return f"{100 / ratio:.0f}"
+    return f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
