@@ -1,0 +1,253 @@
+"""One of several processes: checks its shards of every operator, or sees one die.
+
+`../test_processes.py` starts them. Each has two devices, and the mesh has a row for
+every process: what is sharded over "hosts" is sharded across processes.
+"""
+
+import argparse
+import dataclasses
+import os
+import warnings
+from itertools import product
+
+import jax
+import numpy as np
+from assertions import assert_same_bits
+from cases import (
+    BATCH_MAJOR,
+    Case,
+    fill,
+    lengths_for,
+    numbers,
+    sequence,
+    subsequences,
+    window,
+    windows,
+)
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+DIED = 13  # the status of a process that was told to die
+
+
+# Operators ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A case that moves elements, and a letter for each dimension of its arrays.
+
+    "b" is the batch, "t" the time along which elements move, "f" the features, "-" a
+    dimension of size 1. `scale` is by what the backward pass multiplies.
+    """
+
+    case: Case
+    dims: tuple[str, ...]
+    scale: float = 1.0
+
+    def __str__(self):
+        return str(self.case)
+
+
+SHAPE = (8, 16, 3)
+PER_LINE = lengths_for(SHAPE, 1)
+PER_ENTRY = PER_LINE[:, 0, 0]
+WINDOWS = windows([0, 0, 0], [8, 15, 3], [1, -2, 1])
+STRIDED = dict(offsets=[0, 1, 0], sizes=[8, 8, 3], strides=[1, 2, 1])
+SIZES = (8, 8)
+
+REVERSALS = [
+    Move(subsequences("length-per-line", SHAPE, PER_LINE, 1), ("btf", "b-f")),
+    Move(sequence("training", SHAPE, PER_ENTRY, **BATCH_MAJOR), ("btf", "b"), 0.5),
+    Move(sequence("inference", (16, 8, 3), PER_ENTRY, training=False), ("tbf", "b")),
+]
+LINE = Move(subsequences("rank-1", (16,), [13], 0), ("t", "-"))
+SLICES = [
+    Move(window("slice", "strided", SHAPE, **STRIDED), ("btf",)),
+    Move(window("slice1", "backwards", SHAPE, **WINDOWS), ("btf",)),
+    Move(
+        window(
+            "slice_grad",
+            "backwards",
+            (8, 8, 3),
+            **WINDOWS,
+            output_gradient_sizes=SHAPE,
+        ),
+        ("btf",),
+    ),
+]
+FILLS = [
+    fill("fraction", SIZES, -3.2, 0.1),
+    Case(
+        "fill_value_constant",
+        "rank-2",
+        dict(value=np.float32(1.5)),
+        dict(sizes=SIZES, value_data_type=np.dtype(np.float32)),
+    ),
+]
+
+BY_BATCH = {"b": ("hosts", "devices")}
+BY_TIME = {"t": ("hosts", "devices")}
+BY_TIME_AND_BATCH = {"t": "hosts", "b": "devices"}
+
+
+def put(array, mesh, dims, layout):
+    """A global array, of which this process has what its devices have."""
+    sharding = NamedSharding(mesh, P(*map(layout.get, dims)))
+    return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+
+def assert_own_shards(actual, expected):
+    """Compares what this process has of a result with its part of the whole."""
+    assert actual.shape == expected.shape
+    assert len(actual.addressable_shards) == jax.local_device_count()
+    for shard in actual.addressable_shards:
+        assert_same_bits(shard.data, expected[shard.index])
+
+
+def delicate(shape):
+    """Negative zeros, NaNs with payloads, and whatever else bits may be."""
+    bits = np.random.default_rng(0).integers(0, 2**32, shape, dtype=np.uint32)
+    bits.flat[::5] = 0x80000000
+    bits.flat[1::5] |= 0x7F800000
+    return bits.view(np.float32)
+
+
+def pulled_back(case, cotangent):
+    """Every element of `cotangent` back where the reference takes it from.
+
+    The input counts from 1, so that the result tells the positions, and 0 is nowhere.
+    """
+    x = next(iter(case.arrays.values()))
+    gradient = np.zeros(1 + x.size, x.dtype)
+    np.add.at(gradient, case.expected().astype(int), cotangent)
+    return gradient[1:].reshape(x.shape)
+
+
+def check_move(move, mesh, layout):
+    """The operator and its gradient, for arrays of this layout."""
+    case = move.case
+    (name, numbered), *others = case.arrays.items()
+    options = {} if move.scale == 1 else dict(lda_coeff=move.scale)
+
+    @jax.jit
+    def forward_and_backward(x, cotangent, *others):
+        arrays = dict(zip([*case.arrays][1:], others, strict=True))
+        y, pull_back = jax.vjp(lambda x: case.run(**{name: x}, **arrays, **options), x)
+        return y, *pull_back(cotangent)
+
+    data = delicate(numbered.shape)
+    expected = case.expected(**{name: data})
+    weights = numbers(*expected.shape)
+    x, cotangent, *others = (
+        put(array, mesh, dims, layout)
+        for array, dims in zip(
+            (data, weights, *(array for _, array in others)),
+            (move.dims[0], *move.dims),
+            strict=True,
+        )
+    )
+    y, gradient = forward_and_backward(x, cotangent, *others)
+    assert_own_shards(y, expected)
+    assert_own_shards(gradient, move.scale * pulled_back(case, weights))
+    for result in (y, gradient):
+        assert result.sharding.is_equivalent_to(x.sharding, x.ndim)
+
+
+def check_fill(case, mesh, layout):
+    """The fill under an output sharding, and the gradients of its values."""
+    # Small whole numbers, whose sums are exact in whatever order they are taken.
+    weights = numbers(*SIZES) % 7
+    cotangent = put(weights, mesh, "bt", layout)
+
+    def run(values):
+        return case.run(**values)
+
+    @jax.jit
+    def backward(values, cotangent):
+        return jax.vjp(run, values)[1](cotangent)[0]
+
+    y = jax.jit(run, out_shardings=cotangent.sharding)(case.arrays)
+    assert_own_shards(y, case.expected())
+    assert y.sharding.is_equivalent_to(cotangent.sharding, y.ndim)
+    for name, gradient in backward(case.arrays, cotangent).items():
+        direction = {other: np.float32(other == name) for other in case.arrays}
+        assert_own_shards(gradient, np.vdot(case.expected(**direction), weights))
+
+
+# Every one of them costs a compilation in every process.
+CHECKS = [
+    *product([check_move], REVERSALS, [BY_BATCH, BY_TIME_AND_BATCH]),
+    *product([check_move], [REVERSALS[0], LINE], [BY_TIME]),
+    *product([check_move], SLICES, [BY_BATCH, BY_TIME_AND_BATCH]),
+    *product([check_fill], FILLS, [BY_TIME_AND_BATCH]),
+]
+
+
+def check_operators(mesh):
+    for check, operation, layout in CHECKS:
+        print(f"checking {operation} for {layout}", flush=True)
+        check(operation, mesh, layout)
+
+
+# Death --------------------------------------------------------------------------------
+
+
+def see_die(victim, calls, mesh):
+    """One process leaves without a word, after some calls and before the last one."""
+    case = subsequences("rank-1", (12 * jax.process_count(),), [9], 0)
+    x = put(case.arrays["input"], mesh, "t", BY_TIME)
+    reverse = jax.jit(lambda x: case.run(input=x)).lower(x).compile()
+    for _ in range(calls):
+        reverse(x).block_until_ready()
+    if jax.process_index() == victim:
+        os._exit(DIED)
+    reverse(x).block_until_ready()
+    print("survived", flush=True)
+
+
+# The process --------------------------------------------------------------------------
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address")
+    parser.add_argument("processes", type=int)
+    parser.add_argument("index", type=int)
+    parser.add_argument("--heartbeat", type=int, default=100)
+    parser.add_argument("--victim", type=int)
+    parser.add_argument("--calls", type=int)
+    return parser.parse_args()
+
+
+def main():
+    warnings.simplefilter("error")
+    arguments = parse_arguments()
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        arguments.address,
+        arguments.processes,
+        arguments.index,
+        cluster_detection_method="deactivate",
+        coordinator_bind_address=arguments.address,
+        initialization_timeout=60,
+        heartbeat_timeout_seconds=arguments.heartbeat,
+        shutdown_timeout_seconds=20,
+    )
+    mesh = jax.make_mesh(
+        (arguments.processes, jax.local_device_count()),
+        ("hosts", "devices"),
+        axis_types=(AxisType.Auto, AxisType.Auto),
+    )
+    for row, index in zip(mesh.devices, range(arguments.processes), strict=True):
+        assert {device.process_index for device in row} == {index}
+    if arguments.victim is None:
+        check_operators(mesh)
+    else:
+        see_die(arguments.victim, arguments.calls, mesh)
+
+
+if __name__ == "__main__":
+    main()
