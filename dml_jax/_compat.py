@@ -48,6 +48,22 @@ def is_divided(ctx: Any) -> bool:
     return mesh is not None and context.num_devices > 1
 
 
+def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
+    """A lowering rule's context with shardings left to XLA, and its mesh."""
+    mesh = ctx.avals_in[0].sharding.mesh
+    explicit = {
+        name: jax.sharding.AxisType.Auto for name in getattr(mesh, "explicit_axes", ())
+    }
+    mesh = mesh.update_axis_types(explicit)
+
+    def left(aval):
+        spec = jax.sharding.PartitionSpec(*[None] * aval.ndim)
+        return aval.update(sharding=jax.sharding.NamedSharding(mesh, spec))
+
+    avals_in, avals_out = map(left, ctx.avals_in), map(left, ctx.avals_out)
+    return ctx.replace(avals_in=[*avals_in], avals_out=[*avals_out]), mesh
+
+
 _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
 _HOPPER = 9.0  # compute capability, of the first GPUs that Mosaic is for
 

@@ -95,23 +95,18 @@ def _lowered(*scalars, way, sizes, levels, platform="other", whole=False):
         compute = jax.vmap(compute, [0 if is_mapped else None for is_mapped in mapped])
     # A program may be lowered in another mode than it was traced in.
     with jax.enable_x64(True) if dtype.itemsize >= 8 else contextlib.nullcontext():
-        sharding = _sharding(list(map(jax.typeof, scalars)), sizes, levels)
-        mesh: Any = sharding.mesh
-        if not mesh.explicit_axes:
-            return compute(*scalars)
-        # Left to XLA's partitioner, but for axes that a shard_map has made manual.
-        with jax.sharding.use_abstract_mesh(mesh):
-            compute = jax.sharding.auto_axes(
-                compute, axes=mesh.explicit_axes, out_sharding=sharding
-            )
-            return compute(*scalars)
+        return compute(*scalars)
 
 
 def _lowering(platform):
     def lower(ctx, *scalars, **params):
         whole = _compat.is_whole(ctx)
         lowered = functools.partial(_lowered, platform=platform, whole=whole, **params)
-        return mlir.lower_fun(lowered, multiple_results=False)(ctx, *scalars)
+        # Without the explicit sharding, which is none: what becomes of the result may
+        # be divided, and then a device is to compute its own part.
+        ctx, mesh = _compat.without_explicit_axes(ctx)
+        with jax.sharding.use_abstract_mesh(mesh):
+            return mlir.lower_fun(lowered, multiple_results=False)(ctx, *scalars)
 
     return lower
 

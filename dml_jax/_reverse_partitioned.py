@@ -41,6 +41,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from dml_jax import _bits
 from dml_jax._reverse_formulations import broadcast_shape
 
 
@@ -52,12 +53,15 @@ def reverse_shards(reverse, x, lengths, axis, mesh, entry):
     if entry is None:
         return reverse(x, lengths, axis)
     mesh_axes = (entry,) if isinstance(entry, str) else tuple(entry)
+    dtype, x = x.dtype, _bits.to_bits(x)  # an exchange may go by way of another dtype
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     devices = lax.axis_size(mesh_axes)
     divisible = [d for d in range(x.ndim) if d != axis and x.shape[d] % devices == 0]
     if devices > 2 and divisible:
-        return _by_whole_lines(reverse, x, lengths, axis, mesh_axes, divisible[0])
-    return _by_rotations(x, lengths, axis, mesh, mesh_axes)
+        y = _by_whole_lines(reverse, x, lengths, axis, mesh_axes, divisible[0])
+    else:
+        y = _by_rotations(x, lengths, axis, mesh, mesh_axes)
+    return _bits.from_bits(y, dtype)
 
 
 def _by_whole_lines(reverse, x, lengths, axis, mesh_axes, dimension):
@@ -167,9 +171,9 @@ def partitioned(reverse, axis, implementation):
         return reverse(x, lengths, axis)
 
     def partition(mesh, operands, result):
-        shapes = [operand.shape for operand in operands]
+        x, lengths = operands
         spec = _complete(result.sharding.spec, len(result.shape))
-        specs = _specs_of_operands(spec, *shapes, axis)
+        specs = _specs_of_operands(spec, x.shape, lengths.shape, axis)
         local = functools.partial(
             reverse_shards, reverse, axis=axis, mesh=mesh, entry=spec[axis]
         )

@@ -78,11 +78,16 @@ def test_reversal(name, mode, devices, kind):
     assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "float8_e4m3fn", "float16", "bfloat16", "float32"]
+)
 @pytest.mark.parametrize("features", [8, 3])
-def test_dtypes(features, dtype):
-    x, lengths = numbers(3, 16, features), lengths_of("random", (3, 1, 1), 16)
-    x = x.astype(jnp.dtype(dtype))
+def test_bits(features, dtype):
+    """Of every dtype, NaN payloads and subnormals included."""
+    dtype, random = jnp.dtype(dtype), np.random.default_rng(0)
+    highest = 2 if dtype.name == "bool" else 256
+    data = random.integers(0, highest, (3, 16, features * dtype.itemsize), np.uint8)
+    x, lengths = data.view(dtype), lengths_of("random", (3, 1, 1), 16)
     mesh = make_mesh(AxisType.Auto)
     y = jax.jit(REVERSE)(put(x, mesh, None, "time"), lengths)
     assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
