@@ -57,8 +57,7 @@ def fill_value_constant(
       OverflowError: `value` does not fit `value_data_type`.
 
     Derivatives: linear in `value`, both modes; its cotangent is the sum of the
-    result's. Sharding: under an output sharding each device fills its own shard; on a
-    mesh with explicit axes, where it is wrapped in `jax.sharding.auto_axes`.
+    result's. Sharding: under an output sharding each device fills its own shard.
 
     Example:
       >>> from dml_jax import fill_value_constant
@@ -108,8 +107,7 @@ def fill_value_sequence(
       OverflowError: `value_start` or `value_delta` does not fit `value_data_type`.
 
     Derivatives: 1 by `value_start` and k by `value_delta`, both modes, computed in at
-    least float32. Sharding: under an output sharding each device fills its own shard;
-    on a mesh with explicit axes, where it is wrapped in `jax.sharding.auto_axes`.
+    least float32. Sharding: under an output sharding each device fills its own shard.
 
     Example:
       >>> from dml_jax import fill_value_sequence

@@ -73,8 +73,9 @@ def reverse_subsequences(
       OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear in `input`, forward and reverse, to every order, each at the
-    cost of the operator itself. Sharding: where `axis` is whole, the result is sharded
-    as `input` and nothing is communicated.
+    cost of the operator itself. Sharding: the result is sharded as `input`. Where `axis`
+    is whole nothing is communicated; where devices share it, they exchange parts, and
+    none holds more than a few shards.
 
     Example:
       >>> import jax.numpy as jnp
@@ -158,8 +159,9 @@ def reverse_sequence(
     at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
     is itself differentiable, and the coefficient enters once for each backward pass. In
     training mode `jax.jvp`, `jax.hessian` and `jax.linear_transpose` raise. Sharding:
-    where the time axis is whole, the result is sharded as `input`, without
-    communication.
+    the result is sharded as `input`. Where the time axis is whole nothing is
+    communicated; where devices share it, they exchange parts, and none holds more than
+    a few shards.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -61,7 +61,8 @@ def slice(
       OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
-    Sharding: dimensions that are taken whole stay sharded, without communication.
+    Sharding: dimensions that are taken whole stay sharded, without communication; of
+    others, devices send their neighbours what those need, if they divide the result.
 
     Example:
       >>> import jax.numpy as jnp
@@ -114,7 +115,8 @@ def slice1(
       OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
-    Sharding: dimensions that are taken whole stay sharded, without communication.
+    Sharding: dimensions that are taken whole stay sharded, without communication; of
+    others, devices send their neighbours what those need, if they divide the result.
 
     Example:
       >>> import jax.numpy as jnp
@@ -175,7 +177,8 @@ def slice_grad(
       OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear, both modes and every order; the transpose is `slice1`.
-    Sharding: dimensions that are filled whole stay sharded, without communication.
+    Sharding: dimensions that are filled whole stay sharded, without communication; of
+    others, devices send their neighbours what those need, if they divide the result.
 
     Example:
       >>> import jax.numpy as jnp
