@@ -73,9 +73,9 @@ def reverse_subsequences(
       OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear in `input`, forward and reverse, to every order, each at the
-    cost of the operator itself. Sharding: the result is sharded as `input`. Where `axis`
-    is whole nothing is communicated; where devices share it, they exchange parts, and
-    none holds more than a few shards.
+    cost of the operator itself. Sharding: the result is sharded as `input`. Where
+    `axis` is whole nothing is communicated; where devices share it, they exchange
+    parts, and none holds more than a few shards.
 
     Example:
       >>> import jax.numpy as jnp
