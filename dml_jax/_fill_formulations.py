@@ -225,9 +225,26 @@ def _position_in(part, word):
     """
     total = jnp.full(part.sizes, _modulo(part.offset, word), word)
     for dimension in reversed(range(len(part.sizes))):
-        index = lax.broadcasted_iota(word, part.sizes, dimension)
+        index = _index(part.sizes, dimension, word)
         total = total + index * _modulo(part.strides[dimension], word)
     return total
+
+
+def _index(sizes, dimension, word):
+    """The iota along a dimension.
+
+    XLA multiplies the number of a shard by its size in 32 bits. Dimensions that need
+    more are made of two, of which the devices share the first.
+    """
+    size = sizes[dimension]
+    if jax.export.is_symbolic_dim(size) or size < 2**31 or np.dtype(word).itemsize < 8:
+        return lax.broadcasted_iota(word, sizes, dimension)
+    columns = 2 ** (size.bit_length() - 31)
+    shape = (-(-size // columns), columns)
+    row, column = (lax.broadcasted_iota(word, shape, d) for d in (0, 1))
+    index = (row * word(columns) + column).reshape(-1)
+    index = index if index.size == size else index[:size]
+    return lax.broadcast_in_dim(index, sizes, (dimension,))
 
 
 def _strides(sizes):
@@ -250,14 +267,9 @@ def bound(sizes):
 def long_position(sizes):
     """The row-major position as two words of 24 bits, the lower one first.
 
-    For more elements than a uint32 can count: the position has 2^24 columns, of which
-    the iotas along the two dimensions are the words.
+    For more elements than a uint32 can count.
     """
-    total = math.prod(sizes)
-    rows = -(-total // 2**24)
-    return [
-        lax.broadcasted_iota(jnp.uint32, (rows, 2**24), dimension)
-        .reshape(rows * 2**24)[:total]
-        .reshape(sizes)
-        for dimension in (1, 0)
-    ]
+    with jax.enable_x64(True):
+        whole = position(sizes, jnp.uint64)
+        words = whole & (2**24 - 1), whole >> 24
+        return [word.astype(jnp.uint32) for word in words]

@@ -282,3 +282,52 @@ def test_fills_of_an_explicit_program_stay_in_their_shards(dtype):
     assert_same_bits(y, expected)
     assert sent(compiled) == {}
     assert compiled.memory_analysis().temp_size_in_bytes < size / 8
+
+
+# More elements than 32 bits can count. Each device is asked for the ends of its shard,
+# so that nobody computes the rest.
+LONG = {
+    "one-dimension": ((2**32 + 2**14,), P("time")),
+    "two-dimensions": ((2**17, 2**16), P("time")),
+    "two-dimensions-the-other-sharded": ((2**16, 2**17), P(None, "time")),
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("name", LONG)
+def test_long_fills(name, mode, dtype):
+    (sizes, spec), mesh = LONG[name], make_mesh(mode)
+    sharding = NamedSharding(mesh, spec)
+    start, delta = (-2.0, 2.0**-20) if "float" in dtype else (1, 37)
+    divide = lax.with_sharding_constraint
+    if mode == AxisType.Explicit:
+        divide = jax.sharding.reshard
+
+    def ends(shard):
+        return jnp.stack([shard[(0,) * shard.ndim], shard[(-1,) * shard.ndim]])
+
+    @jax.jit
+    def run():
+        y = dml_jax.fill_value_sequence(sizes, dtype, start, delta)
+        of_shards = jax.shard_map(ends, mesh=mesh, in_specs=spec, out_specs=P("time"))
+        return of_shards(divide(y, sharding))
+
+    with jax.set_mesh(mesh), jax.enable_x64(dtype == "int64"):
+        found = run()
+    k = np.array(positions_of_ends(sizes, sharding))
+    expected = k * delta + start
+    if dtype == "float16":
+        expected = np.minimum(expected, 65504)
+    assert_same_bits(found, expected.astype(dtype))
+
+
+def positions_of_ends(sizes, sharding):
+    """The row-major positions of the first and the last element of every shard."""
+    strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+    found = []
+    for index in sharding.devices_indices_map(sizes).values():
+        parts = [range(size)[part] for size, part in zip(sizes, index, strict=True)]
+        for end in (0, -1):
+            found.append(np.dot([part[end] for part in parts], strides))
+    return found
