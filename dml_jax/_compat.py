@@ -65,19 +65,19 @@ def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
 
 
 _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
-_HOPPER = 9.0  # compute capability, of the first GPUs that Mosaic is for
+_HOPPER = 9  # the compute capability of the GPUs that the kernel was tried on
 
 
 def runs_mosaic() -> bool:
     """Whether every CUDA device there is takes our Mosaic kernel.
 
     A lowering rule is not told which of them its program is for. Pallas promises no
-    stability: the versions are those in which the kernel was tried.
+    stability: the versions are those in which the kernel was tried, too.
     """
     try:
         devices = jax.devices("cuda")
     except RuntimeError:  # a program for CUDA is lowered elsewhere
         return False
     return _SPEAKS_MOSAIC and all(
-        float(device.compute_capability) >= _HOPPER for device in devices
+        int(float(device.compute_capability)) == _HOPPER for device in devices
     )

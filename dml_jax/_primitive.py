@@ -47,11 +47,13 @@ def _partitioned(x, lengths, axis, implementation):
     JAX tells a lowering rule of the mesh only if the program has a primitive such as
     `custom_partitioning` in it, hence this parameter.
     """
+    if implementation in ("gather", "scatter") or jax.device_count() == 1:
+        return None
     meshes = [jax.typeof(operand).sharding.mesh for operand in (x, lengths)]
     is_automatic = all(set(mesh.axis_types) <= {AxisType.Auto} for mesh in meshes)
     is_symbolic = any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape)))
-    if not is_automatic or is_symbolic or jax.device_count() == 1:
-        return None
+    if not is_automatic or is_symbolic or "int2" in x.dtype.name:
+        return None  # XLA does not exchange two bits
     operands = [
         jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in (x, lengths)
     ]

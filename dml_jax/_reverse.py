@@ -58,8 +58,9 @@ def reverse_subsequences(
       axis: the dimension along which the elements are reversed; may be negative.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
         same result, or None for the fastest. On a GPU `"standalone"` is up to twice as
-        fast for dtypes of 8 and 16 bits where nothing elementwise comes before or after
-        the operator, but does not fuse: None takes it outside of `jit` only.
+        fast for narrow dtypes, or a length for each column, where nothing elementwise
+        comes before or after the operator, but does not fuse: None takes it outside of
+        `jit` only. The first two leave it to XLA how devices share the work.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -139,8 +140,9 @@ def reverse_sequence(
         such as `save_only_these_names` can refer to.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
         same result, or None for the fastest. On a GPU `"standalone"` is up to twice as
-        fast for dtypes of 8 and 16 bits where nothing elementwise comes before or after
-        the operator, but does not fuse: None takes it outside of `jit` only.
+        fast for narrow dtypes, or a length for each column, where nothing elementwise
+        comes before or after the operator, but does not fuse: None takes it outside of
+        `jit` only. The first two leave it to XLA how devices share the work.
 
     Returns:
       An array with the shape and dtype of `input`; a NumPy array for strings and

@@ -24,7 +24,7 @@ _ROW_BYTES = (128, 64, 32, 16)  # of a strip: the more, the fewer rows fit
 _LEAST_BYTES = 16  # that are copied from one row, and what rows are a multiple of
 _SHARED_BYTES = 200 * 2**10  # of 227 KiB that a block may have
 _MOST_ROWS = 256  # of one asynchronous copy
-_WORD_BYTES = 4  # that a thread stores
+_WORD_BYTES = 4  # that a thread stores, or a wider element
 _WORDS = 8  # that a thread loads before it stores them
 _WARPGROUP = 128  # threads
 _MOST_WARPGROUPS = 8
@@ -51,20 +51,20 @@ def reverse_strips(x, lengths, width):
 
     batch, time, columns = x.shape
     strips = -(-columns // width)
-    copied_rows = min(time, _MOST_ROWS)
-    # The last copy overlaps the one before it, as the last strip does.
-    first_rows = [min(row, time - copied_rows) for row in range(0, time, copied_rows)]
+    copies = [
+        pl.ds(row, min(_MOST_ROWS, time - row)) for row in range(0, time, _MOST_ROWS)
+    ]
 
     def body(x_ref, lengths_ref, y_ref, strip_ref, barrier):
         block = lax.axis_index("block")
         b = block // strips
+        # The last strip may overlap the one before it, and stores the same there.
         first = jnp.minimum(block % strips * width, columns - width)
         of_strip = pl.ds(first, width)
 
         @pl.when(lax.axis_index("warpgroup") == 0)
         def _():
-            for row in first_rows:
-                rows = pl.ds(row, copied_rows)
+            for rows in copies:
                 plgpu.copy_gmem_to_smem(
                     x_ref.at[b, rows, of_strip], strip_ref.at[rows], barrier
                 )
@@ -78,7 +78,7 @@ def reverse_strips(x, lengths, width):
         out_type=jax.typeof(x),
         scratch_types=[
             plgpu.SMEM((time, width), x.dtype),
-            plgpu.Barrier(num_arrivals=len(first_rows)),
+            plgpu.Barrier(num_arrivals=len(copies)),
         ],
         grid=(batch * strips,),
         grid_names=("block",),

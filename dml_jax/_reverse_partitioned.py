@@ -26,22 +26,23 @@ where the bit is set: 1 + log2(P) steps of a shard, or 1 for two devices.
 than the rotations by an order of magnitude and more.)
 
 Shardings that the program states, the lowering reads. Those that XLA chooses,
-`custom_partitioning` asks for when the program is compiled.
+`custom_partitioning` is told when the program is compiled.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import zlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from dml_jax import _bits
+from dml_jax import __version__, _bits
 from dml_jax._reverse_formulations import broadcast_shape
 
 
@@ -164,42 +165,72 @@ def reverse_explicitly(reverse, x, lengths, axis, sharding):
 
 @functools.cache
 def partitioned(reverse, axis, implementation):
-    """A reversal that XLA's partitioner asks how to divide."""
-    reverse = functools.partial(reverse, implementation=implementation)
+    """A reversal that XLA's partitioner asks how to divide.
 
-    def divided(x, lengths):
+    What the partitioner is told depends on the axis, but the text of the program, by
+    which JAX's persistent cache knows it, does not. Hence a third operand, which does.
+    """
+    reverse = functools.partial(reverse, implementation=implementation)
+    told = repr((__version__, axis, implementation)).encode()
+    mark = np.uint32(zlib.crc32(told))
+
+    @custom_partitioning
+    def marked(x, lengths, mark):
+        del mark
         return reverse(x, lengths, axis)
 
     def partition(mesh, operands, result):
-        x, lengths = operands
+        x, lengths, _ = operands
         spec = _complete(result.sharding.spec, len(result.shape))
         specs = _specs_of_operands(spec, x.shape, lengths.shape, axis)
-        local = functools.partial(
-            reverse_shards, reverse, axis=axis, mesh=mesh, entry=spec[axis]
-        )
-        of_operands = tuple(NamedSharding(mesh, spec) for spec in specs)
-        return mesh, local, NamedSharding(mesh, spec), of_operands
 
-    divided = custom_partitioning(divided)
-    divided.def_partition(partition=partition, sharding_rule=_rule)
-    return divided
+        def of_shards(x, lengths, mark):
+            del mark
+            # The mesh of whoever compiles, if it is explicit, is of no concern here.
+            with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+                return reverse_shards(reverse, x, lengths, axis, mesh, spec[axis])
+
+        specs = (*specs, PartitionSpec())
+        of_operands = tuple(NamedSharding(mesh, spec) for spec in specs)
+        return mesh, of_shards, NamedSharding(mesh, spec), of_operands
+
+    marked.def_partition(
+        partition=partition,
+        sharding_rule=_rule,
+        infer_sharding_from_operands=_sharding_of_result,
+    )
+    return lambda x, lengths: marked(x, lengths, mark)
 
 
 def _rule(mesh, operand_types, result_types):
     """In Shardy's notation: what has the size of the result is divided like it."""
     del mesh
     (result_shape,) = (result_type.shape for result_type in result_types)
+    result = [f"d{dimension}" for dimension in range(len(result_shape))]
 
     def factors(operand, shape):
         return " ".join(
-            f"d{dimension}" if size == result_size else f"{operand}{dimension}"
-            for dimension, (size, result_size) in enumerate(
-                zip(shape, result_shape, strict=True)
+            factor if size == result_size else f"{operand}{factor}"
+            for factor, size, result_size in zip(
+                result, shape, result_shape, strict=True
             )
         )
 
-    x, lengths = (
-        factors(name, operand_type.shape)
-        for name, operand_type in zip(("x", "n"), operand_types, strict=True)
-    )
-    return f"{x}, {lengths} -> {factors('y', result_shape)}"
+    x, lengths, _ = (operand_type.shape for operand_type in operand_types)
+    return f"{factors('x', x)}, {factors('n', lengths)}, -> {' '.join(result)}"
+
+
+def _sharding_of_result(mesh, operands, result):
+    """For the partitioner before Shardy: that of what has the size of the result."""
+    x, lengths, _ = operands
+    specs = [
+        _complete(operand.sharding.spec if operand.sharding else (), len(x.shape))
+        for operand in (x, lengths)
+    ]
+    spec = [
+        of_x if size == result_size else of_lengths
+        for of_x, of_lengths, size, result_size in zip(
+            *specs, x.shape, result.shape, strict=True
+        )
+    ]
+    return NamedSharding(mesh, PartitionSpec(*spec))

@@ -21,9 +21,11 @@ LINES = {
     "columns-of-planes": ((2, 3, 7, 64), 2, (2, 3, 1, 64)),
     "shared-lengths": ((5, 7, 64), 1, (1, 1, 64)),
     "three-features": ((300, 64, 3), 0, (1, 64, 1)),
-    "copies-that-overlap": ((257, 128), 0, (1, 128)),
+    "two-copies": ((257, 128), 0, (1, 128)),
+    "two-copies-of-narrow-rows": ((257, 64), 0, (1, 64)),
+    "odd-time": ((2001, 256), 0, (1, 256)),
     "strips-that-overlap": ((31, 144), 0, (1, 144)),
-    "narrow-strips": ((5000, 64), 0, (1, 64)),
+    "narrow-strips": ((5001, 64), 0, (1, 64)),
     "many-blocks": ((70000, 3, 16), 1, (70000, 1, 16)),
     "one-step": ((1, 128), 0, (1, 128)),
 }

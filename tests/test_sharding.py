@@ -6,15 +6,20 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 SHARDED = pathlib.Path(__file__).with_name("sharded")
 OPTIONS = ["-q", "-p", "no:cacheprovider", "--color=no"]
 # What runs once need not be optimized: this spares a quarter of the time.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
 
-def test_sharded():
+@pytest.mark.parametrize(
+    "path", sorted(SHARDED.glob("test_*.py")), ids=lambda p: p.stem
+)
+def test_sharded(path):
     child = subprocess.run(
-        [sys.executable, "-m", "pytest", SHARDED, *OPTIONS],
+        [sys.executable, "-m", "pytest", path, *OPTIONS],
         env={
             **os.environ,
             "JAX_PLATFORMS": "cpu",

@@ -60,22 +60,20 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["none", "full", "random"])
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("name", LINES)
-def test_reversal(name, mode, devices, kind):
+def test_reversal(name, mode, devices):
     shape, axis, lengths_shape = LINES[name]
-    x, lengths = numbers(*shape), lengths_of(kind, lengths_shape, shape[axis])
-    mesh = make_mesh(mode, (devices,))
-    with jax.set_mesh(mesh):
-        of_shards = put(x, mesh, *[None] * axis, "time")
-        reverse = jax.jit(functools.partial(dml_jax.reverse_subsequences, axis=axis))
-        y = reverse(of_shards, put(lengths, mesh))
-    assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
-    full = np.broadcast_shapes(shape, lengths_shape)
-    x = np.broadcast_to(x, full)
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
+    x, mesh = numbers(*shape), make_mesh(mode, (devices,))
+    reverse = jax.jit(functools.partial(dml_jax.reverse_subsequences, axis=axis))
+    for kind in ("none", "full", "random"):
+        lengths = lengths_of(kind, lengths_shape, shape[axis])
+        with jax.set_mesh(mesh):
+            of_shards = put(x, mesh, *[None] * axis, "time")
+            y = reverse(of_shards, put(lengths, mesh))
+        assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
+        assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +138,69 @@ def test_uneven_shards(size, features):
     assert_same_bits(
         run(x, lengths), reference.reverse_subsequences(x * 2, lengths, 1) * 3
     )
+
+
+@pytest.mark.parametrize("devices", [3, 5, 6, 7])
+def test_other_numbers_of_devices(devices):
+    x, lengths = (
+        numbers(5, 4 * devices, 6),
+        lengths_of("random", (5, 1, 1), 4 * devices),
+    )
+    of_shards = put(x, make_mesh(AxisType.Auto, (devices,)), None, "time")
+    y = jax.jit(REVERSE)(of_shards, lengths)
+    assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
+    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
+
+
+def test_automatic_axes_within_an_explicit_program():
+    x, lengths = numbers(3, 16, 8), lengths_of("random", (3, 1, 1), 16)
+    mesh = make_mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        reverse = jax.sharding.auto_axes(REVERSE, out_sharding=P(None, "time", None))
+        y = jax.jit(reverse)(put(x, mesh, None, "time"), put(lengths, mesh))
+    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_partitioner_before_shardy(axis):
+    x, lengths = numbers(8, 16, 8), lengths_of("random", (8, 16, 1), 8)
+    lengths = np.take(lengths, [0], axis)
+    of_shards = put(x, make_mesh(AxisType.Auto), None, "time")
+    reverse = functools.partial(dml_jax.reverse_subsequences, axis=axis)
+    is_shardy = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        y = jax.jit(reverse)(of_shards, lengths)
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", is_shardy)
+    assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
+    assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
+
+
+def test_programs_of_different_axes_differ():
+    """Their texts do, by which a persistent cache knows them."""
+    x = put(numbers(8, 8), make_mesh(AxisType.Auto), "time")
+    texts = []
+    for axis in (0, 1):
+        reverse = functools.partial(dml_jax.reverse_subsequences, axis=axis)
+        text = jax.jit(reverse).lower(x, jnp.ones((1, 1), jnp.int32)).as_text()
+        texts.append(re.sub(r'backend_config = "\d+"', "", text))
+        assert "CustomSPMDPartitioning" in text
+    assert texts[0] != texts[1]
+
+
+def test_the_gather_is_left_to_xla():
+    """On more meshes than one, too."""
+    x, lengths = numbers(8, 16), lengths_of("random", (8, 1), 16)
+    other = make_mesh(AxisType.Auto, (2, 4), ("a", "b"))
+    scale = put(np.float32(2), other)
+
+    @jax.jit
+    def run(x, lengths, scale):
+        return REVERSE(x, lengths, implementation="gather") * scale
+
+    y = run(put(x, make_mesh(AxisType.Auto), "time"), lengths, scale)
+    assert_same_bits(y, 2 * reference.reverse_subsequences(x, lengths, 1))
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
