@@ -90,8 +90,7 @@ def _sharding(x, lengths):
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _jvp(primals, tangents, *, axis, implementation, partitioned):
-    del partitioned
+def _jvp(primals, tangents, *, axis, implementation, **_):
     x, lengths = primals
     tangent, _ = tangents
     y = reverse(x, lengths, axis, implementation)
@@ -100,8 +99,7 @@ def _jvp(primals, tangents, *, axis, implementation, partitioned):
     return y, reverse(tangent, lengths, axis, implementation)
 
 
-def _transpose(cotangent, x, lengths, *, axis, implementation, partitioned):
-    del partitioned
+def _transpose(cotangent, x, lengths, *, axis, implementation, **_):
     if type(cotangent) is ad.Zero:
         return ad.Zero(x.aval), None
     cotangent = reverse(cotangent, lengths, axis, implementation)
@@ -113,9 +111,8 @@ def _transpose(cotangent, x, lengths, *, axis, implementation, partitioned):
     return jnp.sum(cotangent, axis=broadcast, keepdims=True), None
 
 
-def _batch(operands, dimensions, *, axis, implementation, partitioned):
+def _batch(operands, dimensions, *, axis, implementation, **_):
     """One more leading dimension, of size 1 where an operand is not mapped."""
-    del partitioned
     x, lengths = (
         lax.expand_dims(operand, (0,))
         if dimension is None
@@ -139,9 +136,8 @@ def _formulation(x, lengths, *, axis, implementation, ways=()):
     return _bits.from_bits(y, x.dtype)
 
 
-def _lowered(x, lengths, *, axis, implementation, partitioned=None, ways=()):
+def _lowered(x, lengths, *, axis, implementation, ways=(), **_):
     """The formulation; where the shardings are explicit, of each device's shard."""
-    del partitioned
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     params: Any = dict(implementation=implementation)
@@ -158,23 +154,29 @@ def _lowering(**ways):
     Where XLA's partitioner is to divide a program without asking us, the gather is what
     it can divide.
     """
-    kernels = (formulations.strips, formulations.fused_strips)
 
     def lower(ctx, x, lengths, *, axis, implementation, partitioned):
+        # On TPU, which has no ways, the partitioner does not ask: jax-ml/jax#38196.
         if ways and partitioned is not None and _compat.is_divided(ctx):
             divided = jax.extend.core.jaxpr_as_fun(partitioned)
             return mlir.lower_fun(divided, multiple_results=True)(ctx, x, lengths)
-        chosen = ways.get(implementation or "default", ())
-        if not _compat.is_whole(ctx):
-            chosen = ()
-        elif set(kernels).intersection(chosen) and not _compat.runs_mosaic():
-            chosen = tuple(way for way in chosen if way not in kernels)
+        chosen = _available(ctx, ways.get(implementation or "default", ()))
         lowered = functools.partial(
             _lowered, axis=axis, implementation=implementation, ways=chosen
         )
         return mlir.lower_fun(lowered, multiple_results=False)(ctx, x, lengths)
 
     return lower
+
+
+def _available(ctx, ways):
+    """Those of the ways that the program can have."""
+    if not _compat.is_whole(ctx):
+        return ()
+    kernels = {formulations.strips, formulations.fused_strips}
+    if kernels.isdisjoint(ways) or _compat.runs_mosaic():
+        return ways
+    return tuple(way for way in ways if way not in kernels)
 
 
 reverse_subsequences_p.def_impl(_lowered)

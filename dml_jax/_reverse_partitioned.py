@@ -20,10 +20,11 @@ to place r and m - 1 after it, and each device reverses what it gets:
     c[p] = x_of_device(k(p) - d)[p]        y[i] = c[(r - i) mod S]
 
 The devices are reflected, s to -s, and rotated by 2^b for each bit of k, which is kept
-where the bit is set: 1 + log2(P) steps of a shard, or 1 for two devices.
+where the bit is set: 1 + log2(P) steps of a shard, or 1 for two devices. Three do it
+for each k, of which every device keeps one in place.
 
-(A ragged exchange would send each element once. On H200s and jax 0.11.2 it was slower
-than the rotations by an order of magnitude and more.)
+(A ragged exchange would send each element once. On H200s and jax 0.11.2 it takes more
+than ten times as long: docs/scaling.md.)
 
 Shardings that the program states, the lowering reads. Those that XLA chooses,
 `custom_partitioning` is told when the program is compiled.
@@ -111,6 +112,9 @@ def _rotate(x, sum_of_devices, mesh, mesh_axes):
         ]
         return lax.ppermute(x, tuple(in_mesh_order), pairs)
 
+    if devices == 3:
+        sums = [moved(x, lambda device, k=k: k - device) for k in range(3)]
+        return lax.select_n(jnp.broadcast_to(sum_of_devices, x.shape), *sums)
     if devices > 2:  # two of them are their own reflections
         x = moved(x, lambda device: -device)
     for bit in range((devices - 1).bit_length()):
