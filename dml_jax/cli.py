@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import dml_jax
 from dml_jax import _array_files
 from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
 
@@ -39,6 +40,23 @@ Inputs are .npy files without pickles; outputs are written whole or not at all.
 docs/from-onnx.md has an example. Needs onnx (dml_jax[onnx]).
 """
 
+_INFO = """\
+Prints the versions of what is installed, the devices that JAX has, the operators with
+what DirectML and ONNX call them, and what each feature level of DirectML brought.
+
+Versions of ONNX's operators are told where onnx is installed (dml_jax[onnx]).
+"""
+
+_VERIFY = """\
+Compares every operator with the reference in NumPy, bit for bit, on random cases of all
+dtypes, 64-bit ones too; then times it, relative to the device's own copy of its result.
+Fills write only, so they may take less than a copy.
+
+Cases are numbered from --seed on, and a number says all about a case: the first one
+that is wrong is printed with the options that repeat it alone. The exit status is 0 if
+every case is right, 1 if any is wrong, 2 if the command line is.
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
@@ -47,12 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: the words after the program's name; those of the process by default.
 
     Returns:
-      The exit status: 0, 2 for what is wrong with the arguments or a model, 130 where
-      the user interrupts.
+      The exit status: 0, 1 where `verify` finds a wrong case, 2 for what is wrong with
+      the arguments or a model, 130 where the user interrupts.
     """
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        return options.run(options) or 0
     except KeyboardInterrupt:
         print("dml_jax: interrupted", file=sys.stderr)
         return 130
@@ -61,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"dml_jax: {_one_line(error)}", file=sys.stderr)
         return 2
-    return 0
 
 
 # RuntimeError is what XLA raises, where a device has not enough memory for one.
@@ -83,6 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_dispatch(commands)
     _add_onnx(commands)
+    _add_info(commands)
+    _add_verify(commands)
     return parser
 
 
@@ -171,6 +190,57 @@ def _add_onnx(commands) -> None:
     _add_device(parser, "--device")
     _add_debug(parser)
     parser.set_defaults(run=_onnx)
+
+
+def _add_info(commands) -> None:
+    parser = commands.add_parser(
+        "info",
+        help="show versions, devices, operators and feature levels",
+        description=_INFO,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_debug(parser)
+    parser.set_defaults(run=_info)
+
+
+def _add_verify(commands) -> None:
+    parser = commands.add_parser(
+        "verify",
+        help="check the operators on this machine's devices",
+        description=_VERIFY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--device",
+        metavar="PLATFORM",
+        help="where to run: cpu, gpu, cuda:1, or a part of a device's name "
+        "(default: every device that JAX has)",
+    )
+    add(
+        "--cases",
+        type=_positive,
+        default=300,
+        metavar="N",
+        help="cases of each operator on each device (default: 300)",
+    )
+    add(
+        "--seed",
+        type=_natural,
+        default=0,
+        metavar="S",
+        help="the number of the first case (default: 0)",
+    )
+    add(
+        "--only",
+        choices=[name for name in dml_jax.__all__ if name != "checked"],
+        metavar="OPERATOR",
+        help="one operator, such as slice1 (default: all)",
+    )
+    _add_debug(parser)
+    parser.set_defaults(run=_verify)
 
 
 def _add_device(parser, *names) -> None:
@@ -267,6 +337,27 @@ def _onnx(options: argparse.Namespace) -> None:
         )
 
 
+def _info(options: argparse.Namespace) -> None:
+    from dml_jax import _info
+
+    print("\n".join(_info.lines()))
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from dml_jax._info import every_device
+    from dml_jax._verify import verify
+
+    every = options.device is None
+    return verify(
+        devices=every_device() if every else _devices(options.device),
+        numbers=range(options.seed, options.seed + options.cases),
+        only=options.only,
+        report=functools.partial(print, flush=True),
+        progress=_progress,
+        debug=options.debug,
+    )
+
+
 def _require_different(option: str, values: list) -> None:
     for value in values:
         if values.count(value) > 1:
@@ -288,9 +379,12 @@ def _kind(dtype: Any, array: np.ndarray) -> str:
 
 
 def _device(text: str | None) -> Any:
-    """The first device that the text names."""
-    if text is None:
-        return jax.devices()[0]
+    """The first device that the text names, or JAX's default one."""
+    return jax.devices()[0] if text is None else _devices(text)[0]
+
+
+def _devices(text: str) -> list[Any]:
+    """The devices that the text names."""
     platform, _, index = text.partition(":")
     try:
         devices = jax.devices(platform or "none")
@@ -304,7 +398,7 @@ def _device(text: str | None) -> Any:
             f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()
         )
         raise ValueError(f"`--device` must be one of {names}; got {text}")
-    return devices[0]
+    return devices
 
 
 def _progress(iterations, name):
