@@ -72,7 +72,7 @@ def runs_mosaic() -> bool:
     """Whether every CUDA device there is takes our Mosaic kernel.
 
     A lowering rule is not told which of them its program is for. Pallas promises no
-    stability: the versions are those in which the kernel was tried, too.
+    stability: the versions are those with which the kernel was lowered, at least.
     """
     try:
         devices = jax.devices("cuda")
