@@ -27,6 +27,8 @@ import numpy as np
 from dml_jax._info import name_of
 from dml_jax._verify_cases import ROWS
 
+_TIMED = np.dtype("float32")
+
 
 def verify(
     devices: Sequence[Any],
@@ -165,6 +167,3 @@ def _seconds(call, calls) -> float:
         result = call()
     jax.block_until_ready(result)
     return time.perf_counter() - start
-
-
-_TIMED = np.dtype("float32")

@@ -105,13 +105,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_dispatch(commands) -> None:
+def _add_command(commands, name, run, summary, description):
     parser = commands.add_parser(
-        "dispatch",
-        help="run a DxDispatch model",
-        description=_DISPATCH,
+        name,
+        help=summary,
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    _add_debug(parser)
+    return parser
+
+
+def _add_dispatch(commands) -> None:
+    parser = _add_command(
+        commands, "dispatch", _dispatch, "run a DxDispatch model", _DISPATCH
     )
     add = parser.add_argument
     add("model", help="the model, a .json file")
@@ -164,18 +173,10 @@ def _add_dispatch(commands) -> None:
         metavar="N",
         help="the most that the model's buffers may take together (default: 4 GiB)",
     )
-    _add_debug(parser)
-    parser.set_defaults(run=_dispatch)
 
 
 def _add_onnx(commands) -> None:
-    parser = commands.add_parser(
-        "onnx",
-        help="run an ONNX model",
-        description=_ONNX,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _add_command(commands, "onnx", _onnx, "run an ONNX model", _ONNX)
     add = parser.add_argument
     add("model", help="the model, an .onnx file")
     for name, text in (("input", "an input from"), ("output", "an output to")):
@@ -188,30 +189,16 @@ def _add_onnx(commands) -> None:
             help=f"{text} a file; once for each",
         )
     _add_device(parser, "--device")
-    _add_debug(parser)
-    parser.set_defaults(run=_onnx)
 
 
 def _add_info(commands) -> None:
-    parser = commands.add_parser(
-        "info",
-        help="show versions, devices, operators and feature levels",
-        description=_INFO,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    _add_debug(parser)
-    parser.set_defaults(run=_info)
+    summary = "show versions, devices, operators and feature levels"
+    _add_command(commands, "info", _info, summary, _INFO)
 
 
 def _add_verify(commands) -> None:
-    parser = commands.add_parser(
-        "verify",
-        help="check the operators on this machine's devices",
-        description=_VERIFY,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    summary = "check the operators on this machine's devices"
+    parser = _add_command(commands, "verify", _verify, summary, _VERIFY)
     add = parser.add_argument
     add(
         "--device",
@@ -239,8 +226,6 @@ def _add_verify(commands) -> None:
         metavar="OPERATOR",
         help="one operator, such as slice1 (default: all)",
     )
-    _add_debug(parser)
-    parser.set_defaults(run=_verify)
 
 
 def _add_device(parser, *names) -> None:
