@@ -185,7 +185,7 @@ ad.primitive_jvps[reverse_subsequences_p] = _jvp
 ad.primitive_transposes[reverse_subsequences_p] = _transpose
 batching.primitive_batchers[reverse_subsequences_p] = _batch
 
-_ON_CPU = (formulations.windows, formulations.tiles)
+_ON_CPU = (formulations.windows, formulations.tiles, formulations.prepared)
 _ON_GPU = (formulations.quarters,)
 _ALONE_ON_GPU = (formulations.words, formulations.transposed, formulations.quarters)
 _WAYS: dict[str | None, dict[str, tuple]] = {

@@ -6,6 +6,7 @@
     windows     CPU: the reversed part of a line is one window of it, read backwards
     tiles       CPU: neighbouring lines with lengths of their own, in columns that fit
                 the cache
+    prepared    CPU: the gather, whose lengths are clamped once and not at every element
     quarters    GPU: four gathers, so that a thread stores more
     words       GPU: bytes by the word
     strips      Hopper GPUs: neighbouring lines with lengths of their own, in a kernel
@@ -13,8 +14,8 @@
 
 `gather` computes an index for every element, which a CPU does one at a time, and has a
 thread of a GPU store four elements, however narrow. The others return None for layouts
-that they are not made for. `gather` and `quarters` fuse with what is around them, the
-rest does not. `_primitive` chooses.
+that they are not made for. `gather`, `prepared` and `quarters` fuse with what is around
+them, the rest does not. `_primitive` chooses.
 
 All of them take the bits of the elements, operands of one rank that broadcast as the
 primitive's do, and an axis.
@@ -168,6 +169,11 @@ def tiles(x, lengths, axis):
     ).reshape(shape[0], shape[2], 1, width)
     y = gather(apart(x.reshape(shape).swapaxes(1, 2)), lengths, 2)
     return apart(y).swapaxes(1, 2).reshape(x.shape)
+
+
+def prepared(x, lengths, axis):
+    """For everything that is worth a loop more: the lengths come from a clamp."""
+    return gather(x, apart(lengths), axis) if x.nbytes > _SMALL else None
 
 
 def apart(x):
