@@ -6,7 +6,7 @@
     windows     CPU: the reversed part of a line is one window of it, read backwards
     tiles       CPU: neighbouring lines with lengths of their own, in columns that fit
                 the cache
-    prepared    CPU: the gather, whose lengths are clamped once and not at every element
+    prepared    CPU: the same lines by the gather, their lengths clamped once before it
     quarters    GPU: four gathers, so that a thread stores more
     words       GPU: bytes by the word
     strips      Hopper GPUs: neighbouring lines with lengths of their own, in a kernel
@@ -172,8 +172,10 @@ def tiles(x, lengths, axis):
 
 
 def prepared(x, lengths, axis):
-    """For everything that is worth a loop more: the lengths come from a clamp."""
-    return gather(x, apart(lengths), axis) if x.nbytes > _SMALL else None
+    """For lines side by side: their lengths, read at every step, come from a clamp."""
+    if math.prod(lengths.shape[axis:]) == 1 or x.nbytes <= _SMALL:
+        return None
+    return gather(x, apart(lengths), axis)
 
 
 def apart(x):

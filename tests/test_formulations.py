@@ -41,7 +41,7 @@ LINES = {
 MADE_FOR = {
     "windows": {*LINES} - {"time-major"} - {n for n in LINES if "columns" in n},
     "tiles": {"columns", "columns-of-planes", "columns-of-features"},
-    "prepared": {*LINES},
+    "prepared": {"time-major", "columns", "columns-of-planes", "columns-of-features"},
     "quarters": {*LINES}
     - {"odd-rows", "columns", "columns-of-planes", "step-of-1", "rank-1", "planes"},
     "words": {"rows", "one-length", "rank-1"},
