@@ -65,14 +65,14 @@ def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
 
 
 _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
-_HOPPER = 9  # the compute capability of the GPUs that the kernel was tried on
+_HOPPER = 9  # the compute capability of the GPUs that the kernels were tried on
 
 
 def runs_mosaic() -> bool:
-    """Whether every CUDA device there is takes our Mosaic kernel.
+    """Whether every CUDA device there is takes our Mosaic kernels.
 
     A lowering rule is not told which of them its program is for. Pallas promises no
-    stability: the versions are those with which the kernel was lowered, at least.
+    stability: the versions are those with which the kernels were lowered, at least.
     """
     try:
         devices = jax.devices("cuda")

@@ -173,7 +173,7 @@ def _available(ctx, ways):
     """Those of the ways that the program can have."""
     if not _compat.is_whole(ctx):
         return ()
-    kernels = {formulations.strips, formulations.fused_strips}
+    kernels = {formulations.strips, formulations.fused_strips, formulations.runs}
     if kernels.isdisjoint(ways) or _compat.runs_mosaic():
         return ways
     return tuple(way for way in ways if way not in kernels)
@@ -193,7 +193,7 @@ _WAYS: dict[str | None, dict[str, tuple]] = {
     "cpu": dict(default=_ON_CPU, standalone=_ON_CPU),
     "cuda": dict(
         default=(formulations.fused_strips, *_ON_GPU),
-        standalone=(formulations.strips, *_ALONE_ON_GPU),
+        standalone=(formulations.strips, formulations.runs, *_ALONE_ON_GPU),
     ),
     "rocm": dict(default=_ON_GPU, standalone=_ALONE_ON_GPU),
 }

@@ -10,6 +10,7 @@
     quarters    GPU: four gathers, so that a thread stores more
     words       GPU: bytes by the word
     strips      Hopper GPUs: neighbouring lines with lengths of their own, in a kernel
+    runs        Hopper GPUs: rows of narrow elements, in another
     transposed  GPU: the same lines, as rows
 
 `gather` computes an index for every element, which a CPU does one at a time, and has a
@@ -31,7 +32,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from dml_jax import _bits, _reverse_kernel
+from dml_jax import _bits, _reverse_kernel, _runs_kernel
 
 
 def broadcast_shape(shape, lengths_shape, axis):
@@ -303,6 +304,17 @@ def fused_strips(x, lengths, axis):
     if x.dtype.itemsize >= 4 and _table(x, axis) <= _GPU_CACHE:
         return None
     return strips(x, lengths, axis)
+
+
+def runs(x, lengths, axis):
+    """For rows of narrow elements: a kernel."""
+    if math.prod(x.shape[axis + 1 :]) != 1 or x.nbytes < _WORTHWHILE:
+        return None
+    shape = (*x.shape[:axis], *lengths.shape[axis:])
+    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    lengths = jnp.broadcast_to(lengths, shape).reshape(-1).astype(jnp.int32)
+    y = _runs_kernel.reverse_rows(x.reshape(-1, x.shape[axis]), lengths)
+    return None if y is None else y.reshape(x.shape)
 
 
 def transposed(x, lengths, axis):

@@ -14,9 +14,8 @@ page of SLICE1 prints this count without the absolute value, its example needs i
 stride of 0 is refused by one page and left open by another; it is refused here. ONNX's
 Slice is a slice1 whose window follows from starts, ends and steps.
 
-Each operator is one `lax.slice` or `lax.pad` (and a `lax.rev`), whose own derivatives
-are the best there are: the transpose of a slice is a pad with interior zeros, never a
-scatter. How a GPU computes a slice, `_slice_formulations` says.
+Each operator is one `lax.slice` or `lax.pad` (and a `lax.rev`); each is the other's
+transpose, never a scatter. How a GPU computes them, `_slice_formulations` says.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def slice1(
 ) -> jax.Array:
     """Copies every `|stride|`-th element of a window, from its end for stride < 0.
 
-    A window of n elements gives 1 + (n - 1) // |stride| of them. The window must lie
+    A window of n elements gives `1 + (n - 1) // |stride|` of them. The window must lie
     inside the input. A window of size 0 gives an empty result. Every bit is kept.
 
     Args:
@@ -195,7 +194,7 @@ def slice_grad(
     if not _check.is_array(type(gradient)):
         gradient = _check.as_array("slice_grad", "input_gradient", gradient)
     program = _gradient_program(
-        (gradient.dtype, gradient.shape),
+        (type(gradient), gradient.dtype, gradient.shape),
         output_gradient_sizes,
         input_window_offsets,
         input_window_sizes,
@@ -238,15 +237,16 @@ def _slice1_program(array, offsets, windows, strides, sizes):
 
 @_check.settled_sequences
 def _gradient_program(gradient, shape, offsets, windows, strides):
-    """The program of `slice_grad` for a gradient of this dtype and shape."""
-    dtype, sizes = gradient
+    """The program of `slice_grad` for a gradient of this kind, dtype and shape."""
+    kind, dtype, sizes = gradient
     if not _check.has_zero(dtype):
         raise TypeError(
             f"slice_grad: `input_gradient` must have a dtype with a zero; got {dtype}"
         )
     shape = _check.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
     lattice = _lattice_of_window("slice_grad", shape, offsets, windows, strides, sizes)
-    return _check.program(_put, shape=shape, lattice=lattice)
+    standalone = not _check.is_traced(kind)
+    return _check.program(_put, shape=shape, lattice=lattice, standalone=standalone)
 
 
 def _lattice_of_slice(shape, offsets, sizes, strides):
@@ -368,8 +368,8 @@ def _take(x, lattice, standalone=False):
         return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
 
 
-def _put(gradient, shape, lattice):
+def _put(gradient, shape, lattice, standalone=False):
     from dml_jax._slice_primitive import put
 
     with jax.named_scope(lattice.operator):
-        return put(gradient, shape, lattice)
+        return put(gradient, shape, lattice, standalone)

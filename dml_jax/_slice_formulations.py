@@ -1,14 +1,15 @@
-"""Ways to compute a slice on a GPU: what `lax.slice` gives, sooner.
+"""Ways to compute a slice, or its adjoint, on a GPU: what XLA gives, sooner.
 
 XLA has a thread store four elements if four divides their number, else one: narrow
 elements leave most of a store unused, and odd sizes cost more than twice the time.
 
     quarters   four slices, concatenated: a thread stores as much of each
     words      runs of narrow elements as the words they lie in
+    runs       Hopper GPUs: runs of narrow elements that begin anywhere, in a kernel
+    gaps       the same for the adjoint, with zeros between the elements
 
-`quarters` fuses with what is around it. `words` does not, since the width of the
-elements changes. Both take integers or booleans and the lattice of `_slice`, and return
-None for the slices that they are not made for.
+`quarters` fuses with what is around it, the rest does not. They take integers or
+booleans and the lattice of `_slice`, and return None for what they are not made for.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import jax.export
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax import _bits
+from dml_jax import _bits, _runs_kernel
 
 _WORTHWHILE = 2**20  # elements; with fewer, launching the kernel takes the time
 _THREADS = 128  # in a block of what XLA launches
+_GPU_CACHE = 2**25  # bytes
 
 
 def limits_of(lattice):
@@ -40,11 +42,9 @@ def _limits(lowest, sizes, steps):
 
 def even_quarters(x, lattice):
     """In four parts of equal size, each a multiple of what a thread stores."""
-    sizes = lattice.sizes
-    # Where the last threads have less to do, none stores more than an element at once.
-    if _is_small(x, lattice) or math.prod(sizes) % (4 * 4 * _THREADS):
+    if _is_small(x, lattice) or not _is_even(lattice.sizes):
         return None
-    divisible = [d for d in range(x.ndim) if sizes[d] % 4 == 0]
+    divisible = [d for d in range(x.ndim) if lattice.sizes[d] % 4 == 0]
     return _quarters(x, lattice, divisible[0]) if divisible else None
 
 
@@ -57,9 +57,17 @@ def quarters(x, lattice):
     return _quarters(x, lattice, large[0]) if large else None
 
 
+def _is_even(sizes):
+    """Whether no thread has less to do, upon which none stores more than an element."""
+    return math.prod(sizes) % (4 * 4 * _THREADS) == 0
+
+
 def _is_small(x, lattice):
-    symbolic = any(map(jax.export.is_symbolic_dim, (*x.shape, *lattice.sizes)))
-    return symbolic or math.prod(lattice.sizes) < _WORTHWHILE
+    return _is_symbolic(x, lattice.sizes) or math.prod(lattice.sizes) < _WORTHWHILE
+
+
+def _is_symbolic(x, sizes):
+    return any(map(jax.export.is_symbolic_dim, (*x.shape, *sizes)))
 
 
 def _quarters(x, lattice, dimension):
@@ -102,6 +110,23 @@ def words(x, lattice):
         y = (y >> bits) | (take(first + 1) << (32 - bits))
     y = _bits.split(y, x.dtype).reshape(lattice.sizes)
     return lax.rev(y, lattice.downwards)
+
+
+def runs(x, lattice):
+    """For narrow elements, a kernel; not where quarters in the cache are as fast."""
+    sizes = lattice.sizes
+    if _is_small(x, lattice):
+        return None
+    if _is_even(sizes) and math.prod(sizes) * x.dtype.itemsize <= _GPU_CACHE:
+        return None
+    return _runs_kernel.take_runs(x, lattice)
+
+
+def gaps(x, shape, lattice):
+    """For narrow elements among zeros, a kernel."""
+    if _is_symbolic(x, shape) or math.prod(shape) < _WORTHWHILE:
+        return None
+    return _runs_kernel.put_runs(x, shape, lattice)
 
 
 def _merged(shape, lowest, sizes, steps) -> tuple[tuple[int, ...], ...]:

@@ -1,114 +1,179 @@
-"""The slice as a JAX primitive: `lax.slice`, but for how a GPU computes it.
+"""The slice and its adjoint as JAX primitives.
 
-    take(x, lattice, standalone)
+    take(x, lattice, standalone)        `lax.slice`, and `lax.rev`
+    put(x, shape, lattice, standalone)  its adjoint: `lax.pad` with zeros between
 
-Its derivatives are those of `lax.slice`: the slice of the tangent, and the pad of the
-cotangent. They are taken of the primitive and not of the formulations, whose transposes
-would add up four arrays, or have none.
+Each is the transpose of the other, and derivatives are taken of the primitives: the
+transposes of the formulations would add up four arrays, or there would be none. What a
+GPU makes of them depends on `standalone`, whether it may be a program of its own.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax import _bits, _compat
-from dml_jax._slice_formulations import even_quarters, limits_of, quarters, words
+from dml_jax import _slice_formulations as formulations
 
-slice_p = jax.extend.core.Primitive("slice_of_lattice")
+take_p = jax.extend.core.Primitive("slice_of_lattice")
+put_p = jax.extend.core.Primitive("slice_grad_of_lattice")
 
 
 def take(x, lattice, standalone):
-    return slice_p.bind(x, lattice=lattice, standalone=standalone)
+    return take_p.bind(x, lattice=lattice, standalone=standalone)
 
 
-def put(x, shape, lattice):
-    """The adjoint: the elements where they are taken from, and zeros elsewhere."""
-    limits = limits_of(lattice)
-    padding = [
-        (low, extent - limit, step - 1)
-        for low, extent, limit, step in zip(
-            lattice.lowest, shape, limits, lattice.steps, strict=True
-        )
-    ]
-
-    def pad(bits):
-        bits = lax.rev(bits, lattice.downwards)
-        if bits.dtype != x.dtype:
-            return _bits.pad_bits(bits, padding)
-        return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
-
-    return _bits.move(pad, x)
+def put(x, shape, lattice, standalone):
+    return put_p.bind(x, shape=shape, lattice=lattice, standalone=standalone)
 
 
-def _abstract_eval(x, *, lattice, standalone):
-    del standalone
+# Rules --------------------------------------------------------------------------------
+
+
+def _take_abstract_eval(x, *, lattice, **_):
     aval, _ = lax.slice_p.abstract_eval(
         x,
         start_indices=lattice.lowest,
-        limit_indices=limits_of(lattice),
+        limit_indices=formulations.limits_of(lattice),
         strides=lattice.steps,
     )
     return aval
 
 
-def _jvp(primals, tangents, **params):
+def _put_abstract_eval(x, *, shape, lattice, **_):
+    sharding = NamedSharding(x.sharding.mesh, PartitionSpec())
+    zero = x.update(shape=(), sharding=sharding, weak_type=False)
+    padding = _padding(shape, lattice)
+    aval, _ = lax.pad_p.abstract_eval(
+        x.update(weak_type=False), zero, padding_config=padding
+    )
+    return aval
+
+
+def _jvp(primitive, primals, tangents, **params):
     (x,), (tangent,) = primals, tangents
-    y = slice_p.bind(x, **params)
+    y = primitive.bind(x, **params)
     if type(tangent) is ad.Zero:
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    return y, slice_p.bind(tangent, **params)
+    return y, primitive.bind(tangent, **params)
 
 
-def _transpose(cotangent, x, *, lattice, standalone):
-    del standalone
+def _take_transpose(cotangent, x, *, lattice, **_):
     if type(cotangent) is ad.Zero:
         return (ad.Zero(x.aval),)
-    return (put(cotangent, x.aval.shape, lattice),)
+    return (put(cotangent, x.aval.shape, lattice, standalone=False),)
 
 
-def _batch(operands, dimensions, *, lattice, standalone):
-    """One more leading dimension, which is taken whole."""
+def _put_transpose(cotangent, x, *, lattice, **_):
+    if type(cotangent) is ad.Zero:
+        return (ad.Zero(x.aval),)
+    return (take(cotangent, lattice, standalone=False),)
+
+
+def _take_batch(operands, dimensions, *, lattice, standalone):
     x = jnp.moveaxis(operands[0], dimensions[0], 0)
-    lattice = lattice._replace(
+    return take(x, _batched(lattice, x.shape[0]), standalone), 0
+
+
+def _put_batch(operands, dimensions, *, shape, lattice, standalone):
+    x = jnp.moveaxis(operands[0], dimensions[0], 0)
+    shape, lattice = (x.shape[0], *shape), _batched(lattice, x.shape[0])
+    return put(x, shape, lattice, standalone), 0
+
+
+def _batched(lattice, size):
+    """The lattice with one more leading dimension, which is taken whole."""
+    return lattice._replace(
         lowest=(0, *lattice.lowest),
-        sizes=(x.shape[0], *lattice.sizes),
+        sizes=(size, *lattice.sizes),
         steps=(1, *lattice.steps),
         downwards=tuple(d + 1 for d in lattice.downwards),
     )
-    return take(x, lattice, standalone), 0
 
 
-def _default(x, *, lattice, standalone):
-    del standalone
-    bits = _bits.to_bits(x)
-    y = lax.slice(bits, lattice.lowest, limits_of(lattice), lattice.steps)
-    return _bits.from_bits(lax.rev(y, lattice.downwards), x.dtype)
+# Lowering -----------------------------------------------------------------------------
 
 
-def _on_gpu(x, *, lattice, standalone):
+def _take(x, *, lattice, ways=(), **_):
+    def otherwise(bits):
+        limits = formulations.limits_of(lattice)
+        y = lax.slice(bits, lattice.lowest, limits, lattice.steps)
+        return lax.rev(y, lattice.downwards)
+
+    return _moved(
+        x, [functools.partial(way, lattice=lattice) for way in ways], otherwise
+    )
+
+
+def _put(x, *, shape, lattice, ways=(), **_):
+    def otherwise(bits):
+        bits, padding = lax.rev(bits, lattice.downwards), _padding(shape, lattice)
+        if _bits.is_narrow_float(x.dtype):
+            return _bits.pad_bits(bits, padding)
+        return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
+
+    ways = [functools.partial(way, shape=shape, lattice=lattice) for way in ways]
+    return _moved(x, ways, otherwise)
+
+
+def _padding(shape, lattice):
+    limits = formulations.limits_of(lattice)
+    return tuple(
+        (low, extent - limit, step - 1)
+        for low, extent, limit, step in zip(
+            lattice.lowest, shape, limits, lattice.steps, strict=True
+        )
+    )
+
+
+def _moved(x, ways, otherwise):
+    """`x`, moved by the first of the ways that takes its bits, or else by XLA."""
     bits = _bits.to_integers(x)
-    ways = (even_quarters, words, quarters) if standalone else (even_quarters, quarters)
-    for way in ways if bits is not None else ():
-        y = way(bits, lattice)
-        if y is not None:
-            return _bits.from_bits(y, x.dtype)
-    return _default(x, lattice=lattice, standalone=standalone)
+    results = (way(bits) for way in ways) if bits is not None else ()
+    y = next((y for y in results if y is not None), None)
+    if y is None:
+        y = otherwise(_bits.to_bits(x))
+    return _bits.from_bits(y, x.dtype)
 
 
-def _lower_on_gpu(ctx, x, **params):
-    formulation = _on_gpu if _compat.is_whole(ctx) else _default
-    return mlir.lower_fun(formulation, multiple_results=False)(ctx, x, **params)
+def _lowering(formulation, fused=(), alone=(), kernel=None):
+    """The lowering rule of a platform, with its ways inside of programs and alone."""
+
+    def lower(ctx, x, *, standalone, **params):
+        ways = alone if standalone else fused
+        if kernel is not None and standalone and _compat.runs_mosaic():
+            ways = (kernel, *ways)
+        if not _compat.is_whole(ctx):
+            ways = ()
+        lowered = functools.partial(formulation, ways=ways, **params)
+        return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
+
+    return lower
 
 
-slice_p.def_impl(_default)
-slice_p.def_abstract_eval(_abstract_eval)
-ad.primitive_jvps[slice_p] = _jvp
-ad.primitive_transposes[slice_p] = _transpose
-batching.primitive_batchers[slice_p] = _batch
-mlir.register_lowering(slice_p, mlir.lower_fun(_default, multiple_results=False))
-for _gpu in ("cuda", "rocm"):
-    mlir.register_lowering(slice_p, _lower_on_gpu, _gpu)
+_FUSED = (formulations.even_quarters, formulations.quarters)
+_ALONE = (formulations.even_quarters, formulations.words, formulations.quarters)
+
+for _primitive, _formulation, _abstract_eval, _transpose, _batch in (
+    (take_p, _take, _take_abstract_eval, _take_transpose, _take_batch),
+    (put_p, _put, _put_abstract_eval, _put_transpose, _put_batch),
+):
+    _primitive.def_impl(_formulation)
+    _primitive.def_abstract_eval(_abstract_eval)
+    ad.primitive_jvps[_primitive] = functools.partial(_jvp, _primitive)
+    ad.primitive_transposes[_primitive] = _transpose
+    batching.primitive_batchers[_primitive] = _batch
+    mlir.register_lowering(_primitive, _lowering(_formulation))
+
+mlir.register_lowering(take_p, _lowering(_take, _FUSED, _ALONE), "rocm")
+mlir.register_lowering(
+    take_p, _lowering(_take, _FUSED, _ALONE, formulations.runs), "cuda"
+)
+mlir.register_lowering(put_p, _lowering(_put, kernel=formulations.gaps), "cuda")

@@ -1,0 +1,237 @@
+"""The kernel for runs of narrow elements: what a thread does, by NumPy and on a GPU."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+
+from dml_jax import (
+    _compat,
+    reference,
+    reverse_subsequences,
+    slice1,
+    slice_grad,
+)
+from dml_jax import _runs_kernel as kernel
+from dml_jax import _slice_primitive as primitives
+from dml_jax._slice import _lattice_of_window
+
+
+class Machine:
+    """All threads at once: words are arrays of uint64, positions of int64."""
+
+    def __init__(self, x, lengths):
+        self.itemsize = x.itemsize
+        self.elements = 16 // x.itemsize
+        self.last = (x.nbytes - 1) // 16
+        self.zero = np.uint64(0)
+        memory = np.full(16 * (self.last + 1), 0xEE, np.uint8)
+        memory[: x.nbytes] = x.reshape(-1).view(np.uint8)
+        self.vectors = memory.view("<u4").reshape(-1, 4).astype(np.uint64)
+        self.lengths = lengths
+
+    def length(self, row):
+        return self.lengths[row]
+
+    def load(self, vector):
+        assert np.all((vector >= 0) & (vector <= self.last))
+        return list(self.vectors[vector].T)
+
+    least = staticmethod(np.minimum)
+    most = staticmethod(np.maximum)
+    select = staticmethod(np.where)
+
+    @staticmethod
+    def where(condition, words, otherwise):
+        both = zip(words(), otherwise, strict=True)
+        return [np.where(condition, *word) for word in both]
+
+    @staticmethod
+    def funnel(low, high, bits):
+        both = high << np.uint64(32) | low
+        return both >> np.asarray(bits).astype(np.uint64) & np.uint64(0xFFFFFFFF)
+
+    @staticmethod
+    def permute(low, high, digits):
+        both, word = high << np.uint64(32) | low, np.uint64(0)
+        for i, digit in enumerate(digits):
+            byte = both >> np.uint64(8 * digit) & np.uint64(255)
+            word = word | byte << np.uint64(8 * i)
+        return word
+
+    @staticmethod
+    def blend(before, after, count):
+        kept = (np.uint64(1) << np.uint64(8) * count.astype(np.uint64)) - np.uint64(1)
+        return before & kept | after & ~kept
+
+
+@pytest.fixture(params=["numpy", "gpu"])
+def compiled(request, monkeypatch):
+    """`jax.jit`, or what makes a function of the kernel one of NumPy."""
+    if request.param == "gpu":
+        if jax.default_backend() == "cpu":
+            pytest.skip("takes a GPU with compute capability 9")
+        return jax.jit
+
+    def launch(line, run, shape, x, lengths=None):
+        size = int(np.prod(shape))
+        machine = Machine(x, lengths)
+        position = np.arange(0, size, machine.elements)
+        words = kernel._chunk(machine, line, run, position)
+        y = np.stack([np.broadcast_to(word, position.shape) for word in words], -1)
+        y = y.astype("<u4").reshape(-1).view(x.dtype)
+        return y[:size].reshape(shape)
+
+    monkeypatch.setattr(kernel, "_launch", launch)
+    return lambda function: function
+
+
+def elements(shape, dtype):
+    return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
+
+
+ROWS = [(5, 16), (5, 17), (3, 33), (40, 31), (2, 255), (1, 64), (7, 48), (300, 1003)]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+@pytest.mark.parametrize("shape", ROWS, ids=str)
+def test_rows(shape, dtype, compiled):
+    x, random = elements(shape, dtype), np.random.default_rng(1)
+    for lengths in (
+        random.integers(0, shape[1] + 1, (shape[0], 1)),
+        np.zeros((shape[0], 1), int),
+        np.full((shape[0], 1), shape[1]),
+    ):
+        y = compiled(kernel.reverse_rows)(x, lengths[:, 0].astype(np.int32))
+        assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
+
+
+# Shape, offsets, windows, strides.
+WINDOWS = {
+    "odd": ((33, 45), (5, 7), (27, 37), (1, 1)),
+    "strided": ((9, 70), (1, 3), (8, 66), (2, 2)),
+    "three": ((9, 170), (1, 3), (8, 160), (2, 3)),
+    "four": ((9, 171), (1, 3), (8, 161), (3, 4)),
+    "backwards": ((9, 70), (1, 3), (8, 66), (-2, -1)),
+    "backwards-strided": ((9, 170), (1, 3), (8, 160), (-3, -3)),
+    "crop": ((5, 16, 12, 3), (1, 2, 3, 0), (3, 8, 8, 3), (2, 1, 1, 1)),
+    "crop-half": ((5, 16, 40, 17), (1, 2, 3, 0), (3, 8, 30, 17), (1, 2, -2, 1)),
+    "rank-1": ((133,), (5,), (127,), (1,)),
+    "rank-1-backwards": ((133,), (5,), (127,), (-2,)),
+    "whole": ((4, 18), (0, 0), (4, 18), (1, 1)),
+    "one-row": ((4, 18), (2, 1), (1, 17), (-1, -1)),
+    "many-blocks": ((500, 1003), (5, 7), (490, 990), (-2, -3)),
+}
+
+
+def lattice_of(window):
+    return _lattice_of_window("slice1", *window, None)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_slices(name, dtype, compiled):
+    shape, *window = WINDOWS[name]
+    x, lattice = elements(shape, dtype), lattice_of(WINDOWS[name])
+    y = compiled(functools.partial(kernel.take_runs, lattice=lattice))(x)
+    assert_same_bits(y, reference.slice1(x, *window))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_gradients_of_slices(name, dtype, compiled):
+    shape, *window = WINDOWS[name]
+    lattice = lattice_of(WINDOWS[name])
+    x = elements(lattice.sizes, dtype)
+    put = functools.partial(kernel.put_runs, shape=shape, lattice=lattice)
+    assert_same_bits(compiled(put)(x), reference.slice_grad(x, shape, *window))
+
+
+# Who gets the kernel ------------------------------------------------------------------
+
+
+def reverse(x):
+    lengths = np.full((x.shape[0], 1), 3)
+    return reverse_subsequences(x, lengths, 1, implementation="standalone")
+
+
+def cut_window(x):
+    return x.shape, (0, 1), (x.shape[0], x.shape[1] - 1), (1, -1)
+
+
+def put_window(x):
+    return (x.shape[0], x.shape[1] + 9), (0, 1), x.shape, (1, 1)
+
+
+def cut(x):
+    """What a call of `slice1` makes of an array, of which a trace is another."""
+    return primitives.take(x, lattice_of(cut_window(x)), standalone=True)
+
+
+def put(x):
+    shape, *_ = window = put_window(x)
+    return primitives.put(x, shape, lattice_of(window), standalone=True)
+
+
+MANY = 2**12
+CHOSEN = {
+    "rows": (reverse, (MANY, 1025), "float16", True),
+    "rows-of-words": (reverse, (MANY, 1025), "float32", False),
+    "rows-of-booleans": (reverse, (MANY, 1025), "bool", False),
+    "short-rows": (reverse, (2**18, 15), "uint8", False),
+    "few-rows": (reverse, (3, 1025), "uint8", False),
+    "slice": (cut, (MANY + 1, 1025), "bfloat16", True),
+    "slice-of-words": (cut, (MANY + 1, 1025), "int32", False),
+    "even-slice": (cut, (MANY, 2**14 + 1), "uint8", True),
+    "even-slice-in-the-cache": (cut, (MANY, 1025), "uint8", False),
+    "small-slice": (cut, (3, 1025), "uint8", False),
+    "slice-grad": (put, (MANY, 1025), "float8_e4m3fn", True),
+    "slice-grad-of-words": (put, (MANY, 1025), "float32", False),
+    "small-slice-grad": (put, (3, 1025), "uint8", False),
+}
+
+
+def text_for_cuda(function, x):
+    return jax.jit(function).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.fixture
+def _a_gpu_for_it(monkeypatch):
+    monkeypatch.setattr(_compat, "runs_mosaic", lambda: _compat._SPEAKS_MOSAIC)
+
+
+@pytest.mark.usefixtures("_a_gpu_for_it")
+@pytest.mark.parametrize("name", CHOSEN)
+def test_who_gets_the_kernel(name):
+    function, shape, dtype, is_chosen = CHOSEN[name]
+    text = text_for_cuda(function, jax.ShapeDtypeStruct(shape, dtype))
+    assert ("mosaic_gpu" in text) == (is_chosen and _compat._SPEAKS_MOSAIC)
+
+
+@pytest.mark.usefixtures("_a_gpu_for_it")
+def test_slices_inside_of_programs_fuse():
+    x = jax.ShapeDtypeStruct((MANY + 1, 1025), np.uint8)
+    _, *window = cut_window(x)
+    text = text_for_cuda(lambda x: slice1(x, *window), x)
+    assert "mosaic_gpu" not in text
+    text = text_for_cuda(lambda x: slice_grad(x, *put_window(x)), x)
+    assert "mosaic_gpu" not in text
+
+
+@pytest.mark.parametrize("function", [reverse, cut, put])
+def test_other_gpus_get_what_xla_makes(function, monkeypatch):
+    monkeypatch.setattr(_compat, "_HOPPER", 1000)
+    x = jax.ShapeDtypeStruct((MANY, 1025), np.uint8)
+    assert "mosaic_gpu" not in text_for_cuda(function, x)
+
+
+def test_calls():
+    x = elements((MANY + 1, 1025), "uint8")
+    lengths = np.full((MANY + 1, 1), 3)
+    expected = reference.reverse_subsequences(x, lengths, 1)
+    assert_same_bits(reverse_subsequences(x, lengths, 1), expected)
+    y = slice1(x, *cut_window(x)[1:])
+    assert_same_bits(y, x[:, :0:-1])
+    assert_same_bits(slice_grad(y, *put_window(y)), np.pad(y, [(0, 0), (1, 8)]))
