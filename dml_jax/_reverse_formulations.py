@@ -97,54 +97,84 @@ def _reflect(position, lengths):
 # CPU ----------------------------------------------------------------------------------
 
 _SMALL = 2**14  # bytes, of which a loop takes no longer than to start another
-_FEW_BYTES = 8  # in a step: of more, or of wider elements, a gather moves vectors
+_STEP = 6  # bytes; of longer ones, or of wider elements, a gather moves vectors
+_VECTOR = 32  # elements of a line, from which a mask that is read beats comparing
+_FEW = 8  # elements of 32 bits, of which there is no loop to speak of
 _CACHE_LINE = 64  # bytes
-_FEW_STEPS = 32  # of narrow elements: loops too short to use vectors
 _CACHE = 2**22  # bytes, of which most stay in the second-level cache
 
 
 def windows(x, lengths, axis):
     """For lines that lie next to their like: lengths only before the axis.
 
-    With the lines one after the other, and n the length of line r,
+    With the lines one after the other, of T elements, the result within the length n of
+    line r is the window of T elements that ends at r * T + n, read backwards:
 
         y[r, k] = x[r * T + n - 1 - k]  for k < n
 
-    is the window of T elements that ends at r * T + n, reversed. Its address is affine
-    in k, so the loop becomes vector instructions. The first line's window would start
-    before the array, and takes the gather.
+    Its address is affine in k, so the loop becomes vector instructions. Of steps of b
+    elements, the windows of all b elements are blended. The first line's window would
+    start before the array, and the last one's could end beyond it: those are gathered.
     """
     time = x.shape[axis]
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     if math.prod(lengths.shape[axis:]) != 1 or not _SMALL < x.nbytes < 2**31:
         return None
-    lines, block = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    if block > (_FEW_BYTES if x.dtype.itemsize == 1 else 1):
+    lines, step = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    is_byte, is_narrow = x.dtype.itemsize == 1, x.dtype.itemsize < 4
+    if step > (_STEP if is_byte else 1):
         return None
-    if time <= (_FEW_STEPS if x.dtype.itemsize < 4 else _FEW_STEPS // 4):
+    if time * step <= (_VECTOR - 1 if is_narrow else _FEW):
         return None
-    x = apart(x)
-    flat = x.reshape(lines * time, block)
-    x_lines = x.reshape(lines, time, block)
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
-    lengths = lengths.reshape(lines, 1, 1)
+    x_lines = apart(x).reshape(lines, time * step)
+    # Apart while it has lines: loops over steps would be too short.
+    return apart(_by_windows(x_lines, lengths.reshape(lines, 1), step)).reshape(x.shape)
 
+
+def _by_windows(x, lengths, step):
+    """`windows`, for lines of one dimension and lengths in steps."""
+    lines, size = x.shape
     line = lax.broadcasted_iota(jnp.int32, (lines, 1), 0)
-    starts = jnp.maximum((line - 1) * time + lengths[:, 0], 0)
-    window = lax.gather(
-        flat,
-        starts,
-        lax.GatherDimensionNumbers(
-            offset_dims=(1, 2), collapsed_slice_dims=(), start_index_map=(0,)
-        ),
-        slice_sizes=(time, block),
-        mode="promise_in_bounds",
+    start = (line - 1) * size + lengths * step - (step - 1)
+    y = _backwards(x, start, size)
+    within = lax.iota(jnp.int32, size) % step
+    for k in range(1, step):
+        is_kth = apart((within == k).astype(jnp.uint8))[None] != 0
+        y = jnp.where(is_kth, _backwards(x, start + 2 * k, size), y)
+    y = jnp.where(_is_within(lengths * step, size), y, x)
+    for k in {0, lines - 1} if step > 1 else {0}:
+        gathered = gather(
+            x[k : k + 1].reshape(1, size // step, step), lengths[k : k + 1, :, None], 1
+        )
+        y = jnp.where(line == k, apart(gathered.reshape(1, size)), y)
+    return y
+
+
+def _backwards(x, starts, size):
+    """The windows of the elements of `x` that begin at `starts`, from their ends."""
+    starts = jnp.clip(starts, 0, x.size - size)
+    return lax.rev(_windows(x.reshape(-1), starts, size), (1,))
+
+
+def _windows(x, starts, size):
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,)
     )
-    position = lax.broadcasted_iota(jnp.int32, (1, time, 1), 1)
-    y = jnp.where(position < lengths, lax.rev(window, (1,)), x_lines)
-    first = gather(x_lines[:1], lengths[:1], 1)
-    y = lax.dynamic_update_slice(y, first, (0, 0, 0))
-    return apart(y.reshape(x.shape))
+    return lax.gather(x, starts, dimensions, (size,), mode="promise_in_bounds")
+
+
+def _is_within(lengths, size):
+    """Whether positions are below the lengths.
+
+    Comparing takes 32 bits for each, and vectors no longer than those. Where lines are
+    long enough, the answers are a window of as many yes as no: in bytes, since booleans
+    that are read become no vectors.
+    """
+    if size < _VECTOR:
+        return lax.broadcasted_iota(jnp.int32, (1, size), 1) < lengths
+    answers = apart((lax.iota(jnp.int32, 2 * size) < size).astype(jnp.uint8))
+    return _windows(answers, size - lengths, size) != 0
 
 
 def tiles(x, lengths, axis):

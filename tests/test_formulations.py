@@ -5,6 +5,7 @@ platform, with the sizes from which they are worthwhile set to nothing.
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ LINES = {
     "rank-1": ((16,), 0, (1,)),
     "features": ((8, 9, 4), 1, (8, 1, 1)),
     "three-channels": ((4, 12, 3), 1, (4, 1, 1)),
+    "six-features": ((4, 9, 6), 1, (4, 1, 1)),
     "time-major": ((9, 8, 4), 0, (1, 8, 1)),
     "planes": ((3, 5, 16, 2), 2, (3, 5, 1, 1)),
     "shared-lengths": ((4, 5, 16, 2), 2, (1, 5, 1, 1)),
@@ -43,7 +45,8 @@ MADE_FOR = {
     "tiles": {"columns", "columns-of-planes", "columns-of-features"},
     "prepared": {"time-major", "columns", "columns-of-planes", "columns-of-features"},
     "quarters": {*LINES}
-    - {"odd-rows", "columns", "columns-of-planes", "step-of-1", "rank-1", "planes"},
+    - {"odd-rows", "columns", "columns-of-planes", "step-of-1", "rank-1", "planes"}
+    - {"six-features"},
     "words": {"rows", "one-length", "rank-1"},
     "transposed": {"columns", "columns-of-planes"},
 }
@@ -72,7 +75,8 @@ WINDOWS = {
 def _always_worthwhile(monkeypatch):
     for module, name in (
         (reversals, "_SMALL"),
-        (reversals, "_FEW_STEPS"),
+        (reversals, "_FEW"),
+        (reversals, "_VECTOR"),
         (reversals, "_CACHE"),
         (reversals, "_GPU_CACHE"),
         (reversals, "_WORTHWHILE"),
@@ -116,6 +120,15 @@ def test_reversal(formulation, name, dtype):
     shape = reversals.broadcast_shape(x.shape, lengths.shape, axis)
     expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
     assert_same_bits(_bits.from_bits(bits, x.dtype), expected)
+
+
+@pytest.mark.parametrize("name", ["rows", "odd-rows", "rank-1"])
+def test_windows_of_lines_too_short_for_a_mask(name, monkeypatch):
+    monkeypatch.setattr(reversals, "_VECTOR", 64)
+    x, lengths, axis = lines(name, "float32")
+    formulate, operands = reverse("windows", x, lengths, axis)
+    expected = reference.reverse_subsequences(x, lengths, axis)
+    assert_same_bits(jax.jit(formulate)(*operands), expected)
 
 
 @pytest.mark.parametrize("formulation", MADE_FOR)
@@ -251,6 +264,6 @@ def test_cpu_loops_stay_apart():
     with jax.default_device(jax.devices("cpu")[0]):
         text = jax.jit(pipeline).lower(x, lengths).compile().as_text()
         alone = jax.jit(REVERSE).lower(x, lengths).compile().as_text()
-    entry = text[text.index("ENTRY") :]
-    assert entry.count(" fusion(") == 3
+    (window,) = [loop for loop in text.split("\n\n") if " reverse(" in loop]
+    assert not re.search(r"f32\S* (multiply|tanh|add)\(", window)
     assert " copy(" not in alone[alone.index("ENTRY") :]
