@@ -176,7 +176,7 @@ class BufferTensorDesc:
 
     @property
     def dimension_count(self) -> int:
-        """DimensionCount: the number of dimensions."""
+        """The number of dimensions, DimensionCount in C."""
         return len(self.sizes)
 
     @functools.cached_property

@@ -118,7 +118,7 @@ class FeatureLevel(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """The number as the documents write it: 4_1."""
+        """The number as the documents write it, such as 4_1."""
         return self.name.removeprefix("LEVEL_")
 
 
