@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-import tempfile
+import secrets
 import warnings
 
 import numpy as np
@@ -36,22 +36,15 @@ def write(path: pathlib.Path, array: np.ndarray) -> None:
 
 def _replace(path, array):
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".dml_jax.")
+    # `open` gives it the mode that files have here, which `tempfile` does not.
+    temporary = path.with_name(f".dml_jax.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             if path.suffix.lower() == ".npy":
                 np.save(file, array, allow_pickle=False)
             else:
                 file.write(array.tobytes())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    """The process's mask for new files, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

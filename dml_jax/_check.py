@@ -13,12 +13,11 @@ of an error is always
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 import reprlib
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.export
@@ -29,84 +28,9 @@ from jax.typing import ArrayLike
 
 Implementation: TypeAlias = Literal["gather", "scatter", "standalone"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
-R = TypeVar("R")
 
 _LARGEST_INT32 = 2**31 - 1
 _LARGEST_UINT32 = 2**32 - 1
-
-
-def settled(check: Callable[..., R]) -> Callable[..., R]:
-    """Remembers what a check made of what it has of arrays, and of static options.
-
-    Programs call operators alike again and again, and the call of a compiled program is
-    over in less time than its arguments take to be checked one by one. Only built-in
-    options are remembered: others may be equal to them and still be refused, or change.
-    """
-
-    @functools.lru_cache(maxsize=4096, typed=True)
-    def remembered(of_arrays: Any, *options: Any) -> R:
-        if not set(map(type, options)) <= _BUILT_IN:
-            raise TypeError
-        return check(of_arrays, *options)
-
-    def call(of_arrays: Any, *options: Any) -> R:
-        try:
-            return remembered(of_arrays, *options)
-        except (TypeError, ValueError):
-            pass  # without a hash, not to be remembered, or wrong: the check says it
-        return check(of_arrays, *options)
-
-    return call
-
-
-def settled_sequences(check: Callable[..., R]) -> Callable[..., R]:
-    """`settled`, for four options that may be tuples: (True,) is equal to (1,).
-
-    Those that are the same objects need not be looked at. They are compared one by one,
-    and are always four, because loops and calls would take longer than all the rest.
-    """
-
-    @functools.lru_cache(maxsize=4096)
-    def remembered(of_arrays: Any, options: Any) -> tuple[Any, R]:
-        if not _are_built_in(options):
-            raise TypeError
-        return options, check(of_arrays, *options)
-
-    def call(
-        of_arrays: Any, one: Any, two: Any = None, three: Any = None, four: Any = None
-    ) -> R:
-        options = one, two, three, four
-        try:
-            (first, second, third, fourth), result = remembered(of_arrays, options)
-            if one is first and two is second and three is third and four is fourth:
-                return result
-            if _are_built_in(options):
-                return result
-        except (TypeError, ValueError):
-            pass  # without a hash, not to be remembered, or wrong: the check says it
-        return check(of_arrays, *options)
-
-    return call
-
-
-def _are_built_in(options: Any) -> bool:
-    """Whether tuples among the options hold integers, and the rest cannot change."""
-    others = [option for option in options if type(option) not in _BUILT_IN]
-    if not all(isinstance(option, (type, np.dtype)) for option in others):
-        return False
-    tuples = [option for option in options if type(option) is tuple]
-    return set(map(type, itertools.chain.from_iterable(tuples))) <= {int}
-
-
-_BUILT_IN = {int, bool, str, tuple, type(None)}
-
-
-@functools.lru_cache(maxsize=4096)
-def program(core: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """A jitted core for these static options, which JAX need not hash in every call."""
-    specialised: Any = functools.partial(core, **options)
-    specialised.__name__ = core.__name__  # as profiles and compiled programs call it
-    return jax.jit(specialised)
 
 
 @functools.cache
@@ -205,7 +129,8 @@ def _to_numpy(function: str, name: str, value: Any) -> tuple[Any, bool]:
         array = None
     if (
         array is None
-        or array.dtype.kind in "USTV"
+        or array.dtype.kind in "UST"
+        or (array.dtype.kind == "V" and not is_known(array.dtype))
         or (array.dtype == object and (is_typed or None in leaves or not leaves))
     ):
         raise TypeError(
@@ -225,7 +150,7 @@ def _in_default_width(
         info = np.iinfo(dtype)
         if array.dtype == object or array.min() < info.min or array.max() > info.max:
             raise _does_not_fit(function, name, dtype, value)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # NaNs may be signalling ones
         result = array.astype(dtype)
     if not is_integer and np.any(np.isfinite(array) & ~np.isfinite(result)):
         raise _does_not_fit(function, name, dtype, value)
@@ -317,6 +242,8 @@ def integers(
             f"{function}: `{name}` must be a static one-dimensional sequence of "
             f"integers; got {describe(value)}"
         )
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
+        value = value.tolist()  # of numbers that are static inside of `jit`, too
     result = tuple(
         element
         if jax.export.is_symbolic_dim(element)

@@ -26,7 +26,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from dml_jax import _check
+from dml_jax import _calls, _check
 from dml_jax._fill_formulations import bound, long_position, position
 from dml_jax._scalar import as_scalar
 
@@ -130,20 +130,20 @@ def fill_value_sequence(
 # Arguments ----------------------------------------------------------------------------
 
 
-@_check.settled_sequences
+@_calls.settled_sequences
 def _constant_program(function, sizes, value_data_type, *_):
     """The dtype of a constant, and the program that takes its value."""
     sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
-    return dtype, _check.program(_constant, sizes=sizes, dtype=dtype)
+    return dtype, _calls.program(_constant, sizes=sizes, dtype=dtype)
 
 
-@_check.settled_sequences
+@_calls.settled_sequences
 def _sequence_program(function, sizes, value_data_type, *_):
     """The dtype of a sequence, and the program that takes its start and delta."""
     sizes = _check.sizes(function, "sizes", sizes)
     dtype = _dtype(function, value_data_type, jnp.number)
-    return dtype, _check.program(_sequence, sizes=sizes, dtype=dtype)
+    return dtype, _calls.program(_sequence, sizes=sizes, dtype=dtype)
 
 
 def _dtype(function, value, *kinds):
@@ -174,7 +174,7 @@ def _is_one_of(dtype, kinds):
     return of_kind and has_zero and _check.is_known(dtype)
 
 
-# Cores, which `_check.program` compiles -----------------------------------------------
+# Cores, which `_calls.program` compiles -----------------------------------------------
 
 
 def _constant(value, *, sizes, dtype):

@@ -6,8 +6,9 @@ The ways are "constant" (of a value), "integers", "floats" and "components" of c
 numbers (of a start and a delta). What each platform computes for them,
 `_fill_formulations` says.
 
-There are no rules for derivatives: the operators have them, by `custom_jvp`. A vmap
-adds a level, which says what scalars it maps; the formulation is mapped likewise.
+There is no rule for tangents: the operators have them, by `custom_jvp`. Constants alone
+are linear. A vmap adds a level, which says what scalars it maps; the formulation is
+mapped likewise.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import jax
 import jax.extend.core
 import jax.numpy as jnp
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from dml_jax import _compat, _double
 from dml_jax import _fill_formulations as formulations
@@ -69,6 +70,14 @@ def _batch(scalars, dimensions, *, levels, **params):
     return fill_p.bind(*scalars, levels=(mapped, *levels), **params), 0
 
 
+def _transpose(cotangent, *scalars, way, sizes, **_):
+    if way != "constant":
+        raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
+    if type(cotangent) is ad.Zero:
+        return [ad.Zero(scalars[0].aval)]
+    return [jnp.sum(cotangent, axis=tuple(range(-len(sizes), 0)))]
+
+
 # Lowering -----------------------------------------------------------------------------
 
 
@@ -113,6 +122,7 @@ def _lowering(platform):
 
 fill_p.def_impl(_lowered)
 fill_p.def_abstract_eval(_abstract_eval)
+ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch
 mlir.register_lowering(fill_p, _lowering("other"))
 mlir.register_lowering(fill_p, _lowering("cpu"), "cpu")

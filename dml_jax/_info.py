@@ -10,11 +10,10 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
-
-import jax
+from typing import TypeAlias
 
 import dml_jax
+from dml_jax import _devices
 from dml_jax.directml._levels import TABLE, rows_of
 from dml_jax.directml._types import DataType, FeatureLevel, OperatorType
 
@@ -34,28 +33,13 @@ def lines() -> Iterator[str]:
     """The lines of the report, a section after the other."""
     sections = {
         "Versions": _versions(),
-        "Devices": _devices(),
+        "Devices": _of_devices(),
         "Operators": _operators(),
         "Feature levels of DirectML": _levels(),
     }
     for number, (title, rows) in enumerate(sections.items()):
         yield from ["", title] if number else [title]
         yield from _aligned(rows)
-
-
-def every_device() -> list[Any]:
-    """The devices of JAX's default platform, and the CPU's, if JAX may use it."""
-    devices = jax.local_devices()
-    try:
-        on_host = jax.local_devices(backend="cpu")
-    except RuntimeError:
-        on_host = []
-    return [*devices, *(device for device in on_host if device not in devices)]
-
-
-def name_of(device: Any) -> str:
-    """A device as `--device` takes it."""
-    return f"{device.platform}:{device.id}"
 
 
 # Sections -----------------------------------------------------------------------------
@@ -75,10 +59,10 @@ def _versions() -> _Rows:
     return rows
 
 
-def _devices() -> _Rows:
+def _of_devices() -> _Rows:
     return [
-        (name_of(device), device.device_kind, _memory(device))
-        for device in every_device()
+        (_devices.name_of(device), device.device_kind, _memory(device))
+        for device in _devices.every()
     ]
 
 

@@ -17,6 +17,7 @@ from dml_jax._onnx_operators import OPERATORS, Node
 
 def checked(model: onnx.ModelProto) -> onnx.ModelProto:
     """A valid model without functions, all of whose nodes have an operator here."""
+    _require_printable(model)
     newest = onnx.defs.onnx_opset_version()
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version > newest:
@@ -41,6 +42,7 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def require_supported(model: onnx.ModelProto) -> None:
     """Refuses all nodes that have no operator here, at once."""
+    _require_printable(model)
     missing = []
     for node in model.graph.node:
         operator = OPERATORS.get(node.op_type)
@@ -60,6 +62,18 @@ def require_supported(model: onnx.ModelProto) -> None:
             f"onnx: the model must be of tensors and {', '.join(OPERATORS)}; got "
             f"{', '.join(missing)}"
         )
+
+
+def _require_printable(model: onnx.ModelProto) -> None:
+    """Refuses names that would break the lines of messages, or a terminal."""
+    graph = model.graph
+    names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)]
+    for part in (graph, *model.functions):
+        for node in part.node:
+            names += [node.op_type, node.domain, node.name, *node.input, *node.output]
+    for name in names:  # protobuf gives bytes that are not UTF-8 as bytes
+        if not (isinstance(name, str) and name.isprintable()):
+            raise ValueError(f"onnx: names must be printable; got {name!a}")
 
 
 def node_of(
@@ -89,7 +103,7 @@ def _version(node: onnx.NodeProto, model: onnx.ModelProto) -> int | None:
     """The version of a node's operator; None where its opset has none."""
     try:
         return onnx.defs.get_schema(node.op_type, _opset(model)).since_version
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # which opsets beyond 32 bits give
         return None
 
 
@@ -115,4 +129,4 @@ def first_line(error: BaseException) -> str:
     text = lines[0] if lines else type(error).__name__
     for line in lines[1:3]:
         text = f"{text} {line}" if text.endswith(":") else text
-    return text
+    return text if text.isprintable() else ascii(text)

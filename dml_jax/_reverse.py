@@ -22,19 +22,16 @@ derivative of every order cost one gather.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax import _check, _checked, _compat
+from dml_jax import _calls, _check
+from dml_jax import _reverse_programs as programs
 from dml_jax._check import Implementation
 
 
@@ -68,9 +65,9 @@ def reverse_subsequences(
     Raises:
       TypeError: an argument is not array-like, `sequence_lengths` is not integer, or
         `axis` is not a static integer.
-      ValueError: `axis` is out of bounds, `sequence_lengths` does not fit the shape of
-        `input`, `implementation` is unknown, or `input` is a 64-bit NumPy array outside
-        of 64-bit mode.
+      ValueError: `axis` is out of bounds, `input` has 2^32 elements or more along it,
+        `sequence_lengths` does not fit the shape of `input`, `implementation` is
+        unknown, or `input` is a 64-bit NumPy array outside of 64-bit mode.
       OverflowError: a number in a list is beyond the widest dtype that is enabled.
 
     Derivatives: linear in `input`, forward and reverse, to every order, each at the
@@ -151,9 +148,10 @@ def reverse_sequence(
     Raises:
       TypeError: an argument is not array-like, `sequence_lens` is not integer, an
         option is of the wrong kind, or strings come with traced lengths.
-      ValueError: the rank is below 2, the axes are not 0 and 1, `sequence_lens` is not
-        of shape [batch], an option is unknown, `lda_coeff` is a number that is not
-        finite, or `input` is a 64-bit NumPy array outside of 64-bit mode.
+      ValueError: the rank is below 2, the axes are not 0 and 1, the time axis has 2^32
+        elements or more, `sequence_lens` is not of shape [batch], an option is unknown,
+        `lda_coeff` is a number that is not finite, or `input` is a 64-bit NumPy array
+        outside of 64-bit mode.
       OverflowError: `lda_coeff`, or a number in a list, is beyond the widest dtype that
         is enabled.
 
@@ -241,14 +239,14 @@ def _settle_implementation(function, implementation, traced):
     return _check.option(function, "implementation", implementation, _IMPLEMENTATIONS)
 
 
-@_check.settled
+@_calls.settled
 def _axis_program(arrays, axis, implementation):
     """The program for arrays of these kinds and shapes."""
     kind, shape, lengths_kind, lengths_shape, lengths_dtype = arrays
     _check.require_integer("reverse_subsequences", "sequence_lengths", lengths_dtype)
     traced = _check.is_traced(kind) or _check.is_traced(lengths_kind)
-    return _check.program(
-        _reverse_subsequences,
+    return _calls.program(
+        programs.reverse_subsequences,
         axis=_settle_axis(shape, lengths_shape, axis),
         implementation=_settle_implementation(
             "reverse_subsequences", implementation, traced
@@ -270,10 +268,20 @@ def _settle_axis(shape, lengths_shape, axis):
             f"{axis=} and the size of `input` or 1 along every other dimension; got "
             f"{lengths_shape}"
         )
+    _require_countable(function, f"{axis=}", shape[axis])
     return axis
 
 
-@_check.settled
+def _require_countable(function, axis, size):
+    """Refuses lines in which 32 bits cannot count positions, as DirectML's sizes do."""
+    if not jax.export.is_symbolic_dim(size) and size >= 2**32:
+        raise ValueError(
+            f"{function}: `input` must have fewer than 2^32 elements along {axis}; got "
+            f"{size}"
+        )
+
+
+@_calls.settled
 def _node_program(arrays, *attributes):
     """The node, and the program for arrays of these kinds and shapes."""
     kind, shape, lengths_kind, lengths_shape, lengths_dtype, coefficient_kind = arrays
@@ -281,11 +289,11 @@ def _node_program(arrays, *attributes):
     traced = _check.is_traced(kind) or _check.is_traced(lengths_kind)
     node = _settle_node(shape, lengths_shape, traced, *attributes)
     if node.training and (traced or _check.is_traced(coefficient_kind)):
-        return node, _check.program(_reverse_sequence, node=node)
+        return node, _calls.program(programs.reverse_sequence, node=node)
     # Without a backward pass the coefficient is of no use, and a number takes as long
     # to be passed as all the rest.
     node = node._replace(training=False)
-    return node, _check.program(_reverse_sequence, node=node, coefficient=None)
+    return node, _calls.program(programs.reverse_sequence, node=node, coefficient=None)
 
 
 def _settle_node(
@@ -307,6 +315,7 @@ def _settle_node(
             f"{function}: `sequence_lens` must have shape ({shape[batch_axis]},), "
             f"the size of `input` along {batch_axis=}; got {lengths_shape}"
         )
+    _require_countable(function, f"{time_axis=}", shape[time_axis])
     return _Node(
         batch_axis,
         time_axis,
@@ -355,111 +364,3 @@ def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
     )
     source = np.where(position < lengths, lengths - 1 - position, position)
     return np.take_along_axis(x, source, time_axis)
-
-
-# Cores, which `_check.program` compiles -----------------------------------------------
-
-
-def _reverse_subsequences(x, lengths, *, axis, implementation):
-    with jax.named_scope("reverse_subsequences"):
-        _checked.check_lengths(
-            "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
-        )
-        return _with_operands(_reverse_plainly, x, lengths, axis, implementation)
-
-
-def _reverse_sequence(x, lengths, coefficient, node):
-    with jax.named_scope(node.name or "reverse_sequence"):
-        _checked.check_lengths(
-            "reverse_sequence", "sequence_lens", lengths, x.shape[node.time_axis]
-        )
-        lengths = lax.expand_dims(
-            lengths, [d for d in range(x.ndim) if d != node.batch_axis]
-        )
-        if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
-            coefficient = jnp.asarray(coefficient)
-            x = _compat.vary_over(x, _compat.varying_axes(coefficient))
-            operator = functools.partial(_reverse_for_training, coefficient)
-        else:
-            operator = _reverse_plainly
-        y = _with_operands(operator, x, lengths, node.time_axis, node.implementation)
-        return y if node.output_name is None else checkpoint_name(y, node.output_name)
-
-
-def _with_operands(operator, x, lengths, axis, implementation):
-    """Calls `operator` on what the primitive takes."""
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        data = jax.random.key_data(x)
-        lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))
-        y = _with_operands(operator, data, lengths, axis, implementation)
-        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
-    lengths = _clamp(lengths, x.shape[axis])
-    # Under shard_map the lengths may vary where the input does not: without the cast
-    # the cotangent of the input would be summed over too few devices.
-    axes = _compat.varying_axes(x) | _compat.varying_axes(lengths)
-    x, lengths = _compat.vary_over(x, axes), _compat.vary_over(lengths, axes)
-    return operator(x, lengths, axis, implementation)
-
-
-def _clamp(lengths, size):
-    """`lengths` in [0, size], in the dtype that positions along the axis have."""
-    if lengths.dtype.itemsize < 4:
-        lengths = lengths.astype(jnp.int32)
-    lengths = jnp.maximum(lengths, 0)
-    if lengths.dtype == jnp.int32:
-        lengths = lengths.astype(jnp.uint32)
-    # Compared while still unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
-    if jax.export.is_symbolic_dim(size):
-        limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
-    else:
-        limit = lengths.dtype.type(size)
-        position = jnp.int32 if size < 2**31 else jnp.uint32
-    return jnp.minimum(lengths, limit).astype(position)
-
-
-def _reverse_plainly(*operands):
-    # With `jax.extend` comes pallas, slower to import than all of this package.
-    from dml_jax._primitive import reverse
-
-    return reverse(*operands)
-
-
-# Training mode ------------------------------------------------------------------------
-
-
-def _reverse_for_training(coefficient, x, lengths, axis, implementation):
-    return _scaled_backward(x, lengths, coefficient, axis, implementation)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _scaled_backward(x, lengths, coefficient, axis, implementation):
-    del coefficient
-    return _reverse_plainly(x, lengths, axis, implementation)
-
-
-def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
-    # The function itself, not `reverse`: a second backward pass goes through here, and
-    # has to meet the coefficient as the first one did.
-    y = _scaled_backward(x, lengths, coefficient, axis, implementation)
-    return y, (lengths, coefficient)
-
-
-def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
-    lengths, coefficient = residuals
-    reversed_cotangent = _reverse_plainly(cotangent, lengths, axis, implementation)
-    return _scale(coefficient, reversed_cotangent), None, None
-
-
-_scaled_backward.defvjp(_scaled_backward_fwd, _scaled_backward_bwd)
-
-
-def _scale(coefficient, x):
-    """coefficient * x, computed in at least float32, in the dtype of x."""
-    if not jnp.issubdtype(coefficient.dtype, jnp.floating):
-        coefficient = coefficient.astype(jax.dtypes.canonicalize_dtype(float))
-    # By way of float32, since two narrow floats need not have a common dtype.
-    wide = np.promote_types(
-        np.promote_types(x.dtype, np.float32),
-        np.promote_types(coefficient.dtype, np.float32),
-    )
-    return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)

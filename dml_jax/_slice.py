@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dml_jax import _check
+from dml_jax import _calls, _check
 
 
 def slice(
@@ -219,23 +219,23 @@ class _Lattice(NamedTuple):
     downwards: tuple[int, ...]
 
 
-@_check.settled_sequences
+@_calls.settled_sequences
 def _slice_program(array, offsets, sizes, strides, _):
     """The program of `slice` for an array of this kind and shape."""
     kind, shape = array
     lattice = _lattice_of_slice(shape, offsets, sizes, strides)
-    return _check.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
+    return _calls.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
 
 
-@_check.settled_sequences
+@_calls.settled_sequences
 def _slice1_program(array, offsets, windows, strides, sizes):
     """The program of `slice1` for an array of this kind and shape."""
     kind, shape = array
     lattice = _lattice_of_window("slice1", shape, offsets, windows, strides, sizes)
-    return _check.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
+    return _calls.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
 
 
-@_check.settled_sequences
+@_calls.settled_sequences
 def _gradient_program(gradient, shape, offsets, windows, strides):
     """The program of `slice_grad` for a gradient of this kind, dtype and shape."""
     kind, dtype, sizes = gradient
@@ -246,7 +246,7 @@ def _gradient_program(gradient, shape, offsets, windows, strides):
     shape = _check.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
     lattice = _lattice_of_window("slice_grad", shape, offsets, windows, strides, sizes)
     standalone = not _check.is_traced(kind)
-    return _check.program(_put, shape=shape, lattice=lattice, standalone=standalone)
+    return _calls.program(_put, shape=shape, lattice=lattice, standalone=standalone)
 
 
 def _lattice_of_slice(shape, offsets, sizes, strides):
@@ -347,7 +347,7 @@ def _lattice(operator, offsets, windows, strides, sizes):
     return _Lattice(operator, lowest, sizes, steps, downwards)
 
 
-# Cores, which `_check.program` compiles -----------------------------------------------
+# Cores, which `_calls.program` compiles -----------------------------------------------
 
 
 def _take(x, lattice, standalone=False):

@@ -39,7 +39,7 @@ def put(x, shape, lattice, standalone):
 
 def _take_abstract_eval(x, *, lattice, **_):
     aval, _ = lax.slice_p.abstract_eval(
-        x,
+        x.update(weak_type=False),
         start_indices=lattice.lowest,
         limit_indices=formulations.limits_of(lattice),
         strides=lattice.steps,

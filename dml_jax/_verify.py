@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax._info import name_of
+from dml_jax._devices import name_of
 from dml_jax._verify_cases import ROWS
 
 _TIMED = np.dtype("float32")

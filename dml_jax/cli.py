@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import dml_jax
-from dml_jax import _array_files
+from dml_jax import _array_files, _devices, _interrupts
 from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
 
 _DISPATCH = """\
@@ -70,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options) or 0
+        with _interrupts.kept():
+            return options.run(options) or 0
     except KeyboardInterrupt:
         print("dml_jax: interrupted", file=sys.stderr)
         return 130
@@ -273,7 +274,7 @@ def _milliseconds(text: str) -> float:
 
 def _dispatch(options: argparse.Namespace) -> None:
     model = load_model(options.model, options.max_bytes)
-    device = _device(options.device)
+    device = _devices.first(options.device)
     report = functools.partial(print, flush=True)
     report(f"Running on '{device.device_kind}'")
     timing = Timing(
@@ -294,7 +295,7 @@ def _onnx(options: argparse.Namespace) -> None:
         from dml_jax._onnx_model import is_untyped
     except ImportError as error:
         raise RuntimeError(f"{error}: install dml_jax[onnx]") from None
-    device = _device(options.device)
+    device = _devices.first(options.device)
     model = onnx_backend.prepare(onnx_backend.load_model(options.model))
     model.device = device
     targets = [name for name, _ in options.output]
@@ -329,12 +330,11 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from dml_jax._info import every_device
     from dml_jax._verify import verify
 
     every = options.device is None
     return verify(
-        devices=every_device() if every else _devices(options.device),
+        devices=_devices.every() if every else _devices.named(options.device),
         numbers=range(options.seed, options.seed + options.cases),
         only=options.only,
         report=functools.partial(print, flush=True),
@@ -361,29 +361,6 @@ def _read(path: pathlib.Path) -> np.ndarray:
 def _kind(dtype: Any, array: np.ndarray) -> str:
     name = "string" if dtype.kind == "O" else dtype
     return f"{name}[{','.join(map(str, array.shape))}]"
-
-
-def _device(text: str | None) -> Any:
-    """The first device that the text names, or JAX's default one."""
-    return jax.devices()[0] if text is None else _devices(text)[0]
-
-
-def _devices(text: str) -> list[Any]:
-    """The devices that the text names."""
-    platform, _, index = text.partition(":")
-    try:
-        devices = jax.devices(platform or "none")
-    except RuntimeError:
-        devices, index = jax.devices(), ""
-        devices = [d for d in devices if text.lower() in d.device_kind.lower()]
-    if index:
-        devices = [d for d in devices if str(d.id) == index]
-    if not devices:
-        names = ", ".join(
-            f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()
-        )
-        raise ValueError(f"`--device` must be one of {names}; got {text}")
-    return devices
 
 
 def _progress(iterations, name):

@@ -158,7 +158,13 @@ class Backend(onnx.backend.base.Backend):
         infos = [_info(name, array) for name, array in arrays.items()]
         results = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output]
         graph = onnx.helper.make_graph([node], "node", infos, results)
-        opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        newest = onnx.defs.onnx_opset_version()
+        opset = kwargs.pop("opset_version", newest)
+        opset = _check.integer("run_node", "opset_version", opset)
+        if not 1 <= opset <= newest:
+            raise ValueError(
+                f"run_node: `opset_version` must be 1 to {newest}; got {opset}"
+            )
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
         require_supported(model)
@@ -214,11 +220,15 @@ def load_model(path: str | os.PathLike) -> onnx.ModelProto:
     """
     try:
         model = onnx.load(path, format="protobuf")
-    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"{os.fspath(path)}: {first_line(error)}") from None
     if not model.HasField("graph"):
         raise ValueError(f"{os.fspath(path)}: must have a graph; got none")
     return model
+
+
+# RuntimeError is what ONNX makes of a file system's, as for names that are too long.
+_UNREADABLE = (DecodeError, ValueError, RuntimeError, onnx.checker.ValidationError)
 
 
 def _device(text: str) -> Any:

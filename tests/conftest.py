@@ -2,6 +2,7 @@ import hypothesis
 import jax
 import pytest
 
+pytest.register_assert_rewrite("assertions", "dispatches", "onnx_models")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -21,3 +22,10 @@ def x64(request):
     """Runs a test with 64-bit mode off and on."""
     with jax.enable_x64(request.param):
         yield request.param
+
+
+@pytest.fixture
+def x32():
+    """Turns 64-bit mode off, for tests of what it would make needless."""
+    with jax.enable_x64(False):
+        yield

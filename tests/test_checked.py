@@ -82,6 +82,7 @@ def test_lengths_of_other_dtypes(lengths, extremes):
         dml_jax.checked(reverse)(X, lengths)
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(
     ("lengths", "extremes"),
     [
@@ -96,6 +97,7 @@ def test_closed_over_lengths_of_64_bits(lengths, extremes):
         dml_jax.checked(lambda x: reverse(x, lengths))(X)
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("value", [2**31 + 5, 2**32 + 1, -(2**40)])
 def test_arguments_that_jit_would_wrap_are_refused(value):
     text = rf"^checked: arguments must fit 32 bits .*; got {value}$"
@@ -124,6 +126,7 @@ def test_narrow_lengths_of_a_long_axis():
     assert_same_bits(result, reverse(x, lengths))
 
 
+@pytest.mark.usefixtures("x32")
 def test_scalar_arguments_that_jit_would_wrap_are_refused():
     function = dml_jax.checked(lambda x, n: reverse(x, jnp.full(3, n)))
     with pytest.raises(ValueError, match=r"^checked: .*; got 4294967297$"):

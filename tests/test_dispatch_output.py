@@ -222,9 +222,9 @@ def test_device(dispatch, name):
     assert dispatch(reversal(), "--device", name)[1].endswith("2, 1, 3, 6, 5, 4")
 
 
+@pytest.mark.usefixtures("x32")
 def test_data_has_its_full_width(dispatch):
     """64-bit numbers pass operators, whatever JAX's flag says."""
-    assert not jax.config.jax_enable_x64
     desc = {
         "InputTensor": {"DataType": "INT64", "Sizes": [2]},
         "OutputTensor": {"DataType": "INT64", "Sizes": [1]},

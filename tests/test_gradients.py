@@ -59,6 +59,18 @@ def test_linear_transpose_equals_vjp(case):
     assert_same_bits(transposed, pullback(y)[0])
 
 
+def test_linear_transposes_of_fills():
+    constant = functools.partial(dml_jax.fill_value_constant, (2, 3), "float32")
+    (transposed,) = jax.linear_transpose(constant, jnp.float32(1))(numbers(2, 3))
+    assert transposed == numbers(2, 3).sum()
+    values = jnp.ones(4)
+    (transposed,) = jax.linear_transpose(jax.vmap(constant), values)(numbers(4, 2, 3))
+    assert_same_bits(transposed, numbers(4, 2, 3).sum((1, 2)))
+    sequence = functools.partial(dml_jax.fill_value_sequence, (2, 3), "float32", 1.0)
+    with pytest.raises(NotImplementedError, match="rounds, and is not linear"):
+        jax.linear_transpose(sequence, jnp.float32(1))(numbers(2, 3))
+
+
 @pytest.mark.parametrize("case", REVERSALS, ids=str)
 def test_forward_over_reverse_and_back(case):
     function, (x,) = of_linear_arrays(case)

@@ -24,7 +24,7 @@ from assertions import assert_same_bits
 from onnx import TensorProto
 
 import dml_jax
-from dml_jax import cli, onnx_backend
+from dml_jax import _devices, cli, onnx_backend
 
 ROOT = pathlib.Path(__file__).parents[1]
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -178,7 +178,7 @@ def test_device_is_the_one_that_runs():
         return [X] * 4
 
     with mock.patch.object(onnx_backend.Model, "run", note):
-        with mock.patch.object(cli, "_device", lambda name: f"device {name}"):
+        with mock.patch.object(_devices, "first", lambda name: f"device {name}"):
             assert run("m.onnx", *X_AND_L, "--device", "any")[0] == 0
     assert devices == ["device any"]
 

@@ -4,10 +4,11 @@ import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import CASES, REVERSALS
+from cases import CASES, MOVES, REVERSALS
 
 import dml_jax
 from dml_jax import reference
@@ -27,6 +28,18 @@ def test_equals_the_reference(case, x64):
     assert isinstance(result, jax.Array)
     assert not result.aval.weak_type
     assert_same_bits(result, case.expected())
+
+
+@pytest.mark.parametrize("case", MOVES, ids=str)
+def test_no_result_is_weakly_typed(case):
+    arrays = {
+        name: jnp.broadcast_to(jnp.asarray(1.0), np.shape(array))
+        if name in case.linear
+        else array
+        for name, array in case.arrays.items()
+    }
+    assert any(jax.typeof(jnp.asarray(x)).weak_type for x in arrays.values())
+    assert not case.run(**arrays).aval.weak_type
 
 
 @pytest.mark.parametrize("implementation", ["gather", "scatter"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import _info, _verify, cli
+from dml_jax import _devices, _verify, cli
 from dml_jax._verify_cases import ROWS, Case
 from dml_jax.directml import FeatureLevel
 
@@ -67,12 +67,24 @@ def test_an_operator_is_timed(command):
     assert float(last) > 0
 
 
+def test_no_device_is_one_line(monkeypatch, capsys):
+    def asserts():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "local_devices", asserts)
+    platforms = jax.config.jax_platforms
+    for command in ("info", "verify"):
+        assert cli.main([command]) == 2
+        message = f"dml_jax: JAX finds no device for JAX_PLATFORMS={platforms}\n"
+        assert capsys.readouterr() == ("", message)
+
+
 def test_every_device_is_the_default():
-    assert _info.every_device()[: jax.local_device_count()] == jax.local_devices()
-    assert CPU in _info.every_device()
+    assert _devices.every()[: jax.local_device_count()] == jax.local_devices()
+    assert CPU in _devices.every()
     with mock.patch.object(_verify, "verify", return_value=1) as verify:
         assert cli.main(["verify", "--seed", "7", "--cases", "2"]) == 1
-    assert verify.call_args.kwargs["devices"] == _info.every_device()
+    assert verify.call_args.kwargs["devices"] == _devices.every()
     assert verify.call_args.kwargs["numbers"] == range(7, 9)
 
 
@@ -265,7 +277,7 @@ def test_info_tells_memory(command, monkeypatch):
     memory = dict(bytes_limit=3 * 2**30, bytes_in_use=2**29)
     silent = mock.Mock(side_effect=NotImplementedError)
     devices = [device(0, lambda: memory), device(1, lambda: None), device(2, silent)]
-    monkeypatch.setattr(_info, "every_device", lambda: devices)
+    monkeypatch.setattr(_devices, "every", lambda: devices)
     assert section(command("info")[1], "Devices") == [
         ["gpu:0", "Some GPU", "3.0 GiB for JAX, 0.5 GiB in use"],
         ["gpu:1", "Some GPU"],

@@ -1,0 +1,123 @@
+"""The reversals behind the door: what is traced and compiled.
+
+Lengths are clamped to what the primitive takes, the training mode scales its gradient,
+and `checked` is told of lengths outside of their axis.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from dml_jax import _checked, _compat
+
+
+def reverse_subsequences(x, lengths, *, axis, implementation):
+    with jax.named_scope("reverse_subsequences"):
+        _checked.check_lengths(
+            "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
+        )
+        return _with_operands(_reverse_plainly, x, lengths, axis, implementation)
+
+
+def reverse_sequence(x, lengths, coefficient, node):
+    with jax.named_scope(node.name or "reverse_sequence"):
+        _checked.check_lengths(
+            "reverse_sequence", "sequence_lens", lengths, x.shape[node.time_axis]
+        )
+        lengths = lax.expand_dims(
+            lengths, [d for d in range(x.ndim) if d != node.batch_axis]
+        )
+        if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
+            coefficient = jnp.asarray(coefficient)
+            x = _compat.vary_over(x, _compat.varying_axes(coefficient))
+            operator = functools.partial(_reverse_for_training, coefficient)
+        else:
+            operator = _reverse_plainly
+        y = _with_operands(operator, x, lengths, node.time_axis, node.implementation)
+        return y if node.output_name is None else checkpoint_name(y, node.output_name)
+
+
+def _with_operands(operator, x, lengths, axis, implementation):
+    """Calls `operator` on what the primitive takes."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(x)
+        lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))
+        y = _with_operands(operator, data, lengths, axis, implementation)
+        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
+    lengths = _clamp(lengths, x.shape[axis])
+    # Under shard_map the lengths may vary where the input does not: without the cast
+    # the cotangent of the input would be summed over too few devices.
+    axes = _compat.varying_axes(x) | _compat.varying_axes(lengths)
+    x, lengths = _compat.vary_over(x, axes), _compat.vary_over(lengths, axes)
+    return operator(x, lengths, axis, implementation)
+
+
+def _clamp(lengths, size):
+    """`lengths` in [0, size], in the dtype that positions along the axis have."""
+    if lengths.dtype.itemsize < 4:
+        lengths = lengths.astype(jnp.int32)
+    lengths = jnp.maximum(lengths, 0)
+    if lengths.dtype == jnp.int32:
+        lengths = lengths.astype(jnp.uint32)
+    # Compared while still unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
+    if jax.export.is_symbolic_dim(size):
+        limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
+    else:
+        limit = lengths.dtype.type(size)
+        position = jnp.int32 if size < 2**31 else jnp.uint32
+    return jnp.minimum(lengths, limit).astype(position)
+
+
+def _reverse_plainly(*operands):
+    # With `jax.extend` comes pallas, slower to import than all of this package.
+    from dml_jax._primitive import reverse
+
+    return reverse(*operands)
+
+
+# Training mode ------------------------------------------------------------------------
+
+
+def _reverse_for_training(coefficient, x, lengths, axis, implementation):
+    return _scaled_backward(x, lengths, coefficient, axis, implementation)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _scaled_backward(x, lengths, coefficient, axis, implementation):
+    del coefficient
+    return _reverse_plainly(x, lengths, axis, implementation)
+
+
+def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
+    # The function itself, not `reverse`: a second backward pass goes through here, and
+    # has to meet the coefficient as the first one did.
+    y = _scaled_backward(x, lengths, coefficient, axis, implementation)
+    return y, (lengths, coefficient)
+
+
+def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
+    lengths, coefficient = residuals
+    reversed_cotangent = _reverse_plainly(cotangent, lengths, axis, implementation)
+    return _scale(coefficient, reversed_cotangent), None, None
+
+
+_scaled_backward.defvjp(_scaled_backward_fwd, _scaled_backward_bwd)
+
+
+def _scale(coefficient, x):
+    """coefficient * x, computed in at least float32, in the dtype of x."""
+    if not jnp.issubdtype(coefficient.dtype, jnp.floating):
+        coefficient = coefficient.astype(jax.dtypes.canonicalize_dtype(float))
+    # By way of float32, since two narrow floats need not have a common dtype.
+    wide = np.promote_types(
+        np.promote_types(x.dtype, np.float32),
+        np.promote_types(coefficient.dtype, np.float32),
+    )
+    return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)
