@@ -6,30 +6,10 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits, bits
 from cases import MOVES, REVERSALS, numbers, window, windows
+from dtypes import DTYPES, FLOATS, X64_ONLY, dtype_of
 
 import dml_jax
 from dml_jax import reference
-
-INTEGERS = ["int2", "uint2", "int4", "uint4"] + [
-    f"{sign}int{width}" for sign in ("", "u") for width in (8, 16, 32, 64)
-]
-FLOATS = [
-    "float4_e2m1fn",
-    "float8_e3m4",
-    "float8_e4m3",
-    "float8_e4m3b11fnuz",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "bfloat16",
-    "float16",
-    "float32",
-    "float64",
-]
-DTYPES = ["bool", *INTEGERS, *FLOATS, "complex64", "complex128"]
-X64_ONLY = ("int64", "uint64", "float64", "complex128")
 
 # One of each kind of movement is enough for a dtype; the cases replay the rest.
 KINDS = [
@@ -39,10 +19,6 @@ KINDS = [
     *(case for case in MOVES if case.name in ("strided", "inexact-window")),
     next(case for case in MOVES if str(case) == "slice_grad-backwards"),
 ]
-
-
-def dtype_of(name):
-    return np.dtype(getattr(jnp, name, name))
 
 
 def patterns(dtype, size):

@@ -6,11 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from test_onnx_errors import LENGTHS, ONE, REVERSAL, X, parse, prepared, require
+from onnx_models import COPY, LENGTHS, ONE, REVERSAL, X, parse, prepared, require
 
 from dml_jax import onnx_backend
 
-COPY = "float[3] x => float[3] y {y = Identity(x)}"
 ROW = X[0, :3]
 WIDTH = "…needs 64-bit mode…"
 

@@ -1,81 +1,35 @@
-"""What is wrong with an ONNX model or its inputs: one error, in one line.
+"""What is wrong with an ONNX model or one of its nodes: one error, in one line.
 
-A model is written in ONNX's textual syntax, where @ and a number set the version of the
-operators, and $ and a name stand for the text of that name below. A message is compared
-whole; each … in it stands for words that are ONNX's, protobuf's or NumPy's. Files that
-are no models are in test_onnx_command.py.
+Files that are no models are in test_onnx_command.py, and inputs that do not fit a model
+in test_onnx_inputs.py.
 """
 
-import contextlib
-import math
 import re
-import string
-import tempfile
-import warnings
 from unittest import mock
 
-import hypothesis
-import jax
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from onnx_models import (
+    COPY,
+    LENGTHS,
+    ONE,
+    ONLY,
+    TEXTS,
+    TWO,
+    F,
+    X,
+    parse,
+    prepared,
+    require,
+    rows,
+)
 
-import dml_jax
 from dml_jax import onnx_backend
 from dml_jax._onnx_operators import OPERATORS
 
-X = np.arange(12, dtype=np.float32).reshape(3, 4)
-LENGTHS = np.array([1, 2, 3, 0])
-ONE, TWO = np.array([0]), np.array([0, 0])
-F = np.float32
-NEWEST = onnx.defs.onnx_opset_version()
-LOCAL = '<domain: "local", opset_import: ["": 25]> f (p) => (q) {q ='
-OTHER = LOCAL.replace("25", "13")
-COPY = "float[3] x => float[3] y {y = Identity(x)}"
-REVERSAL = "float[3,b] x, int64[4] l => float[3,b] y {y = ReverseSequence(x, l)}"
-SLICE = "float[p,q] x, int64[n] s => float[u,v] y {y = Slice"
-FILL = "int64[n] s => float[m] y {y = ConstantOfShape"
-TEXTS = {
-    **{"C": "float[3] x => float[3] y {y =", "R": REVERSAL[:-7], "S": SLICE},
-    **{"F": FILL, "LOCAL": LOCAL, "OTHER": OTHER, "I": "Identity(x)"},
-    "S4": "float[p,q] x, int64[i] s, int64[j] e, int64[k] a, int64[l] t => "
-    "float[u,v] y {y = Slice(x, s, e, a, t)}",
-    "G": "float s, float l, float d => float[n] y {y = Range",
-    "MOST": "`sizes` must have at most 2^48 elements; got 1152921504606846976",
-    "EQUALLY": "`starts`, `ends`, `axes` and `steps` must be equally long; got",
-    "CASTS": "Cast must not be from or to strings or float8_e8m0fnu; got",
-    "LENGTH": "Value must be in range [0,3]",
-    "AXES": "reverse_sequence: `batch_axis` and `time_axis` must be 0 and 1 or 1 and "
-    "0; got",
-    "ANY": "`reverse_subsequences` takes any axis",
-}
-
-
-def parse(text, opset=25, ir=10):
-    """A model; all domains but ONNX's are of version 1."""
-    if text.startswith("@"):
-        opset, text = text[1:].split(maxsplit=1)
-    signature, body = text.split("{", 1)
-    inputs, outputs = signature.split("=>")
-    imports = ", ".join(f'"{d}": 1' for d in ("ai.onnx.ml", "com.foo", "local"))
-    head = f'<ir_version: {ir}, opset_import: ["": {opset}, {imports}]>'
-    return onnx.parser.parse_model(f"{head} g ({inputs}) => ({outputs}) {{{body}")
-
-
-def prepared(text, options=(), **versions):
-    return onnx_backend.prepare(parse(text, **versions), **dict(options))
-
-
-def require(error, message, call):
-    """Exactly the error, in one line."""
-    with pytest.raises(error) as raised:  # and warnings are errors, too
-        call()
-    assert raised.type is error
-    pattern = ".*".join(map(re.escape, message.split("…")))
-    assert re.fullmatch(pattern, str(raised.value)), str(raised.value)
+# What a row of nodes may name in its inputs.
+ARRAYS = {"np": np, "F": F, "X": X, "LENGTHS": LENGTHS, "ONE": ONE, "TWO": TWO}
 
 
 def fail(message):
@@ -90,18 +44,8 @@ def test_the_comparison_itself(got, message):
         require(ValueError, message, lambda: fail(got))
 
 
-def rows(text):
-    """Its rows, of which the second column is a message and may take more lines."""
-    joined = string.Template(text.replace("\n  ", " ")).substitute(TEXTS)
-    return [tuple(row.split(" | ")) for row in joined.strip().splitlines()]
-
-
 # Models -------------------------------------------------------------------------------
 
-ONLY = (
-    "onnx: the model must be of tensors and ReverseSequence, Slice, Range, "
-    "ConstantOfShape, Constant, Identity, Cast; got "
-)
 UNSUPPORTED = rows(r"""
 float[3] x => float[a] y {[n1] a = Abs(x) b = Identity(a) c, d = Split(b)
   [n2] y = Neg(d)} | Abs 'n1', Split 'c, d', Neg 'n2'
@@ -314,7 +258,7 @@ def test_nodes(text, inputs, message):
     model = prepared(text)
     kind = re.search(r"y = (\w+)", text)[1]
     error = NotImplementedError if message.startswith(TEXTS["CASTS"]) else ValueError
-    values = eval(inputs)
+    values = eval(inputs, ARRAYS)
     require(error, f"{kind} 'y': {message}", lambda: model.run(values))
 
 
@@ -322,288 +266,3 @@ def test_a_node_is_named():
     model = prepared("float s => float[n] y {[first] y = Range(s, s, s)}")
     message = "Range 'first': `delta` must not be 0; got 0"
     require(ValueError, message, lambda: model.run([F(0)]))
-
-
-# Inputs -------------------------------------------------------------------------------
-
-COUNT = "onnx: `inputs` must be arrays for x, l; got "
-INPUTS = [
-    (
-        [X.astype(int), LENGTHS],
-        TypeError,
-        "onnx: `x` must have dtype float32; got int64",
-    ),
-    ([X, X[0]], TypeError, "onnx: `l` must have dtype int64; got float32"),
-    ([X, ["a"]], TypeError, "onnx: `l` must have dtype int64; got <U1"),
-    ([None, LENGTHS], TypeError, "onnx: `x` must have dtype float32; got object"),
-    ([X[1:], LENGTHS], ValueError, "onnx: `x` must have shape (3, ?); got (2, 4)"),
-    ([X, LENGTHS[1:]], ValueError, "onnx: `l` must have shape (4); got (3,)"),
-    ([X[0], LENGTHS], ValueError, "onnx: `x` must have shape (3, ?); got (4,)"),
-    ([X], TypeError, COUNT + "1 of them"),
-    ([X, LENGTHS, X], TypeError, COUNT + "3 of them"),
-    (X, TypeError, COUNT + "float32 array of shape (3, 4)"),
-    (None, TypeError, COUNT + "NoneType None"),
-    ({}, TypeError, COUNT + "none"),
-    ({1: X, "l": LENGTHS}, TypeError, COUNT + "1, l"),
-    ({"x": X}, TypeError, COUNT + "x"),
-    ({"l": LENGTHS, "z": X}, TypeError, COUNT + "l, z"),
-    ({"x": X, "l": LENGTHS, "z": X}, TypeError, COUNT + "x, l, z"),
-]
-
-
-@pytest.mark.parametrize(("inputs", "error", "message"), INPUTS)
-def test_inputs(inputs, error, message):
-    model = prepared(REVERSAL)
-    require(error, message, lambda: model.run(inputs))
-    require(error, message, lambda: onnx_backend.run_model(parse(REVERSAL), inputs))
-    if isinstance(inputs, list):  # jax_fn takes them one by one
-        require(error, message, lambda: model.jax_fn(*inputs))
-
-
-def test_inputs_of_a_model_without_any():
-    model = prepared("=> float y {y = Constant<value_float = 1.>()}")
-    message = "onnx: `inputs` must be arrays for none; got 1 of them"
-    require(TypeError, message, lambda: model.run([X]))
-
-
-def test_arguments_that_onnx_has():
-    model = prepared(COPY)
-    message = "run: `kwargs` must be none; got a, b"
-    require(TypeError, message, lambda: model.run([X[:, 0]], a=1, b=2))
-    message = "prepare: unknown options a, b"
-    require(TypeError, message, lambda: prepared(COPY, options=dict(a=1, b=2)))
-
-
-@pytest.mark.parametrize("device", ["FOO", "CPU:99", "CPU:-1", "CPU:x", "CPU:0:0", ""])
-def test_devices(device):
-    names = ", ".join(f"{d.platform.upper()}:{d.id}" for d in jax.devices())
-    message = f"onnx: `device` must be one of CPU, {names}; got {device}"
-    require(ValueError, message, lambda: prepared(COPY, options=dict(device=device)))
-    assert not onnx_backend.supports_device(device)
-    assert not onnx_backend.is_compatible(parse(COPY), device)
-
-
-STATIC = (
-    "onnx: `s` must be a constant, since a shape depends on it; got traced int{} array "
-    "of shape {}. Close over it instead of passing it to the function that is "
-    "transformed"
-)
-TRACED = {
-    SLICE + "(x, s, s)}": (X, ONE),
-    "float[3] x, int32[1] s => float[u] y {t = Identity(s) r = Cast<to = 7>(t) "
-    "y = Slice(x, r, r)}": (X[:, 0], ONE.astype(np.int32)),
-    FILL + "(s)}": (ONE,),
-}
-
-
-@pytest.mark.parametrize("text", TRACED)
-def test_traced_inputs_that_shapes_depend_on(text, x64):
-    *arrays, shape = TRACED[text]
-    model = prepared(text)
-    width = 64 if x64 and shape.dtype == np.int64 else 32
-    for transform, values, got in [
-        (jax.jit, [*arrays, shape], (1,)),
-        (jax.vmap, [a[None] for a in [*arrays, shape]], (1,)),
-    ]:
-        call = transform(model.jax_fn)
-        require(TypeError, STATIC.format(width, got), lambda c=call, v=values: c(*v))
-    jax.jit(lambda *arrays: model.jax_fn(*arrays, shape))(*arrays)
-
-
-NEEDS_X64 = (
-    "has dtype {0}, which needs 64-bit mode; enable it with "
-    "`jax.config.update('jax_enable_x64', True)` or inside "
-    "`with jax.enable_x64(True):`, or cast to a narrower dtype than {0}"
-)
-WIDE = rows(r"""
-int64[3] x => int64[3] y {y = Identity(x)} | jax_fn: `y` WIDE
-int64[3] x => int64[2] y {y = Constant<value_ints = [1, 2]>()} | jax_fn: `y` WIDE
-int64[3] x => int64[3] y {l = Constant<value_ints = [2]>() y = Identity(x)
-  z = ConstantOfShape<value: tensor = int64[1] {1}>(l)} |
-  ConstantOfShape 'z': fill_value_constant: `value_data_type` WIDE
-int64[3] x => int64[n] y {l = Constant<value_int = 2>() y = Range(l, l, l)} |
-  Range 'y': fill_value_sequence: `value_data_type` WIDE
-@9 int64[n] x => int64[m] y {y = Slice<starts = [0], ends = [1]>(x)} |
-  Slice 'y': slice1: `input` WIDE
-""")
-
-
-@pytest.mark.parametrize(("text", "message"), WIDE)
-def test_64_bits_without_64_bit_mode(text, message):
-    message = message.replace("WIDE", NEEDS_X64.format("int64"))
-    model, values = prepared(text), np.arange(3)
-    require(ValueError, message, lambda: model.jax_fn(values))
-    assert model.run([values])[0].dtype == np.int64
-    with jax.enable_x64(True):
-        assert model.jax_fn(values)[0].dtype == np.int64
-
-
-def test_text_is_not_for_jax():
-    model = prepared("string[1] x => string[1] y {y = Identity(x)}")
-    text = np.array(["a"], object)
-    message = "jax_fn: `y` must have a dtype that JAX knows; got object"
-    require(TypeError, message, lambda: model.jax_fn(text))
-    assert model.run([text]).y.tolist() == ["a"]
-
-
-# One node -----------------------------------------------------------------------------
-
-ONE_NODE = [
-    ("Abs", [X], {}, NotImplementedError, ONLY + "Abs 'y'"),
-    ("ReverseSequence", [X[0], LENGTHS], {}, ValueError, "onnx: …rank >= 2"),
-    ("ReverseSequence", [X, LENGTHS * F(1)], {}, ValueError, "onnx: …tensor(double)"),
-    ("Cast", [X], {}, ValueError, "onnx: …"),
-    ("Identity", [X], dict(device="X"), ValueError, "onnx: `device` must be …; got X"),
-    ("Identity", [X], dict(a=1), TypeError, "prepare: unknown options a"),
-    ("Range", [F(1), F(1), F(0)], {}, ValueError, "Range 'y': `delta` must not be 0; "
-     "got 0"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("row", ONE_NODE)
-def test_one_node(row):
-    kind, inputs, options, error, message = row
-    node = helper.make_node(kind, "abc"[: len(inputs)], ["y"])
-    require(error, message, lambda: onnx_backend.run_node(node, inputs, **options))
-
-
-INLINED = rows(r"""
-$C local.f(x)} $LOCAL Identity(p)} | [0, 4, 8]
-$C local.f(x)} $LOCAL local.g(p)} <domain: "local", opset_import: ["": 25, "local": 1]>
-  g (p) => (q) {a = Constant<value_ints = [-1]>() b = Constant<value_ints = [-9]>()
-  q = Slice(p, a, b, , a)} | [8, 4, 0]
-@28 $C Identity(x) z = Identity(x)} | [0, 4, 8]
-""")
-
-
-@pytest.mark.parametrize(("text", "expected"), INLINED)
-def test_functions_are_inlined(text, expected):
-    assert prepared(text).run([X[:, 0]]).y.tolist() == eval(expected)
-    assert onnx_backend.is_compatible(parse(text), "CPU")
-    assert onnx_backend.supports_device("CPU")
-
-
-# Fuzzing ------------------------------------------------------------------------------
-
-REFUSALS = (ValueError, TypeError, OverflowError, NotImplementedError)
-VALUES = {"x": X, "l": LENGTHS, "s": ONE, "f": F(2), "i": np.int32(3)}
-
-
-def require_result_or_refusal(load):
-    """One or the other, in seconds and in little memory."""
-
-    def small(fill):
-        def call(sizes, *arguments):
-            if math.prod(sizes) > 2**20:
-                raise OverflowError("too large for a test")
-            return fill(sizes, *arguments)
-
-        return call
-
-    fills = ("fill_value_constant", "fill_value_sequence")
-    patches = {name: small(getattr(dml_jax, name)) for name in fills}
-    with warnings.catch_warnings(), mock.patch.multiple(dml_jax, **patches):
-        warnings.simplefilter("ignore")
-        try:
-            model = onnx_backend.prepare(load())
-            outputs = model.run([VALUES.get(name, X) for name in model.input_names])
-        except REFUSALS as error:
-            hypothesis.event(type(error).__name__)
-        else:
-            assert len(outputs) == len(model.output_names)
-            hypothesis.event("result")
-
-
-BASE = """float[3,b] x, int64[4] l, int64[n] s, float f => float[c,d] y, float[i] r,
-bfloat16[j] o, string[1] t {e = Constant<value_ints = [3]>() z = Slice(x, s, e, s, e)
-y = ReverseSequence<time_axis = 0>(x, l) r = Range(f, f, f) q = Cast<to = 10>(z)
-o = ConstantOfShape<value: tensor = bfloat16[1] {1}>(e)
-t = Constant<value: tensor = string[1] {"a"}>()}"""
-DATA = parse(BASE).SerializeToString()
-ONE_BYTE = st.tuples(st.just(1), st.binary(min_size=1, max_size=1))
-CHANGE = ONE_BYTE | st.tuples(st.integers(0, 3), st.binary(max_size=3))
-CHANGES = st.lists(st.tuples(st.integers(0, len(DATA)), CHANGE), min_size=1, max_size=4)
-
-
-@hypothesis.settings(deadline=10_000)
-@hypothesis.given(CHANGES)
-def test_any_bytes(edits):
-    data = DATA
-    for start, (length, piece) in edits:
-        data = data[:start] + piece + data[start + length :]
-    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
-        file.write(data)
-        file.flush()
-        require_result_or_refusal(lambda: onnx_backend.load_model(file.name))
-
-
-TYPES = {
-    "x": "float[3,b]",
-    "l": "int64[4]",
-    "s": "int64[n]",
-    "f": "float",
-    "i": "int32",
-}
-NUMBERS = st.integers(-3, 30) | st.sampled_from([2**31, 2**63 - 1, -(2**63)])
-TENSORS = st.builds(
-    lambda kind, dims: helper.make_tensor("v", kind, dims, [3]),
-    st.sampled_from([1, 7, 10, 16]),
-    st.sampled_from([[], [1], [1, 1]]),
-)
-VALUE = NUMBERS | st.lists(NUMBERS, min_size=1, max_size=3) | TENSORS
-VALUE |= st.sampled_from([0.5, "a", b"\xff", "FLOAT", ["b", "c"]])
-MEMBERS = {
-    "ReverseSequence": "batch_axis time_axis",
-    "Slice": "starts ends axes",
-    "Range": "stash_type",
-    "ConstantOfShape": "value",
-    "Constant": "value value_int value_ints value_string",
-    "Cast": "to saturate",
-}
-SEEDS = st.sampled_from(
-    [
-        ("ReverseSequence", "xl", {}),
-        ("Slice", "xss", {}),
-        ("Slice", "xssss", {}),
-        ("Slice", "x", {"starts": [0], "ends": [-1]}),
-        ("Range", "fff", {}),
-        ("ConstantOfShape", "s", {}),
-        ("Constant", "", {"value_ints": [1]}),
-        ("Identity", "a", {}),
-        ("Cast", "x", {"to": 10}),
-        ("Abs", "x", {}),
-    ]
-)
-
-
-@st.composite
-def nodes(draw, names):
-    """Nodes that are often valid: one each for the names."""
-    result = []
-    for name in names:
-        kind, inputs, members = draw(SEEDS)
-        inputs = list(inputs)
-        if inputs and draw(st.booleans()):
-            changed = draw(st.integers(0, len(inputs) - 1))
-            inputs[changed] = draw(st.sampled_from([*TYPES, *names, ""]))
-        if draw(st.booleans()):
-            member = st.sampled_from(MEMBERS.get(kind, "foo").split())
-            members = {**members, draw(member): draw(VALUE)}
-        result.append(helper.make_node(kind, inputs, [name], **members))
-    return result
-
-
-@hypothesis.settings(deadline=10_000)
-@hypothesis.given(
-    nodes("a") | nodes("ab"),
-    st.sampled_from([9, 13, 25, NEWEST]) | st.integers(1, NEWEST),
-)
-def test_any_graphs(nodes, opset):
-    inputs = ", ".join(f"{kind} {name}" for name, kind in TYPES.items())
-    model = parse(f"{inputs} => float z {{}}", opset=opset)
-    model.graph.node.extend(nodes)
-    with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError):
-        output = helper.make_empty_tensor_value_info(nodes[-1].output[0])
-        model.graph.output[0].CopyFrom(output)
-        model = onnx.shape_inference.infer_shapes(model)
-    require_result_or_refusal(lambda: model)

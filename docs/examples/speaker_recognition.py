@@ -60,20 +60,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from japanese_vowels import DATA, LONGEST, SPEAKERS, Utterances, layout, load_utterances
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from meshes import add_mesh_option, mesh_of, pad
+from meshes import add_mesh_option, mesh_of
+from speaker_figure import draw_confusion, draw_curves, save_figure
 from tqdm import tqdm
 
 from dml_jax import reverse_sequence
 
-DATA = Path(__file__).with_name("japanese_vowels.npz")
-SPEAKERS = 9
-LONGEST = 29  # frames
 FEATURES = 32
 STATE_SIZE = 48
 BATCH_SIZE = 54
@@ -104,41 +102,6 @@ SECOND_READINGS = {
     "backward over reversed sequences": reversed_sequences,
 }
 REVERSED = "backward over reversed sequences"
-
-
-class Utterances(NamedTuple):
-    frames: Array  # float32 [utterance, frame, coefficient], zero behind the last frame
-    lengths: Array  # int32 [utterance]
-    speakers: Array  # int32 [utterance]
-
-
-def layout(mesh: Mesh, *parts: str | None) -> Utterances:
-    """How utterances are divided, by the parts of the dimensions before the frames."""
-    specs = P(*parts, "time"), P(*parts), P(*parts)
-    return Utterances(*(NamedSharding(mesh, spec) for spec in specs))
-
-
-def load_utterances(mesh: Mesh) -> tuple[Utterances, Utterances]:
-    """Returns training and test utterances, normalised by the training frames.
-
-    The test is one batch. Of the training utterances every device may need any.
-    """
-    with np.load(DATA) as arrays:
-        data = dict(arrays)
-    mean = data["train_frames"].mean(axis=0)
-    deviation = data["train_frames"].std(axis=0)
-
-    def padded(part: str, axis: str | None) -> Utterances:
-        lengths = data[f"{part}_lengths"].astype(np.int32)
-        speakers = data[f"{part}_speakers"].astype(np.int32)
-        frames = np.zeros((len(lengths), LONGEST, len(mean)), np.float32)
-        valid = np.arange(LONGEST) < lengths[:, None]
-        frames[valid] = (data[f"{part}_frames"] - mean) / deviation
-        multiples = mesh.shape[axis] if axis else 1, mesh.shape["time"]
-        arrays = [pad(array, *multiples) for array in (frames, lengths, speakers)]
-        return jax.device_put(Utterances(*arrays), layout(mesh, axis))
-
-    return padded("train", None), padded("test", "data")
 
 
 class Unit(NamedTuple):
@@ -334,67 +297,6 @@ def print_losses(mesh: Mesh, logits: dict[str, np.ndarray], speakers: np.ndarray
         print(f"{name:36}{losses.mean():12.5f}")
 
 
-def draw_curves(axes: Axes, accuracies: dict[str, np.ndarray]) -> None:
-    """Draws the mean over the seeds and a band from the worst to the best."""
-    # Three colours of Okabe and Ito and three dashes, distinct in black and white too.
-    styles = [("#E69F00", ":"), ("#D55E00", "--"), ("#0072B2", "-")]
-    for (name, accuracy), (colour, dash) in zip(
-        accuracies.items(), styles, strict=True
-    ):
-        per_cent = 100 * accuracy
-        epochs = np.arange(1, len(accuracy) + 1)
-        axes.plot(epochs, per_cent.mean(axis=1), dash, color=colour, label=name)
-        axes.fill_between(
-            epochs,
-            per_cent.min(axis=1),
-            per_cent.max(axis=1),
-            color=colour,
-            alpha=0.15,
-            linewidth=0,
-        )
-    axes.set(
-        title="Learning curves (mean and range over the seeds)",
-        xlabel="epoch",
-        ylabel="test accuracy (%)",
-        ylim=(85, 100),
-    )
-    axes.margins(x=0)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-
-
-def draw_confusion(axes: Axes, predicted: np.ndarray, speakers: np.ndarray) -> None:
-    """Draws how often each speaker is taken for which, over all seeds."""
-    confusion = np.zeros((SPEAKERS, SPEAKERS))
-    np.add.at(confusion, (np.broadcast_to(speakers, predicted.shape), predicted), 1)
-    confusion *= 100 / confusion.sum(axis=1, keepdims=True)
-    image = axes.imshow(confusion, cmap="Blues", vmin=0, vmax=100)
-    for (row, column), share in np.ndenumerate(confusion):
-        if share > 0:
-            colour = "white" if share > 50 else "black"
-            text = f"{share:.1f}"
-            axes.text(column, row, text, color=colour, ha="center", va="center")
-    numbers = np.arange(SPEAKERS)
-    axes.set_xticks(numbers, numbers + 1)
-    axes.set_yticks(numbers, numbers + 1)
-    axes.set(
-        title=f"Confusion, {REVERSED}",
-        xlabel="recognised speaker",
-        ylabel="true speaker",
-    )
-    axes.figure.colorbar(image, ax=axes, label="share of the speaker's utterances (%)")
-
-
-def save_figure(figure: Figure, output: Path) -> None:
-    """Writes under a temporary name first: the output is whole or not there."""
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        figure.savefig(unfinished, format="png", dpi=150)
-        os.replace(unfinished, output)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         message = f"expected a whole number above 0, got {text!r}"
@@ -456,7 +358,7 @@ def main() -> int:
     figure = Figure(figsize=(13, 5.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw_curves(left, accuracies)
-    draw_confusion(right, predictions[REVERSED][-1], speakers)
+    draw_confusion(right, REVERSED, predictions[REVERSED][-1], speakers)
     save_figure(figure, arguments.output)
     print(f"\nDrawn in {arguments.output}")
 
