@@ -87,11 +87,11 @@ def lengths(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarra
         )
     if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype:
         return array
-    # uint32 reaches beyond the longest axis; -1 keeps a negative length negative, for
+    # uint32 reaches beyond the longest axis; a negative length stays negative, for
     # `checked` to see.
     if array.size and array.max() > _LARGEST_INT32:
         return np.clip(array, 0, _LARGEST_UINT32).astype(np.uint32)
-    least = max(-1, np.iinfo(array.dtype).min)
+    least = max(np.iinfo(np.int32).min, np.iinfo(array.dtype).min)
     return np.maximum(array, least).astype(np.int32)
 
 

@@ -29,3 +29,10 @@ def x32():
     """Turns 64-bit mode off, for tests of what it would make needless."""
     with jax.enable_x64(False):
         yield
+
+
+@pytest.fixture
+def with_jit():
+    """Skips tests of what `jit` does, where JAX_DISABLE_JIT has it do nothing."""
+    if jax.config.jax_disable_jit:
+        pytest.skip("JAX_DISABLE_JIT is set")
