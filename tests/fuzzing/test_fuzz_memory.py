@@ -1,0 +1,33 @@
+"""Models take no more memory than this, whatever they say."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+MORE = 2**29  # bytes, beyond what JAX and the tests have when they start
+CHILD = f"""
+import resource, sys
+import jax, numpy, onnx, pytest
+jax.numpy.zeros(1).block_until_ready()
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + {MORE}
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    numpy.ones({MORE}, numpy.uint8)
+except MemoryError:
+    sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("models", ["dispatch", "onnx"])
+def test_memory_is_bounded(models):
+    command = [
+        *[sys.executable, "-c", CHILD, "-q", "-p", "no:cacheprovider", "--color=no"],
+        *["--hypothesis-profile=brief", HERE / f"test_fuzz_{models}.py"],
+    ]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert " passed in " in child.stdout, child.stdout
