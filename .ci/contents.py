@@ -1,6 +1,6 @@
 """Fails unless the wheel and the sdist hold exactly the files that git has for them.
 
-    python .ci/contents.py DIST CHECKOUT
+python .ci/contents.py DIST CHECKOUT
 """
 
 import pathlib
