@@ -30,7 +30,7 @@ def named(text: str) -> list[Any]:
         devices = jax.devices(platform or "none")
     except RuntimeError:
         devices, index = default, ""
-        devices = [d for d in devices if text.lower() in d.device_kind.lower()]
+        devices = [d for d in devices if text and text.lower() in d.device_kind.lower()]
     if index:
         devices = [d for d in devices if str(d.id) == index]
     if not devices:

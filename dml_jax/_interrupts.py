@@ -34,9 +34,11 @@ def kept() -> Iterator[None]:
 
     sys.unraisablehook = interrupt_again
     try:
-        yield
-        for timer in timers:
-            timer.join()
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.join()
     except KeyboardInterrupt:
         exec("")  # the note is thrown away
         raise

@@ -54,8 +54,8 @@ def reverse_subsequences(
         along each other dimension the size of `input` or 1, which stands for all lines.
       axis: the dimension along which the elements are reversed; may be negative.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
-        same result, or None for the fastest. On a GPU `"standalone"` is up to twice as
-        fast for narrow dtypes, or a length for each column, where nothing elementwise
+        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
+        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
         comes before or after the operator, but does not fuse: None takes it outside of
         `jit` only. The first two leave it to XLA how devices share the work.
 
@@ -136,8 +136,8 @@ def reverse_sequence(
       specified_outputs_name: a name for the result, which a `jax.checkpoint` policy
         such as `save_only_these_names` can refer to.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
-        same result, or None for the fastest. On a GPU `"standalone"` is up to twice as
-        fast for narrow dtypes, or a length for each column, where nothing elementwise
+        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
+        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
         comes before or after the operator, but does not fuse: None takes it outside of
         `jit` only. The first two leave it to XLA how devices share the work.
 

@@ -338,10 +338,10 @@ def fused_strips(x, lengths, axis):
 
 def runs(x, lengths, axis):
     """For rows of narrow elements: a kernel."""
+    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     if math.prod(x.shape[axis + 1 :]) != 1 or x.nbytes < _WORTHWHILE:
         return None
     shape = (*x.shape[:axis], *lengths.shape[axis:])
-    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     lengths = jnp.broadcast_to(lengths, shape).reshape(-1).astype(jnp.int32)
     y = _runs_kernel.reverse_rows(x.reshape(-1, x.shape[axis]), lengths)
     return None if y is None else y.reshape(x.shape)

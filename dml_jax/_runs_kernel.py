@@ -26,11 +26,11 @@ import jax
 
 _BYTES = 16  # that a thread stores at once
 _WORD = 4  # bytes
-_MOST_BYTES = 2**31 - 2**12  # of an array; positions are of 32 bits
+_CHUNKS = 2  # of as many bytes, that a thread stores
+_WARPGROUP = 128  # threads, which make a block
+_BLOCK_BYTES = _BYTES * _CHUNKS * _WARPGROUP
+_MOST_BYTES = 2**31 - _BLOCK_BYTES  # of an array; positions are of 32 bits
 _MOST_STEP_BYTES = 8  # between elements: of more, a thread would read too much in vain
-_CHUNKS = 2  # of bytes, that a thread stores
-_WARPGROUPS = 1  # in a block
-_WARPGROUP = 128  # threads
 
 
 class _Run(NamedTuple):
@@ -73,8 +73,10 @@ def put_runs(gradient, shape, lattice):
 
 
 def _is_made_for(dtype, run, size, step=1):
-    """Whether a chunk is of two runs at most, and 32 bits count the bytes there are."""
-    if dtype.kind not in "iuf" or dtype.itemsize > 2:
+    """Whether elements are narrow and near each other, a chunk is of two runs at most,
+    and 32 bits count the bytes that are read or stored.
+    """
+    if dtype.kind not in "iu" or dtype.itemsize > 2:
         return False
     is_near = step * dtype.itemsize <= _MOST_STEP_BYTES
     is_long = run * dtype.itemsize >= _BYTES
@@ -111,8 +113,8 @@ def _chunk(machine, line, run, position):
 
 
 def _reversed(machine, row, column, *, rows, time):
-    length = machine.length(machine.least(row, rows - 1))
-    begin, count = row * time, machine.elements
+    row = machine.least(row, rows - 1)
+    length, begin, count = machine.length(row), row * time, machine.elements
     is_reversed = column < length
     mirrored = length - column - count
     words = _window(
@@ -249,7 +251,6 @@ def _launch(line, run, shape, *operands):
 
     x = operands[0]
     size = math.prod(shape)
-    elements = _BYTES // x.dtype.itemsize * _CHUNKS * _WARPGROUPS * _WARPGROUP
 
     def body(*refs):
         references = (plgpu.RefType(),) * len(refs)
@@ -265,9 +266,9 @@ def _launch(line, run, shape, *operands):
     kernel = plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((size,), x.dtype),
-        grid=(-(-size // elements),),
+        grid=(-(-size * x.dtype.itemsize // _BLOCK_BYTES),),
         grid_names=("block",),
-        num_threads=_WARPGROUPS,
+        num_threads=1,
         thread_name="warpgroup",
     )
     return kernel(*[operand.reshape(-1) for operand in operands]).reshape(shape)

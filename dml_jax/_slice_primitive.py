@@ -148,10 +148,10 @@ def _lowering(formulation, fused=(), alone=(), kernel=None):
 
     def lower(ctx, x, *, standalone, **params):
         ways = alone if standalone else fused
-        if kernel is not None and standalone and _compat.runs_mosaic():
-            ways = (kernel, *ways)
         if not _compat.is_whole(ctx):
             ways = ()
+        elif kernel is not None and standalone and _compat.runs_mosaic():
+            ways = (kernel, *ways)
         lowered = functools.partial(formulation, ways=ways, **params)
         return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
 

@@ -228,6 +228,14 @@ def run(options):
     gc.callbacks[:] = [collected]
     gc.collect()
 """,
+    "a finalizer before an error": """
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def run(options):
+    Finalized()
+    raise ValueError("a bad model")
+""",
     "a finalizer": """
 class Finalized:
     def __del__(self):
@@ -287,13 +295,17 @@ def test_every_read_of_a_file_with_several_writers_is_of_a_whole_file():
         for arguments in words
     ]
     seen = set()
-    while any(writer.poll() is None for writer in writers):
-        if pathlib.Path("out.npy").exists():
-            found = np.load("out.npy")
-            value = int(found[0])
-            assert found.shape == (counts[value],)
-            assert (found == value).all()
-            seen.add(value)
+    try:
+        while any(writer.poll() is None for writer in writers):
+            if pathlib.Path("out.npy").exists():
+                found = np.load("out.npy")
+                value = int(found[0])
+                assert found.shape == (counts[value],)
+                assert (found == value).all()
+                seen.add(value)
+    finally:
+        for writer in writers:
+            writer.kill()
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     assert len(seen) > 1
     assert not [path for path in pathlib.Path().iterdir() if path.name[0] == "."]

@@ -1,6 +1,7 @@
 """The kernel for lines side by side, on a GPU that takes it; who gets it, anywhere."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -90,8 +91,17 @@ def test_who_gets_the_kernel(name):
     assert ("mosaic_gpu" in text) == (is_chosen and _compat._SPEAKS_MOSAIC)
 
 
+@pytest.mark.parametrize("capabilities", ["9.0", "9.0 9.0", "8.0", "9.0 8.0"])
+def test_which_gpus_run_it(capabilities, monkeypatch):
+    capabilities = capabilities.split()
+    devices = [types.SimpleNamespace(compute_capability=text) for text in capabilities]
+    monkeypatch.setattr(jax, "devices", lambda platform: devices)
+    are_hoppers = set(capabilities) == {"9.0"}
+    assert _compat.runs_mosaic() == (are_hoppers and _compat._SPEAKS_MOSAIC)
+
+
 def test_other_gpus_get_what_xla_makes(monkeypatch):
-    monkeypatch.setattr(_compat, "_HOPPER", 1000)
+    monkeypatch.setattr(_compat, "runs_mosaic", lambda: False)
     x, lengths = np.zeros((64, 128), np.uint8), np.zeros((1, 128), np.int32)
     assert "custom_call" not in text_for_cuda(x, lengths, axis=0)
 
