@@ -1,3 +1,5 @@
+import signal
+
 import hypothesis
 import jax
 import pytest
@@ -36,3 +38,11 @@ def with_jit():
     """Skips tests of what `jit` does, where JAX_DISABLE_JIT has it do nothing."""
     if jax.config.jax_disable_jit:
         pytest.skip("JAX_DISABLE_JIT is set")
+
+
+@pytest.fixture
+def interrupts_reach_children():
+    """What a shell starts in its background ignores them, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -252,6 +252,7 @@ def test_process(tmp_path):
     assert done.stdout.endswith("Resource 'y': 2, 1, 3, 6, 5, 4\n")
 
 
+@pytest.mark.usefixtures("interrupts_reach_children")
 def test_interrupt_leaves_nothing_behind(tmp_path):
     given = reversal()
     given["commands"].append(save("y", "y.npy"))

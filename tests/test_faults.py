@@ -23,6 +23,8 @@ from models import bind, buffer, floats, model, save
 import dml_jax
 from dml_jax import cli, reference
 
+pytestmark = pytest.mark.usefixtures("interrupts_reach_children")
+
 ROOT = pathlib.Path(__file__).parents[1]
 ENVIRONMENT = {
     **os.environ,
