@@ -41,6 +41,7 @@ def test_every_row_has_a_name_of_its_own():
     assert len({row.id for row in ERRORS}) == len(ERRORS)
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.id)
 def test_message(row):
     with pytest.raises(row.error) as raised:

@@ -63,7 +63,7 @@ def test_linear_transposes_of_fills():
     constant = functools.partial(dml_jax.fill_value_constant, (2, 3), "float32")
     (transposed,) = jax.linear_transpose(constant, jnp.float32(1))(numbers(2, 3))
     assert transposed == numbers(2, 3).sum()
-    values = jnp.ones(4)
+    values = jnp.ones(4, jnp.float32)
     (transposed,) = jax.linear_transpose(jax.vmap(constant), values)(numbers(4, 2, 3))
     assert_same_bits(transposed, numbers(4, 2, 3).sum((1, 2)))
     sequence = functools.partial(dml_jax.fill_value_sequence, (2, 3), "float32", 1.0)
