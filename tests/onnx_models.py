@@ -5,6 +5,7 @@ operators, and $ and a name stand for the text of that name below. A message is 
 whole; each … in it stands for words that are ONNX's, protobuf's or NumPy's.
 """
 
+import math
 import re
 import string
 
@@ -13,6 +14,7 @@ import onnx
 import onnx.parser
 import pytest
 
+import dml_jax
 from dml_jax import onnx_backend
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -73,3 +75,19 @@ def rows(text):
     """Its rows, of which the second column is a message and may take more lines."""
     joined = string.Template(text.replace("\n  ", " ")).substitute(TEXTS)
     return [tuple(row.split(" | ")) for row in joined.strip().splitlines()]
+
+
+def _small(fill):
+    def call(sizes, *arguments):
+        if math.prod(sizes) > 2**20:
+            raise OverflowError("fill: too large for a test")
+        return fill(sizes, *arguments)
+
+    return call
+
+
+# In place of those of `dml_jax`, where a random model may ask for any size.
+SMALL_FILLS = {
+    name: _small(getattr(dml_jax, name))
+    for name in ("fill_value_constant", "fill_value_sequence")
+}

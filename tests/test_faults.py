@@ -209,8 +209,7 @@ def test_verify_can_be_interrupted():
 
 
 # Where Python drops an interrupt, and where it takes note to die of it after `-m`.
-ODD_PLACES = {
-    "a callback of the collector": """
+CALLBACK = """
 import gc
 def collected(phase, info):
     gc.callbacks.clear()
@@ -218,18 +217,14 @@ def collected(phase, info):
 def run(options):
     gc.callbacks[:] = [collected]
     gc.collect()
+"""
+FOREVER = """
     while True:
         time.sleep(0.01)
-""",
-    "a callback at the end": """
-import gc
-def collected(phase, info):
-    gc.callbacks.clear()
-    signal.raise_signal(signal.SIGINT)
-def run(options):
-    gc.callbacks[:] = [collected]
-    gc.collect()
-""",
+"""
+ODD_PLACES = {
+    "a callback of the collector": CALLBACK + FOREVER,
+    "a callback at the end": CALLBACK,
     "a finalizer before an error": """
 class Finalized:
     def __del__(self):

@@ -1,7 +1,6 @@
 """ONNX models of any bytes and of any nodes: a result or a refusal."""
 
 import contextlib
-import math
 import tempfile
 import warnings
 from unittest import mock
@@ -11,7 +10,7 @@ import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import helper
-from onnx_models import LENGTHS, ONE, F, X, parse
+from onnx_models import LENGTHS, ONE, SMALL_FILLS, F, X, parse
 
 import dml_jax
 from dml_jax import onnx_backend
@@ -23,18 +22,7 @@ VALUES = {"x": X, "l": LENGTHS, "s": ONE, "f": F(2), "i": np.int32(3)}
 
 def require_result_or_refusal(load):
     """One or the other, in seconds and in little memory."""
-
-    def small(fill):
-        def call(sizes, *arguments):
-            if math.prod(sizes) > 2**20:
-                raise OverflowError("too large for a test")
-            return fill(sizes, *arguments)
-
-        return call
-
-    fills = ("fill_value_constant", "fill_value_sequence")
-    patches = {name: small(getattr(dml_jax, name)) for name in fills}
-    with warnings.catch_warnings(), mock.patch.multiple(dml_jax, **patches):
+    with warnings.catch_warnings(), mock.patch.multiple(dml_jax, **SMALL_FILLS):
         warnings.simplefilter("ignore")
         try:
             model = onnx_backend.prepare(load())

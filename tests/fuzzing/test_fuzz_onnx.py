@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import changed_bytes
 from onnx import TensorProto, helper, numpy_helper
+from onnx_models import SMALL_FILLS
 from outcomes import Refusal, outcome_of
 
 import dml_jax
@@ -247,24 +248,9 @@ def with_data_outside(**entries):
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def small(fill):
-    def call(sizes, *arguments):
-        if math.prod(sizes) > 2**20:
-            raise OverflowError("fill: too large for a test")
-        return fill(sizes, *arguments)
-
-    return call
-
-
-SMALL = {
-    n: small(getattr(dml_jax, n))
-    for n in ("fill_value_constant", "fill_value_sequence")
-}
-
-
 def outcome_of_file(data):
     """What a model's file gives, which holds no more than its folder does."""
-    with folders() as (outside, inside), mock.patch.multiple(dml_jax, **SMALL):
+    with folders() as (outside, inside), mock.patch.multiple(dml_jax, **SMALL_FILLS):
         path = inside / "model.onnx"
         path.write_bytes(data)
 

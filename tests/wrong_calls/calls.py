@@ -79,6 +79,16 @@ NEEDS_X64 = (
 LARGEST_FLOAT32 = "3.4028234663852886e+38"
 DATES = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "M8[D]")
 KEY = jax.random.key(0)
+NO_INTEGERS = [
+    ("none", None),
+    ("string", "1"),
+    ("float", 1.0),
+    ("nan", np.nan),
+    ("inf", np.inf),
+    ("complex", 1j),
+    ("bool", True),
+    ("list", [1]),
+]
 
 
 class Bad(NamedTuple):

@@ -9,6 +9,7 @@ from wrong_calls.calls import (
     KEY,
     LARGEST_FLOAT32,
     NAMES,
+    NO_INTEGERS,
     REVERSALS,
     X,
     bad,
@@ -29,17 +30,10 @@ OPTION_ERRORS = [
             *[
                 (what, value, TypeError, NO_INTEGER + describe(value))
                 for what, value in [
-                    ("none", None),
-                    ("string", "1"),
-                    ("float", 1.0),
-                    ("nan", np.nan),
-                    ("inf", np.inf),
-                    ("complex", 1j),
-                    ("bool", True),
+                    *NO_INTEGERS,
                     ("numpy-bool", np.True_),
                     ("numpy-float", np.float32(1)),
                     ("date", np.datetime64("2020-01-01")),
-                    ("list", [1]),
                     ("tuple", (0, 1)),
                     ("dict", {0: 1}),
                 ]

@@ -7,6 +7,7 @@ from wrong_calls.calls import (
     COUNTED,
     DATES,
     KEY,
+    NO_INTEGERS,
     SEQUENCES,
     WINDOWS,
     X,
@@ -31,16 +32,7 @@ def element_errors(function, name):
             TypeError,
             f"`{name}[1]` must be a static integer; got {describe(value)}",
         )
-        for what, value in [
-            ("none", None),
-            ("string", "1"),
-            ("float", 1.0),
-            ("nan", np.nan),
-            ("inf", np.inf),
-            ("complex", 1j),
-            ("bool", True),
-            ("list", [1]),
-        ]
+        for what, value in NO_INTEGERS
     ]
 
 
