@@ -25,9 +25,10 @@ beyond, d is 0. float16 and narrower need none of this: their values are multipl
 2^-24 or more, so that a sum of more than 53 bits is far beyond the largest of them.
 Infinities, NaNs and the signs of zeros are what IEEE arithmetic makes of them.
 
-x becomes a dtype below float32 by way of a float32 that is rounded to odd, so that its
-own rounding does not show [1]. The range of bfloat16 is that of float32: until then, x
-is in a unit that keeps the elements far from the ends.
+CUDA rounds x to float16 or bfloat16 at once. Else x becomes a dtype below float32 by
+way of a float32 that is rounded to odd, so that its own rounding does not show [1]. The
+range of bfloat16 is that of float32: until then, x is in a unit that keeps the elements
+far from the ends.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -60,13 +61,14 @@ class Sequence(NamedTuple):
     first: tuple[jax.Array, ...] = ()  # the bits of the elements that are done apart
 
 
-def prepare(start: jax.Array, delta: jax.Array, flushes: bool) -> Sequence:
+def prepare(start: jax.Array, delta: jax.Array, platform: str) -> Sequence:
     """What the elements of a sequence share, from scalars of its dtype.
 
     Args:
       start: the element at position 0.
       delta: the difference.
-      flushes: whether the platform may flush subnormal float32 numbers to zero.
+      platform: "cpu", where subnormal float32 numbers may become zero, "cuda", where a
+        float64 is rounded to 16 bits at once, or any other.
     """
     dtype = start.dtype
     with jax.enable_x64(True):
@@ -74,13 +76,13 @@ def prepare(start: jax.Array, delta: jax.Array, flushes: bool) -> Sequence:
         if _is_short(dtype):
             sequence = Sequence(start, delta)
         else:
-            sequence = _prepare(start, delta, dtype, flushes)
+            sequence = _prepare(start, delta, dtype, platform)
         # Or each thread of a GPU would do it again.
         return lax.optimization_barrier(sequence)
 
 
 def element(
-    sequence: Sequence, position: jax.Array, dtype: np.dtype, flushes: bool
+    sequence: Sequence, position: jax.Array, dtype: np.dtype, platform: str
 ) -> jax.Array:
     """The elements at uint32 positions, as an array of `dtype`."""
     with jax.enable_x64(True):
@@ -90,7 +92,11 @@ def element(
         x = k * sequence.delta + sequence.start
         if sequence.offset is not None:
             x = x - sequence.offset
-        code = _bits.to_bits(_round(x, sequence.unit, dtype, flushes))
+        if _narrows(platform, dtype):
+            rounded = x.astype(dtype)
+        else:
+            rounded = _round(x, sequence.unit, dtype, platform == "cpu")
+        code = _bits.to_bits(rounded)
         for i, value in enumerate(sequence.first):
             code = jnp.where(position == i, value, code)
         return _bits.from_bits(code, dtype)
@@ -109,9 +115,9 @@ def _is_short(dtype):
     return int(info.maxexp) - int(info.minexp) + int(info.nmant) < 50
 
 
-def _prepare(start, delta, dtype, flushes):
+def _prepare(start, delta, dtype, platform):
     sums = [_rounding.add_to_odd(start, i * delta) for i in range(2)]
-    first = tuple(_round_scalar(x, dtype, flushes) for x in sums)
+    first = tuple(_round_scalar(x, dtype, platform == "cpu") for x in sums)
     precision = int(jnp.finfo(dtype).nmant) + 1
     boundary = _power_of_two(start)
     boundary = jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
@@ -133,6 +139,8 @@ def _prepare(start, delta, dtype, flushes):
     is_alone = dominates(precision + 3)
     unit = _unit(jnp.where(is_alone, boundary, _power_of_two(delta)))
     delta = jnp.where(is_alone, 0, delta)
+    if _narrows(platform, dtype):
+        return Sequence(nudged, delta, first=first)
     return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
 
 
@@ -171,6 +179,11 @@ def _unit(power_of_two):
 
 
 # Rounding -----------------------------------------------------------------------------
+
+
+def _narrows(platform, dtype):
+    """Whether an instruction rounds a float64 to the dtype, as XLA does no constant."""
+    return platform == "cuda" and dtype in (jnp.float16, jnp.bfloat16)
 
 
 def _round(x, unit, dtype, flushes):

@@ -106,16 +106,16 @@ def integers(sizes, stores, start, delta):
     return _by_position(sizes, dtype, stores, wide, element)
 
 
-def doubles(sizes, stores, flushes, is_apart, start, delta):
+def doubles(sizes, stores, platform, is_apart, start, delta):
     dtype = start.dtype
-    sequence = _double.prepare(start, delta, flushes)
+    sequence = _double.prepare(start, delta, platform)
     if is_apart and math.prod(sizes) >= _WORTHWHILE_APART:
         # A loop whose two threads have unequal shares would compute it every time.
         with jax.enable_x64(True):
             sequence = jax.tree.map(lambda x: apart(x[None])[0], sequence)
 
     def element(position):
-        return _double.element(sequence, position, dtype, flushes)
+        return _double.element(sequence, position, dtype, platform)
 
     return _by_position(sizes, dtype, stores, np.uint32, element)
 

@@ -27,6 +27,8 @@ from dml_jax import _fill_formulations as formulations
 
 fill_p = jax.extend.core.Primitive("fill_value")
 
+_GPUS = ("cuda", "rocm")
+
 
 def fill(way, sizes, *scalars):
     axes = frozenset().union(*map(_compat.varying_axes, scalars))
@@ -84,7 +86,7 @@ def _transpose(cotangent, *scalars, way, sizes, **_):
 def _formulation(way, sizes, dtype, platform, whole, levels=()):
     """What a platform computes, as a function of the scalars."""
     stores = formulations.Stores()
-    if platform == "gpu":
+    if platform in _GPUS:
         whole = whole and way != "components"
         stores = formulations.stores_of_gpu(sizes, dtype, whole)
     if way in ("constant", "integers"):
@@ -92,9 +94,8 @@ def _formulation(way, sizes, dtype, platform, whole, levels=()):
     count = formulations.bound(sizes)
     if platform == "other" or not _double.suffices(dtype, count):
         return functools.partial(formulations.limbs, sizes, count)
-    on_cpu = platform == "cpu"
-    is_apart = on_cpu and whole and not levels
-    return functools.partial(formulations.doubles, sizes, stores, on_cpu, is_apart)
+    is_apart = platform == "cpu" and whole and not levels
+    return functools.partial(formulations.doubles, sizes, stores, platform, is_apart)
 
 
 def _lowered(*scalars, way, sizes, levels, platform="other", whole=False):
@@ -125,6 +126,5 @@ fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch
 mlir.register_lowering(fill_p, _lowering("other"))
-mlir.register_lowering(fill_p, _lowering("cpu"), "cpu")
-for _gpu in ("cuda", "rocm"):
-    mlir.register_lowering(fill_p, _lowering("gpu"), _gpu)
+for _platform in ("cpu", *_GPUS):
+    mlir.register_lowering(fill_p, _lowering(_platform), _platform)
