@@ -60,7 +60,9 @@ class Machine:
         self.last = (size * itemsize - 1) // 16
         self.zero = Word(_value(0))
         self._source, self._target = map(_pointer, (source, target))
-        self._lengths = _pointer(lengths[0]) if lengths else None
+        if lengths:
+            self._length_type = lengths[0].type.element_type
+            self._lengths = _pointer(lengths[0])
 
     def positions(self, count):
         """Where the thread's chunks of elements begin, side by side with others'."""
@@ -70,7 +72,10 @@ class Machine:
         return [(first + threads * k) * self.elements for k in range(count)]
 
     def length(self, row):
-        return Word(llvm.load(_i32(), _at(self._lengths, row, 4), alignment=4))
+        itemsize = self._length_type.width // 8
+        place = _at(self._lengths, row, itemsize)
+        length = llvm.load(self._length_type, place, alignment=itemsize)
+        return Word(length if itemsize == 4 else arith.extui(_i32(), length))
 
     def load(self, vector):
         """Four words."""

@@ -337,13 +337,16 @@ def fused_strips(x, lengths, axis):
 
 
 def runs(x, lengths, axis):
-    """For rows of narrow elements: a kernel."""
+    """For rows of narrow elements, or of a few of them at each step: a kernel."""
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
-    if math.prod(x.shape[axis + 1 :]) != 1 or x.nbytes < _WORTHWHILE:
+    if math.prod(lengths.shape[axis:]) != 1 or x.nbytes < _WORTHWHILE:
         return None
-    shape = (*x.shape[:axis], *lengths.shape[axis:])
-    lengths = jnp.broadcast_to(lengths, shape).reshape(-1).astype(jnp.int32)
-    y = _runs_kernel.reverse_rows(x.reshape(-1, x.shape[axis]), lengths)
+    time = x.shape[axis]
+    lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
+    # As narrow as can be, since they are clamped, and so written, before the kernel.
+    lengths = lengths.reshape(-1).astype(jnp.uint8 if time < 2**8 else jnp.int32)
+    shape = (lengths.size, time, math.prod(x.shape[axis + 1 :]))
+    y = _runs_kernel.reverse_rows(x.reshape(shape), lengths)
     return None if y is None else y.reshape(x.shape)
 
 

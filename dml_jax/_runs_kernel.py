@@ -5,7 +5,8 @@ number, else one: of 8 and 16 bits, their number is the limit and not their byte
 a thread stores 16 bytes at once. It loads the aligned words its elements lie in, shifts
 them to where they begin, and permutes the bytes:
 
-    reverse_rows   y[r, k] = x[r, n - 1 - k if k < n else k]    with n = lengths[r]
+    reverse_rows   y[r, k, c] = x[r, n - 1 - k if k < n else k, c]
+                   with n = lengths[r]
     take_runs      y[c] = x[lowest + step * c]
     put_runs       y[lowest + step * c] = g[c], 0 everywhere else
 
@@ -27,10 +28,11 @@ import jax
 _BYTES = 16  # that a thread stores at once
 _WORD = 4  # bytes
 _CHUNKS = 2  # of as many bytes, that a thread stores
+_CHUNKS_OF_ROWS = 4  # the same, of what is reversed
 _WARPGROUP = 128  # threads, which make a block
-_BLOCK_BYTES = _BYTES * _CHUNKS * _WARPGROUP
-_MOST_BYTES = 2**31 - _BLOCK_BYTES  # of an array; positions are of 32 bits
+_MOST_BYTES = 2**31 - 2**16  # of an array; positions are of 32 bits, beyond it too
 _MOST_STEP_BYTES = 8  # between elements: of more, a thread would read too much in vain
+_MOST_BYTES_OF_STEP = 15  # that is reversed: of more, XLA moves vectors
 
 
 class _Run(NamedTuple):
@@ -44,43 +46,49 @@ class _Run(NamedTuple):
 
 
 def reverse_rows(x, lengths):
-    """`x` [R, T], reversed along T by `lengths` [R], of int32; or None."""
-    if not _is_made_for(x.dtype, x.shape[-1], x.size):
+    """`x` [R, T, C], reversed along T by `lengths` [R], of 8 or 16 bits; or None."""
+    rows, step = x.shape[0], x.shape[2]
+    run = math.prod(x.shape[1:])
+    is_near = 0 < step * x.dtype.itemsize <= _MOST_BYTES_OF_STEP
+    if not is_near or not _is_made_for(x.dtype, run, x.size):
         return None
-    line = functools.partial(_reversed, rows=x.shape[0], time=x.shape[1])
-    return _launch(line, x.shape[-1], x.shape, x, lengths)
+    line = functools.partial(_reversed, rows=rows, run=run, step=step)
+    return _launch(line, run, x.shape, _CHUNKS_OF_ROWS, x, lengths)
 
 
 def take_runs(x, lattice):
-    """The elements of a lattice; or None."""
+    """The elements of a lattice, of 8 or 16 bits; or None."""
     runs = _runs(x.shape, lattice)
     size = max(x.size, math.prod(lattice.sizes))
-    if not runs or not _is_made_for(x.dtype, runs[-1].size, size, runs[-1].step):
+    if not _is_near(x.dtype, runs) or not _is_made_for(x.dtype, runs[-1].size, size):
         return None
     line = functools.partial(_taken, runs=runs)
-    return _launch(line, runs[-1].size, lattice.sizes, x)
+    return _launch(line, runs[-1].size, lattice.sizes, _CHUNKS, x)
 
 
 def put_runs(gradient, shape, lattice):
     """The elements at those of a lattice, among zeros; or None."""
-    runs, size = _runs(shape, lattice), math.prod(shape) * min(gradient.size, 1)
-    if not runs or not _is_made_for(
-        gradient.dtype, runs[-1].extent, size, runs[-1].step
-    ):
+    dtype, runs = gradient.dtype, _runs(shape, lattice)
+    size = math.prod(shape) * min(gradient.size, 1)
+    if not _is_near(dtype, runs) or not _is_made_for(dtype, runs[-1].extent, size):
         return None
     line = functools.partial(_put, runs=runs)
-    return _launch(line, runs[-1].extent, shape, gradient)
+    return _launch(line, runs[-1].extent, shape, _CHUNKS, gradient)
 
 
-def _is_made_for(dtype, run, size, step=1):
-    """Whether elements are narrow and near each other, a chunk is of two runs at most,
-    and 32 bits count the bytes that are read or stored.
+def _is_near(dtype, runs):
+    """Whether neighbours among the elements are."""
+    return bool(runs) and runs[-1].step * dtype.itemsize <= _MOST_STEP_BYTES
+
+
+def _is_made_for(dtype, run, size):
+    """Whether elements are narrow, a chunk is of two runs at most, and 32 bits count
+    the bytes that are read or stored.
     """
     if dtype.kind not in "iu" or dtype.itemsize > 2:
         return False
-    is_near = step * dtype.itemsize <= _MOST_STEP_BYTES
     is_long = run * dtype.itemsize >= _BYTES
-    return is_near and is_long and 0 < size * dtype.itemsize <= _MOST_BYTES
+    return is_long and 0 < size * dtype.itemsize <= _MOST_BYTES
 
 
 def _runs(shape, lattice):
@@ -112,24 +120,38 @@ def _chunk(machine, line, run, position):
     )
 
 
-def _reversed(machine, row, column, *, rows, time):
+def _reversed(machine, row, column, *, rows, run, step):
     row = machine.least(row, rows - 1)
-    length, begin, count = machine.length(row), row * time, machine.elements
-    is_reversed = column < length
-    mirrored = length - column - count
+    begin, end = row * run, machine.length(row) * step
+    steps, phase = _steps(machine, column, step)
+    count = steps * step
+    is_reversed = column < end
+    mirrored = end - (column - phase) - count
     words = _window(
         machine, begin + machine.select(is_reversed, mirrored, column), count
     )
-    turned = _pick(machine, words, range(count - 1, -1, -1))
-    words = [
-        machine.select(is_reversed, *both) for both in zip(turned, words, strict=True)
-    ]
-    left = length - column
-    return machine.where(
-        is_reversed & (left < count),
-        lambda: _blend(machine, words, _window(machine, begin + column, count), left),
-        words,
-    )
+    turned = [step * k + c for k in reversed(range(steps)) for c in range(step)]
+    turned = _pick(machine, words, turned)
+    if step > 1:
+        turned = _shifted(machine, turned, phase * machine.itemsize)
+    both = zip(turned, words, strict=False)
+    words = [machine.select(is_reversed, *word) for word in both][: _BYTES // _WORD]
+    left = end - column
+
+    def blended():
+        straight = _window(machine, begin + column, machine.elements)
+        return _blend(machine, words, straight, left)
+
+    return machine.where(is_reversed & (left < machine.elements), blended, words)
+
+
+def _steps(machine, column, step):
+    """How many steps a chunk may lie in, and how far in the first of them it begins."""
+    if step == 1:
+        return machine.elements, 0
+    # So far ahead that the division is of what is not negative.
+    ahead = -(-machine.elements // step) * step
+    return -(-(machine.elements + step - 1) // step), (column + ahead) % step
 
 
 def _taken(machine, row, column, *, runs):
@@ -246,11 +268,12 @@ def _blend(machine, before, after, count):
 # On a GPU -----------------------------------------------------------------------------
 
 
-def _launch(line, run, shape, *operands):
+def _launch(line, run, shape, chunks, *operands):
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     x = operands[0]
     size = math.prod(shape)
+    block_bytes = chunks * _BYTES * _WARPGROUP
 
     def body(*refs):
         references = (plgpu.RefType(),) * len(refs)
@@ -260,13 +283,13 @@ def _launch(line, run, shape, *operands):
         from dml_jax._mosaic_words import Machine
 
         machine = Machine(x.dtype.itemsize, x.size, *references)
-        for position in machine.positions(_CHUNKS):
+        for position in machine.positions(chunks):
             machine.store(position, size, _chunk(machine, line, run, position))
 
     kernel = plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((size,), x.dtype),
-        grid=(-(-size * x.dtype.itemsize // _BLOCK_BYTES),),
+        grid=(-(-size * x.dtype.itemsize // block_bytes),),
         grid_names=("block",),
         num_threads=1,
         thread_name="warpgroup",

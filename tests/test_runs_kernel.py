@@ -32,7 +32,7 @@ class Machine:
         memory = np.full(16 * (self.last + 1), 0xEE, np.uint8)
         memory[: x.nbytes] = x.reshape(-1).view(np.uint8)
         self.vectors = memory.view("<u4").reshape(-1, 4).astype(np.uint64)
-        self.lengths = lengths
+        self.lengths = None if lengths is None else np.asarray(lengths, np.int64)
 
     def length(self, row):
         return self.lengths[row]
@@ -77,7 +77,8 @@ def compiled(request, monkeypatch):
             pytest.skip("takes CUDA devices of compute capability 9")
         return jax.jit
 
-    def launch(line, run, shape, x, lengths=None):
+    def launch(line, run, shape, chunks, x, lengths=None):
+        assert chunks * 16 * 128 <= 2**31 - kernel._MOST_BYTES
         size, x = int(np.prod(shape)), np.asarray(x)
         machine = Machine(x, lengths)
         position = np.arange(0, size, machine.elements)
@@ -97,18 +98,22 @@ def elements(shape, dtype):
 
 
 ROWS = [(5, 16), (5, 17), (3, 33), (40, 31), (2, 255), (1, 64), (7, 48), (300, 1003)]
+STEPS = [(5, 16, 3), (7, 11, 5), (40, 3, 6), (9, 5, 7), (6, 4, 4), (300, 333, 3)]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
-@pytest.mark.parametrize("shape", ROWS, ids=str)
+@pytest.mark.parametrize("shape", [(*rows, 1) for rows in ROWS] + STEPS, ids=str)
 def test_rows(shape, dtype, compiled):
     x, random = elements(shape, dtype), np.random.default_rng(1)
     for lengths in (
-        random.integers(0, shape[1] + 1, (shape[0], 1)),
-        np.zeros((shape[0], 1), int),
-        np.full((shape[0], 1), shape[1]),
+        random.integers(0, shape[1] + 1, (shape[0], 1, 1)),
+        np.zeros((shape[0], 1, 1), int),
+        np.full((shape[0], 1, 1), shape[1]),
     ):
-        y = compiled(kernel.reverse_rows)(x, lengths[:, 0].astype(np.int32))
+        y = compiled(kernel.reverse_rows)(x, lengths[:, 0, 0].astype(np.int32))
+        if shape[2] * x.itemsize > 15:
+            assert y is None  # XLA moves vectors of such steps
+            return
         assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
 
 
@@ -120,7 +125,10 @@ LINES = {
     "planes": ((2, 3, 20), 2, (2, 1, 1), True),
     "rank-1": ((40,), 0, (1,), True),
     "last-dimension-of-1": ((4, 20, 1), 1, (4, 1, 1), True),
-    "features": ((4, 20, 4), 1, (4, 1, 1), False),
+    "features": ((4, 20, 4), 1, (4, 1, 1), True),
+    "two-dimensions-of-features": ((4, 300, 2, 3), 1, (4, 1, 1, 1), True),
+    "many-features": ((4, 20, 16), 1, (4, 1, 1), False),
+    "no-features": ((4, 20, 0), 1, (4, 1, 1), False),
     "columns": ((20, 64), 0, (1, 64), False),
     "features-by-the-lengths": ((4, 20, 1), 1, (4, 1, 3), False),
 }
