@@ -1,6 +1,6 @@
 """Data movement that keeps every bit.
 
-XLA on CPU widens bfloat16 and 8-bit floats to float32 around any operation, data
+XLA on CPU widens bfloat16 and 8-bit floats to float32 around nearly any operation, data
 movement included: it costs time and quiets signalling NaNs. Floats narrower than 32
 bits therefore travel as unsigned integers of their width.
 """

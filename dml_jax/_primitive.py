@@ -25,7 +25,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
-from dml_jax import _bits, _compat, _reverse_partitioned
+from dml_jax import _compat, _reverse_partitioned
 from dml_jax import _reverse_formulations as formulations
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -124,16 +124,12 @@ def _batch(operands, dimensions, *, axis, implementation, **_):
 
 def _formulation(x, lengths, *, axis, implementation, ways=()):
     """What the primitive means, by the first of the ways that takes the operands."""
-    bits = _bits.to_bits(x)
     if implementation == "scatter":
         ways = (formulations.scatter,)
     elif any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         ways = ()
-    results = (way(bits, lengths, axis) for way in ways)
-    y = next((y for y in results if y is not None), None)
-    if y is None:
-        y = formulations.gather(bits, lengths, axis)
-    return _bits.from_bits(y, x.dtype)
+    results = (way(x, lengths, axis) for way in (*ways, formulations.gather))
+    return next(y for y in results if y is not None)
 
 
 def _lowered(x, lengths, *, axis, implementation, ways=(), **_):

@@ -18,12 +18,13 @@ thread of a GPU store four elements, however narrow. The others return None for 
 that they are not made for. `gather`, `prepared` and `quarters` fuse with what is around
 them, the rest does not. `_primitive` chooses.
 
-All of them take the bits of the elements, operands of one rank that broadcast as the
-primitive's do, and an axis.
+All of them take operands of one rank that broadcast as the primitive's do, and an axis.
+All but `windows` move the bits of narrow floats.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import nullcontext
 
@@ -45,6 +46,18 @@ def broadcast_shape(shape, lengths_shape, axis):
     )
 
 
+def _of_bits(way):
+    """A way that moves the bits of narrow floats, as one that takes the floats."""
+
+    @functools.wraps(way)
+    def of_floats(x, lengths, axis):
+        y = way(_bits.to_bits(x), lengths, axis)
+        return None if y is None else _bits.from_bits(y, x.dtype)
+
+    return of_floats
+
+
+@_of_bits
 def gather(x, lengths, axis):
     return _take(x, _source(x.shape, lengths, axis), axis)
 
@@ -59,6 +72,7 @@ def _wide_enough_for(index):
     return jax.enable_x64(True) if index.dtype == jnp.uint32 else nullcontext()
 
 
+@_of_bits
 def scatter(x, lengths, axis):
     target = _source(x.shape, lengths, axis)
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, target.shape, axis))
@@ -97,7 +111,7 @@ def _reflect(position, lengths):
 # CPU ----------------------------------------------------------------------------------
 
 _SMALL = 2**14  # bytes, of which a loop takes no longer than to start another
-_STEP = 6  # bytes; of longer ones, or of wider elements, a gather moves vectors
+_STEPS = {1: 6, 2: 4, 4: 2}  # elements of a step, by bytes: a gather moves more at once
 _VECTOR = 32  # elements of a line, from which a mask that is read beats comparing
 _FEW = 8  # elements of 32 bits, of which there is no loop to speak of
 _CACHE_LINE = 64  # bytes
@@ -115,25 +129,30 @@ def windows(x, lengths, axis):
     Its address is affine in k, so the loop becomes vector instructions. Of steps of b
     elements, the windows of all b elements are blended. The first line's window would
     start before the array, and the last one's could end beyond it: those are gathered.
+
+    Floats of 16 bits are read as such, for which XLA does not widen them, and their
+    bits are blended: a change of type before the windows would be a pass of its own.
     """
-    time = x.shape[axis]
+    dtype, time = x.dtype, x.shape[axis]
+    if dtype not in (jnp.float16, jnp.bfloat16):
+        x = _bits.to_bits(x)
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     if math.prod(lengths.shape[axis:]) != 1 or not _SMALL < x.nbytes < 2**31:
         return None
     lines, step = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    is_byte, is_narrow = x.dtype.itemsize == 1, x.dtype.itemsize < 4
-    if step > (_STEP if is_byte else 1):
+    if step > _STEPS.get(x.dtype.itemsize, 1):
         return None
-    if time * step <= (_VECTOR - 1 if is_narrow else _FEW):
+    if time * step <= (_VECTOR - 1 if x.dtype.itemsize < 4 else _FEW):
         return None
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
     x_lines = apart(x).reshape(lines, time * step)
+    y = _by_windows(x_lines, lengths.reshape(lines, 1), step)
     # Apart while it has lines: loops over steps would be too short.
-    return apart(_by_windows(x_lines, lengths.reshape(lines, 1), step)).reshape(x.shape)
+    return apart(_bits.from_bits(y, dtype)).reshape(x.shape)
 
 
 def _by_windows(x, lengths, step):
-    """`windows`, for lines of one dimension and lengths in steps."""
+    """The bits of `windows`, for lines of one dimension and lengths in steps."""
     lines, size = x.shape
     line = lax.broadcasted_iota(jnp.int32, (lines, 1), 0)
     start = (line - 1) * size + lengths * step - (step - 1)
@@ -142,19 +161,20 @@ def _by_windows(x, lengths, step):
     for k in range(1, step):
         is_kth = apart((within == k).astype(jnp.uint8))[None] != 0
         y = jnp.where(is_kth, _backwards(x, start + 2 * k, size), y)
-    y = jnp.where(_is_within(lengths * step, size), y, x)
+    y = jnp.where(_is_within(lengths * step, size), y, _bits.to_bits(x))
     for k in {0, lines - 1} if step > 1 else {0}:
         gathered = gather(
             x[k : k + 1].reshape(1, size // step, step), lengths[k : k + 1, :, None], 1
         )
-        y = jnp.where(line == k, apart(gathered.reshape(1, size)), y)
+        gathered = _bits.to_bits(gathered.reshape(1, size))
+        y = jnp.where(line == k, apart(gathered), y)
     return y
 
 
 def _backwards(x, starts, size):
-    """The windows of the elements of `x` that begin at `starts`, from their ends."""
+    """The bits of the windows of `x` that begin at `starts`, from their ends."""
     starts = jnp.clip(starts, 0, x.size - size)
-    return lax.rev(_windows(x.reshape(-1), starts, size), (1,))
+    return _bits.to_bits(lax.rev(_windows(x.reshape(-1), starts, size), (1,)))
 
 
 def _windows(x, starts, size):
@@ -177,6 +197,7 @@ def _is_within(lengths, size):
     return _windows(answers, size - lengths, size) != 0
 
 
+@_of_bits
 def tiles(x, lengths, axis):
     """For lines side by side, with lengths of their own: too far apart for the cache.
 
@@ -202,6 +223,7 @@ def tiles(x, lengths, axis):
     return apart(y).swapaxes(1, 2).reshape(x.shape)
 
 
+@_of_bits
 def prepared(x, lengths, axis):
     """For lines side by side: their lengths, read at every step, come from a clamp."""
     if math.prod(lengths.shape[axis:]) == 1 or x.nbytes <= _SMALL:
@@ -225,6 +247,7 @@ _GPU_CACHE = 2**25  # bytes
 _SECTOR = 32  # bytes; no read of memory is of fewer
 
 
+@_of_bits
 def quarters(x, lengths, axis):
     """Four gathers of a quarter each, concatenated, in one kernel.
 
@@ -264,6 +287,7 @@ def _split(x, dimension):
     ]
 
 
+@_of_bits
 def words(x, lengths, axis):
     """For rows of single bytes: whole words of four, fetched and stored as such."""
     if _bits.width(x.dtype) != 8:
@@ -305,6 +329,7 @@ def _turned(word):
     return (word >> 16) | (word << 16)
 
 
+@_of_bits
 def strips(x, lengths, axis):
     """For lines side by side, with lengths of their own: a kernel."""
     varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
@@ -326,6 +351,7 @@ def strips(x, lengths, axis):
     )
 
 
+@_of_bits
 def fused_strips(x, lengths, axis):
     """`strips` where it is faster even if what is around it becomes loops of their own.
 
@@ -336,6 +362,7 @@ def fused_strips(x, lengths, axis):
     return strips(x, lengths, axis)
 
 
+@_of_bits
 def runs(x, lengths, axis):
     """For rows of narrow elements, or of a few of them at each step: a kernel."""
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
@@ -350,6 +377,7 @@ def runs(x, lengths, axis):
     return None if y is None else y.reshape(x.shape)
 
 
+@_of_bits
 def transposed(x, lengths, axis):
     """For lines side by side, with lengths of their own, where the cache is no help.
 

@@ -12,11 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from dtypes import dtype_of
 
 from dml_jax import _bits, _compat, reference, reverse_subsequences, slice1
 from dml_jax import _reverse_formulations as reversals
 from dml_jax import _slice_formulations as slices
 from dml_jax._slice import _Lattice
+
+pytestmark = pytest.mark.usefixtures("nans_are_data")  # among all bits
 
 DTYPES = ["uint8", "bool", "bfloat16", "float32"]
 
@@ -88,9 +91,13 @@ def _always_worthwhile(monkeypatch):
 
 
 def data(shape, dtype):
-    random = np.random.default_rng(0)
-    highest = {"bool": 2, "int4": 8}.get(dtype, 256)
-    return random.integers(0, highest, shape).astype(dtype)
+    random, dtype = np.random.default_rng(0), dtype_of(dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(dtype)
+    # Of all bits, signalling NaNs among them.
+    return random.integers(0, 256, (*shape, dtype.itemsize), np.uint8).view(dtype)[
+        ..., 0
+    ]
 
 
 def lines(name, dtype):
@@ -102,7 +109,7 @@ def lines(name, dtype):
 
 def reverse(formulation, x, lengths, axis):
     formulate = functools.partial(getattr(reversals, formulation), axis=axis)
-    return formulate, (_bits.to_bits(jnp.asarray(x)), lengths)
+    return formulate, (jnp.asarray(x), lengths)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -113,13 +120,13 @@ def reverse(formulation, x, lengths, axis):
 def test_reversal(formulation, name, dtype):
     x, lengths, axis = lines(name, dtype)
     formulate, operands = reverse(formulation, x, lengths, axis)
-    bits = jax.jit(formulate)(*operands)
-    if bits is None:
+    y = jax.jit(formulate)(*operands)
+    if y is None:
         assert dtype != ("uint8" if formulation in BYTES else "float32")
         return
     shape = reversals.broadcast_shape(x.shape, lengths.shape, axis)
     expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
-    assert_same_bits(_bits.from_bits(bits, x.dtype), expected)
+    assert_same_bits(y, expected)
 
 
 @pytest.mark.parametrize("name", ["rows", "odd-rows", "rank-1"])
@@ -140,6 +147,22 @@ def test_what_a_formulation_is_made_for(formulation):
         if jax.eval_shape(formulate, *operands) is not None:
             taken.add(name)
     assert taken == MADE_FOR[formulation]
+
+
+WIDEST_STEPS = {"bool": 6, "float8_e5m2": 6, "float16": 4, "bfloat16": 4, "float32": 2}
+
+
+@pytest.mark.parametrize("dtype", WIDEST_STEPS)
+def test_widest_steps_of_windows(dtype):
+    taken = []
+    for step in range(1, 9):
+        x = data((5, 9, step), dtype)
+        lengths = np.array([3, 0, 9, 1, 8], np.int32).reshape(5, 1, 1)
+        y = reversals.windows(jnp.asarray(x), lengths, 1)
+        if y is not None:
+            assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
+            taken.append(step)
+    assert taken == [*range(1, WIDEST_STEPS[dtype] + 1)]
 
 
 @pytest.mark.parametrize("formulation", ["gather", "scatter"])
