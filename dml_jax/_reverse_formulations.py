@@ -19,7 +19,8 @@ that they are not made for. `gather`, `prepared` and `quarters` fuse with what i
 them, the rest does not. `_primitive` chooses.
 
 All of them take operands of one rank that broadcast as the primitive's do, and an axis.
-All but `windows` move the bits of narrow floats.
+They move the bits of narrow floats, but `windows` and `tiles` read those of 16 bits as
+floats, for which XLA does not widen them: a change of type before is a pass of its own.
 """
 
 from __future__ import annotations
@@ -46,15 +47,19 @@ def broadcast_shape(shape, lengths_shape, axis):
     )
 
 
-def _of_bits(way):
-    """A way that moves the bits of narrow floats, as one that takes the floats."""
+def _of_bits(way, widest=16):
+    """A way that moves the bits of floats up to a width, as one that takes floats."""
 
     @functools.wraps(way)
     def of_floats(x, lengths, axis):
-        y = way(_bits.to_bits(x), lengths, axis)
+        is_moved = _bits.is_narrow_float(x.dtype) and _bits.width(x.dtype) <= widest
+        y = way(_bits.to_bits(x) if is_moved else x, lengths, axis)
         return None if y is None else _bits.from_bits(y, x.dtype)
 
     return of_floats
+
+
+_of_narrowest_bits = functools.partial(_of_bits, widest=8)
 
 
 @_of_bits
@@ -118,6 +123,7 @@ _CACHE_LINE = 64  # bytes
 _CACHE = 2**22  # bytes, of which most stay in the second-level cache
 
 
+@_of_narrowest_bits
 def windows(x, lengths, axis):
     """For lines that lie next to their like: lengths only before the axis.
 
@@ -129,13 +135,8 @@ def windows(x, lengths, axis):
     Its address is affine in k, so the loop becomes vector instructions. Of steps of b
     elements, the windows of all b elements are blended. The first line's window would
     start before the array, and the last one's could end beyond it: those are gathered.
-
-    Floats of 16 bits are read as such, for which XLA does not widen them, and their
-    bits are blended: a change of type before the windows would be a pass of its own.
     """
-    dtype, time = x.dtype, x.shape[axis]
-    if dtype not in (jnp.float16, jnp.bfloat16):
-        x = _bits.to_bits(x)
+    time = x.shape[axis]
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     if math.prod(lengths.shape[axis:]) != 1 or not _SMALL < x.nbytes < 2**31:
         return None
@@ -148,7 +149,7 @@ def windows(x, lengths, axis):
     x_lines = apart(x).reshape(lines, time * step)
     y = _by_windows(x_lines, lengths.reshape(lines, 1), step)
     # Apart while it has lines: loops over steps would be too short.
-    return apart(_bits.from_bits(y, dtype)).reshape(x.shape)
+    return apart(_bits.from_bits(y, x.dtype)).reshape(x.shape)
 
 
 def _by_windows(x, lengths, step):
@@ -197,7 +198,7 @@ def _is_within(lengths, size):
     return _windows(answers, size - lengths, size) != 0
 
 
-@_of_bits
+@_of_narrowest_bits
 def tiles(x, lengths, axis):
     """For lines side by side, with lengths of their own: too far apart for the cache.
 
