@@ -98,7 +98,9 @@ class Machine:
             for k in range(self.elements):
                 word = words[k // per_word].value
                 bits = _value(8 * self.itemsize * (k % per_word))
-                value = arith.trunci(element, arith.shrui(word, bits))
+                value = arith.shrui(word, bits)
+                if self.itemsize < 4:
+                    value = arith.trunci(element, value)
                 target = _at(self._target, position + k, self.itemsize)
 
                 def store(value=value, target=target):

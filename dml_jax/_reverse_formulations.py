@@ -10,7 +10,7 @@
     quarters    GPU: four gathers, so that a thread stores more
     words       GPU: bytes by the word
     strips      Hopper GPUs: neighbouring lines with lengths of their own, in a kernel
-    runs        Hopper GPUs: rows of narrow elements, in another
+    runs        Hopper GPUs: rows, or short steps, in another
     transposed  GPU: the same lines, as rows
 
 `gather` computes an index for every element, which a CPU does one at a time, and has a
@@ -365,7 +365,7 @@ def fused_strips(x, lengths, axis):
 
 @_of_bits
 def runs(x, lengths, axis):
-    """For rows of narrow elements, or of a few of them at each step: a kernel."""
+    """For rows of elements of up to 32 bits, or of short steps: a kernel."""
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     if math.prod(lengths.shape[axis:]) != 1 or x.nbytes < _WORTHWHILE:
         return None

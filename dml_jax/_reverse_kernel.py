@@ -6,13 +6,18 @@ share, where every element is as near as any other, and stores the strip's rows:
 
     y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c]
 
-It reads and writes what a copy does, and does not fuse with what is around it.
+It reads and writes what a copy does, and does not fuse with what is around it. Where a
+strip's rows are less than a line of the cache, neighbouring strips begin together, as a
+cluster of blocks.
 
 Pallas cannot index shared memory by an array, hence the MLIR. All that is imported
 where a program is lowered for such a GPU: it takes longer than the rest of the package.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +32,9 @@ _MOST_ROWS = 256  # of one asynchronous copy
 _WORD_BYTES = 4  # that a thread stores, or a wider element
 _WORDS = 8  # that a thread loads before it stores them
 _WARPGROUP = 128  # threads
-_MOST_WARPGROUPS = 8
+_MOST_WARPGROUPS = 8  # of a block that is alone on its multiprocessor
+_MULTIPROCESSOR = 16  # warpgroups
+_MOST_TOGETHER = 4  # strips; of bytes, whose threads take longer, half as many
 
 
 def strip_width(time, columns, dtype):
@@ -51,12 +58,17 @@ def reverse_strips(x, lengths, width):
 
     batch, time, columns = x.shape
     strips = -(-columns // width)
+    strip_bytes = time * width * x.dtype.itemsize
+    has_lines = width * x.dtype.itemsize == _ROW_BYTES[0]
+    together = 1 if has_lines else _strips_together(batch * strips, x.dtype)
     copies = [
         pl.ds(row, min(_MOST_ROWS, time - row)) for row in range(0, time, _MOST_ROWS)
     ]
 
     def body(x_ref, lengths_ref, y_ref, strip_ref, barrier):
-        block = lax.axis_index("block")
+        block = lax.axis_index("cluster")
+        if together > 1:
+            block = block * together + lax.axis_index("strip")
         b = block // strips
         # The last strip may overlap the one before it, and stores the same there.
         first = jnp.minimum(block % strips * width, columns - width)
@@ -73,6 +85,8 @@ def reverse_strips(x, lengths, width):
         reflect = plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 3)(_reflect)
         reflect(strip_ref, lengths_ref.at[b, of_strip], y_ref.at[b, :, of_strip])
 
+    # A cluster of one block is launched as such, and slower than the block.
+    cluster: Any = dict(cluster=(together,), cluster_names=("strip",))
     kernel = plgpu.kernel(
         body,
         out_type=jax.typeof(x),
@@ -80,18 +94,27 @@ def reverse_strips(x, lengths, width):
             plgpu.SMEM((time, width), x.dtype),
             plgpu.Barrier(num_arrivals=len(copies)),
         ],
-        grid=(batch * strips,),
-        grid_names=("block",),
-        num_threads=_warpgroups(time * width * x.dtype.itemsize),
+        grid=(batch * strips // together,),
+        grid_names=("cluster",),
+        **(cluster if together > 1 else {}),
+        num_threads=_warpgroups(strip_bytes, has_lines),
         thread_name="warpgroup",
     )
     return kernel(x, lengths)
 
 
-def _warpgroups(strip_bytes):
-    """As many as have enough to do."""
-    words = strip_bytes // _WORD_BYTES
-    return min(max(words // (_WORDS * _WARPGROUP), 1), _MOST_WARPGROUPS)
+def _warpgroups(strip_bytes, has_lines):
+    """As many as run at the same time, of all the blocks whose strips have room."""
+    blocks = _SHARED_BYTES // strip_bytes
+    if blocks == 1 and has_lines:
+        return _MOST_WARPGROUPS
+    return min(max(_MULTIPROCESSOR // blocks, 1), _MOST_WARPGROUPS // 2)
+
+
+def _strips_together(strips, dtype):
+    """As many as divide their number, up to a limit."""
+    most = _MOST_TOGETHER if dtype.itemsize > 1 else _MOST_TOGETHER // 2
+    return math.gcd(strips, most)
 
 
 def _reflect(_, strip, lengths, y):

@@ -1,9 +1,9 @@
-"""A GPU kernel for runs of narrow elements that begin anywhere, in Mosaic.
+"""A GPU kernel for runs of elements that begin anywhere, in Mosaic.
 
 XLA has a thread load elements one by one, and store four of them if four divides their
-number, else one: of 8 and 16 bits, their number is the limit and not their bytes. Here
-a thread stores 16 bytes at once. It loads the aligned words its elements lie in, shifts
-them to where they begin, and permutes the bytes:
+number, else one: of 8 and 16 bits, or odd sizes of 32, their number is the limit and
+not their bytes. Here a thread stores 16 bytes at once. It loads the aligned words its
+elements lie in, shifts them to where they begin, and permutes the bytes:
 
     reverse_rows   y[r, k, c] = x[r, n - 1 - k if k < n else k, c]
                    with n = lengths[r]
@@ -46,11 +46,11 @@ class _Run(NamedTuple):
 
 
 def reverse_rows(x, lengths):
-    """`x` [R, T, C], reversed along T by `lengths` [R], of 8 or 16 bits; or None."""
+    """`x` [R, T, C], reversed along T by `lengths` [R], of 8 to 32 bits; or None."""
     rows, step = x.shape[0], x.shape[2]
     run = math.prod(x.shape[1:])
     is_near = 0 < step * x.dtype.itemsize <= _MOST_BYTES_OF_STEP
-    if not is_near or not _is_made_for(x.dtype, run, x.size):
+    if not is_near or not _is_made_for(x.dtype, _WORD, run, x.size):
         return None
     line = functools.partial(_reversed, rows=rows, run=run, step=step)
     return _launch(line, run, x.shape, _CHUNKS_OF_ROWS, x, lengths)
@@ -60,7 +60,7 @@ def take_runs(x, lattice):
     """The elements of a lattice, of 8 or 16 bits; or None."""
     runs = _runs(x.shape, lattice)
     size = max(x.size, math.prod(lattice.sizes))
-    if not _is_near(x.dtype, runs) or not _is_made_for(x.dtype, runs[-1].size, size):
+    if not _is_near(x.dtype, runs) or not _is_made_for(x.dtype, 2, runs[-1].size, size):
         return None
     line = functools.partial(_taken, runs=runs)
     return _launch(line, runs[-1].size, lattice.sizes, _CHUNKS, x)
@@ -70,7 +70,7 @@ def put_runs(gradient, shape, lattice):
     """The elements at those of a lattice, among zeros; or None."""
     dtype, runs = gradient.dtype, _runs(shape, lattice)
     size = math.prod(shape) * min(gradient.size, 1)
-    if not _is_near(dtype, runs) or not _is_made_for(dtype, runs[-1].extent, size):
+    if not _is_near(dtype, runs) or not _is_made_for(dtype, 2, runs[-1].extent, size):
         return None
     line = functools.partial(_put, runs=runs)
     return _launch(line, runs[-1].extent, shape, _CHUNKS, gradient)
@@ -81,11 +81,11 @@ def _is_near(dtype, runs):
     return bool(runs) and runs[-1].step * dtype.itemsize <= _MOST_STEP_BYTES
 
 
-def _is_made_for(dtype, run, size):
-    """Whether elements are narrow, a chunk is of two runs at most, and 32 bits count
-    the bytes that are read or stored.
+def _is_made_for(dtype, itemsize, run, size):
+    """Whether elements are numbers no wider than `itemsize`, a chunk is of two runs at
+    most, and 32 bits count the bytes that are read or stored.
     """
-    if dtype.kind not in "iu" or dtype.itemsize > 2:
+    if dtype.kind not in "iuf" or dtype.itemsize > itemsize:
         return False
     is_long = run * dtype.itemsize >= _BYTES
     return is_long and 0 < size * dtype.itemsize <= _MOST_BYTES

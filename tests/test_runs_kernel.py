@@ -101,7 +101,7 @@ ROWS = [(5, 16), (5, 17), (3, 33), (40, 31), (2, 255), (1, 64), (7, 48), (300, 1
 STEPS = [(5, 16, 3), (7, 11, 5), (40, 3, 6), (9, 5, 7), (6, 4, 4), (300, 333, 3)]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
 @pytest.mark.parametrize("shape", [(*rows, 1) for rows in ROWS] + STEPS, ids=str)
 def test_rows(shape, dtype, compiled):
     x, random = elements(shape, dtype), np.random.default_rng(1)
@@ -231,7 +231,8 @@ def put(x):
 MANY = 2**12
 CHOSEN = {
     "rows": (reverse, (MANY, 1025), "float16", True),
-    "rows-of-words": (reverse, (MANY, 1025), "float32", False),
+    "rows-of-words": (reverse, (MANY, 1025), "float32", True),
+    "rows-of-two-words": (reverse, (MANY, 1025), "complex64", False),
     "rows-of-booleans": (reverse, (MANY, 1025), "bool", False),
     "short-rows": (reverse, (2**18, 15), "uint8", False),
     "few-rows": (reverse, (3, 1025), "uint8", False),
