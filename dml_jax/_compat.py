@@ -68,6 +68,15 @@ _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
 _HOPPER = 9  # the compute capability of the GPUs that the kernels were tried on
 
 
+def available(ctx: Any, ways: tuple, kernels: frozenset) -> tuple:
+    """Those of some ways to compute that a lowering rule's program can have."""
+    if not is_whole(ctx):
+        return ()
+    if kernels.isdisjoint(ways) or runs_mosaic():
+        return ways
+    return tuple(way for way in ways if way not in kernels)
+
+
 def runs_mosaic() -> bool:
     """Whether every CUDA device there is takes our Mosaic kernels.
 

@@ -156,7 +156,8 @@ def _lowering(**ways):
         if ways and partitioned is not None and _compat.is_divided(ctx):
             divided = jax.extend.core.jaxpr_as_fun(partitioned)
             return mlir.lower_fun(divided, multiple_results=True)(ctx, x, lengths)
-        chosen = _available(ctx, ways.get(implementation or "default", ()))
+        chosen = ways.get(implementation or "default", ())
+        chosen = _compat.available(ctx, chosen, _KERNELS)
         lowered = functools.partial(
             _lowered, axis=axis, implementation=implementation, ways=chosen
         )
@@ -165,22 +166,15 @@ def _lowering(**ways):
     return lower
 
 
-def _available(ctx, ways):
-    """Those of the ways that the program can have."""
-    if not _compat.is_whole(ctx):
-        return ()
-    kernels = {formulations.strips, formulations.fused_strips, formulations.runs}
-    if kernels.isdisjoint(ways) or _compat.runs_mosaic():
-        return ways
-    return tuple(way for way in ways if way not in kernels)
-
-
 reverse_subsequences_p.def_impl(_lowered)
 reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[reverse_subsequences_p] = _jvp
 ad.primitive_transposes[reverse_subsequences_p] = _transpose
 batching.primitive_batchers[reverse_subsequences_p] = _batch
 
+_KERNELS = frozenset(
+    {formulations.strips, formulations.fused_strips, formulations.runs}
+)
 _ON_CPU = (formulations.windows, formulations.tiles, formulations.prepared)
 _ON_GPU = (formulations.quarters,)
 _ALONE_ON_GPU = (formulations.words, formulations.transposed, formulations.quarters)

@@ -143,37 +143,40 @@ def _moved(x, ways, otherwise):
     return _bits.from_bits(y, x.dtype)
 
 
-def _lowering(formulation, fused=(), alone=(), kernel=None):
+def _lowering(formulation, default=(), standalone=()):
     """The lowering rule of a platform, with its ways inside of programs and alone."""
+    ways = {False: default, True: standalone}
 
     def lower(ctx, x, *, standalone, **params):
-        ways = alone if standalone else fused
-        if not _compat.is_whole(ctx):
-            ways = ()
-        elif kernel is not None and standalone and _compat.runs_mosaic():
-            ways = (kernel, *ways)
-        lowered = functools.partial(formulation, ways=ways, **params)
+        chosen = _compat.available(ctx, ways[standalone], _KERNELS)
+        lowered = functools.partial(formulation, ways=chosen, **params)
         return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
 
     return lower
 
 
+_KERNELS = frozenset({formulations.runs, formulations.gaps})
 _FUSED = (formulations.even_quarters, formulations.quarters)
 _ALONE = (formulations.even_quarters, formulations.words, formulations.quarters)
+_TAKE_WAYS: dict[str | None, dict[str, tuple]] = {
+    None: dict(),
+    "cuda": dict(default=_FUSED, standalone=(formulations.runs, *_ALONE)),
+    "rocm": dict(default=_FUSED, standalone=_ALONE),
+}
+_PUT_WAYS: dict[str | None, dict[str, tuple]] = {
+    None: dict(),
+    "cuda": dict(standalone=(formulations.gaps,)),
+}
 
-for _primitive, _formulation, _abstract_eval, _transpose, _batch in (
-    (take_p, _take, _take_abstract_eval, _take_transpose, _take_batch),
-    (put_p, _put, _put_abstract_eval, _put_transpose, _put_batch),
+for _primitive, _formulation, _ways, _abstract_eval, _transpose, _batch in (
+    (take_p, _take, _TAKE_WAYS, _take_abstract_eval, _take_transpose, _take_batch),
+    (put_p, _put, _PUT_WAYS, _put_abstract_eval, _put_transpose, _put_batch),
 ):
     _primitive.def_impl(_formulation)
     _primitive.def_abstract_eval(_abstract_eval)
     ad.primitive_jvps[_primitive] = functools.partial(_jvp, _primitive)
     ad.primitive_transposes[_primitive] = _transpose
     batching.primitive_batchers[_primitive] = _batch
-    mlir.register_lowering(_primitive, _lowering(_formulation))
-
-mlir.register_lowering(take_p, _lowering(_take, _FUSED, _ALONE), "rocm")
-mlir.register_lowering(
-    take_p, _lowering(_take, _FUSED, _ALONE, formulations.runs), "cuda"
-)
-mlir.register_lowering(put_p, _lowering(_put, kernel=formulations.gaps), "cuda")
+    for _platform, _of_platform in _ways.items():
+        _rule = _lowering(_formulation, **_of_platform)
+        mlir.register_lowering(_primitive, _rule, _platform)
