@@ -251,8 +251,8 @@ def _assignment(text: str) -> tuple[str, pathlib.Path]:
 
 
 def _natural(text: str, least: int = 0) -> int:
-    number = int(text) if text.isdecimal() and len(text) < 19 else -1
-    if number < least:
+    number = int(text) if text.isdecimal() and len(text) < 20 else -1
+    if not least <= number <= 10**18:
         rule = f"must be an integer from {least} to 10^18"
         raise argparse.ArgumentTypeError(f"{rule}; got {text}")
     return number
@@ -267,7 +267,7 @@ def _milliseconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number < 1e12:
+    if not 0 <= number <= 1e12:
         raise argparse.ArgumentTypeError(f"must be from 0 to 10^12; got {text}")
     return number
 

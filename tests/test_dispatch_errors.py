@@ -73,6 +73,11 @@ def test_the_model_is_valid(folder):
     np.testing.assert_array_equal(np.load("out.npy"), expected)
 
 
+def test_nans_are_data_whatever_the_flag(folder):
+    with jax.debug_nans(True):
+        assert run_model(MODEL)[::2] == (0, "")
+
+
 @pytest.mark.parametrize(("place", "value", "message"), list(read_rows()))
 def test_values(folder, place, value, message):
     require_rule(place, value, message)
@@ -187,6 +192,10 @@ ARGUMENTS = {
     "m -v 3": "argument -v/--timing_verbosity: invalid choice: 3 (choose from 0, 1, 2)",
     "m -i 99999999999999999999": f"argument -i/--dispatch_iterations: {LEAST[:-1]}"
     + "9" * 20,
+    "m -i 1000000000000000001": f"argument -i/--dispatch_iterations: {LEAST[:-1]}"
+    "1000000000000000001",
+    "m -t 1000000000001": "argument -t/--milliseconds_to_run: must be from 0 to 10^12; "
+    "got 1000000000001",
     "m -i x": f"argument -i/--dispatch_iterations: {LEAST[:-1]}x",
 }
 
@@ -196,6 +205,13 @@ def test_arguments(folder, arguments, message):
     status, out, err = run(*arguments.split())
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].partition(": error: ")[2] == message
+
+
+def test_the_limits_that_messages_name_are_accepted(folder, monkeypatch):
+    given = []
+    monkeypatch.setattr(cli, "run_model", lambda *_, **options: given.append(options))
+    assert run_model(MODEL, "-i", "1" + "0" * 18, "-t", "1e12")[0] == 0
+    assert {10**18, 1e12} <= {*given[0].values()}
 
 
 def test_devices(folder):
