@@ -186,10 +186,8 @@ def flip_and_slice(workload, x, lengths):
     def slide(line, n):  # what comes from the padding is never selected
         line = jnp.moveaxis(line, axis_of_line, 0)
         flipped = jnp.pad(jnp.flip(line, 0), [(0, steps)] + [(0, 0)] * (line.ndim - 1))
-        start = (steps - n.reshape(()), *[0] * (line.ndim - 1))
-        return jnp.moveaxis(
-            lax.dynamic_slice(flipped, start, line.shape), 0, axis_of_line
-        )
+        valid_first = lax.dynamic_slice_in_dim(flipped, steps - n.reshape(()), steps)
+        return jnp.moveaxis(valid_first, 0, axis_of_line)
 
     for line in lines:
         slide = jax.vmap(slide, in_axes=line, out_axes=line)

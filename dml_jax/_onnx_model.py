@@ -52,6 +52,9 @@ class Model(onnx.backend.base.BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs as NumPy arrays, from inputs that NumPy can hold.
 
+        64-bit data keeps its width, and NaNs are data like any other, whatever
+        `jax_enable_x64` and `jax_debug_nans` say.
+
         Args:
           inputs: a sequence in the order of `input_names`, or a mapping by them.
           kwargs: nothing; ONNX's interface has them.
@@ -73,7 +76,11 @@ class Model(onnx.backend.base.BackendRep):
                 given = ", ".join(map(str, inputs))
                 raise wrong_inputs(self.input_names, given or "none")
             inputs = [inputs[name] for name in self.input_names]
-        with jax.enable_x64(True), jax.default_device(self.device):
+        with (
+            jax.enable_x64(True),
+            jax.debug_nans(False),
+            jax.default_device(self.device),
+        ):
             results = self._outputs(inputs)
             arrays = [np.array(value) for value in results]  # the caller's own
         names = onnx.backend.base.namedtupledict("Outputs", self.output_names)

@@ -32,6 +32,7 @@ reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
 
 
 def reverse(x, lengths, axis, implementation):
+    x = lax.convert_element_type(x, x.dtype)  # no longer weakly typed
     return reverse_subsequences_p.bind(
         x,
         lengths,
@@ -108,7 +109,9 @@ def _transpose(cotangent, x, lengths, *, axis, implementation, **_):
         for dimension, size in enumerate(x.aval.shape)
         if size != cotangent.shape[dimension]
     ]
-    return jnp.sum(cotangent, axis=broadcast, keepdims=True), None
+    if broadcast:  # or NaNs would be quieted outside of programs
+        cotangent = jnp.sum(cotangent, axis=broadcast, keepdims=True)
+    return cotangent, None
 
 
 def _batch(operands, dimensions, *, axis, implementation, **_):

@@ -113,6 +113,7 @@ _scaled_backward.defvjp(_scaled_backward_fwd, _scaled_backward_bwd)
 
 def _scale(coefficient, x):
     """coefficient * x, computed in at least float32, in the dtype of x."""
+    coefficient = jnp.asarray(coefficient)  # JAX makes it a number where jit is off
     if not jnp.issubdtype(coefficient.dtype, jnp.floating):
         coefficient = coefficient.astype(jax.dtypes.canonicalize_dtype(float))
     # By way of float32, since two narrow floats need not have a common dtype.

@@ -271,7 +271,8 @@ def _blend(machine, before, after, count):
 def _launch(line, run, shape, chunks, *operands):
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    x = operands[0]
+    # Numbers alone: JAX keeps `thread`, which must keep no tracer.
+    elements, dtype = operands[0].size, operands[0].dtype
     size = math.prod(shape)
     block_bytes = chunks * _BYTES * _WARPGROUP
 
@@ -282,14 +283,14 @@ def _launch(line, run, shape, chunks, *operands):
     def thread(_, *references):
         from dml_jax._mosaic_words import Machine
 
-        machine = Machine(x.dtype.itemsize, x.size, *references)
+        machine = Machine(dtype.itemsize, elements, *references)
         for position in machine.positions(chunks):
             machine.store(position, size, _chunk(machine, line, run, position))
 
     kernel = plgpu.kernel(
         body,
-        out_type=jax.ShapeDtypeStruct((size,), x.dtype),
-        grid=(-(-size * x.dtype.itemsize // block_bytes),),
+        out_type=jax.ShapeDtypeStruct((size,), dtype),
+        grid=(-(-size * dtype.itemsize // block_bytes),),
         grid_names=("block",),
         num_threads=1,
         thread_name="warpgroup",

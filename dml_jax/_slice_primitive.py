@@ -27,10 +27,12 @@ put_p = jax.extend.core.Primitive("slice_grad_of_lattice")
 
 
 def take(x, lattice, standalone):
+    x = lax.convert_element_type(x, x.dtype)  # no longer weakly typed
     return take_p.bind(x, lattice=lattice, standalone=standalone)
 
 
 def put(x, shape, lattice, standalone):
+    x = lax.convert_element_type(x, x.dtype)  # no longer weakly typed
     return put_p.bind(x, shape=shape, lattice=lattice, standalone=standalone)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -217,7 +218,9 @@ def _array(function, name, tensor, value):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _execute(plan, inputs, previous, constants):
+def _execute(plan, *arrays):
+    # NumPy's come as they are where `jit` is disabled.
+    inputs, previous, constants = jax.tree.map(jnp.asarray, arrays)
     elements: list[jax.Array] = []
     for step in plan.steps:
         arguments = [

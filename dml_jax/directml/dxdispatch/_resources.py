@@ -137,7 +137,7 @@ def _sequence(initial, data_type, budget):
     start, delta = (
         parse_number(members[name], data_type) for name in ("valueStart", "valueDelta")
     )
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.debug_nans(False):
         values = dml_jax.fill_value_sequence((count,), data_type.dtype, start, delta)
         return np.asarray(values)
 

@@ -48,8 +48,10 @@ def run_model(
 ) -> None:
     """Runs the commands of a model, which change its resources for good.
 
-    64-bit data is computed at full width. Times are those from the host, from the call
-    of the compiled program until its result is there; binding is not part of them.
+    64-bit data is computed at full width, NaNs are data like any other, and dispatches
+    are compiled, whatever `jax_enable_x64`, `jax_debug_nans` and `jax_disable_jit` say.
+    Times are those from the host, from the call of the compiled program until its
+    result is there; binding is not part of them.
 
     Args:
       model: what `load_model` gave.
@@ -69,7 +71,7 @@ def run_model(
       >>> model.resources["part"].elements()
       array([14., 16.,  6.,  8.], dtype=float32)
     """
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.debug_nans(False), jax.disable_jit(False):
         programs = {}
         for name, dispatchable in model.dispatchables.items():
             start = time.perf_counter()
