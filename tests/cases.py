@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 import dml_jax
 from dml_jax import reference
@@ -210,3 +211,16 @@ FILLS = [
 
 CASES = [*REVERSALS, *SLICES, *FILLS]
 MOVES = [*REVERSALS, *SLICES]
+
+# One of each operator and of each mode.
+_NAMES = {
+    "length-per-line", "batch-major-features", "inference", "strided", "inexact-window",
+    "smaller-input", "cancelling", "rank-3",
+}  # fmt: skip
+EXAMPLES = [case for case in CASES if case.name in _NAMES]
+
+
+def sampled(cases):
+    """Parameters for what does the same to every shape: all but EXAMPLES are marked."""
+    others = pytest.mark.shapes
+    return [c if c in EXAMPLES else pytest.param(c, marks=others) for c in cases]
