@@ -33,10 +33,30 @@ def x32():
         yield
 
 
+def turned_off(flag):
+    """In every thread: JAX's context managers do so in their own alone."""
+    before = getattr(jax.config, flag)
+    jax.config.update(flag, False)
+    yield
+    jax.config.update(flag, before)
+
+
 @pytest.fixture
 def with_jit():
     """Turns `jit` on, for tests of what it does, where JAX_DISABLE_JIT is set."""
-    with jax.disable_jit(False):
+    yield from turned_off("jax_disable_jit")
+
+
+@pytest.fixture
+def with_caches(with_jit):
+    """The same where JAX_CHECK_TRACER_LEAKS is set, which traces in every call."""
+    yield from turned_off("jax_check_tracer_leaks")
+
+
+@pytest.fixture
+def nans_are_data():
+    """Takes NaNs for no errors, for tests that move or make them on purpose."""
+    with jax.debug_nans(False):
         yield
 
 

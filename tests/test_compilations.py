@@ -12,6 +12,7 @@ import pytest
 
 import dml_jax
 
+pytestmark = pytest.mark.usefixtures("with_caches")
 COMPILATION = "/jax/core/compile/backend_compile_duration"
 TRACE = "/jax/core/compile/jaxpr_trace_duration"
 
@@ -171,6 +172,7 @@ EVERY_FUNCTION = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.usefixtures("x32", "nans_are_data")  # lists are of 32 bits then
 @EVERY_FUNCTION
 def test_spellings_and_values_compile_nothing_anew(calls):
     first, *others = calls(new_shape())
@@ -197,6 +199,27 @@ def test_modes_of_64_bits_do_not_displace_each_other(calls):
         with jax.enable_x64(mode):
             require_nothing_anew([call])
             assert jax.config.jax_enable_x64 is mode
+
+
+class Changing:
+    """An integer that is equal to itself, whatever it has become."""
+
+    def __init__(self):
+        self.value = 0
+
+    def __index__(self):
+        return self.value
+
+
+def test_what_may_change_is_looked_at_in_every_call():
+    x, index = np.arange(24, dtype=np.float32).reshape(4, 6), Changing()
+    offsets = (index, index)
+    for index.value in (0, 1):
+        k = index.value
+        found = dml_jax.slice(x, offsets, (2, 3))
+        np.testing.assert_array_equal(found, x[k : k + 2, k : k + 3])
+        found = dml_jax.reverse_subsequences(x, [[6]], index)
+        np.testing.assert_array_equal(found, np.flip(x, k))
 
 
 # Inside of jit ------------------------------------------------------------------------
@@ -274,5 +297,7 @@ def test_coefficients_compile_no_new_backward_pass():
 
     for warm_up in calls(1.0, jnp.float32(1)):
         jax.block_until_ready(warm_up())
-    for call in calls(0.5, np.float32(2), 3, np.int8(4), *jnp.arange(4.0)):
+    for call in calls(
+        0.5, np.float32(2), 3, np.int8(4), *jnp.arange(4, dtype=np.float32)
+    ):
         assert compilations(call) == 0

@@ -78,6 +78,7 @@ def test_every_operator_has_a_published_vector():
     assert {vector["op"] for vector in VECTORS} == set(CLASSES)
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("operator", DESCS)
 @given(data=st.data())
 def test_every_byte_is_as_in_numpy(operator, data):
@@ -98,6 +99,7 @@ def test_every_byte_is_as_in_numpy(operator, data):
     assert_same_bits(result, expected)
 
 
+@pytest.mark.usefixtures("with_caches")
 def test_equal_descriptions_share_a_program(monkeypatch):
     traced = []
     evaluate = SliceOperatorDesc.evaluate

@@ -17,7 +17,7 @@ REVERSE = dml.ReverseSubsequencesOperatorDesc(X, LENGTHS, X, 1)
 PADDED = BufferTensorDesc(DataType.FLOAT32, (2, 3), (4, 1))
 STRIDED = dml.SliceOperatorDesc(PADDED, PADDED, (0, 0), (2, 3), (1, 1))
 FILL = dml.FillValueConstantOperatorDesc(X, DataType.FLOAT32, ScalarUnion(float32=1))
-ARRAY, NUMBERS = jnp.zeros((2, 3)), jnp.ones((2, 1), jnp.uint32)
+ARRAY, NUMBERS = jnp.zeros((2, 3), np.float32), jnp.ones((2, 1), jnp.uint32)
 BOUND = "must have shape (2, 3) or be a flat buffer of at least 6 elements; got shape "
 FLAT = "must be a flat buffer of at least 7 elements; got shape "
 WIDE = (
@@ -74,11 +74,15 @@ BINDING = {  # the message: description, inputs, outputs
     ValueError: {
         f"`InputTensor` {BOUND}(3, 2)": (REVERSE, [ARRAY.T, NUMBERS], None),
         f"`InputTensor` {BOUND}(3,)": (REVERSE, [ARRAY[0], NUMBERS], None),
-        f"`InputTensor` {BOUND}(1, 9)": (REVERSE, [jnp.zeros((1, 9)), NUMBERS], None),
-        f"`OutputTensor` {BOUND}(5,)": (FILL, [], [jnp.zeros(5)]),
+        f"`InputTensor` {BOUND}(1, 9)": (
+            REVERSE,
+            [jnp.zeros((1, 9), np.float32), NUMBERS],
+            None,
+        ),
+        f"`OutputTensor` {BOUND}(5,)": (FILL, [], [jnp.zeros(5, np.float32)]),
         f"`InputTensor` {FLAT}(2, 3)": (STRIDED, [ARRAY], None),
-        f"`InputTensor` {FLAT}(6,)": (STRIDED, [jnp.zeros(6)], None),
-        f"`OutputTensor` {FLAT}(2, 3)": (STRIDED, [jnp.zeros(7)], [ARRAY]),
+        f"`InputTensor` {FLAT}(6,)": (STRIDED, [jnp.zeros(6, np.float32)], None),
+        f"`OutputTensor` {FLAT}(2, 3)": (STRIDED, [jnp.zeros(7, np.float32)], [ARRAY]),
         **{
             f"`InputTensor` {WIDE.format(k)}": (wide(k), [np.zeros((2, 3), k)], None)
             for k in ("float64", "int64", "uint64")
@@ -87,6 +91,7 @@ BINDING = {  # the message: description, inputs, outputs
 }
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(
     ("error", "message"),
     [(e, message) for e, row in BINDING.items() for message in row],
@@ -108,6 +113,7 @@ def test_wide_tensors_are_bound_in_64_bit_mode():
         assert (np.asarray(found) == value).all()
 
 
+@pytest.mark.usefixtures("x32")
 def test_fills_of_wide_types_need_64_bit_mode():
     tensor = BufferTensorDesc(DataType.FLOAT64, (2,))
     desc = dml.FillValueConstantOperatorDesc(tensor, 9, ScalarUnion(float64=1))

@@ -277,6 +277,7 @@ def test_descriptions_are_copied_and_pickled():
         assert copy_of(FILL).value.bytes == FILL.value.bytes
 
 
+@pytest.mark.usefixtures("x32")  # where the list has the dtype of the message
 def test_the_type_of_an_array_is_looked_at_before_its_width():
     tensor = BufferTensorDesc(DataType.FLOAT32, (2,))
     copy_of = dml.compile_operator(dml.SliceOperatorDesc(tensor, tensor, [0], [2], [1]))
@@ -293,9 +294,10 @@ def test_there_is_no_operator_without_a_type():
         dml.OperatorDesc()
 
 
+@pytest.mark.usefixtures("with_jit")
 def test_a_union_is_of_static_numbers():
     with pytest.raises(TypeError) as caught:
-        jax.jit(lambda x: ScalarUnion(float32=x).uint32)(1.0)
+        jax.jit(lambda x: ScalarUnion(float32=x).uint32)(np.float32(1))
     assert str(caught.value) == (
         "ScalarUnion: `float32` must be a static number; got traced float32 array of "
         "shape ()"
@@ -311,3 +313,17 @@ def test_a_number_of_an_enumeration_is_not_a_bool_or_a_float():
 def test_compiled_operators_have_a_name():
     text = jax.jit(dml.compile_operator(FILL)).lower().as_text()
     assert "@jit_DML_OPERATOR_FILL_VALUE_CONSTANT" in text
+
+
+@pytest.mark.parametrize(
+    ("needed", "data_type", "sizes", "strides"),
+    [
+        (6, DataType.FLOAT16, (3,), None),
+        (3, DataType.UINT4, (5,), None),
+        (2, DataType.INT4, (2, 2), (2, 1)),
+        (7, DataType.INT8, (2, 3), (4, 1)),
+        (0, DataType.UNKNOWN, (5,), None),
+    ],
+)
+def test_the_bytes_that_elements_need_are_whole(needed, data_type, sizes, strides):
+    assert BufferTensorDesc(data_type, sizes, strides).needed_bytes == needed

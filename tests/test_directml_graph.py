@@ -287,6 +287,7 @@ def bound(given):
     )
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("where", ["between-nodes", "graph-input", "constant"])
 def test_bytes_are_read_anew(name, where):
@@ -330,6 +331,7 @@ def test_a_chain_is_one_fusion(name):
     assert " scatter(" not in text
 
 
+@pytest.mark.usefixtures("with_caches")
 def test_equal_graphs_share_a_program():
     descs = [graph(CHAIN[:2], [], [(1, 0)], [(0, 1, 0)]) for _ in range(2)]
     assert descs[0] == descs[1]

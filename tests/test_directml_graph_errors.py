@@ -220,7 +220,7 @@ def test_what_DirectML_owns_may_come_from_outside():
             nodes=(COPY, node, COPY),
             **inputs(Input(0, 1, 1), Input(1, 0, 0)),
             input_count=2,
-        )(lengths, jnp.arange(6.0).reshape(2, 3))
+        )(lengths, jnp.arange(6, dtype=np.float32).reshape(2, 3))
         for node in (REVERSE, OWNING)
     ]
     np.testing.assert_array_equal(*results)

@@ -214,3 +214,19 @@ def test_strides_of_an_output_give_each_element_its_place(sizes):
         desc = FillValueConstantOperatorDesc(output, DataType.INT8, ScalarUnion())
         verdicts.add(assert_validated(desc, LATEST))
     assert verdicts == {"accepted", "refused"}
+
+
+def test_strides_that_are_not_nested_are_followed_up_to_a_limit():
+    """Each element has a place of its own, which takes a look at all of them."""
+
+    def fill(rows):
+        output = BufferTensorDesc(DataType.INT8, (rows, 2), (2, 3))
+        return FillValueConstantOperatorDesc(output, DataType.INT8, ScalarUnion())
+
+    fill(2**21).validate()
+    with pytest.raises(ValueError, match="OutputTensor") as caught:
+        fill(2**21 + 1).validate()
+    assert str(caught.value) == (
+        "DML_FILL_VALUE_CONSTANT_OPERATOR_DESC: `OutputTensor.Strides` must each step "
+        "over what the smaller ones reach, for Sizes (2097153, 2); got (2, 3)"
+    )

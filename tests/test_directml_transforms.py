@@ -130,6 +130,15 @@ def test_transpose_is_the_adjoint(name):
     assert np.vdot(result, y) == np.vdot(x, by_x) + np.vdot(previous, by_previous)
 
 
+@pytest.mark.parametrize("name", MOVES)
+def test_disable_jit(name):
+    desc = MOVES[name]
+    arrays = arrays_of(desc)
+    with jax.disable_jit():
+        result = with_buffer(desc)(*arrays)
+    assert_same_bits(result, expected_with_buffer(desc, *arrays))
+
+
 # Compiled text ------------------------------------------------------------------------
 
 BIG = (64, 128, 256)
@@ -207,6 +216,7 @@ def test_backward_pass_of_strided_reversal_has_no_scatter():
     assert not re.search(r"\bscatter\(", lowered.compile().as_text())
 
 
+@pytest.mark.usefixtures("nans_are_data")  # where they are not, JAX donates nothing
 def test_donated_outputs_are_reused():
     """Of rows of 300 elements; whether they are copied on the way is up to XLA."""
     rows = BufferTensorDesc(FLOAT32, (128, 256), (300, 1), 4 * 128 * 300)

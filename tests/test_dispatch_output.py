@@ -262,7 +262,10 @@ def test_interrupt_leaves_nothing_behind(tmp_path):
         assert process.stdout.readline().startswith("Running on")
         time.sleep(1)  # into the dispatch, most likely; any place must do
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()  # or it would be waited for
     assert (process.returncode, errors) == (130, "dml_jax: interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
 

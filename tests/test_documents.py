@@ -21,6 +21,8 @@ SHOWN = {
     "{eval-rst}",
     "{toctree}",
 }
+# The documents tell what JAX does by default.
+pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 
 

@@ -43,6 +43,7 @@ def patterns(dtype, size):
     return array
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
     ("case", "name"),
     [
@@ -62,6 +63,7 @@ def test_every_dtype_keeps_every_bit(case, name):
         assert_same_bits(result, case.expected(**{data: array}))
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 @pytest.mark.parametrize("implementation", ["gather", "scatter"])
 def test_all_65536_patterns_of_16_bits(name, implementation):
@@ -73,6 +75,7 @@ def test_all_65536_patterns_of_16_bits(name, implementation):
     assert_same_bits(result, reference.reverse_subsequences(array, lengths, 1))
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
     "name", [n for n in FLOATS if n not in ("float64", "float8_e8m0fnu")]
 )
@@ -91,6 +94,7 @@ def test_signalling_nans_survive_slices_and_their_adjoint(name):
     )
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", DTYPES)
 def test_constants_keep_every_bit(name):
     with jax.enable_x64(name in X64_ONLY):

@@ -41,7 +41,7 @@ def test_every_row_has_a_name_of_its_own():
     assert len({row.id for row in ERRORS}) == len(ERRORS)
 
 
-@pytest.mark.usefixtures("x32")
+@pytest.mark.usefixtures("x32", "with_jit")
 @pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.id)
 def test_message(row):
     with pytest.raises(row.error) as raised:
@@ -155,6 +155,7 @@ def message_of(function, changes):
     return None
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("mode", ["x32", "x64"])
 @pytest.mark.parametrize("function", VALID)
 @hypothesis.settings(max_examples=150)

@@ -35,6 +35,7 @@ def test_complex_sequences(name):
         assert_same_bits(fill_value_sequence(*arguments), expected)
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("start", [0.0, -0.0, np.inf, np.nan, 1.0])
 @pytest.mark.parametrize("delta", [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan])
@@ -115,6 +116,17 @@ def test_weak_and_matching_scalars_are_taken_as_they_are():
     assert jax.jit(lambda d: fill_value_sequence((2, 2), "uint8", 10, d))(
         -2
     ).tolist() == [[10, 8], [6, 4]]
+
+
+@pytest.mark.usefixtures("with_jit")
+def test_weak_booleans_are_no_numbers():
+    """A comparison of what is weakly typed is so, too."""
+    with pytest.raises(TypeError, match="must be an integer") as caught:
+        jax.jit(lambda x: fill_value_constant((2,), "int32", x > 0))(1.0)
+    assert str(caught.value) == (
+        "fill_value_constant: `value` must be an integer or a scalar array of dtype "
+        "int32; got traced bool array of shape ()"
+    )
 
 
 # Integers -----------------------------------------------------------------------------
@@ -202,6 +214,24 @@ def test_beyond_2_to_the_32_elements_the_slice_is_right(sizes):
         for k in range(offset, total)
     ]
     assert_same_bits(floats, np.array(expected))
+
+
+def test_derivative_by_delta_beyond_2_to_the_32_elements():
+    total = 2**33 + 5
+
+    @jax.jit
+    def tail(delta):
+        fill = functools.partial(fill_value_sequence, (total,), "float32", 1.0)
+        return jax.jvp(fill, (delta,), (jnp.ones_like(delta),))[1][-7:]
+
+    expected = np.arange(total - 7, total).astype(np.float32)
+    assert_same_bits(tail(np.float32(0.1)), expected)
+
+
+def test_the_most_elements_are_accepted():
+    sizes = 2**24, 2**24
+    fill = functools.partial(fill_value_constant, sizes, "int8", 1)
+    assert jax.eval_shape(fill).shape == sizes
 
 
 def test_a_cpu_prepares_its_scalars_once():

@@ -48,14 +48,15 @@ def test_what_a_gpu_computes(name, sizes, monkeypatch):
         assert_same_bits(result, expected)
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", NARROW)
 def test_constants_in_words_keep_every_bit(name):
     dtype = dtype_of(name)
     code = np.dtype(f"uint{8 * dtype.itemsize}")
-    random = np.random.default_rng(5)
+    random, fill = np.random.default_rng(5), gpu_fill("constant", (3, 8), dtype)
     for bits in random.integers(0, np.iinfo(code).max, 50, endpoint=True, dtype=code):
         value = np.asarray(bits).view(dtype)
-        result = gpu_fill("constant", (3, 8), dtype)(jnp.asarray(value))
+        result = fill(jnp.asarray(value))
         assert (np.asarray(result).view(code) == bits).all()
 
 

@@ -1,6 +1,7 @@
 """Sequences of floats are correctly rounded, for every dtype, position and size."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ def cancelling_start(random, dtype, delta, count):
         return dtype.type(-float(delta) * middle)
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", SEQUENCE_FLOATS)
 @pytest.mark.parametrize("cancelling", [False, True], ids=["any", "cancelling"])
 def test_random_sequences_are_correctly_rounded(name, cancelling):
@@ -56,10 +58,18 @@ def test_random_sequences_are_correctly_rounded(name, cancelling):
 def exact_in_float64(count, dtype, start, delta):
     """The sequence for at most 32-bit floats, fast enough for millions of elements.
 
-    k * delta has at most 49 bits and is exact in float64. The sum is rounded to odd
+    So few at a time that they stay in a cache.
+    """
+    bounds = [*range(0, count, 2**15), count]
+    positions = (np.arange(*pair) for pair in itertools.pairwise(bounds))
+    return np.concatenate([exact_at(k, dtype, start, delta) for k in positions])
+
+
+def exact_at(positions, dtype, start, delta):
+    """k * delta has at most 49 bits and is exact in float64. The sum is rounded to odd
     there, which has more than enough bits for it to be rounded once more.
     """
-    product = np.arange(count, dtype=np.float64) * np.float64(delta)
+    product = positions * np.float64(delta)
     start = np.float64(start)
     total = start + product
     part = total - start
@@ -125,6 +135,9 @@ def test_positions_beyond_one_word(name):
         for limit in (2**24, 2**32, 2**40, 2**48):
             words, bits = _rounding.words_of_index(dtype, limit)
             index = [0, 1, limit - 1, limit // 3, *random.integers(0, limit, 40)]
+            multiply_add = jax.jit(
+                functools.partial(_rounding.multiply_add, index_bits=limit.bit_length())
+            )
             for delta in (0.37, -1.5e-5, 3.0):
                 delta = dtype.type(delta)
                 middle = index[random.integers(0, len(index))]
@@ -138,11 +151,6 @@ def test_positions_beyond_one_word(name):
                     )
                     for i in range(words)
                 ]
-                multiply_add = jax.jit(
-                    functools.partial(
-                        _rounding.multiply_add, index_bits=limit.bit_length()
-                    )
-                )
                 expected = [
                     reference._multiply_add(int(k), delta, start) for k in index
                 ]

@@ -19,7 +19,8 @@ from dml_jax import _reverse_formulations as reversals
 from dml_jax import _slice_formulations as slices
 from dml_jax._slice import _Lattice
 
-pytestmark = pytest.mark.usefixtures("nans_are_data")  # among all bits
+# They are only for programs, and NaNs are among all bits.
+pytestmark = pytest.mark.usefixtures("with_jit", "nans_are_data")
 
 DTYPES = ["uint8", "bool", "bfloat16", "float32"]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import CASES, MOVES, REVERSALS, numbers
+from cases import CASES, EXAMPLES, MOVES, REVERSALS, numbers, sampled
 from jax.test_util import check_grads
 
 import dml_jax
@@ -30,7 +30,7 @@ def trains(case):
     return case.operator == "reverse_sequence" and case.options.get("training", True)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", sampled(CASES), ids=str)
 def test_finite_differences_to_order_2(case):
     function, arrays = of_linear_arrays(case)
     modes = ["rev"] if trains(case) else ["fwd", "rev"]
@@ -38,7 +38,7 @@ def test_finite_differences_to_order_2(case):
     check_grads(function, arrays, order=2, modes=modes, eps=1.0)
 
 
-@pytest.mark.parametrize("case", MOVES, ids=str)
+@pytest.mark.parametrize("case", sampled(MOVES), ids=str)
 def test_adjoint(case):
     """<f(x), y> = <x, f'(y)>, in whole numbers, so that the sums are exact."""
     function, (x,) = of_linear_arrays(case)
@@ -48,7 +48,7 @@ def test_adjoint(case):
     assert jnp.vdot(result, y) == jnp.vdot(x, cotangent)
 
 
-@pytest.mark.parametrize("case", MOVES, ids=str)
+@pytest.mark.parametrize("case", sampled(MOVES), ids=str)
 def test_linear_transpose_equals_vjp(case):
     if trains(case):
         options = case.options | {"training": False}
@@ -57,6 +57,20 @@ def test_linear_transpose_equals_vjp(case):
     y, pullback = jax.vjp(function, x)
     (transposed,) = jax.linear_transpose(function, x)(y)
     assert_same_bits(transposed, pullback(y)[0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_cotangent_of_an_input_that_many_lengths_share(training):
+    """It is the sum over them."""
+    x, lengths = numbers(2, 4), np.array([[4, 2], [0, 3], [1, 4]])
+    options = dict(batch_axis=0, time_axis=1, training=training)
+    reverse = functools.partial(dml_jax.reverse_sequence, **options)
+    y, pullback = jax.vjp(lambda x: jax.vmap(lambda n: reverse(x, n))(lengths), x)
+    expected = sum(
+        reference.reverse_sequence(of_y, n, batch_axis=0, time_axis=1)
+        for of_y, n in zip(np.asarray(y), lengths, strict=True)
+    )
+    assert_same_bits(pullback(y)[0], expected)
 
 
 def test_linear_transposes_of_fills():
@@ -71,7 +85,7 @@ def test_linear_transposes_of_fills():
         jax.linear_transpose(sequence, jnp.float32(1))(numbers(2, 3))
 
 
-@pytest.mark.parametrize("case", REVERSALS, ids=str)
+@pytest.mark.parametrize("case", sampled(REVERSALS), ids=str)
 def test_forward_over_reverse_and_back(case):
     function, (x,) = of_linear_arrays(case)
     if trains(case):
@@ -90,9 +104,10 @@ def test_slice_grad_is_the_gradient_of_slice1():
     assert_same_bits(pullback(y)[0], dml_jax.slice_grad(y, x.shape, *window))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn])
-@pytest.mark.parametrize("case", [c for c in MOVES if not trains(c)], ids=str)
-def test_narrow_floats_in_both_modes(case, dtype):
+TRUTHFUL = [case for case in MOVES if not trains(case)]
+
+
+def assert_narrow_floats_are_moved_in_both_modes(case, dtype):
     case = case.astype(dtype)
     function, (x,) = of_linear_arrays(case)
     primal, tangent = jax.jvp(function, (x,), (x,))
@@ -103,6 +118,17 @@ def test_narrow_floats_in_both_modes(case, dtype):
     )[1](jnp.ones(primal.shape, jnp.float32))
     (narrow,) = jax.vjp(function, x)[1](jnp.ones_like(primal))
     assert_same_bits(narrow.astype(jnp.float32), wide)
+
+
+@pytest.mark.parametrize("case", sampled(TRUTHFUL), ids=str)
+def test_bfloat16_in_both_modes(case):
+    assert_narrow_floats_are_moved_in_both_modes(case, jnp.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float8_e4m3fn])
+@pytest.mark.parametrize("case", [c for c in TRUTHFUL if c in EXAMPLES], ids=str)
+def test_other_narrow_floats_in_both_modes(case, dtype):
+    assert_narrow_floats_are_moved_in_both_modes(case, dtype)
 
 
 # The coefficient ----------------------------------------------------------------------

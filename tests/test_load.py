@@ -37,6 +37,15 @@ KEPT = 4096  # programs, by JAX and by this package alike
 SIZES = itertools.count(20001)  # which no other test has
 
 
+@pytest.fixture(scope="module", autouse=True)
+def only_new_objects():
+    """Collections pass by what other tests have left, which takes them seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def switching_often():
     """Threads take turns within a call."""
@@ -118,7 +127,7 @@ CALLS = {
 }
 
 
-@pytest.mark.usefixtures("switching_often")
+@pytest.mark.usefixtures("switching_often", "with_caches")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_threads_that_make_the_same_call_share_a_compilation(call):
     for _ in range(4):
@@ -174,6 +183,7 @@ def test_calls_leave_nothing_behind(call):
     assert len(gc.get_objects()) < objects + 100
 
 
+@pytest.mark.usefixtures("with_caches")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_new_shapes_keep_a_program_each_at_most(call):
     call(next(SIZES))
@@ -184,6 +194,7 @@ def test_new_shapes_keep_a_program_each_at_most(call):
     assert len(jax.live_arrays()) == arrays
 
 
+@pytest.mark.usefixtures("with_caches")
 def test_programs_of_shapes_of_long_ago_are_let_go():
     before = programs()
     shape = (next(SIZES),)

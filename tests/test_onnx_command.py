@@ -103,8 +103,9 @@ def test_prints():
     assert run("m.onnx", *X_AND_L[2:], *X_AND_L[:2]) == (0, swapped + OUT, "")
 
 
+@pytest.mark.usefixtures("x32")
 def test_writes():
-    before = snapshot()
+    old = snapshot()
     outputs = {"y": "y.npy", "last": "new/folder/last.NPY", "r": "a=b.npy"}
     words = [w for n, p in outputs.items() for w in ("--output", f"{n}={p}")]
     words[-1] = "r=./r.npy"
@@ -113,8 +114,7 @@ def test_writes():
     last = np.load("new/folder/last.NPY").view(ml_dtypes.bfloat16)
     assert_same_bits(last, REVERSED[::-1].astype(ml_dtypes.bfloat16))
     assert_same_bits(np.load("r.npy"), np.array([7, 7, 7]))
-    new = {path.name for path in snapshot().keys() - before.keys()}
-    assert new == {"y.npy", "last.NPY", "r.npy"}
+    assert {p.name for p in snapshot().keys() - old} == {"y.npy", "last.NPY", "r.npy"}
     assert not jax.config.jax_enable_x64
 
 

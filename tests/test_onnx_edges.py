@@ -21,6 +21,7 @@ def with_initializer():
     return model
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(
     "text",
     [
@@ -92,6 +93,7 @@ def test_options_are_checked_at_once(options, message):
     require(TypeError, message, lambda: prepared(COPY, options=options))
 
 
+@pytest.mark.usefixtures("x32", "with_jit")
 def test_lengths_that_jit_has_narrowed():
     message = (
         "onnx: `l` must have dtype int64; got int32, to which JAX narrows it outside "

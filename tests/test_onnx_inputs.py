@@ -92,6 +92,7 @@ TRACED = {
 }
 
 
+@pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("text", TRACED)
 def test_traced_inputs_that_shapes_depend_on(text, x64):
     *arrays, shape = TRACED[text]
@@ -124,6 +125,7 @@ int64[3] x => int64[n] y {l = Constant<value_int = 2>() y = Range(l, l, l)} |
 """)
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(("text", "message"), WIDE)
 def test_64_bits_without_64_bit_mode(text, message):
     message = message.replace("WIDE", NEEDS_X64.format("int64"))

@@ -37,6 +37,7 @@ def test_docstring_is_complete(function):
         assert f"  {parameter}: " in arguments
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)
 def test_example_gives_what_it_prints(function):
     (test,) = doctest.DocTestFinder(recurse=False).find(
@@ -47,6 +48,7 @@ def test_example_gives_what_it_prints(function):
     assert result.failed == 0
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("module", [dml_jax, directml], ids=name_of)
 def test_examples_of_a_package(module):
     result = doctest.testmod(module)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from assertions import assert_same_bits, assert_same_floats
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +111,7 @@ def test_slice_is_slice1_for_positive_strides(shape_and_window, seed):
     assert_same_bits(dml_jax.slice(x, offsets, expected.shape, strides), expected)
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @given(
     SHAPES,
     st.floats(width=32, allow_nan=False),
@@ -123,6 +125,7 @@ def test_fill_equals_the_reference(sizes, start, delta):
     )
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @given(SHAPES, st.floats(width=16), st.floats(width=16))
 def test_fill_of_half_precision_equals_the_reference(sizes, start, delta):
     start, delta = np.float16(start), np.float16(delta)

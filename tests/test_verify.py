@@ -16,7 +16,7 @@ import pytest
 import dml_jax
 from dml_jax import _devices, _verify, cli
 from dml_jax._verify_cases import ROWS, Case
-from dml_jax.directml import FeatureLevel
+from dml_jax.directml import FeatureLevel, OperatorType, supported
 
 OPERATORS = [name for name in dml_jax.__all__ if name != "checked"]
 CPU = jax.devices("cpu")[0]
@@ -45,9 +45,10 @@ def untimed(monkeypatch):
 # verify -------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("untimed")
+@pytest.mark.usefixtures("untimed", "x32")
 def test_every_operator_is_right(command):
-    status, out, err = command("verify", "--device", "cpu:0", "--cases", "9")
+    with jax.debug_nans(True):  # they are among the data
+        status, out, err = command("verify", "--device", "cpu:0", "--cases", "9")
     header, *lines, verdict = out.splitlines()
     assert (status, err, header.split()) == (0, "", HEADER)
     names = [*OPERATORS, "reverse_sequence gradient"]
@@ -88,6 +89,7 @@ def test_every_device_is_the_default():
     assert verify.call_args.kwargs["numbers"] == range(7, 9)
 
 
+@pytest.mark.usefixtures("nans_are_data")
 def test_nans_of_fills_alone_are_alike():
     """A comparison of signalling NaNs warns, and warnings are errors here."""
     row = next(row for row in ROWS if row.function == "fill_value_constant")
@@ -240,6 +242,27 @@ def test_info(command):
     reversal = ["REVERSE_SUBSEQUENCES", "1-8", "FLOAT16/32/64 INT8/16/32/64 "
                 "UINT8/16/32/64", "UINT32/64"]  # fmt: skip
     assert ["5_0", *reversal] in levels
+
+
+def test_a_device_is_shown_once(command):
+    """A CPU that is the default platform, too, which is asked for twice."""
+    names = [words[0] for words in section(command("info")[1], "Devices")]
+    assert sorted({*names}) == sorted(names)
+    assert f"cpu:{CPU.id}" in names
+
+
+def test_info_has_all_that_a_level_brings(command):
+    levels = section(command("info")[1], "Feature levels of DirectML")
+    found = [
+        word for words in levels for word in words if word in OperatorType.__members__
+    ]
+    brought = [
+        operator.name
+        for operator in OperatorType
+        for level in FeatureLevel
+        if (support := supported(operator, level)) and support.since is level
+    ]
+    assert sorted(found) == sorted(brought)
 
 
 def test_info_with_onnx(command):

@@ -20,6 +20,11 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.fixture(autouse=True)
+def any_bits_are_drawn(nans_are_data):
+    """Those of NaNs, too."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     outcomes.COUNTS.clear()

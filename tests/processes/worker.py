@@ -225,6 +225,7 @@ def main():
     arguments = parse_arguments()
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_debug_nans", False)  # they are data
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         arguments.address,

@@ -76,6 +76,7 @@ def test_reversal(name, mode, devices):
         assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
     "dtype", ["bool", "int8", "float8_e4m3fn", "float16", "bfloat16", "float32"]
 )
@@ -251,8 +252,11 @@ def sent(compiled, itemsize=4):
     return found
 
 
-@pytest.mark.parametrize("transformation", [forward, vjp, jvp, vmap])
-@pytest.mark.parametrize("devices", [2, 4, 8])
+# A transformed reversal is a reversal again, of which a device knows no more.
+@pytest.mark.parametrize(
+    ("transformation", "devices"),
+    [(forward, 2), (forward, 4), (forward, 8), (vjp, 2), (jvp, 8), (vmap, 4)],
+)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("features", [64, 63])
 def test_a_device_holds_a_few_shards(features, mode, devices, transformation):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import dml_jax
@@ -124,6 +125,12 @@ def traced(function, argument, value, message, wrap=lambda value: value, **chang
     rank = np.ndim(wrap(value))
     what = "-".join(map(str, [argument, "traced", kind, rank, *changes.values()]))
     return Bad(f"{function}-{what}", run, TypeError, f"{function}: {message}")
+
+
+def in_32_bits(value):
+    """What JAX makes of `value` outside of 64-bit mode."""
+    with jax.enable_x64(False):
+        return jnp.asarray(value)
 
 
 def for_each(pairs, rows):

@@ -58,7 +58,7 @@ CHECKED_ERRORS = [
         for what, lengths, got in [
             ("too-long", np.array([2, 5, 3], np.int32), "2 to 5"),
             ("negative", np.array([2, -1, 3], np.int8), "-1 to 3"),
-            ("both", jnp.array([7, -2, 3]), "-2 to 7"),
+            ("both", jnp.array([7, -2, 3], np.int32), "-2 to 7"),
             ("too-long-uint32", np.full(3, 2**31, np.uint32), f"{2**31} to {2**31}"),
         ]
     ],

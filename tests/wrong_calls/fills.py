@@ -13,6 +13,7 @@ from wrong_calls.calls import (
     bad,
     describe,
     for_each,
+    in_32_bits,
     traced,
 )
 
@@ -107,7 +108,11 @@ FILL_ERRORS = [
                 (what, value, TypeError, "must be a dtype; got " + got)
                 for what, value, got in [
                     ("scalar", np.float32(1), "np.float32(1.0)"),
-                    ("jax-array", jnp.ones(2), "float32 array of shape (2,)"),
+                    (
+                        "jax-array",
+                        jnp.ones(2, np.float32),
+                        "float32 array of shape (2,)",
+                    ),
                     ("key-array", KEY, "key<fry> array of shape ()"),
                 ]
             ],
@@ -185,17 +190,21 @@ FILL_ERRORS = [
     *kind_error("int", "bool", 1, "int 1"),
     *kind_error("float", "bool", 0.0, "float 0.0"),
     *kind_error("1-d", "float32", X[0, :1], "float32 array of shape (1,)"),
-    *kind_error("jax-1-d", "float32", jnp.ones(1), "float32 array of shape (1,)"),
-    *kind_error("jax-1-d", "int32", jnp.ones(1, int), "int32 array of shape (1,)"),
+    *kind_error(
+        "jax-1-d", "float32", jnp.ones(1, np.float32), "float32 array of shape (1,)"
+    ),
+    *kind_error("jax-1-d", "int32", jnp.ones(1, np.int32), "int32 array of shape (1,)"),
     *kind_error("2-d", "float32", X, "float32 array of shape (3, 4)"),
     *kind_error("jax", "float16", jnp.float32(1), "float32 array of shape ()"),
     *kind_error("jax-int", "float32", jnp.int32(1), "int32 array of shape ()"),
     *kind_error("jax-float", "int32", jnp.float32(1), "float32 array of shape ()"),
     *kind_error("jax-bool", "float32", jnp.bool_(True), "bool array of shape ()"),
-    *kind_error("jax-complex", "float32", jnp.array(1j), "complex64 array of shape ()"),
+    *kind_error(
+        "jax-complex", "float32", jnp.complex64(1j), "complex64 array of shape ()"
+    ),
     *kind_error("key", "float32", KEY, "key<fry> array of shape ()"),
-    *kind_error("weak", "int4", jnp.asarray(2.5), "float32 array of shape ()"),
-    *kind_error("weak", "bfloat16", jnp.asarray(1j), "complex64 array of shape ()"),
+    *kind_error("weak", "int4", in_32_bits(2.5), "float32 array of shape ()"),
+    *kind_error("weak", "bfloat16", in_32_bits(1j), "complex64 array of shape ()"),
     *[
         row
         for dtypes, low, high in [
@@ -229,14 +238,14 @@ FILL_ERRORS = [
     *value_error(
         "weak-300",
         "int8",
-        jnp.asarray(300),
+        in_32_bits(300),
         OverflowError,
         "must be in [-128, 255], the signed or unsigned range of int8; got 300",
     ),
     *value_error(
         "weak-70000",
         "float16",
-        jnp.asarray(7e4),
+        in_32_bits(7e4),
         OverflowError,
         "must fit float16, whose largest value is 65504.0; got 70000.0",
     ),
@@ -246,7 +255,7 @@ FILL_ERRORS = [
             name,
             value,
             f"`{name}` must be {NUMBERS[dtype]} or a scalar array of dtype {dtype}; "
-            f"got traced {jnp.result_type(value)} array of shape {np.shape(value)}",
+            f"got traced {in_32_bits(value).dtype} array of shape {np.shape(value)}",
             value_data_type=dtype,
         )
         for function, name in FILLS

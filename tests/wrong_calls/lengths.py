@@ -13,6 +13,7 @@ from wrong_calls.calls import (
     bad,
     for_each,
     generator,
+    in_32_bits,
     traced,
 )
 
@@ -59,7 +60,7 @@ LENGTH_ERRORS = [
             ("inf", [1, 2, np.inf], TypeError, NO_INTEGERS + "float64"),
             ("complex", [1j, 2, 3], TypeError, NO_INTEGERS + "complex128"),
             ("bools", [True, False, True], TypeError, NO_INTEGERS + "bool"),
-            ("jax-floats", jnp.ones(3), TypeError, NO_INTEGERS + "float32"),
+            ("jax-floats", jnp.ones(3, np.float32), TypeError, NO_INTEGERS + "float32"),
             ("jax-bools", jnp.ones(3, bool), TypeError, NO_INTEGERS + "bool"),
             ("keys", jax.random.split(KEY, 3), TypeError, NO_INTEGERS + "key<fry>"),
             (
@@ -93,9 +94,9 @@ LENGTH_ERRORS = [
         ],
     ),
     *shape_errors("rank-0", 3, "()"),
-    *shape_errors("traceable-rank-0", jnp.asarray(3), "()"),
+    *shape_errors("traceable-rank-0", in_32_bits(3), "()"),
     *shape_errors("too-few", LENGTHS[:2], "(2,)"),
-    *shape_errors("too-many", jnp.ones(4, int), "(4,)"),
+    *shape_errors("too-many", jnp.ones(4, np.int32), "(4,)"),
     *shape_errors("empty", [], "(0,)"),
     *shape_errors("2-d", [[1, 2], [3, 4]], "(2, 2)"),
     *shape_errors("transposed", LENGTHS[None], "(1, 3)"),

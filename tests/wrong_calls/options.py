@@ -15,6 +15,7 @@ from wrong_calls.calls import (
     bad,
     describe,
     for_each,
+    in_32_bits,
     traced,
 )
 
@@ -39,7 +40,12 @@ OPTION_ERRORS = [
                 ]
             ],
             ("1-d", X[0, :1], TypeError, NO_INTEGER + "float32 array of shape (1,)"),
-            ("jax", jnp.ones(()), TypeError, NO_INTEGER + "float32 array of shape ()"),
+            (
+                "jax",
+                jnp.float32(1),
+                TypeError,
+                NO_INTEGER + "float32 array of shape ()",
+            ),
             (
                 "long-list",
                 list(range(1000)),
@@ -160,9 +166,9 @@ OPTION_ERRORS = [
                 (what, value, TypeError, NO_SCALAR + got)
                 for what, value, got in [
                     ("1-d", np.array([0.5]), "float64 array of shape (1,)"),
-                    ("jax-1-d", jnp.ones(1), "float32 array of shape (1,)"),
+                    ("jax-1-d", jnp.ones(1, np.float32), "float32 array of shape (1,)"),
                     ("jax-bool", jnp.array(True), "bool array of shape ()"),
-                    ("jax-complex", jnp.array(1j), "complex64 array of shape ()"),
+                    ("jax-complex", jnp.complex64(1j), "complex64 array of shape ()"),
                     ("key", KEY, "key<fry> array of shape ()"),
                 ]
             ],
@@ -191,7 +197,7 @@ OPTION_ERRORS = [
     traced(
         "reverse_sequence",
         "lda_coeff",
-        jnp.ones(1),
+        jnp.ones(1, np.float32),
         "`lda_coeff` must be a real scalar; got traced float32 array of shape (1,)",
     ),
     traced(
@@ -205,7 +211,7 @@ OPTION_ERRORS = [
             function,
             name,
             value,
-            f"`{name}` {must}; got traced {jnp.result_type(value)} array of shape ()",
+            f"`{name}` {must}; got traced {in_32_bits(value).dtype} array of shape ()",
         )
         for pairs, value, must in [
             (AXES, 1, "must be a static integer"),

@@ -64,7 +64,11 @@ SEQUENCE_ERRORS = [
                 for what, value, got in [
                     ("rank-0", np.array(1), "int64 array of shape ()"),
                     ("2-d", np.ones((1, 2), int), "int64 array of shape (1, 2)"),
-                    ("jax-2-d", jnp.ones((1, 2)), "float32 array of shape (1, 2)"),
+                    (
+                        "jax-2-d",
+                        jnp.ones((1, 2), np.float32),
+                        "float32 array of shape (1, 2)",
+                    ),
                     ("key", KEY, "key<fry> array of shape ()"),
                 ]
             ],
