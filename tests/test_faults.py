@@ -217,7 +217,7 @@ def test_verify_can_be_interrupted():
     assert (process.returncode, errors) == (130, INTERRUPTED)
 
 
-# Where Python drops an interrupt, and where it takes note to die of it after `-m`.
+# Where an interrupt is dropped, and where Python takes note to die of it after `-m`.
 CALLBACK = """
 import gc
 def collected(phase, info):
@@ -248,6 +248,15 @@ class Finalized:
         signal.raise_signal(signal.SIGINT)
 def run(options):
     Finalized()
+    while True:
+        time.sleep(0.01)
+""",
+    "what catches everything": """
+def run(options):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except BaseException:
+        pass
     while True:
         time.sleep(0.01)
 """,
