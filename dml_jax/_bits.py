@@ -2,7 +2,8 @@
 
 XLA on CPU widens bfloat16 and 8-bit floats to float32 around nearly any operation, data
 movement included: it costs time and quiets signalling NaNs. Floats narrower than 32
-bits therefore travel as unsigned integers of their width.
+bits therefore travel as unsigned integers of their width, or are read as floats and
+become integers before anything is computed.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Ar
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:
-    """Whether arrays of `dtype` travel as integers."""
+    """Whether arrays of `dtype` are moved as integers."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 

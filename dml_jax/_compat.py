@@ -64,6 +64,8 @@ def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
     return ctx.replace(avals_in=[*avals_in], avals_out=[*avals_out]), mesh
 
 
+# Before, Pallas refuses copies to shared memory that are not of 128 bytes, or so many.
+COPIES_ANY_ROWS = jax.__version_info__ >= (0, 11, 2)
 _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
 _HOPPER = 9  # the compute capability of the GPUs that the kernels were tried on
 

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dml_jax import _bits
+from dml_jax import _bits, _compat
 
 _ROW_BYTES = (128, 64, 32, 16)  # of a strip: the more, the fewer rows fit
 _LEAST_BYTES = 16  # that are copied from one row, and what rows are a multiple of
@@ -31,8 +31,7 @@ _SHARED_BYTES = 200 * 2**10  # of 227 KiB that a block may have
 _MOST_ROWS = 256  # of one asynchronous copy
 _WORD_BYTES = 4  # that a thread stores, or a wider element
 _WORDS = 8  # that a thread loads before it stores them
-_WARPGROUP = 128  # threads
-_MOST_WARPGROUPS = 8  # of a block that is alone on its multiprocessor
+_MOST_WARPGROUPS = 8  # of a block that has its multiprocessor, and whole lines to read
 _MULTIPROCESSOR = 16  # warpgroups
 _MOST_TOGETHER = 4  # strips; of bytes, whose threads take longer, half as many
 
@@ -46,7 +45,8 @@ def strip_width(time, columns, dtype):
     # Of few wide elements a row, a gather reads no more than the kernel would.
     row_bytes = [size for size in _ROW_BYTES if size >= 8 * dtype.itemsize]
     for size in row_bytes:
-        if size <= columns * dtype.itemsize and 0 < time * size <= _SHARED_BYTES:
+        fits = size <= columns * dtype.itemsize and 0 < time * size <= _SHARED_BYTES
+        if fits and (_compat.COPIES_ANY_ROWS or time * size % _ROW_BYTES[0] == 0):
             return size // dtype.itemsize
     return None
 

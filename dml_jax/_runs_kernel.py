@@ -31,7 +31,7 @@ _CHUNKS = 2  # of as many bytes, that a thread stores
 _CHUNKS_OF_ROWS = 4  # the same, of what is reversed
 _WARPGROUP = 128  # threads, which make a block
 _MOST_BYTES = 2**31 - 2**16  # of an array; positions are of 32 bits, beyond it too
-_MOST_STEP_BYTES = 8  # between elements: of more, a thread would read too much in vain
+_MOST_PITCH_BYTES = 8  # from element to element: of more, too much is read in vain
 _MOST_BYTES_OF_STEP = 15  # that is reversed: of more, XLA moves vectors
 
 
@@ -78,7 +78,7 @@ def put_runs(gradient, shape, lattice):
 
 def _is_near(dtype, runs):
     """Whether neighbours among the elements are."""
-    return bool(runs) and runs[-1].step * dtype.itemsize <= _MOST_STEP_BYTES
+    return bool(runs) and runs[-1].step * dtype.itemsize <= _MOST_PITCH_BYTES
 
 
 def _is_made_for(dtype, itemsize, run, size):

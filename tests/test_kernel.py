@@ -73,6 +73,10 @@ def _a_gpu_for_it(monkeypatch):
 
 CHOSEN = {
     "alone": (((64, 128), "float32"), "standalone", True),
+    "clusters": (((2000, 9600), "float32"), "standalone", True),
+    "pairs": (((2000, 9600), "uint8"), None, True),
+    "odd": (((2001, 9600), "float32"), "standalone", _compat.COPIES_ANY_ROWS),
+    "odd-by-default": (((2001, 9600), "int16"), None, _compat.COPIES_ANY_ROWS),
     "what-the-cache-holds": (((64, 128), "float32"), None, False),
     "what-it-does-not-hold": (((64, 2**18), "float32"), None, True),
     "bytes": (((64, 128), "uint8"), None, True),
@@ -149,6 +153,16 @@ WIDTHS = {
 
 
 @pytest.mark.parametrize("case", WIDTHS, ids=str)
-def test_the_width_of_a_strip(case):
+def test_the_width_of_a_strip(case, monkeypatch):
+    monkeypatch.setattr(_compat, "COPIES_ANY_ROWS", True)
     time, columns, dtype = case
     assert _reverse_kernel.strip_width(time, columns, np.dtype(dtype)) == WIDTHS[case]
+
+
+def test_copies_of_128_bytes_alone(monkeypatch):
+    monkeypatch.setattr(_compat, "COPIES_ANY_ROWS", False)
+    widths = [
+        _reverse_kernel.strip_width(time, 256, np.dtype("float32"))
+        for time in (1600, 1601, 1602, 5001, 5004)
+    ]
+    assert widths == [32, None, 16, None, 8]

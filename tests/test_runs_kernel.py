@@ -1,4 +1,4 @@
-"""The kernel for runs of narrow elements: what a thread does, by NumPy and on a GPU."""
+"""The kernel for runs of elements: what a thread does, by NumPy and on a GPU."""
 
 import functools
 
@@ -19,6 +19,16 @@ from dml_jax import _reverse_formulations as reversals
 from dml_jax import _runs_kernel as kernel
 from dml_jax import _slice_primitive as primitives
 from dml_jax._slice import _lattice_of_window
+
+
+class Positions(np.ndarray):
+    """Integers that are divided as by a GPU: without a sign."""
+
+    def __floordiv__(self, other):
+        return (self.view(np.ndarray) % 2**32 // other).view(Positions)
+
+    def __mod__(self, other):
+        return (self.view(np.ndarray) % 2**32 % other).view(Positions)
 
 
 class Machine:
@@ -81,7 +91,7 @@ def compiled(request, monkeypatch):
         assert chunks * 16 * 128 <= 2**31 - kernel._MOST_BYTES
         size, x = int(np.prod(shape)), np.asarray(x)
         machine = Machine(x, lengths)
-        position = np.arange(0, size, machine.elements)
+        position = np.arange(0, size, machine.elements).view(Positions)
         words = kernel._chunk(machine, line, run, position)
         y = np.stack([np.broadcast_to(word, position.shape) for word in words], -1)
         y = y.astype("<u4").reshape(-1).view(x.dtype)
@@ -129,6 +139,8 @@ LINES = {
     "two-dimensions-of-features": ((4, 300, 2, 3), 1, (4, 1, 1, 1), True),
     "many-features": ((4, 20, 16), 1, (4, 1, 1), False),
     "no-features": ((4, 20, 0), 1, (4, 1, 1), False),
+    "rows-of-255": ((3, 255), 1, (3, 1), True),
+    "rows-of-256": ((3, 256), 1, (3, 1), True),
     "columns": ((20, 64), 0, (1, 64), False),
     "features-by-the-lengths": ((4, 20, 1), 1, (4, 1, 3), False),
 }
@@ -139,7 +151,9 @@ def test_lines(name, compiled, monkeypatch):
     monkeypatch.setattr(reversals, "_WORTHWHILE", 0)
     shape, axis, lengths_shape, is_made_for = LINES[name]
     x, random = jnp.asarray(elements(shape, "uint8")), np.random.default_rng(1)
-    lengths = jnp.asarray(random.integers(0, shape[axis] + 1, lengths_shape), jnp.int32)
+    lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
+    lengths.flat[0] = shape[axis]
+    lengths = jnp.asarray(lengths)
     y = compiled(functools.partial(reversals.runs, axis=axis))(x, lengths)
     assert (y is not None) == is_made_for
     if is_made_for:
@@ -231,6 +245,7 @@ def put(x):
 MANY = 2**12
 CHOSEN = {
     "rows": (reverse, (MANY, 1025), "float16", True),
+    "rows-of-255": (reverse, (2**15, 255), "uint8", True),
     "rows-of-words": (reverse, (MANY, 1025), "float32", True),
     "rows-of-two-words": (reverse, (MANY, 1025), "complex64", False),
     "rows-of-booleans": (reverse, (MANY, 1025), "bool", False),
