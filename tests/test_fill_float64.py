@@ -94,6 +94,7 @@ def assert_elements_by_way_of_float64(dtype, platform, cases):
 PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
 
 
+@pytest.mark.usefixtures("nans_are_data")  # which narrow floats overflow to
 @PLATFORMS
 @pytest.mark.parametrize("name", DOUBLES)
 def test_adversarial_sequences_by_way_of_float64(name, platform):
