@@ -93,7 +93,7 @@ def element(
         if sequence.offset is not None:
             x = x - sequence.offset
         if _narrows(platform, dtype):
-            rounded = x.astype(dtype)
+            rounded = _narrow(x, dtype)
         else:
             rounded = _round(x, sequence.unit, dtype, platform == "cpu")
         code = _bits.to_bits(rounded)
@@ -184,6 +184,11 @@ def _unit(power_of_two):
 def _narrows(platform, dtype):
     """Whether an instruction rounds a float64 to the dtype, as XLA does no constant."""
     return platform == "cuda" and dtype in (jnp.float16, jnp.bfloat16)
+
+
+def _narrow(x, dtype):
+    """x, from float64 to the dtype by that instruction."""
+    return x.astype(dtype)
 
 
 def _round(x, unit, dtype, flushes):

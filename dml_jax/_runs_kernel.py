@@ -27,6 +27,7 @@ import jax
 
 _BYTES = 16  # that a thread stores at once
 _WORD = 4  # bytes
+_NARROW = 2  # bytes of an element, up to which slices take longer by XLA
 _CHUNKS = 2  # of as many bytes, that a thread stores
 _CHUNKS_OF_ROWS = 4  # the same, of what is reversed
 _WARPGROUP = 128  # threads, which make a block
@@ -60,7 +61,9 @@ def take_runs(x, lattice):
     """The elements of a lattice, of 8 or 16 bits; or None."""
     runs = _runs(x.shape, lattice)
     size = max(x.size, math.prod(lattice.sizes))
-    if not _is_near(x.dtype, runs) or not _is_made_for(x.dtype, 2, runs[-1].size, size):
+    if not _is_near(x.dtype, runs) or not _is_made_for(
+        x.dtype, _NARROW, runs[-1].size, size
+    ):
         return None
     line = functools.partial(_taken, runs=runs)
     return _launch(line, runs[-1].size, lattice.sizes, _CHUNKS, x)
@@ -70,7 +73,9 @@ def put_runs(gradient, shape, lattice):
     """The elements at those of a lattice, among zeros; or None."""
     dtype, runs = gradient.dtype, _runs(shape, lattice)
     size = math.prod(shape) * min(gradient.size, 1)
-    if not _is_near(dtype, runs) or not _is_made_for(dtype, 2, runs[-1].extent, size):
+    if not _is_near(dtype, runs) or not _is_made_for(
+        dtype, _NARROW, runs[-1].extent, size
+    ):
         return None
     line = functools.partial(_put, runs=runs)
     return _launch(line, runs[-1].extent, shape, _CHUNKS, gradient)

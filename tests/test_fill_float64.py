@@ -70,9 +70,6 @@ def adversarial_positions(random, start, delta, limit):
 
 def assert_elements_by_way_of_float64(dtype, platform, cases):
     """Compares elements of sequences without making so long tensors."""
-    is_of_16_bits = np.dtype(dtype).name in ("float16", "bfloat16")
-    if platform == "cuda" and is_of_16_bits and jax.default_backend() != "gpu":
-        pytest.skip("only CUDA rounds a float64 to 16 bits at once")
     from dml_jax import _double
 
     @jax.jit
@@ -81,7 +78,9 @@ def assert_elements_by_way_of_float64(dtype, platform, cases):
         return _double.element(sequence, positions, dtype, platform)
 
     for start, delta, positions in cases:
-        actual = np.asarray(elements(np.asarray(positions, np.uint32), start, delta))
+        with jax.enable_x64(True):  # or a callback would be given float32
+            y = elements(np.asarray(positions, np.uint32), start, delta)
+        actual = np.asarray(y)
         expected = np.array(
             [reference._multiply_add(int(k), delta, start) for k in positions], dtype
         )
@@ -94,7 +93,32 @@ def assert_elements_by_way_of_float64(dtype, platform, cases):
 PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "cuda", "rocm"])
 
 
-@pytest.mark.usefixtures("nans_are_data")  # which narrow floats overflow to
+def rounded_once(x, dtype):
+    """What one instruction of CUDA does, and two of a CPU do not."""
+
+    def nearest(x):
+        values = [reference.nearest(value, dtype) for value in x.tolist()]
+        return np.array(values, dtype)
+
+    return jax.pure_callback(nearest, jax.ShapeDtypeStruct(x.shape, dtype), x)
+
+
+@pytest.fixture
+def cuda_rounding(monkeypatch):
+    from dml_jax import _double
+
+    if not has_cuda():
+        monkeypatch.setattr(_double, "_narrow", rounded_once)
+
+
+def has_cuda():
+    try:
+        return bool(jax.devices("cuda"))
+    except RuntimeError:
+        return False
+
+
+@pytest.mark.usefixtures("nans_are_data", "cuda_rounding")  # floats overflow to NaN
 @PLATFORMS
 @pytest.mark.parametrize("name", DOUBLES)
 def test_adversarial_sequences_by_way_of_float64(name, platform):
@@ -107,6 +131,17 @@ def test_adversarial_sequences_by_way_of_float64(name, platform):
     random = np.random.default_rng(11)
     pairs = [adversarial_pair(random, dtype) for _ in range(200)]
     cases = [(*p, adversarial_positions(random, *p, limit)) for p in pairs]
+    assert_elements_by_way_of_float64(dtype, platform, cases)
+
+
+@pytest.mark.usefixtures("cuda_rounding")
+@PLATFORMS
+def test_a_tiny_start_decides_ties_of_bfloat16(platform):
+    """3 * 129 is between two of its values, and the sum in float64 is the same."""
+    dtype = dtype_of("bfloat16")
+    delta, positions = dtype.type(129), [3, 5, 6, 7]
+    starts = [dtype.type(sign * 2.0**-60) for sign in (1, -1)]
+    cases = [(start, delta, positions) for start in starts]
     assert_elements_by_way_of_float64(dtype, platform, cases)
 
 

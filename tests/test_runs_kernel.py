@@ -84,7 +84,7 @@ def compiled(request, monkeypatch):
     """`jax.jit`, or what makes a function of the kernel one of NumPy."""
     if request.param == "gpu":
         if not _compat.runs_mosaic():
-            pytest.skip("takes CUDA devices of compute capability 9")
+            pytest.skip("takes Hopper GPUs, and a jax that lowers kernels for them")
         return jax.jit
 
     def launch(line, run, shape, chunks, x, lengths=None):
