@@ -97,3 +97,18 @@ def _program(core: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     specialised: Any = functools.partial(core, **options)
     specialised.__name__ = core.__name__  # as profiles and compiled programs call it
     return jax.jit(specialised)
+
+
+def compiled(bind: Callable[..., Any], *options: str) -> Callable[..., Any]:
+    """What a primitive does where jit is off: one program, as JAX's primitives do.
+
+    Operation by operation it would be divided among devices in other ways, which add
+    floats up, and would take the memory of all that it computes on the way.
+    """
+    program = jax.jit(bind, static_argnames=options)
+
+    def run(*operands: jax.Array, **params: Any) -> Any:
+        with jax.disable_jit(False):
+            return program(*operands, **params)
+
+    return run

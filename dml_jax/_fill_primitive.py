@@ -22,7 +22,7 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax import _compat, _double
+from dml_jax import _calls, _compat, _double
 from dml_jax import _fill_formulations as formulations
 
 fill_p = jax.extend.core.Primitive("fill_value")
@@ -121,7 +121,7 @@ def _lowering(platform):
     return lower
 
 
-fill_p.def_impl(_lowered)
+fill_p.def_impl(_calls.compiled(fill_p.bind, "way", "sizes", "levels"))
 fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch

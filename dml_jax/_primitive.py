@@ -25,7 +25,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
-from dml_jax import _compat, _reverse_partitioned
+from dml_jax import _calls, _compat, _reverse_partitioned
 from dml_jax import _reverse_formulations as formulations
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -169,7 +169,10 @@ def _lowering(**ways):
     return lower
 
 
-reverse_subsequences_p.def_impl(_lowered)
+_reverse_alone = _calls.compiled(reverse, "axis", "implementation")
+reverse_subsequences_p.def_impl(
+    lambda *operands, partitioned, **params: _reverse_alone(*operands, **params)
+)
 reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[reverse_subsequences_p] = _jvp
 ad.primitive_transposes[reverse_subsequences_p] = _transpose

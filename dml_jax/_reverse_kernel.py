@@ -100,7 +100,7 @@ def reverse_strips(x, lengths, width):
         num_threads=_warpgroups(strip_bytes, has_lines),
         thread_name="warpgroup",
     )
-    return kernel(x, lengths)
+    return _compat.launch(kernel, x, lengths)
 
 
 def _warpgroups(strip_bytes, has_lines):

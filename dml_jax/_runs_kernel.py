@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import jax
 
+from dml_jax import _compat
+
 _BYTES = 16  # that a thread stores at once
 _WORD = 4  # bytes
 _NARROW = 2  # bytes of an element, up to which slices take longer by XLA
@@ -300,4 +302,5 @@ def _launch(line, run, shape, chunks, *operands):
         num_threads=1,
         thread_name="warpgroup",
     )
-    return kernel(*[operand.reshape(-1) for operand in operands]).reshape(shape)
+    flat = [operand.reshape(-1) for operand in operands]
+    return _compat.launch(kernel, *flat).reshape(shape)

@@ -19,7 +19,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax import _bits, _compat
+from dml_jax import _bits, _calls, _compat
 from dml_jax import _slice_formulations as formulations
 
 take_p = jax.extend.core.Primitive("slice_of_lattice")
@@ -170,11 +170,13 @@ _PUT_WAYS: dict[str | None, dict[str, tuple]] = {
     "cuda": dict(standalone=(formulations.gaps,)),
 }
 
+take_p.def_impl(_calls.compiled(take_p.bind, "lattice", "standalone"))
+put_p.def_impl(_calls.compiled(put_p.bind, "shape", "lattice", "standalone"))
+
 for _primitive, _formulation, _ways, _abstract_eval, _transpose, _batch in (
     (take_p, _take, _TAKE_WAYS, _take_abstract_eval, _take_transpose, _take_batch),
     (put_p, _put, _PUT_WAYS, _put_abstract_eval, _put_transpose, _put_batch),
 ):
-    _primitive.def_impl(_formulation)
     _primitive.def_abstract_eval(_abstract_eval)
     ad.primitive_jvps[_primitive] = functools.partial(_jvp, _primitive)
     ad.primitive_transposes[_primitive] = _transpose

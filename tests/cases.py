@@ -53,6 +53,14 @@ class Case:
         return dataclasses.replace(self, arrays=arrays, options=options)
 
 
+def delicate(shape):
+    """Negative zeros, NaNs with payloads, and whatever else bits may be."""
+    bits = np.random.default_rng(0).integers(0, 2**32, shape, dtype=np.uint32)
+    bits.flat[::5] = 0x80000000
+    bits.flat[1::5] |= 0x7F800000
+    return bits.view(np.float32)
+
+
 def numbers(*shape):
     """Distinct small float32 values, so that a misplaced element cannot go unseen."""
     return np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)

@@ -45,7 +45,7 @@ def quick_compilation():
 OF_ANOTHER_MEANING = {"flip_all", "plus_one", "unreversed", "flax"}
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.usefixtures("quick_compilation", "x32")  # flax adds positions
 @pytest.mark.parametrize("similar", TINY.values(), ids=TINY)
 def test_ours_and_every_peer_give_what_the_reference_gives(similar):
     @jax.jit
@@ -208,6 +208,7 @@ def test_bad_arguments_are_refused_in_one_line(words, capsys):
     assert line.startswith("benchmarks: ")
 
 
+@pytest.mark.usefixtures("with_jit")
 def test_quick_run_from_end_to_end(tmp_path, capsys):
     path = tmp_path / "new" / "result.json"
     words = ["--device", "cpu", "--quick", "--only", "scaling/rows/1e4"]

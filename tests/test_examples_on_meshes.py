@@ -29,6 +29,7 @@ def run(folder, *options, devices=FLAG):
         env={
             **os.environ,
             "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_JIT": "0",  # it compiles ahead of time
             "XLA_FLAGS": " ".join([*flags, "--xla_backend_optimization_level=0"]),
             "PYTHONPATH": os.pathsep.join(sys.path),
         },

@@ -194,6 +194,7 @@ def test_a_fill_compiles_to_one_loop_without_operands():
     assert entry.count("f32[512,1024]") <= 3  # the signature, the root, its fusion
 
 
+@pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("sizes", [(2**16, 2**17), (2**33 + 5,)], ids=["2d", "1d"])
 def test_beyond_2_to_the_32_elements_the_slice_is_right(sizes):
     """Only a few elements are computed: XLA fuses the slice into the fill."""
@@ -216,6 +217,7 @@ def test_beyond_2_to_the_32_elements_the_slice_is_right(sizes):
     assert_same_bits(floats, np.array(expected))
 
 
+@pytest.mark.usefixtures("with_jit")
 def test_derivative_by_delta_beyond_2_to_the_32_elements():
     total = 2**33 + 5
 

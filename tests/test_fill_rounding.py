@@ -124,6 +124,7 @@ def test_the_fast_oracle_equals_the_reference(name):
         )
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", SEQUENCE_FLOATS)
 def test_positions_beyond_one_word(name):
     """The positions of a tensor beyond 2^32 elements, without making the tensor."""

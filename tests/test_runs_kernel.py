@@ -111,6 +111,7 @@ ROWS = [(5, 16), (5, 17), (3, 33), (40, 31), (2, 255), (1, 64), (7, 48), (300, 1
 STEPS = [(5, 16, 3), (7, 11, 5), (40, 3, 6), (9, 5, 7), (6, 4, 4), (300, 333, 3)]
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
 @pytest.mark.parametrize("shape", [(*rows, 1) for rows in ROWS] + STEPS, ids=str)
 def test_rows(shape, dtype, compiled):

@@ -25,6 +25,7 @@ def path(tmp_path_factory):
         env={
             **os.environ,
             "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_JIT": "0",  # it compiles ahead of time
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4 "
             "--xla_backend_optimization_level=0",  # spares time
         },

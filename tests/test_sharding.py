@@ -23,6 +23,7 @@ def test_sharded(path):
         env={
             **os.environ,
             "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_JIT": "0",  # they are of programs, or turn it off themselves
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}",
         },
         stdout=subprocess.PIPE,

@@ -123,6 +123,7 @@ def test_debug_nans_and_leak_checks(case):
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
+@pytest.mark.usefixtures("with_jit")
 def test_lda_coeff_and_starts_do_not_retrace_the_callers_jit():
     count = 0
 

@@ -109,7 +109,8 @@ NO_SEQUENCES = [
         lambda n: jnp.array(1),
         lambda n: types.MappingProxyType({}),
     ],
-    *[lambda n: jnp.ones((1, 2), int), lambda n: "12", lambda n: np.datetime64("NaT")],
+    *[lambda n: "12", lambda n: np.datetime64("NaT", "D")],
+    *[lambda n: jnp.ones((1, 2), int)],
     *[lambda n: jax.ShapeDtypeStruct((len(n),), np.int32), lambda n: float("nan")],
 ]
 NO_SEQUENCES_OF_INTEGERS = [
@@ -191,7 +192,7 @@ ARRAYS = [np.asarray, jnp.asarray, jnp.asarray, read_only, strided, fortran]
 NO_ARRAYS = [
     *[None, ..., object(), int, len, {1, 2}, {"a": 1}, range, Texts()],
     *[[[1, 2], [3]], [[1, 2], 3], [None, None], [{}], [object()], [2**70, 1], 2**70],
-    *[np.array(["2020-01-01"], "M8[D]"), np.timedelta64(3), [np.float16(1), None]],
+    *[np.array(["2020-01-01"], "M8[D]"), np.timedelta64(3, "D"), [np.float16(1), None]],
     *[np.zeros((3, 4), [("a", np.int32)]), np.zeros((3, 4), "V4")],
     *[np.ones((3, 4), ">f4"), np.ones((3, 4), np.longdouble), np.ma.array([1.0, 2.0])],
     *[jax.ShapeDtypeStruct((3, 4), np.float32), np.zeros((3, 4), jax.dtypes.float0)],

@@ -78,6 +78,7 @@ def assert_filled_in_shards(run, compiled, dtype):
     return result
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @over_fills(FILLS)
 def test_fill_under_an_output_sharding(fill, sizes, spec, dtype):
     run = fill(sizes, dtype)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import BATCH_MAJOR, lengths_for, numbers
+from cases import BATCH_MAJOR, delicate, lengths_for, numbers
 from devices import ALL, DATA, MODEL, collectives, compile_for, make_mesh
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
@@ -217,6 +217,18 @@ def test_automatic_mode_with_communication(operation, transformation, specs):
     arrays = put(operation.arrays, make_mesh(AxisType.Auto), specs)
     result = jax.jit(partial(transformation, operation.run))(*arrays)
     assert_same_bits(result, on_one_device(operation, transformation))
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("operation", [*REVERSALS, *SLICES[:2]], ids=str)
+def test_automatic_mode_without_jit(operation):
+    """No sum of floats may stand for a move, as when XLA divides a gather."""
+    arrays = delicate(SHAPE), *operation.arrays[1:]
+    operation = dataclasses.replace(operation, arrays=arrays)
+    specs = operation.specs(*BY_TIME["by-time"])
+    with jax.disable_jit():
+        result = operation.run(*put(arrays, make_mesh(AxisType.Auto), specs))
+    assert_same_bits(result, on_one_device(operation, forward))
 
 
 # Explicit mode ------------------------------------------------------------------------
