@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import secrets
@@ -27,20 +28,26 @@ def read(path: pathlib.Path) -> np.ndarray:
 
 
 def write(path: pathlib.Path, array: np.ndarray) -> None:
-    """Writes an array as .npy, or its bytes; the file is whole or not there."""
+    """Writes an array as .npy, or its bytes; the file is whole or not there.
+
+    Links are followed, and what is no file, such as a device, is not replaced by one.
+    """
     try:
-        _replace(path, array)
+        target = path.resolve()
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise OSError(errno.EINVAL, "Not a regular file")
+        _replace(target, array, is_npy=path.suffix.lower() == ".npy")
     except OSError as error:  # which may name the temporary file, or none
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
-def _replace(path, array):
+def _replace(path, array, is_npy):
     path.parent.mkdir(parents=True, exist_ok=True)
     # `open` gives it the mode that files have here, which `tempfile` does not.
     temporary = path.with_name(f".dml_jax.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
-            if path.suffix.lower() == ".npy":
+            if is_npy:
                 np.save(file, array, allow_pickle=False)
             else:
                 file.write(array.tobytes())

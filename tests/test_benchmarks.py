@@ -45,7 +45,7 @@ def quick_compilation():
 OF_ANOTHER_MEANING = {"flip_all", "plus_one", "unreversed", "flax"}
 
 
-@pytest.mark.usefixtures("quick_compilation", "x32")  # flax adds positions
+@pytest.mark.usefixtures("quick_compilation", "with_jit", "x32")  # flax needs x32
 @pytest.mark.parametrize("similar", TINY.values(), ids=TINY)
 def test_ours_and_every_peer_give_what_the_reference_gives(similar):
     @jax.jit

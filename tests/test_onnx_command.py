@@ -312,12 +312,10 @@ def test_a_failing_write_leaves_no_trace():
 def test_no_memory():
     save("large.onnx", "(int64[1] s) => (float[n] y) {y = ConstantOfShape(s)}")
     np.save("s.npy", np.array([2**46]))
-    message = "RESOURCE_EXHAUSTED: …"
-    if jax.default_backend() == "cpu":  # a GPU runs out after the node's turn
-        message = f"ConstantOfShape 'y': {message}"
-    require_error(
-        ["large.onnx", "--input", "s=s.npy"], message, "Input 's': int64[1]\n"
-    )
+    # A GPU runs out after the node's turn.
+    node = "ConstantOfShape 'y': " if jax.default_backend() == "cpu" else ""
+    require_error(["large.onnx", "--input", "s=s.npy"],
+                  f"{node}RESOURCE_EXHAUSTED: …", "Input 's': int64[1]\n")  # fmt: skip
 
 
 # Models that are none -----------------------------------------------------------------

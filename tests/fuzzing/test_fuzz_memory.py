@@ -29,10 +29,11 @@ def test_memory_is_bounded(models):
         *[sys.executable, "-c", CHILD, "-q", "-p", "no:cacheprovider", "--color=no"],
         *["--hypothesis-profile=brief", HERE / f"test_fuzz_{models}.py"],
     ]
-    # A GPU's driver takes addresses for all that it may ever have.
+    # A GPU's driver takes addresses for all that it may ever have, and every thread for
+    # an arena of its own.
     child = subprocess.run(
         command,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "MALLOC_ARENA_MAX": "1"},
         capture_output=True,
         text=True,
         timeout=3600,
