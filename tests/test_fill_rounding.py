@@ -124,6 +124,18 @@ def test_the_fast_oracle_equals_the_reference(name):
         )
 
 
+def just_within_reach(dtype, limit):
+    """Starts whose last bit is about as large as the largest product."""
+    info = ml_dtypes.finfo(dtype)
+    start = 2.0 ** (int(info.maxexp) - 1)
+    last_bit = start * float(info.eps)
+    deltas = [
+        dtype.type((2 - float(info.eps)) * last_bit * 2.0**products / limit)
+        for products in (-3, -2, -1, 0, 1)
+    ]
+    return [(dtype.type(start), delta) for delta in deltas if delta != 0]
+
+
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", SEQUENCE_FLOATS)
 def test_positions_beyond_one_word(name):
@@ -139,19 +151,21 @@ def test_positions_beyond_one_word(name):
             multiply_add = jax.jit(
                 functools.partial(_rounding.multiply_add, index_bits=limit.bit_length())
             )
+            mask = 2**bits - 1
+            split = [
+                jnp.array(
+                    [(int(k) >> (bits * i)) & mask for k in index],
+                    "uint64" if bits == 64 else "uint32",
+                )
+                for i in range(words)
+            ]
+            pairs = []
             for delta in (0.37, -1.5e-5, 3.0):
                 delta = dtype.type(delta)
                 middle = index[random.integers(0, len(index))]
                 with np.errstate(over="ignore"):
-                    start = dtype.type(-float(delta) * int(middle))
-                mask = 2**bits - 1
-                split = [
-                    jnp.array(
-                        [(int(k) >> (bits * i)) & mask for k in index],
-                        "uint64" if bits == 64 else "uint32",
-                    )
-                    for i in range(words)
-                ]
+                    pairs.append((dtype.type(-float(delta) * int(middle)), delta))
+            for start, delta in pairs + just_within_reach(dtype, limit):
                 expected = [
                     reference._multiply_add(int(k), delta, start) for k in index
                 ]
