@@ -6,6 +6,7 @@ import errno
 import os
 import pathlib
 import secrets
+import shutil
 import warnings
 
 import numpy as np
@@ -30,10 +31,12 @@ def read(path: pathlib.Path) -> np.ndarray:
 def write(path: pathlib.Path, array: np.ndarray) -> None:
     """Writes an array as .npy, or its bytes; the file is whole or not there.
 
-    Links are followed, and what is no file, such as a device, is not replaced by one.
+    Links are followed, a file keeps its mode, and what is no file is not replaced.
     """
     try:
-        target = path.resolve()
+        target = pathlib.Path(os.path.realpath(path))
+        if target.is_symlink():  # links that lead to each other
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.exists() and not (target.is_file() or target.is_dir()):
             raise OSError(errno.EINVAL, "Not a regular file")
         _replace(target, array, is_npy=path.suffix.lower() == ".npy")
@@ -51,6 +54,8 @@ def _replace(path, array, is_npy):
                 np.save(file, array, allow_pickle=False)
             else:
                 file.write(array.tobytes())
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 R = TypeVar("R")
 
@@ -99,13 +100,22 @@ def _program(core: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return jax.jit(specialised)
 
 
-def compiled(bind: Callable[..., Any], *options: str) -> Callable[..., Any]:
-    """What a primitive does where jit is off: one program, as JAX's primitives do.
+def compiled(
+    name: str, bind: Callable[..., Any], formulation: Callable[..., Any], *options: str
+) -> Callable[..., Any]:
+    """What a primitive does outside of programs: one program, as JAX's primitives do.
 
     Operation by operation it would be divided among devices in other ways, which add
-    floats up, and would take the memory of all that it computes on the way.
+    floats up, and would take the memory of all that it computes on the way. So it is
+    computed only where JAX, under `jax_debug_nans`, looks for what made a NaN.
     """
-    program = jax.jit(bind, static_argnames=options)
+
+    def traced(*operands: jax.Array, **params: Any) -> Any:
+        is_traced = isinstance(operands[0], Tracer)
+        return (bind if is_traced else formulation)(*operands, **params)
+
+    traced.__name__ = name
+    program = jax.jit(traced, static_argnames=options)
 
     def run(*operands: jax.Array, **params: Any) -> Any:
         with jax.disable_jit(False):

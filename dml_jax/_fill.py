@@ -146,11 +146,20 @@ def _sequence_program(function, sizes, value_data_type, *_):
     return dtype, _calls.program(_sequence, sizes=sizes, dtype=dtype)
 
 
+# NumPy 2.0 takes a dtype for each of them.
+_NO_DTYPES = (
+    *(None, np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
+    *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),
+)
+
+
 def _dtype(function, value, *kinds):
     """`value` as a dtype that JAX has, of one of the kinds."""
     try:
         # NumPy would take float64 for None, and for an array or a scalar its dtype.
-        if value is None or isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        if any(value is kind for kind in _NO_DTYPES) or isinstance(
+            value, (np.ndarray, np.generic, jax.Array)
+        ):
             raise TypeError
         dtype = np.dtype(value)
     except (TypeError, ValueError):

@@ -121,7 +121,9 @@ def _lowering(platform):
     return lower
 
 
-fill_p.def_impl(_calls.compiled(fill_p.bind, "way", "sizes", "levels"))
+fill_p.def_impl(
+    _calls.compiled(fill_p.name, fill_p.bind, _lowered, "way", "sizes", "levels")
+)
 fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch

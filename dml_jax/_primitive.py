@@ -169,7 +169,10 @@ def _lowering(**ways):
     return lower
 
 
-_reverse_alone = _calls.compiled(reverse, "axis", "implementation")
+_reverse_alone = _calls.compiled(
+    reverse_subsequences_p.name, reverse, _lowered, "axis", "implementation"
+)
+# `partitioned` is made anew: a jaxpr equals no other, and would be compiled each time.
 reverse_subsequences_p.def_impl(
     lambda *operands, partitioned, **params: _reverse_alone(*operands, **params)
 )

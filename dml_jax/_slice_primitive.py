@@ -170,8 +170,12 @@ _PUT_WAYS: dict[str | None, dict[str, tuple]] = {
     "cuda": dict(standalone=(formulations.gaps,)),
 }
 
-take_p.def_impl(_calls.compiled(take_p.bind, "lattice", "standalone"))
-put_p.def_impl(_calls.compiled(put_p.bind, "shape", "lattice", "standalone"))
+take_p.def_impl(
+    _calls.compiled(take_p.name, take_p.bind, _take, "lattice", "standalone")
+)
+put_p.def_impl(
+    _calls.compiled(put_p.name, put_p.bind, _put, "shape", "lattice", "standalone")
+)
 
 for _primitive, _formulation, _ways, _abstract_eval, _transpose, _batch in (
     (take_p, _take, _TAKE_WAYS, _take_abstract_eval, _take_transpose, _take_batch),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -304,7 +305,8 @@ def _onnx(options: argparse.Namespace) -> None:
         names = ", ".join(model.output_names)
         raise ValueError(f"`--output` must be one of {names}; got {', '.join(unknown)}")
     _require_different("--input", [name for name, _ in options.input])
-    _require_different("--output", [path.resolve() for _, path in options.output])
+    paths = [os.path.realpath(path) for _, path in options.output]
+    _require_different("--output", paths)
     inputs = {}
     for name, path in options.input:
         inputs[name] = _read(path)

@@ -1,4 +1,4 @@
-"""Files of arrays: what is written where a link, a device or a folder is."""
+"""Files of arrays: what is written where a file, a link, a pipe or a folder is."""
 
 import os
 import pathlib
@@ -24,17 +24,34 @@ def test_links_are_followed(tmp_path, monkeypatch, target):
     assert_same_bits(np.load(target), ARRAY)
 
 
+def test_a_file_keeps_its_mode(tmp_path):
+    path = tmp_path / "y.npy"
+    path.touch(0o600)
+    _array_files.write(path, ARRAY)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_bytes(tmp_path):
     _array_files.write(tmp_path / "new" / "y.bin", ARRAY)
     assert (tmp_path / "new" / "y.bin").read_bytes() == ARRAY.tobytes()
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    {
+        "folder.npy": "Is a directory",
+        "pipe.npy": "Not a regular file",
+        "link.npy": "Not a regular file",
+        "loop.npy": "Too many levels of symbolic links",
+    }.items(),
+)
+def test_what_is_no_file_is_not_replaced(tmp_path, monkeypatch, name, reason):
     monkeypatch.chdir(tmp_path)
-    os.mkfifo("fifo.npy")
-    os.symlink("fifo.npy", "link.npy")
-    for name in ("fifo.npy", "link.npy"):
-        with pytest.raises(OSError, match=f"Not a regular file: '{name}'"):
-            _array_files.write(pathlib.Path(name), ARRAY)
-    assert pathlib.Path("fifo.npy").is_fifo()
-    assert sorted(os.listdir()) == ["fifo.npy", "link.npy"]
+    os.mkdir("folder.npy")
+    os.mkfifo("pipe.npy")
+    os.symlink("pipe.npy", "link.npy")
+    os.symlink("loop.npy", "loop.npy")
+    kinds = {path: path.lstat().st_mode for path in tmp_path.iterdir()}
+    with pytest.raises(OSError, match=f"{reason}: '{name}'"):
+        _array_files.write(pathlib.Path(name), ARRAY)
+    assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == kinds

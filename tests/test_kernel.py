@@ -62,8 +62,9 @@ def test_the_kernel_gives_what_the_reference_gives(name, dtype):
 
 def text_for_cuda(x, lengths, **options):
     function = functools.partial(reverse_subsequences, **options)
-    traced = jax.jit(function).trace(x, lengths)
-    return traced.lower(lowering_platforms=("cuda",)).as_text()
+    with jax.checking_leaks():
+        traced = jax.jit(function).trace(x, lengths)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.fixture

@@ -266,7 +266,9 @@ CHOSEN = {
 
 
 def text_for_cuda(function, x):
-    return jax.jit(function).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    with jax.checking_leaks():
+        traced = jax.jit(function).trace(x)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.fixture

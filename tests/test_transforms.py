@@ -117,6 +117,26 @@ def test_debug_nans_and_leak_checks(case):
         assert_same_bits(case.run(), case.expected())
 
 
+NAN = np.full((2, 3), np.nan, np.float32)
+OF_NANS = {
+    "reverse_subsequences": lambda: dml_jax.reverse_subsequences(NAN, [[1], [2]], 1),
+    "reverse_sequence": lambda: dml_jax.reverse_sequence(NAN, [1, 2, 0]),
+    "slice": lambda: dml_jax.slice(NAN, (0, 1), (2, 2)),
+    "slice1": lambda: dml_jax.slice1(NAN, (0, 0), (2, 3), (-1, 1)),
+    "slice_grad": lambda: dml_jax.slice_grad(NAN, (4, 3), (0, 0), (4, 3), (2, 1)),
+    "constant": lambda: dml_jax.fill_value_constant((2,), "float32", NAN[0, 0]),
+    "sequence": lambda: dml_jax.fill_value_sequence((2,), "float32", 0, NAN[0, 0]),
+}
+
+
+@pytest.mark.parametrize("is_off", [False, True], ids=["jit", "no-jit"])
+@pytest.mark.parametrize("name", OF_NANS)
+def test_debug_nans_finds_them(name, is_off):
+    message = pytest.raises(FloatingPointError, match=r"^invalid value \(nan\)")
+    with jax.debug_nans(True), jax.disable_jit(is_off), message:
+        OF_NANS[name]()
+
+
 # Traces -------------------------------------------------------------------------------
 
 

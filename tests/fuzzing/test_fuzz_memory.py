@@ -17,7 +17,7 @@ pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + {MORE}
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
-    numpy.ones({2 * MORE}, numpy.uint8)  # what JAX has since given back counts, too
+    numpy.ones({2 * MORE}, numpy.uint8)  # more than was given back since
 except MemoryError:
     sys.exit(pytest.main(sys.argv[1:]))
 """

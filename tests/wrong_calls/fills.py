@@ -98,6 +98,7 @@ FILL_ERRORS = [
                     ("bool", True),
                     ("list", [1, 2]),
                     ("abstract", np.floating),
+                    ("abstract-integer", np.integer),
                     ("key", KEY.dtype),
                     ("key-name", "key<fry>"),
                     ("malformed", "i4, nonsense"),
