@@ -3,6 +3,7 @@
 It is told in one line, no file is left half written, and the next call is right.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -196,6 +197,12 @@ def test_an_interrupted_write_leaves_no_trace(command, module, name, instead, ca
     assert pathlib.Path("out.npy").read_bytes() == b"as it was"
     assert cli.main(words) == 0
     np.testing.assert_array_equal(np.load("out.npy"), np.full(3, 5, np.float32))
+
+
+def test_a_command_runs_in_a_thread():
+    """Where Python lets nobody handle interrupts."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(cli.main, ["info"]).result() == 0
 
 
 def test_verify_can_be_interrupted():
