@@ -146,7 +146,7 @@ def _sequence_program(function, sizes, value_data_type, *_):
     return dtype, _calls.program(_sequence, sizes=sizes, dtype=dtype)
 
 
-# NumPy 2.0 takes a dtype for each of them.
+# For None NumPy takes float64, and NumPy 2.0 some dtype for each of the others.
 _NO_DTYPES = (
     *(None, np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
     *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),
@@ -156,10 +156,10 @@ _NO_DTYPES = (
 def _dtype(function, value, *kinds):
     """`value` as a dtype that JAX has, of one of the kinds."""
     try:
-        # NumPy would take float64 for None, and for an array or a scalar its dtype.
-        if any(value is kind for kind in _NO_DTYPES) or isinstance(
-            value, (np.ndarray, np.generic, jax.Array)
-        ):
+        if any(value is other for other in _NO_DTYPES):
+            raise TypeError
+        # NumPy would take their dtype.
+        if isinstance(value, (np.ndarray, np.generic, jax.Array)):
             raise TypeError
         dtype = np.dtype(value)
     except (TypeError, ValueError):
