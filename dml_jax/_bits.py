@@ -8,8 +8,10 @@ become integers before anything is computed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,25 @@ def to_bits(x: jax.Array) -> jax.Array:
     if not is_narrow_float(x.dtype):
         return x
     return lax.bitcast_convert_type(x, UNSIGNED[jnp.finfo(x.dtype).bits])
+
+
+def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which no array is narrowed: 64-bit mode where one has 64 bits.
+
+    Arrays of 64 bits exist outside of 64-bit mode, too: those that were made in it.
+    """
+    if any(array.dtype.itemsize >= 8 for array in arrays):
+        return jax.enable_x64(True)
+    return contextlib.nullcontext()
+
+
+def sum_wide(x: jax.Array, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
+    """The sum over some axes, computed in at least float32 and rounded once."""
+    is_float = jnp.issubdtype(x.dtype, jnp.inexact)
+    wide = np.promote_types(x.dtype, np.float32) if is_float else x.dtype
+    with full_width(x):
+        total = jnp.sum(x.astype(wide), tuple(axes), wide, keepdims=keepdims)
+        return total.astype(x.dtype)
 
 
 def width(dtype: np.dtype) -> int:
