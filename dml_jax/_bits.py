@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -63,6 +64,28 @@ def to_integers(x: jax.Array) -> jax.Array | None:
     bits = to_bits(x)
     is_integer = jnp.issubdtype(bits.dtype, jnp.integer) or bits.dtype == bool
     return bits if is_integer and bits.dtype.itemsize <= 4 else None
+
+
+def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """`movement(x)` of integers, which XLA's partitioner may add up without a loss.
+
+    It divides a gather as a sum over the devices, in which all but one have zeros.
+    Integers below 8 bits travel in those.
+    """
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return lax.complex(*(by_integers(movement, part) for part in (x.real, x.imag)))
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{jnp.finfo(x.dtype).bits}"))
+        return lax.bitcast_convert_type(by_integers(movement, bits), x.dtype)
+    if width(x.dtype) >= 8:
+        return movement(x)
+    return movement(x.astype(jnp.uint8)).astype(x.dtype)
+
+
+def index_dtype(size: Any) -> np.dtype:
+    """The integers that count the positions along a dimension."""
+    is_long = not jax.export.is_symbolic_dim(size) and size >= 2**31
+    return np.dtype(np.int64 if is_long else np.int32)
 
 
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
