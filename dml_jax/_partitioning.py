@@ -28,7 +28,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from dml_jax import __version__
+from dml_jax import __version__, _bits
 
 Entry: TypeAlias = Any  # of a PartitionSpec: None, a name, or a tuple of names
 Shape: TypeAlias = tuple[int, ...]
@@ -66,8 +66,10 @@ def divided(
 
         def local(mark, *shards):
             del mark
-            # Not in the mesh of the caller who compiles.
-            with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+            # Neither the mesh nor the mode of the caller who compiles is that of the
+            # program.
+            no_mesh = jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
+            with no_mesh, _bits.full_width(*shards):
                 return of_shards(*shards, mesh=mesh, spec=spec)
 
         shardings = tuple(NamedSharding(mesh, spec) for spec in specs)

@@ -93,23 +93,28 @@ def _batch(operands, dimensions, *, axis, implementation):
     return reverse(x, lengths, axis + 1, implementation), 0
 
 
-def _formulation(x, lengths, *, axis, implementation, ways=()):
+def _formulation(x, lengths, *, axis, implementation, ways=(), is_whole=False):
     """What the primitive means, by the first of the ways that takes the operands."""
-    if implementation == "scatter":
-        ways = (formulations.scatter,)
-    elif any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
+    if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         ways = ()
-    results = (way(x, lengths, axis) for way in (*ways, formulations.gather))
-    return next(y for y in results if y is not None)
+    results = (way(x, lengths, axis) for way in ways)
+    y = next((y for y in results if y is not None), None)
+    if y is not None:
+        return y
+    is_scatter = implementation == "scatter"
+    plain = formulations.scatter if is_scatter else formulations.gather
+    if is_whole:
+        return plain(x, lengths, axis)
+    return _bits.by_integers(lambda bits: plain(bits, lengths, axis), x)
 
 
-def _lowered(x, lengths, *, axis, implementation, ways=()):
+def _lowered(x, lengths, *, axis, implementation, **options):
     """The formulation; where the shardings are explicit, of each device's shard."""
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     params: Any = dict(implementation=implementation)
     if not mesh.explicit_axes:
-        return _formulation(x, lengths, axis=axis, ways=ways, **params)
+        return _formulation(x, lengths, axis=axis, **params, **options)
     return _reverse_partitioned.reverse_explicitly(
         functools.partial(reverse, **params), x, lengths, axis, sharding
     )
@@ -127,7 +132,9 @@ def _lowering(**ways):
             )
         chosen = ways.get(implementation or "default", ())
         chosen = _compat.available(ctx, chosen, _KERNELS)
-        lowered = functools.partial(_lowered, ways=chosen, **params)
+        lowered = functools.partial(
+            _lowered, ways=chosen, is_whole=_compat.is_whole(ctx), **params
+        )
         with _bits.full_width(*ctx.avals_in):
             return mlir.lower_fun(lowered, multiple_results=False)(ctx, x, lengths)
 

@@ -36,7 +36,7 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
     `x` is a shard, too, as `_partitioning.specs_of_operands` divides it.
     """
     dtype, x = x.dtype, _bits.to_bits(x)  # an exchange may go by way of another dtype
-    extents, sizes, starts = list(shape), list(shape), [0] * x.ndim
+    extents, sizes, starts = list(shape), list(shape), [np.int32(0)] * x.ndim
     for d, extent in enumerate(shape):
         names = _partitioning.names_of(spec[d])
         if not names:
@@ -152,8 +152,10 @@ def _fetched(x, d, shards, mesh, names):
     pieces = _pieces(shards, x.shape[d])
     shape = [shards.count if axis == d else size for axis, size in enumerate(x.shape)]
     fetched = jnp.zeros(shape, x.dtype)
-    for distance in sorted({piece.target - piece.source for piece in pieces}):
-        at_once = [p for p in pieces if p.target - p.source == distance]
+    # Of a reversed dimension, the pairs of devices with the same sum are one exchange.
+    sign = 1 if shards.is_reversed else -1
+    for key in sorted({piece.target + sign * piece.source for piece in pieces}):
+        at_once = [p for p in pieces if p.target + sign * p.source == key]
         fetched = _with_pieces(fetched, x, d, at_once, mesh, names)
     return fetched
 
@@ -168,30 +170,36 @@ def _pieces(shards, held):
 
 
 def _with_pieces(fetched, x, d, pieces, mesh, names):
-    """`fetched`, with pieces that are all sent over the same distance."""
+    """`fetched`, with pieces of which every device sends and receives one at most."""
     held, needed = x.shape[d], fetched.shape[d]
     longest = max(piece.count for piece in pieces)
-    begins, places, lows, highs = (
-        [0] * math.prod(mesh.shape[name] for name in names) for _ in range(4)
+    begins, places, shifts, lows, highs = (
+        [0] * math.prod(mesh.shape[name] for name in names) for _ in range(5)
     )
     for source, target, begin, place, count in pieces:
-        # Every device sends as many elements as the longest piece has.
+        # All pieces are sent and stored as long as the longest one.
         begins[source] = min(begin, held - longest)
-        places[target] = place - (begin - begins[source])
-        lows[target], highs[target] = place, place + count
+        places[target] = min(place, needed - longest)
+        lows[target] = place - places[target]
+        highs[target] = lows[target] + count
+        shifts[target] = begin - begins[source] - lows[target]
     device = lax.axis_index(names)
     piece = lax.dynamic_slice_in_dim(x, _of(begins, device), longest, d)
-    if pieces[0].source != pieces[0].target:
-        pairs = [(piece.source, piece.target) for piece in pieces]
+    pairs = [(source, target) for source, target, *_ in pieces]
+    if any(source != target for source, target in pairs):
         piece = _partitioning.send(piece, pairs, mesh, names)
-    zeros = jnp.zeros_like(fetched)
-    piece = lax.concatenate([zeros, piece, zeros], d)
-    piece = lax.dynamic_slice_in_dim(piece, needed - _of(places, device), needed, d)
-    place = lax.broadcasted_iota(
-        jnp.int32, [needed if axis == d else 1 for axis in range(x.ndim)], d
-    )
+    if any(shifts):
+        zeros = jnp.zeros_like(piece)
+        piece = lax.concatenate([zeros, piece, zeros], d)
+        start = longest + _of(shifts, device)
+        piece = lax.dynamic_slice_in_dim(piece, start, longest, d)
+    start = _of(places, device)
+    before = lax.dynamic_slice_in_dim(fetched, start, longest, d)
+    shape = [longest if axis == d else 1 for axis in range(x.ndim)]
+    place = lax.broadcasted_iota(jnp.int32, shape, d)
     is_in_piece = (_of(lows, device) <= place) & (place < _of(highs, device))
-    return jnp.where(is_in_piece, piece, fetched)
+    piece = jnp.where(is_in_piece, piece, before)
+    return lax.dynamic_update_slice_in_dim(fetched, piece, start, d)
 
 
 def _of(table, device):

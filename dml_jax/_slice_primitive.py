@@ -113,7 +113,7 @@ def _take(x, *, lattice, ways=(), **_):
     )
 
 
-def _put(x, *, shape, lattice, ways=(), is_whole=True, **_):
+def _put(x, *, shape, lattice, ways=(), is_whole=False, **_):
     sharding = _put_abstract_eval(jax.typeof(x), shape=shape, lattice=lattice).sharding
     if getattr(sharding.mesh, "explicit_axes", ()):
         put = functools.partial(put_p.bind, standalone=False)
@@ -151,14 +151,11 @@ def _put_by_positions(x, shape, lattice):
 
 def _spread(bits, d, extent, low, size, step):
     """`_put_by_positions` along one dimension."""
-    rank = bits.ndim
     position = lax.iota(_bits.index_dtype(extent), extent) - low
-    index = jnp.clip(position // step, 0, size - 1)
-    is_element = (position >= 0) & (position % step == 0) & (position // step < size)
-    is_element = lax.expand_dims(
-        is_element, [axis for axis in range(rank) if axis != d]
-    )
-    elements = jnp.take(bits, index, axis=d, mode="promise_in_bounds")
+    index = position // step
+    is_element = (position >= 0) & (position % step == 0) & (index < size)
+    is_element = lax.expand_dims(is_element, [a for a in range(bits.ndim) if a != d])
+    elements = jnp.take(bits, index, axis=d, mode="clip")
     return jnp.where(is_element, elements, jnp.zeros((), bits.dtype))
 
 
