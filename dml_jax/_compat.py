@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 
@@ -17,13 +19,45 @@ def varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def vary_over(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """`x`, declared to differ along `axes` too."""
-    missing = tuple(axes - varying_axes(x))
+    """`x`, declared to differ along `axes` too.
+
+    The cotangent of `x` is a sum over devices, computed in at least float32.
+    """
+    missing = tuple(sorted(axes - varying_axes(x)))
     if not missing:
         return x
+    is_narrow = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+    return (_vary_narrow if is_narrow else _vary)(x, missing)
+
+
+def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     if hasattr(lax, "pcast"):
-        return lax.pcast(x, missing, to="varying")
-    return lax.pvary(x, missing)  # pyright: ignore[reportAttributeAccessIssue]
+        return lax.pcast(x, axes, to="varying")
+    return lax.pvary(x, axes)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _vary_narrow(x, axes):
+    return _vary(x, axes)
+
+
+@_vary_narrow.defjvp
+def _vary_narrow_jvp(axes, primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    tangent = _vary(tangent.astype(jnp.float32), axes).astype(x.dtype)
+    return _vary_narrow(x, axes), tangent
+
+
+def mesh_of_new_arrays() -> Any:
+    """The mesh in the type of an array that a program makes, as by `jnp.full`.
+
+    It is the mesh of the context, but empty in JAX versions such as 0.8.1.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return mesh
+    jaxpr = jax.make_jaxpr(lambda: lax.full((1,), 0))()
+    return jaxpr.out_avals[0].sharding.mesh
 
 
 def is_whole(ctx: Any) -> bool:
@@ -54,7 +88,7 @@ def is_explicit(ctx: Any) -> bool:
 
 def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
     """A lowering rule's context with shardings left to XLA, and its mesh."""
-    mesh = ctx.avals_in[0].sharding.mesh
+    mesh = ctx.avals_out[0].sharding.mesh
     explicit = {
         name: jax.sharding.AxisType.Auto for name in getattr(mesh, "explicit_axes", ())
     }

@@ -222,7 +222,8 @@ def _float_constant(sizes, value):
 @_float_constant.defjvp
 def _float_constant_jvp(sizes, primals, tangents):
     (tangent,) = tangents
-    return _float_constant(sizes, *primals), lax.broadcast(tangent, sizes)
+    # Not by `lax.broadcast`, whose transpose adds up in the dtype of the tangent.
+    return _float_constant(sizes, *primals), _fill("constant", sizes, tangent)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))

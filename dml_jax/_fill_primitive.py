@@ -13,7 +13,6 @@ mapped likewise.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -22,7 +21,7 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax import _calls, _compat, _double
+from dml_jax import _bits, _calls, _compat, _double
 from dml_jax import _fill_formulations as formulations
 
 fill_p = jax.extend.core.Primitive("fill_value")
@@ -48,7 +47,9 @@ def _abstract_eval(*scalars, way, sizes, levels):
 def _sharding(scalars, sizes, levels):
     """That of what is mapped; a fill itself is not sharded."""
     meshes = [scalar.sharding.mesh for scalar in scalars]
-    mesh = next((mesh for mesh in meshes if not mesh.empty), meshes[0])
+    # Numbers have no mesh: then the mesh is the one in which the program is traced.
+    mesh = next((mesh for mesh in meshes if not mesh.empty), None)
+    mesh = _compat.mesh_of_new_arrays() if mesh is None else mesh
     mapped = [scalars[i].sharding.spec[d] for i, d in _leading_dimensions(levels)]
     spec = jax.sharding.PartitionSpec(*mapped, *[None] * len(sizes))
     return jax.sharding.NamedSharding(mesh, spec)
@@ -77,7 +78,8 @@ def _transpose(cotangent, *scalars, way, sizes, **_):
         raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
     if type(cotangent) is ad.Zero:
         return [ad.Zero(scalars[0].aval)]
-    return [jnp.sum(cotangent, axis=tuple(range(-len(sizes), 0)))]
+    axes = range(cotangent.ndim - len(sizes), cotangent.ndim)
+    return [_bits.sum_wide(cotangent, axes)]
 
 
 # Lowering -----------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def _lowered(*scalars, way, sizes, levels, platform="other", whole=False):
     for mapped in reversed(levels):
         compute = jax.vmap(compute, [0 if is_mapped else None for is_mapped in mapped])
     # A program may be lowered in another mode than it was traced in.
-    with jax.enable_x64(True) if dtype.itemsize >= 8 else contextlib.nullcontext():
+    with _bits.full_width(*scalars):
         return compute(*scalars)
 
 

@@ -21,6 +21,7 @@ import jax
 import jax.export
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
@@ -72,25 +73,119 @@ def _transpose(cotangent, x, lengths, *, axis, implementation):
     if type(cotangent) is ad.Zero:
         return ad.Zero(x.aval), None
     cotangent = reverse(cotangent, lengths, axis, implementation)
-    broadcast = [
-        dimension
-        for dimension, size in enumerate(x.aval.shape)
-        if size != cotangent.shape[dimension]
-    ]
+    broadcast = _broadcast_dimensions(x.aval.shape, cotangent.shape)
     if broadcast:  # or NaNs would be quieted outside of programs
         cotangent = _bits.sum_wide(cotangent, broadcast, keepdims=True)
     return cotangent, None
 
 
+def _broadcast_dimensions(shape, result_shape):
+    sizes = zip(shape, result_shape, strict=True)
+    return tuple(
+        d for d, (size, result_size) in enumerate(sizes) if size != result_size
+    )
+
+
 def _batch(operands, dimensions, *, axis, implementation):
-    """One more leading dimension, of size 1 where an operand is not mapped."""
-    x, lengths = (
+    x, lengths = _with_leading_dimension(operands, dimensions)
+    return reverse(x, lengths, axis + 1, implementation), 0
+
+
+def _with_leading_dimension(operands, dimensions):
+    """Operands with the dimension that is mapped: of size 1 where they have none."""
+    return [
         lax.expand_dims(operand, (0,))
         if dimension is None
         else jnp.moveaxis(operand, dimension, 0)
         for operand, dimension in zip(operands, dimensions, strict=True)
+    ]
+
+
+# Training mode ------------------------------------------------------------------------
+
+
+def reverse_for_training(x, lengths, coefficient, axis, implementation):
+    """The reversal, with `coefficient` in its backward pass only."""
+    coefficient = lax.broadcast(coefficient, (1,) * x.ndim)
+    params = dict(axis=axis, implementation=implementation)
+    return training_p.bind(x, lengths, coefficient, **params)
+
+
+# The reversal, and as its derivative a linear map of which there is only the transpose.
+# The coefficient is broadcast along the dimensions of the others. (A `custom_vjp` would
+# add up the cotangents of mapped lengths in a narrow dtype, mix those of mapped
+# coefficients, and end forward mode in a message that names no operator.)
+training_p = jax.extend.core.Primitive("reverse_sequence_training")
+backward_p = jax.extend.core.Primitive("reverse_sequence_backward")
+
+
+def _training_abstract_eval(x, lengths, coefficient, *, axis, implementation):
+    aval = _abstract_eval(x, lengths, axis=axis, implementation=implementation)
+    return aval.update(shape=tuple(map(max, aval.shape, coefficient.shape)))
+
+
+def _training(x, lengths, coefficient, **params):
+    sizes = zip(x.shape, coefficient.shape, strict=True)
+    shape = tuple(of_x if size == 1 else size for of_x, size in sizes)
+    return reverse(jnp.broadcast_to(x, shape), lengths, **params)
+
+
+def _jvp_of(primitive, primals, tangents, **params):
+    y = primitive.bind(*primals, **params)
+    tangent, *_ = tangents  # nothing flows to lengths and coefficients
+    if type(tangent) is ad.Zero:
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    return y, backward_p.bind(tangent, *primals[1:], **params)
+
+
+def _backward_transpose(cotangent, x, lengths, coefficient, **params):
+    if type(cotangent) is ad.Zero:
+        return ad.Zero(x.aval), None, None
+    cotangent = reverse(cotangent, lengths, **params)
+    # By way of float32, since two narrow floats need not have a common dtype.
+    wide = np.promote_types(cotangent.dtype, np.float32)
+    if jnp.issubdtype(coefficient.dtype, jnp.floating):
+        wide = np.promote_types(wide, np.promote_types(coefficient.dtype, np.float32))
+    broadcast = _broadcast_dimensions(x.aval.shape, cotangent.shape)
+    with _bits.full_width(cotangent, coefficient):
+        product = coefficient.astype(wide) * cotangent.astype(wide)
+        if broadcast:
+            product = jnp.sum(product, broadcast, keepdims=True)
+        return product.astype(cotangent.dtype), None, None
+
+
+def _refuse_forward_mode(*_, **__):
+    raise TypeError(
+        "reverse_sequence: `training` must be False for derivatives in forward mode, "
+        "as by jvp, jacfwd, hessian or linearize, unless `lda_coeff` is the number 1; "
+        "got True"
     )
-    return reverse(x, lengths, axis + 1, implementation), 0
+
+
+def _training_batch(primitive, operands, dimensions, *, axis, implementation):
+    operands = _with_leading_dimension(operands, dimensions)
+    params = dict(axis=axis + 1, implementation=implementation)
+    return primitive.bind(*operands, **params), 0
+
+
+for _primitive in (training_p, backward_p):
+    _primitive.def_abstract_eval(_training_abstract_eval)
+    ad.primitive_jvps[_primitive] = functools.partial(_jvp_of, _primitive)
+    batching.primitive_batchers[_primitive] = functools.partial(
+        _training_batch, _primitive
+    )
+ad.primitive_transposes[backward_p] = _backward_transpose
+training_p.def_impl(
+    _calls.compiled(
+        training_p.name, training_p.bind, _training, "axis", "implementation"
+    )
+)
+backward_p.def_impl(_refuse_forward_mode)
+mlir.register_lowering(training_p, mlir.lower_fun(_training, multiple_results=False))
+mlir.register_lowering(backward_p, _refuse_forward_mode)
+
+
+# Lowering -----------------------------------------------------------------------------
 
 
 def _formulation(x, lengths, *, axis, implementation, ways=(), is_whole=False):

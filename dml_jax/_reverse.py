@@ -193,6 +193,8 @@ def reverse_sequence(
     if not _check.is_array(type(lengths)):
         lengths = _check.lengths(function, "sequence_lens", lengths)
     coefficient = _check.scalar(function, "lda_coeff", lda_coeff)
+    # The true derivative, for which the plain operator has forward mode, too.
+    is_plain = type(coefficient) is float and coefficient == 1
     node, program = _node_program(
         (
             type(x),
@@ -200,7 +202,7 @@ def reverse_sequence(
             type(lengths),
             lengths.shape,
             lengths.dtype,
-            type(coefficient),
+            None if is_plain else type(coefficient),
         ),
         batch_axis,
         time_axis,
@@ -288,7 +290,8 @@ def _node_program(arrays, *attributes):
     _check.require_integer("reverse_sequence", "sequence_lens", lengths_dtype)
     traced = _check.is_traced(kind) or _check.is_traced(lengths_kind)
     node = _settle_node(shape, lengths_shape, traced, *attributes)
-    if node.training and (traced or _check.is_traced(coefficient_kind)):
+    is_scaled = node.training and coefficient_kind is not None
+    if is_scaled and (traced or _check.is_traced(coefficient_kind)):
         return node, _calls.program(programs.reverse_sequence, node=node)
     # Without a backward pass the coefficient is of no use, and a number takes as long
     # to be passed as all the rest.

@@ -11,11 +11,10 @@ import functools
 import jax
 import jax.export
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from dml_jax import _bits, _checked, _compat
+from dml_jax import _checked, _compat
 
 
 def reverse_subsequences(x, lengths, *, axis, implementation):
@@ -82,44 +81,8 @@ def _reverse_plainly(*operands):
     return reverse(*operands)
 
 
-# Training mode ------------------------------------------------------------------------
+def _reverse_for_training(coefficient, *operands):
+    from dml_jax._primitive import reverse_for_training
 
-
-def _reverse_for_training(coefficient, x, lengths, axis, implementation):
-    return _scaled_backward(x, lengths, coefficient, axis, implementation)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _scaled_backward(x, lengths, coefficient, axis, implementation):
-    del coefficient
-    return _reverse_plainly(x, lengths, axis, implementation)
-
-
-def _scaled_backward_fwd(x, lengths, coefficient, axis, implementation):
-    # The function itself, not `reverse`: a second backward pass goes through here, and
-    # has to meet the coefficient as the first one did.
-    y = _scaled_backward(x, lengths, coefficient, axis, implementation)
-    return y, (lengths, coefficient)
-
-
-def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
-    lengths, coefficient = residuals
-    reversed_cotangent = _reverse_plainly(cotangent, lengths, axis, implementation)
-    return _scale(coefficient, reversed_cotangent), None, None
-
-
-_scaled_backward.defvjp(_scaled_backward_fwd, _scaled_backward_bwd)
-
-
-def _scale(coefficient, x):
-    """coefficient * x, computed in at least float32, in the dtype of x."""
-    coefficient = jnp.asarray(coefficient)  # JAX makes it a number where jit is off
-    if not jnp.issubdtype(coefficient.dtype, jnp.floating):
-        coefficient = coefficient.astype(jax.dtypes.canonicalize_dtype(float))
-    # By way of float32, since two narrow floats need not have a common dtype.
-    wide = np.promote_types(
-        np.promote_types(x.dtype, np.float32),
-        np.promote_types(coefficient.dtype, np.float32),
-    )
-    with _bits.full_width(x, coefficient):
-        return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)
+    x, lengths, *options = operands
+    return reverse_for_training(x, lengths, coefficient, *options)
