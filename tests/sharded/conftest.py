@@ -9,6 +9,16 @@ import pathlib
 HERE = pathlib.Path(__file__).parent
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("random programs over meshes")
+    group.addoption(
+        "--programs", metavar="COUNT", type=int, default=400, help="how many to run"
+    )
+    group.addoption(
+        "--first-program", metavar="SEED", type=int, default=0, help="the first seed"
+    )
+
+
 def pytest_ignore_collect(config):
     named = (pathlib.Path(arg.partition("::")[0]).absolute() for arg in config.args)
     return None if any(path.is_relative_to(HERE) for path in named) else True
