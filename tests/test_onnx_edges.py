@@ -169,6 +169,18 @@ def test_cast_to_what_is_no_type():
     require(ValueError, "onnx: …", lambda: prepared(text))
 
 
+def test_cast_of_what_jax_does_not_know():
+    model = prepared("@28 float[3] x => float6e2m3[3] y {y = Cast<to = 27>(x)}")
+    message = "Cast 'y': Cast: `to` must be a dtype that JAX knows; got float6_e2m3fn"
+    require(TypeError, message, lambda: model.run([ROW]))
+    model = prepared("@28 float6e2m3[3] x => float[3] y {y = Cast<to = 1>(x)}")
+    x = ROW.astype(ml_dtypes.float6_e2m3fn)
+    message = (
+        "Cast 'y': Cast: `input` must have a dtype that JAX knows; got float6_e2m3fn"
+    )
+    require(TypeError, message, lambda: model.run([x]))
+
+
 @pytest.mark.parametrize("model", [None, "m.onnx", b"", 1])
 def test_what_is_no_model(model):
     message = "prepare: `model` must be an onnx.ModelProto; got …"
