@@ -28,8 +28,8 @@ def cast(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
     Args:
       x: numbers or booleans.
       dtype: the dtype, other than float8_e8m0fnu.
-      saturate: whether floats beyond the largest of `dtype`, infinities among them, become
-        it.
+      saturate: whether what is beyond the largest of `dtype` becomes it, infinities
+        too.
     """
     if x.dtype == dtype and not saturate:
         return x

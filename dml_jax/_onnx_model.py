@@ -9,13 +9,14 @@ import jax
 import numpy as np
 import onnx
 import onnx.backend.base
-import onnx.numpy_helper
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax import _check
+from dml_jax._onnx_functions import Inlined
 from dml_jax._onnx_graph import first_line, node_of, static_names
 from dml_jax._onnx_operators import dtype_of, evaluate, is_text
+from dml_jax._onnx_tensors import array_of
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -30,11 +31,13 @@ class Model(onnx.backend.base.BackendRep):
         Slice: constants under JAX's transformations.
     """
 
-    def __init__(self, model: onnx.ModelProto, device: Any, options: Mapping[str, Any]):
+    def __init__(self, inlined: Inlined, device: Any, options: Mapping[str, Any]):
+        model, opsets, _ = inlined
         graph = model.graph
         self.device = device
         self._constants = {t.name: _constant(t) for t in graph.initializer}
-        self._nodes = [node_of(node, model, options) for node in graph.node]
+        nodes = zip(graph.node, opsets, strict=True)
+        self._nodes = [node_of(node, opset, options) for node, opset in nodes]
         self._inputs = {
             info.name: info.type.tensor_type
             for info in graph.input
@@ -173,15 +176,8 @@ def _dtype(name: str, number: int) -> np.dtype:
 
 def _constant(tensor: onnx.TensorProto) -> np.ndarray:
     """The value of an initializer."""
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        raise ValueError(
-            f"onnx: `{tensor.name}` must be loaded, as `load_model` does; got data in "
-            "another file"
-        )
     try:
-        array = onnx.numpy_helper.to_array(tensor)
-        array.flags.writeable = False
-        return array
+        return array_of(tensor)
     except (TypeError, ValueError) as error:
         reason = first_line(error)
         raise ValueError(

@@ -17,7 +17,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx.helper
-import onnx.numpy_helper
 from jax.core import Tracer
 
 import dml_jax
@@ -176,7 +175,7 @@ def _scalar(name, value):
 def _constant_of_shape(node, shape):
     value = np.zeros(1, np.float32)
     if "value" in node.attributes:
-        value = onnx.numpy_helper.to_array(node.attributes["value"])
+        value = node.attributes["value"]
     if value.size != 1:
         raise ValueError(f"`value` must have one element; got {value.size}")
     return dml_jax.fill_value_constant(
@@ -187,7 +186,7 @@ def _constant_of_shape(node, shape):
 def _constant(node):
     ((name, value),) = node.attributes.items()
     if name == "value":
-        return onnx.numpy_helper.to_array(value)
+        return value
     if name == "value_string":
         return np.array(value.decode(), object)
     if name == "value_strings":
