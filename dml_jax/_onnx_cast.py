@@ -33,19 +33,20 @@ def cast(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
     """
     if x.dtype == dtype and not saturate:
         return x
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        if jnp.issubdtype(dtype, jnp.floating):
+            return _float_to_float(x, dtype, saturate)
+        wide = _widen(x)  # XLA takes the largest float4_e2m1fn for an infinity
+        if dtype == jnp.bool_:
+            return _magnitude(wide)[0] != 0
+        return _convert(wide, dtype)
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
-        x = x if jnp.issubdtype(x.dtype, jnp.floating) else _integer_to_odd(x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return _from_integer(x, dtype)
-    if dtype == jnp.bool_:
-        magnitude, _ = _magnitude(_widen(x))
-        return magnitude != 0
-    if jnp.issubdtype(dtype, jnp.integer):
-        return _from_integer(x, dtype)
-    return _float_to_float(x, dtype, saturate)
+        return _narrow(_integer_to_odd(x), dtype, saturate)
+    return _convert(x, dtype)
 
 
-def _from_integer(x, dtype):
+def _convert(x, dtype):
+    """`x` in another dtype, where XLA is right."""
     if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
         x = x.astype(jnp.int32)  # of which the low bits are taken
     return x.astype(dtype)

@@ -144,6 +144,16 @@ def test_integers_are_rounded_once_to_bfloat16():
     assert y.tolist() == [-(2.0**63), -(2.0**31), 2.0**63]
 
 
+@pytest.mark.parametrize("given", [*NARROW, F32, F64], ids=str)
+@pytest.mark.parametrize("to", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_fractions_are_cut(given, to):
+    x, info = numbers(given), np.iinfo(to)
+    whole = np.trunc(x.astype(F64))
+    least, beyond = float(info.min), 2.0 ** (info.bits - (info.min < 0))
+    x = x[(least <= whole) & (whole < beyond)]
+    assert_same_bits(cast(x, to), np.trunc(x.astype(F64)).astype(to))
+
+
 RUNTIME = [(a, b) for a in (F32, F64, np.dtype("f2")) for b in (F32, F64, "f2", BOOL)]
 
 

@@ -152,7 +152,7 @@ def test_bfloat16_defaults_from_the_shell(tmp_path, monkeypatch):
     text = "bfloat16[2] w => bfloat16[2] y {y = Identity(w)}"
     model = initialised(text, {"w": numbers})
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    np.save("w.npy", 2 * numbers)
+    np.save("w.npy", (2 * X).astype(ml_dtypes.bfloat16))
     status, out, _ = command("--input", "w=w.npy", "--output", "y=y.npy")
     assert (status, out.splitlines()[0]) == (0, "Input 'w': bfloat16[2]")
     assert np.load("y.npy").view(ml_dtypes.bfloat16).astype(int).tolist() == [2, 4]
