@@ -36,11 +36,11 @@ def opset_of(imports: Iterable[onnx.OperatorSetIdProto], default: int = 1) -> in
 
 def inline(model: onnx.ModelProto) -> Inlined:
     """Puts the nodes of functions in the place of their calls, of nested ones too."""
+    model, original = onnx.ModelProto(), model  # the caller's, who may change it
+    model.CopyFrom(original)
     own = opset_of(model.opset_import)
     if not model.functions:
-        return Inlined(model, (own,) * len(model.graph.node), False)
-    model, original = onnx.ModelProto(), model
-    model.CopyFrom(original)
+        return Inlined(model, (own,) * len(model.graph.node), is_mixed=False)
     _note(model.graph.node, own)
     _set_defaults(model)
     versions = {_domain(opset): opset.version for opset in model.opset_import}

@@ -21,11 +21,8 @@ from dml_jax import onnx_backend
 # What overflows in NumPy, for the expected numbers.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-NARROW = [
-    np.dtype(t)
-    for t in ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2")
-]
-NARROW += [np.dtype(t) for t in ("float8_e5m2fnuz", "float4_e2m1fn")]
+NAMES = "float16 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
+NARROW = [np.dtype(name) for name in (*NAMES.split(), "float4_e2m1fn")]
 F32, F64, BOOL = map(np.dtype, ("float32", "float64", "bool"))
 POWERS_OF_TWO = np.dtype("float8_e8m0fnu")
 SOURCES = [*NARROW, POWERS_OF_TWO, F32, F64]

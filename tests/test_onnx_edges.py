@@ -63,6 +63,14 @@ def test_results_are_the_callers_own():
     np.testing.assert_array_equal(x, ROW)
 
 
+def test_a_prepared_model_stays_what_it_is():
+    model = parse("float[3] x => float[3] y {y = Cast<to = 1>(x)}")
+    made = onnx_backend.prepare(model)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    model.graph.node[0].attribute[0].i = TensorProto.INT64
+    np.testing.assert_array_equal(made.run([ROW]).y, ROW)
+
+
 def test_casts_of_integers_saturate():
     model = prepared("int32[4] x => float8e4m3fn[4] y {y = Cast<to = 17>(x)}")
     (y,) = model.run([np.array([1000, -1000, 449, 5], np.int32)])
