@@ -9,25 +9,29 @@ import onnx
 import onnx.checker
 import onnx.defs
 import onnx.helper
-import onnx.inliner
 import onnx.shape_inference
 
+from dml_jax._onnx_functions import Inlined, inline
 from dml_jax._onnx_operators import OPERATORS, Node
+from dml_jax._onnx_tensors import array_of, require_loaded
 
 
-def checked(model: onnx.ModelProto) -> onnx.ModelProto:
+def checked(model: onnx.ModelProto) -> Inlined:
     """A valid model without functions, all of whose nodes have an operator here."""
     _require_printable(model)
+    require_loaded(model)
     newest = onnx.defs.onnx_opset_version()
-    for opset in model.opset_import:
-        if opset.domain in ("", "ai.onnx") and opset.version > newest:
-            raise ValueError(
-                f"onnx: `opset_import` must be at most {newest}; got {opset.version}"
-            )
+    for part in (model, *model.functions):
+        for opset in part.opset_import:
+            if opset.domain in ("", "ai.onnx") and opset.version > newest:
+                raise ValueError(
+                    f"onnx: `opset_import` must be at most {newest}; got "
+                    f"{opset.version}"
+                )
     try:
-        model = onnx.inliner.inline_local_functions(model)
-        require_supported(model)
-        onnx.checker.check_model(model, full_check=True)
+        inlined = inline(model)
+        require_supported(inlined)
+        _require_valid(inlined, model)
     except NotImplementedError:
         raise
     except (
@@ -37,24 +41,40 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
         ValueError,
     ) as error:
         raise ValueError(f"onnx: {first_line(error)}") from None
-    return model
+    return inlined
 
 
-def require_supported(model: onnx.ModelProto) -> None:
+def _require_valid(inlined, model):
+    """Has ONNX check nodes and types, those of several opsets in their functions."""
+    if not inlined.is_mixed:
+        onnx.checker.check_model(inlined.model, full_check=True)
+        return
+    onnx.checker.check_model(
+        model, full_check=True, skip_opset_compatibility_check=True
+    )
+    for node, opset in zip(inlined.model.graph.node, inlined.opsets, strict=True):
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version = model.ir_version
+        context.opset_imports = {"": opset, "ai.onnx": opset}
+        onnx.checker.check_node(node, context)  # with the attributes of its call
+
+
+def require_supported(inlined: Inlined) -> None:
     """Refuses all nodes that have no operator here, at once."""
-    _require_printable(model)
+    _require_printable(inlined.model)
+    graph = inlined.model.graph
     missing = []
-    for node in model.graph.node:
+    for node, opset in zip(graph.node, inlined.opsets, strict=True):
         operator = OPERATORS.get(node.op_type)
         if operator is None or node.domain not in ("", "ai.onnx"):
             missing.append(_label(node))
-        elif _version(node, model) not in operator.versions:
-            missing.append(f"{_label(node)} of opset {_opset(model)}")
+        elif _version(node, opset) not in operator.versions:
+            missing.append(f"{_label(node)} of opset {opset}")
         elif any(a.name == "sparse_value" for a in node.attribute):
             missing.append(f"{_label(node)} with a sparse value")
-    if model.graph.sparse_initializer:
+    if graph.sparse_initializer:
         missing.append("sparse initializers")
-    for info in (*model.graph.input, *model.graph.output):
+    for info in (*graph.input, *graph.output):
         if info.type.WhichOneof("value") not in ("tensor_type", None):
             missing.append(f"'{info.name}', which is not a tensor")
     if missing:
@@ -76,22 +96,27 @@ def _require_printable(model: onnx.ModelProto) -> None:
             raise ValueError(f"onnx: names must be printable; got {name!a}")
 
 
-def node_of(
-    node: onnx.NodeProto, model: onnx.ModelProto, options: Mapping[str, Any]
-) -> Node:
-    """A node, with its version and its attributes' values."""
+def node_of(node: onnx.NodeProto, opset: int, options: Mapping[str, Any]) -> Node:
+    """A node of an opset, with its version and its attributes' values."""
     return Node(
         kind=node.op_type,
         label=_label(node),
-        version=_version(node, model) or 0,
-        attributes={
-            attribute.name: onnx.helper.get_attribute_value(attribute)
-            for attribute in node.attribute
-        },
+        version=_version(node, opset) or 0,
+        attributes={a.name: _value(node, a) for a in node.attribute},
         inputs=tuple(node.input),
         output=node.output[0],
         options=options,
     )
+
+
+def _value(node, attribute):
+    value = onnx.helper.get_attribute_value(attribute)
+    if not isinstance(value, onnx.TensorProto):
+        return value
+    try:
+        return array_of(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{_label(node)}: {first_line(error)}") from None
 
 
 def _label(node: onnx.NodeProto) -> str:
@@ -99,17 +124,12 @@ def _label(node: onnx.NodeProto) -> str:
     return f"{kind} '{node.name or ', '.join(node.output)}'"
 
 
-def _version(node: onnx.NodeProto, model: onnx.ModelProto) -> int | None:
+def _version(node: onnx.NodeProto, opset: int) -> int | None:
     """The version of a node's operator; None where its opset has none."""
     try:
-        return onnx.defs.get_schema(node.op_type, _opset(model)).since_version
+        return onnx.defs.get_schema(node.op_type, opset).since_version
     except (onnx.defs.SchemaError, TypeError):  # which opsets beyond 32 bits give
         return None
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    opsets = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
-    return opsets.get("ai.onnx", 1)
 
 
 def static_names(nodes: Sequence[Node]) -> frozenset[str]:

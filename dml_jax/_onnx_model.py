@@ -9,13 +9,14 @@ import jax
 import numpy as np
 import onnx
 import onnx.backend.base
-import onnx.numpy_helper
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax import _check
+from dml_jax._onnx_functions import Inlined
 from dml_jax._onnx_graph import first_line, node_of, static_names
 from dml_jax._onnx_operators import dtype_of, evaluate, is_text
+from dml_jax._onnx_tensors import array_of
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -23,6 +24,8 @@ class Model(onnx.backend.base.BackendRep):
 
     Attributes:
       input_names: the inputs of the graph that are not initialised, in order.
+      default_names: those that are, in order: since version 4 of ONNX's IR their
+        initializers are defaults, and before that constants, which are not inputs here.
       output_names: its outputs, in order.
       dtypes: the dtypes of the inputs by name; strings have NumPy's objects.
       device: the device that `run` runs on.
@@ -30,24 +33,28 @@ class Model(onnx.backend.base.BackendRep):
         Slice: constants under JAX's transformations.
     """
 
-    def __init__(self, model: onnx.ModelProto, device: Any, options: Mapping[str, Any]):
+    def __init__(self, inlined: Inlined, device: Any, options: Mapping[str, Any]):
+        model, opsets, _ = inlined
         graph = model.graph
         self.device = device
         self._constants = {t.name: _constant(t) for t in graph.initializer}
-        self._nodes = [node_of(node, model, options) for node in graph.node]
+        nodes = zip(graph.node, opsets, strict=True)
+        self._nodes = [node_of(node, opset, options) for node, opset in nodes]
+        has_defaults = model.ir_version >= 4
         self._inputs = {
             info.name: info.type.tensor_type
             for info in graph.input
-            if info.name not in self._constants
+            if has_defaults or info.name not in self._constants
         }
         self.dtypes = {
             name: _dtype(name, tensor.elem_type)
             for name, tensor in self._inputs.items()
         }
-        self.input_names = tuple(self._inputs)
+        self.input_names = tuple(n for n in self._inputs if n not in self._constants)
+        self.default_names = tuple(n for n in self._inputs if n in self._constants)
         self.output_names = tuple(info.name for info in graph.output)
         self._static = static_names(self._nodes)
-        self.static_names = tuple(n for n in self.input_names if n in self._static)
+        self.static_names = tuple(n for n in self._inputs if n in self._static)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs as NumPy arrays, from inputs that NumPy can hold.
@@ -56,7 +63,9 @@ class Model(onnx.backend.base.BackendRep):
         `jax_enable_x64` and `jax_debug_nans` say.
 
         Args:
-          inputs: a sequence in the order of `input_names`, or a mapping by them.
+          inputs: a mapping by name, in which those of `default_names` may be missing;
+            or a sequence, in the order of `input_names` or, with defaults that are
+            overridden, of all the graph's inputs, which may end before other defaults.
           kwargs: nothing; ONNX's interface has them.
 
         Returns:
@@ -71,18 +80,16 @@ class Model(onnx.backend.base.BackendRep):
         """
         if kwargs:
             raise TypeError(f"run: `kwargs` must be none; got {', '.join(kwargs)}")
-        if isinstance(inputs, Mapping):
-            if inputs.keys() != set(self.input_names):
-                given = ", ".join(map(str, inputs))
-                raise wrong_inputs(self.input_names, given or "none")
-            inputs = [inputs[name] for name in self.input_names]
+        given = inputs if isinstance(inputs, Mapping) else self._by_name(inputs)
+        if not set(self.input_names) <= given.keys() <= self._inputs.keys():
+            raise self._wrong_inputs(", ".join(map(str, given)) or "none")
         with (
             jax.enable_x64(True),
             jax.debug_nans(False),
             jax.default_device(self.device),
         ):
             # A device without memory says so before the host is asked for as much.
-            results = jax.block_until_ready(self._outputs(inputs))
+            results = jax.block_until_ready(self._outputs(given))
             arrays = [np.array(value) for value in results]  # the caller's own
         names = onnx.backend.base.namedtupledict("Outputs", self.output_names)
         return names(*arrays)
@@ -91,8 +98,9 @@ class Model(onnx.backend.base.BackendRep):
         """The outputs as a pure function of the inputs that are not initialised.
 
         Args:
-          inputs: arrays in the order of `input_names`. Those in `static_names` must not
-            be traced: close over them.
+          inputs: arrays in the order of `input_names` or, with defaults that are
+            overridden, of all the graph's inputs, which may end before other defaults.
+            Those in `static_names` must not be traced: close over them.
 
         Returns:
           The outputs in the order of `output_names`.
@@ -106,7 +114,7 @@ class Model(onnx.backend.base.BackendRep):
         Derivatives: those of the operators, by inputs of floating dtypes; `lda_coeff`
         scales them with `training=True` alone. Sharding: that of the operators.
         """
-        outputs = self._outputs(inputs)
+        outputs = self._outputs(self._by_name(inputs))
         return tuple(
             value
             if isinstance(value, jax.Array)
@@ -114,13 +122,23 @@ class Model(onnx.backend.base.BackendRep):
             for name, value in zip(self.output_names, outputs, strict=True)
         )
 
-    def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
+    def _by_name(self, inputs: Any) -> Mapping[str, Any]:
+        """Inputs that are given in order, without defaults or with some of them."""
         if not isinstance(inputs, (tuple, list)):
-            raise wrong_inputs(self.input_names, _check.describe(inputs))
-        if len(inputs) != len(self.input_names):
-            raise wrong_inputs(self.input_names, f"{len(inputs)} of them")
+            raise self._wrong_inputs(_check.describe(inputs))
+        names = self.input_names
+        if len(inputs) != len(names):
+            names = tuple(self._inputs)[: len(inputs)]
+        if len(inputs) != len(names) or not {*names}.issuperset(self.input_names):
+            raise self._wrong_inputs(f"{len(inputs)} of them")
+        return dict(zip(names, inputs, strict=True))
+
+    def _wrong_inputs(self, got: str) -> TypeError:
+        return wrong_inputs(self.input_names, got, self.default_names)
+
+    def _outputs(self, inputs: Mapping[str, Any]) -> list[Any]:
         values = dict(self._constants)
-        for name, value in zip(self.input_names, inputs, strict=True):
+        for name, value in inputs.items():
             values[name] = self._input(name, value)
         for node in self._nodes:
             arguments = [values[name] if name else None for name in node.inputs]
@@ -154,7 +172,21 @@ class Model(onnx.backend.base.BackendRep):
                 f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
             )
         _require_shape(name, value.shape, self._inputs[name].shape.dim)
+        return _of_full_width(name, value)
+
+
+def _of_full_width(name: str, value: Any) -> Any:
+    """`value`, where no function of JAX narrows it.
+
+    That is what happens outside of 64-bit mode to arrays that were made inside; data of
+    NumPy is refused where it would be narrowed.
+    """
+    if not isinstance(value, jax.Array):
         return value
+    if isinstance(value, Tracer):
+        _check.require_width("onnx", name, value.dtype)
+    is_narrowed = jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype
+    return np.asarray(value) if is_narrowed else value
 
 
 def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
@@ -173,15 +205,8 @@ def _dtype(name: str, number: int) -> np.dtype:
 
 def _constant(tensor: onnx.TensorProto) -> np.ndarray:
     """The value of an initializer."""
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        raise ValueError(
-            f"onnx: `{tensor.name}` must be loaded, as `load_model` does; got data in "
-            "another file"
-        )
     try:
-        array = onnx.numpy_helper.to_array(tensor)
-        array.flags.writeable = False
-        return array
+        return array_of(tensor)
     except (TypeError, ValueError) as error:
         reason = first_line(error)
         raise ValueError(
@@ -200,11 +225,14 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
         raise TypeError(f"onnx: `{name}` must be an array; got {got}") from None
 
 
-def wrong_inputs(names: Sequence[str], got: object) -> TypeError:
+def wrong_inputs(
+    names: Sequence[str], got: object, defaults: Sequence[str] = ()
+) -> TypeError:
     """What to raise for inputs that are not those of the names."""
-    return TypeError(
-        f"onnx: `inputs` must be arrays for {', '.join(names) or 'none'}; got {got}"
-    )
+    rule = ", ".join(names) or "none"
+    if defaults:
+        rule = f"{rule}, and may be for {', '.join(defaults)}"
+    return TypeError(f"onnx: `inputs` must be arrays for {rule}; got {got}")
 
 
 def _require_shape(name, shape, dims):

@@ -17,11 +17,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx.helper
-import onnx.numpy_helper
 from jax.core import Tracer
 
 import dml_jax
 from dml_jax import _check
+from dml_jax._onnx_cast import cast
 
 _FLOAT8 = {
     np.dtype(getattr(ml_dtypes, name))
@@ -175,7 +175,7 @@ def _scalar(name, value):
 def _constant_of_shape(node, shape):
     value = np.zeros(1, np.float32)
     if "value" in node.attributes:
-        value = onnx.numpy_helper.to_array(node.attributes["value"])
+        value = node.attributes["value"]
     if value.size != 1:
         raise ValueError(f"`value` must have one element; got {value.size}")
     return dml_jax.fill_value_constant(
@@ -186,7 +186,7 @@ def _constant_of_shape(node, shape):
 def _constant(node):
     ((name, value),) = node.attributes.items()
     if name == "value":
-        return onnx.numpy_helper.to_array(value)
+        return value
     if name == "value_string":
         return np.array(value.decode(), object)
     if name == "value_strings":
@@ -208,16 +208,12 @@ def _cast(node, input):
             f"Cast must not be from or to strings or float8_e8m0fnu; got {given} to "
             f"{dtype}"
         )
+    if not _check.is_known(dtype):
+        raise TypeError(f"Cast: `to` must be a dtype that JAX knows; got {dtype}")
     _check.require_width("Cast", "to", dtype)
     x = jnp.asarray(_check.as_array("Cast", "input", input))
-    if dtype in _FLOAT8 and node.attributes.get("saturate", 1):
-        # No integer is too large for float32, and none that is rounded matters here.
-        x = x if jnp.issubdtype(given, jnp.floating) else x.astype(jnp.float32)
-        largest = jnp.asarray(jnp.finfo(dtype).max).astype(x.dtype)
-        x = jnp.clip(x, -largest, largest)
-    elif jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
-        x = x.astype(jnp.int32)  # of which the low bits are taken
-    return x.astype(dtype)
+    saturate = dtype in _FLOAT8 and bool(node.attributes.get("saturate", 1))
+    return cast(x, dtype, saturate)
 
 
 def _integers(name: str, values: Any) -> list[int]:

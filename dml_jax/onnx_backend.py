@@ -32,7 +32,8 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError
 from jax.typing import ArrayLike
 
-from dml_jax import _check
+from dml_jax import _check, _onnx_tensors
+from dml_jax._onnx_functions import Inlined
 from dml_jax._onnx_graph import (
     checked,
     first_line,
@@ -167,7 +168,8 @@ class Backend(onnx.backend.base.Backend):
             )
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
-        require_supported(model)
+        _onnx_tensors.require_loaded(model)
+        require_supported(Inlined(model, (opset,), is_mixed=False))
         try:
             model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         except onnx.shape_inference.InferenceError as error:
@@ -219,7 +221,8 @@ def load_model(path: str | os.PathLike) -> onnx.ModelProto:
       OSError: the file cannot be read.
     """
     try:
-        model = onnx.load(path, format="protobuf")
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+        _onnx_tensors.load(model, os.path.dirname(os.path.abspath(path)))
     except _UNREADABLE as error:
         raise ValueError(f"{os.fspath(path)}: {first_line(error)}") from None
     if not model.HasField("graph"):

@@ -63,6 +63,14 @@ def test_results_are_the_callers_own():
     np.testing.assert_array_equal(x, ROW)
 
 
+def test_a_prepared_model_stays_what_it_is():
+    model = parse("float[3] x => float[3] y {y = Cast<to = 1>(x)}")
+    made = onnx_backend.prepare(model)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    model.graph.node[0].attribute[0].i = TensorProto.INT64
+    np.testing.assert_array_equal(made.run([ROW]).y, ROW)
+
+
 def test_casts_of_integers_saturate():
     model = prepared("int32[4] x => float8e4m3fn[4] y {y = Cast<to = 17>(x)}")
     (y,) = model.run([np.array([1000, -1000, 449, 5], np.int32)])
@@ -167,6 +175,19 @@ def test_cast_to_what_is_no_type():
     require(ValueError, message, lambda: undefined.run([ROW]))
     text = "float[3] x => float[3] y {y = Cast<to = 0>(x)}"
     require(ValueError, "onnx: …", lambda: prepared(text))
+
+
+def test_cast_of_what_jax_does_not_know():
+    model = prepared("@28 float[3] x => float6e2m3[3] y {y = Cast<to = 27>(x)}")
+    known = "a dtype that JAX knows; got float6_e2m3fn"
+    message = f"Cast 'y': Cast: `to` must be {known}"
+    require(TypeError, message, lambda: model.run([ROW]))
+    model = prepared("@28 float6e2m3[3] x => float[3] y {y = Cast<to = 1>(x)}")
+    x = ROW.astype(ml_dtypes.float6_e2m3fn)
+    message = (
+        "Cast 'y': Cast: `input` must have a dtype that JAX knows; got float6_e2m3fn"
+    )
+    require(TypeError, message, lambda: model.run([x]))
 
 
 @pytest.mark.parametrize("model", [None, "m.onnx", b"", 1])

@@ -65,7 +65,7 @@ optional(float[3]) x => optional(float[3]) y {y = $I} |
 sparse_tensor(float[3]) x => sparse_tensor(float[3]) y {y = $I} |
   'x', which is not a tensor, 'y', which is not a tensor
 $C local.f(x)} $LOCAL Abs(p)} | Abs 'y'
-$C local.f(x)} $OTHER Abs(p)} | local.f 'y'
+$C local.f(x)} $OTHER Abs(p)} | Abs 'y'
 $C Frob(x)} | Frob 'y'
 $C org.bar.Slice(x)} | org.bar.Slice 'y'
 @7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7
@@ -73,7 +73,6 @@ $C org.bar.Slice(x)} | org.bar.Slice 'y'
 @8 $F(s)} | ConstantOfShape 'y' of opset 8
 @0 $C $I} | Identity 'y' of opset 0
 $C Upsample(x, x)} | Upsample 'y'
-$C local.f(x)} $OTHER Identity(p)} | local.f 'y'
 """)
 
 

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from assertions import assert_same_bits
 from onnx import helper
 from onnx_models import (
     COPY,
@@ -134,6 +135,54 @@ def test_64_bits_without_64_bit_mode(text, message):
     assert model.run([values])[0].dtype == np.int64
     with jax.enable_x64(True):
         assert model.jax_fn(values)[0].dtype == np.int64
+
+
+MADE_WIDE = [  # a model, what it is given, and what it gives
+    ("double[3] x => double[3] y {y = Identity(x)}", [0.1, 0.2, 1e300], [0.1, 0.2,
+     1e300]),
+    ("int64[2] x => int64[2] y {y = Identity(x)}", [2**40 + 1, -(2**63)], [2**40 + 1,
+     -(2**63)]),
+    ("double[3] x => double[n] y {a = Constant<value_ints = [-1]>() b = Constant<"
+     "value_ints = [-9]>() y = Slice(x, a, b, , a)}", [0.1, 0.2, 0.3], [0.3, 0.2, 0.1]),
+    ("double[2,1] x => double[2,1] y {n = Constant<value_ints = [2]>() "
+     "y = ReverseSequence(x, n)}", [[0.1], [0.2]], [[0.2], [0.1]]),
+    ("double[2] x => float[2] y {y = Cast<to = 1>(x)}", [0.1, 0.2], [0.1, 0.2]),
+    ("int64[1] x => int32[1] y {y = Cast<to = 6>(x)}", [2**40 + 3], [3]),
+    ("int64[1] x => double[1] y {y = Cast<to = 11>(x)}", [2**40 + 3], [2.0**40 + 3]),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+@pytest.mark.parametrize(("text", "given", "expected"), MADE_WIDE)
+def test_arrays_that_were_made_in_64_bit_mode(text, given, expected):
+    model = prepared(text)
+    with jax.enable_x64(True):
+        x = jax.numpy.asarray(given)
+        inside = [model.jax_fn(x)[0], jax.jit(model.jax_fn)(x)[0]]
+    assert x.dtype.itemsize == 8
+    for y in (model.run([x]).y, model.run([given]).y, *inside):
+        assert_same_bits(np.asarray(y), np.array(expected, y.dtype))
+    message = f"… has dtype {x.dtype}, which needs 64-bit mode; …"
+    if "<to = 11>" in text:
+        message = "… has dtype float64, which needs 64-bit mode; …"
+    require(ValueError, message, lambda: model.jax_fn(x))
+    message = f"onnx: `x` has dtype {x.dtype}, which needs 64-bit mode; …"
+    require(ValueError, message, lambda: jax.jit(model.jax_fn)(x))
+    require(ValueError, message, lambda: jax.vmap(model.jax_fn)(x[None]))
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+def test_lengths_that_were_made_in_64_bit_mode():
+    text = "float[3,2] x, int64[2] n => float[3,2] y {y = ReverseSequence(x, n)}"
+    model, x = prepared(text), np.arange(6, dtype=np.float32).reshape(3, 2)
+    with jax.enable_x64(True):
+        lengths, beyond = jax.numpy.array([3, 2]), jax.numpy.array([3, 2**32 + 1])
+    assert model.jax_fn(x, lengths)[0].tolist() == [[4, 3], [2, 1], [0, 5]]
+    message = "ReverseSequence 'y': Invalid sequence length: 4294967297. Value must …"
+    require(ValueError, message, lambda: model.jax_fn(x, beyond))
+    require(ValueError, message, lambda: model.run([x, beyond]))
+    message = "onnx: `n` has dtype int64, which needs 64-bit mode; …"
+    require(ValueError, message, lambda: jax.jit(model.jax_fn)(x, lengths))
 
 
 def test_text_is_not_for_jax():

@@ -1,0 +1,203 @@
+"""ONNX's Cast between floats: rounded once, subnormal numbers kept.
+
+Every number of the narrow types, and of the others those at the ends of the subnormal
+numbers and between the numbers of a narrower type.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from assertions import assert_same_bits, assert_same_floats
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from dml_jax import onnx_backend
+
+# What overflows in NumPy, for the expected numbers.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+NAMES = "float16 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
+NARROW = [np.dtype(name) for name in (*NAMES.split(), "float4_e2m1fn")]
+F32, F64, BOOL = map(np.dtype, ("float32", "float64", "bool"))
+POWERS_OF_TWO = np.dtype("float8_e8m0fnu")
+SOURCES = [*NARROW, POWERS_OF_TWO, F32, F64]
+TARGETS = [*NARROW, F32, F64, BOOL]
+
+
+def node(to, **attributes):
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    return helper.make_node("Cast", ["x"], ["y"], to=kind, **attributes)
+
+
+def cast(x, to, **attributes):
+    return onnx_backend.run_node(node(to, **attributes), [x]).y
+
+
+def model_of(given, to, opset=25, **attributes):
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(t), [None])
+        for n, t in (("x", np.dtype(given)), ("y", np.dtype(to)))
+    ]
+    cast = node(to, **attributes)
+    graph = helper.make_graph([cast], "cast", infos[:1], infos[1:])
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def of_reference(x, to, **attributes):
+    evaluator = ReferenceEvaluator(model_of(x.dtype, to, **attributes))
+    return evaluator.run(None, {"x": x})[0]
+
+
+@functools.cache
+def numbers(dtype):
+    """All of a narrow dtype; of the others those that some dtype has or rounds to."""
+    if dtype not in (F32, F64):
+        count = 16 if dtype.name.startswith("float4") else 2 ** (8 * dtype.itemsize)
+        return np.arange(count).astype(f"u{dtype.itemsize}").view(dtype)
+    powers = 2.0 ** np.arange(-1074, 1024)
+    edges = [powers, 1.5 * powers, 1.25 * powers, 1.75 * powers, 3e-320 + 0 * powers]
+    for narrow in NARROW:
+        ordered = ordered_numbers(narrow)
+        edges += [ordered, ordered[1:] / 2 + ordered[:-1] / 2]
+    edges = np.concatenate(edges).astype(dtype)
+    around = [np.nextafter(edges, dtype.type(end)) for end in (-np.inf, np.inf)]
+    special = np.array([np.nan, np.inf, 0], dtype)
+    positive = np.concatenate([edges, *around, special])
+    bits = np.concatenate([positive, -positive]).view(f"u{dtype.itemsize}")
+    return np.unique(bits).view(dtype)
+
+
+def ordered_numbers(dtype):
+    values = numbers(dtype).astype(F64)
+    return np.unique(values[np.isfinite(values)])
+
+
+def is_subnormal(x):
+    return (x != 0) & (np.abs(x) < ml_dtypes.finfo(x.dtype).smallest_normal)
+
+
+@pytest.mark.parametrize("to", TARGETS, ids=str)
+@pytest.mark.parametrize("given", SOURCES, ids=str)
+def test_as_the_reference(given, to):
+    x = numbers(given)
+    if given == F64 and to in NARROW and to != np.float16:
+        x = x[~np.isfinite(x) | (x == x.astype(F32))]  # others it rounds twice
+    if to == ml_dtypes.float4_e2m1fn:
+        x = x[~np.isnan(x)]  # it has none
+    via = x.astype(F32) if given == POWERS_OF_TWO else x  # NumPy has not all of them
+    assert_same_floats(cast(x, to), of_reference(via, to))
+
+
+@pytest.mark.parametrize("to", NARROW, ids=str)
+@pytest.mark.parametrize("given", [F32, F64], ids=str)
+def test_without_saturation(given, to):
+    x = numbers(given)
+    x = x[~np.isnan(x) & (~np.isfinite(x) | (x == x.astype(F32)))]
+    assert_same_floats(cast(x, to, saturate=0), of_reference(x, to, saturate=0))
+
+
+@pytest.mark.parametrize("to", [F32, *NARROW], ids=str)
+def test_doubles_are_rounded_once(to):
+    """The numbers just beside the middle of two are those two."""
+    low, high = neighbours(to)
+    middle = low / 2 + high / 2
+    assert_same_values(cast(np.nextafter(middle, -np.inf), to), low.astype(to))
+    assert_same_values(cast(np.nextafter(middle, np.inf), to), high.astype(to))
+    even = np.where(low.astype(to).view(f"u{to.itemsize}") % 2, high, low)
+    assert_same_values(cast(middle, to), even.astype(to))
+
+
+def neighbours(dtype):
+    """Numbers of a dtype as doubles, and the next ones."""
+    if dtype in NARROW:
+        ordered = ordered_numbers(dtype)
+        return ordered[:-1], ordered[1:]
+    random = np.random.default_rng(0).integers(0, (255 << 23) - 1, 10_000, np.uint32)
+    low = np.concatenate([random, np.arange(255, dtype=np.uint32) << 23])
+    return low.view(dtype).astype(F64), (low + 1).view(dtype).astype(F64)
+
+
+def assert_same_values(actual, expected):
+    """With one zero: what rounds to it has a sign here."""
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual.astype(F64), expected.astype(F64))
+
+
+def test_integers_are_rounded_once_to_bfloat16():
+    above_a_tie = [2**24 + 2**16 + 1, 2**30 + 2**22 + 1, -(2**30) - 2**22 - 1]
+    expected = [2**24 + 2**17, 2**30 + 2**23, -(2**30) - 2**23]
+    for dtype in (np.int32, np.int64):
+        x = np.array([*above_a_tie, 2**30 + 2**22, 2**30 + 3 * 2**22, -5, 0], dtype)
+        y = cast(x, ml_dtypes.bfloat16).astype(F64)
+        assert y.tolist() == [*expected, 2**30, 2**30 + 2**24, -5, 0]
+    least = np.array([-(2**63), -(2**31), 2**63 - 1])
+    y = cast(least, ml_dtypes.bfloat16).astype(F64)
+    assert y.tolist() == [-(2.0**63), -(2.0**31), 2.0**63]
+
+
+@pytest.mark.parametrize("given", [*NARROW, F32, F64], ids=str)
+@pytest.mark.parametrize("to", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_fractions_are_cut(given, to):
+    x, info = numbers(given), np.iinfo(to)
+    whole = np.trunc(x.astype(F64))
+    least, beyond = float(info.min), 2.0 ** (info.bits - (info.min < 0))
+    x = x[(least <= whole) & (whole < beyond)]
+    assert_same_bits(cast(x, to), np.trunc(x.astype(F64)).astype(to))
+
+
+RUNTIME = [(a, b) for a in (F32, F64, np.dtype("f2")) for b in (F32, F64, "f2", BOOL)]
+
+
+@pytest.mark.parametrize(("given", "to"), RUNTIME, ids=str)
+def test_subnormal_numbers_as_onnx_runtime(given, to):
+    """Of doubles those that are floats: others ONNX Runtime rounds twice to halves."""
+    x, to = numbers(given), np.dtype(to)
+    x = x[is_subnormal(x) | is_subnormal(x.astype(F32))]
+    if given == F64:
+        x = x[x == x.astype(F32)]
+    data = model_of(given, to, opset=13).SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    assert x.size
+    assert_same_bits(cast(x, to), session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("to", [*NARROW, F32, F64, BOOL], ids=str)
+@pytest.mark.parametrize("given", [F32, F64], ids=str)
+def test_jit_gives_the_same(given, to):
+    x = numbers(given)
+    fn = onnx_backend.prepare(model_of(given, to)).jax_fn
+    with jax.enable_x64(True):
+        assert_same_floats(jax.jit(fn)(x)[0], cast(x, to))
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize("to", [*NARROW, BOOL], ids=str)
+def test_without_64_bit_mode(to):
+    x = numbers(F32)
+    fn = onnx_backend.prepare(model_of(F32, to)).jax_fn
+    assert_same_floats(jax.jit(fn)(x)[0], cast(x, to))
+
+
+@pytest.mark.parametrize("to", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("given", ["float64", "float32", "float16"])
+def test_derivatives_are_casts(given, to):
+    with jax.enable_x64(True):
+        fn = onnx_backend.prepare(model_of(given, to)).jax_fn
+        x, t = jnp.array([1.5, -2.0], given), jnp.array([0.5, 3.0], given)
+        y, tangent = jax.jvp(lambda x: fn(x)[0], (x,), (t,))
+        assert_same_bits(tangent, t.astype(to))
+        _, pullback = jax.vjp(lambda x: fn(x)[0], x)
+        assert_same_bits(pullback(y)[0], x)
+
+
+def test_what_saturates_has_no_derivative():
+    fn = onnx_backend.prepare(model_of(F32, "float8_e4m3fn")).jax_fn
+    x = jnp.array([448.0, 449.0, -1e6, -3.0], F32)
+    _, tangent = jax.jvp(lambda x: fn(x)[0], (x,), (jnp.ones_like(x),))
+    assert tangent.astype(F32).tolist() == [1, 0, 0, 1]

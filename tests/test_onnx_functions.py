@@ -1,0 +1,163 @@
+"""Functions of ONNX models: inlined, each by the opset that it imports."""
+
+import numpy as np
+import onnx.defs
+import onnxruntime
+import pytest
+from assertions import assert_same_bits
+from onnx.reference import ReferenceEvaluator
+from onnx_models import ONLY, parse, prepared, require, rows
+
+from dml_jax import onnx_backend
+
+X = np.array([5, 1, 4, 2, 3], np.float32)
+CALL = "float[5] x => float[n] y {y = local.f(x)}"
+ENDS = "a = Constant<value_ints = [1]>() b = Constant<value_ints = [4]>()"
+
+
+def function(opset, body, name="f", imports=""):
+    head = f'<domain: "local", opset_import: ["": {opset}{imports}]>'
+    return f" {head} {name} (p) => (q) {{{body}}}"
+
+
+def model_of(opset, *functions, call=CALL):
+    return f"@{opset} {call}{''.join(functions)}"
+
+
+def run(text):
+    return prepared(text).run([X]).y
+
+
+NESTED = ', "local": 1'
+MIXED = [  # of which the first numbers are the model's opset and the function's
+    (21, 13, "q = Identity(p)", X),
+    (13, 21, "q = Identity(p)", X),
+    (25, 9, "q = Slice<starts = [1], ends = [4]>(p)", X[1:4]),
+    (9, 13, f"{ENDS} q = Slice(p, a, b)", X[1:4]),
+    (25, 10, "a = Constant<value: tensor = int64[1] {-2}>() b = Identity(a) "
+     "c = Constant<value: tensor = int64[1] {9}>() q = Slice(p, b, c)", X[-2:]),
+    (25, 13, "h = Cast<to = 10>(p) q = Cast<to = 1>(h)", X),
+    (28, 12, "n = Constant<value_ints = [3, 2, 1, 4, 5]>() r = Cast<to = 1>(n) "
+     "q = Identity(r)", np.array([3, 2, 1, 4, 5], np.float32)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("opset", "own", "body", "expected"), MIXED)
+def test_functions_have_opsets_of_their_own(opset, own, body, expected):
+    text = model_of(opset, function(own, body))
+    assert_same_bits(run(text), expected)
+    reference = ReferenceEvaluator(parse(text)).run(None, {"x": X})[0]
+    assert_same_bits(reference, expected)
+    assert onnx_backend.is_compatible(parse(text))
+
+
+@pytest.mark.parametrize(("opset", "own"), [(21, 13), (13, 21), (25, 21), (16, 19)])
+def test_what_onnx_runtime_runs(opset, own):
+    text = model_of(opset, function(own, f"{ENDS} q = Slice(p, a, b)"))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    data = parse(text).SerializeToString()
+    session = onnxruntime.InferenceSession(
+        data, options, providers=["CPUExecutionProvider"]
+    )
+    assert_same_bits(run(text), session.run(None, {"x": X})[0])
+
+
+SLICE_9 = "q = Slice<starts = [0], ends = [4]>(p)"
+REVERSED = (
+    "a = Constant<value_ints = [-1]>() b = Constant<value_ints = [-9]>() "
+    "r = Slice(p, a, b, , a)"
+)
+
+
+def test_nested_functions_have_opsets_of_their_own():
+    inner = function(9, SLICE_9, "g")
+    middle = function(13, f"{REVERSED} q = local.g(r)", "f", NESTED)
+    assert run(model_of(25, middle, inner)).tolist() == [3, 2, 4, 1]
+    call = "float[5] x => float[n] y {z = Identity(x) w = local.f(z) y = local.g(w)}"
+    outer = function(25, "q = local.f(p)", "h", NESTED)
+    text = model_of(21, outer, middle, inner, call=call)
+    assert run(text).tolist() == [3, 2, 4, 1]
+
+
+def test_versions_of_other_domains_do_not_matter():
+    f = function(25, "q = local.g(p)", imports=', "local": 2')
+    text = model_of(25, f, function(25, "q = Identity(p)", "g", ', "local": 7'))
+    assert_same_bits(run(text), X)
+
+
+def test_a_model_that_imports_no_opset_of_onnx():
+    model = parse(model_of(25, function(9, SLICE_9)))
+    del model.opset_import[0]
+    assert onnx_backend.run_model(model, [X])[0].tolist() == [5, 1, 4, 2]
+
+
+SLICE = "{q = Slice<starts: ints = @s, ends = [9]>(p)}"
+PASSED = f"f <s> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
+DEFAULT = f"f <s: ints = [3]> (p) => (q) {SLICE}", "local.f(x)"
+OVERRIDDEN = f"f <s: ints = [1]> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
+
+
+@pytest.mark.parametrize("opset", [9, 25])
+@pytest.mark.parametrize("texts", [PASSED, DEFAULT, OVERRIDDEN])
+def test_attributes_of_calls_and_their_defaults(texts, opset):
+    f = f'<domain: "local", opset_import: ["": 9]> {texts[0]}'
+    text = model_of(opset, f, call=CALL.replace("local.f(x)", texts[1]))
+    assert_same_bits(run(text), X[3:])
+
+
+def test_defaults_of_nested_calls_are_not_the_operators():
+    """Without them, ReverseSequence would have defaults of its own."""
+    head = '<domain: "local", opset_import: ["": 25, "local": 1]>'
+    text = f"""float[2,2] x, int64[2] n => float[2,2] y {{y = local.f(x, n)}}
+    {head} f <t: int = 1> (p, l) => (q) {{q = local.g<time: int = @t>(p, l)}}
+    {head} g <batch: int = 0, time: int = 0> (p, l) => (q)
+    {{q = ReverseSequence<batch_axis: int = @batch, time_axis: int = @time>(p, l)}}"""
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    (y,) = prepared(text).run([x, np.array([2, 1])])
+    assert y.tolist() == [[2, 1], [3, 4]]
+    data = parse(text).SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    assert_same_bits(y, session.run(None, {"x": x, "n": np.array([2, 1])})[0])
+
+
+@pytest.mark.parametrize("opset", [9, 25])
+def test_attributes_that_a_call_leaves_out(opset):
+    f = f'<domain: "local", opset_import: ["": 9]> {PASSED[0]}'
+    model = parse(model_of(opset, f))
+    require(ValueError, "onnx: …", lambda: onnx_backend.prepare(model))
+
+
+def test_what_a_model_says_of_its_nodes_is_not_read():
+    for own in (25, 13):
+        model = parse(model_of(25, function(own, "q = Identity(p)")))
+        for part in (model.graph, *model.functions):
+            for key, value in (("opset", "x"), ("a", "1"), ("opset", "7")):
+                part.node[0].metadata_props.add(key=key, value=value)
+        assert_same_bits(onnx_backend.run_model(model, [X])[0], X)
+
+
+REFUSED = rows(r"""
+25 | 13 | q = Abs(p) | ONLYAbs 'y'
+25 | 7 | q = Range(p, p, p) | ONLYRange 'y' of opset 7
+25 | 0 | q = Identity(p) | ONLYIdentity 'y' of opset 0
+25 | 99 | q = Identity(p) | onnx: `opset_import` must be at most NEWEST; got 99
+25 | 9 | q = Slice(p, p, p) | onnx: …
+25 | 13 | q = Slice<starts = [0], ends = [1]>(p) | onnx: …
+9 | 13 | q = Slice<starts = [0], ends = [1]>(p) | onnx: …
+25 | 11 | q = Constant<value_ints = [1]>() | onnx: …value_ints…
+25 | 13 | q = Cast<to = 7>(p) | onnx: …(7)…(1)…
+25 | 13 | q = Identity(z) | onnx: …z…
+25 | 13 | q = local.f(p) | onnx: …local::f…
+""")
+
+
+@pytest.mark.parametrize(("opset", "own", "body", "message"), REFUSED)
+def test_functions_are_checked_by_their_own_opset(opset, own, body, message):
+    message = message.replace("ONLY", ONLY).replace(
+        "NEWEST", str(onnx.defs.onnx_opset_version())
+    )
+    error = NotImplementedError if message.startswith(ONLY) else ValueError
+    model = parse(model_of(opset, function(own, body)))
+    require(error, message, lambda: onnx_backend.prepare(model))
+    assert not onnx_backend.is_compatible(model)
