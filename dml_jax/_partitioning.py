@@ -44,6 +44,9 @@ def divided(
 ) -> Any:
     """Lowers `whole(*operands)`, which XLA's partitioner may divide among devices.
 
+    The functions are given the bits of the first operand if it has narrow floats, and
+    return those of the result.
+
     Args:
       ctx: context of a lowering rule, for which `_compat.is_divided` is true.
       whole: the function of whole arrays.
@@ -94,10 +97,12 @@ def divided(
         module.axis_context, device_assignment=tuple(range(devices))
     )
     ctx = ctx.replace(module_context=module.replace(axis_context=axis_context))
-    lower = mlir.lower_fun(
-        lambda *operands: operator(mark, *operands), multiple_results=False
-    )
-    return lower(ctx, *operands)
+
+    def of_bits(x, *others):
+        # XLA may exchange narrow floats by way of others, and does not keep their bits.
+        return _bits.from_bits(operator(mark, _bits.to_bits(x), *others), x.dtype)
+
+    return mlir.lower_fun(of_bits, multiple_results=False)(ctx, *operands)
 
 
 # Shardings ----------------------------------------------------------------------------

@@ -121,13 +121,18 @@ backward_p = jax.extend.core.Primitive("reverse_sequence_backward")
 
 def _training_abstract_eval(x, lengths, coefficient, *, axis, implementation):
     aval = _abstract_eval(x, lengths, axis=axis, implementation=implementation)
-    return aval.update(shape=tuple(map(max, aval.shape, coefficient.shape)))
+    return aval.update(shape=_with_coefficients(aval.shape, coefficient.shape))
 
 
 def _training(x, lengths, coefficient, **params):
-    sizes = zip(x.shape, coefficient.shape, strict=True)
-    shape = tuple(of_x if size == 1 else size for of_x, size in sizes)
+    shape = _with_coefficients(x.shape, coefficient.shape)
     return reverse(jnp.broadcast_to(x, shape), lengths, **params)
+
+
+def _with_coefficients(shape, coefficient_shape):
+    """The shape, with the dimensions along which coefficients are mapped."""
+    sizes = zip(shape, coefficient_shape, strict=True)
+    return tuple(size if mapped == 1 else mapped for size, mapped in sizes)
 
 
 def _jvp_of(primitive, primals, tangents, **params):
@@ -196,8 +201,9 @@ def _formulation(x, lengths, *, axis, implementation, ways=(), is_whole=False):
     y = next((y for y in results if y is not None), None)
     if y is not None:
         return y
-    is_scatter = implementation == "scatter"
-    plain = formulations.scatter if is_scatter else formulations.gather
+    plain = formulations.gather
+    if implementation == "scatter":
+        plain = formulations.scatter if is_whole else formulations.divisible_scatter
     if is_whole:
         return plain(x, lengths, axis)
     return _bits.by_integers(lambda bits: plain(bits, lengths, axis), x)
@@ -240,10 +246,10 @@ def _is_divided_here(ctx, implementation):
     """Whether XLA's partitioner asks this package how to divide the reversal.
 
     It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
-    explicit ones. The named formulations are left to it.
+    explicit ones. The gather is left to it.
     """
     return (
-        implementation not in ("gather", "scatter")
+        implementation != "gather"
         and _compat.is_divided(ctx)
         and not _compat.is_explicit(ctx)
         and "int2" not in ctx.avals_in[0].dtype.name  # XLA does not exchange two bits

@@ -57,7 +57,7 @@ def reverse_subsequences(
         same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
         as fast for narrow dtypes, or lengths for each column, where nothing elementwise
         comes before or after the operator, but does not fuse: None takes it outside of
-        `jit` only. The first two leave it to XLA how devices share the work.
+        `jit` only. `"gather"` leaves it to XLA how devices share the work.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -139,7 +139,7 @@ def reverse_sequence(
         same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
         as fast for narrow dtypes, or lengths for each column, where nothing elementwise
         comes before or after the operator, but does not fuse: None takes it outside of
-        `jit` only. The first two leave it to XLA how devices share the work.
+        `jit` only. `"gather"` leaves it to XLA how devices share the work.
 
     Returns:
       An array with the shape and dtype of `input`; a NumPy array for strings and

@@ -2,7 +2,7 @@
 
     gather      one gather, whose indices have size 1 wherever the lengths do, so that
                 whole blocks move; what XLA's partitioner can divide
-    scatter     the same seen from the source
+    scatter     the same seen from the source; `divisible_scatter` for the partitioner
     windows     CPU: the reversed part of a line is one window of it, read backwards
     tiles       CPU: neighbouring lines with lengths of their own, in columns that fit
                 the cache
@@ -31,6 +31,7 @@ from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
@@ -79,6 +80,41 @@ def _wide_enough_for(index):
 
 @_of_bits
 def scatter(x, lengths, axis):
+    """With an index for each block that moves as a whole, in a single number."""
+    target = _source(x.shape, lengths, axis)
+    shape = broadcast_shape(x.shape, target.shape, axis)
+    rank = 1 + max(d for d in range(x.ndim) if d == axis or target.shape[d] != 1)
+    blocks = math.prod(shape[:rank])
+    dtype = _bits.index_dtype(blocks)
+    with jax.enable_x64(True) if dtype == np.int64 else nullcontext():
+        index = jnp.zeros(shape[:rank], dtype)
+        for d in range(rank):
+            stride = math.prod(shape[d + 1 : rank])
+            place = lax.broadcasted_iota(dtype, shape[:rank], d)
+            if d == axis:
+                place = target.reshape(target.shape[:rank]).astype(dtype)
+            index = index + place * dtype.type(stride)
+        x = jnp.broadcast_to(x, shape).reshape(blocks, 1, math.prod(shape[rank:]))
+        # In the form to which XLA would bring other ones, by a copy.
+        dimensions = lax.ScatterDimensionNumbers(
+            update_window_dims=(1, 2),
+            inserted_window_dims=(),
+            scatter_dims_to_operand_dims=(0,),
+        )
+        y = lax.scatter(
+            jnp.zeros((blocks, x.shape[2]), x.dtype),
+            index.reshape(blocks, 1),
+            x,
+            dimensions,
+            unique_indices=True,
+            mode="promise_in_bounds",
+        )
+    return y.reshape(shape)
+
+
+@_of_bits
+def divisible_scatter(x, lengths, axis):
+    """`scatter` as XLA's partitioner can divide it, in several times the memory."""
     target = _source(x.shape, lengths, axis)
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, target.shape, axis))
     mapped = [d for d in range(x.ndim) if d != axis and target.shape[d] != 1]

@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
-from dml_jax import _calls, _check
+from dml_jax import _bits, _calls, _check
 
 
 def slice(
@@ -223,8 +225,7 @@ class _Lattice(NamedTuple):
 def _slice_program(array, offsets, sizes, strides, _):
     """The program of `slice` for an array of this kind and shape."""
     kind, shape = array
-    lattice = _lattice_of_slice(shape, offsets, sizes, strides)
-    return _calls.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
+    return _program(kind, _take, _lattice_of_slice(shape, offsets, sizes, strides))
 
 
 @_calls.settled_sequences
@@ -232,7 +233,7 @@ def _slice1_program(array, offsets, windows, strides, sizes):
     """The program of `slice1` for an array of this kind and shape."""
     kind, shape = array
     lattice = _lattice_of_window("slice1", shape, offsets, windows, strides, sizes)
-    return _calls.program(_take, lattice=lattice, standalone=not _check.is_traced(kind))
+    return _program(kind, _take, lattice)
 
 
 @_calls.settled_sequences
@@ -245,8 +246,42 @@ def _gradient_program(gradient, shape, offsets, windows, strides):
         )
     shape = _check.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
     lattice = _lattice_of_window("slice_grad", shape, offsets, windows, strides, sizes)
-    standalone = not _check.is_traced(kind)
-    return _calls.program(_put, shape=shape, lattice=lattice, standalone=standalone)
+    return _program(kind, _put, lattice, shape=shape)
+
+
+def _program(kind, core, lattice, **params):
+    """The program for arrays of a kind."""
+    if _check.is_traced(kind):
+        return _calls.program(core, lattice=lattice, **params)
+    return _Program(core, lattice, params)
+
+
+class _Program:
+    """The program for one lattice, compiled for its offsets if they come often.
+
+    Until then, they are arguments of one program for all offsets on a CPU. Such a call
+    may take several times as long, which is little beside a compilation. On a GPU it
+    may take ten times as long, since the kernels are made for their offsets.
+    """
+
+    def __init__(self, core, lattice, params):
+        self._calls_anywhere = _OFTEN if lattice.lowest else 0
+        self._lowest = lattice.lowest
+        anywhere = lattice._replace(lowest=(0,) * len(lattice.lowest))
+        self._anywhere = _calls.program(core, lattice=anywhere, **params)
+        self._here = _calls.program(core, lattice=lattice, standalone=True, **params)
+
+    def __call__(self, x):
+        if self._calls_anywhere:
+            self._calls_anywhere -= 1
+            x = jnp.asarray(x)
+            if [device.platform for device in x.devices()] == ["cpu"]:
+                return self._anywhere(x, np.asarray(self._lowest))
+            self._calls_anywhere = 0
+        return self._here(x)
+
+
+_OFTEN = 16  # calls
 
 
 def _lattice_of_slice(shape, offsets, sizes, strides):
@@ -350,26 +385,54 @@ def _lattice(operator, offsets, windows, strides, sizes):
 # Cores, which `_calls.program` compiles -----------------------------------------------
 
 
-def _take(x, lattice, standalone=False):
+def _take(x, lowest=None, *, lattice, standalone=False):
     from dml_jax._slice_primitive import take  # brings pallas, as the reversal does
 
     with jax.named_scope(lattice.operator):
-        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return take(x, lattice, standalone)
-        data = jax.random.key_data(x)
-        whole = data.shape[x.ndim :]
-        zeros, ones = (0,) * len(whole), (1,) * len(whole)
-        lattice = lattice._replace(
-            lowest=lattice.lowest + zeros,
-            sizes=lattice.sizes + whole,
-            steps=lattice.steps + ones,
-        )
-        y = take(data, lattice, standalone)
-        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return _take_keys(x, lowest, lattice, standalone)
+        if lowest is not None:
+            x = _window(x, lowest, lattice)
+        return take(x, lattice, standalone)
 
 
-def _put(gradient, shape, lattice, standalone=False):
+def _take_keys(x, lowest, lattice, standalone):
+    data = jax.random.key_data(x)
+    whole = data.shape[x.ndim :]
+    zeros, ones = (0,) * len(whole), (1,) * len(whole)
+    lattice = lattice._replace(
+        lowest=lattice.lowest + zeros,
+        sizes=lattice.sizes + whole,
+        steps=lattice.steps + ones,
+    )
+    if lowest is not None:
+        lowest = jnp.append(lowest, np.zeros(len(whole), np.int32))
+    y = _take(data, lowest, lattice=lattice, standalone=standalone)
+    return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
+
+
+def _put(gradient, lowest=None, *, shape, lattice, standalone=False):
     from dml_jax._slice_primitive import put
 
     with jax.named_scope(lattice.operator):
-        return put(gradient, shape, lattice, standalone)
+        if lowest is None:
+            return put(gradient, shape, lattice, standalone)
+        window = put(gradient, _extents(lattice), lattice, standalone)
+        with _bits.full_width(gradient):
+            bits = _bits.to_bits(window)
+            bits = lax.dynamic_update_slice(jnp.zeros(shape, bits.dtype), bits, lowest)
+            return _bits.from_bits(bits, gradient.dtype)
+
+
+def _window(x, lowest, lattice):
+    """What a lattice that begins at 0 reads, from `lowest` on."""
+    with _bits.full_width(x):
+        bits = lax.dynamic_slice(_bits.to_bits(x), lowest, _extents(lattice))
+        return _bits.from_bits(bits, x.dtype)
+
+
+def _extents(lattice):
+    return tuple(
+        step * (size - 1) + 1 if size else 0
+        for size, step in zip(lattice.sizes, lattice.steps, strict=True)
+    )

@@ -116,7 +116,7 @@ def _take(x, *, lattice, ways=(), **_):
 def _put(x, *, shape, lattice, ways=(), is_whole=False, **_):
     sharding = _put_abstract_eval(jax.typeof(x), shape=shape, lattice=lattice).sharding
     if getattr(sharding.mesh, "explicit_axes", ()):
-        put = functools.partial(put_p.bind, standalone=False)
+        put = _put_of_bits(x.dtype)
         return partitioned.put_explicitly(put, x, shape, lattice, sharding)
     if not is_whole:
         return _put_by_positions(x, shape, lattice)
@@ -129,6 +129,17 @@ def _put(x, *, shape, lattice, ways=(), is_whole=False, **_):
 
     ways = [functools.partial(way, shape=shape, lattice=lattice) for way in ways]
     return _moved(x, ways, otherwise)
+
+
+def _put_of_bits(dtype):
+    """`put` for what a device has, by the bits of narrow floats."""
+
+    def put(bits, **params):
+        # As floats, of which `pad_bits` knows how to pad them.
+        x = _bits.from_bits(bits, dtype)
+        return _bits.to_bits(put_p.bind(x, standalone=False, **params))
+
+    return put
 
 
 def _put_by_positions(x, shape, lattice):
@@ -207,7 +218,7 @@ def _divided(lower):
         params = dict(shape=shape, lattice=lattice)
         if not is_divided or "int2" in ctx.avals_in[0].dtype.name:
             return lower(ctx, x, standalone=standalone, **params)
-        put = functools.partial(put_p.bind, standalone=False)
+        put = _put_of_bits(ctx.avals_in[0].dtype)
         return _partitioning.divided(
             ctx,
             functools.partial(put, **params),
