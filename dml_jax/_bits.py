@@ -8,10 +8,13 @@ become integers before anything is computed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -25,6 +28,25 @@ def to_bits(x: jax.Array) -> jax.Array:
     if not is_narrow_float(x.dtype):
         return x
     return lax.bitcast_convert_type(x, UNSIGNED[jnp.finfo(x.dtype).bits])
+
+
+def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which no array is narrowed: 64-bit mode where one has 64 bits.
+
+    Arrays of 64 bits exist outside of 64-bit mode, too: those that were made in it.
+    """
+    if any(array.dtype.itemsize >= 8 for array in arrays):
+        return jax.enable_x64(True)
+    return contextlib.nullcontext()
+
+
+def sum_wide(x: jax.Array, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
+    """The sum over some axes, computed in at least float32 and rounded once."""
+    is_float = jnp.issubdtype(x.dtype, jnp.inexact)
+    wide = np.promote_types(x.dtype, np.float32) if is_float else x.dtype
+    with full_width(x):
+        total = jnp.sum(x.astype(wide), tuple(axes), wide, keepdims=keepdims)
+        return total.astype(x.dtype)
 
 
 def width(dtype: np.dtype) -> int:
@@ -42,6 +64,28 @@ def to_integers(x: jax.Array) -> jax.Array | None:
     bits = to_bits(x)
     is_integer = jnp.issubdtype(bits.dtype, jnp.integer) or bits.dtype == bool
     return bits if is_integer and bits.dtype.itemsize <= 4 else None
+
+
+def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """`movement(x)` of integers, which XLA's partitioner may add up without a loss.
+
+    It divides a gather as a sum over the devices, in which all but one have zeros.
+    Integers below 8 bits travel in those.
+    """
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return lax.complex(*(by_integers(movement, part) for part in (x.real, x.imag)))
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{jnp.finfo(x.dtype).bits}"))
+        return lax.bitcast_convert_type(by_integers(movement, bits), x.dtype)
+    if width(x.dtype) >= 8:
+        return movement(x)
+    return movement(x.astype(jnp.uint8)).astype(x.dtype)
+
+
+def index_dtype(size: Any) -> np.dtype:
+    """The integers that count the positions along a dimension."""
+    is_long = not jax.export.is_symbolic_dim(size) and size >= 2**31
+    return np.dtype(np.int64 if is_long else np.int32)
 
 
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:

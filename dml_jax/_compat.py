@@ -40,12 +40,16 @@ def is_whole(ctx: Any) -> bool:
 
 
 def is_divided(ctx: Any) -> bool:
-    """Whether XLA partitions a lowering rule's program for devices of a known mesh."""
+    """Whether XLA divides a lowering rule's program among a known number of devices."""
     if ctx.module_context.lowering_parameters.for_export:
         return False
-    context: Any = ctx.module_context.axis_context
-    mesh = getattr(context, "abstract_mesh", None)
-    return mesh is not None and context.num_devices > 1
+    return getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
+
+
+def is_explicit(ctx: Any) -> bool:
+    """Whether the operands of a lowering rule state how they are divided."""
+    meshes = [aval.sharding.mesh for aval in ctx.avals_in]
+    return any(getattr(mesh, "explicit_axes", ()) for mesh in meshes)
 
 
 def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:

@@ -23,48 +23,16 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import AxisType
 
-from dml_jax import _calls, _compat, _reverse_partitioned
+from dml_jax import _bits, _calls, _compat, _partitioning, _reverse_partitioned
 from dml_jax import _reverse_formulations as formulations
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
 
 
 def reverse(x, lengths, axis, implementation):
-    x = lax.convert_element_type(x, x.dtype)  # no longer weakly typed
     return reverse_subsequences_p.bind(
-        x,
-        lengths,
-        axis=axis,
-        implementation=implementation,
-        partitioned=_partitioned(x, lengths, axis, implementation),
-    )
-
-
-def _partitioned(x, lengths, axis, implementation):
-    """The reversal as XLA's partitioner takes it, where it may come to that.
-
-    JAX tells a lowering rule of the mesh only if the program has a primitive such as
-    `custom_partitioning` in it, hence this parameter.
-    """
-    if implementation in ("gather", "scatter") or jax.device_count() == 1:
-        return None
-    meshes = [jax.typeof(operand).sharding.mesh for operand in (x, lengths)]
-    is_automatic = all(set(mesh.axis_types) <= {AxisType.Auto} for mesh in meshes)
-    is_symbolic = any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape)))
-    if not is_automatic or is_symbolic or "int2" in x.dtype.name:
-        return None  # XLA does not exchange two bits
-    operands = [
-        jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in (x, lengths)
-    ]
-    divided = _reverse_partitioned.partitioned(_reverse_shard, axis, implementation)
-    return jax.make_jaxpr(divided)(*operands)
-
-
-def _reverse_shard(x, lengths, axis, implementation):
-    return reverse_subsequences_p.bind(
-        x, lengths, axis=axis, implementation=implementation, partitioned=None
+        x, lengths, axis=axis, implementation=implementation
     )
 
 
@@ -91,7 +59,7 @@ def _sharding(x, lengths):
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _jvp(primals, tangents, *, axis, implementation, **_):
+def _jvp(primals, tangents, *, axis, implementation):
     x, lengths = primals
     tangent, _ = tangents
     y = reverse(x, lengths, axis, implementation)
@@ -100,7 +68,7 @@ def _jvp(primals, tangents, *, axis, implementation, **_):
     return y, reverse(tangent, lengths, axis, implementation)
 
 
-def _transpose(cotangent, x, lengths, *, axis, implementation, **_):
+def _transpose(cotangent, x, lengths, *, axis, implementation):
     if type(cotangent) is ad.Zero:
         return ad.Zero(x.aval), None
     cotangent = reverse(cotangent, lengths, axis, implementation)
@@ -110,11 +78,11 @@ def _transpose(cotangent, x, lengths, *, axis, implementation, **_):
         if size != cotangent.shape[dimension]
     ]
     if broadcast:  # or NaNs would be quieted outside of programs
-        cotangent = jnp.sum(cotangent, axis=broadcast, keepdims=True)
+        cotangent = _bits.sum_wide(cotangent, broadcast, keepdims=True)
     return cotangent, None
 
 
-def _batch(operands, dimensions, *, axis, implementation, **_):
+def _batch(operands, dimensions, *, axis, implementation):
     """One more leading dimension, of size 1 where an operand is not mapped."""
     x, lengths = (
         lax.expand_dims(operand, (0,))
@@ -125,56 +93,82 @@ def _batch(operands, dimensions, *, axis, implementation, **_):
     return reverse(x, lengths, axis + 1, implementation), 0
 
 
-def _formulation(x, lengths, *, axis, implementation, ways=()):
+def _formulation(x, lengths, *, axis, implementation, ways=(), is_whole=False):
     """What the primitive means, by the first of the ways that takes the operands."""
-    if implementation == "scatter":
-        ways = (formulations.scatter,)
-    elif any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
+    if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         ways = ()
-    results = (way(x, lengths, axis) for way in (*ways, formulations.gather))
-    return next(y for y in results if y is not None)
+    results = (way(x, lengths, axis) for way in ways)
+    y = next((y for y in results if y is not None), None)
+    if y is not None:
+        return y
+    is_scatter = implementation == "scatter"
+    plain = formulations.scatter if is_scatter else formulations.gather
+    if is_whole:
+        return plain(x, lengths, axis)
+    return _bits.by_integers(lambda bits: plain(bits, lengths, axis), x)
 
 
-def _lowered(x, lengths, *, axis, implementation, ways=(), **_):
+def _lowered(x, lengths, *, axis, implementation, **options):
     """The formulation; where the shardings are explicit, of each device's shard."""
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     params: Any = dict(implementation=implementation)
     if not mesh.explicit_axes:
-        return _formulation(x, lengths, axis=axis, ways=ways, **params)
+        return _formulation(x, lengths, axis=axis, **params, **options)
     return _reverse_partitioned.reverse_explicitly(
-        functools.partial(_reverse_shard, **params), x, lengths, axis, sharding
+        functools.partial(reverse, **params), x, lengths, axis, sharding
     )
 
 
 def _lowering(**ways):
-    """The lowering rule of a platform, with its ways for each implementation.
+    """The lowering rule of a platform, with its ways for each implementation."""
 
-    Where XLA's partitioner is to divide a program without asking us, the gather is what
-    it can divide.
-    """
-
-    def lower(ctx, x, lengths, *, axis, implementation, partitioned):
-        # On TPU, which has no ways, the partitioner does not ask: jax-ml/jax#38196.
-        if ways and partitioned is not None and _compat.is_divided(ctx):
-            divided = jax.extend.core.jaxpr_as_fun(partitioned)
-            return mlir.lower_fun(divided, multiple_results=True)(ctx, x, lengths)
+    def lower(ctx, x, lengths, *, axis, implementation):
+        params = dict(axis=axis, implementation=implementation)
+        if ways and _is_divided_here(ctx, implementation):
+            whole = functools.partial(reverse_subsequences_p.bind, **params)
+            return _partitioning.divided(
+                ctx, whole, _of_shards(**params), params, x, lengths
+            )
         chosen = ways.get(implementation or "default", ())
         chosen = _compat.available(ctx, chosen, _KERNELS)
         lowered = functools.partial(
-            _lowered, axis=axis, implementation=implementation, ways=chosen
+            _lowered, ways=chosen, is_whole=_compat.is_whole(ctx), **params
         )
-        return mlir.lower_fun(lowered, multiple_results=False)(ctx, x, lengths)
+        with _bits.full_width(*ctx.avals_in):
+            return mlir.lower_fun(lowered, multiple_results=False)(ctx, x, lengths)
 
     return lower
 
 
-_reverse_alone = _calls.compiled(
-    reverse_subsequences_p.name, reverse, _lowered, "axis", "implementation"
-)
-# `partitioned` is made anew: a jaxpr equals no other, and would be compiled each time.
+def _is_divided_here(ctx, implementation):
+    """Whether XLA's partitioner asks this package how to divide the reversal.
+
+    It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
+    explicit ones. The named formulations are left to it.
+    """
+    return (
+        implementation not in ("gather", "scatter")
+        and _compat.is_divided(ctx)
+        and not _compat.is_explicit(ctx)
+        and "int2" not in ctx.avals_in[0].dtype.name  # XLA does not exchange two bits
+    )
+
+
+def _of_shards(axis, implementation):
+    def of_shards(x, lengths, mesh, spec):
+        whole_lines = functools.partial(reverse, implementation=implementation)
+        return _reverse_partitioned.reverse_shards(
+            whole_lines, x, lengths, axis, mesh, spec
+        )
+
+    return of_shards
+
+
 reverse_subsequences_p.def_impl(
-    lambda *operands, partitioned, **params: _reverse_alone(*operands, **params)
+    _calls.compiled(
+        reverse_subsequences_p.name, reverse, _lowered, "axis", "implementation"
+    )
 )
 reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[reverse_subsequences_p] = _jvp

@@ -26,35 +26,31 @@ for each k, of which every device keeps one in place.
 (A ragged exchange would send each element once. On H200s and jax 0.11.2 it takes more
 than ten times as long: docs/scaling.md.)
 
-Shardings that the program states, the lowering reads. Those that XLA chooses,
-`custom_partitioning` is told when the program is compiled.
+The lowering rule reads the shardings that a program states. Those that XLA chooses are
+known when it compiles the program: `_partitioning`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import zlib
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from dml_jax import __version__, _bits
+from dml_jax import _bits, _partitioning
 from dml_jax._reverse_formulations import broadcast_shape
 
 
-def reverse_shards(reverse, x, lengths, axis, mesh, entry):
+def reverse_shards(reverse, x, lengths, axis, mesh, spec):
     """A device's shard of the result; `reverse(x, lengths, axis)` reverses whole lines.
 
-    The arrays are shards, along the axis by the entry of a PartitionSpec.
+    The arrays are shards, and the result is divided by `spec`.
     """
-    if entry is None:
+    mesh_axes = _partitioning.names_of(spec[axis])
+    if not mesh_axes:
         return reverse(x, lengths, axis)
-    mesh_axes = (entry,) if isinstance(entry, str) else tuple(entry)
     dtype, x = x.dtype, _bits.to_bits(x)  # an exchange may go by way of another dtype
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     devices = lax.axis_size(mesh_axes)
@@ -97,20 +93,12 @@ def _by_rotations(x, lengths, axis, mesh, mesh_axes):
 
 def _rotate(x, sum_of_devices, mesh, mesh_axes):
     """Every element from the device that makes this sum with the receiving one."""
-    in_mesh_order = [name for name in mesh.axis_names if name in mesh_axes]
-    sizes = [mesh.shape[name] for name in in_mesh_order]
-    order = [in_mesh_order.index(name) for name in mesh_axes]
-    devices = math.prod(sizes)
-    # `ppermute` counts in the order of the mesh, whatever the order of its argument.
-    counted = np.arange(devices).reshape(sizes).transpose(order).reshape(-1)
+    devices = math.prod(mesh.shape[name] for name in mesh_axes)
     sum_of_devices = sum_of_devices % devices
 
     def moved(x, target):
-        pairs = [
-            (int(counted[device]), int(counted[target(device) % devices]))
-            for device in range(devices)
-        ]
-        return lax.ppermute(x, tuple(in_mesh_order), pairs)
+        pairs = [(device, target(device) % devices) for device in range(devices)]
+        return _partitioning.send(x, pairs, mesh, mesh_axes)
 
     if devices == 3:
         sums = [moved(x, lambda device, k=k: k - device) for k in range(3)]
@@ -126,115 +114,20 @@ def _rotate(x, sum_of_devices, mesh, mesh_axes):
 # Shardings ----------------------------------------------------------------------------
 
 
-def _specs_of_operands(spec, shape, lengths_shape, axis):
-    """How the operands are divided for a result that is divided by `spec`."""
-    result_shape = broadcast_shape(shape, lengths_shape, axis)
-
-    def of(operand_shape):
-        return PartitionSpec(
-            *(
-                entry if size == result_size and size > 1 else None
-                for entry, size, result_size in zip(
-                    spec, operand_shape, result_shape, strict=True
-                )
-            )
-        )
-
-    return of(shape), of(lengths_shape)
-
-
-def _complete(spec, ndim):
-    return PartitionSpec(*spec, *[None] * (ndim - len(spec)))
-
-
 def reverse_explicitly(reverse, x, lengths, axis, sharding):
     """The result of that sharding, of arrays whose shardings the program states."""
-    spec = _complete(sharding.spec, x.ndim)
-    specs = _specs_of_operands(spec, x.shape, lengths.shape, axis)
+    spec = _partitioning.complete(sharding.spec, x.ndim)
+    shape = broadcast_shape(x.shape, lengths.shape, axis)
+    specs = _partitioning.specs_of_operands(spec, [x.shape, lengths.shape], shape)
     mesh = sharding.mesh
-    local = functools.partial(
-        reverse_shards, reverse, axis=axis, mesh=mesh, entry=spec[axis]
-    )
+    local = functools.partial(reverse_shards, reverse, axis=axis, mesh=mesh, spec=spec)
     # Not over all axes: a shard_map may have made some of them manual.
     with jax.sharding.use_abstract_mesh(mesh):
         local = jax.shard_map(
             local,
-            in_specs=specs,
+            in_specs=tuple(specs),
             out_specs=spec,
             axis_names=set(mesh.explicit_axes),
             check_vma=False,
         )
         return local(*map(jax.sharding.reshard, (x, lengths), specs))
-
-
-@functools.cache
-def partitioned(reverse, axis, implementation):
-    """A reversal that XLA's partitioner asks how to divide.
-
-    What the partitioner is told depends on the axis, but the text of the program, by
-    which JAX's persistent cache knows it, does not. Hence a third operand, which does.
-    """
-    reverse = functools.partial(reverse, implementation=implementation)
-    told = repr((__version__, axis, implementation)).encode()
-    mark = np.uint32(zlib.crc32(told))
-
-    @custom_partitioning
-    def marked(x, lengths, mark):
-        del mark
-        return reverse(x, lengths, axis)
-
-    def partition(mesh, operands, result):
-        x, lengths, _ = operands
-        spec = _complete(result.sharding.spec, len(result.shape))
-        specs = _specs_of_operands(spec, x.shape, lengths.shape, axis)
-
-        def of_shards(x, lengths, mark):
-            del mark
-            # The mesh of whoever compiles, if it is explicit, is of no concern here.
-            with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-                return reverse_shards(reverse, x, lengths, axis, mesh, spec[axis])
-
-        specs = (*specs, PartitionSpec())
-        of_operands = tuple(NamedSharding(mesh, spec) for spec in specs)
-        return mesh, of_shards, NamedSharding(mesh, spec), of_operands
-
-    marked.def_partition(
-        partition=partition,
-        sharding_rule=_rule,
-        infer_sharding_from_operands=_sharding_of_result,
-    )
-    return lambda x, lengths: marked(x, lengths, mark)
-
-
-def _rule(mesh, operand_types, result_types):
-    """In Shardy's notation: what has the size of the result is divided like it."""
-    del mesh
-    (result_shape,) = (result_type.shape for result_type in result_types)
-    result = [f"d{dimension}" for dimension in range(len(result_shape))]
-
-    def factors(operand, shape):
-        return " ".join(
-            factor if size == result_size else f"{operand}{factor}"
-            for factor, size, result_size in zip(
-                result, shape, result_shape, strict=True
-            )
-        )
-
-    x, lengths, _ = (operand_type.shape for operand_type in operand_types)
-    return f"{factors('x', x)}, {factors('n', lengths)}, -> {' '.join(result)}"
-
-
-def _sharding_of_result(mesh, operands, result):
-    """For the partitioner before Shardy: that of what has the size of the result."""
-    x, lengths, _ = operands
-    specs = [
-        _complete(operand.sharding.spec if operand.sharding else (), len(x.shape))
-        for operand in (x, lengths)
-    ]
-    spec = [
-        of_x if size == result_size else of_lengths
-        for of_x, of_lengths, size, result_size in zip(
-            *specs, x.shape, result.shape, strict=True
-        )
-    ]
-    return NamedSharding(mesh, PartitionSpec(*spec))

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from dml_jax import _checked, _compat
+from dml_jax import _bits, _checked, _compat
 
 
 def reverse_subsequences(x, lengths, *, axis, implementation):
@@ -121,4 +121,5 @@ def _scale(coefficient, x):
         np.promote_types(x.dtype, np.float32),
         np.promote_types(coefficient.dtype, np.float32),
     )
-    return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)
+    with _bits.full_width(x, coefficient):
+        return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)

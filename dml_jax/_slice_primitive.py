@@ -19,20 +19,19 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax import _bits, _calls, _compat
+from dml_jax import _bits, _calls, _compat, _partitioning
 from dml_jax import _slice_formulations as formulations
+from dml_jax import _slice_partitioned as partitioned
 
 take_p = jax.extend.core.Primitive("slice_of_lattice")
 put_p = jax.extend.core.Primitive("slice_grad_of_lattice")
 
 
 def take(x, lattice, standalone):
-    x = lax.convert_element_type(x, x.dtype)  # no longer weakly typed
     return take_p.bind(x, lattice=lattice, standalone=standalone)
 
 
 def put(x, shape, lattice, standalone):
-    x = lax.convert_element_type(x, x.dtype)  # no longer weakly typed
     return put_p.bind(x, shape=shape, lattice=lattice, standalone=standalone)
 
 
@@ -114,7 +113,14 @@ def _take(x, *, lattice, ways=(), **_):
     )
 
 
-def _put(x, *, shape, lattice, ways=(), **_):
+def _put(x, *, shape, lattice, ways=(), is_whole=False, **_):
+    sharding = _put_abstract_eval(jax.typeof(x), shape=shape, lattice=lattice).sharding
+    if getattr(sharding.mesh, "explicit_axes", ()):
+        put = functools.partial(put_p.bind, standalone=False)
+        return partitioned.put_explicitly(put, x, shape, lattice, sharding)
+    if not is_whole:
+        return _put_by_positions(x, shape, lattice)
+
     def otherwise(bits):
         bits, padding = lax.rev(bits, lattice.downwards), _padding(shape, lattice)
         if _bits.is_narrow_float(x.dtype):
@@ -123,6 +129,34 @@ def _put(x, *, shape, lattice, ways=(), **_):
 
     ways = [functools.partial(way, shape=shape, lattice=lattice) for way in ways]
     return _moved(x, ways, otherwise)
+
+
+def _put_by_positions(x, shape, lattice):
+    """As an index and a choice for every position, which XLA's partitioner divides."""
+
+    def put(bits):
+        for d, extent in enumerate(shape):
+            low, size, step = lattice.lowest[d], lattice.sizes[d], lattice.steps[d]
+            if d in lattice.downwards:
+                bits = lax.rev(bits, (d,))
+            if low == 0 and size == extent:
+                continue
+            if size == 0:
+                return jnp.zeros(shape, bits.dtype)
+            bits = _spread(bits, d, extent, low, size, step)
+        return bits
+
+    return _bits.by_integers(put, x)
+
+
+def _spread(bits, d, extent, low, size, step):
+    """`_put_by_positions` along one dimension."""
+    position = lax.iota(_bits.index_dtype(extent), extent) - low
+    index = position // step
+    is_element = (position >= 0) & (position % step == 0) & (index < size)
+    is_element = lax.expand_dims(is_element, [a for a in range(bits.ndim) if a != d])
+    elements = jnp.take(bits, index, axis=d, mode="clip")
+    return jnp.where(is_element, elements, jnp.zeros((), bits.dtype))
 
 
 def _padding(shape, lattice):
@@ -151,10 +185,38 @@ def _lowering(formulation, default=(), standalone=()):
 
     def lower(ctx, x, *, standalone, **params):
         chosen = _compat.available(ctx, ways[standalone], _KERNELS)
-        lowered = functools.partial(formulation, ways=chosen, **params)
-        return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
+        is_whole = _compat.is_whole(ctx)
+        lowered = functools.partial(
+            formulation, ways=chosen, is_whole=is_whole, **params
+        )
+        with _bits.full_width(*ctx.avals_in):
+            return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
 
     return lower
+
+
+def _divided(lower):
+    """The lowering rule of `put` where XLA's partitioner asks how to divide it.
+
+    It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
+    explicit ones. XLA does not exchange two bits.
+    """
+
+    def lower_divided(ctx, x, *, shape, lattice, standalone):
+        is_divided = _compat.is_divided(ctx) and not _compat.is_explicit(ctx)
+        params = dict(shape=shape, lattice=lattice)
+        if not is_divided or "int2" in ctx.avals_in[0].dtype.name:
+            return lower(ctx, x, standalone=standalone, **params)
+        put = functools.partial(put_p.bind, standalone=False)
+        return _partitioning.divided(
+            ctx,
+            functools.partial(put, **params),
+            functools.partial(partitioned.put_shards, put, **params),
+            params,
+            x,
+        )
+
+    return lower_divided
 
 
 _KERNELS = frozenset({formulations.runs, formulations.gaps})
@@ -167,7 +229,9 @@ _TAKE_WAYS: dict[str | None, dict[str, tuple]] = {
 }
 _PUT_WAYS: dict[str | None, dict[str, tuple]] = {
     None: dict(),
+    "cpu": dict(),
     "cuda": dict(standalone=(formulations.gaps,)),
+    "rocm": dict(),
 }
 
 take_p.def_impl(
@@ -187,4 +251,6 @@ for _primitive, _formulation, _ways, _abstract_eval, _transpose, _batch in (
     batching.primitive_batchers[_primitive] = _batch
     for _platform, _of_platform in _ways.items():
         _rule = _lowering(_formulation, **_of_platform)
+        if _primitive is put_p and _platform is not None:
+            _rule = _divided(_rule)
         mlir.register_lowering(_primitive, _rule, _platform)

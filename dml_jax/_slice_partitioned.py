@@ -1,0 +1,225 @@
+"""The adjoint of a slice for an array that several devices share.
+
+Along a shared dimension each device has a shard of S positions of the result. The
+element g[i] of the operand belongs to position low + step * i, so device d needs the
+elements from
+
+    first(d) = ceil((d S - low) / step)
+
+on, ceil(S / step) at the most. They lie in the shards of devices that follow each
+other. For every distance between the device that has elements and the one that needs
+them there is one exchange, in which all pairs of devices take part that are so far
+apart. Each element is sent once to each device that needs it. Then every device places
+the elements of its own shard.
+
+XLA's partitioner is not given the `lax.pad` of the whole array, which it divides
+wrongly: docs/xla.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dml_jax import _bits, _partitioning
+
+
+def put_shards(put, x, *, shape, lattice, mesh, spec):
+    """A device's shard of `put(x, shape, lattice)`, whose result is divided by `spec`.
+
+    `x` is a shard, too, as `_partitioning.specs_of_operands` divides it.
+    """
+    dtype, x = x.dtype, _bits.to_bits(x)  # an exchange may go by way of another dtype
+    extents, sizes, starts = list(shape), list(shape), [np.int32(0)] * x.ndim
+    for d, extent in enumerate(shape):
+        names = _partitioning.names_of(spec[d])
+        if not names:
+            continue
+        shards = _Shards(
+            extent,
+            *(lattice.lowest[d], lattice.sizes[d], lattice.steps[d]),
+            is_reversed=d in lattice.downwards,
+            devices=math.prod(mesh.shape[name] for name in names),
+        )
+        if shards.are_taken_whole:
+            extents[d] = sizes[d] = x.shape[d]
+            lattice = _with_dimension(lattice, d, 0, x.shape[d], 1)
+            continue
+        x = _fetched(x, d, shards, mesh, names)
+        # The first element is at one of the first `step` places: room for each of them.
+        last = shards.step - 1
+        places = [shards.place(device) for device in shards.all]
+        starts[d] = last - _of(places, lax.axis_index(names))
+        extents[d], sizes[d] = shards.count * shards.step + last, shards.size
+        lattice = _with_dimension(lattice, d, last, shards.count, shards.step)
+    y = put(x, shape=tuple(extents), lattice=lattice)
+    return _bits.from_bits(lax.dynamic_slice(y, starts, sizes), dtype)
+
+
+def _with_dimension(lattice, d, low, size, step):
+    """The lattice with another dimension, along which it walks upwards."""
+
+    def replaced(values, value):
+        return (*values[:d], value, *values[d + 1 :])
+
+    return lattice._replace(
+        lowest=replaced(lattice.lowest, low),
+        sizes=replaced(lattice.sizes, size),
+        steps=replaced(lattice.steps, step),
+        downwards=tuple(other for other in lattice.downwards if other != d),
+    )
+
+
+class _Piece(NamedTuple):
+    """Elements that one device has and another needs."""
+
+    source: int
+    target: int
+    begin: int  # in the shard of the source
+    place: int  # among the elements of the target
+    count: int
+
+
+class _Shards(NamedTuple):
+    """One dimension of the result, which some devices share."""
+
+    extent: int
+    low: int
+    elements: int
+    step: int
+    is_reversed: bool
+    devices: int
+
+    @property
+    def all(self):
+        return range(self.devices)
+
+    @property
+    def are_taken_whole(self):
+        return (self.low, self.elements) == (0, self.extent) and not self.is_reversed
+
+    @property
+    def size(self):
+        return -(-self.extent // self.devices)
+
+    @property
+    def count(self):
+        """The most elements of a shard."""
+        return -(-self.size // self.step)
+
+    def first(self, device):
+        """The first element that can be in a shard: below 0 where there is none yet."""
+        return -((self.low - device * self.size) // self.step)
+
+    def place(self, device):
+        """The position of that element in the shard."""
+        return self.low + self.step * self.first(device) - device * self.size
+
+    def pieces(self, held):
+        """What devices need of each other, if each holds `held` elements."""
+        for target in self.all:
+            first = self.first(target)
+            begin, end = max(first, 0), min(first + self.count, self.elements)
+            if begin >= end:
+                continue
+            one, other = self.owner(begin, held), self.owner(end - 1, held)
+            for source in range(min(one, other), max(one, other) + 1):
+                base = self.base(source, held)
+                low, high = max(begin, base), min(end, base + held)
+                yield _Piece(source, target, low - base, low - first, high - low)
+
+    def owner(self, element, held):
+        """The device that has an element."""
+        return (self.elements - 1 - element if self.is_reversed else element) // held
+
+    def base(self, device, held):
+        """The first element that a device has, of those that go upwards."""
+        return (
+            self.elements - (device + 1) * held if self.is_reversed else device * held
+        )
+
+
+def _fetched(x, d, shards, mesh, names):
+    """The elements that belong to a device's shard of the result, among zeros."""
+    if shards.is_reversed:
+        x = lax.rev(x, (d,))  # the elements go upwards from here on
+    pieces = _pieces(shards, x.shape[d])
+    shape = [shards.count if axis == d else size for axis, size in enumerate(x.shape)]
+    fetched = jnp.zeros(shape, x.dtype)
+    # Of a reversed dimension, the pairs of devices with the same sum are one exchange.
+    sign = 1 if shards.is_reversed else -1
+    for key in sorted({piece.target + sign * piece.source for piece in pieces}):
+        at_once = [p for p in pieces if p.target + sign * p.source == key]
+        fetched = _with_pieces(fetched, x, d, at_once, mesh, names)
+    return fetched
+
+
+def _pieces(shards, held):
+    """What the devices need of each other, if each holds `held` elements."""
+    if shards.elements > 1:
+        return [*shards.pieces(held)]
+    # A lone element is not divided: every device has it.
+    alone = shards._replace(is_reversed=False)
+    return [p._replace(source=p.target) for p in alone.pieces(max(held, 1))]
+
+
+def _with_pieces(fetched, x, d, pieces, mesh, names):
+    """`fetched`, with pieces of which every device sends and receives one at most."""
+    held, needed = x.shape[d], fetched.shape[d]
+    longest = max(piece.count for piece in pieces)
+    begins, places, shifts, lows, highs = (
+        [0] * math.prod(mesh.shape[name] for name in names) for _ in range(5)
+    )
+    for source, target, begin, place, count in pieces:
+        # All pieces are sent and stored as long as the longest one.
+        begins[source] = min(begin, held - longest)
+        places[target] = min(place, needed - longest)
+        lows[target] = place - places[target]
+        highs[target] = lows[target] + count
+        shifts[target] = begin - begins[source] - lows[target]
+    device = lax.axis_index(names)
+    piece = lax.dynamic_slice_in_dim(x, _of(begins, device), longest, d)
+    pairs = [(source, target) for source, target, *_ in pieces]
+    if any(source != target for source, target in pairs):
+        piece = _partitioning.send(piece, pairs, mesh, names)
+    if any(shifts):
+        zeros = jnp.zeros_like(piece)
+        piece = lax.concatenate([zeros, piece, zeros], d)
+        start = longest + _of(shifts, device)
+        piece = lax.dynamic_slice_in_dim(piece, start, longest, d)
+    start = _of(places, device)
+    before = lax.dynamic_slice_in_dim(fetched, start, longest, d)
+    shape = [longest if axis == d else 1 for axis in range(x.ndim)]
+    place = lax.broadcasted_iota(jnp.int32, shape, d)
+    is_in_piece = (_of(lows, device) <= place) & (place < _of(highs, device))
+    piece = jnp.where(is_in_piece, piece, before)
+    return lax.dynamic_update_slice_in_dim(fetched, piece, start, d)
+
+
+def _of(table, device):
+    """The entry of a device."""
+    return jnp.asarray(np.asarray(table, np.int32))[device]
+
+
+def put_explicitly(put, x, shape, lattice, sharding):
+    """The result of that sharding, of an array whose sharding the program states."""
+    mesh, spec = sharding.mesh, _partitioning.complete(sharding.spec, x.ndim)
+    (spec_of_x,) = _partitioning.specs_of_operands(spec, [x.shape], shape)
+    with jax.sharding.use_abstract_mesh(mesh):
+        local = jax.shard_map(
+            functools.partial(
+                put_shards, put, shape=shape, lattice=lattice, mesh=mesh, spec=spec
+            ),
+            in_specs=spec_of_x,
+            out_specs=spec,
+            # Not over all axes: a shard_map may have made some of them manual.
+            axis_names=set(mesh.explicit_axes),
+            check_vma=False,
+        )
+        return local(jax.sharding.reshard(x, spec_of_x))
