@@ -23,7 +23,6 @@ from dml_jax.directml import _layout
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import LATEST, FeatureLevel, member_of
-from dml_jax.directml._width import is_wide
 
 
 class Source(NamedTuple):
@@ -129,7 +128,7 @@ class CompiledOperator:
         tensors = [t for desc in operators for t in (*desc.inputs, desc.output)]
         if not any(map(_is_wide, tensors)):
             return contextlib.nullcontext()
-        if not any(is_wide(array.dtype) for array in jax.tree.leaves(arrays)):
+        if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
             if any(_is_wide(desc.output) for desc in operators if not desc.inputs):
                 return contextlib.nullcontext()  # the fill says what it needs
             for name, tensor in self.outputs:
@@ -214,7 +213,7 @@ def require_operator_desc(function, name, value):
 
 
 def _is_wide(tensor):
-    return is_wide(tensor.data_type.dtype)
+    return tensor.data_type.bits == 64
 
 
 def _array(function, name, tensor, value):

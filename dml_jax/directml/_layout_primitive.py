@@ -20,9 +20,8 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax import _calls, _compat
+from dml_jax import _bits, _calls, _compat
 from dml_jax.directml import _layout_formulations as formulations
-from dml_jax.directml._width import in_width_of
 
 take_p = jax.extend.core.Primitive("take_of_layout")
 put_p = jax.extend.core.Primitive("put_of_layout")
@@ -81,7 +80,7 @@ def _put_jvp(primals, tangents, *, layout):
     y = put(*primals, layout)
     if all(type(tangent) is ad.Zero for tangent in tangents):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    with in_width_of(y):
+    with _bits.full_width(y):
         of_elements, of_buffer = map(ad.instantiate_zeros, tangents)
     return y, put(of_elements, of_buffer, layout)
 
@@ -103,7 +102,7 @@ def _put_transpose(cotangent, elements, buffer, *, layout):
         by_elements = take(cotangent, layout)
     if ad.is_undefined_primal(buffer):
         shape = (*cotangent.shape[:-1], *layout.sizes)
-        with in_width_of(cotangent):
+        with _bits.full_width(cotangent):
             zeros = jnp.zeros(shape, cotangent.dtype)
         by_buffer = put(zeros, cotangent, layout)
     return by_elements, by_buffer
@@ -121,7 +120,7 @@ def _batch(primitive, operands, dimensions, **params):
     size = next(
         x.shape[d] for x, d in zip(operands, dimensions, strict=True) if d is not None
     )
-    with in_width_of(*operands):
+    with _bits.full_width(*operands):
         moved = [
             jnp.broadcast_to(x, (size, *x.shape))
             if d is None
@@ -153,7 +152,7 @@ def _lowering(whole, divided):
     def lower(ctx, *operands, **params):
         formulation = whole if _compat.is_whole(ctx) else divided
         lowered = functools.partial(_over_batch, formulation, **params)
-        with in_width_of(*ctx.avals_in):
+        with _bits.full_width(*ctx.avals_in):
             return mlir.lower_fun(lowered, multiple_results=False)(ctx, *operands)
 
     return lower
