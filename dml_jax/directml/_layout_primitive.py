@@ -77,7 +77,8 @@ def _linear_jvp(primitive, primals, tangents, **params):
 
 
 def _put_jvp(primals, tangents, *, layout):
-    y = put(*primals, layout)
+    elements, buffer = primals
+    y = put(elements, buffer, layout)
     if all(type(tangent) is ad.Zero for tangent in tangents):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
     with _bits.full_width(y):
@@ -88,7 +89,7 @@ def _put_jvp(primals, tangents, *, layout):
 def _take_transpose(cotangent, buffer, *, layout):
     if type(cotangent) is ad.Zero:
         return (ad.Zero(buffer.aval),)
-    return (add(cotangent, layout, buffer.aval.shape[-1]),)
+    return (_divided_as(buffer, add(cotangent, layout, buffer.aval.shape[-1])),)
 
 
 def _put_transpose(cotangent, elements, buffer, *, layout):
@@ -99,12 +100,12 @@ def _put_transpose(cotangent, elements, buffer, *, layout):
         )
     by_elements = by_buffer = None
     if ad.is_undefined_primal(elements):
-        by_elements = take(cotangent, layout)
+        by_elements = _divided_as(elements, take(cotangent, layout))
     if ad.is_undefined_primal(buffer):
         shape = (*cotangent.shape[:-1], *layout.sizes)
         with _bits.full_width(cotangent):
             zeros = jnp.zeros(shape, cotangent.dtype)
-        by_buffer = put(zeros, cotangent, layout)
+        by_buffer = _divided_as(buffer, put(zeros, cotangent, layout))
     return by_elements, by_buffer
 
 
@@ -112,7 +113,15 @@ def _add_transpose(cotangent, elements, *, layout, size):
     del size
     if type(cotangent) is ad.Zero:
         return (ad.Zero(elements.aval),)
-    return (take(cotangent, layout),)
+    return (_divided_as(elements, take(cotangent, layout)),)
+
+
+def _divided_as(operand, cotangent):
+    """The cotangent of an operand, which an explicit mesh divides as it does that."""
+    sharding = operand.aval.sharding
+    if not getattr(sharding.mesh, "explicit_axes", ()):
+        return cotangent
+    return jax.sharding.reshard(cotangent, sharding)
 
 
 def _batch(primitive, operands, dimensions, **params):
@@ -152,7 +161,8 @@ def _lowering(whole, divided):
     def lower(ctx, *operands, **params):
         formulation = whole if _compat.is_whole(ctx) else divided
         lowered = functools.partial(_over_batch, formulation, **params)
-        with _bits.full_width(*ctx.avals_in):
+        ctx, mesh = _compat.without_explicit_axes(ctx)
+        with _bits.full_width(*ctx.avals_in), jax.sharding.use_abstract_mesh(mesh):
             return mlir.lower_fun(lowered, multiple_results=False)(ctx, *operands)
 
     return lower

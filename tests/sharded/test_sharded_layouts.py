@@ -198,3 +198,23 @@ def test_neighbours_of_a_strided_operator_are_divided_rightly():
     for gradient, wanted in zip(found, expected, strict=True):
         assert gradient.sharding.is_equivalent_to(sharding, 1)
         np.testing.assert_array_equal(gradient, wanted)
+
+
+def test_buffers_of_an_explicit_mesh_are_gathered():
+    """What is read, or kept between elements, is the same on every device."""
+    sizes = (2, 3)
+    source = BufferTensorDesc(DataType.FLOAT32, sizes, (5, 1), 4 * 16)
+    output = BufferTensorDesc(DataType.FLOAT32, sizes, (1, 4), 4 * 16)
+    desc = dml.SliceOperatorDesc(source, output, (0, 0), sizes, (1, 1))
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    x = np.arange(16, dtype=np.float32)
+    with jax.set_mesh(mesh):
+        bound = [jax.device_put(a, NamedSharding(mesh, P("x"))) for a in (x, -x)]
+        operator = program(desc)
+        found = operator(*bound)
+        (by_x, _) = jax.vjp(operator, *bound)[1](found)
+    assert_same_bits(found, expected_of(desc, [x], -x))
+    places = places_of(desc, [])
+    expected = np.zeros_like(x)
+    np.add.at(expected, places[places > 0] - 1, np.asarray(found)[places > 0])
+    np.testing.assert_array_equal(by_x, expected)
