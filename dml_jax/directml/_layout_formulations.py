@@ -177,8 +177,12 @@ def _places(layout):
 
 def take_divided(buffer: jax.Array, layout: Layout) -> jax.Array:
     """`take`, as XLA divides it rightly."""
-    places = _places(layout)
-    bits = _words(buffer).at[places].get(mode="promise_in_bounds")
+    bits, compact = _words(buffer), _compact(layout)
+    if _is_packed(compact) and math.prod(compact.sizes) == bits.size:
+        bits = bits.reshape(compact.sizes)
+    else:
+        bits = bits.at[_places(compact)].get(mode="promise_in_bounds")
+    bits = jnp.broadcast_to(bits, layout.sizes)
     return lax.bitcast_convert_type(bits, buffer.dtype)
 
 
