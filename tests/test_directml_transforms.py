@@ -130,6 +130,59 @@ def test_transpose_is_the_adjoint(name):
     assert np.vdot(result, y) == np.vdot(x, by_x) + np.vdot(previous, by_previous)
 
 
+REPEATS = {  # sizes and strides: repeated, rows that are, windows, windows of rows
+    "scalar": ((50_000,), (0,)),
+    "rows": ((5_000, 3), (0, 1)),
+    "inner": ((3, 5_000), (1, 0)),
+    "windows": ((3_000, 3_000), (1, 1)),
+    "both": ((4, 300, 300), (0, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("data_type", ["FLOAT16", "FLOAT32"])
+@pytest.mark.parametrize("name", REPEATS)
+def test_sums_of_repeated_elements_are_rounded_once(name, data_type):
+    """FLOAT16 has no whole numbers above 2048 but the even ones."""
+    sizes, strides = REPEATS[name]
+    source = tensor(sizes, strides, DataType[data_type])
+    zeros, ones = (0,) * len(sizes), (1,) * len(sizes)
+    packed = tensor(sizes, None, DataType[data_type])
+    desc = SliceOperatorDesc(source, packed, zeros, sizes, ones)
+    dtype = source.data_type.dtype
+    x = np.ones(buffer_size(source), dtype)
+    counts = np.zeros(x.size, np.int64)
+    indices = np.indices(sizes).reshape(len(sizes), -1)
+    np.add.at(counts, np.array(strides) @ indices, 1)
+    weight = dtype.type(0.125)
+    ct = np.full(packed.sizes, weight, dtype)
+    _, pullback = jax.vjp(compile_operator(desc), x)
+    expected = (counts * float(weight)).astype(dtype)
+    for found in (pullback(ct)[0], jax.jit(pullback)(ct)[0]):
+        assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("name", ["reverse", "slice1", "slice_grad"])
+def test_sums_of_a_broadcast_operand_are_rounded_once(name):
+    """Through each operator, of which only some elements may be read."""
+    half, sizes, one = DataType.FLOAT16, (5_000, 3), (1, 1)
+    given, packed = tensor(sizes, (0, 1), half), tensor(sizes, None, half)
+    lengths = tensor((5_000, 1), (0, 0), DataType.UINT32)
+    part = tensor((5_000, 2), None, half)
+    desc = {
+        "reverse": ReverseSubsequencesOperatorDesc(given, lengths, packed, 1),
+        "slice1": Slice1OperatorDesc(given, part, (0, 0), sizes, (-1, 2)),
+        "slice_grad": SliceGradOperatorDesc(
+            given, tensor((5_000, 5), None, half), (0, 0), (5_000, 5), (1, 2)
+        ),
+    }[name]
+    more = [np.full(one[:1], 2, np.uint32)] if name == "reverse" else []
+    x = np.ones(buffer_size(given), np.float16)
+    output, pullback = jax.vjp(lambda x: compile_operator(desc)(x, *more), x)
+    (found,) = jax.jit(pullback)(np.ones(output.shape, np.float16))
+    counts = [5_000, 0, 5_000] if name == "slice1" else [5_000] * 3
+    assert_same_bits(found, np.array([*counts, 0], np.float16)[: x.size])
+
+
 @pytest.mark.parametrize("name", MOVES)
 def test_disable_jit(name):
     desc = MOVES[name]

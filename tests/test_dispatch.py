@@ -370,6 +370,45 @@ def test_bindings_are_names_objects_or_arrays_of_one(dispatch):
     assert dispatch(given) == REVERSED
 
 
+ELEMENT_SIZES = {  # of a resource of FLOAT32: the element at which a tensor begins
+    "none": ({}, 4),
+    "0": ({"elementSizeInBytes": 0}, 4),
+    "given": ({"elementSizeInBytes": 8}, 2),
+    "a stride of 0": ({"elementStride": 0}, 4),
+    "a stride": ({"elementStride": 16}, 1),
+    "0 and a stride": ({"elementSizeInBytes": 0, "elementStride": 16}, 1),
+    "both": ({"elementSizeInBytes": 8, "elementStride": 16}, 2),
+    "no offset": ({"elementSizeInBytes": 2**63}, 0),
+    "a count of 0": ({"elementCount": 0}, 4),
+    "a count": ({"elementCount": 2**64 - 1, "shape": [2, 3]}, 4),
+}
+
+
+@pytest.mark.parametrize("kind", ["DmlCompileOp", "DmlCompileGraph"])
+@pytest.mark.parametrize("name", ELEMENT_SIZES)
+def test_an_offset_counts_elements(dispatch, name, kind):
+    members, offset = ELEMENT_SIZES[name]
+    given = reversal(dmlCompileType=kind)
+    values = [0] * 4 * bool(offset) + [1, 2, 3, 4, 5, 6]
+    given["resources"]["x"] = buffer(values)
+    bindings = given["commands"][0]["bindings"]
+    bindings["InputTensor"] = {"name": "x", "elementOffset": offset, **members}
+    assert dispatch(given) == REVERSED
+
+
+def test_an_offset_in_an_output_keeps_what_is_before_and_after(dispatch):
+    given = reversal()
+    given["resources"]["y"] = buffer([-1] * 12)
+    bindings = given["commands"][0]["bindings"]
+    bindings["OutputTensor"] = {
+        "name": "y",
+        "elementOffset": 4,
+        "elementSizeInBytes": 0,
+    }
+    line = "Resource 'y': -1, -1, -1, -1, 2, 1, 3, 6, 5, 4, -1, -1"
+    assert dispatch(given)[-1] == line
+
+
 def test_resources_are_reinterpreted(dispatch):
     given = reversal()
     given["resources"]["x"] = buffer(

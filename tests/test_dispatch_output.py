@@ -59,9 +59,18 @@ PRINTED = {
     "signed bytes": (buffer([-128, 127], "INT8"), "-128, 127"),
     "64 bits": (buffer([-(2**63)], "INT64"), "-9223372036854775808"),
     "without padding": (buffer([1, 2, 3], "INT16", sizeInBytes=64), "1, 2, 3"),
-    "at an offset": (
-        buffer([7], sizeInBytes=12, initialValuesOffsetInBytes=4),
-        "7",
+    "from byte 0": (buffer([7], sizeInBytes=12, initialValuesOffsetInBytes=4), "0"),
+    "as many as were given": (
+        buffer([1, 2, 3], sizeInBytes=32, initialValuesOffsetInBytes=4),
+        "0, 1, 2",
+    ),
+    "an offset inside of an element": (
+        buffer([258, 772, 1286], "UINT16", initialValuesOffsetInBytes=1),
+        "512, 1025, 1539",
+    ),
+    "whole elements only": (
+        buffer({"valueCount": 7, "value": 1}, "UINT8", initialValuesOffsetInBytes=3),
+        "0, 0, 0, 1, 1, 1, 1",
     ),
 }
 
@@ -89,6 +98,18 @@ def test_print_verbose(dispatch):
         "Resource 'float':",
         "[0] 1 (0x3F800000)",
     ]
+
+
+def test_print_of_what_was_written_at_the_start(dispatch):
+    """An operator that is bound without an offset writes from byte 0 on."""
+    given = reversal()
+    given["resources"]["y"] = buffer(
+        [-1] * 6, sizeInBytes=40, initialValuesOffsetInBytes=16
+    )
+    assert dispatch(given)[-1] == "Resource 'y': 2, 1, 3, 6, 5, 4"
+    given["commands"].append(save("y", "y.npy"))
+    dispatch(given)
+    assert np.load("y.npy").tolist() == [2, 1, 3, 6, 5, 4, -1, -1, -1, -1]
 
 
 # Files --------------------------------------------------------------------------------

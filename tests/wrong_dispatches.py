@@ -117,6 +117,17 @@ $BIND.InputTensor | "Z" | must be the name of a resource
  | {"name": "A", "elementOffset": 4} | must have 16 bytes for its tensor, not 0
  | {"name": "A", "elementOffset": 1, "elementStride": 4294967296} |
   `commands[0].bindings.InputTensor.elementStride` $UINT; got 4294967296
+ | {"name": "A", "elementOffset": 1, "elementSizeInBytes": 18446744073709551616} |
+  `commands[0].bindings.InputTensor.elementSizeInBytes` $UINT64; got
+  18446744073709551616
+ | {"name": "A", "elementCount": "4"} | `commands[0].bindings.InputTensor.elementCount`
+  $UINT64; got "4"
+ | {"name": "A", "format": 41} | `commands[0].bindings.InputTensor.format` must be a
+  string; got 41
+ | {"name": "A", "shape": [2.5]} | `commands[0].bindings.InputTensor.shape[0]` must be
+  an integer from -9223372036854775808 to 9223372036854775807; got 2.5
+ | {"name": "D", "elementOffset": 4} | must have an `elementSizeInBytes`, since its
+  resource has no data type
  | {"name": "A", "offset": 4} | `commands[0].bindings.InputTensor.offset` $MEMBERS
   elementCount, elementOffset, elementSizeInBytes, elementStride, format, name, shape;
   got offset

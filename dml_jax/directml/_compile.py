@@ -7,6 +7,7 @@ all, and equal descriptions share their compiled program.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -92,18 +93,21 @@ class CompiledOperator:
         Raises:
           TypeError: not as many arrays as bindings, or a wrong dtype.
           ValueError: an array has neither the shape nor the size of its tensor, or is a
-            64-bit NumPy array outside of 64-bit mode.
+            64-bit NumPy array outside of 64-bit mode; or an output is of 64 bits there
+            and no array is.
 
         Derivatives: those of the operators, both modes; of the kept parts of buffers,
-        too; none where a graph reads bytes as another data type. Sharding: that of the
-        operators, where tensors are packed.
+        too, and sums of what a tensor reads more than once, rounded once; none where a
+        graph reads bytes as another data type. Sharding: that of the operators, where
+        tensors are packed; buffers with strides may be sharded, and are gathered.
         """
         bound = self._bind("inputs", self.inputs, inputs)
         if outputs is None:
             outputs = (None,) * len(self.outputs)
         previous = self._bind("outputs", self.outputs, outputs)
         constants = tuple(np.frombuffer(data, np.uint8) for data in self.constants)
-        results = _execute(self, bound, previous, constants)
+        with self._mode(bound, previous):
+            results = _execute(self, bound, previous, constants)
         return results if len(results) > 1 else results[0]
 
     @functools.cached_property
@@ -117,6 +121,19 @@ class CompiledOperator:
     def __name__(self) -> str:
         """What a jitted call is called in compiled programs and profiles."""
         return self.name
+
+    def _mode(self, *arrays):
+        """64-bit mode for 64-bit arrays and bytes, also outside of it."""
+        operators = [step.operator for step in self.steps]
+        tensors = [t for desc in operators for t in (*desc.inputs, desc.output)]
+        if not any(map(_is_wide, tensors)):
+            return contextlib.nullcontext()
+        if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
+            if any(_is_wide(desc.output) for desc in operators if not desc.inputs):
+                return contextlib.nullcontext()  # the fill says what it needs
+            for name, tensor in self.outputs:
+                _check.require_width(self.name, name, tensor.data_type.dtype)
+        return jax.enable_x64(True)
 
     def _bind(self, kind, bindings, values):
         if not isinstance(values, (tuple, list)):
@@ -193,6 +210,10 @@ def require_operator_desc(function, name, value):
             f"{function}: `{name}` must be the description of an operator; got "
             f"{_check.describe(value)}"
         )
+
+
+def _is_wide(tensor):
+    return tensor.data_type.bits == 64
 
 
 def _array(function, name, tensor, value):

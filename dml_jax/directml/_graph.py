@@ -7,6 +7,7 @@ type: it sees the same bytes, as long as both say that there are equally many.
 
 from __future__ import annotations
 
+import dataclasses
 import graphlib
 from typing import Any, NamedTuple
 
@@ -40,6 +41,8 @@ def compile_graph(
     Returns:
       A function of the graph's inputs, which gives its outputs. An input is bound as
       the tensor to which the first of its edges leads, an output as that of its node.
+      A flat buffer has one element more than that tensor where another edge reads bytes
+      after its last whole element.
 
     Raises:
       TypeError: `desc` is not a GraphDesc.
@@ -241,15 +244,26 @@ def _moved(source: Source, place) -> Source:
 def _inputs(desc) -> tuple[Binding, ...]:
     """The inputs of the graph, as the first edge of each sees them."""
     found: dict[int, Binding] = {}
+    totals: dict[int, int] = {}
     for i, edge in enumerate(desc.input_edges):
         index, name = edge.graph_input_index, f"InputEdges[{i}]"
         tensor = _end(desc, name, edge.to_node_index, edge.to_node_input_index).tensor
         first = found.setdefault(index, Binding(edge.name or f"input {index}", tensor))
-        total = first.tensor.total_tensor_size_in_bytes
+        total = totals.setdefault(index, tensor.total_tensor_size_in_bytes)
         if tensor.total_tensor_size_in_bytes != total:
             rule = f"have TotalTensorSizeInBytes {total}, as the input's first edge"
             raise _refused(name, rule, tensor.total_tensor_size_in_bytes)
+        found[index] = first._replace(tensor=_reaching(first.tensor, tensor))
     return tuple(_all_of(found, desc.input_count, "InputEdges", "input"))
+
+
+def _reaching(tensor, other):
+    """The tensor of an input, with room for the bytes that another one has there."""
+    itemsize = tensor.data_type.dtype.itemsize
+    if other.needed_bytes <= tensor.buffer_size * itemsize:
+        return tensor
+    total = -(-tensor.total_tensor_size_in_bytes // itemsize) * itemsize
+    return dataclasses.replace(tensor, total_tensor_size_in_bytes=total)
 
 
 def _outputs(desc) -> list[tuple[Binding, int]]:

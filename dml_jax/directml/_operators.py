@@ -13,11 +13,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
 import dml_jax
 from dml_jax import _check
-from dml_jax.directml import _rules
+from dml_jax.directml import _layout, _rules
 from dml_jax.directml._levels import Support
 from dml_jax.directml._tensor import LARGEST_UINT, BufferTensorDesc, in_range
 from dml_jax.directml._types import (
@@ -161,7 +160,7 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
                 raise _rules.refused(struct, name, rule, got)
 
     def evaluate(self, input, lengths):
-        input = jnp.broadcast_to(input, self.input_tensor.sizes)
+        input = _layout.broadcast(input, self.input_tensor.sizes)
         return dml_jax.reverse_subsequences(input, lengths, self.axis)
 
 

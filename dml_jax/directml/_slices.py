@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax.numpy as jnp
-
 import dml_jax
 from dml_jax import _check
-from dml_jax.directml import _rules
+from dml_jax.directml import _layout, _rules
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._tensor import BufferTensorDesc, in_range, unsigned
 from dml_jax.directml._types import OperatorType, settle
@@ -74,7 +72,7 @@ class SliceOperatorDesc(OperatorDesc):
                 )
 
     def evaluate(self, input):
-        input = jnp.broadcast_to(input, self.input_tensor.sizes)
+        input = _layout.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
@@ -184,7 +182,7 @@ class Slice1OperatorDesc(_WindowOperatorDesc):
 
     def evaluate(self, input):
         return dml_jax.slice1(
-            jnp.broadcast_to(input, self.input_tensor.sizes),
+            _layout.broadcast(input, self.input_tensor.sizes),
             self.input_window_offsets,
             self.input_window_sizes,
             self.input_window_strides,
@@ -231,7 +229,7 @@ class SliceGradOperatorDesc(_WindowOperatorDesc):
 
     def evaluate(self, input):
         return dml_jax.slice_grad(
-            jnp.broadcast_to(input, self.input_gradient_tensor.sizes),
+            _layout.broadcast(input, self.input_gradient_tensor.sizes),
             self.output_gradient_tensor.sizes,
             self.input_window_offsets,
             self.input_window_sizes,

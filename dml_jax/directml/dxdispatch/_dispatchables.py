@@ -141,14 +141,35 @@ def _view(entry, tensor, resources):
         )
     members = entry.members(required=("name",), optional=_VIEW_MEMBERS)
     name = parse_resource_name(members["name"], resources)
-    size = resources[name].data_type.bits // 8
-    for member in ("elementStride", "elementSizeInBytes"):
-        if member in members:
-            size = members[member].unsigned()
+    _require_kinds(members)
     offset = 0
     if "elementOffset" in members:
-        offset = members["elementOffset"].unsigned(64) * size
-    return _checked_view(entry, name, offset, tensor, resources)
+        offset = members["elementOffset"].unsigned(64)
+    size = _element_size(members, resources[name])
+    if offset and not size:
+        rule = "have an `elementSizeInBytes`, since its resource has no data type"
+        raise entry.refused(rule)
+    return _checked_view(entry, name, offset * size, tensor, resources)
+
+
+def _element_size(members, resource):
+    """The bytes of an element; 0 stands for those of the resource's data type."""
+    sizes = {"elementSizeInBytes": 64, "elementStride": 32}
+    given = [
+        members[name].unsigned(bits) for name, bits in sizes.items() if name in members
+    ]
+    return next(filter(None, given), resource.data_type.bits // 8)
+
+
+def _require_kinds(members):
+    """Refuses what DxDispatch's parser does, of members that have no effect here."""
+    if "elementCount" in members:
+        members["elementCount"].unsigned(64)
+    if "format" in members:
+        members["format"].text()
+    if "shape" in members:
+        for size in members["shape"].items():
+            size.integer(-(2**63), 2**63 - 1)
 
 
 _VIEW_MEMBERS = (

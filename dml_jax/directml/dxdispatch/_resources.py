@@ -26,18 +26,19 @@ class Resource:
     Attributes:
       data: its bytes, uint8, a multiple of 4.
       data_type: what it is printed as; UNKNOWN where its elements are mixed.
-      initial: where its initial values are among the bytes.
+      printed: how many bytes are printed, those of as many elements as it has initial
+        values; wherever these are placed, printing begins at byte 0.
       length: how many bytes it was asked to have.
     """
 
     data: np.ndarray
     data_type: DataType
-    initial: slice
+    printed: int
     length: int
 
-    def initial_elements(self) -> np.ndarray:
-        """The elements in the place of the initial values."""
-        return self._elements(self.data[self.initial])
+    def printed_elements(self) -> np.ndarray:
+        """The elements that are printed."""
+        return self._elements(self.data[: self.printed])
 
     def elements(self) -> np.ndarray:
         """All of its elements."""
@@ -87,9 +88,8 @@ def parse_resource(entry: Entry, folder: pathlib.Path, budget: Budget) -> Resour
         size = given.value
     budget.take(entry, size)
     data = np.zeros(-(-size // 4) * 4, np.uint8)
-    place = slice(offset, offset + initial.size)
-    data[place] = initial
-    return Resource(data, data_type, place, size)
+    data[offset : offset + initial.size] = initial
+    return Resource(data, data_type, initial.size, size)
 
 
 _OPTIONAL = (

@@ -189,7 +189,7 @@ def _statistics(name, samples, timing):
 
 def _shown(resource: Resource, command: Print) -> str:
     """The elements in six significant digits, as C++ streams print them."""
-    elements = resource.initial_elements()
+    elements = resource.printed_elements()
     texts = [f"{x:.6g}" if x.dtype.kind == "f" else str(x) for x in elements]
     if not command.is_verbose:
         return " " + ", ".join(texts)
