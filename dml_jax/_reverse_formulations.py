@@ -83,6 +83,8 @@ def scatter(x, lengths, axis):
     """With an index for each block that moves as a whole, in a single number."""
     target = _source(x.shape, lengths, axis)
     shape = broadcast_shape(x.shape, target.shape, axis)
+    if 0 in shape:
+        return jnp.broadcast_to(x, shape)
     rank = 1 + max(d for d in range(x.ndim) if d == axis or target.shape[d] != 1)
     blocks = math.prod(shape[:rank])
     dtype = _bits.index_dtype(blocks)

@@ -103,7 +103,7 @@ def draw(seed):
     dtype = _draw_dtype(random, operator)
     mode = _draw_mode(random, operator, options, dtype)
     data = _draw_data(random, operator, options, dtype, mode, local)
-    before, after = _draw_work(random, operator, mode, dtype, data, shardy)
+    before, after = _draw_work(random, operator, mode, dtype, data)
     shapes = dict(shape=shape, result_shape=result_shape)
     placements = _draw_placements(
         random, operator, mode, mesh, explicit, local, of_input, **shapes
@@ -340,14 +340,12 @@ def _draw_mode(random, operator, options, dtype):
     return _one(random, modes)
 
 
-def _draw_work(random, operator, mode, dtype, data, shardy):
+def _draw_work(random, operator, mode, dtype, data):
     if operator.startswith("fill"):
         return "nothing", "nothing"
     works = ["nothing"]
     if data == "numbers" and dtype != "bool":
-        works.append("double")
-        if shardy:  # before it, JAX has no name for the sharding of what is flipped
-            works.append("flip")
+        works += ["double", "flip"]
     if data == "bits" and mode == "forward":
         works.append("invert")
     weights = [4, *[1] * (len(works) - 1)]
@@ -361,6 +359,8 @@ def _draw_data(random, operator, options, dtype, mode, local):
         or (options.get("training") and mode in ("vjp", "vjp_of_vjp"))
         or (operator.startswith("fill") and mode != "forward")
         or operator == "fill_value_sequence"
+        # XLA on CPU copies a shard by way of float32, as one of `jnp.full`.
+        or (operator == "fill_value_constant" and dtype in NARROW)
     )
     if is_computed or (is_float and not local):
         return "numbers"
