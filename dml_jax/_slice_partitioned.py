@@ -54,8 +54,8 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
         x = _fetched(x, d, shards, mesh, names)
         # The first element is at one of the first `step` places: room for each of them.
         last = shards.step - 1
-        places = [shards.place(device) for device in shards.all]
-        starts[d] = last - _of(places, lax.axis_index(names))
+        places = np.array([shards.place(device) for device in shards.all], np.int32)
+        starts[d] = last - _of(lax.axis_index(names), places)
         extents[d], sizes[d] = shards.count * shards.step + last, shards.size
         lattice = _with_dimension(lattice, d, last, shards.count, shards.step)
     y = put(x, shape=tuple(extents), lattice=lattice)
@@ -149,12 +149,13 @@ def _fetched(x, d, shards, mesh, names):
     """The elements that belong to a device's shard of the result, among zeros."""
     if shards.is_reversed:
         x = lax.rev(x, (d,))  # the elements go upwards from here on
-    pieces = _pieces(shards, x.shape[d])
     shape = [shards.count if axis == d else size for axis, size in enumerate(x.shape)]
     fetched = jnp.zeros(shape, x.dtype)
     # Of a reversed dimension, the pairs of devices with the same sum are one exchange.
     sign = 1 if shards.is_reversed else -1
-    for key in sorted({piece.target + sign * piece.source for piece in pieces}):
+    pieces = sorted(_pieces(shards, x.shape[d]), key=lambda piece: -piece.count)
+    exchanges = dict.fromkeys(piece.target + sign * piece.source for piece in pieces)
+    for key in exchanges:  # the one of the longest piece is the first
         at_once = [p for p in pieces if p.target + sign * p.source == key]
         fetched = _with_pieces(fetched, x, d, at_once, mesh, names)
     return fetched
@@ -172,9 +173,9 @@ def _pieces(shards, held):
 def _with_pieces(fetched, x, d, pieces, mesh, names):
     """`fetched`, with pieces of which every device sends and receives one at most."""
     held, needed = x.shape[d], fetched.shape[d]
-    longest = max(piece.count for piece in pieces)
-    begins, places, shifts, lows, highs = (
-        [0] * math.prod(mesh.shape[name] for name in names) for _ in range(5)
+    longest = pieces[0].count
+    begins, places, shifts, lows, highs = np.zeros(
+        (5, math.prod(mesh.shape[name] for name in names)), np.int32
     )
     for source, target, begin, place, count in pieces:
         # All pieces are sent and stored as long as the longest one.
@@ -183,28 +184,28 @@ def _with_pieces(fetched, x, d, pieces, mesh, names):
         lows[target] = place - places[target]
         highs[target] = lows[target] + count
         shifts[target] = begin - begins[source] - lows[target]
-    device = lax.axis_index(names)
-    piece = lax.dynamic_slice_in_dim(x, _of(begins, device), longest, d)
+    if len(pieces) == begins.size and not lows.any() and (highs == longest).all():
+        lows = highs = None  # all of it is new, on every device
+    of = functools.partial(_of, lax.axis_index(names))
+    piece = lax.dynamic_slice_in_dim(x, of(begins), longest, d)
     pairs = [(source, target) for source, target, *_ in pieces]
     if any(source != target for source, target in pairs):
         piece = _partitioning.send(piece, pairs, mesh, names)
-    if any(shifts):
+    if shifts.any():
         zeros = jnp.zeros_like(piece)
         piece = lax.concatenate([zeros, piece, zeros], d)
-        start = longest + _of(shifts, device)
-        piece = lax.dynamic_slice_in_dim(piece, start, longest, d)
-    start = _of(places, device)
-    before = lax.dynamic_slice_in_dim(fetched, start, longest, d)
-    shape = [longest if axis == d else 1 for axis in range(x.ndim)]
-    place = lax.broadcasted_iota(jnp.int32, shape, d)
-    is_in_piece = (_of(lows, device) <= place) & (place < _of(highs, device))
-    piece = jnp.where(is_in_piece, piece, before)
-    return lax.dynamic_update_slice_in_dim(fetched, piece, start, d)
+        piece = lax.dynamic_slice_in_dim(piece, longest + of(shifts), longest, d)
+    if lows is not None:
+        before = lax.dynamic_slice_in_dim(fetched, of(places), longest, d)
+        shape = [longest if axis == d else 1 for axis in range(x.ndim)]
+        place = lax.broadcasted_iota(jnp.int32, shape, d)
+        piece = jnp.where((of(lows) <= place) & (place < of(highs)), piece, before)
+    return lax.dynamic_update_slice_in_dim(fetched, piece, of(places), d)
 
 
-def _of(table, device):
-    """The entry of a device."""
-    return jnp.asarray(np.asarray(table, np.int32))[device]
+def _of(device, table):
+    """The entry of a device, which is no operation if all are alike."""
+    return table[0] if (table == table[0]).all() else jnp.asarray(table)[device]
 
 
 def put_explicitly(put, x, shape, lattice, sharding):
