@@ -313,6 +313,26 @@ def optional_name(function: str, name: str, value: object) -> str | None:
     return value
 
 
+def output_name(function: str, name: str, value: Any) -> str | None:
+    """The name of an operator's only result, alone or as the only one of a sequence."""
+    names = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(names, (str, bytes, memoryview)) or not isinstance(names, Sequence):
+        names = [names]
+    if len(names) != 1 and all(isinstance(element, str) for element in names):
+        raise ValueError(
+            f"{function}: `{name}` must have one name, for the only result; got "
+            f"{len(names)}"
+        )
+    if len(names) != 1 or not isinstance(names[0], str):
+        raise TypeError(
+            f"{function}: `{name}` must be a string, a sequence of one string or None; "
+            f"got {describe(value)}"
+        )
+    if names[0] == "":
+        raise ValueError(f"{function}: `{name}` must not be empty; got {value!r}")
+    return str(names[0])
+
+
 def scalar(function: str, name: str, value: Any) -> Any:
     """`value`, if it is a real number or a traced scalar; host numbers as float."""
     if type(value) is float and -1e38 < value < 1e38:  # what nearly all callers pass
