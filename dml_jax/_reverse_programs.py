@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from dml_jax import _checked, _compat
+from dml_jax import _check, _checked, _compat
 
 
 def reverse_subsequences(x, lengths, *, axis, implementation):
@@ -35,7 +35,7 @@ def reverse_sequence(x, lengths, coefficient, node):
             lengths, [d for d in range(x.ndim) if d != node.batch_axis]
         )
         if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
-            coefficient = jnp.asarray(coefficient)
+            coefficient = _as_array(coefficient)
             x = _compat.vary_over(x, _compat.varying_axes(coefficient))
             operator = functools.partial(_reverse_for_training, coefficient)
         else:
@@ -61,6 +61,12 @@ def _with_operands(operator, x, lengths, axis, implementation):
 
 def _clamp(lengths, size):
     """`lengths` in [0, size], in the dtype that positions along the axis have."""
+    # Those of 64 bits may have been made where there are such, and be used elsewhere.
+    with _check.without_narrowing(lengths.dtype):
+        return _clamp_in_mode(lengths, size)
+
+
+def _clamp_in_mode(lengths, size):
     if lengths.dtype.itemsize < 4:
         lengths = lengths.astype(jnp.int32)
     lengths = jnp.maximum(lengths, 0)
@@ -111,14 +117,22 @@ def _scaled_backward_bwd(axis, implementation, residuals, cotangent):
 _scaled_backward.defvjp(_scaled_backward_fwd, _scaled_backward_bwd)
 
 
+def _as_array(coefficient):
+    """The coefficient, which JAX makes a number where jit is off."""
+    dtype = getattr(coefficient, "dtype", np.dtype(np.float32))
+    with _check.without_narrowing(dtype):
+        return jnp.asarray(coefficient)
+
+
 def _scale(coefficient, x):
     """coefficient * x, computed in at least float32, in the dtype of x."""
-    coefficient = jnp.asarray(coefficient)  # JAX makes it a number where jit is off
-    if not jnp.issubdtype(coefficient.dtype, jnp.floating):
-        coefficient = coefficient.astype(jax.dtypes.canonicalize_dtype(float))
-    # By way of float32, since two narrow floats need not have a common dtype.
-    wide = np.promote_types(
-        np.promote_types(x.dtype, np.float32),
-        np.promote_types(coefficient.dtype, np.float32),
-    )
-    return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)
+    coefficient = _as_array(coefficient)
+    with _check.without_narrowing(coefficient.dtype, x.dtype):
+        if not jnp.issubdtype(coefficient.dtype, jnp.floating):
+            coefficient = coefficient.astype(jax.dtypes.canonicalize_dtype(float))
+        # By way of float32, since two narrow floats need not have a common dtype.
+        wide = np.promote_types(
+            np.promote_types(x.dtype, np.float32),
+            np.promote_types(coefficient.dtype, np.float32),
+        )
+        return (coefficient.astype(wide) * x.astype(wide)).astype(x.dtype)
