@@ -22,7 +22,7 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax import _calls, _compat, _double
+from dml_jax import _calls, _compat, _double, _jet
 from dml_jax import _fill_formulations as formulations
 
 fill_p = jax.extend.core.Primitive("fill_value")
@@ -127,6 +127,7 @@ fill_p.def_impl(
 fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch
+_jet.define_linear(fill_p)
 mlir.register_lowering(fill_p, _lowering("other"))
 for _platform in ("cpu", *_GPUS):
     mlir.register_lowering(fill_p, _lowering(_platform), _platform)

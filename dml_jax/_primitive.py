@@ -25,7 +25,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
-from dml_jax import _calls, _compat, _reverse_partitioned
+from dml_jax import _calls, _compat, _jet, _reverse_partitioned
 from dml_jax import _reverse_formulations as formulations
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -180,6 +180,7 @@ reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[reverse_subsequences_p] = _jvp
 ad.primitive_transposes[reverse_subsequences_p] = _transpose
 batching.primitive_batchers[reverse_subsequences_p] = _batch
+_jet.define_linear(reverse_subsequences_p, constants=(1,))
 
 _KERNELS = frozenset(
     {formulations.strips, formulations.fused_strips, formulations.runs}

@@ -63,7 +63,16 @@ def _clamp(lengths, size):
     """`lengths` in [0, size], in the dtype that positions along the axis have."""
     # Those of 64 bits may have been made where there are such, and be used elsewhere.
     with _check.without_narrowing(lengths.dtype):
-        return _clamp_in_mode(lengths, size)
+        return _clamp_in_mode(_without_series(lengths), size)
+
+
+def _without_series(lengths):
+    """`lengths`, of which Taylor mode knows that they have no derivatives.
+
+    It gives series to all arguments of a jitted function, and fails where the maximum
+    of integers has one. Compilers drop the operation.
+    """
+    return lax.bitwise_or(lengths, lengths)
 
 
 def _clamp_in_mode(lengths, size):
