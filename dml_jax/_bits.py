@@ -31,20 +31,27 @@ def to_bits(x: jax.Array) -> jax.Array:
 
 
 def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which no array is narrowed: 64-bit mode where one has 64 bits.
+    """64-bit mode, if JAX would narrow one of the arrays, or dtypes, outside of it.
 
-    Arrays of 64 bits exist outside of 64-bit mode, too: those that were made in it.
+    Arrays that were made in this mode keep their dtypes where they are used outside of
+    it, but arithmetic with them does not.
     """
-    if any(array.dtype.itemsize >= 8 for array in arrays):
-        return jax.enable_x64(True)
-    return contextlib.nullcontext()
+    dtypes = (getattr(array, "dtype", array) for array in arrays)
+    are_narrowed = any(map(_is_narrowed, dtypes))
+    return jax.enable_x64(True) if are_narrowed else contextlib.nullcontext()
+
+
+def _is_narrowed(dtype: Any) -> bool:
+    if not isinstance(dtype, np.dtype) or dtype.itemsize < 8:
+        return False
+    return jax.dtypes.canonicalize_dtype(dtype) != dtype
 
 
 def sum_wide(x: jax.Array, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
     """The sum over some axes, computed in at least float32 and rounded once."""
     is_float = jnp.issubdtype(x.dtype, jnp.inexact)
     wide = np.promote_types(x.dtype, np.float32) if is_float else x.dtype
-    with full_width(x):
+    with full_width(x.dtype):
         total = jnp.sum(x.astype(wide), tuple(axes), wide, keepdims=keepdims)
         return total.astype(x.dtype)
 

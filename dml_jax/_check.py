@@ -16,6 +16,7 @@ import functools
 import math
 import operator
 import reprlib
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
+
+from dml_jax import _bits, _lists
 
 Implementation: TypeAlias = Literal["gather", "scatter", "standalone"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
@@ -62,37 +65,62 @@ def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarr
     return array
 
 
-def lengths(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
+def lengths(
+    function: str, name: str, value: ArrayLike
+) -> tuple[jax.Array | np.ndarray, tuple[int, int] | None]:
     """`value` as an array of integers that lie on the same side of every axis size.
 
     NumPy's 64-bit integers are clipped to 32 bits here unless 64-bit mode is on: JAX
-    would take them modulo 2^32, and a length of 2^32 + 1 would become 1.
+    would take them modulo 2^32, and a length of 2^32 + 1 would become 1. Where that
+    changes one, the extremes of what was given come with the result.
     """
     array: Any = value
     is_typed = isinstance(value, jax.Array)
     if not is_typed:
-        array, is_typed = _to_numpy(function, name, value)
+        array, is_typed = _to_numpy(function, name, value, by_value=True)
     # The kind settles the common dtypes in a tenth of the time that issubdtype takes.
     if getattr(array.dtype, "kind", None) not in ("i", "u"):
         if not is_typed and array.size == 0:
-            return array.astype(np.int32)  # a list without elements has no dtype
+            # A list without elements has no dtype.
+            return array.astype(np.int32), None
         if array.dtype == object and not is_typed:
-            raise _does_not_fit(function, name, np.dtype(np.int64), value)
+            _require_64_bits(function, name, array)
+            return _clipped(array)
         require_integer(function, name, array.dtype)
     if isinstance(array, jax.Array):
-        return array
+        return array, None
     if not is_known(array.dtype):
         raise TypeError(
             f"{function}: `{name}` must have a dtype that JAX knows; got {array.dtype}"
         )
     if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype:
-        return array
-    # uint32 reaches beyond the longest axis; a negative length stays negative, for
-    # `checked` to see.
-    if array.size and array.max() > _LARGEST_INT32:
-        return np.clip(array, 0, _LARGEST_UINT32).astype(np.uint32)
-    least = max(np.iinfo(np.int32).min, np.iinfo(array.dtype).min)
-    return np.maximum(array, least).astype(np.int32)
+        return array, None
+    return _clipped(array)
+
+
+def _clipped(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | None]:
+    """Integers in 32 bits, and their extremes if some are beyond those."""
+    if array.size == 0:
+        return array.astype(np.int32), None
+    smallest, largest = int(array.min()), int(array.max())
+    is_signed = largest <= _LARGEST_INT32
+    if is_signed and smallest >= -_LARGEST_INT32 - 1:
+        return array.astype(np.int32), None
+    if smallest >= 0 and largest <= _LARGEST_UINT32:
+        return array.astype(np.uint32), None
+    # uint32 reaches beyond the longest axis, and int32 has what is negative.
+    info = np.iinfo(np.int32 if is_signed else np.uint32)
+    array = np.maximum(np.minimum(array, info.max), max(smallest, info.min))
+    return array.astype(info.dtype), (smallest, largest)
+
+
+def _require_64_bits(function: str, name: str, array: np.ndarray) -> None:
+    """Refuses integers of a list that no dtype has."""
+    for number in (array.min(), array.max()) if array.size else ():
+        if not -(2**63) <= number < 2**64:
+            raise OverflowError(
+                f"{function}: `{name}` must fit int64 or uint64; got {show(number)}"
+            )
 
 
 def require_integer(function: str, name: str, dtype: Any) -> None:
@@ -101,11 +129,14 @@ def require_integer(function: str, name: str, dtype: Any) -> None:
         raise TypeError(f"{function}: `{name}` must have an integer dtype; got {dtype}")
 
 
-def _to_numpy(function: str, name: str, value: Any) -> tuple[Any, bool]:
+def _to_numpy(
+    function: str, name: str, value: Any, *, by_value: bool = False
+) -> tuple[Any, bool]:
     """`value` as a NumPy array, and whether it came with a dtype of its own.
 
     Lists that hold arrays of JAX become such an array. An array of objects that came
-    without a dtype holds integers beyond 64 bits.
+    without a dtype holds integers that have no dtype in common. `by_value` is for
+    integers whose dtype says nothing.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -114,30 +145,64 @@ def _to_numpy(function: str, name: str, value: Any) -> tuple[Any, bool]:
         )
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value), True
-    is_list = isinstance(value, (list, tuple))
-    leaves = jax.tree.leaves(value) if is_list else [value]
-    of_jax = any(isinstance(leaf, jax.Array) for leaf in leaves)
-    is_typed = not all(
-        isinstance(leaf, (int, float, complex)) and not isinstance(leaf, np.generic)
-        for leaf in leaves
-    )
+    kinds = _lists.kinds(value)
+    is_typed = not kinds.are_numbers_of_python
+    if kinds.of_jax and not (by_value and kinds.are_integers):
+        for kind in kinds.on_host & _OF_64_BITS:
+            require_width(function, name, np.dtype(kind))
     try:
-        if of_jax or hasattr(value, "__jax_array__"):
-            return jnp.asarray(value), True
+        if by_value and kinds.of_jax and kinds.are_integers:
+            for leaf in _lists.leaves(value):
+                if not isinstance(leaf, jax.Array):
+                    _require_64_bits(function, name, np.asarray(leaf))
+            return _lists.integers_of_jax(value), True
+        if hasattr(value, "__jax_array__"):
+            value = value.__jax_array__()
+            return (value if isinstance(value, jax.Array) else jnp.asarray(value)), True
+        if kinds.of_jax:
+            return _as_jax(function, name, value, kinds), True
         array = np.asarray(value)
+        if array.dtype.kind not in "iu" and kinds.are_integers:
+            array, is_typed = _lists.exact(value), False
     except (TypeError, ValueError):
         array = None
     if (
         array is None
         or array.dtype.kind in "UST"
         or (array.dtype.kind == "V" and not is_known(array.dtype))
-        or (array.dtype == object and (is_typed or None in leaves or not leaves))
+        or (array.dtype == object and (is_typed or not kinds.on_host))
     ):
         raise TypeError(
             f"{function}: `{name}` must be an array or convertible to one; got "
             f"{describe(value)}"
         )
     return array, is_typed
+
+
+def _as_jax(function: str, name: str, value: Any, kinds: _lists.Kinds) -> jax.Array:
+    """Numbers and arrays of JAX as one array, none of them narrowed."""
+    dtypes = map(np.dtype, kinds.of_jax & _OF_64_BITS)
+    try:
+        with np.errstate(over="ignore"), _bits.full_width(*dtypes):
+            array = jnp.asarray(_lists.nested(value))
+            largest = _largest(array.dtype)
+        for leaf in _lists.leaves(value):
+            is_number = type(leaf) in (int, float)
+            if is_number and math.isfinite(leaf) and abs(leaf) > largest:
+                raise OverflowError
+    except OverflowError:
+        wanted = "the dtype of the arrays in it"
+        raise _does_not_fit(function, name, wanted, value) from None
+    return array
+
+
+def _largest(dtype: Any) -> float:
+    """The largest finite number of a float dtype, and infinity for others."""
+    is_float = jnp.issubdtype(dtype, jnp.inexact)
+    return float(jnp.finfo(dtype).max) if is_float else math.inf
+
+
+_OF_64_BITS = frozenset({np.int64, np.uint64, np.float64, np.complex128})
 
 
 def _in_default_width(
@@ -148,7 +213,7 @@ def _in_default_width(
     dtype = jax.dtypes.canonicalize_dtype(int if is_integer else array.dtype)
     if is_integer and array.size:
         info = np.iinfo(dtype)
-        if array.dtype == object or array.min() < info.min or array.max() > info.max:
+        if array.min() < info.min or array.max() > info.max:
             raise _does_not_fit(function, name, dtype, value)
     with np.errstate(over="ignore", invalid="ignore"):  # NaNs may be signalling ones
         result = array.astype(dtype)
@@ -206,8 +271,8 @@ def axis(function: str, name: str, value: object, ndim: int) -> int:
     index = integer(function, name, value)
     if not -ndim <= index < ndim:
         raise ValueError(
-            f"{function}: `{name}` {index} is out of bounds for array of dimension "
-            f"{ndim}"
+            f"{function}: `{name}` {show(index)} is out of bounds for array of "
+            f"dimension {ndim}"
         )
     return index % ndim
 
@@ -271,7 +336,8 @@ def sizes(
     )
     if elements > 2**48:
         raise ValueError(
-            f"{function}: `{name}` must have at most 2^48 elements; got {elements}"
+            f"{function}: `{name}` must have at most 2^48 elements; got "
+            f"{show(elements)}"
         )
     return shape
 
@@ -281,7 +347,8 @@ def too_small(
 ) -> Exception:
     """What to raise for an element of a sequence that is below `least`."""
     return ValueError(
-        f"{function}: `{name}[{dimension}]` must be at least {least}; got {value}"
+        f"{function}: `{name}[{dimension}]` must be at least {least}; got "
+        f"{value if jax.export.is_symbolic_dim(value) else show(value)}"
     )
 
 
@@ -311,6 +378,26 @@ def optional_name(function: str, name: str, value: object) -> str | None:
     if value == "":
         raise ValueError(f"{function}: `{name}` must not be empty; got ''")
     return value
+
+
+def output_name(function: str, name: str, value: Any) -> str | None:
+    """The name of an operator's only result, alone or as the only one of a sequence."""
+    names = value.tolist() if isinstance(value, np.ndarray) else value
+    if not _lists.is_list(names):
+        names = [names]
+    if len(names) != 1 and all(isinstance(element, str) for element in names):
+        raise ValueError(
+            f"{function}: `{name}` must have one name, for the only result; got "
+            f"{len(names)}"
+        )
+    if len(names) != 1 or not isinstance(names[0], str):
+        raise TypeError(
+            f"{function}: `{name}` must be a string, a sequence of one string or None; "
+            f"got {describe(value)}"
+        )
+    if names[0] == "":
+        raise ValueError(f"{function}: `{name}` must not be empty; got {value!r}")
+    return str(names[0])
 
 
 def scalar(function: str, name: str, value: Any) -> Any:
@@ -349,7 +436,7 @@ def beyond(
     """What to raise for a number that is larger than a float dtype has."""
     return OverflowError(
         f"{function}: `{name}` must fit {dtype}, whose largest value is {largest}; got "
-        f"{_short.repr(value)}"
+        f"{show(value)}"
     )
 
 
@@ -364,5 +451,20 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {' '.join(_short.repr(value).split())}"
 
 
-_short = reprlib.Repr()
+def show(number: object) -> str:
+    """A number, shortened if it is long."""
+    return _short.repr(number)
+
+
+class _Short(reprlib.Repr):
+    """Also of integers of more digits than Python writes."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        limit = sys.get_int_max_str_digits()
+        if limit and x.bit_length() > 3 * limit:
+            return f"{'-' if x < 0 else ''}2^{x.bit_length() - 1} or more"
+        return super().repr_int(x, level)
+
+
+_short = _Short()
 _short.maxother = _short.maxstring = 80

@@ -11,22 +11,25 @@ off its fast dispatch path.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.custom_batching
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
-from dml_jax import _check
+from dml_jax import _bits, _check, _reports
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_values_are_checked = jax.make_user_context(False)
+# How what is found gets out of a program: "as a result", "by callbacks", or nothing is
+# looked for.
+_way_out = jax.make_user_context(None)
 
 
 def checked(fn: Callable[P, R]) -> Callable[P, R]:
@@ -35,9 +38,9 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
     Outside of `checked`, a negative length acts as 0 and a length beyond the axis acts
     as the axis size, on every platform. Inside, either raises a `ValueError` after the
     computation: it may come from any operator of this package in `fn`, below `jit`,
-    `vmap`, `grad`, `scan` or `remat`. The checks are compiled into a variant of their
-    own, so that code which is not inside `checked` pays nothing for them. Strings and
-    objects, which never reach the compiler, are not checked.
+    `vmap`, `grad`, `scan`, `remat` or `shard_map`. The checks are compiled into a
+    variant of their own, so that code which is not inside `checked` pays nothing for
+    them. Strings and objects, which never reach the compiler, are not checked.
 
     Args:
       fn: a function of arrays (pytrees of them) that JAX can trace. It is jitted.
@@ -66,31 +69,75 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
         ...
       ValueError: reverse_sequence: `sequence_lens` must be in [0, 3]; got 2 to 4
 
-    Source: `jax.experimental.checkify`, on which this stands.
+    Source: `jax.experimental.checkify`, on which this stands, but for programs with
+    `shard_map`, which report by `jax.debug.callback`.
     """
     if not callable(fn):
         raise TypeError(f"checked: `fn` must be callable; got {_check.describe(fn)}")
     # Imported here because only those who check should pay for the import.
     from jax.experimental import checkify
 
-    run = checkify.checkify(jax.jit(fn))
+    program = jax.jit(fn)
+    with_error = checkify.checkify(program)
 
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for leaf in jax.tree.leaves((args, kwargs)):
             _require_concrete(leaf)
-        with _values_are_checked(True):
-            error, result = run(*args, **kwargs)
-        try:
-            message = error.get()
-        except jax.errors.TracerBoolConversionError:
-            raise TypeError(_UNDER_TRANSFORMATION) from None
+        with _way_out("as a result"):
+            if not _has_shard_map(program.trace(*args, **kwargs).jaxpr):
+                error, result = with_error(*args, **kwargs)
+                _raise(error)
+                return result
+        # JAX's checkify fails around most programs of `shard_map`: where a mesh is set,
+        # where it is explicit, and where some axis is not manual.
+        with _way_out("by callbacks"), _reports.collected() as reports:
+            result = program(*args, **kwargs)
+            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result)):
+                raise TypeError(_UNDER_TRANSFORMATION)
+            jax.block_until_ready(result)
+            jax.effects_barrier()
+        message = reports.first_error()
         if message is not None:
-            raise ValueError(message.split(" (`check` failed)")[0])
+            raise ValueError(message)
         return result
 
     return wrapper
 
+
+def _has_shard_map(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive.name == "shard_map"
+        or any(map(_has_shard_map, _jaxprs_in(equation.params.values())))
+        for equation in jaxpr.eqns
+    )
+
+
+def _jaxprs_in(params: Any) -> Iterator[Any]:
+    for param in params:
+        if isinstance(param, (tuple, list)):
+            yield from _jaxprs_in(param)
+        elif hasattr(param, "eqns"):
+            yield param
+
+
+def _raise(error: Any) -> None:
+    """Raises what checkify found, if anything."""
+    try:
+        message = error.get()
+    except jax.errors.TracerBoolConversionError:
+        raise TypeError(_UNDER_TRANSFORMATION) from None
+    if message is None:
+        return
+    text, *words = message.removesuffix(" (`check` failed)").split(_SEPARATOR)
+    if words:
+        dtype, *words = words
+        extremes = _reports.extremes_in(np.array(words, np.uint32), dtype)
+        text = _reports.message(text, *extremes)
+    raise ValueError(text)
+
+
+_SEPARATOR = "|"  # between the rule, the dtype and the words of a message of checkify
 
 _UNDER_TRANSFORMATION = (
     "checked: the error can only be read outside of transformations; wrap the "
@@ -116,21 +163,70 @@ def _require_concrete(leaf: object) -> None:
                 )
 
 
-def check_lengths(function: str, name: str, array: ArrayLike, size: int) -> None:
+def check_lengths(function: str, name: str, array: jax.Array, size: Any) -> None:
     """Inside `checked`: reports lengths outside [0, size]. Outside: nothing at all."""
-    array = jnp.asarray(array)
-    if not _values_are_checked.value or array.size == 0:
+    if _way_out.value is None or array.size == 0:
         return
-    if array.dtype.itemsize < 4:  # int4 could not be compared with the axis size
-        array = array.astype(jnp.int32)
-    limit = size
-    if not jax.export.is_symbolic_dim(size):
-        limit = min(size, jnp.iinfo(array.dtype).max)
+    # Those of 64 bits may have been made where there are such, and be used elsewhere.
+    with _bits.full_width(array.dtype):
+        array = jnp.asarray(array)
+        if array.dtype.itemsize < 4:  # int4 could not be compared with the axis size
+            array = array.astype(jnp.int32)
+        smallest, largest = _extremes(array)
+        limit = size
+        if not jax.export.is_symbolic_dim(size):
+            limit = min(size, jnp.iinfo(array.dtype).max)
+        is_right = (smallest >= 0) & (largest <= limit)
+        # Not everything that an error meets on its way out keeps 64 bits.
+        extremes = jnp.stack([smallest, largest])
+        words = lax.bitcast_convert_type(extremes, jnp.uint32).ravel()
+    rule, dtype = _rule(function, name, size), array.dtype.name
+    if _way_out.value == "by callbacks":
+        _reports.send(is_right, rule, dtype, words)
+        return
     from jax.experimental import checkify
 
-    checkify.check(
-        jnp.all((array >= 0) & (array <= limit)),
-        f"{function}: `{name}` must be in [0, {size}]; got {{smallest}} to {{largest}}",
-        smallest=jnp.min(array),
-        largest=jnp.max(array),
-    )
+    fields = (f"{{words[{i}]}}" for i in range(words.size))
+    checkify.check(is_right, _SEPARATOR.join([rule, dtype, *fields]), words=words)
+
+
+def reported(
+    program: Callable[..., R],
+    function: str,
+    name: str,
+    extremes: tuple[int, int],
+    size: Any,
+) -> Callable[..., R]:
+    """`program`, which has a length that 32 bits do not hold: `checked` reports it."""
+    if _way_out.value is None:
+        return program
+    rule = _rule(function, name, size)
+    if _way_out.value == "by callbacks":
+        _reports.send_static(rule, *extremes)
+    else:
+        from jax.experimental import checkify
+
+        checkify.check(False, _reports.message(rule, *extremes))
+
+    def run(*operands):
+        with _way_out(None):
+            return program(*operands)
+
+    return run
+
+
+def _rule(function, name, size):
+    return f"{function}: `{name}` must be in [0, {size}]"
+
+
+@jax.custom_batching.custom_vmap
+def _extremes(array):
+    with _bits.full_width(array.dtype):  # vmap calls it in the caller's mode
+        return jnp.min(array), jnp.max(array)
+
+
+@_extremes.def_vmap
+def _extremes_of_batch(size, is_batched, array):
+    """Those of the whole batch: of errors under vmap one would be reported."""
+    del size, is_batched
+    return _extremes(array), (False, False)

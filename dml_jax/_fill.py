@@ -27,7 +27,6 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax import _calls, _check
-from dml_jax._fill_formulations import bound, long_position, position
 from dml_jax._scalar import as_scalar
 
 
@@ -188,10 +187,7 @@ def _is_one_of(dtype, kinds):
 
 def _constant(value, *, sizes, dtype):
     with jax.named_scope("fill_value_constant"):
-        value = jnp.asarray(value).astype(dtype)
-        if jnp.issubdtype(dtype, jnp.inexact):
-            return _float_constant(sizes, value)
-        return _fill("constant", sizes, value)
+        return _fill("constant", sizes, jnp.asarray(value).astype(dtype))
 
 
 def _sequence(start, delta, *, sizes, dtype):
@@ -201,10 +197,10 @@ def _sequence(start, delta, *, sizes, dtype):
             return _fill("integers", sizes, start, delta)
         if jnp.issubdtype(dtype, jnp.complexfloating):
             return lax.complex(
-                _floats("components", sizes, start.real, delta.real),
-                _floats("components", sizes, start.imag, delta.imag),
+                _fill("components", sizes, start.real, delta.real),
+                _fill("components", sizes, start.imag, delta.imag),
             )
-        return _floats("floats", sizes, start, delta)
+        return _fill("floats", sizes, start, delta)
 
 
 def _fill(way, sizes, *scalars):
@@ -212,35 +208,3 @@ def _fill(way, sizes, *scalars):
     from dml_jax._fill_primitive import fill
 
     return fill(way, sizes, *scalars)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _float_constant(sizes, value):
-    return _fill("constant", sizes, value)
-
-
-@_float_constant.defjvp
-def _float_constant_jvp(sizes, primals, tangents):
-    (tangent,) = tangents
-    # Not by `lax.broadcast`, whose transpose adds up in the dtype of the tangent.
-    return _float_constant(sizes, *primals), _fill("constant", sizes, tangent)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _floats(way, sizes, start, delta):
-    """start + k * delta, correctly rounded."""
-    return _fill(way, sizes, start, delta)
-
-
-@_floats.defjvp
-def _floats_jvp(way, sizes, primals, tangents):
-    """The derivative of what is computed, not of how: 1 by start and k by delta."""
-    wide = np.promote_types(primals[0].dtype, np.float32)
-    start, delta = (tangent.astype(wide) for tangent in tangents)
-    if bound(sizes) <= 2**32:
-        k = position(sizes, jnp.uint32).astype(wide)
-    else:
-        low, high = long_position(sizes)
-        k = low.astype(wide) + high.astype(wide) * 2.0**24
-    tangent = start + k * delta
-    return _floats(way, sizes, *primals), tangent.astype(primals[0].dtype)

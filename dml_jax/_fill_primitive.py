@@ -6,9 +6,9 @@ The ways are "constant" (of a value), "integers", "floats" and "components" of c
 numbers (of a start and a delta). What each platform computes for them,
 `_fill_formulations` says.
 
-There is no rule for tangents: the operators have them, by `custom_jvp`. Constants alone
-are linear. A vmap adds a level, which says what scalars it maps; the formulation is
-mapped likewise.
+The derivatives are those of the formula, 1 by start and k by delta, and not those of
+the steps in which a platform computes it. Constants alone are linear. A vmap adds a
+level, which says what scalars it maps; the formulation is mapped likewise.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 import jax
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax import _bits, _calls, _compat, _double
+from dml_jax import _bits, _calls, _compat, _double, _jet
 from dml_jax import _fill_formulations as formulations
 
 fill_p = jax.extend.core.Primitive("fill_value")
@@ -73,6 +74,29 @@ def _batch(scalars, dimensions, *, levels, **params):
     return fill_p.bind(*scalars, levels=(mapped, *levels), **params), 0
 
 
+def _jvp(scalars, tangents, *, way, sizes, levels):
+    params = dict(way=way, sizes=sizes, levels=levels)
+    y = fill_p.bind(*scalars, **params)
+    if all(type(tangent) is ad.Zero for tangent in tangents):
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    tangents = [*map(ad.instantiate_zeros, tangents)]
+    if way == "constant":
+        return y, fill_p.bind(*tangents, **params)
+    with _bits.full_width(y):
+        return y, _mapped(functools.partial(_tangent, sizes), levels)(*tangents)
+
+
+def _tangent(sizes, start, delta):
+    """start + k * delta, in at least float32."""
+    wide = np.promote_types(start.dtype, np.float32)
+    if formulations.bound(sizes) <= 2**32:
+        k = formulations.position(sizes, jnp.uint32).astype(wide)
+    else:
+        low, high = formulations.long_position(sizes)
+        k = low.astype(wide) + high.astype(wide) * 2.0**24
+    return (start.astype(wide) + k * delta.astype(wide)).astype(start.dtype)
+
+
 def _transpose(cotangent, *scalars, way, sizes, **_):
     if way != "constant":
         raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
@@ -102,12 +126,19 @@ def _formulation(way, sizes, dtype, platform, whole, levels=()):
 
 def _lowered(*scalars, way, sizes, levels, platform="other", whole=False):
     dtype = scalars[0].dtype
-    compute: Any = _formulation(way, sizes, dtype, platform, whole, levels)
-    for mapped in reversed(levels):
-        compute = jax.vmap(compute, [0 if is_mapped else None for is_mapped in mapped])
+    compute = _formulation(way, sizes, dtype, platform, whole, levels)
+    compute = _mapped(compute, levels)
     # A program may be lowered in another mode than it was traced in.
     with _bits.full_width(*scalars):
         return compute(*scalars)
+
+
+def _mapped(function: Any, levels):
+    """A function of the scalars of a fill, mapped like the fill."""
+    for mapped in reversed(levels):
+        in_axes = [0 if is_mapped else None for is_mapped in mapped]
+        function = jax.vmap(function, in_axes)
+    return function
 
 
 def _lowering(platform):
@@ -127,8 +158,10 @@ fill_p.def_impl(
     _calls.compiled(fill_p.name, fill_p.bind, _lowered, "way", "sizes", "levels")
 )
 fill_p.def_abstract_eval(_abstract_eval)
+ad.primitive_jvps[fill_p] = _jvp
 ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch
+_jet.define_linear(fill_p)
 mlir.register_lowering(fill_p, _lowering("other"))
 for _platform in ("cpu", *_GPUS):
     mlir.register_lowering(fill_p, _lowering(_platform), _platform)

@@ -179,10 +179,10 @@ def _decode(shardings, ranks, devices):
         _entry([(steps[column], size) for size, steps in axes])
         for column in range(sum(ranks))
     ]
-    if None in entries:
-        entries = [()] * sum(ranks)
+    is_found = None not in entries
     names = iter(
-        tuple(mesh.axis_names[axis] for axis in entry) or None for entry in entries
+        tuple(mesh.axis_names[axis] for axis in entry or () if is_found) or None
+        for entry in entries
     )
     return mesh, [PartitionSpec(*itertools.islice(names, rank)) for rank in ranks]
 

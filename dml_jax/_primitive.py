@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax import _bits, _calls, _compat, _partitioning, _reverse_partitioned
+from dml_jax import _bits, _calls, _compat, _jet, _partitioning, _reverse_partitioned
 from dml_jax import _reverse_formulations as formulations
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -161,8 +161,8 @@ def _backward_transpose(cotangent, x, lengths, coefficient, **params):
 
 def _refuse_forward_mode(*_, **__):
     raise TypeError(
-        "reverse_sequence: `training` must be False for derivatives in forward mode, "
-        "as by jvp, jacfwd, hessian or linearize, unless `lda_coeff` is the number 1; "
+        "reverse_sequence: `training` must be False for derivatives in forward mode "
+        "(jvp, jacfwd, hessian, linearize, jet), unless `lda_coeff` is the number 1; "
         "got True"
     )
 
@@ -186,6 +186,7 @@ training_p.def_impl(
     )
 )
 backward_p.def_impl(_refuse_forward_mode)
+_jet.refuse(training_p, _refuse_forward_mode)
 mlir.register_lowering(training_p, mlir.lower_fun(_training, multiple_results=False))
 mlir.register_lowering(backward_p, _refuse_forward_mode)
 
@@ -275,6 +276,7 @@ reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[reverse_subsequences_p] = _jvp
 ad.primitive_transposes[reverse_subsequences_p] = _transpose
 batching.primitive_batchers[reverse_subsequences_p] = _batch
+_jet.define_linear(reverse_subsequences_p, constants=(1,))
 
 _KERNELS = frozenset(
     {formulations.strips, formulations.fused_strips, formulations.runs}

@@ -22,6 +22,7 @@ derivative of every order cost one gather.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +31,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax import _calls, _check
+from dml_jax import _calls, _check, _checked
 from dml_jax import _reverse_programs as programs
 from dml_jax._check import Implementation
 
@@ -68,7 +69,8 @@ def reverse_subsequences(
       ValueError: `axis` is out of bounds, `input` has 2^32 elements or more along it,
         `sequence_lengths` does not fit the shape of `input`, `implementation` is
         unknown, or `input` is a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: a number in a list is beyond the widest dtype that is enabled.
+      OverflowError: a number in a list is beyond the widest dtype that is enabled, or
+        a length in one is beyond 64 bits.
 
     Derivatives: linear in `input`, forward and reverse, to every order, each at the
     cost of the operator itself. Sharding: the result is sharded as `input`. Where
@@ -93,12 +95,19 @@ def reverse_subsequences(
     function = "reverse_subsequences"
     x: Any = input
     lengths: Any = sequence_lengths
+    extremes = None
     if not _check.is_array(type(x)):
         x = _check.as_array(function, "input", x)
     if not _check.is_array(type(lengths)):
-        lengths = _check.lengths(function, "sequence_lengths", lengths)
+        lengths, extremes = _check.lengths(function, "sequence_lengths", lengths)
     arrays = type(x), x.shape, type(lengths), lengths.shape, lengths.dtype
-    return _axis_program(arrays, axis, implementation)(x, lengths)
+    program = _axis_program(arrays, axis, implementation)
+    if extremes is not None:
+        size = x.shape[axis]
+        program = _checked.reported(
+            program, function, "sequence_lengths", extremes, size
+        )
+    return program(x, lengths)
 
 
 def reverse_sequence(
@@ -110,7 +119,7 @@ def reverse_sequence(
     training: bool = True,
     lda_coeff: ArrayLike = 1.0,
     name: str | None = None,
-    specified_outputs_name: str | None = None,
+    specified_outputs_name: str | Sequence[str] | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
     """Reverses the first elements of every sequence of a batch, copying the rest.
@@ -133,8 +142,8 @@ def reverse_sequence(
         multiplies the cotangent of `input`: 0 stops the gradient, values above 1
         amplify it. A new value compiles nothing anew.
       name: a name for the operator in HLO and in profiles.
-      specified_outputs_name: a name for the result, which a `jax.checkpoint` policy
-        such as `save_only_these_names` can refer to.
+      specified_outputs_name: a name for the result, or a sequence of one name, which
+        a `jax.checkpoint` policy such as `save_only_these_names` can refer to.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
         same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
         as fast for narrow dtypes, or lengths for each column, where nothing elementwise
@@ -153,7 +162,7 @@ def reverse_sequence(
         `lda_coeff` is a number that is not finite, or `input` is a 64-bit NumPy array
         outside of 64-bit mode.
       OverflowError: `lda_coeff`, or a number in a list, is beyond the widest dtype that
-        is enabled.
+        is enabled, or a length in a list is beyond 64 bits.
 
     Derivatives: `input` receives `lda_coeff * reverse_sequence(cotangent)`, computed in
     at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
@@ -186,15 +195,20 @@ def reverse_sequence(
     function = "reverse_sequence"
     x: Any = input
     lengths: Any = sequence_lens
+    extremes = None
     on_host = False
     if not _check.is_array(type(x)):
         on_host = _check.is_text(x)
         x = np.asarray(x) if on_host else _check.as_array(function, "input", x)
     if not _check.is_array(type(lengths)):
-        lengths = _check.lengths(function, "sequence_lens", lengths)
+        lengths, extremes = _check.lengths(function, "sequence_lens", lengths)
     coefficient = _check.scalar(function, "lda_coeff", lda_coeff)
     # The true derivative, for which the plain operator has forward mode, too.
     is_plain = type(coefficient) is float and coefficient == 1
+    if type(specified_outputs_name) not in _PLAIN_NAMES:
+        specified_outputs_name = _check.output_name(
+            function, "specified_outputs_name", specified_outputs_name
+        )
     node, program = _node_program(
         (
             type(x),
@@ -213,7 +227,13 @@ def reverse_sequence(
     )
     if on_host:
         return _reverse_on_host(x, lengths, node.batch_axis, node.time_axis)
+    if extremes is not None:
+        size = x.shape[node.time_axis]
+        program = _checked.reported(program, function, "sequence_lens", extremes, size)
     return program(x, lengths, coefficient) if node.training else program(x, lengths)
+
+
+_PLAIN_NAMES = (str, type(None))
 
 
 class _Node(NamedTuple):

@@ -11,10 +11,11 @@ import functools
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from dml_jax import _checked, _compat
+from dml_jax import _bits, _checked, _compat
 
 
 def reverse_subsequences(x, lengths, *, axis, implementation):
@@ -34,7 +35,7 @@ def reverse_sequence(x, lengths, coefficient, node):
             lengths, [d for d in range(x.ndim) if d != node.batch_axis]
         )
         if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
-            coefficient = jnp.asarray(coefficient)
+            coefficient = _as_array(coefficient)
             x = _compat.vary_over(x, _compat.varying_axes(coefficient))
             operator = functools.partial(_reverse_for_training, coefficient)
         else:
@@ -60,6 +61,21 @@ def _with_operands(operator, x, lengths, axis, implementation):
 
 def _clamp(lengths, size):
     """`lengths` in [0, size], in the dtype that positions along the axis have."""
+    # Those of 64 bits may have been made where there are such, and be used elsewhere.
+    with _bits.full_width(lengths.dtype):
+        return _clamp_in_mode(_without_series(lengths), size)
+
+
+def _without_series(lengths):
+    """`lengths`, of which Taylor mode knows that they have no derivatives.
+
+    It gives series to all arguments of a jitted function, and fails where the maximum
+    of integers has one. Compilers drop the operation.
+    """
+    return lax.bitwise_or(lengths, lengths)
+
+
+def _clamp_in_mode(lengths, size):
     if lengths.dtype.itemsize < 4:
         lengths = lengths.astype(jnp.int32)
     lengths = jnp.maximum(lengths, 0)
@@ -86,3 +102,10 @@ def _reverse_for_training(coefficient, *operands):
 
     x, lengths, *options = operands
     return reverse_for_training(x, lengths, coefficient, *options)
+
+
+def _as_array(coefficient):
+    """The coefficient, which JAX makes a number where jit is off."""
+    dtype = getattr(coefficient, "dtype", np.dtype(np.float32))
+    with _bits.full_width(dtype):
+        return jnp.asarray(coefficient)

@@ -68,7 +68,7 @@ def _integer(function, name, value, dtype):
     if not -(2 ** (bits - 1)) <= value < 2**bits:
         raise OverflowError(
             f"{function}: `{name}` must be in [{-(2 ** (bits - 1))}, {2**bits - 1}], "
-            f"the signed or unsigned range of {dtype}; got {value}"
+            f"the signed or unsigned range of {dtype}; got {_check.show(value)}"
         )
     value %= 2**bits
     return value if value <= jnp.iinfo(dtype).max else value - 2**bits

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,8 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
     `x` is a shard, too, as `_partitioning.specs_of_operands` divides it.
     """
     dtype, x = x.dtype, _bits.to_bits(x)  # an exchange may go by way of another dtype
-    extents, sizes, starts = list(shape), list(shape), [np.int32(0)] * x.ndim
+    extents, sizes = list(shape), list(shape)
+    starts: list[Any] = [np.int32(0)] * x.ndim
     for d, extent in enumerate(shape):
         names = _partitioning.names_of(spec[d])
         if not names:
@@ -56,8 +57,8 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
         last = shards.step - 1
         places = np.array([shards.place(device) for device in shards.all], np.int32)
         starts[d] = last - _of(lax.axis_index(names), places)
-        extents[d], sizes[d] = shards.count * shards.step + last, shards.size
-        lattice = _with_dimension(lattice, d, last, shards.count, shards.step)
+        extents[d], sizes[d] = shards.capacity * shards.step + last, shards.size
+        lattice = _with_dimension(lattice, d, last, shards.capacity, shards.step)
     y = put(x, shape=tuple(extents), lattice=lattice)
     return _bits.from_bits(lax.dynamic_slice(y, starts, sizes), dtype)
 
@@ -83,7 +84,7 @@ class _Piece(NamedTuple):
     target: int
     begin: int  # in the shard of the source
     place: int  # among the elements of the target
-    count: int
+    size: int
 
 
 class _Shards(NamedTuple):
@@ -109,7 +110,7 @@ class _Shards(NamedTuple):
         return -(-self.extent // self.devices)
 
     @property
-    def count(self):
+    def capacity(self):
         """The most elements of a shard."""
         return -(-self.size // self.step)
 
@@ -125,7 +126,7 @@ class _Shards(NamedTuple):
         """What devices need of each other, if each holds `held` elements."""
         for target in self.all:
             first = self.first(target)
-            begin, end = max(first, 0), min(first + self.count, self.elements)
+            begin, end = max(first, 0), min(first + self.capacity, self.elements)
             if begin >= end:
                 continue
             one, other = self.owner(begin, held), self.owner(end - 1, held)
@@ -149,11 +150,13 @@ def _fetched(x, d, shards, mesh, names):
     """The elements that belong to a device's shard of the result, among zeros."""
     if shards.is_reversed:
         x = lax.rev(x, (d,))  # the elements go upwards from here on
-    shape = [shards.count if axis == d else size for axis, size in enumerate(x.shape)]
+    shape = [
+        shards.capacity if axis == d else size for axis, size in enumerate(x.shape)
+    ]
     fetched = jnp.zeros(shape, x.dtype)
     # Of a reversed dimension, the pairs of devices with the same sum are one exchange.
     sign = 1 if shards.is_reversed else -1
-    pieces = sorted(_pieces(shards, x.shape[d]), key=lambda piece: -piece.count)
+    pieces = sorted(_pieces(shards, x.shape[d]), key=lambda piece: -piece.size)
     exchanges = dict.fromkeys(piece.target + sign * piece.source for piece in pieces)
     for key in exchanges:  # the one of the longest piece is the first
         at_once = [p for p in pieces if p.target + sign * p.source == key]
@@ -173,16 +176,16 @@ def _pieces(shards, held):
 def _with_pieces(fetched, x, d, pieces, mesh, names):
     """`fetched`, with pieces of which every device sends and receives one at most."""
     held, needed = x.shape[d], fetched.shape[d]
-    longest = pieces[0].count
+    longest = pieces[0].size
     begins, places, shifts, lows, highs = np.zeros(
         (5, math.prod(mesh.shape[name] for name in names)), np.int32
     )
-    for source, target, begin, place, count in pieces:
+    for source, target, begin, place, size in pieces:
         # All pieces are sent and stored as long as the longest one.
         begins[source] = min(begin, held - longest)
         places[target] = min(place, needed - longest)
         lows[target] = place - places[target]
-        highs[target] = lows[target] + count
+        highs[target] = lows[target] + size
         shifts[target] = begin - begins[source] - lows[target]
     if len(pieces) == begins.size and not lows.any() and (highs == longest).all():
         lows = highs = None  # all of it is new, on every device

@@ -19,7 +19,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax import _bits, _calls, _compat, _partitioning
+from dml_jax import _bits, _calls, _compat, _jet, _partitioning
 from dml_jax import _slice_formulations as formulations
 from dml_jax import _slice_partitioned as partitioned
 
@@ -260,6 +260,7 @@ for _primitive, _formulation, _ways, _abstract_eval, _transpose, _batch in (
     ad.primitive_jvps[_primitive] = functools.partial(_jvp, _primitive)
     ad.primitive_transposes[_primitive] = _transpose
     batching.primitive_batchers[_primitive] = _batch
+    _jet.define_linear(_primitive)
     for _platform, _of_platform in _ways.items():
         _rule = _lowering(_formulation, **_of_platform)
         if _primitive is put_p and _platform is not None:

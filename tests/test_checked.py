@@ -87,14 +87,62 @@ def test_lengths_of_other_dtypes(lengths, extremes):
     ("lengths", "extremes"),
     [
         (np.array([0, 1, 2**31 + 5]), (0, 2**31 + 5)),
-        (np.array([0, 1, 2**32 + 1]), (0, 2**32 - 1)),
-        (np.array([0, 1, -(2**40)]), (-(2**31), 1)),
+        (np.array([0, 1, 2**32 + 1]), (0, 2**32 + 1)),
+        (np.array([0, 1, -(2**40)]), (-(2**40), 1)),
+        (np.array([0, 2**40, -(2**40)]), (-(2**40), 2**40)),
+        (np.array([5, 2**64 - 1, 1], np.uint64), (1, 2**64 - 1)),
+        ([np.int64(2**40), 3, np.uint8(200)], (3, 2**40)),
+        ((2**63, -1, 0), (-1, 2**63)),
     ],
 )
 def test_closed_over_lengths_of_64_bits(lengths, extremes):
     expected = message("reverse_sequence", "sequence_lens", *extremes)
     with pytest.raises(ValueError, match=expected):
         dml_jax.checked(lambda x: reverse(x, lengths))(X)
+    inside = {
+        "jit": jax.jit(lambda x: reverse(x, lengths)),
+        "vmap": lambda x: jax.vmap(lambda x: reverse(x, lengths))(jnp.stack([x])),
+        "remat": jax.checkpoint(lambda x: reverse(x, lengths)),
+        "grad": jax.grad(lambda x: jnp.sum(reverse(x, lengths) ** 2)),
+        "scan": lambda x: jax.lax.scan(
+            lambda y, _: (reverse(y, lengths), None), x, length=2
+        )[0],
+        "cond": lambda x: jax.lax.cond(
+            x[0, 0] == 1, lambda: reverse(x, lengths), lambda: x
+        ),
+    }
+    for function in inside.values():
+        with pytest.raises(ValueError, match=expected):
+            dml_jax.checked(function)(X)
+    nested = [[n] for n in lengths]
+    expected = message("reverse_subsequences", "sequence_lengths", *extremes)
+    with pytest.raises(ValueError, match=expected):
+        dml_jax.checked(lambda x: dml_jax.reverse_subsequences(x, nested, 1))(X)
+
+
+def test_no_check_stays_in_programs_that_are_used_again():
+    lengths = np.array([0, 1, 2**40])
+    with pytest.raises(ValueError, match=str(2**40)):
+        dml_jax.checked(lambda x: reverse(x, lengths))(X)
+    right = np.array([0, 1, 4], np.uint32)
+    assert_same_bits(dml_jax.checked(reverse)(X, right), reverse(X, right))
+    with pytest.raises(
+        ValueError, match=message("reverse_sequence", "sequence_lens", 0, 5)
+    ):
+        dml_jax.checked(reverse)(X, np.array([0, 1, 5], np.uint32))
+
+
+def test_the_extremes_of_a_whole_batch():
+    expected = message("reverse_sequence", "sequence_lens", -2, 9)
+    for axes in [(0, 0), (None, 0)]:
+        function = jax.vmap(reverse, axes)
+        # Under disable_jit vmap does not take NumPy's arrays to a custom_vjp.
+        x = jnp.stack([X] * 3) if axes[0] == 0 else jnp.asarray(X)
+        lengths = jnp.array([[1, 2, 9], [0, 4, 1], [-2, 3, 3]])
+        with pytest.raises(ValueError, match=expected):
+            dml_jax.checked(function)(x, lengths)
+        with pytest.raises(ValueError, match=expected):
+            dml_jax.checked(jax.vmap(jax.jit(function)))(x[None], lengths[None])
 
 
 @pytest.mark.usefixtures("x32")

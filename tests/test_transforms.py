@@ -178,16 +178,20 @@ def test_name_is_a_scope():
     assert "backwards/" in jax.jit(NODE).lower(X).as_text(debug_info=True)
 
 
+OUTPUT_NAMES = ["reversed", ["reversed"], ("reversed",), np.array(["reversed"])]
+
+
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", OUTPUT_NAMES, ids=lambda name: type(name).__name__)
 @pytest.mark.parametrize(("policy_name", "saved"), [("reversed", 2), ("other", 1)])
 def test_output_name_can_be_saved_by_a_remat_policy(
-    policy_name, saved, training, capsys
+    policy_name, saved, name, training, capsys
 ):
     policy = jax.checkpoint_policies.save_only_these_names(policy_name)
 
     @functools.partial(jax.checkpoint, policy=policy)
     def function(x):
-        y = NODE(jnp.sin(x), training=training, specified_outputs_name="reversed")
+        y = NODE(jnp.sin(x), training=training, specified_outputs_name=name)
         return jnp.sum(jnp.sin(y))
 
     jax.ad_checkpoint.print_saved_residuals(function, X)

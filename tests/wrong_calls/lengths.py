@@ -89,7 +89,7 @@ LENGTH_ERRORS = [
                 "huge",
                 [2**70, 1, 1],
                 OverflowError,
-                "must fit int64; got list [1180591620717411303424, 1, 1]",
+                f"must fit int64 or uint64; got {2**70}",
             ),
         ],
     ),

@@ -23,6 +23,14 @@ NO_INTEGER = "must be a static integer; got "
 NO_SCALAR = "must be a real scalar; got "
 NO_IMPLEMENTATION = "must be 'gather' or 'scatter' or 'standalone' or None; got "
 NO_NAME = "must be a string or None; got "
+NO_OUTPUT_NAME = "must be a string, a sequence of one string or None; got "
+NO_NAMES = [
+    ("int", 3),
+    ("bytes", b"reverse"),
+    ("bool", True),
+    ("set", {"reverse"}),
+    ("dict", {"reverse": 1}),
+]
 
 OPTION_ERRORS = [
     *for_each(
@@ -129,19 +137,43 @@ OPTION_ERRORS = [
             ],
         ],
     ),
+    *for_each(NAMES, [("empty", "", ValueError, "must not be empty; got ''")]),
     *for_each(
-        NAMES,
+        NAMES[:1],
         [
-            ("empty", "", ValueError, "must not be empty; got ''"),
+            (what, value, TypeError, NO_NAME + describe(value))
+            for what, value in [*NO_NAMES, ("list", ["reverse"])]
+        ],
+    ),
+    *for_each(
+        NAMES[1:],
+        [
             *[
-                (what, value, TypeError, NO_NAME + describe(value))
+                (what, value, TypeError, NO_OUTPUT_NAME + describe(value))
                 for what, value in [
-                    ("int", 3),
-                    ("bytes", b"reverse"),
-                    ("bool", True),
-                    ("list", ["reverse"]),
+                    *NO_NAMES,
+                    ("list-of-none", [None]),
+                    ("list-of-bytes", [b"y"]),
+                    ("name-and-none", ["y", None]),
+                    ("nested", [["y"]]),
+                    ("range", range(1)),
                 ]
             ],
+            *[
+                (
+                    what,
+                    value,
+                    ValueError,
+                    f"must have one name, for the only result; got {len(value)}",
+                )
+                for what, value in [
+                    ("no-names", []),
+                    ("two-names", ["a", "b"]),
+                    ("array-of-two", np.array(["a", "b"])),
+                ]
+            ],
+            ("view", memoryview(X), TypeError, NO_OUTPUT_NAME + "memoryview …"),
+            ("list-of-empty", [""], ValueError, "must not be empty; got ['']"),
         ],
     ),
     *for_each(
@@ -222,7 +254,8 @@ OPTION_ERRORS = [
                 "must be 'gather' or 'scatter' or 'standalone' or None",
             ),
             ([("reverse_sequence", "training")], True, "must be a bool"),
-            (NAMES, 1, "must be a string or None"),
+            (NAMES[:1], 1, "must be a string or None"),
+            (NAMES[1:], 1, "must be a string, a sequence of one string or None"),
         ]
         for function, name in pairs
     ],

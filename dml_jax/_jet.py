@@ -1,0 +1,36 @@
+"""The rule that Taylor mode, `jax.experimental.jet`, has for the primitives.
+
+A linear map takes every coefficient of a Taylor polynomial by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.extend.core
+from jax.experimental import jet
+
+
+def define_linear(
+    primitive: jax.extend.core.Primitive, constants: Sequence[int] = ()
+) -> None:
+    """Registers a primitive that is linear in all of its operands but `constants`."""
+    jet.jet_rules[primitive] = functools.partial(_linear, primitive, constants)
+
+
+def refuse(primitive: jax.extend.core.Primitive, error: Callable[..., Any]) -> None:
+    """Registers a primitive that has no Taylor mode: `error` raises."""
+    jet.jet_rules[primitive] = error
+
+
+def _linear(primitive: Any, constants: Any, primals: Any, series: Any, **params: Any):
+    def bind(operands):
+        operands = [
+            primal if i in constants else operand
+            for i, (primal, operand) in enumerate(zip(primals, operands, strict=True))
+        ]
+        return primitive.bind(*operands, **params)
+
+    return bind(primals), [bind(terms) for terms in zip(*series, strict=True)]
