@@ -162,7 +162,7 @@ def _to_numpy(
         if kinds.of_jax:
             return _as_jax(function, name, value, kinds), True
         array = np.asarray(value)
-        if array.dtype.kind not in "iu" and kinds.are_integers:
+        if array.dtype.kind in "fO" and kinds.are_integers:
             array, is_typed = _lists.exact(value), False
     except (TypeError, ValueError):
         array = None

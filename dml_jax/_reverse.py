@@ -136,11 +136,12 @@ def reverse_sequence(
       batch_axis: the dimension of the batch, 0 or 1.
       time_axis: the dimension that is reversed, 1 or 0.
       training: True for a backward pass that is multiplied by `lda_coeff` and keeps
-        nothing but the lengths; reverse mode only. False for the plain linear operator,
-        which JAX differentiates in forward mode too.
+        nothing but the lengths. False for the plain linear operator, in which
+        `lda_coeff` has no effect.
       lda_coeff: real scalar, Python number or traced, by which the training mode
         multiplies the cotangent of `input`: 0 stops the gradient, values above 1
-        amplify it. A new value compiles nothing anew.
+        amplify it. The Python number 1 is no coefficient: the operator is the plain
+        one. A new value compiles nothing anew.
       name: a name for the operator in HLO and in profiles.
       specified_outputs_name: a name for the result, or a sequence of one name, which
         a `jax.checkpoint` policy such as `save_only_these_names` can refer to.
@@ -166,8 +167,9 @@ def reverse_sequence(
 
     Derivatives: `input` receives `lda_coeff * reverse_sequence(cotangent)`, computed in
     at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
-    is itself differentiable, and the coefficient enters once for each backward pass. In
-    training mode `jax.jvp`, `jax.hessian` and `jax.linear_transpose` raise. Sharding:
+    is itself differentiable, and the coefficient enters once for each backward pass.
+    Forward mode (`jax.jvp`, `jax.hessian`) raises a TypeError in training mode, unless
+    `lda_coeff` is the Python number 1. Sharding:
     the result is sharded as `input`. Where the time axis is whole nothing is
     communicated; where devices share it, they exchange parts, and none holds more than
     a few shards.

@@ -272,9 +272,9 @@ class _Program:
         self._here = _calls.program(core, lattice=lattice, standalone=True, **params)
 
     def __call__(self, x):
-        if self._calls_anywhere:
+        if self._calls_anywhere > 0:
             self._calls_anywhere -= 1
-            x = jnp.asarray(x)
+            x = jax.device_put(x)  # of NumPy, too: then it is known where
             if [device.platform for device in x.devices()] == ["cpu"]:
                 return self._anywhere(x, np.asarray(self._lowest))
             self._calls_anywhere = 0

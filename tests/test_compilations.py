@@ -9,6 +9,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from assertions import assert_same_bits
 
 import dml_jax
 
@@ -295,9 +296,68 @@ def test_coefficients_compile_no_new_backward_pass():
     def calls(*coefficients):
         return [backward(coefficient) for coefficient in coefficients]
 
-    for warm_up in calls(1.0, jnp.float32(1)):
+    for warm_up in calls(2.0, jnp.float32(1)):
         jax.block_until_ready(warm_up())
     for call in calls(
         0.5, np.float32(2), 3, np.int8(4), *jnp.arange(4, dtype=np.float32)
     ):
         assert compilations(call) == 0
+
+
+# Offsets ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="kernels are made for their offsets"
+)
+def test_new_offsets_compile_nothing():
+    x, gradient = ones((40, 41)), ones((4, 5))
+    slices = [
+        lambda i: dml_jax.slice(x, (i, 2 * i), (4, 5), (2, 3)),
+        lambda i: dml_jax.slice1(x, (i, 2 * i), (8, 15), (-2, 3)),
+        lambda i: dml_jax.slice_grad(gradient, (40, 41), (i, i), (8, 15), (-2, 3)),
+    ]
+    for run in slices:
+        run(0)
+        require_nothing_anew(functools.partial(run, i) for i in range(1, 12))
+
+
+def test_offsets_that_come_often_are_compiled_for():
+    x = ones((7, next(SIZES)))
+    counts = [compilations(lambda: dml_jax.slice(x, (1, 2), (4, 5))) for _ in range(40)]
+    assert sum(counts) <= 2
+    assert sum(counts[20:]) == 0
+
+
+def test_new_offsets_move_the_same():
+    x = np.arange(42, dtype=np.float32).reshape(6, 7)
+    for i in range(3):
+        window = (i, i + 1), (3, 3), (-2, 1)
+        y = dml_jax.slice1(jnp.asarray(x, jnp.bfloat16), *window)
+        expected = dml_jax.reference.slice1(x, *window).astype(jnp.bfloat16)
+        assert_same_bits(y, expected)
+        put = dml_jax.slice_grad(y, (6, 7), *window)
+        expected = dml_jax.reference.slice_grad(expected, (6, 7), *window)
+        assert_same_bits(put, expected)
+
+
+# Memory -------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="asks for what XLA allocates on a CPU"
+)
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize(
+    ("shape", "mapped", "axis"),
+    [((2, 3, 4, 5, 64, 6), (2, 3, 4, 5, 1, 6), 4), ((64, 512), (64, 1), 1)],
+)
+def test_scatters_take_four_results_of_memory(shape, mapped, axis, dtype):
+    run = jax.jit(
+        functools.partial(
+            dml_jax.reverse_subsequences, axis=axis, implementation="scatter"
+        )
+    )
+    x, lengths = jnp.ones(shape, dtype), jnp.ones(mapped, jnp.int32)
+    memory = run.lower(x, lengths).compile().memory_analysis()
+    assert memory.temp_size_in_bytes <= 4 * x.nbytes

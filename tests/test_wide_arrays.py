@@ -150,3 +150,97 @@ def test_fills_of_python_numbers_that_jax_holds():
     assert_same_bits(filled, np.array([1.5], np.float32))
     with pytest.raises(OverflowError, match=r"^fill_value_constant: `value` must be"):
         dml_jax.fill_value_constant((1,), "int32", long)
+
+
+# Moves of 64-bit arrays ---------------------------------------------------------------
+
+WIDE = {
+    "float64": np.array([[-0.0, 1e300, 5e-324, np.pi], [np.inf, 1, 2, 3]]),
+    "complex128": np.array([[1e300 - 0.0j, 2j, -1, 4], [5, 6, 7, 1e-300j]]),
+    "int64": np.array([[2**40, -(2**50), 3, 4], [5, 6, 7, 2**63 - 1]]),
+    "uint64": np.array([[2**63, 1, 2, 3], [4, 5, 6, 2**64 - 1]], np.uint64),
+}
+PARTS = np.array([[3], [2]], np.int32)
+WINDOW = (0, 1), (2, 3), (1, -2)
+MOVES_OF_WIDE = {
+    "reverse_subsequences": (
+        lambda x: dml_jax.reverse_subsequences(x, PARTS, 1),
+        lambda x: reference.reverse_subsequences(x, PARTS, 1),
+    ),
+    "gather": (
+        lambda x: dml_jax.reverse_subsequences(x, PARTS, 1, implementation="gather"),
+        lambda x: reference.reverse_subsequences(x, PARTS, 1),
+    ),
+    "scatter": (
+        lambda x: dml_jax.reverse_subsequences(x, PARTS, 1, implementation="scatter"),
+        lambda x: reference.reverse_subsequences(x, PARTS, 1),
+    ),
+    "reverse_sequence": (
+        lambda x: reverse(x, PARTS.ravel()),
+        lambda x: reference.reverse_subsequences(x, PARTS, 1),
+    ),
+    "slice": (
+        lambda x: dml_jax.slice(x, (0, 1), (2, 2), (1, 2)),
+        lambda x: reference.slice(x, (0, 1), (2, 2), (1, 2)),
+    ),
+    "slice1": (
+        lambda x: dml_jax.slice1(x, *WINDOW),
+        lambda x: reference.slice1(x, *WINDOW),
+    ),
+    "slice_grad": (
+        lambda x: dml_jax.slice_grad(x, (2, 9), (0, 1), (2, 8), (1, -2)),
+        lambda x: reference.slice_grad(x, (2, 9), (0, 1), (2, 8), (1, -2)),
+    ),
+}
+CALLS = {
+    "plain": lambda run, x: run(x),
+    "jit": lambda run, x: jax.jit(run)(x),
+    "vmap": lambda run, x: jax.vmap(run)(jax.lax.expand_dims(x, [0])),
+    "scan": lambda run, x: jax.lax.map(run, jax.lax.expand_dims(x, [0])),
+}
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", MOVES_OF_WIDE)
+def test_moves_keep_their_width(name, call, dtype, x64):
+    run, by_reference = MOVES_OF_WIDE[name]
+    y = CALLS[call](run, wide(WIDE[dtype]))
+    expected = by_reference(WIDE[dtype])
+    assert_same_bits(y, expected if call in ("plain", "jit") else expected[None])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("name", MOVES_OF_WIDE)
+def test_derivatives_keep_their_width(name, dtype, x64):
+    """Also where a derivative is taken in one mode and applied in the other."""
+    run, by_reference = MOVES_OF_WIDE[name]
+    x = wide(WIDE[dtype])
+    expected = by_reference(WIDE[dtype])
+    assert_same_bits(jax.jvp(run, (x,), (x,))[1], expected)
+    y, pull_back = jax.vjp(run, x)
+    (here,) = pull_back(y)
+    with jax.enable_x64(not x64):
+        _, pull_back = jax.vjp(run, x)
+        (there,) = pull_back(y)
+    assert_same_bits(pull_back(y)[0], here)
+    assert_same_bits(there, here)
+    assert here.dtype == dtype
+    # The adjoint, applied to the result: what is moved and moved back.
+    moved_back = by_reference(np.ones_like(WIDE[dtype])) * 0 + 1
+    (mask,) = pull_back(jnp.asarray(wide(moved_back)))
+    is_kept = np.asarray(mask) != 0
+    np.testing.assert_array_equal(np.asarray(here)[is_kept], WIDE[dtype][is_kept])
+
+
+@pytest.mark.parametrize("options", [{}, {"lda_coeff": 0.5}, {"training": False}])
+def test_sums_keep_their_width(options, x64):
+    """The cotangent of an input that mapped lengths share."""
+    x = wide(np.array([[1e-30, 1.0, 2.0]]))
+    lengths = np.array([[1], [3], [2]])
+    mapped = jax.vmap(functools.partial(reverse, **options), (None, 0))
+    (cotangent,) = jax.vjp(lambda x: mapped(x, lengths), x)[1](
+        wide(np.full((3, 1, 3), 1 + 2.0**-40))
+    )
+    scale = options.get("lda_coeff", 1)
+    assert_same_bits(cotangent, np.full((1, 3), 3 * scale * (1 + 2.0**-40)))

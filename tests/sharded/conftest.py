@@ -12,7 +12,7 @@ HERE = pathlib.Path(__file__).parent
 def pytest_addoption(parser):
     group = parser.getgroup("random programs over meshes")
     group.addoption(
-        "--programs", metavar="COUNT", type=int, default=400, help="how many to run"
+        "--programs", metavar="COUNT", type=int, default=250, help="how many to run"
     )
     group.addoption(
         "--first-program", metavar="SEED", type=int, default=0, help="the first seed"

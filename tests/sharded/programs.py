@@ -103,7 +103,9 @@ def draw(seed):
     dtype = _draw_dtype(random, operator)
     mode = _draw_mode(random, operator, options, dtype)
     data = _draw_data(random, operator, options, dtype, mode, local)
-    before, after = _draw_work(random, operator, mode, dtype, data)
+    before, after = _draw_work(
+        random, operator, mode, dtype, data, shardy or not explicit
+    )
     shapes = dict(shape=shape, result_shape=result_shape)
     placements = _draw_placements(
         random, operator, mode, mesh, explicit, local, of_input, **shapes
@@ -340,12 +342,14 @@ def _draw_mode(random, operator, options, dtype):
     return _one(random, modes)
 
 
-def _draw_work(random, operator, mode, dtype, data):
+def _draw_work(random, operator, mode, dtype, data, with_flips):
     if operator.startswith("fill"):
         return "nothing", "nothing"
     works = ["nothing"]
     if data == "numbers" and dtype != "bool":
-        works += ["double", "flip"]
+        works.append("double")
+        if with_flips:  # JAX has no name for the sharding that GSPMD gives a flip
+            works.append("flip")
     if data == "bits" and mode == "forward":
         works.append("invert")
     weights = [4, *[1] * (len(works) - 1)]

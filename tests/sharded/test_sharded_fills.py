@@ -96,3 +96,19 @@ def test_fill_in_explicit_mode(fill, sizes, spec, dtype):
         compiled = compile_for(sharded, *values(dtype))
     result = assert_filled_in_shards(run, compiled, dtype)
     assert jax.typeof(result).sharding.spec == spec
+
+
+@pytest.mark.parametrize("fill", [fill_sequence, fill_constant])
+def test_a_fill_has_the_mesh_of_other_new_arrays(fill):
+    """So that both can meet in one operation."""
+    with jax.set_mesh(make_mesh(AxisType.Explicit)):
+
+        def run(*scalars):
+            y = fill((8,), jnp.float32)(*scalars)
+            new = jnp.full((8,), 0, jnp.float32)
+            assert jax.typeof(y).sharding == jax.typeof(new).sharding
+            return jax.lax.dynamic_update_slice(new, y, (0,))
+
+        scalars = values(jnp.float32)
+        y = jax.jit(run)(*scalars)
+    assert_same_bits(y, np.asarray(fill((8,), jnp.float32)(*scalars)))

@@ -378,3 +378,15 @@ def test_lengths_vary_outside_of_shard_map(operation, transformation, specs):
     run = shard_map(operation.run, specs, result_spec)
     result = jax.jit(partial(transformation, run))(*arrays)
     assert_same_bits(result, expected)
+
+
+def test_the_sum_over_devices_is_rounded_once():
+    """The cotangent of a replicated bfloat16: 256 and seven ones are 263, not 256."""
+    x = jnp.ones(1, jnp.bfloat16)
+    reverse = shard_map(
+        lambda x, n: dml_jax.reverse_subsequences(x, n, 0), (P(), P(ALL)), P(ALL)
+    )
+    lengths = np.arange(8)
+    _, pull_back = jax.vjp(jax.jit(lambda x: reverse(x, lengths)), x)
+    cotangent = jnp.asarray([256] + [1] * 7, jnp.bfloat16)
+    assert_same_bits(pull_back(cotangent)[0], np.asarray([263], jnp.bfloat16))
