@@ -24,7 +24,7 @@ BATCH = 250  # programs for a process, which keeps all that it has compiled
 def outcomes(pytestconfig):
     """For each seed what came of its program: outcome, why, and the program."""
     first = pytestconfig.getoption("--first-program", 0)
-    count = pytestconfig.getoption("--programs", 400)
+    count = pytestconfig.getoption("--programs", 250)
     return run(range(first, first + count))
 
 
