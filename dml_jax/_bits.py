@@ -9,7 +9,6 @@ become integers before anything is computed.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ def to_bits(x: jax.Array) -> jax.Array:
 
 
 def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
-    """64-bit mode, if JAX would narrow one of the arrays, or dtypes, outside of it.
+    """A context of 64-bit mode, if an array or dtype has 64 bits and the mode is off.
 
     Arrays that were made in this mode keep their dtypes where they are used outside of
     it, but arithmetic with them does not.
@@ -74,10 +73,10 @@ def to_integers(x: jax.Array) -> jax.Array | None:
 
 
 def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """`movement(x)` of integers, which XLA's partitioner may add up without a loss.
+    """`movement(x)` of integers, whose bits XLA's partitioner keeps.
 
     It divides a gather as a sum over the devices, in which all but one have zeros.
-    Integers below 8 bits travel in those.
+    Integers below 8 bits are widened to uint8.
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.complex(*(by_integers(movement, part) for part in (x.real, x.imag)))
@@ -143,20 +142,3 @@ def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Ar
 def is_narrow_float(dtype: np.dtype) -> bool:
     """Whether arrays of `dtype` are moved as integers."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-
-
-def move(movement: Callable[..., jax.Array], *xs: jax.Array) -> jax.Array:
-    """`movement(*xs)`, where the linear `movement` only places elements and zeros."""
-    return _move_bits(movement, *xs) if is_narrow_float(xs[0].dtype) else movement(*xs)
-
-
-# A bitcast has no derivative: tangents take the movement without it, so that JAX's own
-# rules for slices and pads stay in force.
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _move_bits(movement, *xs):
-    return from_bits(movement(*map(to_bits, xs)), xs[0].dtype)
-
-
-@_move_bits.defjvp
-def _move_bits_jvp(movement, primals, tangents):
-    return move(movement, *primals), movement(*tangents)

@@ -27,8 +27,8 @@ from dml_jax import _bits, _check, _reports
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# How what is found gets out of a program: "as a result", "by callbacks", or nothing is
-# looked for.
+# How errors leave a program: "as a result" (checkify), "by callbacks", or None: nothing
+# is checked.
 _way_out = jax.make_user_context(None)
 
 
@@ -69,7 +69,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
         ...
       ValueError: reverse_sequence: `sequence_lens` must be in [0, 3]; got 2 to 4
 
-    Source: `jax.experimental.checkify`, on which this stands, but for programs with
+    Source: `jax.experimental.checkify`, which this uses, except for programs with
     `shard_map`, which report by `jax.debug.callback`.
     """
     if not callable(fn):
@@ -137,7 +137,9 @@ def _raise(error: Any) -> None:
     raise ValueError(text)
 
 
-_SEPARATOR = "|"  # between the rule, the dtype and the words of a message of checkify
+# Between the rule, the dtype and the words of a message of checkify. A function may
+# have checks of its own, whose messages do not have it.
+_SEPARATOR = "\x1f"
 
 _UNDER_TRANSFORMATION = (
     "checked: the error can only be read outside of transformations; wrap the "
@@ -167,7 +169,7 @@ def check_lengths(function: str, name: str, array: jax.Array, size: Any) -> None
     """Inside `checked`: reports lengths outside [0, size]. Outside: nothing at all."""
     if _way_out.value is None or array.size == 0:
         return
-    # Those of 64 bits may have been made where there are such, and be used elsewhere.
+    # A 64-bit array may be used outside of the 64-bit mode in which it was made.
     with _bits.full_width(array.dtype):
         array = jnp.asarray(array)
         if array.dtype.itemsize < 4:  # int4 could not be compared with the axis size
@@ -177,7 +179,7 @@ def check_lengths(function: str, name: str, array: jax.Array, size: Any) -> None
         if not jax.export.is_symbolic_dim(size):
             limit = min(size, jnp.iinfo(array.dtype).max)
         is_right = (smallest >= 0) & (largest <= limit)
-        # Not everything that an error meets on its way out keeps 64 bits.
+        # As words of 32 bits, since checkify does not keep 64 bits everywhere.
         extremes = jnp.stack([smallest, largest])
         words = lax.bitcast_convert_type(extremes, jnp.uint32).ravel()
     rule, dtype = _rule(function, name, size), array.dtype.name

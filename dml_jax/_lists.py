@@ -119,7 +119,10 @@ def exact(value: Any) -> np.ndarray:
 
 
 def integers_of_jax(value: Any) -> jax.Array:
-    """A list of integers, some of them arrays of JAX, in a dtype that has them all."""
+    """A nested list of integers, some of them JAX arrays, as int32 or int64.
+
+    Integers beyond int64 are clipped to its range.
+    """
     if not any(map(_may_be_beyond_int32, leaves(value))):
         return _stacked(value, np.dtype(np.int32))
     with jax.enable_x64(True):
@@ -129,6 +132,8 @@ def integers_of_jax(value: Any) -> jax.Array:
 def _may_be_beyond_int32(leaf: Any) -> bool:
     info = np.iinfo(np.int32)
     if isinstance(leaf, jax.Array):
+        if leaf.dtype == bool:
+            return False
         own = jnp.iinfo(leaf.dtype)
         return own.min < info.min or own.max > info.max
     return bool(np.any(np.less(leaf, info.min) | np.greater(leaf, info.max)))

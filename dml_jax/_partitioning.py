@@ -6,11 +6,11 @@ compiles what the operator's own function does with one shard of each operand. S
 may be uneven: all have the size of the largest, and what is beyond the array is
 undefined.
 
-JAX has `custom_partitioning` for this. In a traced program it requires that the devices
-are known wherever the program is lowered, which abstract meshes do not allow. Here the
-lowering rule introduces it, with numbers in place of devices: how an array is divided
-depends on their number and order only. The callback is given the tiles that each device
-has, and finds a mesh of the numbers that gives the same tiles.
+JAX has `custom_partitioning` for this. Where it is traced, every lowering needs
+concrete devices, so that there can be no abstract mesh. Here the lowering rule inserts
+it, with integers in place of devices: a sharding depends on the number and the order of
+the devices only. The callback receives the tile of each device, and finds a mesh and
+PartitionSpecs with the same tiles.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def divided(
       of_shards: the function of the shards, `of_shards(*shards, mesh=..., spec=...)`
         with the mesh and the sharding of the result. The operands are divided as
         `specs_of_operands` says.
-      told: what `of_shards` depends on, as an object with a `repr`.
+      told: an object whose `repr` determines `of_shards`.
       *operands: values that are lowered.
     """
     shapes = [aval.shape for aval in ctx.avals_in]
@@ -69,8 +69,8 @@ def divided(
 
         def local(mark, *shards):
             del mark
-            # Neither the mesh nor the mode of the caller who compiles is that of the
-            # program.
+            # XLA calls this while it compiles. Then the mesh and the 64-bit mode of the
+            # context are those of whoever compiles, not those of the program.
             no_mesh = jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
             with no_mesh, _bits.full_width(*shards):
                 return of_shards(*shards, mesh=mesh, spec=spec)
@@ -90,8 +90,8 @@ def divided(
         sharding_rule=_rule(shapes, result_shape),
         decode_shardings=False,
     )
-    # JAX's persistent cache knows a program by its text, in which nothing else tells of
-    # what the partitioner is told.
+    # JAX's persistent cache keys a program by its text, which does not have the
+    # callbacks. A constant operand carries a hash of what they depend on.
     mark = np.uint32(zlib.crc32(repr((__version__, told)).encode()))
     axis_context = dataclasses.replace(
         module.axis_context, device_assignment=tuple(range(devices))
@@ -118,13 +118,13 @@ def specs_of_operands(
 ) -> list[PartitionSpec]:
     """How operands are divided for a result that is divided by `spec`.
 
-    Each dimension is divided like the result's, unless it has one element for many.
+    Each dimension is divided like the result's, unless it is of size 1 and broadcast.
     """
     spec = complete(spec, len(result_shape))
     return [
         PartitionSpec(
             *(
-                entry if _is_alike(size, result_size) else None
+                entry if _is_not_broadcast(size, result_size) else None
                 for entry, size, result_size in zip(
                     spec, shape, result_shape, strict=True
                 )
@@ -139,7 +139,9 @@ def _spec_of_result(specs, shapes, result_shape):
     operands = [*zip(specs, shapes, strict=True)]
     entries, used = [], set()
     for d, size in enumerate(result_shape):
-        candidates = (spec[d] for spec, shape in operands if _is_alike(shape[d], size))
+        candidates = (
+            spec[d] for spec, shape in operands if _is_not_broadcast(shape[d], size)
+        )
         entry = names_of(next(filter(None, candidates), None))
         entries.append(entry if used.isdisjoint(entry) else ())
         used.update(entry)
@@ -147,28 +149,29 @@ def _spec_of_result(specs, shapes, result_shape):
 
 
 def _rule(shapes, result_shape):
-    """The rule in Shardy's notation: what is alike is divided alike."""
+    """Shardy's sharding rule: dimensions that are not broadcast share a factor."""
     factors = [f"d{dimension}" for dimension in range(len(result_shape))]
     operands = [
         " ".join(
-            factor if _is_alike(size, result_size) else f"{factor}o{number}"
+            factor if _is_not_broadcast(size, result_size) else f"{factor}o{number}"
             for factor, size, result_size in zip(
                 factors, shape, result_shape, strict=True
             )
         )
         for number, shape in enumerate(shapes)
     ]
+    # The first operand, a scalar, has no dimensions.
     return f"{', '.join(['', *operands])} -> {' '.join(factors)}"
 
 
-def _is_alike(size, result_size):
+def _is_not_broadcast(size, result_size):
     return size > 1 or size == result_size
 
 
 def _decode(shardings, ranks, devices):
     """A mesh of all devices, and the specs that divide arrays as these shardings do.
 
-    Arrays that no mesh divides so are not divided.
+    If there is no such mesh, all arrays are replicated.
     """
     tiles = [_tiles(*array, devices) for array in zip(shardings, ranks, strict=True)]
     axes = _axes(np.concatenate(tiles, axis=1))
@@ -179,9 +182,10 @@ def _decode(shardings, ranks, devices):
         _entry([(steps[column], size) for size, steps in axes])
         for column in range(sum(ranks))
     ]
-    is_found = None not in entries
-    names = iter(
-        tuple(mesh.axis_names[axis] for axis in entry or () if is_found) or None
+    if None in entries:
+        entries = [()] * len(entries)
+    names = (
+        tuple(mesh.axis_names[axis] for axis in entry or ()) or None
         for entry in entries
     )
     return mesh, [PartitionSpec(*itertools.islice(names, rank)) for rank in ranks]
@@ -192,7 +196,7 @@ def _tiles(sharding, rank, devices):
     tiles = np.zeros((devices, rank), int)
     if sharding is None:
         return tiles
-    # Asked of a shape that any number of tiles divides.
+    # The shape is divisible by every number of tiles that there can be.
     indices = sharding.devices_indices_map((devices,) * rank)
     for device, slices in enumerate(indices.values()):
         for dimension, index in enumerate(slices):
@@ -202,7 +206,7 @@ def _tiles(sharding, rank, devices):
 
 
 def _axes(tiles):
-    """The axes of a mesh in whose row-major order the devices have these tiles.
+    """The axes of a mesh whose devices, in row-major order, have these tiles.
 
     For each axis its size, and the steps between the tiles of devices that follow each
     other along it. They are found from the last axis on.
@@ -221,13 +225,13 @@ def _axes(tiles):
 
 
 def _entry(axes):
-    """The axes that divide a dimension, the first one with the largest steps.
+    """The mesh axes that shard a dimension, major to minor.
 
     Args:
       axes: for every axis of the mesh, its step along the dimension, and its size.
 
     Returns:
-      The numbers of the axes, or None if their steps do not make all tiles.
+      The numbers of the axes, or None if their steps do not number the tiles.
     """
     entry = sorted(
         (axis for axis, (step, _) in enumerate(axes) if step != 0),
@@ -254,15 +258,14 @@ def names_of(entry: Entry) -> tuple[str, ...]:
 def send(
     x: jax.Array, pairs: Sequence[tuple[int, int]], mesh: Any, names: tuple[str, ...]
 ) -> jax.Array:
-    """`x` of another device for the targets in `pairs`, zeros for all other devices.
+    """`lax.ppermute`, with the devices numbered in the order of `names`.
 
-    The pairs of source and target count the devices along the mesh axes `names`, in the
-    order in which these are given.
+    Devices that are the target of none of the pairs receive zeros.
     """
     in_mesh_order = tuple(name for name in mesh.axis_names if name in names)
     sizes = [mesh.shape[name] for name in in_mesh_order]
     order = [in_mesh_order.index(name) for name in names]
-    # `ppermute` counts in the order of the mesh, whatever the order of its argument.
+    # `ppermute` numbers devices in mesh order, whatever the order of its axis names.
     counted = np.arange(np.prod(sizes)).reshape(sizes).transpose(order).reshape(-1)
     pairs = [(int(counted[source]), int(counted[target])) for source, target in pairs]
     return lax.ppermute(x, in_mesh_order, pairs)

@@ -5,8 +5,8 @@
 takes operands of one rank, which broadcast against each other along every dimension but
 the axis; the lengths are of size 1 there and lie in [0, axis size].
 
-The map is linear in x, an involution, and its own adjoint. Left to itself JAX would
-transpose the gather into a scatter, several times slower than the forward pass; as a
+The map is linear in x, an involution, and its own adjoint. JAX's own
+transpose of the gather is a scatter, several times slower than the forward pass; as a
 primitive whose tangent and cotangent are the primitive again, every derivative of every
 order costs one gather. A `custom_vjp` would lose forward mode, a `custom_jvp` bring the
 scatter back, and `linear_call` has no batching rule.
@@ -40,7 +40,7 @@ def reverse(x, lengths, axis, implementation):
 def _abstract_eval(x, lengths, *, axis, **params):
     del params
     shape = formulations.broadcast_shape(x.shape, lengths.shape, axis)
-    # `update` keeps the sharding and the varying axes, which a new ShapedArray loses.
+    # `update` keeps the varying manual axes, which a new ShapedArray would lose.
     return x.update(shape=shape, sharding=_sharding(x, lengths), weak_type=False)
 
 
@@ -74,7 +74,8 @@ def _transpose(cotangent, x, lengths, *, axis, implementation):
         return ad.Zero(x.aval), None
     cotangent = reverse(cotangent, lengths, axis, implementation)
     broadcast = _broadcast_dimensions(x.aval.shape, cotangent.shape)
-    if broadcast:  # or NaNs would be quieted outside of programs
+    # A sum over nothing would quiet NaNs outside of programs.
+    if broadcast:
         cotangent = _bits.sum_wide(cotangent, broadcast, keepdims=True)
     return cotangent, None
 
@@ -111,10 +112,10 @@ def reverse_for_training(x, lengths, coefficient, axis, implementation):
     return training_p.bind(x, lengths, coefficient, **params)
 
 
-# The reversal, and as its derivative a linear map of which there is only the transpose.
-# The coefficient is broadcast along the dimensions of the others. (A `custom_vjp` would
-# add up the cotangents of mapped lengths in a narrow dtype, mix those of mapped
-# coefficients, and end forward mode in a message that names no operator.)
+# `training_p` is the reversal. Its derivative is `backward_p`, a linear map that has a
+# transpose only. The coefficient is broadcast along the dimensions of the others. (A
+# `custom_vjp` would add up the cotangents of mapped lengths in a narrow dtype, mix those
+# of mapped coefficients, and end forward mode in a message that names no operator.)
 training_p = jax.extend.core.Primitive("reverse_sequence_training")
 backward_p = jax.extend.core.Primitive("reverse_sequence_backward")
 

@@ -61,7 +61,7 @@ def _with_operands(operator, x, lengths, axis, implementation):
 
 def _clamp(lengths, size):
     """`lengths` in [0, size], in the dtype that positions along the axis have."""
-    # Those of 64 bits may have been made where there are such, and be used elsewhere.
+    # A 64-bit array may be used outside of the 64-bit mode in which it was made.
     with _bits.full_width(lengths.dtype):
         return _clamp_in_mode(_without_series(lengths), size)
 

@@ -257,11 +257,13 @@ def _program(kind, core, lattice, **params):
 
 
 class _Program:
-    """The program for one lattice, compiled for its offsets if they come often.
+    """The program for one lattice.
 
-    Until then, they are arguments of one program for all offsets on a CPU. Such a call
-    may take several times as long, which is little beside a compilation. On a GPU it
-    may take ten times as long, since the kernels are made for their offsets.
+    On a CPU, the first calls use a program that takes the offsets as arguments. It may
+    take several times as long, but is compiled once for all offsets. Later calls use a
+    program for these offsets, and so do all calls on other platforms: on a GPU, the
+    kernels are made for their offsets, and the first program would take ten times as
+    long.
     """
 
     def __init__(self, core, lattice, params):
@@ -274,7 +276,7 @@ class _Program:
     def __call__(self, x):
         if self._calls_anywhere > 0:
             self._calls_anywhere -= 1
-            x = jax.device_put(x)  # of NumPy, too: then it is known where
+            x = jax.device_put(x)  # NumPy's, too, so that the platform is known
             if [device.platform for device in x.devices()] == ["cpu"]:
                 return self._anywhere(x, np.asarray(self._lowest))
             self._calls_anywhere = 0
@@ -421,6 +423,9 @@ def _put(gradient, lowest=None, *, shape, lattice, standalone=False):
         with _bits.full_width(gradient):
             bits = _bits.to_bits(window)
             bits = lax.dynamic_update_slice(jnp.zeros(shape, bits.dtype), bits, lowest)
+            if bits.dtype != gradient.dtype:
+                # In one loop with the change of type, LLVM chooses between floats.
+                bits = lax.optimization_barrier(bits)
             return _bits.from_bits(bits, gradient.dtype)
 
 

@@ -6,11 +6,9 @@ elements from
 
     first(d) = ceil((d S - low) / step)
 
-on, ceil(S / step) at the most. They lie in the shards of devices that follow each
-other. For every distance between the device that has elements and the one that needs
-them there is one exchange, in which all pairs of devices take part that are so far
-apart. Each element is sent once to each device that needs it. Then every device places
-the elements of its own shard.
+on, at most ceil(S / step) of them. They lie in the shards of consecutive devices. There
+is one `ppermute` for each distance between source and target, whose pieces have the
+length of the longest one. Then every device places the elements of its own shard.
 
 XLA's partitioner is not given the `lax.pad` of the whole array, which it divides
 wrongly: docs/xla.md.
@@ -33,7 +31,8 @@ from dml_jax import _bits, _partitioning
 def put_shards(put, x, *, shape, lattice, mesh, spec):
     """A device's shard of `put(x, shape, lattice)`, whose result is divided by `spec`.
 
-    `x` is a shard, too, as `_partitioning.specs_of_operands` divides it.
+    `x` is a shard, too, as `_partitioning.specs_of_operands` divides it. The lattice
+    walks upwards along all dimensions.
     """
     dtype, x = x.dtype, _bits.to_bits(x)  # an exchange may go by way of another dtype
     extents, sizes = list(shape), list(shape)
@@ -45,7 +44,6 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
         shards = _Shards(
             extent,
             *(lattice.lowest[d], lattice.sizes[d], lattice.steps[d]),
-            is_reversed=d in lattice.downwards,
             devices=math.prod(mesh.shape[name] for name in names),
         )
         if shards.are_taken_whole:
@@ -53,7 +51,8 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
             lattice = _with_dimension(lattice, d, 0, x.shape[d], 1)
             continue
         x = _fetched(x, d, shards, mesh, names)
-        # The first element is at one of the first `step` places: room for each of them.
+        # The first element lies at a position below `step`. It is put at step - 1, and
+        # the slice below shifts it into place.
         last = shards.step - 1
         places = np.array([shards.place(device) for device in shards.all], np.int32)
         starts[d] = last - _of(lax.axis_index(names), places)
@@ -64,7 +63,7 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
 
 
 def _with_dimension(lattice, d, low, size, step):
-    """The lattice with another dimension, along which it walks upwards."""
+    """The lattice with another dimension `d`."""
 
     def replaced(values, value):
         return (*values[:d], value, *values[d + 1 :])
@@ -73,7 +72,6 @@ def _with_dimension(lattice, d, low, size, step):
         lowest=replaced(lattice.lowest, low),
         sizes=replaced(lattice.sizes, size),
         steps=replaced(lattice.steps, step),
-        downwards=tuple(other for other in lattice.downwards if other != d),
     )
 
 
@@ -94,7 +92,6 @@ class _Shards(NamedTuple):
     low: int
     elements: int
     step: int
-    is_reversed: bool
     devices: int
 
     @property
@@ -103,7 +100,7 @@ class _Shards(NamedTuple):
 
     @property
     def are_taken_whole(self):
-        return (self.low, self.elements) == (0, self.extent) and not self.is_reversed
+        return (self.low, self.elements) == (0, self.extent)
 
     @property
     def size(self):
@@ -115,62 +112,37 @@ class _Shards(NamedTuple):
         return -(-self.size // self.step)
 
     def first(self, device):
-        """The first element that can be in a shard: below 0 where there is none yet."""
+        """The first element at or after the start of a shard, as if there were more."""
         return -((self.low - device * self.size) // self.step)
 
     def place(self, device):
-        """The position of that element in the shard."""
+        """The position of that element in the shard, which is below `step`."""
         return self.low + self.step * self.first(device) - device * self.size
 
     def pieces(self, held):
-        """What devices need of each other, if each holds `held` elements."""
+        """What the devices need of each other, if each holds `held` elements."""
         for target in self.all:
             first = self.first(target)
             begin, end = max(first, 0), min(first + self.capacity, self.elements)
-            if begin >= end:
-                continue
-            one, other = self.owner(begin, held), self.owner(end - 1, held)
-            for source in range(min(one, other), max(one, other) + 1):
-                base = self.base(source, held)
+            for source in range(begin // held, -(-end // held)):
+                base = source * held
                 low, high = max(begin, base), min(end, base + held)
                 yield _Piece(source, target, low - base, low - first, high - low)
-
-    def owner(self, element, held):
-        """The device that has an element."""
-        return (self.elements - 1 - element if self.is_reversed else element) // held
-
-    def base(self, device, held):
-        """The first element that a device has, of those that go upwards."""
-        return (
-            self.elements - (device + 1) * held if self.is_reversed else device * held
-        )
 
 
 def _fetched(x, d, shards, mesh, names):
     """The elements that belong to a device's shard of the result, among zeros."""
-    if shards.is_reversed:
-        x = lax.rev(x, (d,))  # the elements go upwards from here on
-    shape = [
-        shards.capacity if axis == d else size for axis, size in enumerate(x.shape)
-    ]
+    shape = [shards.capacity if a == d else size for a, size in enumerate(x.shape)]
     fetched = jnp.zeros(shape, x.dtype)
-    # Of a reversed dimension, the pairs of devices with the same sum are one exchange.
-    sign = 1 if shards.is_reversed else -1
-    pieces = sorted(_pieces(shards, x.shape[d]), key=lambda piece: -piece.size)
-    exchanges = dict.fromkeys(piece.target + sign * piece.source for piece in pieces)
-    for key in exchanges:  # the one of the longest piece is the first
-        at_once = [p for p in pieces if p.target + sign * p.source == key]
+    pieces = [*shards.pieces(max(x.shape[d], 1))]
+    if shards.elements == 1:  # which is replicated: nothing is sent
+        pieces = [piece._replace(source=piece.target) for piece in pieces]
+    pieces.sort(key=lambda piece: -piece.size)
+    distances = dict.fromkeys(piece.target - piece.source for piece in pieces)
+    for distance in distances:  # in the order of their longest pieces
+        at_once = [p for p in pieces if p.target - p.source == distance]
         fetched = _with_pieces(fetched, x, d, at_once, mesh, names)
     return fetched
-
-
-def _pieces(shards, held):
-    """What the devices need of each other, if each holds `held` elements."""
-    if shards.elements > 1:
-        return [*shards.pieces(held)]
-    # A lone element is not divided: every device has it.
-    alone = shards._replace(is_reversed=False)
-    return [p._replace(source=p.target) for p in alone.pieces(max(held, 1))]
 
 
 def _with_pieces(fetched, x, d, pieces, mesh, names):
@@ -188,7 +160,7 @@ def _with_pieces(fetched, x, d, pieces, mesh, names):
         highs[target] = lows[target] + size
         shifts[target] = begin - begins[source] - lows[target]
     if len(pieces) == begins.size and not lows.any() and (highs == longest).all():
-        lows = highs = None  # all of it is new, on every device
+        lows = highs = None  # every device replaces all of the window
     of = functools.partial(_of, lax.axis_index(names))
     piece = lax.dynamic_slice_in_dim(x, of(begins), longest, d)
     pairs = [(source, target) for source, target, *_ in pieces]

@@ -4,8 +4,8 @@
     put(x, shape, lattice, standalone)  its adjoint: `lax.pad` with zeros between
 
 Each is the transpose of the other, and derivatives are taken of the primitives: the
-transposes of the formulations would add up four arrays, or there would be none. What a
-GPU makes of them depends on `standalone`, whether it may be a program of its own.
+formulations have slow transposes, such as sums of four arrays, or none. `standalone`
+says whether the operator is the whole program, by which a GPU chooses a formulation.
 """
 
 from __future__ import annotations
@@ -116,8 +116,11 @@ def _take(x, *, lattice, ways=(), **_):
 def _put(x, *, shape, lattice, ways=(), is_whole=False, **_):
     sharding = _put_abstract_eval(jax.typeof(x), shape=shape, lattice=lattice).sharding
     if getattr(sharding.mesh, "explicit_axes", ()):
+        x, lattice = _turned(x, lattice)
         put = _put_of_bits(x.dtype)
         return partitioned.put_explicitly(put, x, shape, lattice, sharding)
+    if not is_whole and _is_filled(shape, lattice):
+        return _turned(x, lattice)[0]
     if not is_whole:
         return _put_by_positions(x, shape, lattice)
 
@@ -129,6 +132,17 @@ def _put(x, *, shape, lattice, ways=(), is_whole=False, **_):
 
     ways = [functools.partial(way, shape=shape, lattice=lattice) for way in ways]
     return _moved(x, ways, otherwise)
+
+
+def _is_filled(shape, lattice):
+    """Whether there is an element for every position."""
+    return lattice.sizes == shape and not any(lattice.lowest)
+
+
+def _turned(x, lattice):
+    """`x`, and the lattice, both upwards along all dimensions."""
+    bits = lax.rev(_bits.to_bits(x), lattice.downwards)
+    return _bits.from_bits(bits, x.dtype), lattice._replace(downwards=())
 
 
 def _put_of_bits(dtype):
@@ -143,7 +157,7 @@ def _put_of_bits(dtype):
 
 
 def _put_by_positions(x, shape, lattice):
-    """As an index and a choice for every position, which XLA's partitioner divides."""
+    """A gather and a select for every position, which XLA partitions correctly."""
 
     def put(bits):
         for d, extent in enumerate(shape):
@@ -162,12 +176,15 @@ def _put_by_positions(x, shape, lattice):
 
 def _spread(bits, d, extent, low, size, step):
     """`_put_by_positions` along one dimension."""
-    position = lax.iota(_bits.index_dtype(extent), extent) - low
-    index = position // step
-    is_element = (position >= 0) & (position % step == 0) & (index < size)
-    is_element = lax.expand_dims(is_element, [a for a in range(bits.ndim) if a != d])
-    elements = jnp.take(bits, index, axis=d, mode="clip")
-    return jnp.where(is_element, elements, jnp.zeros((), bits.dtype))
+    dtype = _bits.index_dtype(extent)
+    with _bits.full_width(dtype, bits):
+        position = lax.iota(dtype, extent) - low
+        index = position // step
+        is_element = (position >= 0) & (position % step == 0) & (index < size)
+        others = [other for other in range(bits.ndim) if other != d]
+        elements = jnp.take(bits, index, axis=d, mode="clip")
+        zero = jnp.zeros((), bits.dtype)
+        return jnp.where(lax.expand_dims(is_element, others), elements, zero)
 
 
 def _padding(shape, lattice):
@@ -213,16 +230,23 @@ def _divided(lower):
     explicit ones. XLA does not exchange two bits.
     """
 
+    def put_turned(x, *, shape, lattice):
+        x, lattice = _turned(x, lattice)
+        return put(x, shape, lattice, standalone=False)
+
     def lower_divided(ctx, x, *, shape, lattice, standalone):
         is_divided = _compat.is_divided(ctx) and not _compat.is_explicit(ctx)
         params = dict(shape=shape, lattice=lattice)
+        is_divided = is_divided and not _is_filled(shape, lattice)
         if not is_divided or "int2" in ctx.avals_in[0].dtype.name:
             return lower(ctx, x, standalone=standalone, **params)
-        put = _put_of_bits(ctx.avals_in[0].dtype)
+        if lattice.downwards:  # by XLA, which removes what a backward pass undoes
+            return mlir.lower_fun(put_turned, multiple_results=False)(ctx, x, **params)
+        put_bits = _put_of_bits(ctx.avals_in[0].dtype)
         return _partitioning.divided(
             ctx,
-            functools.partial(put, **params),
-            functools.partial(partitioned.put_shards, put, **params),
+            functools.partial(put_bits, **params),
+            functools.partial(partitioned.put_shards, put_bits, **params),
             params,
             x,
         )
