@@ -114,8 +114,9 @@ def reverse_for_training(x, lengths, coefficient, axis, implementation):
 
 # `training_p` is the reversal. Its derivative is `backward_p`, a linear map that has a
 # transpose only. The coefficient is broadcast along the dimensions of the others. (A
-# `custom_vjp` would add up the cotangents of mapped lengths in a narrow dtype, mix those
-# of mapped coefficients, and end forward mode in a message that names no operator.)
+# `custom_vjp` would add up the cotangents of mapped lengths in a narrow dtype, mix
+# those of mapped coefficients, and end forward mode in a message that names no
+# operator.)
 training_p = jax.extend.core.Primitive("reverse_sequence_training")
 backward_p = jax.extend.core.Primitive("reverse_sequence_backward")
 

@@ -267,7 +267,8 @@ class _Program:
     """
 
     def __init__(self, core, lattice, params):
-        self._calls_anywhere = _OFTEN if lattice.lowest else 0
+        is_counted = max(lattice.lowest, default=2**31) < 2**31
+        self._calls_anywhere = _OFTEN if is_counted else 0
         self._lowest = lattice.lowest
         anywhere = lattice._replace(lowest=(0,) * len(lattice.lowest))
         self._anywhere = _calls.program(core, lattice=anywhere, **params)
@@ -278,7 +279,7 @@ class _Program:
             self._calls_anywhere -= 1
             x = jax.device_put(x)  # NumPy's, too, so that the platform is known
             if [device.platform for device in x.devices()] == ["cpu"]:
-                return self._anywhere(x, np.asarray(self._lowest))
+                return self._anywhere(x, np.asarray(self._lowest, np.int32))
             self._calls_anywhere = 0
         return self._here(x)
 
@@ -414,19 +415,12 @@ def _take_keys(x, lowest, lattice, standalone):
 
 
 def _put(gradient, lowest=None, *, shape, lattice, standalone=False):
-    from dml_jax._slice_primitive import put
+    from dml_jax._slice_primitive import put, put_by_positions
 
     with jax.named_scope(lattice.operator):
         if lowest is None:
             return put(gradient, shape, lattice, standalone)
-        window = put(gradient, _extents(lattice), lattice, standalone)
-        with _bits.full_width(gradient):
-            bits = _bits.to_bits(window)
-            bits = lax.dynamic_update_slice(jnp.zeros(shape, bits.dtype), bits, lowest)
-            if bits.dtype != gradient.dtype:
-                # In one loop with the change of type, LLVM chooses between floats.
-                bits = lax.optimization_barrier(bits)
-            return _bits.from_bits(bits, gradient.dtype)
+        return put_by_positions(gradient, shape, lattice._replace(lowest=lowest))
 
 
 def _window(x, lowest, lattice):

@@ -122,7 +122,7 @@ def _put(x, *, shape, lattice, ways=(), is_whole=False, **_):
     if not is_whole and _is_filled(shape, lattice):
         return _turned(x, lattice)[0]
     if not is_whole:
-        return _put_by_positions(x, shape, lattice)
+        return put_by_positions(x, shape, lattice)
 
     def otherwise(bits):
         bits, padding = lax.rev(bits, lattice.downwards), _padding(shape, lattice)
@@ -156,29 +156,33 @@ def _put_of_bits(dtype):
     return put
 
 
-def _put_by_positions(x, shape, lattice):
-    """A gather and a select for every position, which XLA partitions correctly."""
+def put_by_positions(x, shape, lattice):
+    """A gather and a select for every position, which XLA partitions correctly.
+
+    The offsets of the lattice may be traced.
+    """
 
     def put(bits):
         for d, extent in enumerate(shape):
             low, size, step = lattice.lowest[d], lattice.sizes[d], lattice.steps[d]
             if d in lattice.downwards:
                 bits = lax.rev(bits, (d,))
-            if low == 0 and size == extent:
+            if size == extent:
                 continue
             if size == 0:
                 return jnp.zeros(shape, bits.dtype)
             bits = _spread(bits, d, extent, low, size, step)
         return bits
 
-    return _bits.by_integers(put, x)
+    with _bits.full_width(x):
+        return _bits.by_integers(put, x)
 
 
 def _spread(bits, d, extent, low, size, step):
-    """`_put_by_positions` along one dimension."""
+    """`put_by_positions` along one dimension."""
     dtype = _bits.index_dtype(extent)
     with _bits.full_width(dtype, bits):
-        position = lax.iota(dtype, extent) - low
+        position = lax.iota(dtype, extent) - jnp.asarray(low).astype(dtype)
         index = position // step
         is_element = (position >= 0) & (position % step == 0) & (index < size)
         others = [other for other in range(bits.ndim) if other != d]
