@@ -261,9 +261,8 @@ class _Program:
 
     On a CPU, the first calls use a program that takes the offsets as arguments. It may
     take several times as long, but is compiled once for all offsets. Later calls use a
-    program for these offsets, and so do all calls on other platforms: on a GPU, the
-    kernels are made for their offsets, and the first program would take ten times as
-    long.
+    program for these offsets. So do all calls on other platforms: on an H200, the first
+    program takes up to 3.6 times as long.
     """
 
     def __init__(self, core, lattice, params):
