@@ -308,9 +308,6 @@ def test_coefficients_compile_no_new_backward_pass():
 # Offsets ------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="kernels are made for their offsets"
-)
 def test_new_offsets_compile_nothing():
     x, gradient = ones((40, 41)), ones((4, 5))
     slices = [
@@ -353,12 +350,15 @@ def test_new_offsets_move_the_same():
     ("shape", "mapped", "axis"),
     [((2, 3, 4, 5, 64, 6), (2, 3, 4, 5, 1, 6), 4), ((64, 512), (64, 1), 1)],
 )
-def test_scatters_take_four_results_of_memory(shape, mapped, axis, dtype):
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_scatters_take_four_results_of_memory(shape, mapped, axis, dtype, is_exported):
     run = jax.jit(
         functools.partial(
             dml_jax.reverse_subsequences, axis=axis, implementation="scatter"
         )
     )
     x, lengths = jnp.ones(shape, dtype), jnp.ones(mapped, jnp.int32)
+    if is_exported:
+        run = jax.jit(jax.export.export(run)(x, lengths).call)
     memory = run.lower(x, lengths).compile().memory_analysis()
     assert memory.temp_size_in_bytes <= 4 * x.nbytes
