@@ -204,12 +204,12 @@ def _formulation(x, lengths, *, axis, implementation, ways=(), is_whole=False):
     y = next((y for y in results if y is not None), None)
     if y is not None:
         return y
-    plain = formulations.gather
-    if implementation == "scatter":
-        plain = formulations.scatter if is_whole else formulations.divisible_scatter
-    if is_whole:
-        return plain(x, lengths, axis)
-    return _bits.by_integers(lambda bits: plain(bits, lengths, axis), x)
+    if not is_whole:  # XLA can partition a gather without several times its memory
+        return _bits.by_integers(
+            lambda bits: formulations.gather(bits, lengths, axis), x
+        )
+    plain = formulations.scatter if implementation == "scatter" else formulations.gather
+    return plain(x, lengths, axis)
 
 
 def _lowered(x, lengths, *, axis, implementation, **options):

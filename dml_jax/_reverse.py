@@ -59,6 +59,7 @@ def reverse_subsequences(
         as fast for narrow dtypes, or lengths for each column, where nothing elementwise
         comes before or after the operator, but does not fuse: None takes it outside of
         `jit` only. `"gather"` leaves it to XLA how devices share the work.
+        `"scatter"` is the gather in programs that XLA may partition, and in exports.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -150,6 +151,7 @@ def reverse_sequence(
         as fast for narrow dtypes, or lengths for each column, where nothing elementwise
         comes before or after the operator, but does not fuse: None takes it outside of
         `jit` only. `"gather"` leaves it to XLA how devices share the work.
+        `"scatter"` is the gather in programs that XLA may partition, and in exports.
 
     Returns:
       An array with the shape and dtype of `input`; a NumPy array for strings and

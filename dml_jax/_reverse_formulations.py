@@ -2,7 +2,7 @@
 
     gather      one gather, whose indices have size 1 wherever the lengths do, so that
                 whole blocks move; what XLA's partitioner can divide
-    scatter     the same seen from the source; `divisible_scatter` for the partitioner
+    scatter     the same seen from the source; for programs that are not partitioned
     windows     CPU: the reversed part of a line is one window of it, read backwards
     tiles       CPU: neighbouring lines with lengths of their own, in columns that fit
                 the cache
@@ -112,29 +112,6 @@ def scatter(x, lengths, axis):
             mode="promise_in_bounds",
         )
     return y.reshape(shape)
-
-
-@_of_bits
-def divisible_scatter(x, lengths, axis):
-    """`scatter` as XLA's partitioner can divide it, in several times the memory."""
-    target = _source(x.shape, lengths, axis)
-    x = jnp.broadcast_to(x, broadcast_shape(x.shape, target.shape, axis))
-    mapped = [d for d in range(x.ndim) if d != axis and target.shape[d] != 1]
-    before = sum(d not in mapped for d in range(axis))
-
-    def place(x, target):
-        where = (*[slice(None)] * before, target.reshape(-1))
-        return (
-            jnp.zeros_like(x)
-            .at[where]
-            .set(x, mode="promise_in_bounds", unique_indices=True)
-        )
-
-    # Mapped dimensions become batching dimensions of the scatter, which XLA can shard.
-    for dimension in mapped:  # the last one is mapped first, outermost
-        place = jax.vmap(place, dimension, dimension)
-    with _wide_enough_for(target):
-        return place(x, target)
 
 
 def _source(shape, lengths, axis):
