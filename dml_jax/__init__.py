@@ -8,19 +8,21 @@ Array([[3, 2, 1, 0],
        [5, 4, 0, 0]], dtype=int32)
 """
 
-# Run-time checks of values
-from dml_jax._checked import checked
-
-# Fills
-from dml_jax._fill import fill_value_constant, fill_value_sequence
-
+# isort: off
 # Reversal of the valid part of padded sequences
-from dml_jax._reverse import reverse_sequence, reverse_subsequences
+from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
 
 # Strided slices and their adjoint
-from dml_jax._slice import slice, slice1, slice_grad
+from dml_jax._slice.api import slice, slice1, slice_grad
 
-__version__ = "0.1.0"
+# Fills
+from dml_jax._fill.api import fill_value_constant, fill_value_sequence
+
+# Run-time checks of values
+from dml_jax._shared.value_checks import checked
+
+from dml_jax._version import __version__ as __version__
+# isort: on
 
 __all__ = [
     "checked",

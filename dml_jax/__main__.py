@@ -2,6 +2,6 @@
 
 import sys
 
-from dml_jax.cli import main
+from dml_jax.cli.command_line import main
 
 sys.exit(main())

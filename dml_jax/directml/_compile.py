@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from dml_jax import _check
-from dml_jax.directml import _layout
+from dml_jax._shared import arguments
 from dml_jax.directml._operators import OperatorDesc, camel
+from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import LATEST, FeatureLevel, member_of
 
@@ -132,14 +132,14 @@ class CompiledOperator:
             if any(_is_wide(desc.output) for desc in operators if not desc.inputs):
                 return contextlib.nullcontext()  # the fill says what it needs
             for name, tensor in self.outputs:
-                _check.require_width(self.name, name, tensor.data_type.dtype)
+                arguments.require_width(self.name, name, tensor.data_type.dtype)
         return jax.enable_x64(True)
 
     def _bind(self, kind, bindings, values):
         if not isinstance(values, (tuple, list)):
             raise TypeError(
                 f"{self.name}: `{kind}` must be a sequence of arrays; got "
-                f"{_check.describe(values)}"
+                f"{arguments.describe(values)}"
             )
         if len(values) != len(bindings):
             names = ", ".join(binding.name for binding in bindings) or "none"
@@ -208,7 +208,7 @@ def require_operator_desc(function, name, value):
     if not isinstance(value, OperatorDesc):
         raise TypeError(
             f"{function}: `{name}` must be the description of an operator; got "
-            f"{_check.describe(value)}"
+            f"{arguments.describe(value)}"
         )
 
 
@@ -220,13 +220,13 @@ def _array(function, name, tensor, value):
     """`value` as an array that can be bound to a tensor."""
     dtype = tensor.data_type.dtype
     if getattr(value, "dtype", dtype) == dtype:
-        value = _check.as_array(function, name, value)
+        value = arguments.as_array(function, name, value)
     if getattr(value, "dtype", None) != dtype:
         got = getattr(value, "dtype", type(value).__name__)
         raise TypeError(f"{function}: `{name}` must have dtype {dtype}; got {got}")
     array = value
     is_buffer = array.ndim == 1 and array.shape[0] >= tensor.buffer_size
-    if not is_buffer and not _layout.is_logical(tensor, array):
+    if not is_buffer and not api.is_logical(tensor, array):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
         raise ValueError(
             f"{function}: `{name}` must {shape}be a flat buffer of at least "
@@ -251,7 +251,7 @@ def _execute(plan, *arrays):
         with jax.named_scope(step.name or step.operator.type.name.lower()):
             elements.append(step.operator.evaluate(*arguments))
     return tuple(
-        _layout.write(binding.tensor, elements[step], buffer)
+        api.write(binding.tensor, elements[step], buffer)
         for binding, step, buffer in zip(
             plan.outputs, plan.results, previous, strict=True
         )
@@ -264,16 +264,16 @@ def _argument(plan, elements, inputs, constants, source, tensor):
         given = plan.steps[source.step].operator.output
         if _has_same_layout(given, tensor):
             return elements[source.step]
-        buffer = _layout.flatten(given, elements[source.step])
+        buffer = api.flatten(given, elements[source.step])
     elif source.input is not None:
         given, bound = plan.inputs[source.input].tensor, inputs[source.input]
         if _has_same_layout(given, tensor):
-            return _layout.read(tensor, bound)
-        is_logical = _layout.is_logical(given, bound)
-        buffer = _layout.flatten(given, bound) if is_logical else bound
+            return api.read(tensor, bound)
+        is_logical = api.is_logical(given, bound)
+        buffer = api.flatten(given, bound) if is_logical else bound
     else:
         buffer = constants[source.constant]
-    return _layout.read(tensor, _layout.reinterpret(buffer, tensor))
+    return api.read(tensor, api.reinterpret(buffer, tensor))
 
 
 def _has_same_layout(one, other):

@@ -11,7 +11,7 @@ import dataclasses
 import graphlib
 from typing import Any, NamedTuple
 
-from dml_jax import _check
+from dml_jax._shared import arguments
 from dml_jax.directml._compile import Binding, CompiledOperator, Source, Step
 from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
@@ -74,7 +74,7 @@ def compile_graph(
     """
     if not isinstance(desc, GraphDesc):
         raise TypeError(
-            f"compile_graph: `desc` must be a GraphDesc; got {_check.describe(desc)}"
+            f"compile_graph: `desc` must be a GraphDesc; got {arguments.describe(desc)}"
         )
     level = member_of("compile_graph", "feature_level", feature_level, FeatureLevel)
     _validate_nodes(desc, level)

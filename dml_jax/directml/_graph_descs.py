@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from dml_jax import _check
+from dml_jax._shared import arguments
 from dml_jax.directml._compile import require_operator_desc
 from dml_jax.directml._operators import OperatorDesc
 from dml_jax.directml._tensor import LARGEST_UINT, in_range
@@ -33,7 +33,7 @@ class OperatorGraphNodeDesc:
     def __post_init__(self):
         struct = type(self).__name__
         require_operator_desc(struct, "operator", self.operator)
-        _check.optional_name(struct, "name", self.name)
+        arguments.optional_name(struct, "name", self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +59,9 @@ class ConstantDataGraphNodeDesc:
         struct = type(self).__name__
         if not isinstance(self.data, bytes):
             raise TypeError(
-                f"{struct}: `data` must be bytes; got {_check.describe(self.data)}"
+                f"{struct}: `data` must be bytes; got {arguments.describe(self.data)}"
             )
-        _check.optional_name(struct, "name", self.name)
+        arguments.optional_name(struct, "name", self.name)
 
 
 class _Edge:
@@ -70,7 +70,7 @@ class _Edge:
             value = getattr(self, field.name)
             struct = type(self).__name__
             if field.name == "name":
-                _check.optional_name(struct, "name", value)
+                arguments.optional_name(struct, "name", value)
             else:
                 index = in_range(struct, field.name, value, 0, LARGEST_UINT)
                 settle(self, **{field.name: index})
@@ -184,14 +184,14 @@ class GraphDesc:
             if not isinstance(parts, (list, tuple)):
                 raise TypeError(
                     f"GraphDesc: `{name}` must be a list or a tuple; got "
-                    f"{_check.describe(parts)}"
+                    f"{arguments.describe(parts)}"
                 )
             for i, part in enumerate(parts):
                 if not isinstance(part, kinds):
                     expected = " or ".join(kind.__name__ for kind in kinds)
                     raise TypeError(
                         f"GraphDesc: `{name}[{i}]` must be {expected}; got "
-                        f"{_check.describe(part)}"
+                        f"{arguments.describe(part)}"
                     )
             settle(self, **{name: tuple(parts)})
 

@@ -15,9 +15,10 @@ from typing import ClassVar
 import jax
 
 import dml_jax
-from dml_jax import _check
-from dml_jax.directml import _layout, _rules
+from dml_jax._shared import arguments
+from dml_jax.directml import _rules
 from dml_jax.directml._levels import Support
+from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import LARGEST_UINT, BufferTensorDesc, in_range
 from dml_jax.directml._types import (
     LATEST,
@@ -91,7 +92,7 @@ class OperatorDesc(abc.ABC):
             if not isinstance(tensor, BufferTensorDesc):
                 raise TypeError(
                     f"{name}: `{member}` must be a BufferTensorDesc; got "
-                    f"{_check.describe(tensor)}"
+                    f"{arguments.describe(tensor)}"
                 )
 
 
@@ -160,7 +161,7 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
                 raise _rules.refused(struct, name, rule, got)
 
     def evaluate(self, input, lengths):
-        input = _layout.broadcast(input, self.input_tensor.sizes)
+        input = api.broadcast(input, self.input_tensor.sizes)
         return dml_jax.reverse_subsequences(input, lengths, self.axis)
 
 
@@ -267,5 +268,5 @@ def _settle_values(desc, *members):
         if not isinstance(value, ScalarUnion):
             raise TypeError(
                 f"{name}: `{member}` must be a ScalarUnion; got "
-                f"{_check.describe(value)}"
+                f"{arguments.describe(value)}"
             )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import dml_jax
-from dml_jax import _check
-from dml_jax.directml import _layout, _rules
+from dml_jax._shared import arguments
+from dml_jax.directml import _rules
 from dml_jax.directml._operators import OperatorDesc, camel
+from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc, in_range, unsigned
 from dml_jax.directml._types import OperatorType, settle
 
@@ -72,7 +73,7 @@ class SliceOperatorDesc(OperatorDesc):
                 )
 
     def evaluate(self, input):
-        input = _layout.broadcast(input, self.input_tensor.sizes)
+        input = api.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
@@ -86,7 +87,7 @@ class _WindowOperatorDesc(OperatorDesc):
     def __post_init__(self):
         self._settle_tensors()
         name = type(self).__name__
-        strides = _check.integers(
+        strides = arguments.integers(
             name, "input_window_strides", self.input_window_strides
         )
         for i, stride in enumerate(strides):
@@ -182,7 +183,7 @@ class Slice1OperatorDesc(_WindowOperatorDesc):
 
     def evaluate(self, input):
         return dml_jax.slice1(
-            _layout.broadcast(input, self.input_tensor.sizes),
+            api.broadcast(input, self.input_tensor.sizes),
             self.input_window_offsets,
             self.input_window_sizes,
             self.input_window_strides,
@@ -229,7 +230,7 @@ class SliceGradOperatorDesc(_WindowOperatorDesc):
 
     def evaluate(self, input):
         return dml_jax.slice_grad(
-            _layout.broadcast(input, self.input_gradient_tensor.sizes),
+            api.broadcast(input, self.input_gradient_tensor.sizes),
             self.output_gradient_tensor.sizes,
             self.input_window_offsets,
             self.input_window_sizes,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dml_jax import _check
+from dml_jax._shared import arguments
 from dml_jax.directml._types import DataType, TensorFlags, member_of, settle
 
 LARGEST_UINT = 2**32 - 1
@@ -94,7 +94,7 @@ def has_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def unsigned(function, name, value, count=None) -> tuple[int, ...]:
     """`value` as a tuple of UINTs."""
-    numbers = _check.integers(function, name, value, count)
+    numbers = arguments.integers(function, name, value, count)
     for i, number in enumerate(numbers):
         in_range(function, f"{name}[{i}]", number, 0, LARGEST_UINT)
     return numbers
@@ -102,7 +102,7 @@ def unsigned(function, name, value, count=None) -> tuple[int, ...]:
 
 def in_range(function, name, value, least, most) -> int:
     """`value` as an integer that its member in C can hold."""
-    number = _check.integer(function, name, value)
+    number = arguments.integer(function, name, value)
     if not least <= number <= most:
         raise ValueError(
             f"{function}: `{name}` must be {least} to {most}; got {number}"
@@ -201,7 +201,7 @@ class BufferTensorDesc:
 
 def flags_of(function, name, value, enumeration):
     """`value` as flags that the enumeration has."""
-    number = _check.integer(function, name, value)
+    number = arguments.integer(function, name, value)
     if not 0 <= number <= sum(enumeration):
         raise ValueError(
             f"{function}: `{name}` must be {enumeration.__name__}; got {number}"

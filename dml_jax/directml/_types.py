@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from jax.core import Tracer
 
-from dml_jax import _check
-from dml_jax._scalar import as_scalar
+from dml_jax._shared import arguments
+from dml_jax._shared.scalars import as_scalar
 
 TENSOR_DIMENSION_COUNT_MAX1 = 8
 """DML_TENSOR_DIMENSION_COUNT_MAX1: most dimensions of a tensor, from 3_0 on."""
@@ -191,7 +191,7 @@ def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
     if isinstance(value, Tracer):
         raise TypeError(
             f"ScalarUnion: `{name}` must be a static number; got "
-            f"{_check.describe(value)}"
+            f"{arguments.describe(value)}"
         )
     return as_scalar("ScalarUnion", name, value, dtype).tobytes()
 
@@ -199,7 +199,7 @@ def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
 def _eight(value: Any) -> bytes:
     if not isinstance(value, (bytes, bytearray)):
         raise TypeError(
-            f"ScalarUnion: `bytes` must be bytes; got {_check.describe(value)}"
+            f"ScalarUnion: `bytes` must be bytes; got {arguments.describe(value)}"
         )
     if len(value) != 8:
         raise ValueError(f"ScalarUnion: `bytes` must be 8 bytes; got {len(value)}")
@@ -209,13 +209,13 @@ def _eight(value: Any) -> bytes:
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
     """`value` as a member of an enumeration, by its number."""
     try:
-        return enumeration(_check.integer(function, name, value))
+        return enumeration(arguments.integer(function, name, value))
     except (TypeError, ValueError) as error:
         kind = enumeration.__name__
         article = "an" if kind[0] in "AEIOU" else "a"
         raise type(error)(
             f"{function}: `{name}` must be {article} {kind}; got "
-            f"{_check.describe(value)}"
+            f"{arguments.describe(value)}"
         ) from None
 
 

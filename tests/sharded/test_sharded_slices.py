@@ -268,7 +268,7 @@ def test_reversed_devices():
 )
 def test_shardings_without_their_mesh(sizes, spec):
     """The mesh that is found has the same tiles, device by device."""
-    from dml_jax import _partitioning
+    from dml_jax._shared import partitioner
 
     devices = math.prod(sizes)
     mesh = jax.make_mesh(
@@ -277,9 +277,7 @@ def test_shardings_without_their_mesh(sizes, spec):
         axis_types=(AUTO,) * len(sizes),
         devices=jax.devices()[:devices],
     )
-    found, (of_result,) = _partitioning._decode(
-        [NamedSharding(mesh, spec)], [2], devices
-    )
+    found, (of_result,) = partitioner._decode([NamedSharding(mesh, spec)], [2], devices)
     assert found.size == devices
     found = jax.sharding.Mesh(mesh.devices.reshape(found.axis_sizes), found.axis_names)
     shape = (48, 48)

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from dml_jax import _array_files
+from dml_jax._shared import array_files
 from dml_jax.directml._types import DataType
 from dml_jax.directml.dxdispatch._json import Entry
 
@@ -55,7 +55,7 @@ def _below(entry: Entry, base: pathlib.Path, folder: pathlib.Path) -> pathlib.Pa
 def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
     """The elements of an .npy file, little-endian, and their data type."""
     try:
-        array = _array_files.read(path)
+        array = array_files.read(path)
     except (OSError, ValueError) as error:
         raise entry.refused(f"be an .npy file without pickles ({error})") from None
     if not array.size:

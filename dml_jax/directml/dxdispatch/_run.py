@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax import _array_files
+from dml_jax._shared import array_files
 from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
@@ -204,7 +204,7 @@ def _shown(resource: Resource, command: Print) -> str:
 
 def _write(command: WriteFile, resource: Resource) -> None:
     if command.path.suffix.lower() != ".npy":
-        _array_files.write(command.path, resource.data)
+        array_files.write(command.path, resource.data)
         return
     elements = resource.elements()[: int(np.prod(command.dimensions))]
-    _array_files.write(command.path, elements.reshape(command.dimensions))
+    array_files.write(command.path, elements.reshape(command.dimensions))

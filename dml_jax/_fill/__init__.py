@@ -1,0 +1,1 @@
+"""Arrays of one value, and of an arithmetic sequence."""

@@ -1,0 +1,336 @@
+"""start + k * delta, correctly rounded, in the arithmetic that every platform has.
+
+The exact value of start + k * delta is never representable in general, and may need a
+hundred bits. It is computed in these steps, of which the first two concern scalars:
+
+1. In units of the last bit of delta, delta is an integer D and start a float s. Where
+   one is so large that the other cannot move it by half a unit, the other is reduced to
+   what still decides a tie, so that all numbers below stay far from overflow and from
+   underflow: XLA on CPU flushes subnormal floats.
+2. Infinities, NaNs, the sign of zero and the element k = 0 are settled as IEEE does.
+3. The integer k * D is computed exactly, as limbs of the float's precision: low bits
+   by wrapping multiplication, high bits from an estimate in floats, which the low bits
+   correct. Every limb is a float without rounding.
+4. s and the limbs are summed into an expansion of floats that do not overlap [1]. All
+   but the leading one are added with rounding to odd [2], which keeps the sum on the
+   right side of every tie, and then the leading one is added with rounding to nearest.
+5. The sum, still in units of delta's last bit, is assembled as bits of the dtype. The
+   values of a dtype are multiples of its smallest subnormal, so a sum in the subnormal
+   range is exact and only its bits have to be placed.
+
+No product is rounded before it is added, so it makes no difference whether the compiler
+contracts multiplication and addition, as XLA does on some instruction sets. All dtypes
+up to float32 compute in float32 and uint32, float64 in float64 and uint64.
+
+[1] Shewchuk, Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
+    Predicates, 1997, theorem 10.
+[2] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
+    Algorithms Using Rounding to Odd, 2008.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dml_jax._shared import bitwise
+
+
+class _Format(NamedTuple):
+    """Where a float dtype keeps what, and what it computes in."""
+
+    dtype: np.dtype
+    code: np.dtype  # the unsigned integer of its width
+    fraction_bits: int
+    least_exponent: int  # of a normal value
+    float: np.dtype
+    word: np.dtype
+    integer: np.dtype
+
+    @property
+    def precision(self):
+        return self.fraction_bits + 1
+
+    @property
+    def sign_bit(self):
+        return 1 << (jnp.finfo(self.dtype).bits - 1)
+
+    @property
+    def limb_bits(self):
+        """The precision of the float that is computed in."""
+        return int(jnp.finfo(self.float).nmant) + 1
+
+    @property
+    def bias(self):
+        """Of the exponent of the float that is computed in."""
+        return int(jnp.finfo(self.float).maxexp) - 1
+
+
+def _format(dtype: np.dtype) -> _Format:
+    info = jnp.finfo(dtype)
+    if info.bits == 64:
+        code, computing = "uint64", ("float64", "uint64", "int64")
+    else:
+        code = bitwise.UNSIGNED.get(info.bits, "uint32")
+        computing = ("float32", "uint32", "int32")
+    return _Format(
+        dtype,
+        jnp.dtype(code),
+        int(info.nmant),
+        int(info.minexp),
+        *map(np.dtype, computing),
+    )
+
+
+def words_of_index(dtype: np.dtype, count: int) -> tuple[int, int]:
+    """The number of words, and their bits, that hold an index below `count`."""
+    form = _format(dtype)
+    if form.word == np.uint64:
+        return 1, 64
+    # One word is enough as long as k * D fits two limbs.
+    if count <= 2 ** min(32, 2 * form.limb_bits - form.precision):
+        return 1, 32
+    return 2, form.limb_bits
+
+
+def multiply_add(
+    index: list[jax.Array], delta: jax.Array, start: jax.Array, index_bits: int
+) -> jax.Array:
+    """The floats nearest to start + index * delta, ties to even.
+
+    Args:
+      index: non-negative integers below 2^`index_bits`, as the words `words_of_index`
+        asks for, the lower one first.
+      delta: scalar of a float dtype.
+      start: scalar of the same dtype.
+      index_bits: bounds the index.
+
+    Returns:
+      An array of that dtype, of the shape of the words.
+    """
+    form = _format(start.dtype)
+    parts = _decode(start, form), _decode(delta, form)
+    scaled = _scale(*parts, form, index_bits)
+    total = _round_sum(scaled.start, _limbs(index, scaled, form), form)
+    code = _encode(total, scaled.unit, form)
+
+    both_negative = parts[0].negative & parts[1].negative
+    sign_bit = form.word.type(form.sign_bit)
+    zero = jnp.where(parts[0].is_zero & both_negative, sign_bit, 0).astype(form.code)
+    code = jnp.where(total == 0, zero, code)
+    first = jnp.where(parts[0].is_zero, zero, _code(start, form))
+    is_first = functools.reduce(jnp.bitwise_or, index) == 0
+    return _with_exceptions(code, first, is_first, start, delta, form)
+
+
+def _with_exceptions(code, first, is_first, start, delta, form):
+    """Settles k = 0, where start stays what it is, and infinities and NaNs."""
+    wide_start, wide_delta = start.astype(form.float), delta.astype(form.float)
+    finite = jnp.isfinite(wide_start) & jnp.isfinite(wide_delta)
+    special_first = (wide_start + 0 * wide_delta).astype(form.dtype)
+    special_rest = (wide_start + wide_delta).astype(form.dtype)
+    code = jnp.where(finite, code, _code(special_rest, form))
+    first = jnp.where(finite, first, _code(special_first, form))
+    code = jnp.where(is_first, first, code)
+    return lax.bitcast_convert_type(code, form.dtype)
+
+
+def _code(x, form):
+    return lax.bitcast_convert_type(x, form.code)
+
+
+# Scalars ------------------------------------------------------------------------------
+
+
+class _Parts(NamedTuple):
+    """(-1)^negative * significand * 2^exponent, the significand's leading bit set."""
+
+    negative: jax.Array
+    significand: jax.Array
+    exponent: jax.Array
+
+    @property
+    def is_zero(self):
+        return self.significand == 0
+
+
+def _decode(x, form):
+    code = _code(x, form).astype(form.word)
+    magnitude = code & form.word.type(form.sign_bit - 1)
+    field = (magnitude >> form.fraction_bits).astype(jnp.int32)
+    significand = magnitude & form.word.type(2**form.fraction_bits - 1)
+    significand = jnp.where(
+        field > 0, significand | form.word.type(2**form.fraction_bits), significand
+    )
+    exponent = jnp.maximum(field, 1) - 1 + form.least_exponent - form.fraction_bits
+    missing = lax.clz(significand) - (8 * form.word.itemsize - form.precision)
+    return _Parts(
+        (code & form.word.type(form.sign_bit)) != 0,
+        significand << missing,
+        exponent - missing.astype(jnp.int32),
+    )
+
+
+class _Scaled(NamedTuple):
+    """start and delta in units of 2^unit, delta as a factor and its sign."""
+
+    start: jax.Array
+    factor: jax.Array
+    sign: jax.Array
+    unit: jax.Array
+
+
+def _scale(start, delta, form, index_bits):
+    gap = start.exponent - delta.exponent
+    # A product below 2^(precision + index_bits) is then less than an eighth of the last
+    # bit of start, which is 2^gap, and cannot move it.
+    out_of_reach = form.precision + index_bits + 3
+    alone = delta.is_zero | ((gap > out_of_reach) & ~start.is_zero)
+    # The last bit of delta is 1: anything closer to zero than 1/4 settles ties, alike.
+    gap = jnp.maximum(gap, -form.precision - 6)
+    gap = jnp.where(alone | start.is_zero, 0, gap)
+    value = start.significand.astype(form.float) * _power_of_two(gap, form)
+    return _Scaled(
+        jnp.where(start.negative, -value, value),
+        jnp.where(alone, 0, delta.significand),
+        jnp.where(delta.negative, -1, 1).astype(form.float),
+        jnp.where(alone, start.exponent, delta.exponent),
+    )
+
+
+def _power_of_two(exponent, form):
+    field = (exponent + form.bias).astype(form.word)
+    return lax.bitcast_convert_type(field << (form.limb_bits - 1), form.float)
+
+
+# The product and the sum --------------------------------------------------------------
+
+
+def _limbs(index, scaled, form):
+    """index * factor as signed floats that do not overlap, smallest first."""
+    limbs = _product(index[0], scaled.factor, form)
+    if len(index) == 2:
+        low, high = _product(index[1], scaled.factor, form)
+        middle = limbs[1] + low
+        mask = form.word.type(2**form.limb_bits - 1)
+        limbs = [limbs[0], middle & mask, high + (middle >> form.limb_bits)]
+    return [
+        limb.astype(form.integer).astype(form.float)
+        * (scaled.sign * 2.0 ** (form.limb_bits * i))
+        for i, limb in enumerate(limbs)
+    ]
+
+
+def _product(index, factor, form):
+    """index * factor as two integers of limb_bits bits, the lower one first."""
+    low = index * factor
+    estimate = index.astype(form.float) * (
+        factor.astype(form.float) * 2.0**-form.limb_bits
+    )
+    # The estimate is off by one at most, and the low word has its last bits right.
+    high = estimate.astype(form.integer)
+    overlap = (low >> form.limb_bits).astype(form.integer) - high
+    high = high + ((overlap << form.limb_bits) >> form.limb_bits)
+    mask = form.word.type(2**form.limb_bits - 1)
+    return [low & mask, high.astype(form.word)]
+
+
+def _round_sum(start, limbs, form):
+    """start + sum(limbs), to nearest in the computing float, else to odd for later."""
+    expansion = []
+    total = start
+    for limb in limbs:
+        total, error = _two_sum(total, limb)
+        expansion.append(error)
+    expansion.append(total)
+
+    # From the smallest up: what is left below the leading float is less than its ulp.
+    leading, *rest = expansion
+    tail = []
+    for component in rest:
+        leading, error = _two_sum(component, leading)
+        tail.append(error)
+    remainder = functools.reduce(lambda small, large: add_to_odd(large, small), tail)
+    if form.dtype == form.float:
+        return leading + remainder
+    return add_to_odd(leading, remainder)
+
+
+def _two_sum(a, b):
+    """a + b as a float and what it misses, exactly."""
+    total = a + b
+    b_part = total - a
+    return total, (a - (total - b_part)) + (b - b_part)
+
+
+def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a + b, or of the two floats around it the one whose last bit is 1."""
+    total, error = _two_sum(a, b)
+    integer = np.dtype(f"int{8 * total.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(total, integer)
+    error_bits = lax.bitcast_convert_type(error, integer)
+    away_from_zero = ((bits ^ error_bits) >> (8 * integer.itemsize - 1)) | 1
+    # An infinite total has a NaN for its error, and stays.
+    even_and_inexact = (jnp.abs(error) > 0) & (bits & 1 == 0)
+    bits = jnp.where(even_and_inexact, bits + away_from_zero, bits)
+    return lax.bitcast_convert_type(bits, total.dtype)
+
+
+# The result ---------------------------------------------------------------------------
+
+
+def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The floats of a dtype of up to 16 bits that are nearest to those float32 `x`.
+
+    Their values are normal numbers in float32.
+    """
+    form = _format(dtype)
+    code = _encode(x, np.int32(0), form)
+    sign_bit = jnp.where(jnp.signbit(x), form.word.type(form.sign_bit), 0)
+    code = jnp.where(x == 0, sign_bit.astype(form.code), code)
+    nan = np.full((), np.nan, dtype).view(f"u{dtype.itemsize}").astype(form.code)
+    code = jnp.where(jnp.isnan(x), nan, code)
+    return lax.bitcast_convert_type(code, form.dtype)
+
+
+def _encode(x, unit, form):
+    """x * 2^unit, not zero, as the bits of the dtype."""
+    bits = lax.bitcast_convert_type(x, form.word)
+    sign = bits >> (8 * form.word.itemsize - 1)
+    magnitude = bits & form.word.type(2 ** (8 * form.word.itemsize - 1) - 1)
+    stored = form.limb_bits - 1
+    shift = stored - form.fraction_bits
+
+    rounded = magnitude
+    if shift:
+        half = form.word.type(2 ** (shift - 1) - 1)
+        rounded = (magnitude + half + ((magnitude >> shift) & 1)) >> shift
+    rebias = unit - form.least_exponent + 1 - form.bias
+    normal = rounded + (rebias.astype(form.word) << form.fraction_bits)
+
+    field = (magnitude >> stored).astype(jnp.int32) + rebias
+    significand = (magnitude & form.word.type(2**stored - 1)) | form.word.type(
+        2**stored
+    )
+    right = jnp.clip(shift + 1 - field, 0, stored + 1).astype(form.word)
+    code = jnp.where(field < 1, significand >> right, normal)
+
+    most, overflow, negative_overflow = _limits(form)
+    code = jnp.where(
+        (field >= 1) & (normal > most),
+        jnp.where(sign != 0, negative_overflow, overflow),
+        code | (sign * form.word.type(form.sign_bit)),
+    )
+    return code.astype(form.code)
+
+
+def _limits(form):
+    """The codes of the largest value and of what lies beyond it, above and below."""
+    beyond = np.array([np.inf, -np.inf]).astype(form.dtype)
+    codes = np.append(jnp.finfo(form.dtype).max, beyond).astype(form.dtype)
+    return codes.view(f"u{form.dtype.itemsize}").astype(form.word)

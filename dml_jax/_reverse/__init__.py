@@ -1,0 +1,1 @@
+"""Reversal of the first elements of each line of an array."""

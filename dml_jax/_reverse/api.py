@@ -1,0 +1,397 @@
+"""Reversal of the leading part of every line of an array.
+
+With n the line's length clamped to [0, axis size], and k running along the axis:
+
+    y[k] = x[n - 1 - k]  if k < n
+    y[k] = x[k]          otherwise
+
+DirectML's REVERSE_SUBSEQUENCES has one length for every line: the lengths have the
+input's rank and size 1 along the axis. ONNX's ReverseSequence has one length for every
+batch entry, and only axes 0 and 1. The second is the first with its lengths reshaped,
+so one primitive serves both. Where they differ in more than shape:
+
+- A length beyond the axis is clamped (DirectML); ONNX says nothing, ONNX Runtime
+  refuses. An operator cannot raise on an accelerator, so it is clamped here and
+  `checked` reports it. A negative length, which DirectML's dtypes exclude, acts as 0.
+- The training mode of `reverse_sequence`, with its coefficient on the gradient, is
+  neither's; it comes from graph environments that train ONNX models.
+
+The map is linear in x, an involution, and its own adjoint: `_primitive` makes every
+derivative of every order cost one gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from dml_jax._reverse import cores as programs
+from dml_jax._shared import arguments, calls, value_checks
+from dml_jax._shared.arguments import Implementation
+
+
+def reverse_subsequences(
+    input: ArrayLike,
+    sequence_lengths: ArrayLike,
+    axis: int,
+    *,
+    implementation: Implementation | None = None,
+) -> jax.Array:
+    """Reverses the first elements of every line along `axis`, one length for each line.
+
+    The rest of a line is copied. Lengths 0 and 1 change nothing; a length beyond the
+    axis acts as the axis size, a negative one as 0 (`checked` reports both). Every bit
+    is kept, NaN payloads and the sign of zero included. Empty arrays are legal.
+
+    Args:
+      input: array of any dtype and of rank 1 or more.
+      sequence_lengths: integer array of the rank of `input`: size 1 along `axis`, and
+        along each other dimension the size of `input` or 1, which stands for all lines.
+      axis: the dimension along which the elements are reversed; may be negative.
+      implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
+        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
+        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
+        comes before or after the operator, but does not fuse: None takes it outside of
+        `jit` only. `"gather"` leaves it to XLA how devices share the work.
+        `"scatter"` is the gather in programs that XLA may partition, and in exports.
+
+    Returns:
+      An array with the shape and dtype of `input`.
+
+    Raises:
+      TypeError: an argument is not array-like, `sequence_lengths` is not integer, or
+        `axis` is not a static integer.
+      ValueError: `axis` is out of bounds, `input` has 2^32 elements or more along it,
+        `sequence_lengths` does not fit the shape of `input`, `implementation` is
+        unknown, or `input` is a 64-bit NumPy array outside of 64-bit mode.
+      OverflowError: a number in a list is beyond the widest dtype that is enabled, or
+        a length in one is beyond 64 bits.
+
+    Derivatives: linear in `input`, forward and reverse, to every order, each at the
+    cost of the operator itself. Sharding: the result is sharded as `input`. Where
+    `axis` is whole nothing is communicated; where devices share it, they exchange
+    parts, and none holds more than a few shards.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dml_jax import reverse_subsequences
+      >>> x = jnp.arange(1, 13).reshape(3, 4)
+      >>> reverse_subsequences(x, jnp.array([[2], [4], [3]]), axis=1)
+      Array([[ 2,  1,  3,  4],
+             [ 8,  7,  6,  5],
+             [11, 10,  9, 12]], dtype=int32)
+      >>> reverse_subsequences(x, jnp.array([[2, 3, 1, 0]]), axis=0)
+      Array([[ 5, 10,  3,  4],
+             [ 1,  6,  7,  8],
+             [ 9,  2, 11, 12]], dtype=int32)
+
+    Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
+    """
+    function = "reverse_subsequences"
+    x: Any = input
+    lengths: Any = sequence_lengths
+    extremes = None
+    if not arguments.is_array(type(x)):
+        x = arguments.as_array(function, "input", x)
+    if not arguments.is_array(type(lengths)):
+        lengths, extremes = arguments.lengths(function, "sequence_lengths", lengths)
+    arrays = type(x), x.shape, type(lengths), lengths.shape, lengths.dtype
+    program = _axis_program(arrays, axis, implementation)
+    if extremes is not None:
+        size = x.shape[axis]
+        program = value_checks.reported(
+            program, function, "sequence_lengths", extremes, size
+        )
+    return program(x, lengths)
+
+
+def reverse_sequence(
+    input: ArrayLike,
+    sequence_lens: ArrayLike,
+    *,
+    batch_axis: int = 1,
+    time_axis: int = 0,
+    training: bool = True,
+    lda_coeff: ArrayLike = 1.0,
+    name: str | None = None,
+    specified_outputs_name: str | Sequence[str] | None = None,
+    implementation: Implementation | None = None,
+) -> jax.Array:
+    """Reverses the first elements of every sequence of a batch, copying the rest.
+
+    Lengths 0 and 1 change nothing; a length beyond the time axis acts as its size, a
+    negative one as 0 (`checked` reports both). Every bit is kept, NaN payloads and the
+    sign of zero included. Empty arrays are legal. `training` and `lda_coeff` concern
+    the backward pass alone and never the result.
+
+    Args:
+      input: array of any dtype and of rank 2 or more. NumPy arrays of strings or
+        objects are accepted outside of tracing.
+      sequence_lens: integer array of shape [batch].
+      batch_axis: the dimension of the batch, 0 or 1.
+      time_axis: the dimension that is reversed, 1 or 0.
+      training: True for a backward pass that is multiplied by `lda_coeff` and keeps
+        nothing but the lengths. False for the plain linear operator, in which
+        `lda_coeff` has no effect.
+      lda_coeff: real scalar, Python number or traced, by which the training mode
+        multiplies the cotangent of `input`: 0 stops the gradient, values above 1
+        amplify it. The Python number 1 is no coefficient: the operator is the plain
+        one. A new value compiles nothing anew.
+      name: a name for the operator in HLO and in profiles.
+      specified_outputs_name: a name for the result, or a sequence of one name, which
+        a `jax.checkpoint` policy such as `save_only_these_names` can refer to.
+      implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
+        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
+        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
+        comes before or after the operator, but does not fuse: None takes it outside of
+        `jit` only. `"gather"` leaves it to XLA how devices share the work.
+        `"scatter"` is the gather in programs that XLA may partition, and in exports.
+
+    Returns:
+      An array with the shape and dtype of `input`; a NumPy array for strings and
+      objects.
+
+    Raises:
+      TypeError: an argument is not array-like, `sequence_lens` is not integer, an
+        option is of the wrong kind, or strings come with traced lengths.
+      ValueError: the rank is below 2, the axes are not 0 and 1, the time axis has 2^32
+        elements or more, `sequence_lens` is not of shape [batch], an option is unknown,
+        `lda_coeff` is a number that is not finite, or `input` is a 64-bit NumPy array
+        outside of 64-bit mode.
+      OverflowError: `lda_coeff`, or a number in a list, is beyond the widest dtype that
+        is enabled, or a length in a list is beyond 64 bits.
+
+    Derivatives: `input` receives `lda_coeff * reverse_sequence(cotangent)`, computed in
+    at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
+    is itself differentiable, and the coefficient enters once for each backward pass.
+    Forward mode (`jax.jvp`, `jax.hessian`) raises a TypeError in training mode, unless
+    `lda_coeff` is the Python number 1. Sharding:
+    the result is sharded as `input`. Where the time axis is whole nothing is
+    communicated; where devices share it, they exchange parts, and none holds more than
+    a few shards.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from dml_jax import reverse_sequence
+      >>> x = jnp.arange(8.0).reshape(2, 4)
+      >>> lengths = jnp.array([3, 2])
+      >>> reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
+      Array([[2., 1., 0., 3.],
+             [5., 4., 6., 7.]], dtype=float32)
+      >>> def loss(x):
+      ...     y = reverse_sequence(
+      ...         x, lengths, batch_axis=0, time_axis=1, lda_coeff=0.5
+      ...     )
+      ...     return jnp.sum(y * jnp.arange(8.0).reshape(2, 4))
+      >>> jax.grad(loss)(x)
+      Array([[1. , 0.5, 0. , 1.5],
+             [2.5, 2. , 3. , 3.5]], dtype=float32)
+
+    Source: ONNX, ReverseSequence-10 and -28; the training mode and `lda_coeff` from
+    Graiphic's ReverseSequence node.
+    """
+    function = "reverse_sequence"
+    x: Any = input
+    lengths: Any = sequence_lens
+    extremes = None
+    on_host = False
+    if not arguments.is_array(type(x)):
+        on_host = arguments.is_text(x)
+        x = np.asarray(x) if on_host else arguments.as_array(function, "input", x)
+    if not arguments.is_array(type(lengths)):
+        lengths, extremes = arguments.lengths(function, "sequence_lens", lengths)
+    coefficient = arguments.scalar(function, "lda_coeff", lda_coeff)
+    # The true derivative, for which the plain operator has forward mode, too.
+    is_plain = type(coefficient) is float and coefficient == 1
+    if type(specified_outputs_name) not in _PLAIN_NAMES:
+        specified_outputs_name = arguments.output_name(
+            function, "specified_outputs_name", specified_outputs_name
+        )
+    node, program = _node_program(
+        (
+            type(x),
+            x.shape,
+            type(lengths),
+            lengths.shape,
+            lengths.dtype,
+            None if is_plain else type(coefficient),
+        ),
+        batch_axis,
+        time_axis,
+        training,
+        name,
+        specified_outputs_name,
+        implementation,
+    )
+    if on_host:
+        return _reverse_on_host(x, lengths, node.batch_axis, node.time_axis)
+    if extremes is not None:
+        size = x.shape[node.time_axis]
+        program = value_checks.reported(
+            program, function, "sequence_lens", extremes, size
+        )
+    return program(x, lengths, coefficient) if node.training else program(x, lengths)
+
+
+_PLAIN_NAMES = (str, type(None))
+
+
+class _Node(NamedTuple):
+    """The attributes of a ReverseSequence node, one hashable static argument."""
+
+    batch_axis: int
+    time_axis: int
+    training: bool
+    name: str | None
+    output_name: str | None
+    implementation: Implementation | None
+
+
+_IMPLEMENTATIONS = ("gather", "scatter", "standalone")
+
+
+def _settle_implementation(function, implementation, traced):
+    """The implementation, which None leaves to where the call stands.
+
+    In a program XLA fuses the operator with its neighbours, if it can. A call on arrays
+    is a program of its own.
+    """
+    if implementation is None and not traced:
+        return "standalone"
+    return arguments.option(
+        function, "implementation", implementation, _IMPLEMENTATIONS
+    )
+
+
+@calls.settled
+def _axis_program(arrays, axis, implementation):
+    """The program for arrays of these kinds and shapes."""
+    kind, shape, lengths_kind, lengths_shape, lengths_dtype = arrays
+    arguments.require_integer("reverse_subsequences", "sequence_lengths", lengths_dtype)
+    traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
+    return calls.program(
+        programs.reverse_subsequences,
+        axis=_settle_axis(shape, lengths_shape, axis),
+        implementation=_settle_implementation(
+            "reverse_subsequences", implementation, traced
+        ),
+    )
+
+
+def _settle_axis(shape, lengths_shape, axis):
+    """The axis in [0, rank), for lengths that have the right shape for it."""
+    function = "reverse_subsequences"
+    axis = arguments.axis(function, "axis", axis, len(shape))
+    full = (*shape[:axis], 1, *shape[axis + 1 :])
+    fits = len(lengths_shape) == len(full) and all(
+        size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"{function}: `sequence_lengths` must have shape {full}, 1 along "
+            f"{axis=} and the size of `input` or 1 along every other dimension; got "
+            f"{lengths_shape}"
+        )
+    _require_countable(function, f"{axis=}", shape[axis])
+    return axis
+
+
+def _require_countable(function, axis, size):
+    """Refuses lines in which 32 bits cannot count positions, as DirectML's sizes do."""
+    if not jax.export.is_symbolic_dim(size) and size >= 2**32:
+        raise ValueError(
+            f"{function}: `input` must have fewer than 2^32 elements along {axis}; got "
+            f"{size}"
+        )
+
+
+@calls.settled
+def _node_program(arrays, *attributes):
+    """The node, and the program for arrays of these kinds and shapes."""
+    kind, shape, lengths_kind, lengths_shape, lengths_dtype, coefficient_kind = arrays
+    arguments.require_integer("reverse_sequence", "sequence_lens", lengths_dtype)
+    traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
+    node = _settle_node(shape, lengths_shape, traced, *attributes)
+    is_scaled = node.training and coefficient_kind is not None
+    if is_scaled and (traced or arguments.is_traced(coefficient_kind)):
+        return node, calls.program(programs.reverse_sequence, node=node)
+    # Without a backward pass the coefficient is of no use, and a number takes as long
+    # to be passed as all the rest.
+    node = node._replace(training=False)
+    return node, calls.program(programs.reverse_sequence, node=node, coefficient=None)
+
+
+def _settle_node(
+    shape,
+    lengths_shape,
+    traced,
+    batch_axis,
+    time_axis,
+    training,
+    name,
+    specified_outputs_name,
+    implementation,
+):
+    """The node of an input and lengths of these shapes."""
+    function = "reverse_sequence"
+    batch_axis, time_axis = _batch_and_time(len(shape), batch_axis, time_axis)
+    if lengths_shape != (shape[batch_axis],):
+        raise ValueError(
+            f"{function}: `sequence_lens` must have shape ({shape[batch_axis]},), "
+            f"the size of `input` along {batch_axis=}; got {lengths_shape}"
+        )
+    _require_countable(function, f"{time_axis=}", shape[time_axis])
+    return _Node(
+        batch_axis,
+        time_axis,
+        arguments.flag(function, "training", training),
+        arguments.optional_name(function, "name", name),
+        arguments.optional_name(
+            function, "specified_outputs_name", specified_outputs_name
+        ),
+        _settle_implementation(function, implementation, traced),
+    )
+
+
+def _batch_and_time(ndim, batch_axis, time_axis):
+    """ONNX's two axes: 0 and 1, or 1 and 0."""
+    if ndim < 2:
+        raise ValueError(
+            f"reverse_sequence: `input` must have rank 2 or more; got rank {ndim}"
+        )
+    batch_axis = arguments.integer("reverse_sequence", "batch_axis", batch_axis)
+    time_axis = arguments.integer("reverse_sequence", "time_axis", time_axis)
+    if (batch_axis, time_axis) not in ((0, 1), (1, 0)):
+        raise ValueError(
+            "reverse_sequence: `batch_axis` and `time_axis` must be 0 and 1 or 1 and "
+            f"0; got {batch_axis} and {time_axis}. `reverse_subsequences` takes any "
+            "axis"
+        )
+    return batch_axis, time_axis
+
+
+def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
+    """The operator for what only NumPy can hold."""
+    if isinstance(lengths, Tracer):
+        raise TypeError(
+            f"reverse_sequence: `input` of dtype {x.dtype} must come with "
+            "`sequence_lens` that are concrete, outside of jit, vmap and grad; got "
+            f"{arguments.describe(lengths)}"
+        )
+    time = x.shape[time_axis]
+    lengths = np.asarray(lengths)
+    if lengths.dtype.itemsize < 8:  # int4 could not be compared with the axis size
+        lengths = lengths.astype(np.int64)
+    lengths = np.clip(lengths, 0, time).astype(np.int64)
+    lengths = np.expand_dims(lengths, [d for d in range(x.ndim) if d != batch_axis])
+    position = np.expand_dims(
+        np.arange(time), [d for d in range(x.ndim) if d != time_axis]
+    )
+    source = np.where(position < lengths, lengths - 1 - position, position)
+    return np.take_along_axis(x, source, time_axis)

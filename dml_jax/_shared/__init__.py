@@ -1,0 +1,1 @@
+"""What the operators have in common. No module here imports an operator."""

@@ -1,0 +1,91 @@
+"""What one supported JAX version calls otherwise than another, bridged here only."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def varying_axes(x: jax.Array) -> frozenset[str]:
+    """The manual mesh axes along which `x` differs from device to device."""
+    aval = jax.typeof(x)
+    if hasattr(aval, "manual_axis_type"):
+        return aval.manual_axis_type.varying
+    return aval.vma  # before jax 0.9
+
+
+def vary_over(x: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """`x`, declared to differ along `axes` too.
+
+    The cotangent of `x` is a sum over devices, computed in at least float32.
+    """
+    missing = tuple(sorted(axes - varying_axes(x)))
+    if not missing:
+        return x
+    is_narrow = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+    return (_vary_narrow if is_narrow else _vary)(x, missing)
+
+
+def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    if hasattr(lax, "pcast"):
+        return lax.pcast(x, axes, to="varying")
+    return lax.pvary(x, axes)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _vary_narrow(x, axes):
+    return _vary(x, axes)
+
+
+@_vary_narrow.defjvp
+def _vary_narrow_jvp(axes, primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    tangent = _vary(tangent.astype(jnp.float32), axes).astype(x.dtype)
+    return _vary_narrow(x, axes), tangent
+
+
+def mesh_of_new_arrays() -> Any:
+    """The mesh in the type of an array that a program makes, as by `jnp.full`.
+
+    It is the mesh of the context, but empty in JAX versions such as 0.8.1.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return mesh
+    jaxpr = jax.make_jaxpr(lambda: lax.full((1,), 0))()
+    return jaxpr.out_avals[0].sharding.mesh
+
+
+# Before, Pallas refuses copies to shared memory that are not of 128 bytes, or so many.
+COPIES_ANY_ROWS = jax.__version_info__ >= (0, 11, 2)
+_SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
+_HOPPER = 9  # the compute capability of the GPUs that the kernels were tried on
+
+
+def launch(kernel: Any, *operands: jax.Array) -> Any:
+    """The result of a Mosaic kernel.
+
+    Pallas keeps the references of a kernel's scope in its jaxpr since jax 0.11, which
+    a check of leaks takes for leaks, also of an empty kernel.
+    """
+    with jax.check_tracer_leaks(False):
+        return kernel(*operands)
+
+
+def runs_mosaic() -> bool:
+    """Whether every CUDA device there is takes our Mosaic kernels.
+
+    A lowering rule is not told which of them its program is for. Pallas promises no
+    stability: the versions are those with which the kernels were lowered, at least.
+    """
+    try:
+        devices = jax.devices("cuda")
+    except RuntimeError:  # a program for CUDA is lowered elsewhere
+        return False
+    return _SPEAKS_MOSAIC and all(
+        int(float(device.compute_capability)) == _HOPPER for device in devices
+    )

@@ -1,0 +1,1 @@
+"""Strided slices and their adjoint."""

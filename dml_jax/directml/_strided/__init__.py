@@ -1,0 +1,1 @@
+"""Reads and writes of buffers whose elements lie at strides."""

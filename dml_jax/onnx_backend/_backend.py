@@ -1,0 +1,247 @@
+"""An ONNX backend on this package's operators.
+
+ReverseSequence, Slice, Range and ConstantOfShape at every version, with Constant,
+Identity and Cast between them; functions of a model are inlined. `prepare` turns a
+model into an object whose `run` takes and gives NumPy arrays, at their full width
+whatever JAX's 64-bit flag says, and whose `jax_fn` is a pure function of the graph's
+inputs, to be jitted, mapped, differentiated and exported.
+
+Where ONNX leaves something open, or its implementations differ:
+
+- Sequence lengths outside [0, time] are refused where they are concrete, as ONNX
+  Runtime does, and act as their nearest end where they are traced.
+- The elements of a Range are start + i * delta, rounded once; its count is exact. Both
+  precisions that `stash_type` may ask for are met by that.
+- The start of a Slice with a negative step is clamped to the axis, as the text says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+import onnx.backend.base
+import onnx.checker
+import onnx.defs
+import onnx.helper
+import onnx.shape_inference
+from google.protobuf.message import DecodeError
+from jax.typing import ArrayLike
+
+from dml_jax._shared import arguments
+from dml_jax.onnx_backend import _tensors
+from dml_jax.onnx_backend._functions import Inlined
+from dml_jax.onnx_backend._graph import checked, first_line, require_supported
+from dml_jax.onnx_backend._model import Model, as_numpy, wrong_inputs
+
+
+class Backend(onnx.backend.base.Backend):
+    """The interface that ONNX defines for backends, and its test suite uses.
+
+    Source: ONNX, onnx.backend.base.Backend.
+    """
+
+    @classmethod
+    def is_compatible(
+        cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any
+    ) -> bool:
+        """Whether `prepare` would take the model.
+
+        Args:
+          model: the model.
+          device: where to run it, as for `prepare`.
+          kwargs: options, as for `prepare`.
+        """
+        try:
+            cls.prepare(model, device, **kwargs)
+        except (NotImplementedError, ValueError):
+            return False
+        return True
+
+    @classmethod
+    def prepare(
+        cls,
+        model: onnx.ModelProto,
+        device: str = "CPU",
+        *,
+        training: bool = False,
+        lda_coeff: ArrayLike = 1.0,
+        **kwargs: Any,
+    ) -> Model:
+        """Checks a model, and makes it ready to be run.
+
+        Args:
+          model: the model, with the data that it keeps in other files; `load_model`
+            reads that.
+          device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1".
+          training: whether ReverseSequence scales its gradient by `lda_coeff`.
+          lda_coeff: the coefficient, a real number or a (traced) scalar; without
+            `training` it has no effect.
+          kwargs: nothing; ONNX's interface has them.
+
+        Returns:
+          The model with its methods `run` and `jax_fn`.
+
+        Raises:
+          TypeError: unknown options.
+          ValueError: the model is not valid, or there is no such device.
+          NotImplementedError: it has nodes that this package has no operator for; the
+            message lists them all.
+
+        Example:
+          >>> import numpy as np
+          >>> from onnx import helper, TensorProto
+          >>> from dml_jax import onnx_backend
+          >>> node = helper.make_node("ReverseSequence", ["x", "lens"], ["y"])
+          >>> x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 2])
+          ...         for n in "xy")
+          >>> lens = helper.make_tensor_value_info("lens", TensorProto.INT64, [2])
+          >>> graph = helper.make_graph([node], "backwards", [x, lens], [y])
+          >>> model = onnx_backend.prepare(helper.make_model(graph))
+          >>> frames = np.arange(6, dtype=np.float32).reshape(3, 2)
+          >>> model.run([frames, np.array([3, 2])]).y
+          array([[4., 3.],
+                 [2., 1.],
+                 [0., 5.]], dtype=float32)
+        """
+        if kwargs:
+            raise TypeError(f"prepare: unknown options {', '.join(kwargs)}")
+        if not isinstance(model, onnx.ModelProto):
+            raise TypeError(
+                "prepare: `model` must be an onnx.ModelProto; got "
+                f"{arguments.describe(model)}"
+            )
+        options = {
+            "training": arguments.flag("prepare", "training", training),
+            "lda_coeff": arguments.scalar("prepare", "lda_coeff", lda_coeff),
+        }
+        return Model(checked(model), _device(device), options)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Runs one node.
+
+        Args:
+          node: the node.
+          inputs: its inputs in order; None for those that are left out.
+          device: where to run it, as for `prepare`.
+          outputs_info: dtypes and shapes of the outputs, which are found without them.
+          kwargs: options, as for `prepare`, and `opset_version`, the version of the
+            operators, ONNX's newest by default.
+
+        Returns:
+          Its outputs, as `Model.run` gives them.
+
+        Raises:
+          TypeError, ValueError, NotImplementedError: as `prepare` and `Model.run`.
+        """
+        if not isinstance(inputs, Sequence) or len(inputs) != len(node.input):
+            raise wrong_inputs(node.input, arguments.describe(inputs))
+        arrays = {
+            name: as_numpy(name, value)
+            for name, value in zip(node.input, inputs, strict=True)
+            if name
+        }
+        infos = [_info(name, array) for name, array in arrays.items()]
+        results = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output]
+        graph = onnx.helper.make_graph([node], "node", infos, results)
+        newest = onnx.defs.onnx_opset_version()
+        opset = kwargs.pop("opset_version", newest)
+        opset = arguments.integer("run_node", "opset_version", opset)
+        if not 1 <= opset <= newest:
+            raise ValueError(
+                f"run_node: `opset_version` must be 1 to {newest}; got {opset}"
+            )
+        imports = [onnx.helper.make_opsetid("", opset)]
+        model = onnx.helper.make_model(graph, opset_imports=imports)
+        _tensors.require_loaded(model)
+        require_supported(Inlined(model, (opset,), is_mixed=False))
+        try:
+            model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        except onnx.shape_inference.InferenceError as error:
+            raise ValueError(f"onnx: {first_line(error)}") from None
+        return cls.prepare(model, device, **kwargs).run(arrays)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether JAX has a device.
+
+        Args:
+          device: "CPU", "CUDA" or "CUDA:1".
+        """
+        try:
+            _device(device)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+
+def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    try:
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"onnx: `{name}` must have a dtype of ONNX; got {array.dtype}"
+        ) from None
+    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
+
+
+is_compatible = Backend.is_compatible
+prepare = Backend.prepare
+run_model = Backend.run_model
+run_node = Backend.run_node
+supports_device = Backend.supports_device
+
+
+def load_model(path: str | os.PathLike) -> onnx.ModelProto:
+    """Reads a model and the data that it keeps in other files of its folder.
+
+    Args:
+      path: the model's file.
+
+    Returns:
+      The model.
+
+    Raises:
+      ValueError: the file is not a model, or its data lies outside of its folder.
+      OSError: the file cannot be read.
+    """
+    try:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+        _tensors.load(model, os.path.dirname(os.path.abspath(path)))
+    except _UNREADABLE as error:
+        raise ValueError(f"{os.fspath(path)}: {first_line(error)}") from None
+    if not model.HasField("graph"):
+        raise ValueError(f"{os.fspath(path)}: must have a graph; got none")
+    return model
+
+
+# RuntimeError is what ONNX makes of a file system's, as for names that are too long.
+_UNREADABLE = (DecodeError, ValueError, RuntimeError, onnx.checker.ValidationError)
+
+
+def _device(text: str) -> Any:
+    if not isinstance(text, str):
+        raise TypeError(
+            f"onnx: `device` must be a string; got {arguments.describe(text)}"
+        )
+    platform, _, number = text.partition(":")
+    try:
+        devices = jax.devices(platform.lower() or "none")
+        return {str(i): device for i, device in enumerate(devices)}[number or "0"]
+    except (RuntimeError, KeyError):
+        names = ", ".join(f"{d.platform.upper()}:{d.id}" for d in jax.devices())
+        raise ValueError(
+            f"onnx: `device` must be one of CPU, {names}; got {text}"
+        ) from None

@@ -1,0 +1,398 @@
+"""The benchmarks measure the right thing, and their command line says what is wrong."""
+
+import collections
+import copy
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import candidates, peers, programs, tables
+from benchmarks.command import main
+from benchmarks.workloads import GROUPS, workloads
+
+
+def tiny():
+    """Different workloads at tiny size, in lists that are compiled together."""
+    distinct, lists = set(), collections.defaultdict(list)
+    for workload in workloads("cpu", "tiny"):
+        program = workload.group if workload.group in ("backward", "pipeline") else ""
+        options = tuple(workload.options.items())
+        key = (program, workload.operator, workload.dtype, workload.shape, options)
+        if workload.operator != "import" and key not in distinct:
+            distinct.add(key)
+            lists[f"{workload.group}-{workload.dtype}"].append(workload)
+    return lists
+
+
+TINY = tiny()
+
+
+@pytest.fixture
+def quick_compilation():
+    previous = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", previous)
+
+
+# Flax reverses the padding too; the others are there for the time they take.
+OF_ANOTHER_MEANING = {"flip_all", "plus_one", "unreversed", "flax"}
+
+
+@pytest.mark.usefixtures("quick_compilation", "with_jit")
+@pytest.mark.parametrize("similar", TINY.values(), ids=TINY)
+def test_ours_and_every_peer_give_what_the_reference_gives(similar):
+    @jax.jit
+    def together(arrays):
+        functions = [candidates.functions(workload, "cpu") for workload in similar]
+        return [
+            {name: function(*x) for name, function in named.items()}
+            for x, named in zip(arrays, functions, strict=True)
+        ]
+
+    arrays = [programs.arrays(workload) for workload in similar]
+    for workload, x, results in zip(similar, arrays, together(arrays), strict=True):
+        results |= peer_results(workload, x)
+        expected = programs.expected(workload, x)
+        for name in results.keys() - OF_ANOTHER_MEANING:
+            np.testing.assert_array_equal(
+                np.asarray(results[name]), expected, f"{workload.name}: {name}"
+            )
+            assert results[name].dtype == expected.dtype
+
+
+def peer_results(workload, arrays):
+    makers = peers.peers(workload, arrays, "cpu")
+    with jax.enable_x64(False):  # flax adds positions to lengths of 32 bits
+        found = [candidate for make in makers.values() if (candidate := make())]
+        results = {candidate.name: candidate.call() for candidate in found}
+    for candidate in found:
+        candidate.wait(results[candidate.name])
+    return {c.name: c.host(results[c.name]) for c in found}
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("scale", ["full", "quick", "tiny"])
+def test_table_has_every_group_and_no_name_twice(device, scale):
+    table = workloads(device, scale)
+    assert list(dict.fromkeys(workload.group for workload in table)) == list(GROUPS)
+    names = [workload.name for workload in table]
+    assert len(set(names)) == len(names)
+    largest = max(workload.bytes_read + workload.bytes_written for workload in table)
+    least, most = {"full": (5e8, 7e9), "quick": (5e7, 2e8), "tiny": (1e4, 1e5)}[scale]
+    assert least < largest < most
+
+
+def test_strided_reads_are_counted_in_whole_sectors():
+    (workload,) = (w for w in workloads("gpu") if w.name == "slice/1x2/float32")
+    assert workload.bytes_written == 16379 * 8189 * 4
+    assert workload.bytes_read == 16379 * 16384 * 4  # element 7 lies in the first one
+
+
+# The command line ---------------------------------------------------------------------
+
+
+def result(**ratios):
+    """A result with one record for each ratio, whose quartiles are 5 % away."""
+
+    def summary(median):
+        return dict(median=median, q1=0.95 * median, q3=1.05 * median)
+
+    records = [
+        dict(
+            name=f"reverse/{name}/float32",
+            group="reverse",
+            baseline="memcpy",
+            dtype="float32",
+            shape=[1],
+            bytes_read=4,
+            bytes_written=4,
+            candidates=dict(
+                memcpy=dict(seconds=summary(1e-3), ratio=summary(1.0)),
+                dml_jax=dict(seconds=summary(1e-3 * ratio), ratio=summary(ratio)),
+            ),
+        )
+        for name, ratio in ratios.items()
+    ]
+    return dict(schema=1, options=dict(device="cpu", quick=False), records=records)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a document, or text, to a file of that name."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    return write
+
+
+def test_compare_fails_where_a_ratio_grew_beyond_spread_and_tolerance(written, capsys):
+    old = written("old.json", result(rows=1.0, columns=2.0, pairs=1.0, gone=1.0))
+    new = written("new.json", result(rows=1.05, columns=2.5, pairs=0.5, come=1.0))
+    assert main(["compare", old, new]) == 1
+    title, rows, columns, pairs = capsys.readouterr().out.splitlines()
+    assert title.split()[-3:] == ["old", "new", "new/old"]
+    assert rows.split() == ["reverse/rows/float32", "1.00", "1.05", "1.05"]
+    assert columns.split()[-2:] == ["1.25", "slower"]
+    assert pairs.split()[-2:] == ["0.50", "faster"]
+    assert main(["compare", old, new, "--tolerance", "1.3"]) == 0
+    assert main(["compare", new, old, "--tolerance", "3"]) == 0
+
+
+def without(document, *path):
+    document = copy.deepcopy(document)
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return document
+
+
+GOOD = result(rows=1.0)
+SLOW = ("records", 0, "candidates", "dml_jax")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a result of schema 1"),
+        (GOOD | dict(schema=2), "not a result of schema 1"),
+        (without(GOOD, "options"), "not a whole result"),
+        (without(GOOD, "records"), "not a whole result"),
+        (without(GOOD, *SLOW), "not a whole result"),
+        (without(GOOD, *SLOW, "ratio", "q3"), "not a whole result"),
+        (GOOD | dict(records=[3]), "not a whole result"),
+        (json.dumps(GOOD).replace("0.95", "null"), "not a whole result"),
+        (result(other=1.0), "no workload in common"),
+        (GOOD | dict(options=dict(device="gpu", quick=False)), "device is gpu in one"),
+    ],
+)
+def test_bad_result_is_refused_in_one_line(content, message, written, capsys):
+    bad = written("bad.json", content)
+    assert main(["compare", bad, written("good.json", GOOD)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--only", "nothing-of-this-name"],
+        ["run", "--group", "nothing-of-this-name"],
+        ["run", "--device", "abacus"],
+        ["run", "--quick", "--only", "rows", "--output", "."],
+        ["compare", "missing.json", "missing.json"],
+        ["plot", "missing.json"],
+        ["tables", "missing.md"],
+        ["nothing-of-this-name"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_bad_arguments_are_refused_in_one_line(words, capsys):
+    try:
+        status = main(words)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("benchmarks: ")
+
+
+@pytest.mark.usefixtures("with_jit")
+def test_quick_run_from_end_to_end(tmp_path, capsys):
+    path = tmp_path / "new" / "result.json"
+    words = ["--device", "cpu", "--quick", "--only", "scaling/rows/1e4"]
+    assert main(["run", *words, "--output", str(path)]) == 0
+    assert "scaling/rows/1e4" in capsys.readouterr().out
+    (file,) = path.parent.iterdir()
+    found = json.loads(file.read_text())
+    assert found["options"]["only"] == "scaling/rows/1e4"
+    assert found["versions"]["jax"] == jax.__version__
+    record = found["records"][0]
+    figures = record["candidates"]["dml_jax"]
+    assert figures["seconds"]["q1"] <= figures["seconds"]["median"]
+    assert record["candidates"]["memcpy"]["ratio"]["median"] == 1
+    assert record["compile_seconds"] > 0
+    assert main(["compare", str(path), str(path)]) == 0
+
+
+def test_interrupted_run_leaves_no_file(tmp_path, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(candidates, "compiled", interrupt)
+    path = tmp_path / "result.json"
+    words = ["--device", "cpu", "--only", "reverse/rows/float32", "-o", str(path)]
+    assert main(["run", *words]) == 130
+    assert not list(tmp_path.iterdir())
+
+
+def test_plot_draws_a_picture_for_each_group(tmp_path, written):
+    pytest.importorskip("matplotlib")
+    record = result(rows=1.0)["records"][0]
+    scaling = record | dict(name="scaling/rows/1e4", group="scaling")
+    path = written("result.json", GOOD | dict(records=[record, scaling]))
+    assert main(["plot", path, "--output", str(tmp_path / "plots")]) == 0
+    names = sorted(file.name for file in (tmp_path / "plots").iterdir())
+    assert names == ["cpu-reverse.png", "cpu-scaling.png"]
+
+
+# Figures in documents -----------------------------------------------------------------
+
+PERFORMANCE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
+END = "<!-- end of figures -->\n"
+
+
+def marked(words, figures=""):
+    """A document with one place for figures."""
+    return f"Before.\n\n<!-- figures: {words} -->\n{figures}{END}\nAfter.\n"
+
+
+def test_figures_of_the_guide_are_those_of_the_results(capsys):
+    assert main(["tables", "--check"]) == 0
+    assert not capsys.readouterr().out
+
+
+def test_tables_changes_figures_only_and_once(written, capsys):
+    text = PERFORMANCE.read_text()
+    old = text.replace("| rows |", "| lines |").replace("NVIDIA H200,", "A machine,")
+    path = pathlib.Path(written("old.md", old))
+    good = written("good.md", text)
+    assert main(["tables", "--check", good, str(path)]) == 1
+    assert capsys.readouterr().out.startswith(f"{path}: ")
+    assert path.read_text() == old
+    path.chmod(0o640)
+    assert main(["tables", good, str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert path.read_text() == text
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert main(["tables", str(path)]) == 0
+    assert not capsys.readouterr().out
+    assert sorted(file.name for file in path.parent.iterdir()) == ["good.md", "old.md"]
+
+
+def whole(device, **ratios):
+    """A result that says where it is from; only its first record has `called`."""
+    found = result(**ratios)
+    records = [record | dict(shape=[2, 8]) for record in found["records"]]
+    called = records[0]["candidates"]["dml_jax"]
+    records[0]["candidates"] |= dict(called=called)
+    call = dict(name="latency/slice", group="latency", baseline="jitted")
+    figures = dict(jitted=called, dml_jax=called)
+    return found | dict(
+        date="2026-01-02T03:04:05+00:00",
+        versions=dict(jax="1", torch="2", onnxruntime="3", flax=None),
+        machine=dict(
+            device={"cpu": "cpu", "gpu": "NVIDIA H200"}[device],
+            processor="Abacus",
+            cpu_count=2,
+        ),
+        options=dict(device=device, quick=False),
+        records=[*records, records[0] | call | dict(candidates=figures)],
+    )
+
+
+@pytest.fixture
+def folder(tmp_path, written):
+    """A folder with a result of either device."""
+    written("gpu.json", whole("gpu", rows=1.25, columns=8.0))
+    written("cpu.json", whole("cpu", rows=1.256, columns=9.96))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("gpu machine", ["NVIDIA H200, jax 1, torch 2, ONNX Runtime 3, 2026-01-02."]),
+        (
+            "cpu machine",
+            ["2 cores of an Abacus, jax 1, torch 2, ONNX Runtime 3, 2026-01-02."],
+        ),
+        (
+            "gpu reverse float32; dml_jax called",
+            [
+                "| layout | float32 shape | float32 |",
+                "| --- | --- | --- |",
+                "| rows | `[2, 8]` | 80 · 80 |",
+                "| columns | `[2, 8]` | 12 · \N{EN DASH} |",
+            ],
+        ),
+        (
+            "cpu reverse; dml_jax called",
+            [
+                "| workload | in a program | called |",
+                "| --- | --- | --- |",
+                "| rows/float32 | 1.26 | 1.26 |",
+                "| columns/float32 | 10 | \N{EN DASH} |",
+            ],
+        ),
+        (
+            "gpu cpu latency; dml_jax",
+            [
+                "| function | H200 | CPU |",
+                "| --- | --- | --- |",
+                "| slice | 1.25 | 1.26 |",
+            ],
+        ),
+    ],
+)
+def test_marker_says_which_table(words, lines, folder, written):
+    path = pathlib.Path(written("document.md", marked(words, "old\n")))
+    text = tables.rewritten(path, folder)
+    assert text == marked(words, "\n".join([*lines, ""]))
+    tables.save(text, path)
+    assert tables.rewritten(path, folder) == text
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (marked("abacus reverse float32; dml_jax"), "'abacus' is not a device"),
+        (marked("gpu sorting float32; dml_jax"), "'sorting' is not a device, a group"),
+        (marked("gpu reverse float31; dml_jax"), "'float31' is not a device, a group"),
+        (marked("gpu reverse; dml_jaxx"), "gpu.json has no 'dml_jaxx' in reverse"),
+        (
+            marked("gpu latency float32; dml_jax"),
+            "gpu.json has no 'float32' in latency",
+        ),
+        (marked("gpu reverse float32"), "no table is made of this"),
+        (marked("reverse; dml_jax"), "no table is made of this"),
+        (marked("gpu cpu reverse; dml_jax jnp"), "no table is made of this"),
+        (marked("gpu machine").replace(END, ""), "without its partner: <!-- figures"),
+        (marked("gpu machine").replace(END, marked("gpu fill; jnp")), "its partner"),
+        (END + marked("gpu machine"), "without its partner: <!-- end"),
+        ("No figures.", "no place for figures is marked"),
+    ],
+)
+def test_bad_marker_is_refused_in_one_line(document, message, written, capsys):
+    bad, old = written("bad.md", document), marked("gpu machine", "old\n")
+    other = written("other.md", old)
+    assert main(["tables", other, bad]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"benchmarks: {bad}: ")
+    assert message in line
+    assert pathlib.Path(bad).read_text() == document
+    assert pathlib.Path(other).read_text() == old
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (whole("cpu", rows=1.0), "not a run at full size on a gpu"),
+        (without(whole("gpu", rows=1.0), "machine"), "not a whole result"),
+        (without(whole("gpu", rows=1.0), "versions", "torch"), "not a whole result"),
+    ],
+)
+def test_figures_of_a_bad_result_are_refused(content, message, tmp_path, written):
+    written("gpu.json", content)
+    path = pathlib.Path(written("document.md", marked("gpu machine")))
+    with pytest.raises(ValueError, match=message):
+        tables.rewritten(path, tmp_path)

@@ -1,0 +1,116 @@
+"""The benchmark on several devices, at its quick size on four of a CPU."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import scaling
+from benchmarks.command import main
+
+COUNTS = (1, 2, 4)
+REPOSITORY = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scaling") / "result.json"
+    child = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "scale", "--quick", "-o", path],
+        cwd=REPOSITORY,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_JIT": "0",  # it compiles ahead of time
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4 "
+            "--xla_backend_optimization_level=0",  # spares time
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert child.returncode == 0, child.stderr
+    assert not child.stderr  # where a candidate that fails would be named
+    assert "sharded-axis/strong/full/4" in child.stdout
+    return path
+
+
+def test_quick_run_has_every_mode_and_number_of_devices(path):
+    found = json.loads(path.read_text())
+    assert found["options"] == dict(
+        device="cpu", quick=True, kind="scaling", device_count=4
+    )
+    kinds = {
+        "whole-axis": ("forward", "backward"),
+        "sharded-axis": ("random", "full"),
+    }
+    names = {
+        f"{group}/{mode}/{kind}/{count}"
+        for group in kinds
+        for mode in ("weak", "strong")
+        for kind in kinds[group]
+        for count in COUNTS
+    }
+    assert {record["name"] for record in found["records"]} == names
+    assert len(found["records"]) == len(names)
+    for record in found["records"]:
+        check(record)
+
+
+def check(record):
+    candidates, count = record["candidates"], record["devices"]
+    if record["group"] == "whole-axis":
+        assert candidates.keys() == {"linear", "dml_jax"}
+        figures = candidates["dml_jax"]["efficiency"]
+        assert 0 < figures["q1"] <= figures["median"] <= figures["q3"]
+    else:
+        assert list(candidates) == ["link", "xla", "dml_jax", "backward"]
+        assert candidates["link"]["bytes_per_second"] > 0
+        assert candidates["xla"]["temporary_shards"] >= 0
+        assert 0 <= record["sent_bytes"]["mean"] <= record["sent_bytes"]["most"]
+        if record["lengths"] == "full":
+            sent = record["shard_bytes"] if count > 1 else 0
+            assert record["sent_bytes"] == dict(mean=sent, most=sent)
+    for figures in candidates.values():
+        assert figures["seconds"]["q1"] <= figures["seconds"]["median"]
+    assert record["bytes_read"] == 4 * np.prod(record["shape"])
+    assert record["shard_bytes"] == record["bytes_read"] / count
+
+
+def test_runs_can_be_compared_and_drawn(path, tmp_path, capsys):
+    assert main(["compare", str(path), str(path)]) == 0
+    assert "whole-axis/weak/forward/2" in capsys.readouterr().out
+    pytest.importorskip("matplotlib")
+    assert main(["plot", str(path), "-o", str(tmp_path)]) == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["scaling.png"]
+
+
+def by_definition(lengths, steps, devices):
+    sent = [0] * devices
+    for length in lengths:
+        for target in range(length):
+            source, shard = length - 1 - target, steps // devices
+            sent[source // shard] += source // shard != target // shard
+    return sent
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_elements_that_change_device_are_counted(devices):
+    assert not scaling.sent_steps(np.zeros(8, int), 16, devices).any()
+    lengths = np.arange(17)
+    sent = scaling.sent_steps(lengths, 16, devices)
+    assert sent.tolist() == by_definition(lengths, 16, devices)
+
+
+def test_candidate_that_fails_costs_its_figures_only(capsys):
+    def fail():
+        raise RuntimeError("out of memory\nand more")
+
+    good = scaling.Candidate("link", lambda: 1)
+    (found,) = scaling._sound([good._replace(name="xla", call=fail), good], "here")
+    assert found is good
+    assert capsys.readouterr().err == "here: without xla: out of memory\n"

@@ -1,0 +1,174 @@
+"""Sequences of floats are correctly rounded, for every dtype, position and size."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from assertions import assert_same_bits, assert_same_floats
+from dtypes import SEQUENCE_FLOATS, dtype_of, needs_x64
+
+from dml_jax import fill_value_sequence, reference
+
+
+def random_value(random, dtype):
+    """A value of any magnitude that the dtype has, now and then a special one."""
+    info = ml_dtypes.finfo(dtype)
+    kind = random.random()
+    sign = random.choice([-1, 1])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if kind < 0.1:
+            return dtype.type(random.choice([0.0, -0.0, np.inf, -np.inf, np.nan]))
+        if kind < 0.2:
+            smallest = float(info.smallest_subnormal)
+            return dtype.type(sign * smallest * random.integers(1, 50))
+        if kind < 0.4:
+            return dtype.type(sign * random.integers(1, 10))
+        least, most = int(info.minexp) - int(info.nmant), int(info.maxexp)
+        return dtype.type(sign * 2.0 ** random.uniform(max(least, -1070), most))
+
+
+def cancelling_start(random, dtype, delta, count):
+    """A start for which the sequence passes zero, or nearly does."""
+    middle = random.choice([count // 2, count // 2 + 0.5, count / 3, count - 1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return dtype.type(-float(delta) * middle)
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.parametrize("cancelling", [False, True], ids=["any", "cancelling"])
+def test_random_sequences_are_correctly_rounded(name, cancelling):
+    dtype = dtype_of(name)
+    random = np.random.default_rng(len(name))
+    count = 300
+    with jax.enable_x64(needs_x64(dtype)):
+        for _ in range(100):
+            start, delta = (random_value(random, dtype) for _ in range(2))
+            if cancelling:
+                start = cancelling_start(random, dtype, delta, count)
+            result = fill_value_sequence((count,), dtype, start, delta)
+            expected = reference.fill_value_sequence((count,), dtype, start, delta)
+            assert_same_floats(result, expected)
+
+
+def exact_in_float64(count, dtype, start, delta):
+    """The sequence for at most 32-bit floats, fast enough for millions of elements.
+
+    So few at a time that they stay in a cache.
+    """
+    bounds = [*range(0, count, 2**15), count]
+    positions = (np.arange(*pair) for pair in itertools.pairwise(bounds))
+    return np.concatenate([exact_at(k, dtype, start, delta) for k in positions])
+
+
+def exact_at(positions, dtype, start, delta):
+    """k * delta has at most 49 bits and is exact in float64. The sum is rounded to odd
+    there, which has more than enough bits for it to be rounded once more.
+    """
+    product = positions * np.float64(delta)
+    start = np.float64(start)
+    total = start + product
+    part = total - start
+    error = (start - (total - part)) + (product - part)
+    total = to_odd(total, error)
+    if dtype == jnp.bfloat16:  # ml_dtypes goes by way of float32
+        single = total.astype(np.float32)
+        total = to_odd(single, (total - single).astype(np.float32))
+    with np.errstate(over="ignore"):
+        return total.astype(dtype)
+
+
+def to_odd(rounded, error):
+    """What `rounded`, the float nearest to a sum, is when the sum is rounded to odd."""
+    integer = np.dtype(f"i{rounded.itemsize}")
+    bits = rounded.view(integer)
+    step = np.where(np.signbit(rounded) == np.signbit(error), 1, -1).astype(integer)
+    inexact_and_even = (error != 0) & (bits & 1 == 0)
+    return np.where(inexact_and_even, bits + step, bits).view(rounded.dtype)
+
+
+LONG_CASES = {
+    "tenths": (0, 0.1),
+    "offset": (1000.3, 0.001),
+    "counting": (0, 1),
+    "fine": (0.1, 1e-4),
+    "centred": (None, 2.0**-10 * 1.7),
+    "descending": (7, -0.3),
+}
+
+
+@pytest.mark.parametrize("case", LONG_CASES)
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("count", [10**4, 10**6, 2**24 + 2**12])
+def test_long_sequences_are_correctly_rounded(name, count, case):
+    dtype = dtype_of(name)
+    start, delta = LONG_CASES[case]
+    delta = dtype.type(delta)
+    start = dtype.type(-(count // 2) * float(delta) if start is None else start)
+    result = fill_value_sequence((count,), dtype, start, delta)
+    assert_same_bits(result, exact_in_float64(count, dtype, start, delta))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_the_fast_oracle_equals_the_reference(name):
+    dtype = dtype_of(name)
+    for start, delta in [*LONG_CASES.values()][:4]:
+        start, delta = dtype.type(start), dtype.type(delta)
+        assert_same_bits(
+            exact_in_float64(3000, dtype, start, delta),
+            reference.fill_value_sequence((3000,), dtype, start, delta),
+        )
+
+
+def just_within_reach(dtype, limit):
+    """Starts whose last bit is about as large as the largest product."""
+    info = ml_dtypes.finfo(dtype)
+    start = 2.0 ** (int(info.maxexp) - 1)
+    last_bit = start * float(info.eps)
+    deltas = [
+        dtype.type((2 - float(info.eps)) * last_bit * 2.0**products / limit)
+        for products in (-3, -2, -1, 0, 1)
+    ]
+    return [(dtype.type(start), delta) for delta in deltas if delta != 0]
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+def test_positions_beyond_one_word(name):
+    """The positions of a tensor beyond 2^32 elements, without making the tensor."""
+    from dml_jax._fill import rounding
+
+    dtype = dtype_of(name)
+    random = np.random.default_rng(7)
+    with jax.enable_x64(needs_x64(dtype)):
+        for limit in (2**24, 2**32, 2**40, 2**48):
+            words, bits = rounding.words_of_index(dtype, limit)
+            index = [0, 1, limit - 1, limit // 3, *random.integers(0, limit, 40)]
+            multiply_add = jax.jit(
+                functools.partial(rounding.multiply_add, index_bits=limit.bit_length())
+            )
+            mask = 2**bits - 1
+            split = [
+                jnp.array(
+                    [(int(k) >> (bits * i)) & mask for k in index],
+                    "uint64" if bits == 64 else "uint32",
+                )
+                for i in range(words)
+            ]
+            pairs = []
+            for delta in (0.37, -1.5e-5, 3.0):
+                delta = dtype.type(delta)
+                middle = index[random.integers(0, len(index))]
+                with np.errstate(over="ignore"):
+                    pairs.append((dtype.type(-float(delta) * int(middle)), delta))
+            for start, delta in pairs + just_within_reach(dtype, limit):
+                expected = [
+                    reference._multiply_add(int(k), delta, start) for k in index
+                ]
+                assert_same_floats(
+                    multiply_add(split, delta, start), np.array(expected, dtype)
+                )

@@ -1,0 +1,333 @@
+"""What fails for reasons outside of a program: no memory, an interrupt, two writers.
+
+It is told in one line, no file is left half written, and the next call is right.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx.parser
+import pytest
+from models import bind, buffer, floats, model, save
+
+import dml_jax
+from dml_jax import cli, reference
+
+pytestmark = pytest.mark.usefixtures("interrupts_reach_children")
+
+ROOT = pathlib.Path(__file__).parents[2]
+ENVIRONMENT = {
+    **os.environ,
+    "JAX_PLATFORMS": "cpu",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# Memory -------------------------------------------------------------------------------
+
+HUGE = 2**47  # elements of four bytes, which no address space holds
+ONE = np.ones(1, np.float32)
+
+
+def expanded(array, *shape):
+    """An array that takes no memory until it is copied."""
+    return np.broadcast_to(array, shape)
+
+
+def reverse_each(count):
+    """One line, reversed by many lengths at once."""
+    x = jnp.ones((2**20, 8))
+    reverse = jax.vmap(lambda n: dml_jax.reverse_subsequences(x, n[None, None], 0))
+    return reverse(jnp.zeros(count // x.size, jnp.int32))
+
+
+REQUESTS = {
+    "reverse_subsequences": lambda: dml_jax.reverse_subsequences(
+        expanded(ONE, 2**20, HUGE // 2**20), np.ones((1, 1), np.int32), 0
+    ),
+    "reverse_sequence": lambda: dml_jax.reverse_sequence(
+        expanded(ONE, 2**31, 2, HUGE // 2**32), np.ones(2, np.int32)
+    ),
+    "reverse_subsequences of many lengths": lambda: reverse_each(HUGE),
+    "slice": lambda: dml_jax.slice(expanded(ONE, HUGE), (3,), (HUGE // 2,)),
+    "slice1": lambda: dml_jax.slice1(expanded(ONE, HUGE), (0,), (HUGE,), (-1,)),
+    "slice_grad": lambda: dml_jax.slice_grad(ONE, (HUGE,), (3,), (1,), (-1,)),
+    "fill_value_constant": lambda: dml_jax.fill_value_constant((HUGE,), "float32", 1),
+    "fill_value_sequence": lambda: dml_jax.fill_value_sequence(
+        (2**24, HUGE // 2**24), "float32", 1, 0.5
+    ),
+    "derivative of a fill": lambda: jax.jvp(
+        lambda x: dml_jax.fill_value_sequence((HUGE,), "float32", x, x), (1.0,), (1.0,)
+    ),
+    "checked": lambda: dml_jax.checked(
+        lambda x: dml_jax.slice_grad(x, (HUGE,), (3,), (1,), (-1,))
+    )(ONE),
+}
+
+
+# Of one program: what runs op by op may be killed before it asks for too much, and
+# JAX aborts where it looks for NaNs in a result that there was no memory for.
+@pytest.mark.usefixtures("with_jit", "nans_are_data")
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_no_memory_for_a_huge_result(request_):
+    with pytest.raises(RuntimeError, match="Out of memory"):
+        jax.block_until_ready(request_())
+    y = dml_jax.fill_value_sequence((3,), "float32", 1, 0.5)
+    np.testing.assert_array_equal(
+        y, reference.fill_value_sequence((3,), np.float32, 1, 0.5)
+    )
+
+
+LINES_OF_2_32 = {
+    "reverse_subsequences: `input` must have fewer than 2^32 elements along axis=0; "
+    "got 4294967296": lambda x: dml_jax.reverse_subsequences(x, [[1, 1]], 0),
+    "reverse_sequence: `input` must have fewer than 2^32 elements along time_axis=0; "
+    "got 4294967296": lambda x: dml_jax.reverse_sequence(x, [1, 1]),
+}
+
+
+@pytest.mark.parametrize(("message", "call"), LINES_OF_2_32.items())
+def test_lines_that_32_bits_cannot_count(message, call):
+    """Whatever the memory: a position in them would wrap."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call(expanded(ONE, 2**32, 2))
+
+
+def test_no_memory_for_strings():
+    """They stay with NumPy, which has an error of its own."""
+    words = expanded(np.array("w"), 2**24, 2**24)
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        dml_jax.reverse_sequence(words, np.zeros(2**24, np.int32))
+
+
+def test_requests_beyond_a_limit_leave_a_process_usable():
+    worker = ROOT / "tests" / "processes" / "limited.py"
+    done = subprocess.run(
+        [sys.executable, worker],
+        env=ENVIRONMENT | {"JAX_DISABLE_JIT": "0", "JAX_DEBUG_NANS": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [
+        "slice_grad Out of memory",
+        "slice_grad 1",
+        "fill_value_sequence Out of memory",
+        "fill_value_sequence 1024",
+        "fill_value_constant Out of memory",
+        "fill_value_constant 1024",
+        "dispatch 2 0",
+        "dispatch 0 1024",
+    ], done.stderr
+    errors = [line for line in done.stderr.splitlines() if "dml_jax:" in line]
+    assert len(errors) == 1
+    assert errors[0].startswith("dml_jax: Unable to allocate 2.00 GiB for an array")
+
+
+# Interrupts ---------------------------------------------------------------------------
+
+INTERRUPTED = "dml_jax: interrupted\n"
+
+
+def write_models(value, count):
+    """A model of each kind that makes `count` times `value`, and how to save it."""
+    desc = {
+        "OutputTensor": floats(count),
+        "ValueDataType": "FLOAT32",
+        "Value": value,
+    }
+    given = model(
+        {"r": buffer([0] * count)},
+        {"fill": {"type": "FILL_VALUE_CONSTANT", "desc": desc}},
+        [bind("fill", OutputTensor="r"), save("r", "out.npy")],
+    )
+    pathlib.Path(f"{value}.json").write_text(json.dumps(given))
+    text = f"""<ir_version: 10, opset_import: ["": 25]> g () => (float[n] y) {{
+      s = Constant<value_ints = [{count}]>()
+      y = ConstantOfShape<value: tensor = float[1] {{{value}}}>(s)
+    }}"""
+    onnx_model = onnx.parser.parse_model(text)
+    pathlib.Path(f"{value}.onnx").write_bytes(onnx_model.SerializeToString())
+    return {
+        "dispatch": ["dispatch", f"{value}.json"],
+        "onnx": ["onnx", f"{value}.onnx", "--output", "y=out.npy"],
+    }
+
+
+def interrupt(*arguments, **options):
+    signal.raise_signal(signal.SIGINT)
+
+
+def write_half(file, *arguments, **options):
+    file.write(b"half")
+    interrupt()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        pytest.param(np, "save", write_half, id="while-writing"),
+        pytest.param(os, "replace", interrupt, id="before-it-has-its-name"),
+    ],
+)
+@pytest.mark.parametrize("command", ["dispatch", "onnx"])
+def test_an_interrupted_write_leaves_no_trace(command, module, name, instead, capsys):
+    words = write_models(5, 3)[command]
+    pathlib.Path("out.npy").write_bytes(b"as it was")
+    before = sorted(pathlib.Path().iterdir())
+    with mock.patch.object(module, name, instead):
+        assert cli.main(words) == 130
+    assert capsys.readouterr().err == INTERRUPTED
+    assert sorted(pathlib.Path().iterdir()) == before
+    assert pathlib.Path("out.npy").read_bytes() == b"as it was"
+    assert cli.main(words) == 0
+    np.testing.assert_array_equal(np.load("out.npy"), np.full(3, 5, np.float32))
+
+
+def test_a_command_runs_in_a_thread():
+    """Where Python lets nobody handle interrupts."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(cli.main, ["info"]).result() == 0
+
+
+def test_verify_can_be_interrupted():
+    words = [sys.executable, "-m", "dml_jax", "verify", "--cases", "1000000"]
+    with subprocess.Popen(
+        words,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline().startswith("device")
+        time.sleep(1)  # into the cases, most likely; any place must do
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()  # or it would be waited for
+    assert (process.returncode, errors) == (130, INTERRUPTED)
+
+
+# Where an interrupt is dropped, and where Python takes note to die of it after `-m`.
+CALLBACK = """
+import gc
+def collected(phase, info):
+    gc.callbacks.clear()
+    signal.raise_signal(signal.SIGINT)
+def run(options):
+    gc.callbacks[:] = [collected]
+    gc.collect()
+"""
+FOREVER = """
+    while True:
+        time.sleep(0.01)
+"""
+ODD_PLACES = {
+    "a callback of the collector": CALLBACK + FOREVER,
+    "a callback at the end": CALLBACK,
+    "a finalizer before an error": """
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def run(options):
+    Finalized()
+    raise ValueError("a bad model")
+""",
+    "a finalizer": """
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def run(options):
+    Finalized()
+    while True:
+        time.sleep(0.01)
+""",
+    "what catches everything": """
+def run(options):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except BaseException:
+        pass
+    while True:
+        time.sleep(0.01)
+""",
+    "an exec of text": """
+def run(options):
+    exec("signal.raise_signal(signal.SIGINT)")
+    while True:
+        time.sleep(0.01)
+""",
+}
+
+
+@pytest.mark.parametrize("definition", ODD_PLACES.values(), ids=ODD_PLACES)
+def test_an_interrupt_is_not_lost(definition):
+    program = f"""
+import signal, sys, time
+from dml_jax import cli
+{definition}
+cli._info = run
+sys.exit(cli.main(["info"]))
+"""
+    pathlib.Path("program.py").write_text(program)
+    words = [sys.executable, "-m", "program"]
+    done = subprocess.run(
+        words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+
+
+# Several writers ----------------------------------------------------------------------
+
+WRITER = """
+import sys
+from dml_jax import cli
+for _ in range(30):
+    assert cli.main(sys.argv[1:]) == 0
+"""
+
+
+def test_every_read_of_a_file_with_several_writers_is_of_a_whole_file():
+    """Each writer has a value of its own, and a number of elements by it."""
+    counts = {3: 30000, 4: 400, 5: 50000}
+    models = {value: write_models(value, count) for value, count in counts.items()}
+    words = [models[3]["dispatch"], models[4]["onnx"], models[5]["onnx"]]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, *arguments],
+            env=ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+        )
+        for arguments in words
+    ]
+    seen = set()
+    try:
+        while any(writer.poll() is None for writer in writers):
+            if pathlib.Path("out.npy").exists():
+                found = np.load("out.npy")
+                value = int(found[0])
+                assert found.shape == (counts[value],)
+                assert (found == value).all()
+                seen.add(value)
+    finally:
+        for writer in writers:
+            writer.kill()
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert len(seen) > 1
+    assert not [path for path in pathlib.Path().iterdir() if path.name[0] == "."]

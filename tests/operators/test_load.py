@@ -1,0 +1,210 @@
+"""Many threads, many calls and many shapes in one process.
+
+Shapes are few here, since a new one takes a compilation. For a longer look:
+
+    DML_JAX_SHAPES=10000 python -m pytest tests/test_load.py -k shapes
+"""
+
+import functools
+import gc
+import itertools
+import os
+import sys
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx.parser
+import pytest
+from cases import CASES
+from test_compilations import COMPILATION, counted
+
+import dml_jax
+from dml_jax import onnx_backend
+from dml_jax._fill import api
+from dml_jax.directml import (
+    BufferTensorDesc,
+    DataType,
+    ReverseSubsequencesOperatorDesc,
+    SliceGradOperatorDesc,
+    compile_operator,
+)
+
+THREADS = 16
+SHAPES = int(os.environ.get("DML_JAX_SHAPES", 40))
+KEPT = 4096  # programs, by JAX and by this package alike
+SIZES = itertools.count(20001)  # which no other test has
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_new_objects():
+    """Collections pass by what other tests have left, which takes them seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def switching_often():
+    """Threads take turns within a call."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def at_once(calls):
+    """The results of calls that threads make, all from the same moment on."""
+    barrier = threading.Barrier(len(calls))
+    results = [None] * len(calls)
+
+    def work(place, call):
+        barrier.wait()
+        results[place] = call()
+
+    threads = [threading.Thread(target=work, args=item) for item in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+# Threads ------------------------------------------------------------------------------
+
+
+def lengths(*shape):
+    return np.full(shape, 3, np.int32)
+
+
+def ramp(*shape):
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def directml_reversal(n):
+    x = BufferTensorDesc(DataType.FLOAT32, (2, n))
+    of_x = BufferTensorDesc(DataType.UINT32, (2, 1))
+    reverse = compile_operator(ReverseSubsequencesOperatorDesc(x, of_x, x, 1))
+    return reverse(ramp(2, n), lengths(2, 1).astype(np.uint32))
+
+
+def directml_gradient(n):
+    small, large = (BufferTensorDesc(DataType.FLOAT32, (s,)) for s in (3, n))
+    put = compile_operator(SliceGradOperatorDesc(small, large, (1,), (5,), (-2,)))
+    return put(ramp(3))
+
+
+@functools.cache
+def onnx_model():
+    text = """<ir_version: 10, opset_import: ["": 25]>
+    g (float[b,n] x, int64[b] l) => (float[b,n] y) {
+      y = ReverseSequence<batch_axis = 0, time_axis = 1>(x, l)
+    }"""
+    return onnx_backend.prepare(onnx.parser.parse_model(text))
+
+
+def onnx_reversal(n):
+    return onnx_model().run([ramp(2, n), np.array([3, 3])]).y
+
+
+CALLS = {
+    "reverse_subsequences": lambda n: dml_jax.reverse_subsequences(
+        ramp(n, 2), lengths(1, 2), 0, implementation="gather"
+    ),
+    "reverse_sequence": lambda n: dml_jax.reverse_sequence(
+        ramp(n, 2).astype(jnp.bfloat16), lengths(2), training=False
+    ),
+    "slice": lambda n: dml_jax.slice(ramp(n), (n // 2,), (7,)),
+    "slice1": lambda n: dml_jax.slice1(ramp(n), (0,), (n,), (-2,)),
+    "slice_grad": lambda n: dml_jax.slice_grad(ramp(2), (n,), (1,), (9,), (8,)),
+    "fill_value_constant": lambda n: dml_jax.fill_value_constant((n,), "int8", 5),
+    "fill_value_sequence": lambda n: dml_jax.fill_value_sequence((n,), "int16", 1, 2),
+    "directml reversal": directml_reversal,
+    "directml gradient": directml_gradient,
+    "onnx": onnx_reversal,
+}
+
+
+@pytest.mark.usefixtures("switching_often", "with_caches")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_threads_that_make_the_same_call_share_a_compilation(call):
+    for _ in range(4):
+        calls = [functools.partial(call, next(SIZES))] * THREADS
+        with counted() as events:
+            results = at_once(calls)
+        assert events.count(COMPILATION) == 1
+        for result in results:
+            np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.usefixtures("switching_often")
+def test_threads_with_different_calls_do_not_mix_them_up():
+    """Four threads share cases, two of them in 64-bit mode; data is their own."""
+
+    def work(place):
+        mode = place % 8 < 4
+        for case in CASES[place % 4 :: 4]:
+            arrays = {
+                name: case.arrays[name] + np.float32(place) for name in case.linear
+            }
+            with jax.enable_x64(mode):
+                found = case.run(**arrays)
+                assert jax.config.jax_enable_x64 is mode
+            if not np.array_equal(found, case.expected(**arrays)):
+                return f"{case} in thread {place}"
+        return "right"
+
+    jobs = [functools.partial(work, place) for place in range(THREADS)]
+    assert at_once(jobs) == ["right"] * THREADS
+
+
+# Calls and shapes ---------------------------------------------------------------------
+
+
+def programs():
+    """How many compiled programs there are."""
+    gc.collect()
+    return len(jax.devices()[0].client.live_executables())
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_calls_leave_nothing_behind(call):
+    n = next(SIZES)
+    for _ in range(20):  # slices are compiled for offsets that come often
+        call(n)
+    gc.collect()
+    arrays, objects = len(jax.live_arrays()), len(gc.get_objects())
+    for _ in range(100):
+        call(n)
+    gc.collect()
+    assert len(jax.live_arrays()) == arrays
+    assert len(gc.get_objects()) < objects + 100
+
+
+@pytest.mark.usefixtures("with_caches")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_new_shapes_keep_a_program_each_at_most(call):
+    call(next(SIZES))
+    before, arrays = programs(), len(jax.live_arrays())
+    for _ in range(SHAPES // 10):
+        call(next(SIZES))
+    assert programs() <= before + min(SHAPES // 10, KEPT)
+    assert len(jax.live_arrays()) == arrays
+
+
+@pytest.mark.usefixtures("with_caches")
+def test_programs_of_shapes_of_long_ago_are_let_go():
+    before = programs()
+    shape = (next(SIZES),)
+    dml_jax.fill_value_constant(shape, "float32", 1)
+    _, program = api._constant_program("fill_value_constant", shape, "float32")
+    forgotten = weakref.ref(program)
+    del program
+    assert programs() == before + 1
+    for _ in range(KEPT):
+        api._constant_program("fill_value_constant", (next(SIZES),), "float32")
+    assert programs() <= before
+    assert forgotten() is None

@@ -1,0 +1,66 @@
+"""Every case, and every published vector, against the reference, bit for bit."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from cases import CASES, MOVES, REVERSALS
+
+import dml_jax
+from dml_jax import reference
+
+VECTORS = [
+    vector
+    for vector in json.loads(
+        (pathlib.Path(__file__).parents[1] / "operators.json").read_text()
+    )
+    if hasattr(dml_jax, vector["op"])
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_the_reference(case, x64):
+    result = case.run()
+    assert isinstance(result, jax.Array)
+    assert not result.aval.weak_type
+    assert_same_bits(result, case.expected())
+
+
+@pytest.mark.parametrize("case", MOVES, ids=str)
+def test_no_result_is_weakly_typed(case):
+    arrays = {
+        name: jnp.broadcast_to(jnp.asarray(1.0), np.shape(array))
+        if name in case.linear
+        else array
+        for name, array in case.arrays.items()
+    }
+    assert any(jax.typeof(jnp.asarray(x)).weak_type for x in arrays.values())
+    assert not case.run(**arrays).aval.weak_type
+
+
+@pytest.mark.parametrize("implementation", ["gather", "scatter"])
+@pytest.mark.parametrize("case", REVERSALS, ids=str)
+def test_implementations_give_the_same_bits(case, implementation):
+    function = getattr(dml_jax, case.operator)
+    result = function(**case.arrays, **case.options, implementation=implementation)
+    assert_same_bits(result, case.expected())
+
+
+@pytest.mark.parametrize("module", [dml_jax, reference], ids=["dml_jax", "reference"])
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: f"{v['op']}-{v['name']}")
+def test_published_vectors(vector, module):
+    def array(description):
+        shape, dtype = description["shape"], description["dtype"]
+        return np.array(description["data"], dtype).reshape(shape)
+
+    arrays = {name: array(value) for name, value in vector["inputs"].items()}
+    result = getattr(module, vector["op"])(**arrays, **vector["attributes"])
+    assert_same_bits(result, array(vector["output"]))
+
+
+def test_no_vector_of_an_operator_is_left_out():
+    assert len(VECTORS) == 18

@@ -1,0 +1,132 @@
+"""The face of the package: names, signatures, documentation, imports."""
+
+import dataclasses
+import doctest
+import enum
+import inspect
+import pathlib
+import subprocess
+import sys
+import typing
+
+import pytest
+
+import dml_jax
+from dml_jax import directml
+
+PUBLIC = [getattr(dml_jax, name) for name in dml_jax.__all__]
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def name_of(function):
+    return function.__name__
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=name_of)
+def test_docstring_is_complete(function):
+    text = inspect.getdoc(function)
+    summary, *rest = text.split("\n\n")
+    assert "\n" not in summary
+    sections = ["Args:", "Returns:", "Raises:", "Example:", "Source:"]
+    if function is not dml_jax.checked:
+        sections += ["Derivatives:", "Sharding:"]
+    missing = [section for section in sections if section not in "\n\n".join(rest)]
+    assert not missing
+    arguments = text.partition("Args:")[2].partition("Returns:")[0]
+    for parameter in inspect.signature(function).parameters:
+        assert f"  {parameter}: " in arguments
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize("function", PUBLIC, ids=name_of)
+def test_example_gives_what_it_prints(function):
+    (test,) = doctest.DocTestFinder(recurse=False).find(
+        function, globs={"dml_jax": dml_jax}
+    )
+    assert test.examples
+    result = doctest.DocTestRunner().run(test)
+    assert result.failed == 0
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize("module", [dml_jax, directml], ids=name_of)
+def test_examples_of_a_package(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", directml.__all__)
+def test_description_says_where_it_is_from(name):
+    """Every structure and function of DirectML names its page; numbers say what of."""
+    value = getattr(directml, name)
+    if isinstance(value, int):
+        return
+    if inspect.isfunction(value):
+        assert value.__module__ == "dml_jax.directml"
+    text = inspect.getdoc(value)
+    if inspect.isclass(value) and issubclass(value, enum.Enum):
+        assert text.startswith("DML_")
+    elif name not in ("Support", "CompiledOperator", "OperatorDesc"):
+        assert "Source: DirectML, " in text
+    if inspect.isfunction(value) or dataclasses.is_dataclass(value):
+        for parameter in inspect.signature(value).parameters:
+            assert f"  {parameter}: " in text
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=name_of)
+def test_functions_are_plain_and_carry_the_public_path(function):
+    assert inspect.isfunction(function)
+    assert function.__module__ == "dml_jax"
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=name_of)
+def test_options_are_keyword_only(function):
+    parameters = inspect.signature(function).parameters.values()
+    optional = [p for p in parameters if p.default is not inspect.Parameter.empty]
+    positional = {"strides", "output_sizes"}  # arrays of the descriptor, not options
+    assert all(
+        p.kind is inspect.Parameter.KEYWORD_ONLY
+        for p in optional
+        if p.name not in positional
+    )
+
+
+def test_classes_can_be_inspected():
+    """What documentation tools and debuggers ask of them."""
+    for name in directml.__all__:
+        if inspect.isclass(getattr(directml, name)):
+            assert inspect.getsource(getattr(directml, name))
+            assert typing.get_type_hints(getattr(directml, name)) is not None
+
+
+def test_public_names_are_the_documented_ones():
+    names = {name for name in vars(dml_jax) if not name.startswith("_")}
+    submodules = {n for n in names if inspect.ismodule(getattr(dml_jax, n))}
+    assert names - submodules == set(dml_jax.__all__)
+
+
+def test_import_is_light():
+    """Only jax and numpy come with the package: no onnx, no pallas, no argparse."""
+    program = (
+        "import sys, jax; before = set(sys.modules); import dml_jax; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    run = [sys.executable, "-c", program]
+    modules = subprocess.run(run, capture_output=True, text=True, check=True)
+    roots = {name.split(".")[0] for name in modules.stdout.split()}
+    allowed = {"dml_jax", "jax", "jaxlib", "numpy", "fractions"}
+    assert roots - allowed <= set(sys.stdlib_module_names) - {"argparse"}
+    for heavy in ("pallas", "checkify"):
+        assert heavy not in modules.stdout
+
+
+def test_the_package_uses_public_jax_only():
+    for path in (ROOT / "dml_jax").rglob("*.py"):
+        assert "jax._src" not in path.read_text(), path
+
+
+def test_user_errors_are_not_assertions():
+    for path in (ROOT / "dml_jax").rglob("*.py"):
+        lines = path.read_text().splitlines()
+        assert not [line for line in lines if line.strip().startswith("assert ")], path

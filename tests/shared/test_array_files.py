@@ -1,0 +1,57 @@
+"""Files of arrays: what is written where a file, a link, a pipe or a folder is."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+
+from dml_jax._shared import array_files
+
+ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize("target", ["old.npy", "new.npy", "old.bin"])
+def test_links_are_followed(tmp_path, monkeypatch, target):
+    """What is written depends on the name that was given, not on the link's target."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("old.npy", "old.bin"):
+        pathlib.Path(name).write_bytes(b"old")
+    os.symlink(target, "link.npy")
+    array_files.write(pathlib.Path("link.npy"), ARRAY)
+    assert os.readlink("link.npy") == target
+    assert_same_bits(np.load(target), ARRAY)
+
+
+def test_a_file_keeps_its_mode(tmp_path):
+    path = tmp_path / "y.npy"
+    path.touch(0o600)
+    array_files.write(path, ARRAY)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_bytes(tmp_path):
+    array_files.write(tmp_path / "new" / "y.bin", ARRAY)
+    assert (tmp_path / "new" / "y.bin").read_bytes() == ARRAY.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    {
+        "folder.npy": "Is a directory",
+        "pipe.npy": "Not a regular file",
+        "link.npy": "Not a regular file",
+        "loop.npy": "Too many levels of symbolic links",
+    }.items(),
+)
+def test_what_is_no_file_is_not_replaced(tmp_path, monkeypatch, name, reason):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("folder.npy")
+    os.mkfifo("pipe.npy")
+    os.symlink("pipe.npy", "link.npy")
+    os.symlink("loop.npy", "loop.npy")
+    kinds = {path: path.lstat().st_mode for path in tmp_path.iterdir()}
+    with pytest.raises(OSError, match=f"{reason}: '{name}'"):
+        array_files.write(pathlib.Path(name), ARRAY)
+    assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == kinds
