@@ -67,9 +67,11 @@ def fill_value_constant(
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
     """
     function = "fill_value_constant"
-    dtype, program = _constant_program(function, sizes, value_data_type)
+    kinds = (jnp.bool_, jnp.number)
+    sizes, dtype = _check_result((function, kinds), sizes, value_data_type)
     arguments.require_width(function, "value_data_type", dtype)
-    return program(as_scalar(function, "value", value, dtype))
+    value = as_scalar(function, "value", value, dtype)
+    return _constant(value, sizes=sizes, dtype=dtype)
 
 
 def fill_value_sequence(
@@ -119,30 +121,22 @@ def fill_value_sequence(
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
     """
     function = "fill_value_sequence"
-    dtype, program = _sequence_program(function, sizes, value_data_type)
+    sizes, dtype = _check_result((function, (jnp.number,)), sizes, value_data_type)
     arguments.require_width(function, "value_data_type", dtype)
     start = as_scalar(function, "value_start", value_start, dtype)
     delta = as_scalar(function, "value_delta", value_delta, dtype)
-    return program(start, delta)
+    return _sequence(start, delta, sizes=sizes, dtype=dtype)
 
 
 # Arguments ----------------------------------------------------------------------------
 
 
-@calls.settled_sequences
-def _constant_program(function, sizes, value_data_type, *_):
-    """The dtype of a constant, and the program that takes its value."""
+@calls.memoized
+def _check_result(function_and_kinds, sizes, value_data_type):
+    """The shape and the dtype of the result of a function."""
+    function, kinds = function_and_kinds
     sizes = arguments.sizes(function, "sizes", sizes)
-    dtype = _dtype(function, value_data_type, jnp.bool_, jnp.number)
-    return dtype, calls.program(_constant, sizes=sizes, dtype=dtype)
-
-
-@calls.settled_sequences
-def _sequence_program(function, sizes, value_data_type, *_):
-    """The dtype of a sequence, and the program that takes its start and delta."""
-    sizes = arguments.sizes(function, "sizes", sizes)
-    dtype = _dtype(function, value_data_type, jnp.number)
-    return dtype, calls.program(_sequence, sizes=sizes, dtype=dtype)
+    return sizes, _dtype(function, value_data_type, kinds)
 
 
 # For None NumPy takes float64, and NumPy 2.0 some dtype for each of the others.
@@ -152,7 +146,7 @@ _NO_DTYPES = (
 )
 
 
-def _dtype(function, value, *kinds):
+def _dtype(function, value, kinds):
     """`value` as a dtype that JAX has, of one of the kinds."""
     try:
         if any(value is other for other in _NO_DTYPES):
@@ -182,14 +176,16 @@ def _is_one_of(dtype, kinds):
     return of_kind and has_zero and arguments.is_known(dtype)
 
 
-# Cores, which `calls.program` compiles -----------------------------------------------
+# Jitted cores -------------------------------------------------------------------------
 
 
+@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
 def _constant(value, *, sizes, dtype):
     with jax.named_scope("fill_value_constant"):
         return _fill("constant", sizes, jnp.asarray(value).astype(dtype))
 
 
+@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
 def _sequence(start, delta, *, sizes, dtype):
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))

@@ -22,17 +22,20 @@ derivative of every order cost one gather.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax._reverse import cores as programs
-from dml_jax._shared import arguments, calls, value_checks
+from dml_jax._shared import arguments, bitwise, calls, jax_versions, value_checks
 from dml_jax._shared.arguments import Implementation
 
 
@@ -102,13 +105,12 @@ def reverse_subsequences(
     if not arguments.is_array(type(lengths)):
         lengths, extremes = arguments.lengths(function, "sequence_lengths", lengths)
     arrays = type(x), x.shape, type(lengths), lengths.shape, lengths.dtype
-    program = _axis_program(arrays, axis, implementation)
+    axis, implementation = _check_options(arrays, axis, implementation)
+    run: Any = _reverse_subsequences
     if extremes is not None:
         size = x.shape[axis]
-        program = value_checks.reported(
-            program, function, "sequence_lengths", extremes, size
-        )
-    return program(x, lengths)
+        run = value_checks.reported(run, function, "sequence_lengths", extremes, size)
+    return run(x, lengths, axis=axis, implementation=implementation)
 
 
 def reverse_sequence(
@@ -213,7 +215,7 @@ def reverse_sequence(
         specified_outputs_name = arguments.output_name(
             function, "specified_outputs_name", specified_outputs_name
         )
-    node, program = _node_program(
+    node = _check_node(
         (
             type(x),
             x.shape,
@@ -231,12 +233,11 @@ def reverse_sequence(
     )
     if on_host:
         return _reverse_on_host(x, lengths, node.batch_axis, node.time_axis)
+    run: Any = _reverse_sequence
     if extremes is not None:
         size = x.shape[node.time_axis]
-        program = value_checks.reported(
-            program, function, "sequence_lens", extremes, size
-        )
-    return program(x, lengths, coefficient) if node.training else program(x, lengths)
+        run = value_checks.reported(run, function, "sequence_lens", extremes, size)
+    return run(x, lengths, coefficient if node.training else None, node=node)
 
 
 _PLAIN_NAMES = (str, type(None))
@@ -256,7 +257,7 @@ class _Node(NamedTuple):
 _IMPLEMENTATIONS = ("gather", "scatter", "standalone")
 
 
-def _settle_implementation(function, implementation, traced):
+def _canonicalize_implementation(function, implementation, traced):
     """The implementation, which None leaves to where the call stands.
 
     In a program XLA fuses the operator with its neighbours, if it can. A call on arrays
@@ -269,22 +270,20 @@ def _settle_implementation(function, implementation, traced):
     )
 
 
-@calls.settled
-def _axis_program(arrays, axis, implementation):
-    """The program for arrays of these kinds and shapes."""
+@calls.memoized
+def _check_options(arrays, axis, implementation):
+    """The axis and the implementation for arrays of these types and shapes."""
     kind, shape, lengths_kind, lengths_shape, lengths_dtype = arrays
-    arguments.require_integer("reverse_subsequences", "sequence_lengths", lengths_dtype)
+    function = "reverse_subsequences"
+    arguments.require_integer(function, "sequence_lengths", lengths_dtype)
     traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
-    return calls.program(
-        programs.reverse_subsequences,
-        axis=_settle_axis(shape, lengths_shape, axis),
-        implementation=_settle_implementation(
-            "reverse_subsequences", implementation, traced
-        ),
+    return (
+        _canonicalize_axis(shape, lengths_shape, axis),
+        _canonicalize_implementation(function, implementation, traced),
     )
 
 
-def _settle_axis(shape, lengths_shape, axis):
+def _canonicalize_axis(shape, lengths_shape, axis):
     """The axis in [0, rank), for lengths that have the right shape for it."""
     function = "reverse_subsequences"
     axis = arguments.axis(function, "axis", axis, len(shape))
@@ -311,23 +310,22 @@ def _require_countable(function, axis, size):
         )
 
 
-@calls.settled
-def _node_program(arrays, *attributes):
-    """The node, and the program for arrays of these kinds and shapes."""
+@calls.memoized
+def _check_node(arrays, *attributes):
+    """The node for arrays of these types and shapes."""
     kind, shape, lengths_kind, lengths_shape, lengths_dtype, coefficient_kind = arrays
     arguments.require_integer("reverse_sequence", "sequence_lens", lengths_dtype)
     traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
-    node = _settle_node(shape, lengths_shape, traced, *attributes)
+    node = _canonicalize_node(shape, lengths_shape, traced, *attributes)
     is_scaled = node.training and coefficient_kind is not None
     if is_scaled and (traced or arguments.is_traced(coefficient_kind)):
-        return node, calls.program(programs.reverse_sequence, node=node)
+        return node
     # Without a backward pass the coefficient is of no use, and a number takes as long
     # to be passed as all the rest.
-    node = node._replace(training=False)
-    return node, calls.program(programs.reverse_sequence, node=node, coefficient=None)
+    return node._replace(training=False)
 
 
-def _settle_node(
+def _canonicalize_node(
     shape,
     lengths_shape,
     traced,
@@ -355,7 +353,7 @@ def _settle_node(
         arguments.optional_name(
             function, "specified_outputs_name", specified_outputs_name
         ),
-        _settle_implementation(function, implementation, traced),
+        _canonicalize_implementation(function, implementation, traced),
     )
 
 
@@ -395,3 +393,101 @@ def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
     )
     source = np.where(position < lengths, lengths - 1 - position, position)
     return np.take_along_axis(x, source, time_axis)
+
+
+# Jitted cores -------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "implementation"))
+def _reverse_subsequences(x, lengths, *, axis, implementation):
+    with jax.named_scope("reverse_subsequences"):
+        value_checks.check_lengths(
+            "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
+        )
+        return _with_operands(_reverse_plainly, x, lengths, axis, implementation)
+
+
+@functools.partial(jax.jit, static_argnames="node")
+def _reverse_sequence(x, lengths, coefficient, *, node):
+    with jax.named_scope(node.name or "reverse_sequence"):
+        value_checks.check_lengths(
+            "reverse_sequence", "sequence_lens", lengths, x.shape[node.time_axis]
+        )
+        lengths = lax.expand_dims(
+            lengths, [d for d in range(x.ndim) if d != node.batch_axis]
+        )
+        if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
+            coefficient = _as_array(coefficient)
+            x = jax_versions.vary_over(x, jax_versions.varying_axes(coefficient))
+            operator = functools.partial(_reverse_for_training, coefficient)
+        else:
+            operator = _reverse_plainly
+        y = _with_operands(operator, x, lengths, node.time_axis, node.implementation)
+        return y if node.output_name is None else checkpoint_name(y, node.output_name)
+
+
+def _with_operands(operator, x, lengths, axis, implementation):
+    """Calls `operator` on what the primitive takes."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(x)
+        lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))
+        y = _with_operands(operator, data, lengths, axis, implementation)
+        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
+    lengths = _clamp(lengths, x.shape[axis])
+    # Under shard_map the lengths may vary where the input does not: without the cast
+    # the cotangent of the input would be summed over too few devices.
+    axes = jax_versions.varying_axes(x) | jax_versions.varying_axes(lengths)
+    x, lengths = jax_versions.vary_over(x, axes), jax_versions.vary_over(lengths, axes)
+    return operator(x, lengths, axis, implementation)
+
+
+def _clamp(lengths, size):
+    """`lengths` in [0, size], in the dtype that positions along the axis have."""
+    # A 64-bit array may be used outside of the 64-bit mode in which it was made.
+    with bitwise.full_width(lengths.dtype):
+        return _clamp_in_mode(_without_series(lengths), size)
+
+
+def _without_series(lengths):
+    """`lengths`, of which Taylor mode knows that they have no derivatives.
+
+    It gives series to all arguments of a jitted function, and fails where the maximum
+    of integers has one. Compilers drop the operation.
+    """
+    return lax.bitwise_or(lengths, lengths)
+
+
+def _clamp_in_mode(lengths, size):
+    if lengths.dtype.itemsize < 4:
+        lengths = lengths.astype(jnp.int32)
+    lengths = jnp.maximum(lengths, 0)
+    if lengths.dtype == jnp.int32:
+        lengths = lengths.astype(jnp.uint32)
+    # Compared while still unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
+    if jax.export.is_symbolic_dim(size):
+        limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
+    else:
+        limit = lengths.dtype.type(size)
+        position = jnp.int32 if size < 2**31 else jnp.uint32
+    return jnp.minimum(lengths, limit).astype(position)
+
+
+def _reverse_plainly(*operands):
+    # With `jax.extend` comes pallas, slower to import than all of this package.
+    from dml_jax._reverse.primitive import reverse
+
+    return reverse(*operands)
+
+
+def _reverse_for_training(coefficient, *operands):
+    from dml_jax._reverse.training import reverse_for_training
+
+    x, lengths, *options = operands
+    return reverse_for_training(x, lengths, coefficient, *options)
+
+
+def _as_array(coefficient):
+    """The coefficient, which JAX makes a number where jit is off."""
+    dtype = getattr(coefficient, "dtype", np.dtype(np.float32))
+    with bitwise.full_width(dtype):
+        return jnp.asarray(coefficient)

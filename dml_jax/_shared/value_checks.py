@@ -210,9 +210,9 @@ def reported(
 
         checkify.check(False, value_reports.message(rule, *extremes))
 
-    def run(*operands):
+    def run(*operands, **options):
         with _way_out(None):
-            return program(*operands)
+            return program(*operands, **options)
 
     return run
 

@@ -20,6 +20,7 @@ transpose, never a scatter. How a GPU computes them, `gpu` says.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -209,14 +210,14 @@ def slice_grad(
 # Arguments ----------------------------------------------------------------------------
 
 
-@calls.settled_sequences
-def _slice_program(array, offsets, sizes, strides, _):
+@calls.memoized
+def _slice_program(array, offsets, sizes, strides):
     """The program of `slice` for an array of this kind and shape."""
     kind, shape = array
     return _program(kind, _take, _lattice_of_slice(shape, offsets, sizes, strides))
 
 
-@calls.settled_sequences
+@calls.memoized
 def _slice1_program(array, offsets, windows, strides, sizes):
     """The program of `slice1` for an array of this kind and shape."""
     kind, shape = array
@@ -224,7 +225,7 @@ def _slice1_program(array, offsets, windows, strides, sizes):
     return _program(kind, _take, lattice)
 
 
-@calls.settled_sequences
+@calls.memoized
 def _gradient_program(gradient, shape, offsets, windows, strides):
     """The program of `slice_grad` for a gradient of this kind, dtype and shape."""
     kind, dtype, sizes = gradient
@@ -240,7 +241,7 @@ def _gradient_program(gradient, shape, offsets, windows, strides):
 def _program(kind, core, lattice, **params):
     """The program for arrays of a kind."""
     if arguments.is_traced(kind):
-        return calls.program(core, lattice=lattice, **params)
+        return functools.partial(core, lattice=lattice, **params)
     return _Program(core, lattice, params)
 
 
@@ -258,8 +259,8 @@ class _Program:
         self._calls_anywhere = _OFTEN if is_counted else 0
         self._lowest = lattice.lowest
         anywhere = lattice._replace(lowest=(0,) * len(lattice.lowest))
-        self._anywhere = calls.program(core, lattice=anywhere, **params)
-        self._here = calls.program(core, lattice=lattice, standalone=True, **params)
+        self._anywhere = functools.partial(core, lattice=anywhere, **params)
+        self._here = functools.partial(core, lattice=lattice, standalone=True, **params)
 
     def __call__(self, x):
         if self._calls_anywhere > 0:
@@ -371,9 +372,10 @@ def _lattice(operator, offsets, windows, strides, sizes):
     return StridedWindow(operator, lowest, sizes, steps, downwards)
 
 
-# Cores, which `calls.program` compiles -----------------------------------------------
+# Jitted cores -------------------------------------------------------------------------
 
 
+@functools.partial(jax.jit, static_argnames=("lattice", "standalone"))
 def _take(x, lowest=None, *, lattice, standalone=False):
     from dml_jax._slice.primitive import take  # brings pallas, as the reversal does
 
@@ -400,6 +402,7 @@ def _take_keys(x, lowest, lattice, standalone):
     return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
 
 
+@functools.partial(jax.jit, static_argnames=("shape", "lattice", "standalone"))
 def _put(gradient, lowest=None, *, shape, lattice, standalone=False):
     from dml_jax._slice.primitive import put
     from dml_jax._slice.xla import put_by_positions

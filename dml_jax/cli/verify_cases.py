@@ -59,6 +59,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The function, and whether it is its gradient that is meant."""
         return f"{self.function}{' gradient' if self.is_gradient else ''}"
 
     def actual(self, case: Case, device: Any) -> Callable[[], jax.Array]:
@@ -68,6 +69,7 @@ class Row(NamedTuple):
         return functools.partial(function, **arrays, **case.options)
 
     def expected(self, case: Case) -> np.ndarray:
+        """What the reference gives for a case."""
         function = getattr(reference, self.function)
         if self.is_gradient:
             return _expected_gradient(**case.arrays, **case.options)

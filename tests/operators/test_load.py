@@ -11,7 +11,6 @@ import itertools
 import os
 import sys
 import threading
-import weakref
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,6 @@ from test_compilations import COMPILATION, counted
 
 import dml_jax
 from dml_jax import onnx_backend
-from dml_jax._fill import api
 from dml_jax.directml import (
     BufferTensorDesc,
     DataType,
@@ -193,18 +191,3 @@ def test_new_shapes_keep_a_program_each_at_most(call):
         call(next(SIZES))
     assert programs() <= before + min(SHAPES // 10, KEPT)
     assert len(jax.live_arrays()) == arrays
-
-
-@pytest.mark.usefixtures("with_caches")
-def test_programs_of_shapes_of_long_ago_are_let_go():
-    before = programs()
-    shape = (next(SIZES),)
-    dml_jax.fill_value_constant(shape, "float32", 1)
-    _, program = api._constant_program("fill_value_constant", shape, "float32")
-    forgotten = weakref.ref(program)
-    del program
-    assert programs() == before + 1
-    for _ in range(KEPT):
-        api._constant_program("fill_value_constant", (next(SIZES),), "float32")
-    assert programs() <= before
-    assert forgotten() is None
