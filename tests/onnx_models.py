@@ -71,11 +71,15 @@ def runtime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def require_error(
-    error: type[Exception], pattern: str, call: Callable[[], object]
+    error: type[Exception],
+    pattern: str,
+    call: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
 ) -> None:
     """Exactly this type, and one line that begins with the pattern."""
     with pytest.raises(error) as raised:  # whose `match` sees JAX's notes, too
-        call()
+        call(*args, **kwargs)
     assert raised.type is error
     message = str(raised.value)
     assert re.match(pattern, message), message

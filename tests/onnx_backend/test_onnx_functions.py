@@ -111,7 +111,7 @@ def test_attributes_of_calls_and_their_defaults(
 @pytest.mark.parametrize("opset", [9, 25])
 def test_attributes_that_a_call_omits(opset: int) -> None:
     model = parse(with_attribute(opset, MISSING))
-    require_error(ValueError, "onnx: ", lambda: onnx_backend.prepare(model))
+    require_error(ValueError, "onnx: ", onnx_backend.prepare, model)
 
 
 def test_defaults_of_nested_calls_override_the_operators() -> None:
@@ -161,5 +161,5 @@ def test_functions_are_checked_by_their_own_opsets(
         error, pattern = NotImplementedError, f"the model must be .*; got {pattern}$"
     pattern = pattern.replace("NEWEST", str(onnx.defs.onnx_opset_version()))
     model = parse(model_of(int(opset), function(int(own), body)))
-    require_error(error, f"onnx: {pattern}", lambda: onnx_backend.prepare(model))
+    require_error(error, f"onnx: {pattern}", onnx_backend.prepare, model)
     assert not onnx_backend.is_compatible(model)

