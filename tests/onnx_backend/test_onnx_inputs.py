@@ -175,6 +175,8 @@ def test_run_takes_no_options() -> None:
             "onnx: `a` must have a dtype of ONNX; got datetime64",
         ),
         ("Range", [F(1), F(1), F(0)], {}, ValueError, "Range 'y': `delta` must be"),
+        ("Cast", [X], {"opset_version": 0}, ValueError, "run_node: `opset_version`"),
+        ("a\nb", [X], {}, ValueError, r"onnx: names must be printable; got 'a\\nb'$"),
     ],
 )
 def test_nodes(
@@ -291,3 +293,12 @@ def test_lengths_that_jit_has_narrowed() -> None:
     )
     fn = jax.jit(prepared(REVERSAL).jax_fn)
     require_error(TypeError, message, fn, X, LENGTHS)
+
+
+@pytest.mark.usefixtures("with_caches")
+def test_leaked_tracers() -> None:
+    leaked: list[Any] = []
+    jax.jit(lambda x: leaked.append(x) or x)(ROW)
+    model = prepared("float[3] x => float16[3] y {y = Cast<to = 10>(x)}")
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        model.jax_fn(leaked[0])

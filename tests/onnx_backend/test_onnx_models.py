@@ -1,15 +1,11 @@
 """Prepared ONNX models: run, transformed, exported, with defaults and static inputs."""
 
-import contextlib
-import io
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -17,7 +13,7 @@ from assertions import assert_same_bits
 from onnx import TensorProto, helper
 from onnx_models import COPY, parse, prepared, runtime_session
 
-from dml_jax import cli, onnx_backend, reference
+from dml_jax import onnx_backend, reference
 
 # Reverses frames up to a length each, and takes every second of the last three.
 TEXT = """float[4,3,2] x, int64[3] lens => float[2,3,2] y {
@@ -252,21 +248,3 @@ def test_defaults_that_shapes_depend_on() -> None:
     assert slicing.run({"x": x, "e": np.array([-1])})[0].tolist() == [0, 1, 2]
     y = jax.jit(lambda x: slicing.jax_fn(x, np.array([2]))[0])(x)
     assert y.tolist() == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [("float", np.float32), ("bfloat16", ml_dtypes.bfloat16)]
-)
-def test_defaults_from_the_shell(
-    kind: str, dtype: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = f"{kind}[2] w => {kind}[2] y {{y = Identity(w)}}"
-    onnx.save(parse(text, w=A.astype(dtype)), "m.onnx")
-    np.save("w.npy", B.astype(dtype))  # NumPy's files have no name for bfloat16
-    words, out = ["onnx", "m.onnx", "--output", "y=y.npy"], io.StringIO()
-    for given, wanted in (([], A), (["--input", "w=w.npy"], B)):
-        with contextlib.redirect_stdout(out):
-            assert cli.main([*words, *given]) == 0
-        assert_same_bits(np.load("y.npy").view(dtype), wanted.astype(dtype))
-    assert f"Input 'w': {np.dtype(dtype)}[2]" in out.getvalue()
