@@ -70,7 +70,7 @@ class Backend(onnx.backend.base.Backend):
           The model with its methods `run` and `jax_fn`.
 
         Raises:
-          TypeError: unknown options.
+          TypeError: an option is unknown or of the wrong type.
           ValueError: the model is not valid, or there is no such device.
           NotImplementedError: the model has unsupported nodes; the message lists all.
 
@@ -91,7 +91,7 @@ class Backend(onnx.backend.base.Backend):
                  [0., 5.]], dtype=float32)
         """
         if kwargs:
-            raise TypeError(f"prepare: unknown options {', '.join(kwargs)}")
+            raise TypeError(f"prepare: `kwargs` must be empty; got {', '.join(kwargs)}")
         if not isinstance(model, onnx.ModelProto):
             raise TypeError(
                 "prepare: `model` must be an onnx.ModelProto; got "

@@ -190,7 +190,9 @@ def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
 def as_numpy(name: str, value: Any) -> np.ndarray:
     """Converts an input to a NumPy array."""
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"onnx: `{name}` must be an array without a mask; got one")
+        raise TypeError(
+            f"onnx: `{name}` must be an array without a mask; got MaskedArray"
+        )
     try:
         return np.asarray(value)
     except (TypeError, ValueError):

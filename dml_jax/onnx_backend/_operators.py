@@ -88,6 +88,8 @@ def _slice(
             "`starts`, `ends`, `axes` and `steps` must have the same length; got "
             f"lengths {counts}"
         )
+    if 0 in steps:
+        raise ValueError(f"`steps` must be nonzero; got {steps}")
     rank = np.ndim(data)
     windows: list[tuple[Any, ...]] = [(0, size, 1) for size in np.shape(data)]
     seen = set()
@@ -107,8 +109,6 @@ def _slice(
 
 def _window(size: Any, start: int, end: int, step: int) -> tuple[Any, Any, int]:
     """Offset, size and stride of the window that a start, an end and a step select."""
-    if step == 0:
-        raise ValueError("`steps` must be nonzero; got 0")
     if size == 0:
         return 0, 0, 1
     start, end = (index + size if index < 0 else index for index in (start, end))

@@ -203,7 +203,7 @@ $slice5 | X, [0], [0], [2], [1] | `axes` must be in \[-2, 2\); got 2$$
 @10 $slice5 | X, [0], [0], [-3], [1] | `axes` must be in
 @9 $slice<starts = [0], ends = [1], axes = [4]>(x)} | X, [0] | `axes` must be in
 $slice(x, s, s)} | X, LENGTHS | `axes` must be in
-$slice5 | X, [0], [0], [0], [0] | `steps` must be nonzero; got 0$$
+$slice5 | X, [0], [0], [0], [0] | `steps` must be nonzero; got \[0\]$$
 $slice5 | X, [0, 0], [0], [0], [1] | `starts`, `ends`, `axes` and `steps` must have the
   same length; got lengths \(2, 1, 1, 1\)$$
 $slice5 | X, [0], [0, 0], [0], [1] | `starts`, `ends`
