@@ -9,11 +9,12 @@ import jax
 
 def every() -> list[Any]:
     """The devices of JAX's default platform, and the CPU's if JAX may use it."""
+    default = _default_devices()
     try:
         cpus = jax.local_devices(backend="cpu")
     except RuntimeError:
         cpus = []
-    return [*dict.fromkeys([*_default_devices(), *cpus])]
+    return [*dict.fromkeys([*default, *cpus])]
 
 
 def first(text: str | None) -> Any:

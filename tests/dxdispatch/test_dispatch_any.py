@@ -5,24 +5,17 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
+import pytest
 from dispatches import MODEL, REMOVED, TEXT, changed, run_model
 from hypothesis import strategies as st
 
-PIECES = [
-    b'"',
-    b",",
-    b"{}",
-    b"]",
-    b"1e9",
-    b"null",
-    b"//",
-    b"/*",
-    b"\\",
-    b"\xff",
-    b"999",
-]
+pytestmark = pytest.mark.exhaustive
+
+PIECES = b'" , {} ] 1e9 null // /* \\ \xff 999'.split()
 EDIT = st.tuples(
     st.integers(0, len(TEXT)),
     st.integers(0, 3),
@@ -37,7 +30,7 @@ VALUES = st.recursive(
 )
 
 
-def places(value, prefix=()):
+def places(value: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         yield (*prefix, str(key))
@@ -48,7 +41,7 @@ def places(value, prefix=()):
 PLACES = st.sampled_from(list(places(MODEL)))
 
 
-def require_line(model):
+def require_line(model: Any) -> None:
     """Status 0, or one line and nothing written; and no file outside the folder."""
     with tempfile.TemporaryDirectory() as parent:
         os.mkdir(f"{parent}/inside")
@@ -64,7 +57,7 @@ def require_line(model):
 
 
 @hypothesis.given(st.lists(EDIT, min_size=1))
-def test_any_bytes(edits):
+def test_any_bytes(edits: list[tuple[int, int, bytes]]):
     text = TEXT.encode()
     for start, length, piece in edits:
         text = text[:start] + piece + text[start + length :]
@@ -72,11 +65,11 @@ def test_any_bytes(edits):
 
 
 @hypothesis.given(PLACES, st.just(REMOVED) | VALUES)
-def test_any_values(place, value):
+def test_any_values(place: tuple[str, ...], value: Any):
     require_line(changed(".".join(place), value))
 
 
 @hypothesis.given(PLACES, st.text())
-def test_any_names(place, name):
+def test_any_names(place: tuple[str, ...], name: str):
     text = json.dumps(MODEL).replace(f'"{place[-1]}"', json.dumps(name))
     require_line(text.encode())
