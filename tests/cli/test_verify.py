@@ -143,22 +143,6 @@ def test_an_operator_that_raises_is_wrong(
     assert command(*words)[::2] == (130, "dml_jax: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["--cases 0", "--cases x", "--seed -1", "--only checked", "--only", "more"],
-)
-def test_usage(command: Command, words: str):
-    status, out, err = command("verify", *words.split())
-    assert (status, out) == (2, "")
-    assert err.splitlines()[-1].startswith("python -m dml_jax")
-
-
-def test_help_names_every_option(command: Command):
-    out = command("verify", "--help")[1]
-    options = ("device", "cases", "seed", "only", "debug")
-    assert all(f"--{option}" in out for option in options)
-
-
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_the_default_run_has_every_layout_in_every_dtype(row: Row):
     assert len(row.dtypes) * len(row.layouts) <= 300

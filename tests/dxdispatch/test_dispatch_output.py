@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -181,14 +180,6 @@ def test_long_runs_show_progress(monkeypatch: pytest.MonkeyPatch, dispatch: Disp
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", jax.devices("cpu")[0].device_kind])
 def test_device(dispatch: Dispatch, name: str):
     assert dispatch(reversal(), "--device", name)[1].endswith("2, 1, 3, 6, 5, 4")
-
-
-def test_help_names_every_option(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["dispatch", "--help"])
-    assert stopped.value.code == 0
-    options = {*re.findall(r" (--?\w+)", capsys.readouterr().out)}
-    assert {"--device", *("-i", "-r", "-t", "-I", "-w", "-v"), "--max_bytes"} <= options
 
 
 # The process --------------------------------------------------------------------------
