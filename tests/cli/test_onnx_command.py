@@ -199,7 +199,7 @@ def test_without_onnx(
     require_error(["m.onnx"], "…: install dml_jax[onnx]")
 
 
-# Inputs and outputs --------------------------------------------------------------------
+# Inputs and outputs -------------------------------------------------------------------
 
 NUMPY = "{}.npy: must be .npy without pickles (…)"
 BAD = [  # the arguments, the message, and what is printed before
