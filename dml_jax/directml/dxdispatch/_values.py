@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -25,41 +26,30 @@ def parse_data_type(entry: Entry, is_known: bool = False) -> DataType:
 
 def parse_numbers(entry: Entry, data_type: DataType) -> np.ndarray:
     """A JSON array as a NumPy array of a data type."""
-    numbers = [_converted(value, data_type.dtype) for value in entry.value]
-    for i, number in enumerate(numbers):
-        if number is None:
-            raise _number_error(entry.elements()[i], data_type)
-    return np.array(numbers)
+    dtype = data_type.dtype
+    if {*map(type, entry.value)} <= ({int, float} if dtype.kind == "f" else {int}):
+        with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
+            array = np.array(entry.value, dtype)
+            if np.isfinite(array).all():
+                return array
+    # Some elements are special values or wrong.
+    return np.array([parse_number(element, data_type) for element in entry.elements()])
 
 
 def parse_number(entry: Entry, data_type: DataType) -> Any:
     """A JSON number as a NumPy scalar of a data type."""
-    number = _converted(entry.value, data_type.dtype)
-    if number is None:
-        raise _number_error(entry, data_type)
-    return number
-
-
-def _converted(value: Any, dtype: np.dtype) -> Any:
-    """The value as a scalar of a dtype, or None if the dtype cannot hold it."""
-    is_float = dtype.kind == "f"
-    if is_float and isinstance(value, str) and value.lower() in _SPECIAL:
+    value, dtype = entry.value, data_type.dtype
+    if dtype.kind != "f":
+        limits = np.iinfo(dtype)
+        return dtype.type(entry.integer(int(limits.min), int(limits.max)))
+    if isinstance(value, str) and value.lower() in _SPECIAL:
         return dtype.type(_SPECIAL[value.lower()])
-    if type(value) is not int and not (is_float and type(value) is float):
-        return None
-    try:
-        with np.errstate(over="ignore"):
+    if type(value) in (int, float):
+        with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
             number = dtype.type(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _number_error(entry: Entry, data_type: DataType) -> ValueError:
-    if data_type.dtype.kind == "f":
-        return entry.error(f'be a number of {data_type.name}, "nan", "inf" or "-inf"')
-    limits = np.iinfo(data_type.dtype)
-    return entry.error(f"be an integer from {limits.min} to {limits.max}")
+            if np.isfinite(number):
+                return number
+    raise entry.error(f'be a number of {data_type.name}, "nan", "inf" or "-inf"')
 
 
 def parse_scalar(entry: Entry, data_type: DataType) -> ScalarUnion:
