@@ -102,9 +102,9 @@ def _runs(shape, lattice):
     """A run for each dimension, but one for those that lie together in memory."""
     runs = []
     for d, dimension in enumerate(
-        zip(shape, lattice.lowest, lattice.sizes, lattice.steps, strict=True)
+        zip(shape, lattice.starts, lattice.sizes, lattice.strides, strict=True)
     ):
-        run = _Run(*dimension, -1 if d in lattice.downwards else 1)
+        run = _Run(*dimension, -1 if d in lattice.reversed_dims else 1)
         is_whole = run == (run.extent, 0, run.extent, 1, 1)
         if is_whole and runs and runs[-1][3:] == (1, 1):
             extent, lowest, size = (n * run.extent for n in runs.pop()[:3])

@@ -98,7 +98,7 @@ def packed_u32(x, lattice):
         bits = 8 * x.dtype.itemsize * shift
         y = (y >> bits) | (take(first + 1) << (32 - bits))
     y = bitwise.split(y, x.dtype).reshape(lattice.sizes)
-    return lax.rev(y, lattice.downwards)
+    return lax.rev(y, lattice.reversed_dims)
 
 
 def packed_copy(x, lattice):

@@ -13,7 +13,7 @@ from dml_jax._reverse import gpu, xla
 from dml_jax._shared import jax_versions
 from dml_jax._shared import packed_copy_kernel as kernel
 from dml_jax._slice import primitive as primitives
-from dml_jax._slice.api import _lattice_of_window
+from dml_jax._slice.api import _window_of_slice1
 
 
 class Positions(np.ndarray):
@@ -180,7 +180,7 @@ WINDOWS = {
 
 
 def lattice_of(window):
-    return _lattice_of_window("slice1", *window, None)
+    return _window_of_slice1("slice1", *window, None)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
@@ -226,16 +226,18 @@ def put_window(x):
 
 def cut(x):
     """What a call of `slice1` makes of an array, of which a trace is another."""
-    return primitives.take(x, lattice_of(cut_window(x)), standalone=True)
+    return primitives.strided_slice(x, lattice_of(cut_window(x)), standalone=True)
 
 
 def cut_far_apart(x):
-    return primitives.take(x, lattice_of(cut_window(x, 9)), standalone=True)
+    return primitives.strided_slice(x, lattice_of(cut_window(x, 9)), standalone=True)
 
 
 def put(x):
     shape, *_ = window = put_window(x)
-    return primitives.put(x, shape, lattice_of(window), standalone=True)
+    return primitives.strided_slice_transpose(
+        x, shape, lattice_of(window), standalone=True
+    )
 
 
 MANY = 2**12
