@@ -108,14 +108,14 @@ def packed_copy(x, lattice):
         return None
     if _is_even(sizes) and math.prod(sizes) * x.dtype.itemsize <= _GPU_CACHE:
         return None
-    return packed_copy_kernel.take_runs(x, lattice)
+    return packed_copy_kernel.strided_slice(x, lattice)
 
 
 def packed_copy_with_zeros(x, shape, lattice):
     """For narrow elements among zeros, a kernel."""
     if _is_symbolic(x, shape) or math.prod(shape) < _WORTHWHILE:
         return None
-    return packed_copy_kernel.put_runs(x, shape, lattice)
+    return packed_copy_kernel.strided_slice_transpose(x, shape, lattice)
 
 
 def _merged(shape, lowest, sizes, steps) -> tuple[tuple[int, ...], ...]:
