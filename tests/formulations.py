@@ -1,11 +1,15 @@
 """What the tests of formulations share."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 from dtypes import dtype_of
+
+from dml_jax._shared import jax_versions
 
 DTYPES = ["uint8", "bool", "bfloat16", "float32"]
 
@@ -20,4 +24,18 @@ def data(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def text_for(platform: str, function: Callable[..., Any], *operands: Any) -> Any:
-    return jax.jit(function).trace(*operands).lower(lowering_platforms=(platform,))
+    # A new function each time: JAX keeps what it lowered, and tests change limits.
+    program = jax.jit(functools.partial(function))
+    return program.trace(*operands).lower(lowering_platforms=(platform,))
+
+
+def text_for_cuda(
+    function: Callable[..., Any], *operands: Any, are_hoppers: bool = True
+) -> str:
+    """The program for GPUs that all take the Mosaic kernels, or of which none does."""
+    takes_kernels = are_hoppers and jax_versions._SPEAKS_MOSAIC
+    runs_mosaic = mock.patch.object(
+        jax_versions, "runs_mosaic", return_value=takes_kernels
+    )
+    with runs_mosaic, jax.checking_leaks():
+        return text_for("cuda", function, *operands).as_text()

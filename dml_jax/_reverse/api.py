@@ -57,11 +57,11 @@ def reverse_subsequences(
         along each other dimension the size of `input` or 1, which stands for all lines.
       axis: the dimension along which the elements are reversed; may be negative.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
-        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
-        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
-        comes before or after the operator, but does not fuse: None takes it outside of
-        `jit` only. `"gather"` leaves it to XLA how devices share the work.
-        `"scatter"` is the gather in programs that XLA may partition, and in exports.
+        same result, or None for the fastest. `"standalone"` does not fuse with its
+        neighbours. On a GPU, for narrow dtypes or one length for each column, it is up
+        to 2.3 times as fast where no elementwise operation comes before or after;
+        None selects it outside of `jit` only. `"gather"` leaves the partitioning to
+        XLA. `"scatter"` is the gather in exports and where XLA may partition.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -76,9 +76,8 @@ def reverse_subsequences(
         a length in one is beyond 64 bits.
 
     Derivatives: linear in `input`, forward and reverse, to every order, each at the
-    cost of the operator itself. Sharding: the result is sharded as `input`. Where
-    `axis` is whole nothing is communicated; where devices share it, they exchange
-    parts, and none holds more than a few shards.
+    cost of the operator itself. Sharding: the result is sharded as `input`. Devices
+    communicate only if `axis` is sharded; then none holds more than a few shards.
 
     Example:
       >>> import jax.numpy as jnp
@@ -128,8 +127,8 @@ def reverse_sequence(
 
     Lengths 0 and 1 change nothing; a length beyond the time axis acts as its size, a
     negative one as 0 (`checked` reports both). Every bit is kept, NaN payloads and the
-    sign of zero included. Empty arrays are legal. `training` and `lda_coeff` concern
-    the backward pass alone and never the result.
+    sign of zero included. Empty arrays are legal. `training` and `lda_coeff` change
+    the backward pass only, never the result.
 
     Args:
       input: array of any dtype and of rank 2 or more. NumPy arrays of strings or
@@ -142,17 +141,13 @@ def reverse_sequence(
         `lda_coeff` has no effect.
       lda_coeff: real scalar, Python number or traced, by which the training mode
         multiplies the cotangent of `input`: 0 stops the gradient, values above 1
-        amplify it. The Python number 1 is no coefficient: the operator is the plain
-        one. A new value compiles nothing anew.
+        amplify it. With the Python number 1 the operator is the plain one. Another
+        value does not trigger recompilation.
       name: a name for the operator in HLO and in profiles.
       specified_outputs_name: a name for the result, or a sequence of one name, which
         a `jax.checkpoint` policy such as `save_only_these_names` can refer to.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
-        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
-        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
-        comes before or after the operator, but does not fuse: None takes it outside of
-        `jit` only. `"gather"` leaves it to XLA how devices share the work.
-        `"scatter"` is the gather in programs that XLA may partition, and in exports.
+        same result, or None for the fastest, as in `reverse_subsequences`.
 
     Returns:
       An array with the shape and dtype of `input`; a NumPy array for strings and
@@ -172,10 +167,9 @@ def reverse_sequence(
     at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
     is itself differentiable, and the coefficient enters once for each backward pass.
     Forward mode (`jax.jvp`, `jax.hessian`) raises a TypeError in training mode, unless
-    `lda_coeff` is the Python number 1. Sharding:
-    the result is sharded as `input`. Where the time axis is whole nothing is
-    communicated; where devices share it, they exchange parts, and none holds more than
-    a few shards.
+    `lda_coeff` is the Python number 1. Sharding: the result is sharded as `input`.
+    Devices communicate only if the time axis is sharded; then none holds more than a
+    few shards.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -56,15 +56,9 @@ def reverse_shards(
     mesh: Any,
     spec: PartitionSpec,
 ) -> jax.Array:
-    """This device's shard of the result.
+    """This device's shard of the result, which is sharded by `spec`.
 
-    Args:
-      reverse_lines: reverses whole lines, given `x`, the lengths and the axis.
-      x: this device's shard of the input.
-      lengths: this device's shard of the lengths.
-      axis: the reversed dimension.
-      mesh: the mesh of the devices.
-      spec: the sharding of the result.
+    The operands are shards, too. `reverse_lines` reverses lines that are not sharded.
     """
     mesh_axes = partitioner.names_of(spec[axis])
     if not mesh_axes:
@@ -127,7 +121,7 @@ def _receive(
     devices = math.prod(mesh.shape[name] for name in mesh_axes)
     device_sum = device_sum % devices
 
-    def permute(x, target):
+    def permute(x: jax.Array, target: Callable[[int], int]) -> jax.Array:
         pairs = [(device, target(device) % devices) for device in range(devices)]
         return partitioner.send(x, pairs, mesh, mesh_axes)
 

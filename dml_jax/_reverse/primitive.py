@@ -44,7 +44,7 @@ def reverse(
 # Rules --------------------------------------------------------------------------------
 
 
-def abstract_eval(x, lengths, *, axis, **_):
+def abstract_eval(x: Any, lengths: Any, *, axis: int, **_: Any) -> Any:
     """The type of the result, with the sharding and the varying manual axes of `x`."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     # A new ShapedArray would lose the varying manual axes; `update` keeps them.
@@ -67,12 +67,12 @@ def _sharding(x: Any, lengths: Any) -> jax.sharding.NamedSharding:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _jvp_of_x(tangent, x, lengths, *, axis, implementation):
-    return reverse(tangent, lengths, axis, implementation)
+def _jvp_of_x(tangent: jax.Array, _: Any, lengths: jax.Array, **params: Any):
+    return reverse(tangent, lengths, **params)
 
 
-def _transpose(cotangent, x, lengths, *, axis, implementation):
-    cotangent = reverse(cotangent, lengths, axis, implementation)
+def _transpose(cotangent: jax.Array, x: Any, lengths: jax.Array, **params: Any):
+    cotangent = reverse(cotangent, lengths, **params)
     broadcast = broadcast_dimensions(x.aval.shape, cotangent.shape)
     # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
     if broadcast:
@@ -88,7 +88,7 @@ def broadcast_dimensions(
     return tuple(d for d, (size, in_result) in enumerate(sizes) if size != in_result)
 
 
-def _batch(operands, dimensions, *, axis, implementation):
+def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):
     x, lengths = with_leading_batch(operands, dimensions)
     return reverse(x, lengths, axis + 1, implementation), 0
 
@@ -179,13 +179,16 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
     preferred = _PLATFORMS.get(platform, _Formulations())
     formulations = {None: preferred.default, "standalone": preferred.standalone}
 
-    def lower(ctx, x, lengths, *, axis, implementation):
-        params = dict(axis=axis, implementation=implementation)
+    def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
+        params = {"axis": axis, "implementation": implementation}
         if platform is not None and _is_partitioned_by_callback(ctx, implementation):
+            reverse_lines = functools.partial(reverse, implementation=implementation)
             return partitioner.lower_partitioned(
                 ctx,
                 functools.partial(reverse, **params),
-                functools.partial(_reverse_shards, **params),
+                functools.partial(
+                    partitioning.reverse_shards, reverse_lines, axis=axis
+                ),
                 params,
                 x,
                 lengths,
@@ -205,7 +208,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 
 
 def _is_partitioned_by_callback(ctx: Any, implementation: Implementation | None):
-    """Whether XLA's partitioner calls `_reverse_shards`.
+    """Whether XLA's partitioner calls `partitioning.reverse_shards`.
 
     The gather is left to XLA, and so are TPUs (jax-ml/jax#38196) and the automatic axes
     of a mesh that has explicit axes. XLA has no collectives of two-bit integers.
@@ -216,19 +219,6 @@ def _is_partitioned_by_callback(ctx: Any, implementation: Implementation | None)
         and not lowering.has_explicit_shardings(ctx)
         and "int2" not in ctx.avals_in[0].dtype.name
     )
-
-
-def _reverse_shards(
-    x: jax.Array,
-    lengths: jax.Array,
-    mesh: Any,
-    spec: Any,
-    *,
-    axis: int,
-    implementation: Implementation | None,
-) -> jax.Array:
-    reverse_lines = functools.partial(reverse, implementation=implementation)
-    return partitioning.reverse_shards(reverse_lines, x, lengths, axis, mesh, spec)
 
 
 reverse_subsequences_p.def_impl(

@@ -70,7 +70,7 @@ def reverse_tiles(x: jax.Array, lengths: jax.Array, width: int) -> jax.Array:
         pl.ds(row, min(_MAX_ROWS, time - row)) for row in range(0, time, _MAX_ROWS)
     ]
 
-    def body(x_ref, lengths_ref, y_ref, tile_ref, barrier):
+    def body(x_ref: Any, lengths_ref: Any, y_ref: Any, tile_ref: Any, barrier: Any):
         tile = lax.axis_index("cluster")
         if clustered > 1:
             tile = tile * clustered + lax.axis_index("tile")
@@ -91,7 +91,7 @@ def reverse_tiles(x: jax.Array, lengths: jax.Array, width: int) -> jax.Array:
         store(tile_ref, lengths_ref.at[b, tile_columns], y_ref.at[b, :, tile_columns])
 
     # A cluster of one block would be launched as a cluster, which takes longer.
-    cluster: Any = dict(cluster=(clustered,), cluster_names=("tile",))
+    cluster: Any = {"cluster": (clustered,), "cluster_names": ("tile",)}
     kernel = plgpu.kernel(
         body,
         out_type=jax.typeof(x),
@@ -132,7 +132,7 @@ def _store_reversed(_: Any, tile: Any, lengths: Any, y: Any) -> None:
     per_store = max(1, _STORE_BYTES * 8 // element.width)
     vector_type = ir.VectorType.get((per_store,), element)
 
-    def constant(value):
+    def constant(value: int) -> Any:
         return arith.constant(index, value)
 
     thread = arith.index_cast(index, mgpu.thread_idx())
@@ -145,7 +145,7 @@ def _store_reversed(_: Any, tile: Any, lengths: Any, y: Any) -> None:
         arith.index_cast(index, memref.load(lengths, [c])) for c in columns
     ]
 
-    def load(row):
+    def load(row: Any) -> Any:
         elements = []
         for length, c in zip(column_lengths, columns, strict=True):
             mirrored = arith.subi(arith.subi(length, constant(1)), row)

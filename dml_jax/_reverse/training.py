@@ -10,6 +10,9 @@ of mapped coefficients, and end forward mode in a message that names no operator
 
 from __future__ import annotations
 
+import functools
+from typing import Any, NoReturn
+
 import jax
 import jax.extend.core
 import jax.numpy as jnp
@@ -40,25 +43,30 @@ def reverse_for_training(
 ) -> jax.Array:
     """The reversal, whose backward pass is multiplied by the scalar `coefficient`."""
     coefficient = lax.broadcast(coefficient, (1,) * x.ndim)
-    params = dict(axis=axis, implementation=implementation)
-    return training_p.bind(x, lengths, coefficient, **params)
+    return training_p.bind(
+        x, lengths, coefficient, axis=axis, implementation=implementation
+    )
 
 
-def _abstract_eval(x, lengths, coefficient, *, axis, implementation):
-    aval = abstract_eval(x, lengths, axis=axis, implementation=implementation)
+def _abstract_eval(x: Any, lengths: Any, coefficient: Any, *, axis: int, **_: Any):
+    aval = abstract_eval(x, lengths, axis=axis)
     return aval.update(shape=broadcast_shape(aval.shape, coefficient.shape, axis))
 
 
-def _compute(x, lengths, coefficient, *, axis, implementation):
+def _compute(
+    x: jax.Array, lengths: jax.Array, coefficient: Any, *, axis: int, **params: Any
+) -> jax.Array:
     shape = broadcast_shape(x.shape, coefficient.shape, axis)
-    return reverse(jnp.broadcast_to(x, shape), lengths, axis, implementation)
+    return reverse(jnp.broadcast_to(x, shape), lengths, axis, **params)
 
 
-def _jvp_of_x(tangent, x, lengths, coefficient, **params):
+def _jvp_of_x(tangent: Any, _: Any, lengths: Any, coefficient: Any, **params: Any):
     return backward_p.bind(tangent, lengths, coefficient, **params)
 
 
-def _backward_transpose(cotangent, x, lengths, coefficient, **params):
+def _backward_transpose(
+    cotangent: Any, x: Any, lengths: Any, coefficient: Any, **params: Any
+):
     cotangent = reverse(cotangent, lengths, **params)
     # Two narrow floats need not have a common dtype, hence float32 for each.
     wide = np.promote_types(cotangent.dtype, np.float32)
@@ -72,7 +80,7 @@ def _backward_transpose(cotangent, x, lengths, coefficient, **params):
         return product.astype(cotangent.dtype), None, None
 
 
-def _refuse_forward_mode(*_, **__):
+def _refuse_forward_mode(*_: Any, **__: Any) -> NoReturn:
     raise TypeError(
         "reverse_sequence: `training` must be False for derivatives in forward mode "
         "(jvp, jacfwd, hessian, linearize, jet), unless `lda_coeff` is the number 1; "
@@ -80,20 +88,16 @@ def _refuse_forward_mode(*_, **__):
     )
 
 
-def _batching_rule(primitive: jax.extend.core.Primitive):
-    def batch(operands, dimensions, *, axis, implementation):
-        operands = with_leading_batch(operands, dimensions)
-        params = dict(axis=axis + 1, implementation=implementation)
-        return primitive.bind(*operands, **params), 0
-
-    return batch
+def _batch(primitive: Any, operands: Any, dimensions: Any, *, axis: int, **params: Any):
+    operands = with_leading_batch(operands, dimensions)
+    return primitive.bind(*operands, axis=axis + 1, **params), 0
 
 
 ad.deflinear2(backward_p, _backward_transpose)
 for _primitive in (training_p, backward_p):
     _primitive.def_abstract_eval(_abstract_eval)
     ad.defjvp(_primitive, _jvp_of_x, None, None)
-    batching.primitive_batchers[_primitive] = _batching_rule(_primitive)
+    batching.primitive_batchers[_primitive] = functools.partial(_batch, _primitive)
 training_p.def_impl(
     calls.compiled(training_p.name, training_p.bind, _compute, "axis", "implementation")
 )

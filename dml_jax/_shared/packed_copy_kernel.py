@@ -96,8 +96,9 @@ def _is_dense(dtype: np.dtype, dims: Sequence[_Dim]) -> bool:
 
 
 def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) -> bool:
-    """Whether elements are numbers of that size, a chunk lies in two rows at most, and
-    32 bits count the bytes that are loaded or stored.
+    """Whether dtype, rows and size are such as the kernel handles.
+
+    A chunk may lie in two rows at most, and positions in bytes have 32 bits.
     """
     if dtype.kind not in "iuf" or dtype.itemsize > max_itemsize:
         return False
@@ -304,11 +305,11 @@ def _launch(
     size = math.prod(shape)
     block_bytes = chunks * _CHUNK * _WARPGROUP
 
-    def body(*refs):
+    def body(*refs: Any):
         references = (plgpu.RefType(),) * len(refs)
         plgpu.inline_mgpu(arg_types=references)(thread)(*refs)
 
-    def thread(_, *references):
+    def thread(_: Any, *references: Any):
         from dml_jax._shared.packed_words import Machine
 
         machine = Machine(dtype.itemsize, elements, *references)

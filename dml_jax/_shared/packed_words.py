@@ -6,6 +6,7 @@ become constants. Comparisons and shifts are signed, divisions are unsigned.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -16,41 +17,31 @@ from jaxlib.mlir.dialects import arith, gpu, llvm, scf
 _GLOBAL = 1  # the address space of the operands
 
 
+def _emits(operation: Callable[..., Any]) -> Callable[[Word, WordLike], Word]:
+    def method(self: Word, other: WordLike) -> Word:
+        return Word(operation(self.value, _value(other)))
+
+    return method
+
+
 class Word:
     """A value of 32 bits, or of one bit from a comparison."""
 
     def __init__(self, value: Any):
         self.value = value
 
-    def __add__(self, other: WordLike) -> Word:
-        return Word(arith.addi(self.value, _value(other)))
-
-    def __sub__(self, other: WordLike) -> Word:
-        return Word(arith.subi(self.value, _value(other)))
-
     def __rsub__(self, other: WordLike) -> Word:
         return Word(arith.subi(_value(other), self.value))
 
-    def __mul__(self, other: WordLike) -> Word:
-        return Word(arith.muli(self.value, _value(other)))
-
-    def __floordiv__(self, other: WordLike) -> Word:
-        return Word(arith.divui(self.value, _value(other)))
-
-    def __mod__(self, other: WordLike) -> Word:
-        return Word(arith.remui(self.value, _value(other)))
-
-    def __and__(self, other: WordLike) -> Word:
-        return Word(arith.andi(self.value, _value(other)))
-
-    def __rshift__(self, bits: WordLike) -> Word:
-        return Word(arith.shrsi(self.value, _value(bits)))
-
-    def __lt__(self, other: WordLike) -> Word:
-        return Word(arith.cmpi(arith.CmpIPredicate.slt, self.value, _value(other)))
-
-    def __gt__(self, other: WordLike) -> Word:
-        return Word(arith.cmpi(arith.CmpIPredicate.sgt, self.value, _value(other)))
+    __add__ = _emits(arith.addi)
+    __sub__ = _emits(arith.subi)
+    __mul__ = _emits(arith.muli)
+    __floordiv__ = _emits(arith.divui)
+    __mod__ = _emits(arith.remui)
+    __and__ = _emits(arith.andi)
+    __rshift__ = _emits(arith.shrsi)
+    __lt__ = _emits(functools.partial(arith.cmpi, arith.CmpIPredicate.slt))
+    __gt__ = _emits(functools.partial(arith.cmpi, arith.CmpIPredicate.sgt))
 
 
 WordLike: TypeAlias = Word | int
@@ -78,7 +69,6 @@ class Machine:
         return [(first + threads * k) * self.per_chunk for k in range(count)]
 
     def load_length(self, row: Word) -> Word:
-        """The length of a row."""
         itemsize = self._length_type.width // 8
         address = _address(self._lengths, row, itemsize)
         length = llvm.load(self._length_type, address, alignment=itemsize)
@@ -92,44 +82,46 @@ class Machine:
     def store(self, position: Word, size: int, words: list[Word]) -> None:
         """Stores the elements from `position` on whose positions are below `size`."""
 
-        def store_vector():
+        def store_vector() -> list[Word]:
             vector = llvm.mlir_undef(_i32x4())
             for i, word in enumerate(words):
                 vector = llvm.insertelement(vector, word.value, _value(i))
             target = _address(self._target, position, self.itemsize)
             llvm.store(vector, target, alignment=16)
+            return []
 
-        def store_elements():
-            element = ir.IntegerType.get_signless(8 * self.itemsize)
-            per_word = 4 // self.itemsize
+        def store_elements() -> list[Word]:
             for k in range(self.per_chunk):
-                word = words[k // per_word].value
-                bits = _value(8 * self.itemsize * (k % per_word))
-                value = arith.shrui(word, bits)
-                if self.itemsize < 4:
-                    value = arith.trunci(element, value)
-                target = _address(self._target, position + k, self.itemsize)
-
-                def store(value=value, target=target):
-                    llvm.store(value, target, alignment=self.itemsize)
-
-                _if(position + k < size, store)
+                self._store_element(position + k, size, words, k)
+            return []
 
         _if(position < size - self.per_chunk + 1, store_vector, store_elements)
 
+    def _store_element(self, position: Word, size: int, words: list[Word], k: int):
+        """Stores the k-th element of the words, if its position is below `size`."""
+        element = ir.IntegerType.get_signless(8 * self.itemsize)
+        word, place = divmod(k, 4 // self.itemsize)
+        value = arith.shrui(words[word].value, _value(8 * self.itemsize * place))
+        if self.itemsize < 4:
+            value = arith.trunci(element, value)
+        target = _address(self._target, position, self.itemsize)
+
+        def store() -> list[Word]:
+            llvm.store(value, target, alignment=self.itemsize)
+            return []
+
+        _if(position < size, store)
+
     @staticmethod
     def minimum(a: WordLike, b: WordLike) -> Word:
-        """The smaller of two signed words."""
         return Word(arith.minsi(_value(a), _value(b)))
 
     @staticmethod
     def maximum(a: WordLike, b: WordLike) -> Word:
-        """The larger of two signed words."""
         return Word(arith.maxsi(_value(a), _value(b)))
 
     @staticmethod
     def select(condition: Word, a: WordLike, b: WordLike) -> Word:
-        """`a` if the condition holds, else `b`."""
         return Word(arith.select(condition.value, _value(a), _value(b)))
 
     @staticmethod
@@ -137,13 +129,7 @@ class Machine:
         condition: Word, words: Callable[[], list[Word]], otherwise: list[Word]
     ) -> list[Word]:
         """`words()`, computed only if the condition holds, else `otherwise`."""
-        results = [_i32()] * len(otherwise)
-        branch = scf.IfOp(condition.value, results, has_else=True)
-        bodies = words, lambda: otherwise
-        for region, body in zip(branch.regions, bodies, strict=True):
-            with ir.InsertionPoint(region.blocks[0]):
-                scf.yield_([word.value for word in body()])
-        return [Word(result) for result in branch.results]
+        return _if(condition, words, lambda: otherwise, len(otherwise))
 
     @staticmethod
     def funnel_shift(low: Word, high: Word, bits: WordLike) -> Word:
@@ -195,11 +181,13 @@ def _address(pointer: Any, index: WordLike, itemsize: int) -> Any:
 
 def _if(
     condition: Word,
-    do: Callable[[], None],
-    otherwise: Callable[[], None] = lambda: None,
-) -> None:
-    branch = scf.IfOp(condition.value, has_else=True)
-    for region, body in zip(branch.regions, (do, otherwise), strict=True):
+    then: Callable[[], list[Word]],
+    otherwise: Callable[[], list[Word]] = list,
+    count: int = 0,
+) -> list[Word]:
+    """The `count` words that one of two functions returns, as a branch."""
+    branch = scf.IfOp(condition.value, [_i32()] * count, has_else=True)
+    for region, body in zip(branch.regions, (then, otherwise), strict=True):
         with ir.InsertionPoint(region.blocks[0]):
-            body()
-            scf.yield_([])
+            scf.yield_([word.value for word in body()])
+    return [Word(result) for result in branch.results]

@@ -2,14 +2,13 @@
 
 import functools
 import types
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import text_for
+from formulations import text_for_cuda
 
 from dml_jax import reference, reverse_subsequences
 from dml_jax._reverse import gpu, shared_memory_kernel
@@ -41,13 +40,6 @@ def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpu, "_MIN_BYTES", 0)
 
 
-@pytest.fixture
-def _hopper(monkeypatch: pytest.MonkeyPatch):
-    """Lowers programs for CUDA as if all GPUs took the kernel."""
-    speaks_mosaic = jax_versions._SPEAKS_MOSAIC
-    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: speaks_mosaic)
-
-
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
     shape, axis, lengths_shape = LINES[name]
     random = np.random.default_rng(0)
@@ -75,10 +67,9 @@ def test_results(name: str, dtype: str):
 def test_transformations():
     x, lengths, axis = lines("columns", "float32")
 
-    @jax.jit
-    def reverse(x):
-        return reverse_subsequences(x, lengths, axis, implementation="standalone")
-
+    reverse = jax.jit(
+        lambda x: reverse_subsequences(x, lengths, axis, implementation="standalone")
+    )
     assert "mosaic_gpu" in reverse.lower(x).as_text()
     expected = reference.reverse_subsequences(x, lengths, axis)
     assert_same_bits(jax.vmap(reverse)(np.stack([x + 1, x]))[1], expected)
@@ -89,12 +80,6 @@ def test_transformations():
 
 
 # Which programs get it ----------------------------------------------------------------
-
-
-def text_for_cuda(x: Any, lengths: Any, **options: Any) -> str:
-    reverse = functools.partial(reverse_subsequences, axis=0, **options)
-    with jax.checking_leaks():
-        return text_for("cuda", reverse, x, lengths).as_text()
 
 
 CHOSEN = {
@@ -113,35 +98,33 @@ CHOSEN = {
 }
 
 
-@pytest.mark.usefixtures("_hopper")
+@pytest.mark.parametrize("are_hoppers", [True, False])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_who_gets_the_kernel(name: str):
+def test_who_gets_the_kernel(name: str, are_hoppers: bool):
     (shape, dtype), implementation, is_chosen = CHOSEN[name]
+    reverse = functools.partial(
+        reverse_subsequences, axis=0, implementation=implementation
+    )
     with jax.enable_x64(dtype == "float64"):
         x = jax.ShapeDtypeStruct(shape, dtype)
-        lengths = jax.ShapeDtypeStruct((1, x.shape[1]), np.int32)
-        text = text_for_cuda(x, lengths, implementation=implementation)
-    assert ("mosaic_gpu" in text) == (is_chosen and jax_versions._SPEAKS_MOSAIC)
+        lengths = jax.ShapeDtypeStruct((1, shape[1]), np.int32)
+        text = text_for_cuda(reverse, x, lengths, are_hoppers=are_hoppers)
+    is_chosen = is_chosen and are_hoppers and jax_versions._SPEAKS_MOSAIC
+    assert ("mosaic_gpu" in text) == is_chosen
 
 
 @pytest.mark.parametrize("capabilities", ["9.0", "9.0 9.0", "8.0", "9.0 8.0"])
-def test_which_gpus_run_it(capabilities: str, monkeypatch: pytest.MonkeyPatch):
+def test_which_gpus_take_it(capabilities: str, monkeypatch: pytest.MonkeyPatch):
     devices = [
         types.SimpleNamespace(compute_capability=text) for text in capabilities.split()
     ]
-    monkeypatch.setattr(jax, "devices", lambda platform: devices)
+    monkeypatch.setattr(jax, "devices", lambda _: devices)
     are_hoppers = set(capabilities.split()) == {"9.0"}
     assert jax_versions.runs_mosaic() == (are_hoppers and jax_versions._SPEAKS_MOSAIC)
 
 
-def test_other_gpus_get_what_xla_makes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    x, lengths = np.zeros((64, 128), np.uint8), np.zeros((1, 128), np.int32)
-    assert "custom_call" not in text_for_cuda(x, lengths)
-
-
-@pytest.mark.usefixtures("_hopper")
-def test_exported_programs_are_for_any_gpu():
+def test_exported_programs_are_for_any_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: True)
     x, lengths = jnp.zeros((64, 128), jnp.uint8), jnp.zeros((1, 128), jnp.int32)
     reverse = jax.jit(functools.partial(reverse_subsequences, axis=0))
     exported = jax.export.export(reverse, platforms=["cuda"])(x, lengths)

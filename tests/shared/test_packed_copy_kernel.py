@@ -1,4 +1,4 @@
-"""The packed copy kernel: what a thread computes, in NumPy and on a GPU; who gets it."""
+"""The packed copy kernel: its results, in NumPy and on a GPU, and who gets it."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import data, text_for
+from formulations import data, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences, slice1, slice_grad
 from dml_jax._reverse import gpu, xla
@@ -88,7 +88,9 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
             pytest.skip("takes Hopper GPUs, and a jax that lowers kernels for them")
         return jax.jit
 
-    def launch(load, row_size, shape, chunks, x, lengths=None):
+    def launch(
+        load: Any, row_size: int, shape: Any, chunks: int, x: Any, lengths: Any = None
+    ) -> np.ndarray:
         assert chunks * 16 * 128 <= 2**31 - kernel._MAX_BYTES
         size, x = int(np.prod(shape)), np.asarray(x)
         machine = Machine(x, lengths)
@@ -183,7 +185,7 @@ WINDOWS = {
 
 
 def window_of(arguments: Any) -> Any:
-    return _window_of_slice1("slice1", *arguments, None)
+    return _window_of_slice1("slice1", *arguments, sizes=None)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
@@ -230,10 +232,9 @@ def cut_far_apart(x: Any) -> jax.Array:
 
 
 def pad(x: Any) -> jax.Array:
-    shape, *_ = window = pad_window(x)
-    return primitives.strided_slice_transpose(
-        x, shape, window_of(window), standalone=True
-    )
+    shape, *_ = arguments = pad_window(x)
+    window = window_of(arguments)
+    return primitives.strided_slice_transpose(x, shape, window, standalone=True)
 
 
 MANY = 2**12
@@ -258,27 +259,16 @@ CHOSEN = {
 }
 
 
-def text_for_cuda(function: Callable[..., Any], x: Any) -> str:
-    with jax.checking_leaks():
-        return text_for("cuda", function, x).as_text()
-
-
-@pytest.fixture
-def _hopper(monkeypatch: pytest.MonkeyPatch):
-    """Lowers programs for CUDA as if all GPUs took the kernel."""
-    speaks_mosaic = jax_versions._SPEAKS_MOSAIC
-    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: speaks_mosaic)
-
-
-@pytest.mark.usefixtures("_hopper")
+@pytest.mark.parametrize("are_hoppers", [True, False])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_who_gets_the_kernel(name: str):
+def test_who_gets_the_kernel(name: str, are_hoppers: bool):
     function, shape, dtype, is_chosen = CHOSEN[name]
-    text = text_for_cuda(function, jax.ShapeDtypeStruct(shape, dtype))
-    assert ("mosaic_gpu" in text) == (is_chosen and jax_versions._SPEAKS_MOSAIC)
+    x = jax.ShapeDtypeStruct(shape, dtype)
+    text = text_for_cuda(function, x, are_hoppers=are_hoppers)
+    is_chosen = is_chosen and are_hoppers and jax_versions._SPEAKS_MOSAIC
+    assert ("mosaic_gpu" in text) == is_chosen
 
 
-@pytest.mark.usefixtures("_hopper")
 def test_slices_inside_of_programs_fuse():
     x = jax.ShapeDtypeStruct((MANY + 1, 1025), np.uint8)
     _, *window = cut_window(x)
@@ -287,15 +277,6 @@ def test_slices_inside_of_programs_fuse():
         lambda x: slice_grad(x, *pad_window(x)),
     ):
         assert "mosaic_gpu" not in text_for_cuda(function, x)
-
-
-@pytest.mark.parametrize("function", [reverse, cut, pad])
-def test_other_gpus_get_what_xla_makes(
-    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    x = jax.ShapeDtypeStruct((MANY, 1025), np.uint8)
-    assert "mosaic_gpu" not in text_for_cuda(function, x)
 
 
 def test_calls():
