@@ -214,14 +214,14 @@ def slice_grad(
 def _slice_program(array, offsets, sizes, strides):
     """The program of `slice` for an array of this kind and shape."""
     kind, shape = array
-    return _program(kind, _take, _lattice_of_slice(shape, offsets, sizes, strides))
+    return _program(kind, _take, _window_of_slice(shape, offsets, sizes, strides))
 
 
 @calls.memoized
 def _slice1_program(array, offsets, windows, strides, sizes):
     """The program of `slice1` for an array of this kind and shape."""
     kind, shape = array
-    lattice = _lattice_of_window("slice1", shape, offsets, windows, strides, sizes)
+    lattice = _window_of_slice1("slice1", shape, offsets, windows, strides, sizes)
     return _program(kind, _take, lattice)
 
 
@@ -234,7 +234,7 @@ def _gradient_program(gradient, shape, offsets, windows, strides):
             f"slice_grad: `input_gradient` must have a dtype with a zero; got {dtype}"
         )
     shape = arguments.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
-    lattice = _lattice_of_window("slice_grad", shape, offsets, windows, strides, sizes)
+    lattice = _window_of_slice1("slice_grad", shape, offsets, windows, strides, sizes)
     return _program(kind, _put, lattice, shape=shape)
 
 
@@ -255,10 +255,10 @@ class _Program:
     """
 
     def __init__(self, core, lattice, params):
-        is_counted = max(lattice.lowest, default=2**31) < 2**31
+        is_counted = max(lattice.starts, default=2**31) < 2**31
         self._calls_anywhere = _OFTEN if is_counted else 0
-        self._lowest = lattice.lowest
-        anywhere = lattice._replace(lowest=(0,) * len(lattice.lowest))
+        self._lowest = lattice.starts
+        anywhere = lattice._replace(starts=(0,) * len(lattice.starts))
         self._anywhere = functools.partial(core, lattice=anywhere, **params)
         self._here = functools.partial(core, lattice=lattice, standalone=True, **params)
 
@@ -274,7 +274,7 @@ class _Program:
 _OFTEN = 16  # calls
 
 
-def _lattice_of_slice(shape, offsets, sizes, strides):
+def _window_of_slice(shape, offsets, sizes, strides):
     """Where `slice` reads, all of it inside `shape`."""
     rank = len(shape)
     offsets = arguments.integers("slice", "offsets", offsets, rank)
@@ -299,7 +299,7 @@ def _lattice_of_slice(shape, offsets, sizes, strides):
     return _lattice("slice", offsets, sizes, strides, sizes)
 
 
-def _lattice_of_window(operator, shape, offsets, windows, strides, sizes):
+def _window_of_slice1(operator, shape, offsets, windows, strides, sizes):
     """Where `sizes` elements of a window inside `shape` are, by default all it has."""
     rank = len(shape)
     offsets = arguments.integers(operator, "input_window_offsets", offsets, rank)
@@ -377,14 +377,16 @@ def _lattice(operator, offsets, windows, strides, sizes):
 
 @functools.partial(jax.jit, static_argnames=("lattice", "standalone"))
 def _take(x, lowest=None, *, lattice, standalone=False):
-    from dml_jax._slice.primitive import take  # brings pallas, as the reversal does
+    from dml_jax._slice.primitive import (
+        strided_slice,
+    )  # brings pallas, as the reversal does
 
     with jax.named_scope(lattice.operator):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             return _take_keys(x, lowest, lattice, standalone)
         if lowest is not None:
             x = _window(x, lowest, lattice)
-        return take(x, lattice, standalone)
+        return strided_slice(x, lattice, standalone)
 
 
 def _take_keys(x, lowest, lattice, standalone):
@@ -392,9 +394,9 @@ def _take_keys(x, lowest, lattice, standalone):
     whole = data.shape[x.ndim :]
     zeros, ones = (0,) * len(whole), (1,) * len(whole)
     lattice = lattice._replace(
-        lowest=lattice.lowest + zeros,
+        starts=lattice.starts + zeros,
         sizes=lattice.sizes + whole,
-        steps=lattice.steps + ones,
+        strides=lattice.strides + ones,
     )
     if lowest is not None:
         lowest = jnp.append(lowest, np.zeros(len(whole), np.int32))
@@ -404,13 +406,13 @@ def _take_keys(x, lowest, lattice, standalone):
 
 @functools.partial(jax.jit, static_argnames=("shape", "lattice", "standalone"))
 def _put(gradient, lowest=None, *, shape, lattice, standalone=False):
-    from dml_jax._slice.primitive import put
+    from dml_jax._slice.primitive import strided_slice_transpose
     from dml_jax._slice.xla import put_by_positions
 
     with jax.named_scope(lattice.operator):
         if lowest is None:
-            return put(gradient, shape, lattice, standalone)
-        return put_by_positions(gradient, shape, lattice._replace(lowest=lowest))
+            return strided_slice_transpose(gradient, shape, lattice, standalone)
+        return put_by_positions(gradient, shape, lattice._replace(starts=lowest))
 
 
 def _window(x, lowest, lattice):

@@ -98,7 +98,7 @@ def packed_u32(x, lattice):
         bits = 8 * x.dtype.itemsize * shift
         y = (y >> bits) | (take(first + 1) << (32 - bits))
     y = bitwise.split(y, x.dtype).reshape(lattice.sizes)
-    return lax.rev(y, lattice.downwards)
+    return lax.rev(y, lattice.reversed_dims)
 
 
 def packed_copy(x, lattice):
@@ -108,14 +108,14 @@ def packed_copy(x, lattice):
         return None
     if _is_even(sizes) and math.prod(sizes) * x.dtype.itemsize <= _GPU_CACHE:
         return None
-    return packed_copy_kernel.take_runs(x, lattice)
+    return packed_copy_kernel.strided_slice(x, lattice)
 
 
 def packed_copy_with_zeros(x, shape, lattice):
     """For narrow elements among zeros, a kernel."""
     if _is_symbolic(x, shape) or math.prod(shape) < _WORTHWHILE:
         return None
-    return packed_copy_kernel.put_runs(x, shape, lattice)
+    return packed_copy_kernel.strided_slice_transpose(x, shape, lattice)
 
 
 def _merged(shape, lowest, sizes, steps) -> tuple[tuple[int, ...], ...]:

@@ -43,7 +43,7 @@ def put_shards(put, x, *, shape, lattice, mesh, spec):
             continue
         shards = _Shards(
             extent,
-            *(lattice.lowest[d], lattice.sizes[d], lattice.steps[d]),
+            *(lattice.starts[d], lattice.sizes[d], lattice.strides[d]),
             devices=math.prod(mesh.shape[name] for name in names),
         )
         if shards.are_taken_whole:
@@ -69,9 +69,9 @@ def _with_dimension(lattice, d, low, size, step):
         return (*values[:d], value, *values[d + 1 :])
 
     return lattice._replace(
-        lowest=replaced(lattice.lowest, low),
+        starts=replaced(lattice.starts, low),
         sizes=replaced(lattice.sizes, size),
-        steps=replaced(lattice.steps, step),
+        strides=replaced(lattice.strides, step),
     )
 
 

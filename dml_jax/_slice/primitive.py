@@ -22,15 +22,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dml_jax._shared import bitwise, calls, lowering, partitioner, taylor
 from dml_jax._slice import gpu, partitioning, xla
 
-take_p = jax.extend.core.Primitive("slice_of_lattice")
-put_p = jax.extend.core.Primitive("slice_grad_of_lattice")
+take_p = jax.extend.core.Primitive("strided_slice")
+put_p = jax.extend.core.Primitive("strided_slice_transpose")
 
 
-def take(x, lattice, standalone):
+def strided_slice(x, lattice, standalone):
     return take_p.bind(x, lattice=lattice, standalone=standalone)
 
 
-def put(x, shape, lattice, standalone):
+def strided_slice_transpose(x, shape, lattice, standalone):
     return put_p.bind(x, shape=shape, lattice=lattice, standalone=standalone)
 
 
@@ -40,9 +40,9 @@ def put(x, shape, lattice, standalone):
 def _take_abstract_eval(x, *, lattice, **_):
     aval, _ = lax.slice_p.abstract_eval(
         x.update(weak_type=False),
-        start_indices=lattice.lowest,
+        start_indices=lattice.starts,
         limit_indices=lattice.limits,
-        strides=lattice.steps,
+        strides=lattice.strides,
     )
     return aval
 
@@ -68,24 +68,26 @@ def _jvp(primitive, primals, tangents, **params):
 def _take_transpose(cotangent, x, *, lattice, **_):
     if type(cotangent) is ad.Zero:
         return (ad.Zero(x.aval),)
-    return (put(cotangent, x.aval.shape, lattice, standalone=False),)
+    return (
+        strided_slice_transpose(cotangent, x.aval.shape, lattice, standalone=False),
+    )
 
 
 def _put_transpose(cotangent, x, *, lattice, **_):
     if type(cotangent) is ad.Zero:
         return (ad.Zero(x.aval),)
-    return (take(cotangent, lattice, standalone=False),)
+    return (strided_slice(cotangent, lattice, standalone=False),)
 
 
 def _take_batch(operands, dimensions, *, lattice, standalone):
     x = jnp.moveaxis(operands[0], dimensions[0], 0)
-    return take(x, lattice.batched(x.shape[0]), standalone), 0
+    return strided_slice(x, lattice.batched(x.shape[0]), standalone), 0
 
 
 def _put_batch(operands, dimensions, *, shape, lattice, standalone):
     x = jnp.moveaxis(operands[0], dimensions[0], 0)
     shape, lattice = (x.shape[0], *shape), lattice.batched(x.shape[0])
-    return put(x, shape, lattice, standalone), 0
+    return strided_slice_transpose(x, shape, lattice, standalone), 0
 
 
 # Lowering -----------------------------------------------------------------------------
@@ -116,8 +118,8 @@ def _put(x, *, shape, lattice, formulations=(), sees_full_arrays=False, **_):
 
 def _turned(x, lattice):
     """`x`, and the lattice, both upwards along all dimensions."""
-    bits = lax.rev(bitwise.to_bits(x), lattice.downwards)
-    return bitwise.from_bits(bits, x.dtype), lattice._replace(downwards=())
+    bits = lax.rev(bitwise.to_bits(x), lattice.reversed_dims)
+    return bitwise.from_bits(bits, x.dtype), lattice._replace(reversed_dims=())
 
 
 def _put_of_bits(dtype):
@@ -167,7 +169,7 @@ def _divided(lower):
 
     def put_turned(x, *, shape, lattice):
         x, lattice = _turned(x, lattice)
-        return put(x, shape, lattice, standalone=False)
+        return strided_slice_transpose(x, shape, lattice, standalone=False)
 
     def lower_divided(ctx, x, *, shape, lattice, standalone):
         is_spmd_partitioned = lowering.is_spmd_partitioned(
@@ -177,7 +179,7 @@ def _divided(lower):
         is_spmd_partitioned = is_spmd_partitioned and not lattice.fills(shape)
         if not is_spmd_partitioned or "int2" in ctx.avals_in[0].dtype.name:
             return lower(ctx, x, standalone=standalone, **params)
-        if lattice.downwards:  # by XLA, which removes what a backward pass undoes
+        if lattice.reversed_dims:  # by XLA, which removes what a backward pass undoes
             return mlir.lower_fun(put_turned, multiple_results=False)(ctx, x, **params)
         put_bits = _put_of_bits(ctx.avals_in[0].dtype)
         return partitioner.lower_partitioned(

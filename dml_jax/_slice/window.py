@@ -12,41 +12,41 @@ class StridedWindow(NamedTuple):
     """
 
     operator: str
-    lowest: tuple[int, ...]
+    starts: tuple[int, ...]
     sizes: tuple[int, ...]
-    steps: tuple[int, ...]
-    downwards: tuple[int, ...]
+    strides: tuple[int, ...]
+    reversed_dims: tuple[int, ...]
 
     @property
     def limits(self):
         """The ends of a slice, which reads nothing beyond its last element."""
-        return limits_of(self.lowest, self.sizes, self.steps)
+        return limits_of(self.starts, self.sizes, self.strides)
 
     @property
     def extents(self):
         """The distance from the first element to the end of the last one."""
-        return limits_of((0,) * len(self.sizes), self.sizes, self.steps)
+        return limits_of((0,) * len(self.sizes), self.sizes, self.strides)
 
     def padding(self, shape):
         """What `lax.pad` needs to put a slice back into an array of this shape."""
         return tuple(
             (low, extent - limit, step - 1)
             for low, extent, limit, step in zip(
-                self.lowest, shape, self.limits, self.steps, strict=True
+                self.starts, shape, self.limits, self.strides, strict=True
             )
         )
 
     def fills(self, shape):
         """Whether there is an element for every position of an array of this shape."""
-        return self.sizes == shape and not any(self.lowest)
+        return self.sizes == shape and not any(self.starts)
 
     def batched(self, size):
         """The window with one more leading dimension, which is taken whole."""
         return self._replace(
-            lowest=(0, *self.lowest),
+            starts=(0, *self.starts),
             sizes=(size, *self.sizes),
-            steps=(1, *self.steps),
-            downwards=tuple(d + 1 for d in self.downwards),
+            strides=(1, *self.strides),
+            reversed_dims=tuple(d + 1 for d in self.reversed_dims),
         )
 
 

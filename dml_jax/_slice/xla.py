@@ -11,14 +11,14 @@ from dml_jax._shared import bitwise
 def take(x, lattice):
     """`lax.slice` and `lax.rev`."""
     bits = bitwise.to_bits(x)
-    y = lax.slice(bits, lattice.lowest, lattice.limits, lattice.steps)
-    return bitwise.from_bits(lax.rev(y, lattice.downwards), x.dtype)
+    y = lax.slice(bits, lattice.starts, lattice.limits, lattice.strides)
+    return bitwise.from_bits(lax.rev(y, lattice.reversed_dims), x.dtype)
 
 
 def put(x, shape, lattice):
     """`lax.pad` with zeros between the elements."""
     bits, padding = (
-        lax.rev(bitwise.to_bits(x), lattice.downwards),
+        lax.rev(bitwise.to_bits(x), lattice.reversed_dims),
         lattice.padding(shape),
     )
     if bitwise.is_narrow_float(x.dtype):
@@ -36,8 +36,8 @@ def put_by_positions(x, shape, lattice):
 
     def put(bits):
         for d, extent in enumerate(shape):
-            low, size, step = lattice.lowest[d], lattice.sizes[d], lattice.steps[d]
-            if d in lattice.downwards:
+            low, size, step = lattice.starts[d], lattice.sizes[d], lattice.strides[d]
+            if d in lattice.reversed_dims:
                 bits = lax.rev(bits, (d,))
             if size == extent:
                 continue
