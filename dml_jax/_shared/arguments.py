@@ -1,10 +1,7 @@
 """Checks of the arguments of public functions, and the errors they raise.
 
 Checks of arrays read shapes and dtypes only, so they cost microseconds and work on
-traced arguments. Checks of NumPy lengths and of lists read the values too. An error has
-the form
-
-    function: `argument` must …, with the numbers that apply; got …
+traced arguments. Checks of NumPy lengths and of lists read the values too.
 
 `TypeError` for a wrong kind, `ValueError` for a wrong value, shape or option,
 `OverflowError` for a number that does not fit its dtype.
@@ -116,9 +113,8 @@ def _require_64_bits(function: str, name: str, array: np.ndarray) -> None:
     """Refuses integers of a list that no dtype has."""
     for number in (array.min(), array.max()) if array.size else ():
         if not -(2**63) <= number < 2**64:
-            raise OverflowError(
-                f"{function}: `{name}` must fit int64 or uint64; got {show(number)}"
-            )
+            rule = "fit int64 or uint64"
+            raise error(OverflowError, function, name, rule, show(number))
 
 
 def require_integer(function: str, name: str, dtype: Any) -> None:
@@ -126,7 +122,7 @@ def require_integer(function: str, name: str, dtype: Any) -> None:
     if getattr(dtype, "kind", None) in ("i", "u"):  # ten times as fast as issubdtype
         return
     if not jnp.issubdtype(dtype, jnp.integer) or not is_known(dtype):
-        raise TypeError(f"{function}: `{name}` must have an integer dtype; got {dtype}")
+        raise error(TypeError, function, name, "have an integer dtype", dtype)
 
 
 def _to_array(function: str, name: str, value: Any) -> tuple[Any, bool]:
@@ -136,10 +132,8 @@ def _to_array(function: str, name: str, value: Any) -> tuple[Any, bool]:
     Its dtype is object for a list of integers that have no dtype in common.
     """
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"{function}: `{name}` must be an array without a mask, as of `.filled()`; "
-            "got MaskedArray"
-        )
+        rule = "be an array without a mask, as of `.filled()`"
+        raise error(TypeError, function, name, rule, "MaskedArray")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value), True
     kinds = lists.kinds(value)
@@ -164,11 +158,9 @@ def _to_array(function: str, name: str, value: Any) -> tuple[Any, bool]:
     return array, is_typed
 
 
-def _not_an_array(function: str, name: str, value: object) -> TypeError:
-    return TypeError(
-        f"{function}: `{name}` must be an array or convertible to one; got "
-        f"{describe(value)}"
-    )
+def _not_an_array(function: str, name: str, value: object) -> Exception:
+    rule = "be an array or convertible to one"
+    return error(TypeError, function, name, rule, describe(value))
 
 
 def _stack(function: str, name: str, value: Any, kinds: lists.Kinds) -> jax.Array:
@@ -209,10 +201,8 @@ def _in_default_width(
     return result
 
 
-def _does_not_fit(function: str, name: str, dtype: Any, value: object) -> OverflowError:
-    return OverflowError(
-        f"{function}: `{name}` must fit {dtype}; got {describe(value)}"
-    )
+def _does_not_fit(function: str, name: str, dtype: Any, value: object) -> Exception:
+    return error(OverflowError, function, name, f"fit {dtype}", describe(value))
 
 
 def is_text(value: object) -> bool:
@@ -241,9 +231,7 @@ def is_known(dtype: np.dtype) -> bool:
 
 def _require_known(function: str, name: str, dtype: np.dtype) -> None:
     if not is_known(dtype):
-        raise TypeError(
-            f"{function}: `{name}` must have a dtype that JAX knows; got {dtype}"
-        )
+        raise error(TypeError, function, name, "have a dtype that JAX knows", dtype)
 
 
 def has_zero(dtype: Any) -> bool:
@@ -281,27 +269,21 @@ def integer(function: str, name: str, value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise TypeError(
-            f"{function}: `{name}` must be a static integer; got {describe(value)}"
-        ) from None
+        rule = "be a static integer"
+        raise error(TypeError, function, name, rule, describe(value)) from None
 
 
 def integers(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
     """`value` as a tuple of sizes, one for each of `count` dimensions."""
-    if isinstance(value, (str, bytes)) or not isinstance(
-        value, (Sequence, np.ndarray, jax.Array)
-    ):
-        raise TypeError(
-            f"{function}: `{name}` must be a sequence of integers; got "
-            f"{describe(value)}"
-        )
+    is_sequence = isinstance(value, (Sequence, np.ndarray, jax.Array))
+    if not is_sequence or isinstance(value, (str, bytes)):
+        rule = "be a sequence of integers"
+        raise error(TypeError, function, name, rule, describe(value))
     if isinstance(value, Tracer) or getattr(value, "ndim", 1) != 1:
-        raise TypeError(
-            f"{function}: `{name}` must be a static one-dimensional sequence of "
-            f"integers; got {describe(value)}"
-        )
+        rule = "be a static one-dimensional sequence of integers"
+        raise error(TypeError, function, name, rule, describe(value))
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
         value = value.tolist()  # Python integers, which are static also under `jit`
     result = tuple(
@@ -311,10 +293,8 @@ def integers(
         for i, element in enumerate(value)
     )
     if count is not None and len(result) != count:
-        raise ValueError(
-            f"{function}: `{name}` must have {count} elements, one for each dimension; "
-            f"got {len(result)}"
-        )
+        rule = f"have {count} elements, one for each dimension"
+        raise error(ValueError, function, name, rule, len(result))
     return result
 
 
@@ -330,10 +310,8 @@ def sizes(
         size for size in shape if not jax.export.is_symbolic_dim(size) and size
     )
     if elements > 2**48:
-        raise ValueError(
-            f"{function}: `{name}` must have at most 2^48 elements; got "
-            f"{show(elements)}"
-        )
+        rule = "have at most 2^48 elements"
+        raise error(ValueError, function, name, rule, show(elements))
     return shape
 
 
@@ -341,63 +319,57 @@ def too_small(
     function: str, name: str, dimension: int, value: Size, minimum: int
 ) -> Exception:
     """The error for an element of a sequence below `minimum`."""
-    return ValueError(
-        f"{function}: `{name}[{dimension}]` must be at least {minimum}; got "
-        f"{value if jax.export.is_symbolic_dim(value) else show(value)}"
-    )
+    got = value if jax.export.is_symbolic_dim(value) else show(value)
+    rule = f"be at least {minimum}"
+    return error(ValueError, function, f"{name}[{dimension}]", rule, got)
 
 
 def option(function: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
     """`value`, if it is None or one of `allowed`."""
     if value is None or (isinstance(value, str) and value in allowed):
         return value
-    choices = " or ".join(map(repr, (*allowed, None)))
+    rule = "be " + " or ".join(map(repr, (*allowed, None)))
     if isinstance(value, str):
-        raise ValueError(f"{function}: `{name}` must be {choices}; got {value!r}")
-    raise TypeError(f"{function}: `{name}` must be {choices}; got {describe(value)}")
+        raise error(ValueError, function, name, rule, repr(value))
+    raise error(TypeError, function, name, rule, describe(value))
 
 
 def flag(function: str, name: str, value: object) -> bool:
     """`value` as a bool; a number or a traced value is not one."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{function}: `{name}` must be a bool; got {describe(value)}")
+        raise error(TypeError, function, name, "be a bool", describe(value))
     return bool(value)
 
 
 def optional_name(function: str, name: str, value: object) -> str | None:
     """`value`, if it is None or a string that is not empty."""
     if value is not None and not isinstance(value, str):
-        raise TypeError(
-            f"{function}: `{name}` must be a string or None; got {describe(value)}"
-        )
+        raise error(TypeError, function, name, "be a string or None", describe(value))
     if value == "":
-        raise ValueError(f"{function}: `{name}` must not be empty; got ''")
+        raise error(ValueError, function, name, "not be empty", "''")
     return value
 
 
-def output_name(function: str, name: str, value: Any) -> str | None:
+def output_name(function: str, name: str, value: Any) -> str:
     """The name of an operator's only result, alone or as the only one of a sequence."""
     names = value.tolist() if isinstance(value, np.ndarray) else value
     if not lists.is_list(names):
         names = [names]
-    if len(names) != 1 and all(isinstance(element, str) for element in names):
-        raise ValueError(
-            f"{function}: `{name}` must have one name, for the only result; got "
-            f"{len(names)}"
-        )
-    if len(names) != 1 or not isinstance(names[0], str):
-        raise TypeError(
-            f"{function}: `{name}` must be a string, a sequence of one string or None; "
-            f"got {describe(value)}"
-        )
+    are_strings = all(isinstance(element, str) for element in names)
+    if len(names) != 1 and are_strings:
+        rule = "have one name, for the only result"
+        raise error(ValueError, function, name, rule, len(names))
+    if not are_strings:
+        rule = "be a string, a sequence of one string or None"
+        raise error(TypeError, function, name, rule, describe(value))
     if names[0] == "":
-        raise ValueError(f"{function}: `{name}` must not be empty; got {value!r}")
+        raise error(ValueError, function, name, "not be empty", repr(value))
     return str(names[0])
 
 
 def scalar(function: str, name: str, value: Any) -> Any:
     """`value`, if it is a real number or a traced scalar; host numbers as float."""
-    if type(value) is float and -1e38 < value < 1e38:  # what nearly all callers pass
+    if type(value) is float and -1e38 < value < 1e38:  # the most common argument
         return value
     number = value
     if isinstance(value, (np.ndarray, np.generic)):
@@ -410,14 +382,12 @@ def scalar(function: str, name: str, value: Any) -> Any:
             return value
     elif isinstance(number, (int, float)) and not isinstance(number, bool):
         return _finite_float(function, name, number)
-    raise TypeError(
-        f"{function}: `{name}` must be a real scalar; got {describe(value)}"
-    )
+    raise error(TypeError, function, name, "be a real scalar", describe(value))
 
 
 def _finite_float(function: str, name: str, number: int | float) -> float:
     if isinstance(number, float) and not math.isfinite(number):
-        raise ValueError(f"{function}: `{name}` must be finite; got {number}")
+        raise error(ValueError, function, name, "be finite", number)
     dtype = jax.dtypes.canonicalize_dtype(float)
     largest = float(jnp.finfo(dtype).max)
     if abs(number) > largest:
@@ -429,14 +399,19 @@ def beyond(
     function: str, name: str, dtype: Any, largest: float, value: object
 ) -> Exception:
     """The error for a number beyond the largest of a float dtype."""
-    return OverflowError(
-        f"{function}: `{name}` must fit {dtype}, whose largest value is {largest}; got "
-        f"{show(value)}"
-    )
+    rule = f"fit {dtype}, whose largest value is {largest}"
+    return error(OverflowError, function, name, rule, show(value))
+
+
+def error(
+    kind: type[Exception], function: str, name: str, rule: str, got: object
+) -> Exception:
+    """An error in the form that all of them have."""
+    return kind(f"{function}: `{name}` must {rule}; got {got}")
 
 
 def describe(value: Any) -> str:
-    """A short description of what was given: never a long array, never a trace."""
+    """The type of `value`, with its dtype and shape or a short `repr`."""
     if isinstance(value, (jax.Array, np.ndarray)):
         traced = "traced " if isinstance(value, Tracer) else ""
         return f"{traced}{value.dtype} array of shape {value.shape}"

@@ -140,7 +140,7 @@ def reported(
     return without_checks
 
 
-def _require_concrete(leaf: object) -> None:
+def _require_concrete(leaf: Any) -> None:
     """Refuses traced values, and integers that `jit` would take modulo 2^32."""
     if isinstance(leaf, Tracer):
         raise TypeError(_UNDER_TRANSFORMATION)
@@ -212,12 +212,13 @@ def _call_back(receive: Callable[..., None], words: jax.Array) -> None:
         jax.debug.callback(receive, words)
         return words
 
+    run: Any = send
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.manual_axes and mesh.explicit_axes:
-        send = jax.sharding.auto_axes(
+        run = jax.sharding.auto_axes(
             send, axes=mesh.explicit_axes, out_sharding=PartitionSpec()
         )
-    send(words)
+    run(words)
 
 
 def _receive(check: _Check, dtype: str, words: Any) -> None:
