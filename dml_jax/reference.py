@@ -156,7 +156,7 @@ def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
 
 
 def _multiply_add(k: int, delta: np.generic, start: np.generic) -> np.generic:
-    """start + k * delta, rounded once; infinities, NaNs and zeros follow IEEE 754."""
+    """Computes start + k * delta, rounded once, with the special values of IEEE 754."""
     wide_start, wide_delta = float(start), float(delta)
     finite = math.isfinite(wide_start) and math.isfinite(wide_delta)
     if not finite or wide_start == k * wide_delta == 0:
