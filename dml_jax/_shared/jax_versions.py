@@ -37,12 +37,12 @@ def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _vary_narrow(x, axes):
+def _vary_narrow(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return _vary(x, axes)
 
 
 @_vary_narrow.defjvp
-def _vary_narrow_jvp(axes, primals, tangents):
+def _vary_narrow_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> Any:
     (x,), (tangent,) = primals, tangents
     tangent = _vary(tangent.astype(jnp.float32), axes).astype(x.dtype)
     return _vary_narrow(x, axes), tangent

@@ -163,7 +163,7 @@ def _extremes(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @_extremes.def_vmap
-def _extremes_of_batch(axis_size, is_batched, lengths):
+def _extremes_of_batch(axis_size: int, is_batched: Any, lengths: jax.Array) -> Any:
     """The extremes of the whole batch, so that vmap reports once."""
     del axis_size, is_batched
     return _extremes(lengths), (False, False)
