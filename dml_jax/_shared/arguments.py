@@ -68,10 +68,12 @@ def lengths(
     if isinstance(value, jax.Array):
         require_integer(function, name, value.dtype)
         return value, None
-    kinds = lists.kinds(value)
-    if kinds.of_jax and kinds.are_integers:
-        return _lengths_of_jax(function, name, value), None
-    array, is_typed = _to_array(function, name, value)
+    kinds = None
+    if not isinstance(value, np.ndarray):
+        kinds = lists.kinds(value)
+        if kinds.of_jax and kinds.are_integers:
+            return _lengths_of_jax(function, name, value), None
+    array, is_typed = _to_array(function, name, value, kinds)
     if not is_typed and array.size == 0:  # a list without elements has no dtype
         return array.astype(np.int32), None
     if array.dtype == object and not is_typed:
@@ -102,11 +104,13 @@ def _clip_to_32_bits(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | N
         return array.astype(np.int32), None
     smallest, largest = int(array.min()), int(array.max())
     # uint32 counts the longest axis, and only int32 has negative lengths.
-    info = np.iinfo(np.int32 if largest < 2**31 else np.uint32)
-    if info.min <= smallest and largest <= info.max:
-        return array.astype(info.dtype), None
-    array = np.clip(array, max(smallest, info.min), min(largest, info.max))
-    return array.astype(info.dtype), (smallest, largest)
+    is_signed = largest < 2**31
+    dtype = np.int32 if is_signed else np.uint32
+    low, high = (-(2**31), 2**31 - 1) if is_signed else (0, 2**32 - 1)
+    if low <= smallest and largest <= high:
+        return array.astype(dtype), None
+    array = np.clip(array, max(smallest, low), min(largest, high))
+    return array.astype(dtype), (smallest, largest)
 
 
 def _require_64_bits(function: str, name: str, array: np.ndarray) -> None:
@@ -125,7 +129,9 @@ def require_integer(function: str, name: str, dtype: Any) -> None:
         raise error(TypeError, function, name, "have an integer dtype", dtype)
 
 
-def _to_array(function: str, name: str, value: Any) -> tuple[Any, bool]:
+def _to_array(
+    function: str, name: str, value: Any, kinds: lists.Kinds | None = None
+) -> tuple[Any, bool]:
     """`value` as an array, and whether it has a dtype of its own.
 
     The result is an array of JAX if `value` contains one, otherwise an array of NumPy.
@@ -136,7 +142,7 @@ def _to_array(function: str, name: str, value: Any) -> tuple[Any, bool]:
         raise error(TypeError, function, name, rule, "MaskedArray")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value), True
-    kinds = lists.kinds(value)
+    kinds = kinds or lists.kinds(value)
     if kinds.of_jax:
         for kind in kinds.on_host & _OF_64_BITS:
             require_width(function, name, np.dtype(kind))
