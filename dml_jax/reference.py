@@ -1,11 +1,11 @@
-"""The operators in plain NumPy loops: what every other formulation must reproduce.
+"""The operators in plain NumPy loops, as an executable specification.
 
-Written to be read and checked against the specifications, not to be fast. Elements are
-moved one line or one element at a time; sequences of floats are computed as exact
-rationals and rounded once. Nothing here uses JAX, and nothing in the accelerated
-operators uses this module: the tests compare the two bit for bit.
+This module is written to be compared with the specifications, not to be fast. It moves
+one line or one element at a time, and computes sequences of floats as exact rationals
+that are rounded once. It does not use JAX, and the operators do not use it: the tests
+compare the two bit for bit.
 
-The caller has checked the arguments. Lengths outside of [0, axis size] are clamped.
+Arguments are not checked. Lengths outside of [0, axis size] are clamped.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def slice(
     sizes: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """y[c] = x[offset + stride * c]"""
+    """y[c] = x[offset + stride * c]."""
     output = np.empty(tuple(sizes), input.dtype)
     for c in np.ndindex(output.shape):
         output[c] = input[_positions(offsets, strides or [1] * input.ndim, c)]
@@ -99,7 +99,7 @@ def slice_grad(
 def fill_value_constant(
     sizes: Sequence[int], value_data_type: np.dtype, value: Any
 ) -> np.ndarray:
-    """y[k] = value"""
+    """y[k] = value."""
     dtype = np.dtype(value_data_type)
     if dtype.kind == "b":
         return np.full(tuple(sizes), value, dtype)
@@ -115,9 +115,9 @@ def fill_value_sequence(
 ) -> np.ndarray:
     """y[k] = start + k * delta for the row-major position k, rounded once.
 
-    Integers are taken modulo 2^bits. Floats that overflow become what the dtype has for
-    it: an infinity, a NaN, or the largest value. A complex sequence is a sequence of
-    real and one of imaginary parts.
+    Integers are taken modulo 2^bits. Floats that overflow become an infinity, a NaN or
+    the largest value, as the dtype has it. The real and the imaginary parts of complex
+    numbers are two sequences.
     """
     dtype = np.dtype(value_data_type)
     count = math.prod(sizes)
@@ -156,7 +156,7 @@ def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
 
 
 def _multiply_add(k: int, delta: np.generic, start: np.generic) -> np.generic:
-    """start + k * delta, rounded once; infinities, NaNs and zeros as IEEE has them."""
+    """Computes start + k * delta, rounded once, with the special values of IEEE 754."""
     wide_start, wide_delta = float(start), float(delta)
     finite = math.isfinite(wide_start) and math.isfinite(wide_delta)
     if not finite or wide_start == k * wide_delta == 0:
@@ -176,15 +176,19 @@ def _is_integer(dtype: np.dtype) -> bool:
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
 
 
-def _first(offsets, windows, strides):
-    """The first element a window gives: its last one if the stride is negative."""
+def _first(
+    offsets: Sequence[int], windows: Sequence[int], strides: Sequence[int]
+) -> list[int]:
+    """The first index that is read: the last of the window for a negative stride."""
     return [
         offset if stride > 0 else offset + window - 1
         for offset, window, stride in zip(offsets, windows, strides, strict=True)
     ]
 
 
-def _positions(offsets, strides, coordinates):
+def _positions(
+    offsets: Sequence[int], strides: Sequence[int], coordinates: Sequence[int]
+) -> tuple[int, ...]:
     return tuple(
         offset + stride * c
         for offset, stride, c in zip(offsets, strides, coordinates, strict=True)

@@ -1,9 +1,8 @@
-"""Data movement that keeps every bit.
+"""Data movement that preserves every bit.
 
-XLA on CPU widens bfloat16 and 8-bit floats to float32 around nearly any operation, data
-movement included: it costs time and quiets signalling NaNs. Floats narrower than 32
-bits therefore travel as unsigned integers of their width, or are read as floats and
-become integers before anything is computed.
+XLA on CPU widens bfloat16 and 8-bit floats to float32 around nearly every operation,
+including data movement. That costs time and quiets signalling NaNs. Floats narrower
+than 32 bits are therefore moved as unsigned integers of their width.
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ def to_bits(x: jax.Array) -> jax.Array:
 def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
     """A context of 64-bit mode, if an array or dtype has 64 bits and the mode is off.
 
-    Arrays that were made in this mode keep their dtypes where they are used outside of
-    it, but arithmetic with them does not.
+    Outside of the mode, 64-bit arrays keep their dtype but arithmetic narrows them.
     """
     dtypes = (getattr(array, "dtype", array) for array in arrays)
-    are_narrowed = any(map(_is_narrowed, dtypes))
-    return jax.enable_x64(True) if are_narrowed else contextlib.nullcontext()
+    is_narrowed = any(map(_is_narrowed, dtypes))
+    return jax.enable_x64(True) if is_narrowed else contextlib.nullcontext()
 
 
 def _is_narrowed(dtype: Any) -> bool:
@@ -56,7 +54,7 @@ def sum_wide(x: jax.Array, axes: Sequence[int], keepdims: bool = False) -> jax.A
 
 
 def width(dtype: np.dtype) -> int:
-    """The bits of an element that mean something: 1 of a boolean, 4 of an int4."""
+    """The number of significant bits of an element: 1 for bool, 4 for int4."""
     if jnp.issubdtype(dtype, jnp.bool_):
         return 1
     is_integer = jnp.issubdtype(dtype, jnp.integer)
@@ -64,7 +62,7 @@ def width(dtype: np.dtype) -> int:
 
 
 def to_integers(x: jax.Array) -> jax.Array | None:
-    """`x` as integers or booleans, if it is no wider than 32 bits."""
+    """The bits of `x` as integers or booleans; None if it has more than 32 of them."""
     if x.dtype == jnp.float32:
         return lax.bitcast_convert_type(x, jnp.uint32)
     bits = to_bits(x)
@@ -73,10 +71,10 @@ def to_integers(x: jax.Array) -> jax.Array | None:
 
 
 def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """`movement(x)` of integers, whose bits XLA's partitioner keeps.
+    """`movement(x)`, applied to the bits of `x`, widened to uint8 below 8 bits.
 
-    It divides a gather as a sum over the devices, in which all but one have zeros.
-    Integers below 8 bits are widened to uint8.
+    XLA partitions a gather as an all-reduce, a sum in which all devices but one have
+    zeros. That preserves integers, but not every float.
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.complex(*(by_integers(movement, part) for part in (x.real, x.imag)))
@@ -89,7 +87,7 @@ def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax
 
 
 def index_dtype(size: Any) -> np.dtype:
-    """The integers that count the positions along a dimension."""
+    """The signed integers that index a dimension."""
     is_long = not jax.export.is_symbolic_dim(size) and size >= 2**31
     return np.dtype(np.int64 if is_long else np.int32)
 
@@ -100,7 +98,7 @@ def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def join(x: jax.Array, word: DTypeLike) -> jax.Array:
-    """Neighbours along the last dimension as words, the first as the lowest bits."""
+    """Packs consecutive elements into words, the first into the lowest bits."""
     per_word = np.dtype(word).itemsize // x.dtype.itemsize
     x = x.reshape(*x.shape[:-1], x.shape[-1] // per_word, per_word)
     return lax.bitcast_convert_type(x, word)
@@ -116,11 +114,10 @@ def split(words: jax.Array, dtype: DTypeLike) -> jax.Array:
 def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Array:
     """`lax.pad` with zeros, for the bits of narrow floats."""
 
-    def pad(bits):
+    def pad(bits: jax.Array) -> jax.Array:
         return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
 
-    def pad_by_windows(bits):
-        """Windows of one element, over a base with zeros between the elements."""
+    def pad_by_windows(bits: jax.Array) -> jax.Array:
         ones = (1,) * bits.ndim
         return lax.reduce_window(
             bits,
@@ -134,11 +131,11 @@ def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Ar
 
     if bits.dtype != jnp.uint16 or bits.size == 0:
         return pad(bits)
-    # On CPU a pad chooses between an element and zero; LLVM sees that the choice is
-    # used as a bfloat16, makes it there, by way of float32, and quiets NaNs after all.
+    # On CPU a pad selects an element or zero. If the result is used as bfloat16, LLVM
+    # selects in bfloat16, which goes through float32 and quiets NaNs.
     return lax.platform_dependent(bits, cpu=pad_by_windows, default=pad)
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:
-    """Whether arrays of `dtype` are moved as integers."""
+    """Whether `dtype` is a float of fewer than 32 bits."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32

@@ -16,25 +16,25 @@ R = TypeVar("R")
 def memoized(check: Callable[..., R]) -> Callable[..., R]:
     """Memoizes a check of arrays' types and shapes, and of static options.
 
-    A check takes longer than the compiled program of a small array. Only immutable
-    built-in options are memoized: others may be equal to them and still be refused, as
-    1.0 is where 1 is accepted, or may change.
+    A check takes longer than the compiled program of a small array. Only options of
+    immutable built-in types are memoized. Others may change, or may be invalid although
+    they equal valid ones, as 1.0 equals 1.
     """
-    remembered = functools.lru_cache(maxsize=4096, typed=True)(check)
+    memo = functools.lru_cache(maxsize=4096, typed=True)(check)
 
-    def call(of_arrays: Any, *options: Any) -> R:
+    def call(arrays: Any, *options: Any) -> R:
         for option in options:
             kind = type(option)
             if kind is tuple:
                 for element in option:
                     if type(element) is not int:
-                        return check(of_arrays, *options)
+                        return check(arrays, *options)
             elif kind not in _IMMUTABLE and not isinstance(option, (type, np.dtype)):
-                return check(of_arrays, *options)
+                return check(arrays, *options)
         try:
-            return remembered(of_arrays, *options)
-        except TypeError:  # symbolic sizes, for example, may have no hash
-            return check(of_arrays, *options)
+            return memo(arrays, *options)
+        except TypeError:  # a symbolic size may have no hash
+            return check(arrays, *options)
 
     return call
 
@@ -45,11 +45,11 @@ _IMMUTABLE = frozenset({int, bool, str, type(None)})
 def compiled(
     name: str, bind: Callable[..., Any], formulation: Callable[..., Any], *options: str
 ) -> Callable[..., Any]:
-    """What a primitive does outside of programs: one program, as JAX's primitives do.
+    """The implementation of a primitive outside of `jit`: one compiled program.
 
-    Operation by operation it would be divided among devices in other ways, which add
-    floats up, and would take the memory of all that it computes on the way. So it is
-    computed only where JAX, under `jax_debug_nans`, looks for what made a NaN.
+    Run operation by operation, `formulation` would store every intermediate result, and
+    XLA would partition its operations separately, with sums of floats. It runs that way
+    only where JAX, under `jax_debug_nans`, searches for the operation that made a NaN.
     """
 
     def traced(*operands: jax.Array, **params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What one supported JAX version calls otherwise than another, bridged here only."""
+"""Shims across the supported versions of JAX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax import lax
 
 
 def varying_axes(x: jax.Array) -> frozenset[str]:
-    """The manual mesh axes along which `x` differs from device to device."""
+    """The manual mesh axes over which `x` varies."""
     aval = jax.typeof(x)
     if hasattr(aval, "manual_axis_type"):
         return aval.manual_axis_type.varying
@@ -19,9 +19,9 @@ def varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def vary_over(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """`x`, declared to differ along `axes` too.
+    """`x`, declared to vary over `axes` too.
 
-    The cotangent of `x` is a sum over devices, computed in at least float32.
+    The cotangent of `x` is summed over the devices, in at least float32.
     """
     missing = tuple(sorted(axes - varying_axes(x)))
     if not missing:
@@ -37,21 +37,21 @@ def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _vary_narrow(x, axes):
+def _vary_narrow(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return _vary(x, axes)
 
 
 @_vary_narrow.defjvp
-def _vary_narrow_jvp(axes, primals, tangents):
+def _vary_narrow_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> Any:
     (x,), (tangent,) = primals, tangents
     tangent = _vary(tangent.astype(jnp.float32), axes).astype(x.dtype)
     return _vary_narrow(x, axes), tangent
 
 
 def mesh_of_new_arrays() -> Any:
-    """The mesh in the type of an array that a program makes, as by `jnp.full`.
+    """The mesh in the type of an array that a program creates, as by `jnp.full`.
 
-    It is the mesh of the context, but empty in JAX versions such as 0.8.1.
+    It is the mesh of the context, or empty in some JAX versions, such as 0.8.1.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -60,31 +60,31 @@ def mesh_of_new_arrays() -> Any:
     return jaxpr.out_avals[0].sharding.mesh
 
 
-# Before, Pallas refuses copies to shared memory that are not of 128 bytes, or so many.
+# Before jax 0.11.2 Pallas copies only multiples of 128 bytes to shared memory.
 COPIES_ANY_ROWS = jax.__version_info__ >= (0, 11, 2)
 _SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
-_HOPPER = 9  # the compute capability of the GPUs that the kernels were tried on
+_HOPPER = 9  # the major compute capability of the GPUs that the kernels were run on
 
 
 def launch(kernel: Any, *operands: jax.Array) -> Any:
     """The result of a Mosaic kernel.
 
-    Pallas keeps the references of a kernel's scope in its jaxpr since jax 0.11, which
-    a check of leaks takes for leaks, also of an empty kernel.
+    Since jax 0.11 the jaxpr of every kernel holds references of Pallas, which
+    `jax_check_tracer_leaks` reports as leaks.
     """
     with jax.check_tracer_leaks(False):
         return kernel(*operands)
 
 
 def runs_mosaic() -> bool:
-    """Whether every CUDA device there is takes our Mosaic kernels.
+    """Whether all CUDA devices of this process run the Mosaic kernels.
 
-    A lowering rule is not told which of them its program is for. Pallas promises no
-    stability: the versions are those with which the kernels were lowered, at least.
+    A lowering rule does not know which of them its program is for. The kernels were
+    lowered with these versions; Pallas promises no stability beyond them.
     """
     try:
         devices = jax.devices("cuda")
-    except RuntimeError:  # a program for CUDA is lowered elsewhere
+    except RuntimeError:  # the program is lowered where there is no GPU
         return False
     return _SPEAKS_MOSAIC and all(
         int(float(device.compute_capability)) == _HOPPER for device in devices

@@ -1,8 +1,8 @@
 """Nested sequences of numbers and arrays, such as lists of lists.
 
-NumPy makes floats of integers that have no dtype in common, such as 2^63 and -1, and
-JAX takes integers modulo 2^32 outside of 64-bit mode. What is in a list is therefore
-looked at before either of them has it.
+NumPy converts integers without a common dtype, such as 2^63 and -1, to floats, and JAX
+takes integers modulo 2^32 outside of 64-bit mode. Lists are therefore examined before
+either of them converts one.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+_NUMBERS_OF_PYTHON = {int, float, complex, bool}
+_BOOLEANS = frozenset({bool, np.bool_})
+
 
 class Kinds(NamedTuple):
-    """The types of the numbers in a list, those of an array being its dtype's."""
+    """The types of the numbers in a list; for an array, the type of its elements."""
 
     on_host: frozenset[type]
     of_jax: frozenset[type]
 
     @property
     def are_numbers_of_python(self) -> bool:
-        """Whether none comes with a dtype of its own."""
+        """Whether none has a dtype of its own."""
         return not self.of_jax and all(map(_is_number_of_python, self.on_host))
 
     @property
     def are_integers(self) -> bool:
-        """Whether all are integers; with booleans among them, as Python has it."""
-        every = self.on_host | self.of_jax
-        return every > _BOOLEANS & every and all(map(_is_integer, every - _BOOLEANS))
-
-
-_BOOLEANS = frozenset({bool, np.bool_})
+        """Whether all are integers, or booleans next to integers, as in Python."""
+        numbers = (self.on_host | self.of_jax) - _BOOLEANS
+        return bool(numbers) and all(map(_is_integer, numbers))
 
 
 @functools.cache
@@ -53,8 +53,6 @@ def is_list(value: object) -> bool:
     """Whether `value` is a sequence of its elements: text and buffers are not."""
     if isinstance(value, (list, tuple, range)):
         return True
-    if type(value) in _NUMBERS_OF_PYTHON:
-        return False
     if not isinstance(value, Sequence) or isinstance(value, str):
         return False
     if hasattr(value, "__array__") or hasattr(value, "__jax_array__"):
@@ -67,38 +65,31 @@ def is_list(value: object) -> bool:
 
 
 def kinds(value: Any) -> Kinds:
-    """The kinds of what is in `value`, or of `value` itself."""
+    """The kinds of the numbers in `value`, or of `value` itself."""
     on_host: set[type] = set()
     of_jax: set[type] = set()
-    _collect(value, on_host, of_jax)
+
+    def collect(value: Any) -> None:
+        if is_list(value):
+            types = set(map(type, value))
+            if types <= _NUMBERS_OF_PYTHON:  # all at once, since lists may be long
+                on_host.update(types)
+            else:
+                for element in value:
+                    collect(element)
+            return
+        dtype = getattr(value, "dtype", None)
+        if isinstance(value, jax.Array):
+            of_jax.add(value.dtype.type)
+        else:
+            on_host.add(dtype.type if isinstance(dtype, np.dtype) else type(value))
+
+    collect(value)
     return Kinds(frozenset(on_host), frozenset(of_jax))
 
 
-def _collect(value: Any, on_host: set[type], of_jax: set[type]) -> None:
-    kind = type(value)
-    if kind is range:
-        on_host.update({int} if value else ())
-    elif is_list(value):
-        types = set(map(type, value))
-        if types <= _NUMBERS_OF_PYTHON:
-            on_host.update(types)
-        else:
-            for element in value:
-                _collect(element, on_host, of_jax)
-    elif isinstance(value, jax.Array):
-        of_jax.add(value.dtype.type)
-    elif issubclass(kind, np.generic) or kind in _NUMBERS_OF_PYTHON:
-        on_host.add(kind)
-    else:
-        dtype = getattr(value, "dtype", None)
-        on_host.add(dtype.type if isinstance(dtype, np.dtype) else kind)
-
-
-_NUMBERS_OF_PYTHON = {int, float, complex, bool}
-
-
 def leaves(value: Any) -> Iterator[Any]:
-    """What is in `value` that is no list."""
+    """The elements of `value` that are not lists themselves."""
     if not is_list(value):
         yield value
         return
@@ -107,12 +98,12 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def nested(value: Any) -> Any:
-    """`value` as lists, the only sequences that JAX looks into, with tuples."""
+    """`value` with all of its sequences as lists, which JAX accepts."""
     return [nested(element) for element in value] if is_list(value) else value
 
 
 def exact(value: Any) -> np.ndarray:
-    """A list of integers as an array of Python's, which are of any size."""
+    """A list of integers as an array of Python integers, which have any size."""
     array = np.array(nested(value), object)
     numbers = [int(number) for number in array.flat]
     return np.array(numbers, object).reshape(array.shape)
@@ -123,25 +114,22 @@ def integers_of_jax(value: Any) -> jax.Array:
 
     Integers beyond int64 are clipped to its range.
     """
-    if not any(map(_may_be_beyond_int32, leaves(value))):
-        return _stacked(value, np.dtype(np.int32))
+    if all(map(_fits_int32, leaves(value))):
+        return _stack(value, np.dtype(np.int32))
     with jax.enable_x64(True):
-        return _stacked(value, np.dtype(np.int64))
+        return _stack(value, np.dtype(np.int64))
 
 
-def _may_be_beyond_int32(leaf: Any) -> bool:
-    info = np.iinfo(np.int32)
+def _fits_int32(leaf: Any) -> bool:
     if isinstance(leaf, jax.Array):
-        if leaf.dtype == bool:
-            return False
-        own = jnp.iinfo(leaf.dtype)
-        return own.min < info.min or own.max > info.max
-    return bool(np.any(np.less(leaf, info.min) | np.greater(leaf, info.max)))
+        return np.can_cast(leaf.dtype, np.int32)
+    info = np.iinfo(np.int32)
+    return bool(np.all((leaf >= info.min) & (leaf <= info.max)))
 
 
-def _stacked(value: Any, dtype: np.dtype) -> jax.Array:
+def _stack(value: Any, dtype: np.dtype) -> jax.Array:
     if is_list(value):
-        return jnp.stack([_stacked(element, dtype) for element in value])
+        return jnp.stack([_stack(element, dtype) for element in value])
     info = np.iinfo(dtype)
     if not isinstance(value, jax.Array):
         clipped = np.clip(np.asarray(value, object), info.min, info.max)

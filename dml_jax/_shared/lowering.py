@@ -1,4 +1,4 @@
-"""What lowering rules ask of their context, and what their programs share."""
+"""Helpers of lowering rules: how a program is partitioned, and what it may contain."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dml_jax._shared import jax_versions
 
 
 def sees_full_arrays(ctx: Any) -> bool:
-    """Whether a lowering rule, given its context, sees whole arrays or manual shards.
+    """Whether the operands of a lowering rule are whole arrays or manual shards.
 
-    If not, XLA partitions the program, or may do so where it is exported to.
+    Otherwise XLA partitions the program, or may do so after it is exported.
     """
     if ctx.module_context.lowering_parameters.for_export:
         return False
@@ -24,46 +24,45 @@ def sees_full_arrays(ctx: Any) -> bool:
 
 
 def is_spmd_partitioned(ctx: Any) -> bool:
-    """Whether XLA divides a lowering rule's program among a known number of devices."""
+    """Whether XLA partitions the program over a known number of devices."""
     if ctx.module_context.lowering_parameters.for_export:
         return False
     return getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
 
 
 def has_explicit_shardings(ctx: Any) -> bool:
-    """Whether the operands of a lowering rule state how they are divided."""
+    """Whether the operands of a lowering rule have explicit shardings."""
     meshes = [aval.sharding.mesh for aval in ctx.avals_in]
     return any(getattr(mesh, "explicit_axes", ()) for mesh in meshes)
 
 
 def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
-    """A lowering rule's context with shardings left to XLA, and its mesh."""
+    """The context with its explicit axes made automatic, and the mesh of the result."""
     mesh = ctx.avals_out[0].sharding.mesh
-    explicit = {
-        name: jax.sharding.AxisType.Auto for name in getattr(mesh, "explicit_axes", ())
-    }
-    mesh = mesh.update_axis_types(explicit)
+    explicit = getattr(mesh, "explicit_axes", ())
+    mesh = mesh.update_axis_types(dict.fromkeys(explicit, jax.sharding.AxisType.Auto))
 
-    def left(aval):
+    def without_spec(aval: Any) -> Any:
         spec = jax.sharding.PartitionSpec(*[None] * aval.ndim)
         return aval.update(sharding=jax.sharding.NamedSharding(mesh, spec))
 
-    avals_in, avals_out = map(left, ctx.avals_in), map(left, ctx.avals_out)
-    return ctx.replace(avals_in=[*avals_in], avals_out=[*avals_out]), mesh
+    avals_in = [without_spec(aval) for aval in ctx.avals_in]
+    avals_out = [without_spec(aval) for aval in ctx.avals_out]
+    return ctx.replace(avals_in=avals_in, avals_out=avals_out), mesh
 
 
-def available(ctx: Any, ways: tuple, kernels: frozenset) -> tuple:
-    """Those of some ways to compute that a lowering rule's program can have."""
+def available(ctx: Any, formulations: tuple, kernels: frozenset) -> tuple:
+    """The formulations that a lowering rule's program can contain."""
     if not sees_full_arrays(ctx):
         return ()
-    if kernels.isdisjoint(ways) or jax_versions.runs_mosaic():
-        return ways
-    return tuple(way for way in ways if way not in kernels)
+    if kernels.isdisjoint(formulations) or jax_versions.runs_mosaic():
+        return formulations
+    return tuple(each for each in formulations if each not in kernels)
 
 
 def materialize(x: jax.Array) -> jax.Array:
-    """`x`, which XLA computes on its own instead of fusing it with what uses it.
+    """`x`, which XLA stores instead of fusing it into its consumers.
 
-    What is in memory already is not copied.
+    An array that is in memory already is not copied.
     """
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))

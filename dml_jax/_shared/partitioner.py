@@ -1,16 +1,15 @@
-"""Operators that XLA's partitioner divides by a function of this package.
+"""Operators that this package partitions itself, instead of XLA's SPMD partitioner.
 
 XLA partitions a program with automatic shardings when it compiles it. For an operator
-that `lower_partitioned` lowers, it calls back with the sharding that it chose for the
-result, and compiles what the operator's own function does with one shard of each
-operand. Shards may be uneven: all have the size of the largest, and what is beyond the
-array is undefined.
+lowered by `lower_partitioned`, XLA calls back with the sharding that it chose for the
+result, and compiles the function that the operator has for shards. All shards have the
+size of the largest; elements beyond the end of an array are undefined.
 
-JAX has `custom_partitioning` for this. Where it is traced, every lowering needs
-concrete devices, so that there can be no abstract mesh. Here the lowering rule inserts
-it, with integers in place of devices: a sharding depends on the number and the order of
-the devices only. The callback receives the tile of each device, and finds a mesh and
-PartitionSpecs with the same tiles.
+This uses JAX's `custom_partitioning`. If that is traced, every lowering needs concrete
+devices, which rules out abstract meshes. Here the lowering rule inserts it, with
+integers as devices: a sharding depends only on their number and order. The callback
+receives the tile of each device, and constructs a mesh and PartitionSpecs with the same
+tiles.
 """
 
 from __future__ import annotations
@@ -33,45 +32,48 @@ from dml_jax._version import __version__
 
 Entry: TypeAlias = Any  # of a PartitionSpec: None, a name, or a tuple of names
 Shape: TypeAlias = tuple[int, ...]
-OfShards: TypeAlias = Callable[..., jax.Array]
+Specs: TypeAlias = Sequence[PartitionSpec]
 
 
 def lower_partitioned(
     ctx: Any,
     whole: Callable[..., jax.Array],
-    of_shards: OfShards,
-    told: object,
+    of_shards: Callable[..., jax.Array],
+    key: object,
     *operands: Any,
 ) -> Any:
-    """Lowers `whole(*operands)`, which XLA's partitioner may divide among devices.
+    """Lowers `whole(*operands)` so that XLA partitions it by means of `of_shards`.
 
-    The functions are given the bits of the first operand if it has narrow floats, and
-    return those of the result.
+    If the first operand has narrow floats, both functions take and return their bits.
 
     Args:
       ctx: context of a lowering rule, for which `lowering.is_spmd_partitioned` is true.
       whole: the function of whole arrays.
-      of_shards: the function of the shards, `of_shards(*shards, mesh=..., spec=...)`
-        with the mesh and the sharding of the result. The operands are divided as
-        `specs_of_operands` says.
-      told: an object whose `repr` determines `of_shards`.
-      *operands: values that are lowered.
+      of_shards: the function of shards, `of_shards(*shards, mesh=..., spec=...)` with
+        the mesh and the sharding of the result. `specs_of_operands` gives the
+        shardings of the operands.
+      key: an object whose `repr` determines `of_shards`.
+      *operands: values of the lowering rule.
     """
     shapes = [aval.shape for aval in ctx.avals_in]
     result_shape = ctx.avals_out[0].shape
     module = ctx.module_context
     devices = module.axis_context.num_devices
-    operator = custom_partitioning(lambda mark, *operands: whole(*operands))
 
-    def partition(_, operands, result):
+    @custom_partitioning
+    def operator(mark: Any, *operands: jax.Array) -> jax.Array:
+        del mark
+        return whole(*operands)
+
+    def partition(_: Any, operands: Any, result: Any) -> tuple[Any, ...]:
         del operands
         mesh, (spec,) = _decode([result.sharding], [len(result_shape)], devices)
         specs = [PartitionSpec(), *specs_of_operands(spec, shapes, result_shape)]
 
-        def local(mark, *shards):
+        def local(mark: Any, *shards: jax.Array) -> jax.Array:
             del mark
-            # XLA calls this while it compiles. Then the mesh and the 64-bit mode of the
-            # context are those of whoever compiles, not those of the program.
+            # XLA calls this while it compiles, when the mesh and the 64-bit mode of the
+            # context are not those of the program.
             no_mesh = jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
             with no_mesh, bitwise.full_width(*shards):
                 return of_shards(*shards, mesh=mesh, spec=spec)
@@ -79,7 +81,7 @@ def lower_partitioned(
         shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
         return mesh, local, NamedSharding(mesh, spec), shardings
 
-    def infer(_, operands, result):
+    def infer(_: Any, operands: Any, result: Any) -> NamedSharding:
         del result
         shardings = [operand.sharding for operand in operands[1:]]
         mesh, specs = _decode(shardings, list(map(len, shapes)), devices)
@@ -87,20 +89,20 @@ def lower_partitioned(
 
     operator.def_partition(
         partition=partition,
-        infer_sharding_from_operands=infer,  # for the partitioner before Shardy
+        infer_sharding_from_operands=infer,  # used without Shardy
         sharding_rule=_rule(shapes, result_shape),
         decode_shardings=False,
     )
-    # JAX's persistent cache keys a program by its text, which does not have the
-    # callbacks. A constant operand carries a hash of what they depend on.
-    mark = np.uint32(zlib.crc32(repr((__version__, told)).encode()))
+    # JAX's persistent cache keys a program by its text, which lacks the callbacks. A
+    # constant operand adds a hash of what they depend on.
+    mark = np.uint32(zlib.crc32(repr((__version__, key)).encode()))
     axis_context = dataclasses.replace(
         module.axis_context, device_assignment=tuple(range(devices))
     )
     ctx = ctx.replace(module_context=module.replace(axis_context=axis_context))
 
-    def of_bits(x, *others):
-        # XLA may exchange narrow floats by way of others, and does not keep their bits.
+    def of_bits(x: jax.Array, *others: jax.Array) -> jax.Array:
+        # Collectives of narrow floats may convert them, which loses bits.
         return bitwise.from_bits(operator(mark, bitwise.to_bits(x), *others), x.dtype)
 
     return mlir.lower_fun(of_bits, multiple_results=False)(ctx, *operands)
@@ -117,31 +119,32 @@ def complete(spec: PartitionSpec, ndim: int) -> PartitionSpec:
 def specs_of_operands(
     spec: PartitionSpec, shapes: Sequence[Shape], result_shape: Shape
 ) -> list[PartitionSpec]:
-    """How operands are divided for a result that is divided by `spec`.
+    """The specs of the operands of a result with the sharding `spec`.
 
-    Each dimension is divided like the result's, unless it is of size 1 and broadcast.
+    Each dimension is sharded like the result's, unless it is broadcast from size 1.
     """
-    spec = complete(spec, len(result_shape))
+    entries = [*enumerate(complete(spec, len(result_shape)))]
     return [
         PartitionSpec(
             *(
-                entry if _is_not_broadcast(size, result_size) else None
-                for entry, size, result_size in zip(
-                    spec, shape, result_shape, strict=True
-                )
+                None if _is_broadcast(shape[d], result_shape[d]) else entry
+                for d, entry in entries
             )
         )
         for shape in shapes
     ]
 
 
-def _spec_of_result(specs, shapes, result_shape):
-    """How the result is divided for operands that are divided by `specs`."""
-    operands = [*zip(specs, shapes, strict=True)]
+def _spec_of_result(
+    specs: Specs, shapes: Sequence[Shape], result_shape: Shape
+) -> PartitionSpec:
+    """The spec of the result of operands with the shardings `specs`."""
     entries, used = [], set()
     for d, size in enumerate(result_shape):
         candidates = (
-            spec[d] for spec, shape in operands if _is_not_broadcast(shape[d], size)
+            spec[d]
+            for spec, shape in zip(specs, shapes, strict=True)
+            if not _is_broadcast(shape[d], size)
         )
         entry = names_of(next(filter(None, candidates), None))
         entries.append(entry if used.isdisjoint(entry) else ())
@@ -149,28 +152,28 @@ def _spec_of_result(specs, shapes, result_shape):
     return PartitionSpec(*(entry or None for entry in entries))
 
 
-def _rule(shapes, result_shape):
+def _rule(shapes: Sequence[Shape], result_shape: Shape) -> str:
     """Shardy's sharding rule: dimensions that are not broadcast share a factor."""
-    factors = [f"d{dimension}" for dimension in range(len(result_shape))]
     operands = [
         " ".join(
-            factor if _is_not_broadcast(size, result_size) else f"{factor}o{number}"
-            for factor, size, result_size in zip(
-                factors, shape, result_shape, strict=True
-            )
+            f"d{d}o{number}" if _is_broadcast(shape[d], size) else f"d{d}"
+            for d, size in enumerate(result_shape)
         )
         for number, shape in enumerate(shapes)
     ]
+    factors = " ".join(f"d{d}" for d in range(len(result_shape)))
     # The first operand, a scalar, has no dimensions.
-    return f"{', '.join(['', *operands])} -> {' '.join(factors)}"
+    return f"{', '.join(['', *operands])} -> {factors}"
 
 
-def _is_not_broadcast(size, result_size):
-    return size > 1 or size == result_size
+def _is_broadcast(size: int, result_size: int) -> bool:
+    return size == 1 != result_size
 
 
-def _decode(shardings, ranks, devices):
-    """A mesh of all devices, and the specs that divide arrays as these shardings do.
+def _decode(
+    shardings: Sequence[Any], ranks: Sequence[int], devices: int
+) -> tuple[AbstractMesh, list[PartitionSpec]]:
+    """A mesh of all devices, and the specs that are equivalent to `shardings`.
 
     If there is no such mesh, all arrays are replicated.
     """
@@ -192,12 +195,12 @@ def _decode(shardings, ranks, devices):
     return mesh, [PartitionSpec(*itertools.islice(names, rank)) for rank in ranks]
 
 
-def _tiles(sharding, rank, devices):
-    """The numbers of the tiles that every device has, along every dimension."""
+def _tiles(sharding: Any, rank: int, devices: int) -> np.ndarray:
+    """The indices of each device's tile, along every dimension."""
     tiles = np.zeros((devices, rank), int)
     if sharding is None:
         return tiles
-    # The shape is divisible by every number of tiles that there can be.
+    # Every possible number of tiles divides this shape.
     indices = sharding.devices_indices_map((devices,) * rank)
     for device, slices in enumerate(indices.values()):
         for dimension, index in enumerate(slices):
@@ -206,11 +209,11 @@ def _tiles(sharding, rank, devices):
     return tiles
 
 
-def _axes(tiles):
+def _axes(tiles: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """The axes of a mesh whose devices, in row-major order, have these tiles.
 
-    For each axis its size, and the steps between the tiles of devices that follow each
-    other along it. They are found from the last axis on.
+    Each axis has a size, and for every dimension the step from the tile of a device to
+    that of the next one along the axis. The last axis is found first.
     """
     axes, stride = [], 1
     while stride < len(tiles):
@@ -225,14 +228,11 @@ def _axes(tiles):
     return axes
 
 
-def _entry(axes):
-    """The mesh axes that shard a dimension, major to minor.
+def _entry(axes: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+    """The indices of the mesh axes that shard a dimension, major to minor.
 
-    Args:
-      axes: for every axis of the mesh, its step along the dimension, and its size.
-
-    Returns:
-      The numbers of the axes, or None if their steps do not number the tiles.
+    `axes` has the step and the size of every mesh axis along the dimension. The result
+    is None if these steps do not enumerate the tiles.
     """
     entry = sorted(
         (axis for axis, (step, _) in enumerate(axes) if step != 0),
@@ -246,27 +246,25 @@ def _entry(axes):
     return tuple(entry)
 
 
-# Exchanges ----------------------------------------------------------------------------
+# Collectives --------------------------------------------------------------------------
 
 
 def names_of(entry: Entry) -> tuple[str, ...]:
-    """The mesh axes that an entry of a PartitionSpec names."""
-    if entry is None:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
+    """The mesh axes in an entry of a PartitionSpec."""
+    return (entry,) if isinstance(entry, str) else tuple(entry or ())
 
 
 def send(
     x: jax.Array, pairs: Sequence[tuple[int, int]], mesh: Any, names: tuple[str, ...]
 ) -> jax.Array:
-    """`lax.ppermute`, with the devices numbered in the order of `names`.
+    """`lax.ppermute` over the axes `names`, of which the first is the major one.
 
-    Devices that are the target of none of the pairs receive zeros.
+    Devices that are not the target of a pair receive zeros.
     """
     in_mesh_order = tuple(name for name in mesh.axis_names if name in names)
     sizes = [mesh.shape[name] for name in in_mesh_order]
     order = [in_mesh_order.index(name) for name in names]
-    # `ppermute` numbers devices in mesh order, whatever the order of its axis names.
-    counted = np.arange(np.prod(sizes)).reshape(sizes).transpose(order).reshape(-1)
-    pairs = [(int(counted[source]), int(counted[target])) for source, target in pairs]
+    # `ppermute` ignores the order of its axis names, and numbers devices in mesh order.
+    numbers = np.arange(np.prod(sizes)).reshape(sizes).transpose(order).reshape(-1)
+    pairs = [(int(numbers[source]), int(numbers[target])) for source, target in pairs]
     return lax.ppermute(x, in_mesh_order, pairs)

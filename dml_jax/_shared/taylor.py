@@ -1,6 +1,6 @@
-"""The rule that Taylor mode, `jax.experimental.jet`, has for the primitives.
+"""Rules of the primitives for Taylor mode, `jax.experimental.jet`.
 
-A linear map takes every coefficient of a Taylor polynomial by itself.
+A linear map applies to each coefficient of a Taylor polynomial.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax.experimental import jet
 def define_linear(
     primitive: jax.extend.core.Primitive, constants: Sequence[int] = ()
 ) -> None:
-    """Registers a primitive that is linear in all of its operands but `constants`."""
+    """Registers a primitive that is linear in all operands except `constants`."""
     jet.jet_rules[primitive] = functools.partial(_linear, primitive, constants)
 
 
@@ -25,8 +25,10 @@ def refuse(primitive: jax.extend.core.Primitive, error: Callable[..., Any]) -> N
     jet.jet_rules[primitive] = error
 
 
-def _linear(primitive: Any, constants: Any, primals: Any, series: Any, **params: Any):
-    def bind(operands):
+def _linear(
+    primitive: Any, constants: Any, primals: Any, series: Any, **params: Any
+) -> tuple[Any, list[Any]]:
+    def bind(operands: Sequence[Any]) -> Any:
         operands = [
             primal if i in constants else operand
             for i, (primal, operand) in enumerate(zip(primals, operands, strict=True))

@@ -1,35 +1,39 @@
-"""Checks of values, which exist at run time only.
+"""Run-time checks of values, which `checked` turns on.
 
-A length outside of its axis has a defined result on every platform, so that no index
-leaves an array and nothing has to be checked. It is most likely a mistake all the same:
-`checked` compiles a variant of a function in which every operator of this package
-reports it. The variant is chosen by a context that is part of the key of `jit`; checks
-that are always there, such as `checkify.debug_check`, would take every enclosing `jit`
-off its fast dispatch path.
+A length outside of its axis has a defined result on every platform, so no index leaves
+an array and no check is needed. Such a length is most likely a mistake all the same.
+`checked` compiles a variant of a function in which the operators report their lengths
+by callbacks. A context that is part of the key of `jit` selects the variant, so code
+outside of `checked` pays nothing: an effect that is always there, such as that of
+`checkify.debug_check`, would take every enclosing `jit` off its fast dispatch path.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.custom_batching
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import PartitionSpec
 
-from dml_jax._shared import arguments, bitwise, value_reports
+from dml_jax._shared import arguments, bitwise
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# How errors leave a program: "as a result" (checkify), "by callbacks", or None: nothing
-# is checked.
-_way_out = jax.make_user_context(None)
+_UNDER_TRANSFORMATION = (
+    "checked: the error can only be read outside of transformations; wrap the "
+    "outermost function, as in `checked(jax.jit(fn))`"
+)
 
 
 def checked(fn: Callable[P, R]) -> Callable[P, R]:
@@ -37,10 +41,10 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
     Outside of `checked`, a negative length acts as 0 and a length beyond the axis acts
     as the axis size, on every platform. Inside, either raises a `ValueError` after the
-    computation: it may come from any operator of this package in `fn`, below `jit`,
-    `vmap`, `grad`, `scan`, `remat` or `shard_map`. The checks are compiled into a
-    variant of their own, so that code which is not inside `checked` pays nothing for
-    them. Strings and objects, which never reach the compiler, are not checked.
+    computation. The check covers every operator of this package in `fn`, also inside
+    `jit`, `vmap`, `grad`, `scan`, `remat` or `shard_map`. The checks are compiled into
+    a variant of `fn`, so code outside of `checked` pays nothing for them. Strings and
+    objects, which never reach the compiler, are not checked.
 
     Args:
       fn: a function of arrays (pytrees of them) that JAX can trace. It is jitted.
@@ -51,9 +55,13 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
     Raises:
       ValueError: a length is outside [0, axis size]; the message has the smallest and
-        the largest length that came. Or an argument has NumPy integers beyond 32 bits,
-        outside of 64-bit mode.
+        the largest length. Or an argument has NumPy integers beyond 32 bits, outside
+        of 64-bit mode.
       TypeError: the returned function was called under a transformation.
+
+    Derivatives: differentiate inside, as in `checked(jax.grad(fn))`.
+    Sharding: arguments and results keep their shardings. The lengths of all devices are
+    checked, and every process raises. Runs of checked functions do not overlap.
 
     Example:
       >>> import jax.numpy as jnp
@@ -69,127 +77,47 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
         ...
       ValueError: reverse_sequence: `sequence_lens` must be in [0, 3]; got 2 to 4
 
-    Source: `jax.experimental.checkify`, which this uses, except for programs with
-    `shard_map`, which report by `jax.debug.callback`.
+    Source: `jax.debug.callback`, by which the checks report.
     """
     if not callable(fn):
         raise TypeError(f"checked: `fn` must be callable; got {arguments.describe(fn)}")
-    # Imported here because only those who check should pay for the import.
-    from jax.experimental import checkify
-
     program = jax.jit(fn)
-    with_error = checkify.checkify(program)
 
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for leaf in jax.tree.leaves((args, kwargs)):
             _require_concrete(leaf)
-        with _way_out("as a result"):
-            if not _has_shard_map(program.trace(*args, **kwargs).jaxpr):
-                error, result = with_error(*args, **kwargs)
-                _raise(error)
-                return result
-        # JAX's checkify fails around most programs of `shard_map`: where a mesh is set,
-        # where it is explicit, and where some axis is not manual.
-        with _way_out("by callbacks"), value_reports.collected() as reports:
+        with _recorded() as extremes_of, _is_checking(True):
             result = program(*args, **kwargs)
-            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result)):
+            leaves = jax.tree.leaves(result)
+            if any(isinstance(leaf, Tracer) for leaf in leaves):
                 raise TypeError(_UNDER_TRANSFORMATION)
-            jax.block_until_ready(result)
-            jax.effects_barrier()
-        message = reports.first_error()
-        if message is not None:
+            try:
+                jax.block_until_ready(result)
+            finally:
+                jax.effects_barrier()
+        message = _first_error(extremes_of)
+        message = _of_all_processes(message, [*jax.tree.leaves(args), *leaves])
+        if message:
             raise ValueError(message)
         return result
 
     return wrapper
 
 
-def _has_shard_map(jaxpr: Any) -> bool:
-    return any(
-        equation.primitive.name == "shard_map"
-        or any(map(_has_shard_map, _jaxprs_in(equation.params.values())))
-        for equation in jaxpr.eqns
-    )
-
-
-def _jaxprs_in(params: Any) -> Iterator[Any]:
-    for param in params:
-        if isinstance(param, (tuple, list)):
-            yield from _jaxprs_in(param)
-        elif hasattr(param, "eqns"):
-            yield param
-
-
-def _raise(error: Any) -> None:
-    """Raises what checkify found, if anything."""
-    try:
-        message = error.get()
-    except jax.errors.TracerBoolConversionError:
-        raise TypeError(_UNDER_TRANSFORMATION) from None
-    if message is None:
-        return
-    text, *words = message.removesuffix(" (`check` failed)").split(_SEPARATOR)
-    if words:
-        dtype, *words = words
-        extremes = value_reports.extremes_in(np.array(words, np.uint32), dtype)
-        text = value_reports.message(text, *extremes)
-    raise ValueError(text)
-
-
-# Between the rule, the dtype and the words of a message of checkify. A function may
-# have checks of its own, whose messages do not have it.
-_SEPARATOR = "\x1f"
-
-_UNDER_TRANSFORMATION = (
-    "checked: the error can only be read outside of transformations; wrap the "
-    "outermost function, as in `checked(jax.jit(fn))`"
-)
-
-
-def _require_concrete(leaf: object) -> None:
-    """Refuses traced values, and integers that `jit` would take modulo 2^32."""
-    if isinstance(leaf, Tracer):
-        raise TypeError(_UNDER_TRANSFORMATION)
-    if (
-        isinstance(leaf, (np.ndarray, np.generic))
-        and leaf.dtype.kind in "iu"
-        and leaf.size
-    ):
-        narrow = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
-        for value in (leaf.min(), leaf.max()):
-            if not narrow.min <= int(value) <= narrow.max:
-                raise ValueError(
-                    "checked: arguments must fit 32 bits outside of 64-bit mode, or "
-                    f"JAX takes them modulo 2^32; got {value}"
-                )
-
-
-def check_lengths(function: str, name: str, array: jax.Array, size: Any) -> None:
+def check_lengths(function: str, name: str, lengths: jax.Array, size: Any) -> None:
     """Inside `checked`: reports lengths outside [0, size]. Outside: nothing at all."""
-    if _way_out.value is None or array.size == 0:
+    if not _is_checking.value or lengths.size == 0:
         return
     # A 64-bit array may be used outside of the 64-bit mode in which it was made.
-    with bitwise.full_width(array.dtype):
-        array = jnp.asarray(array)
-        if array.dtype.itemsize < 4:  # int4 could not be compared with the axis size
-            array = array.astype(jnp.int32)
-        smallest, largest = _extremes(array)
-        limit = size
-        if not jax.export.is_symbolic_dim(size):
-            limit = min(size, jnp.iinfo(array.dtype).max)
-        is_right = (smallest >= 0) & (largest <= limit)
-        # As words of 32 bits, since checkify does not keep 64 bits everywhere.
-        extremes = jnp.stack([smallest, largest])
-        words = lax.bitcast_convert_type(extremes, jnp.uint32).ravel()
-    rule, dtype = _rule(function, name, size), array.dtype.name
-    if _way_out.value == "by callbacks":
-        value_reports.send(is_right, rule, dtype, words)
-        return
-    from jax.experimental import checkify
-
-    fields = (f"{{words[{i}]}}" for i in range(words.size))
-    checkify.check(is_right, _SEPARATOR.join([rule, dtype, *fields]), words=words)
+    with bitwise.full_width(lengths.dtype):
+        lengths = jnp.asarray(lengths)
+        if lengths.dtype.itemsize < 4:
+            lengths = lengths.astype(jnp.int32)
+        # Callbacks outside of 64-bit mode receive 32 bits.
+        words = lax.bitcast_convert_type(jnp.stack(_extremes(lengths)), jnp.uint32)
+    check = _Check(next(_order), function, name, size)
+    _call_back(functools.partial(_receive, check, lengths.dtype.name), words)
 
 
 def reported(
@@ -199,36 +127,139 @@ def reported(
     extremes: tuple[int, int],
     size: Any,
 ) -> Callable[..., R]:
-    """`program`, which has a length that 32 bits do not hold: `checked` reports it."""
-    if _way_out.value is None:
+    """`program`; inside `checked` it reports lengths that were clipped to 32 bits."""
+    if not _is_checking.value:
         return program
-    rule = _rule(function, name, size)
-    if _way_out.value == "by callbacks":
-        value_reports.send_static(rule, *extremes)
-    else:
-        from jax.experimental import checkify
+    check = _Check(next(_order), function, name, size)
+    jax.debug.callback(functools.partial(_record, check, *extremes))
 
-        checkify.check(False, value_reports.message(rule, *extremes))
-
-    def run(*operands, **options):
-        with _way_out(None):
+    def without_checks(*operands: Any, **options: Any) -> R:
+        with _is_checking(False):
             return program(*operands, **options)
 
-    return run
+    return without_checks
 
 
-def _rule(function, name, size):
-    return f"{function}: `{name}` must be in [0, {size}]"
+def _require_concrete(leaf: Any) -> None:
+    """Refuses traced values, and integers that `jit` would take modulo 2^32."""
+    if isinstance(leaf, Tracer):
+        raise TypeError(_UNDER_TRANSFORMATION)
+    is_integer = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "iu"
+    if not is_integer or leaf.size == 0:
+        return
+    narrow = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
+    for value in (int(leaf.min()), int(leaf.max())):
+        if not narrow.min <= value <= narrow.max:
+            raise ValueError(
+                "checked: arguments must fit 32 bits outside of 64-bit mode, or JAX "
+                f"takes them modulo 2^32; got {value}"
+            )
 
 
 @jax.custom_batching.custom_vmap
-def _extremes(array):
-    with bitwise.full_width(array.dtype):  # vmap calls it in the caller's mode
-        return jnp.min(array), jnp.max(array)
+def _extremes(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
+    with bitwise.full_width(lengths.dtype):  # vmap calls it in the caller's mode
+        return jnp.min(lengths), jnp.max(lengths)
 
 
 @_extremes.def_vmap
-def _extremes_of_batch(size, is_batched, array):
-    """Those of the whole batch: of errors under vmap one would be reported."""
-    del size, is_batched
-    return _extremes(array), (False, False)
+def _extremes_of_batch(axis_size: int, is_batched: Any, lengths: jax.Array) -> Any:
+    """The extremes of the whole batch, so that vmap reports once."""
+    del axis_size, is_batched
+    return _extremes(lengths), (False, False)
+
+
+# Reports ------------------------------------------------------------------------------
+
+
+class _Check(NamedTuple):
+    """A check in a program; errors are raised in the order in which it was traced."""
+
+    order: int
+    function: str
+    name: str
+    size: Any
+
+
+_Extremes: TypeAlias = dict[_Check, tuple[int, int]]  # of all devices and iterations
+
+_is_checking = jax.make_user_context(False)
+_order = itertools.count()
+_one_run = threading.RLock()
+_recording = threading.Lock()
+_recorded_extremes: _Extremes = {}
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[_Extremes]:
+    """Records what the checks report in this block.
+
+    Callbacks do not know the run they belong to, so there is one run at a time.
+    """
+    global _recorded_extremes
+    with _one_run:
+        outer, _recorded_extremes = _recorded_extremes, {}
+        try:
+            yield _recorded_extremes
+        finally:
+            _recorded_extremes = outer
+
+
+def _call_back(receive: Callable[..., None], words: jax.Array) -> None:
+    """Calls `receive` at run time, also where a mesh has manual and explicit axes."""
+
+    def send(words: jax.Array) -> jax.Array:
+        jax.debug.callback(receive, words)
+        return words
+
+    run: Any = send
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.manual_axes and mesh.explicit_axes:
+        run = jax.sharding.auto_axes(
+            send, axes=mesh.explicit_axes, out_sharding=PartitionSpec()
+        )
+    run(words)
+
+
+def _receive(check: _Check, dtype: str, words: Any) -> None:
+    smallest, largest = np.asarray(words, np.uint32).ravel().view(dtype).tolist()
+    _record(check, smallest, largest)
+
+
+def _record(check: _Check, smallest: int, largest: int) -> None:
+    with _recording:
+        before = _recorded_extremes.get(check, (smallest, largest))
+        extremes = min(before[0], smallest), max(before[1], largest)
+        _recorded_extremes[check] = extremes
+
+
+def _first_error(extremes_of: _Extremes) -> str:
+    for check, (smallest, largest) in sorted(extremes_of.items()):
+        if smallest < 0 or largest > check.size:
+            return (
+                f"{check.function}: `{check.name}` must be in [0, {check.size}]; got "
+                f"{smallest} to {largest}"
+            )
+    return ""
+
+
+def _of_all_processes(message: str, leaves: Iterable[Any]) -> str:
+    """`message`, or that of another process where a program runs in all of them.
+
+    XLA calls back from only one device of an automatically partitioned program.
+    """
+    arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array))
+    if jax.process_count() == 1:
+        return message
+    processes = {d.process_index for x in arrays for d in x.sharding.device_set}
+    if len(processes) < jax.process_count():
+        return message
+    from jax.experimental import multihost_utils
+
+    row = np.frombuffer(message.encode()[:_ROW].ljust(_ROW, b" "), np.uint8)
+    rows = multihost_utils.process_allgather(row)
+    messages = (row.tobytes().decode().strip() for row in rows)
+    return next(filter(None, messages), "")
+
+
+_ROW = 256  # longer than every message

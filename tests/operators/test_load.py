@@ -1,8 +1,8 @@
 """Many threads, many calls and many shapes in one process.
 
-Shapes are few here, since a new one takes a compilation. For a longer look:
+There are few shapes by default, since each one is compiled. For more of them:
 
-    DML_JAX_SHAPES=10000 python -m pytest tests/test_load.py -k shapes
+    DML_JAX_SHAPES=10000 python -m pytest -m "" tests/operators/test_load.py -k shapes
 """
 
 import functools
@@ -11,6 +11,8 @@ import itertools
 import os
 import sys
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,15 +32,17 @@ from dml_jax.directml import (
     compile_operator,
 )
 
+Call: TypeAlias = Callable[[int], Any]  # of an array size
+
+EXHAUSTIVE = pytest.mark.exhaustive
 THREADS = 16
 SHAPES = int(os.environ.get("DML_JAX_SHAPES", 40))
-KEPT = 4096  # programs, by JAX and by this package alike
-SIZES = itertools.count(20001)  # which no other test has
+SIZES = itertools.count(20001)  # no other test has these
 
 
 @pytest.fixture(scope="module", autouse=True)
 def only_new_objects():
-    """Collections pass by what other tests have left, which takes them seconds."""
+    """Excludes the objects of other tests, so that collections take less time."""
     gc.collect()
     gc.freeze()
     yield
@@ -47,21 +51,21 @@ def only_new_objects():
 
 @pytest.fixture
 def switching_often():
-    """Threads take turns within a call."""
+    """Switches threads within a call."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(interval)
 
 
-def at_once(calls):
-    """The results of calls that threads make, all from the same moment on."""
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of calls that threads make at the same time."""
     barrier = threading.Barrier(len(calls))
-    results = [None] * len(calls)
+    results: list[Any] = [None] * len(calls)
 
-    def work(place, call):
+    def work(i: int, call: Callable[[], Any]) -> None:
         barrier.wait()
-        results[place] = call()
+        results[i] = call()
 
     threads = [threading.Thread(target=work, args=item) for item in enumerate(calls)]
     for thread in threads:
@@ -74,29 +78,29 @@ def at_once(calls):
 # Threads ------------------------------------------------------------------------------
 
 
-def lengths(*shape):
+def lengths(*shape: int) -> np.ndarray:
     return np.full(shape, 3, np.int32)
 
 
-def ramp(*shape):
+def ramp(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def directml_reversal(n):
+def directml_reversal(n: int) -> Any:
     x = BufferTensorDesc(DataType.FLOAT32, (2, n))
     of_x = BufferTensorDesc(DataType.UINT32, (2, 1))
     reverse = compile_operator(ReverseSubsequencesOperatorDesc(x, of_x, x, 1))
     return reverse(ramp(2, n), lengths(2, 1).astype(np.uint32))
 
 
-def directml_gradient(n):
+def directml_gradient(n: int) -> Any:
     small, large = (BufferTensorDesc(DataType.FLOAT32, (s,)) for s in (3, n))
     put = compile_operator(SliceGradOperatorDesc(small, large, (1,), (5,), (-2,)))
     return put(ramp(3))
 
 
 @functools.cache
-def onnx_model():
+def onnx_model() -> Any:
     text = """<ir_version: 10, opset_import: ["": 25]>
     g (float[b,n] x, int64[b] l) => (float[b,n] y) {
       y = ReverseSequence<batch_axis = 0, time_axis = 1>(x, l)
@@ -104,11 +108,11 @@ def onnx_model():
     return onnx_backend.prepare(onnx.parser.parse_model(text))
 
 
-def onnx_reversal(n):
+def onnx_reversal(n: int) -> Any:
     return onnx_model().run([ramp(2, n), np.array([3, 3])]).y
 
 
-CALLS = {
+CALLS: dict[str, Call] = {
     "reverse_subsequences": lambda n: dml_jax.reverse_subsequences(
         ramp(n, 2), lengths(1, 2), 0, implementation="gather"
     ),
@@ -126,9 +130,18 @@ CALLS = {
 }
 
 
+def each_call(first: str) -> pytest.MarkDecorator:
+    """Tests `first`, and the other calls if the run is exhaustive."""
+    calls = [
+        pytest.param(call, id=name, marks=() if name == first else EXHAUSTIVE)
+        for name, call in CALLS.items()
+    ]
+    return pytest.mark.parametrize("call", calls)
+
+
 @pytest.mark.usefixtures("switching_often", "with_caches")
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_threads_that_make_the_same_call_share_a_compilation(call):
+@each_call("reverse_sequence")
+def test_threads_that_make_the_same_call_share_a_compilation(call: Call):
     for _ in range(4):
         calls = [functools.partial(call, next(SIZES))] * THREADS
         with counted() as events:
@@ -138,40 +151,41 @@ def test_threads_that_make_the_same_call_share_a_compilation(call):
             np.testing.assert_array_equal(result, results[0])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("switching_often")
 def test_threads_with_different_calls_do_not_mix_them_up():
-    """Four threads share cases, two of them in 64-bit mode; data is their own."""
+    """Four threads share each case, two of them in 64-bit mode, with their own data."""
 
-    def work(place):
-        mode = place % 8 < 4
-        for case in CASES[place % 4 :: 4]:
+    def work(thread: int) -> str:
+        mode = thread % 8 < 4
+        for case in CASES[thread % 4 :: 4]:
             arrays = {
-                name: case.arrays[name] + np.float32(place) for name in case.linear
+                name: case.arrays[name] + np.float32(thread) for name in case.linear
             }
             with jax.enable_x64(mode):
                 found = case.run(**arrays)
                 assert jax.config.jax_enable_x64 is mode
             if not np.array_equal(found, case.expected(**arrays)):
-                return f"{case} in thread {place}"
+                return f"{case} in thread {thread}"
         return "right"
 
-    jobs = [functools.partial(work, place) for place in range(THREADS)]
+    jobs = [functools.partial(work, thread) for thread in range(THREADS)]
     assert at_once(jobs) == ["right"] * THREADS
 
 
 # Calls and shapes ---------------------------------------------------------------------
 
 
-def programs():
-    """How many compiled programs there are."""
+def programs() -> int:
+    """The number of compiled programs."""
     gc.collect()
     return len(jax.devices()[0].client.live_executables())
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_calls_leave_nothing_behind(call):
+@each_call("slice")
+def test_calls_keep_no_arrays_or_objects(call: Call):
     n = next(SIZES)
-    for _ in range(20):  # slices are compiled for offsets that come often
+    for _ in range(20):  # fills the caches
         call(n)
     gc.collect()
     arrays, objects = len(jax.live_arrays()), len(gc.get_objects())
@@ -183,11 +197,11 @@ def test_calls_leave_nothing_behind(call):
 
 
 @pytest.mark.usefixtures("with_caches")
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_new_shapes_keep_a_program_each_at_most(call):
+@each_call("fill_value_sequence")
+def test_a_new_shape_keeps_at_most_one_program(call: Call):
     call(next(SIZES))
     before, arrays = programs(), len(jax.live_arrays())
     for _ in range(SHAPES // 10):
         call(next(SIZES))
-    assert programs() <= before + min(SHAPES // 10, KEPT)
+    assert programs() <= before + min(SHAPES // 10, 4096)  # entries of JAX's caches
     assert len(jax.live_arrays()) == arrays

@@ -1,8 +1,11 @@
-"""Lists and other sequences of numbers, where arrays are taken: they count by value."""
+"""Lists and other sequences of numbers instead of arrays: numbers count by value."""
 
 import array
 import collections
+import functools
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +17,43 @@ from cases import numbers
 import dml_jax
 from dml_jax import reference
 
+EXHAUSTIVE = pytest.mark.exhaustive
 X = numbers(3, 4)
 SIZES = [0, 3, 5, 2**31, 2**32 + 1, 2**40, 2**63, 2**64 - 1, -1, -(2**40), -(2**63)]
-PAIRS = [*itertools.combinations(SIZES, 2)]
+PAIRS = [
+    pytest.param(pair, marks=() if 3 in pair else EXHAUSTIVE)
+    for pair in itertools.combinations(SIZES, 2)
+]
 
 
-def reverse(x, lengths):
+def reverse(x: Any, lengths: Any) -> Any:
     return dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
 
 
-def expected(lengths):
+def expected(lengths: Any) -> np.ndarray:
     clamped = np.array([min(max(int(n), 0), 4) for n in lengths])
     return reference.reverse_sequence(X, clamped, batch_axis=0, time_axis=1)
 
 
 @pytest.mark.parametrize("lengths", PAIRS, ids=str)
-def test_integers_of_every_size_and_sign(lengths, x64):
-    lengths = [*lengths, 2]
+@pytest.mark.usefixtures("x64")
+def test_integers_of_every_size_and_sign(lengths: tuple[int, int]):
+    check_list([*lengths, 2])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "convert", [list, functools.partial(np.array, dtype=np.uint64)]
+)
+@pytest.mark.parametrize("other", [2**32, 2**40, 2**63])
+def test_lengths_that_are_all_beyond_32_bits(other: int, convert: Callable[..., Any]):
+    check_list(convert([2**33, other, 2**32 + 1]))
+
+
+def check_list(lengths: Any) -> None:
     assert_same_bits(reverse(X, lengths), expected(lengths))
-    lines = dml_jax.reverse_subsequences(X, [[n] for n in lengths], 1)
+    columns = [[n] for n in lengths]
+    lines = dml_jax.reverse_subsequences(X, columns, 1)
     assert_same_bits(lines, expected(lengths))
     if not all(0 <= n <= 4 for n in lengths):
         extremes = f"got {min(lengths)} to {max(lengths)}$"
@@ -42,13 +63,15 @@ def test_integers_of_every_size_and_sign(lengths, x64):
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64])
 @pytest.mark.parametrize("other", [3, -5, 2**40, 2**63, -(2**63)])
-def test_integers_of_python_and_numpy(kind, other, x64):
+@pytest.mark.usefixtures("x64")
+def test_integers_of_python_and_numpy(kind: type, other: int):
     lengths = [kind(2), other, 4]
     assert_same_bits(reverse(X, lengths), expected(lengths))
 
 
 @pytest.mark.parametrize("largest", [2**64, 2**70, 10**5000], ids=["64", "70", "long"])
-def test_lengths_beyond_64_bits(largest, x64):
+@pytest.mark.usefixtures("x64")
+def test_lengths_beyond_64_bits(largest: int):
     for lengths in ([largest, -1, 0], [1, 2, -largest]):
         with pytest.raises(OverflowError, match=r"must fit int64 or uint64; got -?\d"):
             reverse(X, lengths)
@@ -68,7 +91,8 @@ SEQUENCES = {
 
 
 @pytest.mark.parametrize("kind", SEQUENCES)
-def test_sequences_that_are_no_lists(kind, x64):
+@pytest.mark.usefixtures("x64")
+def test_sequences_that_are_no_lists(kind: str):
     sequence = SEQUENCES[kind]
     assert_same_bits(reverse(X, sequence), expected([1, 2, 3]))
     traced = jax.jit(lambda: reverse(X, sequence))()
@@ -78,7 +102,7 @@ def test_sequences_that_are_no_lists(kind, x64):
 
 
 @pytest.mark.parametrize("kind", [*SEQUENCES][:-1])
-def test_inputs_that_are_no_lists(kind, x64):
+def test_inputs_that_are_no_lists(kind: str, x64: bool):
     sequence = SEQUENCES[kind]
     dtype = np.int64 if x64 else np.int32
     whole = np.array([[1, 2, 3]] * 2, dtype)
@@ -91,7 +115,7 @@ def test_inputs_that_are_no_lists(kind, x64):
     assert_same_bits(turned, np.array([[2, 1, 3], [3, 2, 1]], dtype))
 
 
-def test_integers_of_numpy_that_have_no_dtype_in_common(x64):
+def test_integers_of_numpy_that_have_no_dtype_in_common(x64: bool):
     numbers = [np.uint64(3), 4, np.int8(-1)]
     dtype = np.int64 if x64 else np.int32
     whole = dml_jax.slice(numbers, (0,), (3,))
@@ -101,10 +125,17 @@ def test_integers_of_numpy_that_have_no_dtype_in_common(x64):
 # With arrays of JAX among the numbers -------------------------------------------------
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("other", [3, 300, 2**31, 2**40, 2**63, -(2**40)])
-@pytest.mark.parametrize("as_other", [int, np.int64, np.uint64])
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint32])
-def test_lengths_beside_traced_ones(dtype, as_other, other, x64):
+@pytest.mark.parametrize(
+    "as_other",
+    [np.int64, *[pytest.param(t, marks=EXHAUSTIVE) for t in (int, np.uint64)]],
+)
+@pytest.mark.parametrize(
+    "dtype",
+    [np.uint32, *[pytest.param(t, marks=EXHAUSTIVE) for t in (np.uint8, np.int32)]],
+)
+def test_lengths_beside_traced_ones(dtype: Any, as_other: Any, other: int):
     if not np.iinfo(np.uint64 if as_other is int else as_other).min <= other < 2**63:
         as_other = int
     lengths = [2, as_other(other), 4]

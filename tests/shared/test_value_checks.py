@@ -1,30 +1,36 @@
-"""`checked`: reports values, below every transformation, and is free when not used."""
+"""`checked` reports lengths below every transformation, and is free when unused."""
 
 import functools
+import os
+import pathlib
 import re
+import socket
+import subprocess
+import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import REVERSALS, numbers
+from cases import REVERSALS, Case, numbers
 
 import dml_jax
 
 X = numbers(3, 4)
-BATCH_MAJOR = dict(batch_axis=0, time_axis=1)
+BATCH_MAJOR = {"batch_axis": 0, "time_axis": 1}
 
 
-def reverse(x, lengths, **options):
+def reverse(x: Any, lengths: Any, **options: Any) -> Any:
     return dml_jax.reverse_sequence(x, lengths, **BATCH_MAJOR, **options)
 
 
-def lines(x, lengths):
+def lines(x: Any, lengths: Any) -> Any:
     return dml_jax.reverse_subsequences(x, lengths[:, None], axis=1)
 
 
-def message(function, argument, smallest, largest):
+def message(function: str, argument: str, smallest: int, largest: int) -> str:
     text = f"{function}: `{argument}` must be in [0, 4]; got {smallest} to {largest}"
     return f"^{re.escape(text)}$"
 
@@ -49,7 +55,7 @@ TRANSFORMED = {
     "lengths", [np.array([1, 5, 2]), np.array([-1, 3, 2])], ids=["long", "negative"]
 )
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_reports_below_transformations(name, lengths):
+def test_reports_below_transformations(name: str, lengths: np.ndarray):
     function = TRANSFORMED[name]
     result = dml_jax.checked(function)(X, GOOD)
     assert_same_bits(result, function(X, GOOD))
@@ -76,7 +82,7 @@ def test_the_message_has_the_extremes():
     ],
     ids=["uint32", "uint8", "int8"],
 )
-def test_lengths_of_other_dtypes(lengths, extremes):
+def test_lengths_of_other_dtypes(lengths: np.ndarray, extremes: tuple[int, int]):
     expected = message("reverse_sequence", "sequence_lens", *extremes)
     with pytest.raises(ValueError, match=expected):
         dml_jax.checked(reverse)(X, lengths)
@@ -86,16 +92,22 @@ def test_lengths_of_other_dtypes(lengths, extremes):
 @pytest.mark.parametrize(
     ("lengths", "extremes"),
     [
-        (np.array([0, 1, 2**31 + 5]), (0, 2**31 + 5)),
-        (np.array([0, 1, 2**32 + 1]), (0, 2**32 + 1)),
-        (np.array([0, 1, -(2**40)]), (-(2**40), 1)),
         (np.array([0, 2**40, -(2**40)]), (-(2**40), 2**40)),
-        (np.array([5, 2**64 - 1, 1], np.uint64), (1, 2**64 - 1)),
-        ([np.int64(2**40), 3, np.uint8(200)], (3, 2**40)),
         ((2**63, -1, 0), (-1, 2**63)),
+        *[
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in [
+                (np.array([0, 1, 2**31 + 5]), (0, 2**31 + 5)),
+                (np.array([0, 1, 2**32 + 1]), (0, 2**32 + 1)),
+                (np.array([2**40, 2**33, 2**35]), (2**33, 2**40)),
+                (np.array([0, 1, -(2**40)]), (-(2**40), 1)),
+                (np.array([5, 2**64 - 1, 1], np.uint64), (1, 2**64 - 1)),
+                ([np.int64(2**40), 3, np.uint8(200)], (3, 2**40)),
+            ]
+        ],
     ],
 )
-def test_closed_over_lengths_of_64_bits(lengths, extremes):
+def test_closed_over_lengths_of_64_bits(lengths: Any, extremes: tuple[int, int]):
     expected = message("reverse_sequence", "sequence_lens", *extremes)
     with pytest.raises(ValueError, match=expected):
         dml_jax.checked(lambda x: reverse(x, lengths))(X)
@@ -147,7 +159,7 @@ def test_the_extremes_of_a_whole_batch():
 
 @pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("value", [2**31 + 5, 2**32 + 1, -(2**40)])
-def test_arguments_that_jit_would_wrap_are_refused(value):
+def test_arguments_that_jit_would_wrap_are_refused(value: int):
     text = rf"^checked: arguments must fit 32 bits .*; got {value}$"
     with pytest.raises(ValueError, match=text):
         dml_jax.checked(reverse)(X, np.array([0, 1, value]))
@@ -155,13 +167,14 @@ def test_arguments_that_jit_would_wrap_are_refused(value):
         dml_jax.checked(reverse)(X, np.array([0, 1, value]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", REVERSALS, ids=str)
-def test_results_are_those_of_the_plain_call(case):
+def test_results_are_those_of_the_plain_call(case: Case):
     data, lengths = case.arrays.values()
     axis = case.options.get("axis", case.options.get("time_axis", 0))
     arrays = [data, np.clip(lengths, 0, data.shape[axis])]
 
-    def function(*arrays):
+    def function(*arrays: Any) -> Any:
         return case.run(**dict(zip(case.arrays, arrays, strict=True)))
 
     assert_same_bits(dml_jax.checked(function)(*arrays), function(*arrays))
@@ -183,7 +196,7 @@ def test_scalar_arguments_that_jit_would_wrap_are_refused():
 
 def test_keywords_and_pytrees_pass_through():
     @dml_jax.checked
-    def function(tree, *, lengths):
+    def function(tree: Any, *, lengths: Any) -> Any:
         """Has a docstring."""
         return {"y": reverse(tree["x"], lengths), "n": jnp.sum(lengths)}
 
@@ -204,7 +217,7 @@ def test_nothing_is_compiled_in_outside_of_checked():
     dml_jax.checked(reverse)(X, GOOD)
     again = jax.make_jaxpr(reverse)(X, with_bad_lengths)
     assert str(plain) == str(again)
-    assert "check" not in str(plain)
+    assert "callback" not in str(plain)
     assert not plain.effects
     reverse(X, with_bad_lengths)  # no error
 
@@ -214,7 +227,7 @@ def test_checked_and_plain_traces_live_side_by_side():
     traces = 0
 
     @jax.jit
-    def counted(x, lengths):
+    def counted(x: Any, lengths: Any) -> Any:
         nonlocal traces
         traces += 1
         return reverse(x, lengths)
@@ -226,7 +239,101 @@ def test_checked_and_plain_traces_live_side_by_side():
     assert traces == 2
 
 
-@pytest.mark.usefixtures("with_jit")
-def test_checked_cannot_be_jitted():
+CHECKED = dml_jax.checked(reverse)
+BATCH = np.stack([X, X]), np.stack([GOOD, GOOD])
+UNDER = {
+    "jit": lambda: jax.jit(CHECKED)(X, GOOD),
+    "jit-of-nothing": lambda: jax.jit(lambda: CHECKED(X, GOOD))(),
+    "vmap": lambda: jax.vmap(CHECKED)(*BATCH),
+    "grad": lambda: jax.grad(lambda x: CHECKED(x, GOOD).sum())(X),
+    "jvp": lambda: jax.jvp(lambda x: CHECKED(x, GOOD), (X,), (X,)),
+    "remat": lambda: jax.checkpoint(CHECKED)(X, GOOD),
+    "eval_shape": lambda: jax.eval_shape(CHECKED, X, GOOD),
+    "scan": lambda: jax.lax.scan(lambda i, xs: (i, CHECKED(*xs)), 0, BATCH),
+    "checked": lambda: dml_jax.checked(CHECKED)(X, GOOD),
+}
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+@pytest.mark.parametrize("name", UNDER)
+def test_checked_is_not_to_be_transformed(name: str):
     with pytest.raises(TypeError, match=r"^checked: .* outside of transformations"):
-        jax.jit(dml_jax.checked(reverse))(X, GOOD)
+        UNDER[name]()
+
+
+@pytest.mark.parametrize("value", [3, None, "reverse", X])
+def test_checked_takes_a_function(value: Any):
+    with pytest.raises(TypeError, match=r"^checked: `fn` must be callable; got "):
+        dml_jax.checked(value)
+
+
+def test_errors_of_shapes_are_those_of_the_plain_call():
+    with pytest.raises(ValueError, match=r"^reverse_sequence: `sequence_lens` must ha"):
+        CHECKED(X, GOOD[:2])
+
+
+@pytest.mark.usefixtures("with_jit")
+def test_a_failed_run_leaves_no_report():
+    def refuse(x: Any) -> Any:
+        raise NotImplementedError
+
+    def fail(x: Any) -> Any:
+        y = reverse(x, jnp.array([9, 9, 9]))
+        return jax.pure_callback(refuse, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="NotImplementedError"):
+        dml_jax.checked(fail)(X)
+    assert_same_bits(CHECKED(X, GOOD), reverse(X, GOOD))
+
+
+PROCESS = """
+import sys
+import jax
+import numpy as np
+import dml_jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+spec = jax.sharding.PartitionSpec("a")
+mesh = jax.make_mesh((2,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+sharding = jax.sharding.NamedSharding(mesh, spec)
+def put(array):
+    return jax.make_array_from_callback(array.shape, sharding, lambda i: array[i])
+def reverse(x, lengths):
+    return dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
+x = np.ones((4, 3), np.float32)
+shards = jax.shard_map(reverse, mesh=mesh, in_specs=spec, out_specs=spec)
+for function in (reverse, shards):
+    for lengths in ([0, 1, 2, 3], [0, 1, 2, 9], [9, 1, 2, 3]):
+        try:
+            dml_jax.checked(function)(put(x), put(np.array(lengths, np.int32)))
+            print("right")
+        except ValueError as error:
+            print(str(error).partition(";")[0])
+"""
+
+
+@pytest.mark.exhaustive
+def test_every_process_raises():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    root = pathlib.Path(dml_jax.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, address, str(i)],
+            env=environment | {"XLA_FLAGS": "", "JAX_DISABLE_JIT": "0"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=100)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    error = "reverse_sequence: `sequence_lens` must be in [0, 3]"
+    for output in outputs:
+        lines = [line for line in output.splitlines() if "[Gloo]" not in line]
+        assert lines == ["right", error, error] * 2

@@ -1,156 +1,133 @@
-"""What is no array, and arrays of a dtype or a rank that no operator takes."""
+"""Wrong arrays and wrong lengths."""
 
 import array
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from wrong_calls.calls import ARRAYS, DATES, KEY, NEEDS_X64, X, bad, for_each, generator
+from wrong_calls.calls import (
+    ARRAYS,
+    DATES,
+    KEY,
+    LENGTHS,
+    LINE_LENGTHS,
+    X,
+    generator,
+    in_32_bits,
+    traced,
+    wrong,
+)
 
-NO_ARRAY = "must be an array or convertible to one; got "
-NO_DTYPE = "must have a dtype that JAX knows; got "
-NO_MASK = "must be an array without a mask, as of `.filled()`; got MaskedArray"
-TEXT = [
-    ("string", "abc", TypeError, NO_ARRAY + "str …"),
-    ("bytes", b"abc", TypeError, NO_ARRAY + "bytes …"),
-    ("list-of-strings", [["a", "b"]], TypeError, NO_ARRAY + "list …"),
-    ("numpy-strings", np.array([["a", "b"]]), TypeError, NO_DTYPE + "<U1"),
-    ("objects", np.array([[1, None]], object), TypeError, NO_DTYPE + "object"),
+NO_ARRAYS = {
+    "none": None,
+    "set": {1, 2, 3},
+    "dict": {"a": 1},
+    "generator": generator(),
+    "object": object(),
+    "type": int,
+    "shape": jax.ShapeDtypeStruct((3, 4), np.float32),
+    "ragged": [[1, 2], [3]],
+    "ragged-ranks": [[1, 2], 3],
+    "nones": [None, None, None],
+    "masked": np.ma.array(X, mask=X > 3),
+}
+TEXT = {
+    "string": "abc",
+    "bytes": b"abc",
+    "list-of-strings": [["a", "b"]],
+    "numpy-strings": np.array([["a", "b"]]),
+    "objects": np.array([[1, None]], object),
+}
+NO_DTYPES = {  # dtypes that JAX does not compute with
+    "dates": DATES,
+    "durations": DATES - DATES,
+    "structured": np.zeros((3, 4), [("a", np.int32)]),
+    "void": np.zeros((3, 4), "V4"),
+    "big-endian": X.astype(">f4"),
+    "long-double": X.astype(np.longdouble),
+}
+NARROWED = {
+    **{name: X.astype(name) for name in ("int64", "uint64", "float64", "complex128")},
+    "scalar-int64": np.int64(3),
+    "buffer-of-int64": array.array("q", [2**40]),
+    "list-of-int64": [np.array([2**40, 1])],
+}
+TOO_LARGE = {
+    "2-to-31": [[2**31]],
+    "2-to-70": [[2**70]],
+    "scalar": -(2**70),
+    "float": [[1e39]],
+}
+OF_LOW_RANK = {
+    "float": 1.5,
+    "bool": True,
+    "nan": np.nan,
+    "complex": 2j,
+    "string": "abc",
+    "list": [1, 2, 3],
+    "key": KEY,
+    "strings": np.array(["a", "b", "c"]),
+}
+SCALAR = {"rank-0": np.float32(1)}
+BLOCK = {"rank-3": X[None]}
+GRADIENT = [("slice_grad", "input_gradient")]
+ARRAY_ERRORS = [
+    *wrong(ARRAYS, TypeError, NO_ARRAYS | NO_DTYPES),
+    *wrong(ARRAYS, ValueError, NARROWED),
+    *wrong(ARRAYS, OverflowError, TOO_LARGE),
+    # reverse_sequence also reverses text.
+    *wrong([pair for pair in ARRAYS if pair[0] != "reverse_sequence"], TypeError, TEXT),
+    *wrong([("reverse_sequence", "input")], ValueError, OF_LOW_RANK),
+    *wrong([("reverse_subsequences", "input")], ValueError, SCALAR, "`axis`", axis=0),
+    *wrong([("slice", "input")], ValueError, SCALAR, "`offsets`"),
+    *wrong([("slice1", "input")], ValueError, BLOCK, "`input_window_offsets`"),
+    *wrong(GRADIENT, ValueError, BLOCK, "`output_gradient_sizes`"),
+    *wrong(GRADIENT, TypeError, {"keys": jax.random.split(KEY, (2, 2))}),
+    *wrong(GRADIENT, ValueError, {"too-high": X, "too-wide": X[:2]}),
 ]
 
-ARRAY_ERRORS = [
-    *for_each(
-        ARRAYS,
-        [
-            ("none", None, TypeError, NO_ARRAY + "NoneType …"),
-            ("set", {1, 2}, TypeError, NO_ARRAY + "set …"),
-            ("dict", {"a": 1}, TypeError, NO_ARRAY + "dict …"),
-            ("generator", generator(), TypeError, NO_ARRAY + "generator …"),
-            ("object", object(), TypeError, NO_ARRAY + "object …"),
-            ("type", int, TypeError, NO_ARRAY + "type …"),
-            (
-                "shape",
-                jax.ShapeDtypeStruct((3, 4), np.float32),
-                TypeError,
-                NO_ARRAY + "ShapeDtypeStruct …",
-            ),
-            ("ragged", [[1, 2], [3]], TypeError, NO_ARRAY + "list …"),
-            ("ragged-ranks", [[1, 2], 3], TypeError, NO_ARRAY + "list …"),
-            ("dates", DATES, TypeError, NO_DTYPE + "datetime64[D]"),
-            ("duration", DATES - DATES, TypeError, NO_DTYPE + "timedelta64[D]"),
-            (
-                "structured",
-                np.zeros((3, 4), [("a", np.int32)]),
-                TypeError,
-                NO_DTYPE + "[('a', '<i4')]",
-            ),
-            ("void", np.zeros((3, 4), "V4"), TypeError, NO_DTYPE + "|V4"),
-            ("big-endian", X.astype(">f4"), TypeError, NO_DTYPE + ">f4"),
-            (
-                "long-double",
-                X.astype(np.longdouble),
-                TypeError,
-                NO_DTYPE + str(np.dtype(np.longdouble)),
-            ),
-            ("masked", np.ma.array(X, mask=X > 3), TypeError, NO_MASK),
-            ("int64", X.astype(np.int64), ValueError, NEEDS_X64.format("int64")),
-            ("uint64", X.astype(np.uint64), ValueError, NEEDS_X64.format("uint64")),
-            ("float64", X.astype(np.float64), ValueError, NEEDS_X64.format("float64")),
-            (
-                "complex128",
-                X.astype(np.complex128),
-                ValueError,
-                NEEDS_X64.format("complex128"),
-            ),
-            ("scalar-int64", np.int64(3), ValueError, NEEDS_X64.format("int64")),
-            (
-                "buffer-of-int64",
-                array.array("q", [2**40]),
-                ValueError,
-                NEEDS_X64.format("int64"),
-            ),
-            (
-                "list-of-int64",
-                [np.array([2**40, 1])],
-                ValueError,
-                NEEDS_X64.format("int64"),
-            ),
-            ("too-large", [[2**31]], OverflowError, "must fit int32; got list …"),
-            ("huge", [[2**70]], OverflowError, "must fit int32; got list …"),
-            ("huge-scalar", -(2**70), OverflowError, "must fit int32; got int …"),
-            ("list-overflow", [[1e39]], OverflowError, "must fit float32; got list …"),
-        ],
-    ),
-    # reverse_sequence is at home with text; the others are not.
-    *for_each([pair for pair in ARRAYS if pair[0] != "reverse_sequence"], TEXT),
-    *[
-        bad(
-            "reverse_sequence",
-            f"input-rank-{np.ndim(value)}-{what}",
-            dict(input=value),
-            ValueError,
-            f"`input` must have rank 2 or more; got rank {np.ndim(value)}",
-        )
-        for what, value in [
-            ("float", 1.5),
-            ("bool", True),
-            ("nan", np.nan),
-            ("complex", 2j),
-            ("string", "abc"),
-            ("list", [1, 2, 3]),
-            ("key", KEY),
-            ("strings", np.array(["a", "b", "c"])),
-        ]
-    ],
-    bad(
-        "reverse_subsequences",
-        "input-rank-0",
-        dict(input=np.float32(1), axis=0),
-        ValueError,
-        "`axis` 0 is out of bounds for array of dimension 0",
-    ),
-    bad(
-        "slice",
-        "input-rank-0",
-        dict(input=np.float32(1)),
-        ValueError,
-        "`offsets` must have 0 elements, one for each dimension; got 2",
-    ),
-    bad(
-        "slice1",
-        "input-rank-3",
-        dict(input=X[None]),
-        ValueError,
-        "`input_window_offsets` must have 3 elements, one for each dimension; got 2",
-    ),
-    bad(
-        "slice_grad",
-        "input_gradient-rank-3",
-        dict(input_gradient=X[None]),
-        ValueError,
-        "`output_gradient_sizes` must have 3 elements, one for each dimension; got 2",
-    ),
-    bad(
-        "slice_grad",
-        "input_gradient-keys",
-        dict(input_gradient=jax.random.split(KEY, (2, 2))),
-        TypeError,
-        "`input_gradient` must have a dtype with a zero; got key<fry>",
-    ),
-    bad(
-        "slice_grad",
-        "input_gradient-too-high",
-        dict(input_gradient=X),
-        ValueError,
-        "`input_gradient` must have size 0 to 2, what the window gives, along "
-        "dimension 0; got 3",
-    ),
-    bad(
-        "slice_grad",
-        "input_gradient-too-wide",
-        dict(input_gradient=X[:2]),
-        ValueError,
-        "`input_gradient` must have size 0 to 2, what the window gives, along "
-        "dimension 1; got 4",
-    ),
+NO_LENGTHS = {
+    **{what: NO_ARRAYS[what] for what in ("none", "set", "dict", "generator")},
+    **{what: NO_ARRAYS[what] for what in ("ragged", "nones")},
+    "string": "abc",
+    "strings": ["1", "2", "3"],
+    "float": 1.0,
+    "floats": [1.0, 2.0, 3.0],
+    "nan": [1, 2, np.nan],
+    "inf": [1, 2, np.inf],
+    "complex": [1j, 2, 3],
+    "bools": [True, False, True],
+    "jax-floats": jnp.ones(3, np.float32),
+    "jax-bools": jnp.ones(3, bool),
+    "keys": jax.random.split(KEY, 3),
+    "objects": np.array([1, 2, 3], object),
+    "dates": DATES,
+    "durations": np.array([1, 2, 3], "m8[s]"),
+    "structured": np.zeros(3, [("a", np.int32)]),
+    "big-endian": LENGTHS.astype(">i4"),
+    "big-endian-64": LENGTHS.astype(">i8"),
+    "masked": np.ma.array(LENGTHS, mask=[0, 1, 0]),
+}
+OF_WRONG_SHAPE = {
+    "scalar": 3,
+    "weak-scalar": in_32_bits(3),
+    "too-few": LENGTHS[:2],
+    "too-many": jnp.ones(4, np.int32),
+    "empty": [],
+    "2-d": [[1, 2], [3, 4]],
+    "transposed": LENGTHS[None],
+}
+LINES = [("reverse_subsequences", "sequence_lengths")]
+LENS = [("reverse_sequence", "sequence_lens")]
+STRINGS = np.array([["a", "b"]] * 3)
+LENGTH_ERRORS = [
+    *wrong(LINE_LENGTHS, TypeError, NO_LENGTHS),
+    *wrong(LINE_LENGTHS, OverflowError, {"huge": [2**70, 1, 1]}),
+    *wrong(LINE_LENGTHS, ValueError, OF_WRONG_SHAPE),
+    *wrong(LINES, ValueError, {"1-d": LENGTHS}),
+    *wrong(LENS, ValueError, {"of-1": LENGTHS[:1], "column": LENGTHS[:, None]}),
+    *wrong(LENS, ValueError, {"along-time": LENGTHS}, batch_axis=1, time_axis=0),
+    *traced(LINE_LENGTHS, 1.0, lambda length: jnp.full(3, length)),
+    *traced(LENS, 1, lambda n: jnp.full(3, n), "`input` of dtype <U1", input=STRINGS),
 ]
