@@ -185,7 +185,9 @@ def test_a_buffer_without_the_last_bytes_is_refused() -> None:
     graph = two_readers(DataType.INT64, DataType.INT32, 28)
     with (
         jax.enable_x64(True),
-        pytest.raises(ValueError, match="^DML_GRAPH: `input 0` must .+ of at least 4 "),
+        pytest.raises(
+            ValueError, match=r"^DML_GRAPH: `input 0` must .+ of at least 4 "
+        ),
     ):
         graph(np.zeros((1, 3), np.int64))
 

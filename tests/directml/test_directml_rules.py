@@ -103,15 +103,17 @@ def changed(operator: str, **changes: Any) -> dml.OperatorDesc:
 
 def refused(desc: dml.OperatorDesc, level: str = "6_4") -> str | None:
     """The member that `validate` refuses; None if it accepts the description."""
+    message = None
     try:
         desc.validate(dml.FeatureLevel[f"LEVEL_{level}"])
     except ValueError as error:
-        form = r"DML_(\w+)_OPERATOR_DESC: `([^`]+)` must .+; got .+"
-        match = re.fullmatch(form, str(error))
-        assert match, error
-        assert match[1] == desc.type.name
-        return match[2]
-    return None
+        message = str(error)
+    if message is None:
+        return None
+    match = re.fullmatch(r"DML_(\w+)_OPERATOR_DESC: `([^`]+)` must .+; got .+", message)
+    assert match, message
+    assert match[1] == desc.type.name
+    return match[2]
 
 
 # Feature levels -----------------------------------------------------------------------
