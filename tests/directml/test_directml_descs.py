@@ -16,60 +16,78 @@ LENGTHS = BufferTensorDesc(DataType.UINT32, (2, 1))
 ONE = ScalarUnion(float32=1)
 FILL = dml.FillValueConstantOperatorDesc(X, DataType.FLOAT32, ONE)
 NODE, DATA = dml.OperatorGraphNodeDesc(FILL), dml.ConstantDataGraphNodeDesc(b"1234")
-WINDOW = dict(
-    input_window_offsets=(0, 0),
-    input_window_sizes=(2, 3),
-    input_window_strides=(1, -1),
-)
+WINDOW = {
+    "input_window_offsets": (0, 0),
+    "input_window_sizes": (2, 3),
+    "input_window_strides": (1, -1),
+}
 VALID: dict[Any, dict[str, Any]] = {
-    dml.SliceOperatorDesc: dict(
-        input_tensor=X, output_tensor=X, offsets=(0, 0), sizes=(2, 3), strides=(1, 1)
-    ),
+    dml.SliceOperatorDesc: {
+        "input_tensor": X,
+        "output_tensor": X,
+        "offsets": (0, 0),
+        "sizes": (2, 3),
+        "strides": (1, 1),
+    },
     dml.Slice1OperatorDesc: dict(input_tensor=X, output_tensor=X, **WINDOW),
     dml.SliceGradOperatorDesc: dict(
         input_gradient_tensor=X, output_gradient_tensor=X, **WINDOW
     ),
-    dml.ReverseSubsequencesOperatorDesc: dict(
-        input_tensor=X, sequence_lengths_tensor=LENGTHS, output_tensor=X, axis=1
-    ),
-    dml.FillValueSequenceOperatorDesc: dict(
-        output_tensor=X, value_data_type=1, value_start=ONE, value_delta=ONE
-    ),
-    dml.FillValueConstantOperatorDesc: dict(
-        output_tensor=X, value_data_type=1, value=ONE
-    ),
-    BufferTensorDesc: dict(
-        data_type=1,
-        sizes=(2, 3),
-        strides=(3, 1),
-        total_tensor_size_in_bytes=24,
-        flags=0,
-        guaranteed_base_offset_alignment=16,
-    ),
-    dml.calc_buffer_tensor_size: dict(data_type=1, sizes=(2, 3), strides=(3, 1)),
-    dml.OperatorGraphNodeDesc: dict(operator=FILL, name="fill"),
-    dml.ConstantDataGraphNodeDesc: dict(data=b"1234", name=None),
-    dml.InputGraphEdgeDesc: dict(
-        graph_input_index=0, to_node_index=0, to_node_input_index=0, name="x"
-    ),
-    dml.OutputGraphEdgeDesc: dict(
-        from_node_index=0, from_node_output_index=0, graph_output_index=0, name=None
-    ),
-    dml.IntermediateGraphEdgeDesc: dict(
-        from_node_index=0,
-        from_node_output_index=0,
-        to_node_index=1,
-        to_node_input_index=0,
-        name=None,
-    ),
-    dml.GraphDesc: dict(
-        input_count=0,
-        output_count=1,
-        nodes=(NODE, DATA),
-        input_edges=(),
-        output_edges=(dml.OutputGraphEdgeDesc(0, 0, 0),),
-        intermediate_edges=(),
-    ),
+    dml.ReverseSubsequencesOperatorDesc: {
+        "input_tensor": X,
+        "sequence_lengths_tensor": LENGTHS,
+        "output_tensor": X,
+        "axis": 1,
+    },
+    dml.FillValueSequenceOperatorDesc: {
+        "output_tensor": X,
+        "value_data_type": 1,
+        "value_start": ONE,
+        "value_delta": ONE,
+    },
+    dml.FillValueConstantOperatorDesc: {
+        "output_tensor": X,
+        "value_data_type": 1,
+        "value": ONE,
+    },
+    BufferTensorDesc: {
+        "data_type": 1,
+        "sizes": (2, 3),
+        "strides": (3, 1),
+        "total_tensor_size_in_bytes": 24,
+        "flags": 0,
+        "guaranteed_base_offset_alignment": 16,
+    },
+    dml.calc_buffer_tensor_size: {"data_type": 1, "sizes": (2, 3), "strides": (3, 1)},
+    dml.OperatorGraphNodeDesc: {"operator": FILL, "name": "fill"},
+    dml.ConstantDataGraphNodeDesc: {"data": b"1234", "name": None},
+    dml.InputGraphEdgeDesc: {
+        "graph_input_index": 0,
+        "to_node_index": 0,
+        "to_node_input_index": 0,
+        "name": "x",
+    },
+    dml.OutputGraphEdgeDesc: {
+        "from_node_index": 0,
+        "from_node_output_index": 0,
+        "graph_output_index": 0,
+        "name": None,
+    },
+    dml.IntermediateGraphEdgeDesc: {
+        "from_node_index": 0,
+        "from_node_output_index": 0,
+        "to_node_index": 1,
+        "to_node_input_index": 0,
+        "name": None,
+    },
+    dml.GraphDesc: {
+        "input_count": 0,
+        "output_count": 1,
+        "nodes": (NODE, DATA),
+        "input_edges": (),
+        "output_edges": (dml.OutputGraphEdgeDesc(0, 0, 0),),
+        "intermediate_edges": (),
+    },
 }
 NOT_INTEGERS = [(value, TypeError) for value in (2.0, True, None, "2")]
 OUTSIDE = {  # by member; all others are UINTs
@@ -152,11 +170,11 @@ def test_what_a_constructor_refuses(
     [
         (
             dml.SliceOperatorDesc,
-            dict(offsets=(0, -1)),
+            {"offsets": (0, -1)},
             "must be 0 to 4294967295; got -1",
         ),
-        (dml.GraphDesc, dict(nodes=[NODE, FILL]), "must be OperatorGraphNodeDesc or "),
-        (BufferTensorDesc, dict(data_type=14), "must be a DataType; got int 14"),
+        (dml.GraphDesc, {"nodes": [NODE, FILL]}, "must be OperatorGraphNodeDesc or "),
+        (BufferTensorDesc, {"data_type": 14}, "must be a DataType; got int 14"),
     ],
 )
 def test_messages_say_what_was_given(
@@ -253,16 +271,16 @@ EIGHT = b"12345678"
 @pytest.mark.parametrize(
     ("error", "member", "members"),
     [
-        (TypeError, "members", dict(int8=1, uint8=1)),
-        (TypeError, "members", dict(float16=1.0)),
-        (TypeError, "members", dict(bytes=EIGHT, int8=1)),
-        (TypeError, "int8", dict(int8=1.5)),
-        (TypeError, "int8", dict(int8=True)),
-        (TypeError, "float32", dict(float32="1")),
-        (TypeError, "bytes", dict(bytes="12345678")),
-        (ValueError, "bytes", dict(bytes=b"0" * 7)),
-        (ValueError, "bytes", dict(bytes=b"0" * 9)),
-        (OverflowError, "float32", dict(float32=1e39)),
+        (TypeError, "members", {"int8": 1, "uint8": 1}),
+        (TypeError, "members", {"float16": 1.0}),
+        (TypeError, "members", {"bytes": EIGHT, "int8": 1}),
+        (TypeError, "int8", {"int8": 1.5}),
+        (TypeError, "int8", {"int8": True}),
+        (TypeError, "float32", {"float32": "1"}),
+        (TypeError, "bytes", {"bytes": "12345678"}),
+        (ValueError, "bytes", {"bytes": b"0" * 7}),
+        (ValueError, "bytes", {"bytes": b"0" * 9}),
+        (OverflowError, "float32", {"float32": 1e39}),
         *[
             (OverflowError, name, {name: value})
             for bits in (8, 16, 32, 64)

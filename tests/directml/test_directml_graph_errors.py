@@ -34,33 +34,33 @@ COPY = Node(copy_of(TABLE))
 OUT_OF_BOUNDS = Node(dataclasses.replace(copy_of(TABLE), offsets=(1, 0)))
 EIGHT = Constant(bytes(8))
 # 0: a fill, 1: a reversal by input 0, 2: a copy to output 0; 3, where it is, a constant
-VALID: dict[str, Any] = dict(
-    input_count=1,
-    output_count=1,
-    nodes=(FILL, REVERSE, COPY),
-    input_edges=(Input(0, 1, 1),),
-    output_edges=(Output(2, 0, 0),),
-    intermediate_edges=(Between(0, 0, 1, 0), Between(1, 0, 2, 0)),
-)
+VALID: dict[str, Any] = {
+    "input_count": 1,
+    "output_count": 1,
+    "nodes": (FILL, REVERSE, COPY),
+    "input_edges": (Input(0, 1, 1),),
+    "output_edges": (Output(2, 0, 0),),
+    "intermediate_edges": (Between(0, 0, 1, 0), Between(1, 0, 2, 0)),
+}
 NODES, LINKS = VALID["nodes"], VALID["intermediate_edges"]
-BY_CONSTANT: dict[str, Any] = dict(
-    input_count=0,
-    nodes=(*NODES, EIGHT),
-    input_edges=(),
-    intermediate_edges=(*LINKS, Between(3, 0, 1, 1)),
-)
+BY_CONSTANT: dict[str, Any] = {
+    "input_count": 0,
+    "nodes": (*NODES, EIGHT),
+    "input_edges": (),
+    "intermediate_edges": (*LINKS, Between(3, 0, 1, 1)),
+}
 
 
 def inputs(*edges: Any) -> dict[str, Any]:
-    return dict(input_edges=edges)
+    return {"input_edges": edges}
 
 
 def outputs(*edges: Any) -> dict[str, Any]:
-    return dict(output_edges=edges)
+    return {"output_edges": edges}
 
 
 def between(*edges: Any, nodes: Any = NODES) -> dict[str, Any]:
-    return dict(intermediate_edges=edges, nodes=nodes)
+    return {"intermediate_edges": edges, "nodes": nodes}
 
 
 # The member that is refused, as in C, and the changes that make it so.
@@ -69,18 +69,18 @@ GRAPHS: list[tuple[str, dict[str, Any]]] = [
     ("IntermediateEdges", between(LINKS[0], Between(2, 0, 2, 0))),
     # Connections
     ("Nodes[2].InputTensor", between(LINKS[0])),
-    ("Nodes[1].SequenceLengthsTensor", dict(input_count=0, input_edges=())),
-    ("InputEdges", dict(input_count=2)),
-    ("OutputEdges", dict(output_count=2)),
-    ("OutputCount", dict(output_count=0, output_edges=())),
+    ("Nodes[1].SequenceLengthsTensor", {"input_count": 0, "input_edges": ()}),
+    ("InputEdges", {"input_count": 2}),
+    ("OutputEdges", {"output_count": 2}),
+    ("OutputCount", {"output_count": 0, "output_edges": ()}),
     ("Nodes[2]", outputs(Output(1, 0, 0))),
-    ("Nodes[3]", dict(nodes=(*NODES, EIGHT))),
+    ("Nodes[3]", {"nodes": (*NODES, EIGHT)}),
     ("IntermediateEdges[2]", between(*LINKS, Between(0, 0, 1, 0))),
     ("IntermediateEdges[0]", inputs(Input(0, 1, 1), Input(0, 1, 0))),
     ("InputEdges[1]", inputs(Input(0, 1, 1), Input(0, 1, 1))),
     ("OutputEdges[1]", outputs(Output(2, 0, 0), Output(1, 0, 0))),
     # Sizes
-    ("IntermediateEdges[1]", dict(nodes=(FILL, REVERSE, Node(copy_of(PADDED, TABLE))))),
+    ("IntermediateEdges[1]", {"nodes": (FILL, REVERSE, Node(copy_of(PADDED, TABLE)))}),
     (
         "IntermediateEdges[0]",
         {
@@ -111,7 +111,7 @@ GRAPHS: list[tuple[str, dict[str, Any]]] = [
     ("InputEdges[0].ToNodeIndex", inputs(Input(0, 3, 1))),
     ("InputEdges[0].ToNodeInputIndex", inputs(Input(0, 1, 2))),
     ("InputEdges[1].ToNodeInputIndex", inputs(Input(0, 1, 1), Input(0, 0, 0))),
-    ("InputEdges[0].GraphInputIndex", dict(input_count=0)),
+    ("InputEdges[0].GraphInputIndex", {"input_count": 0}),
     (
         "IntermediateEdges[0].FromNodeIndex",
         between(Between(2**32 - 1, 0, 1, 0), LINKS[1]),
@@ -151,7 +151,7 @@ GRAPHS: list[tuple[str, dict[str, Any]]] = [
     ("IntermediateEdges[2]", {**BY_CONSTANT, "nodes": (FILL, OWNING, COPY, EIGHT)}),
     (
         "IntermediateEdges[1]",
-        dict(nodes=(FILL, REVERSE, Node(copy_of(owned(TABLE), TABLE)))),
+        {"nodes": (FILL, REVERSE, Node(copy_of(owned(TABLE), TABLE)))},
     ),
 ]
 REFUSED = [(*row, "6_4") for row in GRAPHS]

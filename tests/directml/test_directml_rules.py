@@ -15,7 +15,7 @@ from descriptions import LARGEST_UINT, positions_overlap
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
 
-LEVELS = "1_0 2_0 2_1 3_0 3_1 4_0 4_1 5_0 5_1 5_2 6_0 6_1 6_2 6_3 6_4".split()
+LEVELS = [level.label for level in dml.FeatureLevel]
 T6 = "FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16"
 T8 = "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"
 T10 = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
@@ -179,21 +179,21 @@ def test_a_level_accepts_what_it_supports(operator: str, level: str) -> None:
     [
         (
             "SLICE",
-            dict(InputTensor=tensor(data_type="INT8")),
+            {"InputTensor": tensor(data_type="INT8")},
             "2_0",
             "`InputTensor.DataType` must be FLOAT32, FLOAT16, INT32, INT16, UINT32 or "
             "UINT16 at feature level 2_0; got INT8, allowed from 2_1",
         ),
         (
             "REVERSE_SUBSEQUENCES",
-            dict(OutputTensor=tensor((2, 3))),
+            {"OutputTensor": tensor((2, 3))},
             "3_1",
             "`OutputTensor.DimensionCount` must be 4 to 5 at feature level 3_1; got 2, "
             "allowed from 4_0",
         ),
         (
             "FILL_VALUE_SEQUENCE",
-            dict(OutputTensor=tensor(data_type="FLOAT64")),
+            {"OutputTensor": tensor(data_type="FLOAT64")},
             "6_4",
             "`OutputTensor.DataType` must be FLOAT32, FLOAT16, INT64, INT32, INT16, "
             "INT8, UINT64, UINT32, UINT16 or UINT8 at feature level 6_4; got FLOAT64, "
@@ -213,21 +213,21 @@ def test_messages_name_the_level_that_allows_a_value(
 # Rules for one tensor -----------------------------------------------------------------
 
 TENSOR_RULES = [
-    ("Sizes[3]", dict(sizes=(1, 2, 3, 0))),
-    ("Sizes", dict(sizes=(65536, 1, 1, 65536))),
-    ("Strides", dict(strides=(0, LARGEST_UINT, 0, 0))),
-    ("TotalTensorSizeInBytes", dict(total=92)),
-    ("TotalTensorSizeInBytes", dict(total=98)),
-    ("TotalTensorSizeInBytes", dict(strides=(0, 16, 5, 1), total=116)),
-    ("TotalTensorSizeInBytes", dict(total=4 * LARGEST_UINT + 4)),
-    ("GuaranteedBaseOffsetAlignment", dict(guaranteed_base_offset_alignment=2)),
-    ("GuaranteedBaseOffsetAlignment", dict(guaranteed_base_offset_alignment=24)),
+    ("Sizes[3]", {"sizes": (1, 2, 3, 0)}),
+    ("Sizes", {"sizes": (65536, 1, 1, 65536)}),
+    ("Strides", {"strides": (0, LARGEST_UINT, 0, 0)}),
+    ("TotalTensorSizeInBytes", {"total": 92}),
+    ("TotalTensorSizeInBytes", {"total": 98}),
+    ("TotalTensorSizeInBytes", {"strides": (0, 16, 5, 1), "total": 116}),
+    ("TotalTensorSizeInBytes", {"total": 4 * LARGEST_UINT + 4}),
+    ("GuaranteedBaseOffsetAlignment", {"guaranteed_base_offset_alignment": 2}),
+    ("GuaranteedBaseOffsetAlignment", {"guaranteed_base_offset_alignment": 24}),
 ]
 OUTPUT_RULES = [
-    ("Flags", dict(flags=1)),
-    ("Strides", dict(strides=(24, 12, 0, 1))),
-    ("Strides", dict(strides=(0, 12, 4, 4))),
-    ("Strides", dict(strides=(0, 2, 3, 1))),
+    ("Flags", {"flags": 1}),
+    ("Strides", {"strides": (24, 12, 0, 1)}),
+    ("Strides", {"strides": (0, 12, 4, 4)}),
+    ("Strides", {"strides": (0, 2, 3, 1)}),
 ]
 
 
@@ -247,12 +247,12 @@ def test_rules_for_a_tensor(
 @pytest.mark.parametrize(("operator", "member"), MEMBERS)
 def test_what_a_tensor_may_have(operator: str, member: str) -> None:
     sizes = (1, 2, 1, 4) if member == LENGTHS else (1, 2, 3, 4)
-    allowed = [dict(guaranteed_base_offset_alignment=n) for n in (4, 16, 2**31)]
+    allowed = [{"guaranteed_base_offset_alignment": n} for n in (4, 16, 2**31)]
     # crossing without overlap, permuted, padded
-    allowed += [dict(strides=s) for s in ((0, 3, 2, 6), (9, 1, 2, 6), (99, 32, 8, 2))]
-    allowed += [dict(total=4 * LARGEST_UINT)]
+    allowed += [{"strides": s} for s in ((0, 3, 2, 6), (9, 1, 2, 6), (99, 32, 8, 2))]
+    allowed += [{"total": 4 * LARGEST_UINT}]
     if (operator, member) not in OUTPUTS:
-        allowed += [dict(flags=1), dict(strides=(0,) * 4), dict(strides=(0, 1, 1, 1))]
+        allowed += [{"flags": 1}, {"strides": (0,) * 4}, {"strides": (0, 1, 1, 1)}]
     for options in allowed:
         assert refused(changed(operator, **{member: tensor(sizes, **options)})) is None
 
@@ -296,16 +296,16 @@ SAME = {  # for each slice and the reversal: the output differs from the input
 }
 WINDOW = {
     operator: [
-        ("InputWindowOffsets", dict(InputWindowOffsets=(0, 0, 0))),
-        ("InputWindowSizes", dict(InputWindowSizes=(1, 2, 3, 4, 1))),
-        ("InputWindowStrides", dict(InputWindowStrides=())),
-        ("InputWindowStrides[1]", dict(InputWindowStrides=(1, 0, 1, 1))),
-        ("InputWindowSizes[3]", dict(InputWindowSizes=(1, 2, 3, 0))),
+        ("InputWindowOffsets", {"InputWindowOffsets": (0, 0, 0)}),
+        ("InputWindowSizes", {"InputWindowSizes": (1, 2, 3, 4, 1)}),
+        ("InputWindowStrides", {"InputWindowStrides": ()}),
+        ("InputWindowStrides[1]", {"InputWindowStrides": (1, 0, 1, 1)}),
+        ("InputWindowSizes[3]", {"InputWindowSizes": (1, 2, 3, 0)}),
         (
             "InputWindowOffsets[2] + InputWindowSizes[2]",
-            dict(InputWindowOffsets=(0, 0, 1, 0)),
+            {"InputWindowOffsets": (0, 0, 1, 0)},
         ),
-        (f"{part}.Sizes[2]", dict(InputWindowStrides=(1, 1, -2, 1))),
+        (f"{part}.Sizes[2]", {"InputWindowStrides": (1, 1, -2, 1)}),
     ]
     for operator, part in [
         ("SLICE1", "OutputTensor"),
@@ -316,28 +316,28 @@ READ = "Offsets[3] + Strides[3] * (Sizes[3] - 1)"
 RULES = {
     "SLICE": [
         *SAME["SLICE"],
-        ("Offsets", dict(Offsets=(0, 0, 0))),
-        ("Sizes", dict(Sizes=(1, 2, 3, 4, 1))),
-        ("Strides", dict(Strides=())),
-        ("Sizes[2]", dict(Sizes=(1, 2, 0, 4))),
-        ("Strides[1]", dict(Strides=(1, 0, 1, 1))),
-        ("OutputTensor.Sizes[2]", dict(Sizes=(1, 2, 2, 4))),
-        (READ, dict(Offsets=(0, 0, 0, 1))),
-        (READ, dict(Strides=(1, 1, 1, 2))),
+        ("Offsets", {"Offsets": (0, 0, 0)}),
+        ("Sizes", {"Sizes": (1, 2, 3, 4, 1)}),
+        ("Strides", {"Strides": ()}),
+        ("Sizes[2]", {"Sizes": (1, 2, 0, 4)}),
+        ("Strides[1]", {"Strides": (1, 0, 1, 1)}),
+        ("OutputTensor.Sizes[2]", {"Sizes": (1, 2, 2, 4)}),
+        (READ, {"Offsets": (0, 0, 0, 1)}),
+        (READ, {"Strides": (1, 1, 1, 2)}),
     ],
     "SLICE1": SAME["SLICE1"] + WINDOW["SLICE1"],
     "SLICE_GRAD": SAME["SLICE_GRAD"] + WINDOW["SLICE_GRAD"],
     "REVERSE_SUBSEQUENCES": [
         *SAME["REVERSE_SUBSEQUENCES"],
-        ("OutputTensor.Sizes[3]", dict(OutputTensor=tensor((1, 2, 3, 5)))),
-        ("Axis", dict(Axis=4)),
+        ("OutputTensor.Sizes[3]", {"OutputTensor": tensor((1, 2, 3, 5))}),
+        ("Axis", {"Axis": 4}),
         (f"{LENGTHS}.DimensionCount", {LENGTHS: tensor((2, 1, 4))}),
         (f"{LENGTHS}.Sizes[2]", {LENGTHS: tensor((1, 2, 3, 4))}),
         (f"{LENGTHS}.Sizes[3]", {LENGTHS: tensor((1, 2, 1, 5))}),
         (f"{LENGTHS}.Sizes[1]", {LENGTHS: tensor((1, 1, 1, 4))}),
     ],
-    "FILL_VALUE_SEQUENCE": [("ValueDataType", dict(ValueDataType=DataType.INT32))],
-    "FILL_VALUE_CONSTANT": [("ValueDataType", dict(ValueDataType=DataType.INT32))],
+    "FILL_VALUE_SEQUENCE": [("ValueDataType", {"ValueDataType": DataType.INT32})],
+    "FILL_VALUE_CONSTANT": [("ValueDataType", {"ValueDataType": DataType.INT32})],
 }
 
 
@@ -370,6 +370,6 @@ def test_what_a_window_may_have(operator: str, strides: tuple[int, ...]) -> None
         1 + (n - 1) // abs(s) for n, s in zip((1, 1, 3, 4), strides, strict=True)
     )
     for sizes in [(1, 1, 1, 1), fits]:
-        changes = dict(InputWindowOffsets=(0, 1, 0, 0), InputWindowSizes=(1, 1, 3, 4))
+        changes = {"InputWindowOffsets": (0, 1, 0, 0), "InputWindowSizes": (1, 1, 3, 4)}
         changes |= {"InputWindowStrides": strides, part: tensor(sizes)}
         assert refused(changed(operator, **changes)) is None

@@ -28,7 +28,7 @@ def tensor(
 
 
 def moves(data_type: DataType) -> dict[str, dml.OperatorDesc]:
-    """Operators with inputs, and with layouts of each kind: strides overlap if woven."""
+    """Operators with inputs, and with layouts of each kind."""
     cube, line, part = (2, 3, 4), (2, 1, 4), (1, 2, 2)
     lengths = tensor(line, (1, 1, 0), DataType.UINT32)
     window = ((1, 0, 1), (1, 3, 3), (1, -2, 2))
