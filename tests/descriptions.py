@@ -60,7 +60,7 @@ def elements(tensor: BufferTensorDesc, bound: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(buffer, tensor.sizes, strides)
 
 
-def window_of(desc: Any) -> tuple[Any, ...]:
+def window_of(desc: Any) -> Any:
     return (
         desc.input_window_offsets,
         desc.input_window_sizes,
@@ -68,7 +68,7 @@ def window_of(desc: Any) -> tuple[Any, ...]:
     )
 
 
-def computed(desc: OperatorDesc, inputs: list[np.ndarray]) -> Any:
+def computed(desc: OperatorDesc, inputs: Any) -> Any:
     """The elements of the output, from those of the inputs."""
     dtype, sizes = desc.output.data_type.dtype, desc.output.sizes
 

@@ -17,7 +17,6 @@ from dml_jax.directml._compile import Binding, CompiledOperator, Source, Step
 from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
     GraphDesc,
-    InputGraphEdgeDesc,
     IntermediateGraphEdgeDesc,
     OperatorGraphNodeDesc,
 )
@@ -147,28 +146,26 @@ def _operator(desc: GraphDesc, member: str, index: int) -> OperatorDesc:
 def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
     """For each node with an operator the sources of its inputs; `step` is the node."""
     found: dict[tuple[int, int], Source] = {}
-    edges = [(f"InputEdges[{i}]", edge) for i, edge in enumerate(desc.input_edges)]
-    edges += [
-        (f"IntermediateEdges[{i}]", edge)
-        for i, edge in enumerate(desc.intermediate_edges)
-    ]
-    for name, edge in edges:
-        source = Source()
-        if isinstance(edge, InputGraphEdgeDesc):
-            index = edge.graph_input_index
-            _require_index(f"{name}.GraphInputIndex", index, desc.input_count, "inputs")
-            source = Source(input=index)
+
+    def connect(name: str, edge: Any) -> None:
         node, index = edge.to_node_index, edge.to_node_input_index
         operator = _operator(desc, f"{name}.ToNodeIndex", node)
-        count = len(operator.inputs)
-        rule = f"be less than {count}, the number of inputs of {operator.type.name}"
-        _require(f"{name}.ToNodeInputIndex", index < count, rule, index)
-        if isinstance(edge, IntermediateGraphEdgeDesc):
-            source = _source(desc, name, edge, operator.inputs[index])
+        whose = f"inputs of {operator.type.name}"
+        _require_index(f"{name}.ToNodeInputIndex", index, len(operator.inputs), whose)
         member = camel(operator.input_members[index])
         rule = f"be the only edge to `{member}` of node {node}"
         _require(name, (node, index) not in found, rule, "a second one")
-        found[node, index] = source
+        if isinstance(edge, IntermediateGraphEdgeDesc):
+            found[node, index] = _source(desc, name, edge, operator.inputs[index])
+        else:
+            found[node, index] = Source(input=edge.graph_input_index)
+
+    for i, edge in enumerate(desc.input_edges):
+        name, index = f"InputEdges[{i}].GraphInputIndex", edge.graph_input_index
+        _require_index(name, index, desc.input_count, "inputs")
+        connect(f"InputEdges[{i}]", edge)
+    for i, edge in enumerate(desc.intermediate_edges):
+        connect(f"IntermediateEdges[{i}]", edge)
     sources: dict[int, list[Source]] = {}
     for i, node in enumerate(desc.nodes):
         if isinstance(node, OperatorGraphNodeDesc):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeAlias
 
 import jax
 
@@ -11,6 +12,8 @@ from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import OperatorType
+
+Ints: TypeAlias = tuple[int, ...]
 
 
 class _SliceDesc(OperatorDesc):
@@ -86,7 +89,7 @@ class _WindowDesc(_SliceDesc):
     input_window_strides: tuple[int, ...]
 
     @property
-    def _window(self) -> tuple[tuple[int, ...], ...]:
+    def _window(self) -> tuple[Ints, Ints, Ints]:
         """The offsets, sizes and strides, in the order of the public functions."""
         return (
             self.input_window_offsets,

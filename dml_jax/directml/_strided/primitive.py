@@ -50,7 +50,7 @@ def scatter_add_strided(elements: jax.Array, layout: Layout, size: int) -> jax.A
 # Rules --------------------------------------------------------------------------------
 
 
-def _with_shape(x, batch, shape):
+def _with_shape(x: Any, batch: int, shape: tuple[int, ...]) -> Any:
     """The type of an array with the batch dimensions of `x` and the given shape."""
     spec = [*x.sharding.spec[:batch], *[None] * len(shape)]
     return x.update(
@@ -60,19 +60,19 @@ def _with_shape(x, batch, shape):
     )
 
 
-def _gather_abstract_eval(buffer, *, layout):
+def _gather_abstract_eval(buffer: Any, *, layout: Layout):
     return _with_shape(buffer, buffer.ndim - 1, layout.sizes)
 
 
-def _scatter_abstract_eval(_elements, buffer, **_):
+def _scatter_abstract_eval(_elements: Any, buffer: Any, **_: Any):
     return _with_shape(buffer, buffer.ndim - 1, buffer.shape[-1:])
 
 
-def _scatter_add_abstract_eval(elements, *, layout, size):
+def _scatter_add_abstract_eval(elements: Any, *, layout: Layout, size: int):
     return _with_shape(elements, elements.ndim - len(layout.sizes), (size,))
 
 
-def _scatter_jvp(primals, tangents, *, layout):
+def _scatter_jvp(primals: Any, tangents: Any, *, layout: Layout):
     elements, buffer = primals
     y = scatter_strided(elements, buffer, layout)
     if all(type(tangent) is ad.Zero for tangent in tangents):
@@ -82,12 +82,12 @@ def _scatter_jvp(primals, tangents, *, layout):
     return y, scatter_strided(by_elements, by_buffer, layout)
 
 
-def _gather_transpose(cotangent, buffer, *, layout):
+def _gather_transpose(cotangent: Any, buffer: Any, *, layout: Layout):
     size = buffer.aval.shape[-1]
     return (_shard_like(buffer, scatter_add_strided(cotangent, layout, size)),)
 
 
-def _scatter_transpose(cotangent, elements, buffer, *, layout):
+def _scatter_transpose(cotangent: Any, elements: Any, buffer: Any, *, layout: Layout):
     by_elements = by_buffer = None
     if ad.is_undefined_primal(elements):
         by_elements = _shard_like(elements, gather_strided(cotangent, layout))
@@ -99,11 +99,11 @@ def _scatter_transpose(cotangent, elements, buffer, *, layout):
     return by_elements, by_buffer
 
 
-def _scatter_add_transpose(cotangent, elements, *, layout, **_):
+def _scatter_add_transpose(cotangent: Any, elements: Any, *, layout: Layout, **_: Any):
     return (_shard_like(elements, gather_strided(cotangent, layout)),)
 
 
-def _shard_like(operand, cotangent):
+def _shard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
     """The cotangent of an operand, with its sharding on a mesh with explicit axes."""
     sharding = operand.aval.sharding
     if not getattr(sharding.mesh, "explicit_axes", ()):
@@ -111,7 +111,7 @@ def _shard_like(operand, cotangent):
     return jax.sharding.reshard(cotangent, sharding)
 
 
-def _batch(bind, operands, dimensions, **params):
+def _batch(bind: Callable[..., Any], operands: Any, dimensions: Any, **params: Any):
     """Adds a leading dimension, along which operands that are not mapped repeat."""
     size = next(
         x.shape[d] for x, d in zip(operands, dimensions, strict=True) if d is not None
@@ -141,10 +141,12 @@ def _batched(
     return function(*operands)
 
 
-def _lowering(formulation, partitioned):
+def _lowering(
+    formulation: Callable[..., Any], partitioned: Callable[..., Any]
+) -> Callable[..., Any]:
     """The lowering rule with one formulation for one device and one for several."""
 
-    def lower(ctx, *operands, **params):
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         chosen = formulation if lowering.sees_full_arrays(ctx) else partitioned
         lowered = functools.partial(_batched, chosen, **params)
         ctx, mesh = lowering.without_explicit_axes(ctx)
@@ -154,14 +156,20 @@ def _lowering(formulation, partitioned):
     return lower
 
 
-def _define(primitive, bind, abstract_eval, transpose, formulation, partitioned):
+def _define(
+    primitive: jax.extend.core.Primitive,
+    bind: Callable[..., Any],
+    abstract_eval: Callable[..., Any],
+    transpose: Callable[..., Any],
+    *formulations: Callable[..., Any],
+) -> None:
     options = ("layout", "size") if primitive is scatter_add_p else ("layout",)
-    run = functools.partial(_batched, formulation)
+    run = functools.partial(_batched, formulations[0])
     primitive.def_impl(calls.compiled(primitive.name, primitive.bind, run, *options))
     primitive.def_abstract_eval(abstract_eval)
     ad.deflinear2(primitive, transpose)
     batching.primitive_batchers[primitive] = functools.partial(_batch, bind)
-    mlir.register_lowering(primitive, _lowering(formulation, partitioned))
+    mlir.register_lowering(primitive, _lowering(*formulations))
 
 
 _define(
