@@ -7,7 +7,6 @@ decides, they end with the level from which a value is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from dml_jax.directml import _levels
@@ -86,30 +85,28 @@ def _require_support(
     level: FeatureLevel,
 ) -> None:
     """Refuses data types and ranks that the operator does not have at a level."""
+    is_lengths = member == "SequenceLengthsTensor"
+    data_types = "lengths_data_types" if is_lengths else "data_types"
+    for name, value, attribute in (
+        ("DataType", tensor.data_type, data_types),
+        ("DimensionCount", tensor.dimension_count, "dimension_counts"),
+    ):
+        allowed = getattr(support, attribute)
+        if value not in allowed:
+            rows = _levels.rows_of(support.operator_type)
+            levels = [r.since.label for r in rows if value in getattr(r, attribute)]
+            first = f"from {levels[0]}" if levels else "at no feature level"
+            rule = f"be {_choice(allowed)} at feature level {level.label}"
+            got = f"{getattr(value, 'name', value)}, allowed {first}"
+            require(struct, f"{member}.{name}", False, rule, got)
 
-    def data_types(row: Support) -> tuple:
-        is_lengths = member == "SequenceLengthsTensor"
-        return row.lengths_data_types if is_lengths else row.data_types
 
-    def check(name: str, value: Any, allowed: Callable[[Support], Any], rule: str):
-        rows = _levels.rows_of(support.operator_type)
-        levels = [row.since.label for row in rows if value in allowed(row)]
-        first = f"allowed from {levels[0]}" if levels else "allowed at no feature level"
-        require(
-            struct,
-            f"{member}.{name}",
-            value in allowed(support),
-            f"be {rule} at feature level {level.label}",
-            f"{getattr(value, 'name', value)}, {first}",
-        )
-
-    *names, last = [t.name for t in data_types(support)]
-    rule = f"{', '.join(names)} or {last}" if names else last
-    check("DataType", tensor.data_type, data_types, rule)
-    counts = support.dimension_counts
-    least, most = counts[0], counts[-1]
-    rule = f"{least}" if least == most else f"{least} to {most}"
-    check("DimensionCount", tensor.dimension_count, lambda r: r.dimension_counts, rule)
+def _choice(allowed: Any) -> str:
+    if isinstance(allowed, range):
+        first, last = allowed[0], allowed[-1]
+        return str(first) if first == last else f"{first} to {last}"
+    *names, last = (data_type.name for data_type in allowed)
+    return f"{', '.join(names)} or {last}" if names else last
 
 
 def require_output(struct: str, member: str, tensor: BufferTensorDesc) -> None:

@@ -98,7 +98,7 @@ class _WindowDesc(_SliceDesc):
         )
 
     def _validate_window(self, whole_member: str, part_member: str) -> None:
-        """Checks the window in one tensor, whose elements are those of the other."""
+        """Checks a window of one tensor, from which another one has its elements."""
         members = (self.output_member, *self.input_members)
         self._require_same(*members, "data_type", "dimension_count")
         names = [f"input_window_{name}" for name in ("offsets", "sizes", "strides")]
