@@ -125,7 +125,7 @@ class CompiledOperator:
         return self.name
 
     def _mode(self, *arrays: Any) -> contextlib.AbstractContextManager[Any]:
-        """64-bit mode if an operator and an argument, or a constant, have 64 bits."""
+        """64-bit mode if a tensor has 64 bits; an output alone needs it to be on."""
         operators = [step.operator for step in self.steps]
         tensors = [t for desc in operators for t in (*desc.inputs, desc.output)]
         if not any(map(_is_wide, tensors)):

@@ -57,17 +57,17 @@ def require_tensor(
     for d, size in enumerate(tensor.sizes):
         check(f"Sizes[{d}]", size >= 1, "be at least 1", size)
     count, reach = math.prod(tensor.sizes), extent(tensor.sizes, tensor.strides)
-    most = UINT[-1]
-    check("Sizes", count <= most, f"give at most {most} elements", count)
-    check("Strides", reach <= most, f"reach over at most {most} elements", reach)
+    maximum = UINT[-1]
+    check("Sizes", count <= maximum, f"give at most {maximum} elements", count)
+    check("Strides", reach <= maximum, f"reach over at most {maximum} elements", reach)
 
     total, needed = tensor.total_tensor_size_in_bytes, tensor.needed_bytes
-    largest = rounded_bytes(tensor.data_type, most)
+    largest = rounded_bytes(tensor.data_type, maximum)
     name = "TotalTensorSizeInBytes"
     check(name, total % 4 == 0, "be a multiple of 4", total)
     rule = f"be at least {needed}, which DataType, Sizes and Strides imply"
     check(name, total >= needed, rule, total)
-    rule = f"be at most {largest}, which is {most} elements"
+    rule = f"be at most {largest}, which is {maximum} elements"
     check(name, total <= largest, rule, total)
 
     alignment, kind = tensor.guaranteed_base_offset_alignment, tensor.data_type

@@ -109,12 +109,12 @@ class _WindowDesc(_SliceDesc):
             self._require(f"InputWindowStrides[{d}]", stride != 0, "not be 0", stride)
             self._require(f"InputWindowSizes[{d}]", size >= 1, "be at least 1", size)
             name = f"InputWindowOffsets[{d}] + InputWindowSizes[{d}]"
-            end, most = offset + size, 1 + (size - 1) // abs(stride)
+            end, count = offset + size, 1 + (size - 1) // abs(stride)
             rule = f"be at most {whole[d]}, `{camel(whole_member)}.Sizes[{d}]`"
             self._require(name, end <= whole[d], rule, end)
             name = f"{camel(part_member)}.Sizes[{d}]"
-            rule = f"be at most {most}, the number of elements in the window"
-            self._require(name, part[d] <= most, rule, part[d])
+            rule = f"be at most {count}, the number of elements in the window"
+            self._require(name, part[d] <= count, rule, part[d])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,24 +93,24 @@ def adjoint(
     The operator moves positions, those of the buffer as negative numbers.
     """
     x, *lengths = inputs
-    places = 1 + np.arange(x.size, dtype=x.dtype)
+    positions = 1 + np.arange(x.size, dtype=x.dtype)
     before = -1 - np.arange(cotangent.size, dtype=x.dtype)
     by_input, by_buffer = np.zeros_like(x), np.zeros_like(cotangent)
-    for place, number in zip(
-        expected_of(desc, [places, *lengths], before), cotangent, strict=True
+    for position, number in zip(
+        expected_of(desc, [positions, *lengths], before), cotangent, strict=True
     ):
-        if place > 0:
-            by_input[int(place) - 1] += number
-        if place < 0:
-            by_buffer[-int(place) - 1] += number
+        if position > 0:
+            by_input[int(position) - 1] += number
+        if position < 0:
+            by_buffer[-int(position) - 1] += number
     return by_input, by_buffer
 
 
 @pytest.mark.parametrize(
     ("data_type", "layout"),
     [
-        (DataType.INT64, "strided"),
-        pytest.param(DataType.UINT64, "broadcast", marks=exhaustive),
+        (DataType.INT64, "broadcast"),
+        pytest.param(DataType.UINT64, "strided", marks=exhaustive),
         *(
             pytest.param(DataType.FLOAT64, layout, marks=exhaustive)
             for layout in LAYOUTS
