@@ -1,10 +1,11 @@
-"""Random descriptions of operators and what to bind to them, and their oracle.
+"""Random operator descriptions and arrays for them, and their oracle in NumPy.
 
-NumPy's own strided views say where the elements of a tensor lie.
+NumPy's strided views give the positions of the elements of a tensor.
 """
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from dml_jax.directml import (
     FeatureLevel,
     FillValueConstantOperatorDesc,
     FillValueSequenceOperatorDesc,
+    OperatorDesc,
     ReverseSubsequencesOperatorDesc,
     ScalarUnion,
     Slice1OperatorDesc,
@@ -29,36 +31,36 @@ LATEST = FeatureLevel.LEVEL_6_4
 # The oracle ---------------------------------------------------------------------------
 
 
-def packed(sizes):
+def packed(sizes: Any) -> tuple[int, ...]:
     return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
 
 
-def is_packed(tensor):
+def is_packed(tensor: BufferTensorDesc) -> bool:
     triples = zip(tensor.sizes, strides_of(tensor), packed(tensor.sizes), strict=True)
     return all(size == 1 or given == wanted for size, given, wanted in triples)
 
 
-def strides_of(tensor):
+def strides_of(tensor: BufferTensorDesc) -> tuple[int, ...]:
     return packed(tensor.sizes) if tensor.strides is None else tensor.strides
 
 
-def extent(tensor):
+def extent(tensor: BufferTensorDesc) -> int:
     pairs = zip(tensor.sizes, strides_of(tensor), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in pairs)
 
 
-def buffer_size(tensor):
+def buffer_size(tensor: BufferTensorDesc) -> int:
     return tensor.total_tensor_size_in_bytes // tensor.data_type.dtype.itemsize
 
 
-def elements(tensor, bound):
+def elements(tensor: BufferTensorDesc, bound: np.ndarray) -> np.ndarray:
     """The elements of a tensor, as a view of what is bound to it."""
     buffer = bound.reshape(-1)
     strides = [stride * buffer.itemsize for stride in strides_of(tensor)]
     return np.lib.stride_tricks.as_strided(buffer, tensor.sizes, strides)
 
 
-def window_of(desc):
+def window_of(desc: Any) -> Any:
     return (
         desc.input_window_offsets,
         desc.input_window_sizes,
@@ -66,11 +68,11 @@ def window_of(desc):
     )
 
 
-def computed(desc, inputs):
+def computed(desc: OperatorDesc, inputs: Any) -> Any:
     """The elements of the output, from those of the inputs."""
     dtype, sizes = desc.output.data_type.dtype, desc.output.sizes
 
-    def number(union):
+    def number(union: ScalarUnion) -> Any:
         return np.frombuffer(union.bytes, dtype, count=1)[0]
 
     match desc:
@@ -89,8 +91,10 @@ def computed(desc, inputs):
             return reference.fill_value_sequence(sizes, dtype, *values)
 
 
-def expected_of(desc, inputs, previous=None):
-    """What is bound to the output afterwards."""
+def expected_of(
+    desc: OperatorDesc, inputs: Any, previous: np.ndarray | None = None
+) -> np.ndarray:
+    """The output buffer of an operator."""
     views = map(elements, desc.inputs, inputs)
     if previous is None:
         flat = (buffer_size(desc.output),)
@@ -101,10 +105,18 @@ def expected_of(desc, inputs, previous=None):
     return result
 
 
+def copy_of(
+    given: BufferTensorDesc, wanted: BufferTensorDesc | None = None
+) -> SliceOperatorDesc:
+    """An operator that copies a tensor to one of equal sizes."""
+    zeros, ones = (0,) * given.dimension_count, (1,) * given.dimension_count
+    return SliceOperatorDesc(given, wanted or given, zeros, given.sizes, ones)
+
+
 # Random descriptions ------------------------------------------------------------------
 
 
-def types(names):
+def types(names: str) -> list[DataType]:
     return [DataType[name] for name in names.split()]
 
 
@@ -119,7 +131,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @st.composite
-def shapes(draw):
+def shapes(draw: Any) -> tuple[int, ...]:
     room, sizes = 200, []
     for _ in range(draw(st.integers(1, 8))):
         sizes.append(draw(st.integers(1, min(room, 9))))
@@ -127,19 +139,19 @@ def shapes(draw):
     return tuple(draw(st.permutations(sizes)))
 
 
-def places_overlap(sizes, strides):
-    """Whether two elements share a place, by looking at all of them."""
+def positions_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether two elements have the same position, by enumerating all of them."""
     pairs = [(n, s) for n, s in zip(sizes, strides, strict=True) if n > 1]
-    if len(pairs) <= 1 or any(stride == 0 for _, stride in pairs):
-        return any(stride == 0 for _, stride in pairs)
-    places = np.zeros((), np.int64)
+    if any(stride == 0 for _, stride in pairs):
+        return True
+    positions = np.zeros((), np.int64)
     for size, stride in pairs:
-        places = np.add.outer(places, np.arange(size) * stride)
-    return len(set(places.ravel().tolist())) < places.size
+        positions = np.add.outer(positions, np.arange(size) * stride)
+    return np.unique(positions).size < positions.size
 
 
 @st.composite
-def layouts(draw, sizes, is_output):
+def layouts(draw: Any, sizes: Any, is_output: bool) -> tuple[int, ...] | None:
     """Strides: none, nested ones in any order with any gaps, or arbitrary ones."""
     kind = draw(st.sampled_from(["none", "packed", "nested", "nested", "arbitrary"]))
     if kind == "none":
@@ -148,7 +160,7 @@ def layouts(draw, sizes, is_output):
     if kind == "arbitrary":
         most = draw(st.sampled_from([1, 2, 9]))  # 1 and 2 are windows that overlap
         strides = [draw(st.integers(1, most)) for _ in sizes]
-    if kind == "nested" or (is_output and places_overlap(sizes, strides)):
+    if kind == "nested" or (is_output and positions_overlap(sizes, strides)):
         for d in draw(st.permutations(range(len(sizes)))):
             strides[d] = reach + draw(st.sampled_from([0, 0, 0, 1, 2, 5]))
             reach += (sizes[d] - 1) * strides[d]
@@ -162,7 +174,9 @@ def layouts(draw, sizes, is_output):
 
 
 @st.composite
-def tensors(draw, data_type, sizes, is_output=False):
+def tensors(
+    draw: Any, data_type: DataType, sizes: Any, is_output: bool = False
+) -> BufferTensorDesc:
     strides = draw(layouts(sizes, is_output))
     tensor = BufferTensorDesc(data_type, sizes, strides)
     more = draw(st.sampled_from([None, 0, 4, 8, 36]))
@@ -173,7 +187,7 @@ def tensors(draw, data_type, sizes, is_output=False):
 
 
 @st.composite
-def reversals(draw):
+def reversals(draw: Any) -> ReverseSubsequencesOperatorDesc:
     data_type, sizes = draw(st.sampled_from(T11)), draw(shapes())
     axis = draw(st.integers(0, len(sizes) - 1))
     lengths_sizes = (*sizes[:axis], 1, *sizes[axis + 1 :])
@@ -184,7 +198,7 @@ def reversals(draw):
 
 
 @st.composite
-def slices(draw):
+def slices(draw: Any) -> SliceOperatorDesc:
     data_type, whole = draw(st.sampled_from(T11)), draw(shapes())
     strides = [draw(st.sampled_from([1, 1, 2, 3, LARGEST_UINT])) for _ in whole]
     sizes = [
@@ -201,7 +215,7 @@ def slices(draw):
 
 
 @st.composite
-def windows(draw, is_gradient):
+def windows(draw: Any, is_gradient: bool) -> OperatorDesc:
     data_type, whole = draw(st.sampled_from(T11)), draw(shapes())
     offsets = [draw(st.integers(0, n - 1)) for n in whole]
     windows = [
@@ -223,7 +237,7 @@ def windows(draw, is_gradient):
 
 
 @st.composite
-def fills(draw, desc, data_types):
+def fills(draw: Any, desc: Any, data_types: list[DataType]) -> OperatorDesc:
     data_type = draw(st.sampled_from(data_types))
     bits = st.binary(min_size=8, max_size=8).map(lambda b: ScalarUnion(bytes=b))
     small = st.integers(-9, 9).map(lambda n: ScalarUnion.of(data_type, n))
@@ -250,17 +264,16 @@ LENGTHS = np.array(
 
 
 @st.composite
-def bound(draw, tensor, is_lengths=False):
-    """An array or a buffer for a tensor, of random bits."""
+def bound(draw: Any, tensor: BufferTensorDesc, is_lengths: bool = False) -> np.ndarray:
+    """An array or a flat buffer of random bits for a tensor."""
     random = np.random.default_rng(draw(SEEDS))
     dtype = tensor.data_type.dtype
     shape = (buffer_size(tensor) + draw(st.sampled_from([0, 0, 1, 6])),)
     if is_packed(tensor) and draw(st.booleans()):
         shape = tensor.sizes
     if is_lengths:
-        return random.choice(LENGTHS[LENGTHS <= np.iinfo(dtype).max], shape).astype(
-            dtype
-        )
+        fitting = LENGTHS[np.iinfo(dtype).max >= LENGTHS]
+        return random.choice(fitting, shape).astype(dtype)
     size = (math.prod(shape), dtype.itemsize)
     content = random.integers(0, 256, size, np.uint8)
     special = random.choice(SPECIAL, size)

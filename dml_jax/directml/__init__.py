@@ -1,4 +1,4 @@
-"""DirectML's descriptions of these operators, compiled by JAX.
+"""DirectML descriptions of the operators, compiled by JAX.
 
 >>> import jax.numpy as jnp
 >>> from dml_jax.directml import (
@@ -12,7 +12,7 @@ Array([[[[ 5.,  8.],
          [13., 16.]]]], dtype=float32)
 """
 
-# Functions from descriptions
+# Compilation
 from dml_jax.directml._compile import CompiledOperator, compile_operator
 
 # Graphs
@@ -26,7 +26,7 @@ from dml_jax.directml._graph_descs import (
     OutputGraphEdgeDesc,
 )
 
-# What each feature level supports
+# Feature levels
 from dml_jax.directml._levels import Support, supported
 
 # Operators
@@ -45,7 +45,7 @@ from dml_jax.directml._slices import (
 # Tensors
 from dml_jax.directml._tensor import BufferTensorDesc, calc_buffer_tensor_size
 
-# Numbers
+# Enumerations, constants and scalars
 from dml_jax.directml._types import (
     MINIMUM_BUFFER_TENSOR_ALIGNMENT,
     TENSOR_DIMENSION_COUNT_MAX1,
@@ -90,10 +90,5 @@ __all__ = [
     "supported",
 ]
 
-for _name in (
-    "calc_buffer_tensor_size",
-    "compile_graph",
-    "compile_operator",
-    "supported",
-):
-    globals()[_name].__module__ = __name__  # what tracebacks and documentation show
+for _function in (calc_buffer_tensor_size, compile_graph, compile_operator, supported):
+    _function.__module__ = __name__  # for tracebacks and documentation

@@ -1,8 +1,8 @@
-"""From descriptions to functions of arrays.
+"""Compiles descriptions to functions of arrays.
 
-An operator, or a graph of them, becomes a plan: steps in an order in which each finds
-its inputs ready. A plan is static and hashable, so that one jitted function runs them
-all, and equal descriptions share their compiled program.
+An operator, or a graph of operators, becomes a `CompiledOperator`, whose steps are in
+topological order. It is a static argument of one jitted function, so equal descriptions
+share a compiled program.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
+from dml_jax.directml._members import instance_of, member_of
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
-from dml_jax.directml._types import LATEST, FeatureLevel, member_of
+from dml_jax.directml._types import LATEST, FeatureLevel
 
 
 class Source(NamedTuple):
-    """Where a step takes an input from: an input, a step, or a constant of the plan."""
+    """The origin of a step's input: an index of an input, a step, or a constant."""
 
     input: int | None = None
     step: int | None = None
@@ -34,7 +35,7 @@ class Source(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An operator and where its inputs come from."""
+    """An operator and the origins of its inputs."""
 
     operator: OperatorDesc
     sources: tuple[Source, ...]
@@ -42,7 +43,7 @@ class Step(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """A tensor that is bound from outside, and the name it has in messages."""
+    """A tensor to which the caller binds an array, and its name in messages."""
 
     name: str
     tensor: BufferTensorDesc
@@ -50,17 +51,17 @@ class Binding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CompiledOperator:
-    """IDMLCompiledOperator: a function of the tensors that are bound to it.
+    """IDMLCompiledOperator: a function of the arrays that are bound to its tensors.
 
-    Made by `compile_operator` and `compile_graph`. It is a pure function of arrays, to
-    be jitted, mapped, differentiated and sharded like any other.
+    Created by `compile_operator` and `compile_graph`. It is a pure function of arrays,
+    which `jit`, `vmap`, `grad` and shardings work with.
 
     Attributes:
-      name: what error messages begin with.
+      name: the start of error messages.
       inputs: the names and tensors of the inputs, in binding order.
       outputs: the names and tensors of the outputs, in binding order.
       steps: the operators in the order in which they run.
-      results: for each output the step that computes it.
+      results: for each output the index of the step that computes it.
       constants: the bytes of the constants.
     """
 
@@ -74,32 +75,33 @@ class CompiledOperator:
     def __call__(
         self, *inputs: ArrayLike, outputs: Sequence[ArrayLike | None] | None = None
     ) -> Any:
-        """The outputs, from inputs in binding order.
+        """Computes the outputs from inputs in binding order.
 
-        A packed tensor is bound as an array of its sizes, or as a flat buffer; any
-        other tensor is bound as a flat buffer, which has at least as many elements as
-        `total_tensor_size_in_bytes` gives. Strides count in its elements.
+        A packed tensor is bound as an array of its sizes or as a flat buffer, any other
+        tensor as a flat buffer. A flat buffer has at least as many elements as fit into
+        `total_tensor_size_in_bytes`; strides are in units of its elements.
 
         Args:
           inputs: for each input an array of the dtype of its tensor.
-          outputs: for each output the buffer that is bound to it before, or None. What
-            is not an element of the output tensor is kept from it; without it, it is 0.
+          outputs: for each output its previous buffer, or None. The parts of the buffer
+            that are not elements of the tensor are kept; without a buffer they are 0.
 
         Returns:
-          The output, a tuple of them where there are several: of the shape that is
-          bound before, otherwise an array of the sizes of a packed tensor, and a flat
-          buffer of any other.
+          The output, or a tuple of several outputs: of the shape of the previous
+          buffer; without one an array of the sizes of a packed tensor, and a flat
+          buffer of any other tensor.
 
         Raises:
-          TypeError: not as many arrays as bindings, or a wrong dtype.
-          ValueError: an array has neither the shape nor the size of its tensor, or is a
-            64-bit NumPy array outside of 64-bit mode; or an output is of 64 bits there
-            and no array is.
+          TypeError: the number of arrays is wrong, or the dtype of one.
+          ValueError: an array has neither the shape nor the size of its tensor; a NumPy
+            array has 64 bits while 64-bit mode is off; or an output has 64 bits while
+            the mode is off and no argument has.
 
-        Derivatives: those of the operators, both modes; of the kept parts of buffers,
-        too, and sums of what a tensor reads more than once, rounded once; none where a
-        graph reads bytes as another data type. Sharding: that of the operators, where
-        tensors are packed; buffers with strides may be sharded, and are gathered.
+        Derivatives: those of the operators, in both modes, also with respect to the
+        kept parts of buffers. Gradients of elements that are read more than once are
+        sums, rounded once. Where a graph reads bytes as another data type, derivatives
+        are 0. Sharding: that of the operators for packed tensors; strided buffers may
+        be sharded, and are gathered.
         """
         bound = self._bind("inputs", self.inputs, inputs)
         if outputs is None:
@@ -119,23 +121,25 @@ class CompiledOperator:
 
     @property
     def __name__(self) -> str:
-        """What a jitted call is called in compiled programs and profiles."""
+        """The name of a jitted call in compiled programs and profiles."""
         return self.name
 
-    def _mode(self, *arrays):
-        """64-bit mode for 64-bit arrays and bytes, also outside of it."""
+    def _mode(self, *arrays: Any) -> contextlib.AbstractContextManager[Any]:
+        """64-bit mode if a tensor has 64 bits; an output alone needs it to be on."""
         operators = [step.operator for step in self.steps]
         tensors = [t for desc in operators for t in (*desc.inputs, desc.output)]
         if not any(map(_is_wide, tensors)):
             return contextlib.nullcontext()
         if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
             if any(_is_wide(desc.output) for desc in operators if not desc.inputs):
-                return contextlib.nullcontext()  # the fill says what it needs
+                return contextlib.nullcontext()  # the fill raises a more precise error
             for name, tensor in self.outputs:
                 arguments.require_width(self.name, name, tensor.data_type.dtype)
         return jax.enable_x64(True)
 
-    def _bind(self, kind, bindings, values):
+    def _bind(
+        self, kind: str, bindings: tuple[Binding, ...], values: Any
+    ) -> tuple[Any, ...]:
         if not isinstance(values, (tuple, list)):
             raise TypeError(
                 f"{self.name}: `{kind}` must be a sequence of arrays; got "
@@ -144,13 +148,13 @@ class CompiledOperator:
         if len(values) != len(bindings):
             names = ", ".join(binding.name for binding in bindings) or "none"
             raise TypeError(
-                f"{self.name}: `{kind}` must be an array for each tensor ({names}); "
-                f"got {len(values)}"
+                f"{self.name}: `{kind}` must have {len(bindings)} arrays, one for each "
+                f"tensor ({names}); got {len(values)}"
             )
         return tuple(
             None
             if value is None and kind == "outputs"
-            else _array(self.name, binding.name, binding.tensor, value)
+            else _as_bound(self.name, *binding, value)
             for binding, value in zip(bindings, values, strict=True)
         )
 
@@ -165,10 +169,10 @@ def compile_operator(
       feature_level: the level that it is validated against.
 
     Returns:
-      A function of the operator's inputs, which gives its output.
+      A function of the operator's inputs, which returns its output.
 
     Raises:
-      TypeError: `desc` is not a description of an operator.
+      TypeError: `desc` is not an OperatorDesc.
       ValueError: DirectML would refuse the description; see `validate`.
 
     Derivatives and sharding: those of the operator.
@@ -189,7 +193,7 @@ def compile_operator(
     Source: DirectML, IDMLDevice::CreateOperator, IDMLDevice::CompileOperator.
     """
     function = "compile_operator"
-    require_operator_desc(function, "desc", desc)
+    instance_of(function, "desc", desc, OperatorDesc)
     desc.validate(member_of(function, "feature_level", feature_level, FeatureLevel))
     names = map(camel, desc.input_members)
     inputs = tuple(map(Binding, names, desc.inputs))
@@ -203,20 +207,13 @@ def compile_operator(
     )
 
 
-def require_operator_desc(function, name, value):
-    """Refuses what is not the description of an operator."""
-    if not isinstance(value, OperatorDesc):
-        raise TypeError(
-            f"{function}: `{name}` must be the description of an operator; got "
-            f"{arguments.describe(value)}"
-        )
-
-
-def _is_wide(tensor):
+def _is_wide(tensor: BufferTensorDesc) -> bool:
     return tensor.data_type.bits == 64
 
 
-def _array(function, name, tensor, value):
+def _as_bound(
+    function: str, name: str, tensor: BufferTensorDesc, value: Any
+) -> jax.Array | np.ndarray:
     """`value` as an array that can be bound to a tensor."""
     dtype = tensor.data_type.dtype
     if getattr(value, "dtype", dtype) == dtype:
@@ -224,60 +221,64 @@ def _array(function, name, tensor, value):
     if getattr(value, "dtype", None) != dtype:
         got = getattr(value, "dtype", type(value).__name__)
         raise TypeError(f"{function}: `{name}` must have dtype {dtype}; got {got}")
-    array = value
-    is_buffer = array.ndim == 1 and array.shape[0] >= tensor.buffer_size
-    if not is_buffer and not api.is_logical(tensor, array):
+    is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
+    if not is_buffer and not api.is_logical(tensor, value):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
         raise ValueError(
             f"{function}: `{name}` must {shape}be a flat buffer of at least "
-            f"{tensor.buffer_size} elements; got shape {array.shape}"
+            f"{tensor.buffer_size} elements; got shape {value.shape}"
         )
-    return array
+    return value
 
 
 # Execution ----------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _execute(plan, *arrays):
-    # NumPy's come as they are where `jit` is disabled.
+def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
+    # Where `jit` is disabled, NumPy arrays arrive unconverted.
     inputs, previous, constants = jax.tree.map(jnp.asarray, arrays)
     elements: list[jax.Array] = []
-    for step in plan.steps:
-        arguments = [
-            _argument(plan, elements, inputs, constants, source, tensor)
+    for step in compiled.steps:
+        operands = [
+            _operand(compiled, elements, inputs, constants, source, tensor)
             for source, tensor in zip(step.sources, step.operator.inputs, strict=True)
         ]
         with jax.named_scope(step.name or step.operator.type.name.lower()):
-            elements.append(step.operator.evaluate(*arguments))
+            elements.append(step.operator.evaluate(*operands))
     return tuple(
         api.write(binding.tensor, elements[step], buffer)
         for binding, step, buffer in zip(
-            plan.outputs, plan.results, previous, strict=True
+            compiled.outputs, compiled.results, previous, strict=True
         )
     )
 
 
-def _argument(plan, elements, inputs, constants, source, tensor):
-    """What a step reads, through the tensor that its operator sees there."""
+def _operand(
+    compiled: CompiledOperator,
+    elements: list[jax.Array],
+    inputs: tuple[jax.Array, ...],
+    constants: tuple[jax.Array, ...],
+    source: Source,
+    tensor: BufferTensorDesc,
+) -> jax.Array:
+    """The elements of a step's input tensor, from the buffer of its source."""
     if source.step is not None:
-        given = plan.steps[source.step].operator.output
-        if _has_same_layout(given, tensor):
+        given = compiled.steps[source.step].operator.output
+        if _layout(given) == _layout(tensor):
             return elements[source.step]
         buffer = api.flatten(given, elements[source.step])
     elif source.input is not None:
-        given, bound = plan.inputs[source.input].tensor, inputs[source.input]
-        if _has_same_layout(given, tensor):
+        given, bound = compiled.inputs[source.input].tensor, inputs[source.input]
+        if _layout(given) == _layout(tensor):
             return api.read(tensor, bound)
         is_logical = api.is_logical(given, bound)
         buffer = api.flatten(given, bound) if is_logical else bound
     else:
-        buffer = constants[source.constant]
+        buffer = constants[source.constant]  # type: ignore[index]
     return api.read(tensor, api.reinterpret(buffer, tensor))
 
 
-def _has_same_layout(one, other):
-    layouts = [
-        (t.data_type, t.sizes, None if t.is_packed else t.strides) for t in (one, other)
-    ]
-    return layouts[0] == layouts[1]
+def _layout(tensor: BufferTensorDesc) -> tuple[Any, ...]:
+    strides = None if tensor.is_packed else tensor.strides
+    return tensor.data_type, tensor.sizes, strides

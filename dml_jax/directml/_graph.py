@@ -1,26 +1,29 @@
-"""Graphs of operators, compiled into one program.
+"""Compiles graphs of operators to one program.
 
-A tensor that connects two nodes is a buffer. The node that reads it may describe it
-otherwise than the one that wrote it, with another shape, other strides, another data
-type: it sees the same bytes, as long as both say that there are equally many.
+An edge between two nodes is a buffer. The node that reads it may describe it with
+another shape, other strides or another data type than the node that wrote it: it reads
+the same bytes. Both descriptions must have the same total size.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import graphlib
-from typing import Any, NamedTuple
+from typing import Any
 
-from dml_jax._shared import arguments
+from dml_jax.directml import _rules
 from dml_jax.directml._compile import Binding, CompiledOperator, Source, Step
 from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
     GraphDesc,
+    IntermediateGraphEdgeDesc,
     OperatorGraphNodeDesc,
 )
-from dml_jax.directml._operators import camel
+from dml_jax.directml._members import instance_of, member_of
+from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._tensor import BufferTensorDesc
-from dml_jax.directml._types import LATEST, FeatureLevel, TensorFlags, member_of
+from dml_jax.directml._types import LATEST, FeatureLevel, TensorFlags
 
 
 def compile_graph(
@@ -28,10 +31,10 @@ def compile_graph(
 ) -> CompiledOperator:
     """IDMLDevice1.CompileGraph: a graph of operators as one function.
 
-    Every operator is validated, every input and output is connected, exactly once where
-    it is written, and both ends of an edge have the same TotalTensorSizeInBytes. Where
-    they differ in layout or data type, the bytes are read anew; those between elements
-    are 0.
+    Every operator is validated. Every input and output must be connected, inputs of
+    nodes and outputs of the graph exactly once, and both ends of an edge must have the
+    same TotalTensorSizeInBytes. Where they differ in layout or data type, the bytes are
+    reinterpreted; bytes between elements are 0.
 
     Args:
       desc: the graph.
@@ -39,10 +42,10 @@ def compile_graph(
         nodes 6_2.
 
     Returns:
-      A function of the graph's inputs, which gives its outputs. An input is bound as
-      the tensor to which the first of its edges leads, an output as that of its node.
-      A flat buffer has one element more than that tensor where another edge reads bytes
-      after its last whole element.
+      A function of the graph's inputs, which returns its outputs. An input is bound as
+      the tensor at the end of its first edge, an output as that of its node. The flat
+      buffer of an input has one element more than that tensor where another edge reads
+      bytes after its last whole element.
 
     Raises:
       TypeError: `desc` is not a GraphDesc.
@@ -72,30 +75,29 @@ def compile_graph(
 
     Source: DirectML, IDMLDevice1::CompileGraph.
     """
-    if not isinstance(desc, GraphDesc):
-        raise TypeError(
-            f"compile_graph: `desc` must be a GraphDesc; got {arguments.describe(desc)}"
-        )
+    instance_of("compile_graph", "desc", desc, GraphDesc)
     level = member_of("compile_graph", "feature_level", feature_level, FeatureLevel)
     _validate_nodes(desc, level)
     sources = _sources(desc)
-    order = _order(desc, sources)
-    place = {node: step for step, node in enumerate(order)}
-    steps = tuple(
-        Step(
-            desc.nodes[node].operator,  # type: ignore[union-attr]
-            tuple(_moved(source, place) for source in sources[node]),
-            desc.nodes[node].name,
-        )
-        for node in order
-    )
+    order = _topological_order(sources)
+    steps: dict[int | None, int] = {node: step for step, node in enumerate(order)}
     outputs = _outputs(desc)
     return CompiledOperator(
         name="DML_GRAPH",
-        inputs=_inputs(desc),
+        inputs=tuple(_inputs(desc)),
         outputs=tuple(binding for binding, _ in outputs),
-        steps=steps,
-        results=tuple(place[node] for _, node in outputs),
+        steps=tuple(
+            Step(
+                desc.nodes[node].operator,  # type: ignore[union-attr]
+                tuple(
+                    source._replace(step=steps.get(source.step))
+                    for source in sources[node]
+                ),
+                desc.nodes[node].name,
+            )
+            for node in order
+        ),
+        results=tuple(steps[node] for _, node in outputs),
         constants=tuple(
             node.data if isinstance(node, ConstantDataGraphNodeDesc) else b""
             for node in desc.nodes
@@ -103,15 +105,20 @@ def compile_graph(
     )
 
 
-def _refused(member: str, rule: str, got: object) -> ValueError:
-    return ValueError(f"DML_GRAPH_DESC: `{member}` must {rule}; got {got}")
+_require = functools.partial(_rules.require, "DML_GRAPH_DESC")
 
 
-def _validate_nodes(desc, level):
-    if level < FeatureLevel.LEVEL_2_1:
-        raise _refused("FeatureLevel", "be 2_1 or later", level.label)
-    if not desc.output_count:
-        raise _refused("OutputCount", "be at least 1", 0)
+def _require_index(member: str, index: int, count: int, whose: str) -> None:
+    rule = f"be less than {count}, the number of {whose}"
+    if not count:
+        rule = f"be the index of one of the {whose}, of which there are none"
+    _require(member, index < count, rule, index)
+
+
+def _validate_nodes(desc: GraphDesc, level: FeatureLevel) -> None:
+    has_graphs = level >= FeatureLevel.LEVEL_2_1
+    _require("FeatureLevel", has_graphs, "be 2_1 or later", level.label)
+    _require("OutputCount", desc.output_count > 0, "be at least 1", 0)
     for i, node in enumerate(desc.nodes):
         if isinstance(node, OperatorGraphNodeDesc):
             try:
@@ -120,110 +127,88 @@ def _validate_nodes(desc, level):
                 raise ValueError(
                     f"DML_GRAPH_DESC: `Nodes[{i}]` is refused: {error}"
                 ) from None
-        elif level < FeatureLevel.LEVEL_6_2:
+        else:
+            has_constants = level >= FeatureLevel.LEVEL_6_2
             rule = f"be an operator at feature level {level.label}"
-            raise _refused(f"Nodes[{i}]", rule, "a constant, allowed from 6_2")
+            got = "a constant, allowed from 6_2"
+            _require(f"Nodes[{i}]", has_constants, rule, got)
 
 
-class _End(NamedTuple):
-    """The input of a node, and the tensor that its operator has there."""
-
-    node: int
-    input: int
-    tensor: BufferTensorDesc
-
-
-def _end(desc, edge, node, index) -> _End:
-    """The end of an edge at the input of a node."""
-    inputs = _operator(desc, edge, node).inputs
-    if index >= len(inputs):
-        operator = desc.nodes[node].operator.type.name
-        rule = f"be less than {len(inputs)}, the inputs of {operator}"
-        raise _refused(f"{edge}.ToNodeInputIndex", rule, index)
-    return _End(node, index, inputs[index])
+def _operator(desc: GraphDesc, member: str, index: int) -> OperatorDesc:
+    """The operator of a node to which a member of an edge refers."""
+    _require_index(member, index, len(desc.nodes), "Nodes")
+    node: Any = desc.nodes[index]
+    is_operator = isinstance(node, OperatorGraphNodeDesc)
+    _require(member, is_operator, "be an operator", f"the constant {index}")
+    return node.operator
 
 
-def _operator(desc, edge, node, member="ToNodeIndex") -> Any:
-    _require_index(f"{edge}.{member}", node, len(desc.nodes), "Nodes")
-    if isinstance(desc.nodes[node], ConstantDataGraphNodeDesc):
-        raise _refused(f"{edge}.{member}", "be an operator", f"the constant {node}")
-    return desc.nodes[node].operator
-
-
-def _require_index(member, index, count, whose):
-    if not count:
-        raise _refused(member, f"be one of the {whose}, which are none", index)
-    if index >= count:
-        raise _refused(member, f"be less than {count}, the number of {whose}", index)
-
-
-def _sources(desc) -> dict[int, list[Source]]:
-    """For each node with an operator where its inputs come from, step = node."""
+def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
+    """For each node with an operator the sources of its inputs; `step` is the node."""
     found: dict[tuple[int, int], Source] = {}
 
-    def connect(edge, end, source):
-        key = (end.node, end.input)
-        if key in found:
-            name = camel(desc.nodes[end.node].operator.input_members[end.input])
-            rule = f"be the only edge to `{name}` of node {end.node}"
-            raise _refused(edge, rule, "a second one")
-        found[key] = source
+    def connect(name: str, edge: Any) -> None:
+        node, index = edge.to_node_index, edge.to_node_input_index
+        operator = _operator(desc, f"{name}.ToNodeIndex", node)
+        whose = f"inputs of {operator.type.name}"
+        _require_index(f"{name}.ToNodeInputIndex", index, len(operator.inputs), whose)
+        member = camel(operator.input_members[index])
+        rule = f"be the only edge to `{member}` of node {node}"
+        _require(name, (node, index) not in found, rule, "a second one")
+        if isinstance(edge, IntermediateGraphEdgeDesc):
+            found[node, index] = _source(desc, name, edge, operator.inputs[index])
+        else:
+            found[node, index] = Source(input=edge.graph_input_index)
 
     for i, edge in enumerate(desc.input_edges):
-        name = f"InputEdges[{i}]"
-        index = edge.graph_input_index
-        _require_index(f"{name}.GraphInputIndex", index, desc.input_count, "inputs")
-        end = _end(desc, name, edge.to_node_index, edge.to_node_input_index)
-        connect(name, end, Source(input=index))
+        name, index = f"InputEdges[{i}].GraphInputIndex", edge.graph_input_index
+        _require_index(name, index, desc.input_count, "inputs")
+        connect(f"InputEdges[{i}]", edge)
     for i, edge in enumerate(desc.intermediate_edges):
-        name = f"IntermediateEdges[{i}]"
-        end = _end(desc, name, edge.to_node_index, edge.to_node_input_index)
-        connect(name, end, _source(desc, name, edge, end))
-    return {
-        node: [
-            _found(found, node, index, camel(member))
-            for index, member in enumerate(part.operator.input_members)
-        ]
-        for node, part in enumerate(desc.nodes)
-        if isinstance(part, OperatorGraphNodeDesc)
-    }
+        connect(f"IntermediateEdges[{i}]", edge)
+    sources: dict[int, list[Source]] = {}
+    for i, node in enumerate(desc.nodes):
+        if isinstance(node, OperatorGraphNodeDesc):
+            for index, member in enumerate(node.operator.input_members):
+                is_connected = (i, index) in found
+                name = f"Nodes[{i}].{camel(member)}"
+                _require(name, is_connected, "be connected", "no edge to it")
+            sources[i] = [found[i, n] for n in range(len(node.operator.inputs))]
+    return sources
 
 
-def _found(found, node, index, member):
-    if (node, index) not in found:
-        raise _refused(f"Nodes[{node}].{member}", "be connected", "no edge to it")
-    return found[node, index]
-
-
-def _source(desc, name, edge, end) -> Source:
-    """Where an intermediate edge comes from; both of its ends have the same size."""
+def _source(
+    desc: GraphDesc,
+    name: str,
+    edge: IntermediateGraphEdgeDesc,
+    tensor: BufferTensorDesc,
+) -> Source:
+    """The source of an intermediate edge, whose size is that of the `tensor` read."""
     start = edge.from_node_index
     _require_index(f"{name}.FromNodeIndex", start, len(desc.nodes), "Nodes")
-    _require_only_output(name, edge)
-    if end.tensor.flags & TensorFlags.OWNED_BY_DML:
-        rule = "come from an input of the graph, since its tensor is OWNED_BY_DML"
-        raise _refused(name, rule, f"node {start}")
-    total = end.tensor.total_tensor_size_in_bytes
-    node = desc.nodes[start]
+    _require_only_output(name, edge.from_node_output_index)
+    is_owned = bool(tensor.flags & TensorFlags.OWNED_BY_DML)
+    rule = "come from an input of the graph, since its tensor is OWNED_BY_DML"
+    _require(name, not is_owned, rule, f"node {start}")
+    node, total = desc.nodes[start], tensor.total_tensor_size_in_bytes
     if isinstance(node, OperatorGraphNodeDesc):
         got = node.operator.output.total_tensor_size_in_bytes
-        if got != total:
-            rule = f"have TotalTensorSizeInBytes {total} at both ends"
-            raise _refused(name, rule, f"{got} from node {start}")
+        rule = f"have TotalTensorSizeInBytes {total} at both ends"
+        _require(name, got == total, rule, f"{got} from node {start}")
         return Source(step=start)
-    if len(node.data) not in (end.tensor.needed_bytes, total):
-        rule = f"have {total} bytes at both ends"
-        raise _refused(name, rule, f"{len(node.data)} from node {start}")
+    got = len(node.data)
+    rule = f"have {total} bytes at both ends"
+    _require(
+        name, got in (tensor.needed_bytes, total), rule, f"{got} from node {start}"
+    )
     return Source(constant=start)
 
 
-def _require_only_output(name, edge):
-    index = edge.from_node_output_index
+def _require_only_output(name: str, index: int) -> None:
     _require_index(f"{name}.FromNodeOutputIndex", index, 1, "outputs of the node")
 
 
-def _order(desc, sources) -> list[int]:
-    """The operators' nodes, each after those it reads from."""
+def _topological_order(sources: dict[int, list[Source]]) -> list[int]:
     before = {
         node: {source.step for source in inputs if source.step is not None}
         for node, inputs in sources.items()
@@ -232,67 +217,55 @@ def _order(desc, sources) -> list[int]:
         return list(graphlib.TopologicalSorter(before).static_order())
     except graphlib.CycleError as error:
         cycle = " to ".join(map(str, error.args[1]))
-        raise _refused("IntermediateEdges", "have no cycle", f"nodes {cycle}") from None
+    _require("IntermediateEdges", False, "have no cycle", f"nodes {cycle}")
+    return []
 
 
-def _moved(source: Source, place) -> Source:
-    if source.step is None:
-        return source
-    return source._replace(step=place[source.step])
-
-
-def _inputs(desc) -> tuple[Binding, ...]:
-    """The inputs of the graph, as the first edge of each sees them."""
-    found: dict[int, Binding] = {}
-    totals: dict[int, int] = {}
+def _inputs(desc: GraphDesc) -> list[Binding]:
+    """The inputs of the graph, each as the tensor at the end of its first edge."""
+    readers: dict[int, list[tuple[str, Any, BufferTensorDesc]]] = {}
     for i, edge in enumerate(desc.input_edges):
-        index, name = edge.graph_input_index, f"InputEdges[{i}]"
-        tensor = _end(desc, name, edge.to_node_index, edge.to_node_input_index).tensor
-        first = found.setdefault(index, Binding(edge.name or f"input {index}", tensor))
-        total = totals.setdefault(index, tensor.total_tensor_size_in_bytes)
-        if tensor.total_tensor_size_in_bytes != total:
+        node: Any = desc.nodes[edge.to_node_index]
+        tensor = node.operator.inputs[edge.to_node_input_index]
+        reader = (f"InputEdges[{i}]", edge, tensor)
+        readers.setdefault(edge.graph_input_index, []).append(reader)
+    bindings = []
+    for index in range(desc.input_count):
+        rule = "connect each input of the graph"
+        _require("InputEdges", index in readers, rule, f"none for {index}")
+        _, edge, first = readers[index][0]
+        total = first.total_tensor_size_in_bytes
+        for name, _, tensor in readers[index]:
+            got = tensor.total_tensor_size_in_bytes
             rule = f"have TotalTensorSizeInBytes {total}, as the input's first edge"
-            raise _refused(name, rule, tensor.total_tensor_size_in_bytes)
-        found[index] = first._replace(tensor=_reaching(first.tensor, tensor))
-    return tuple(_all_of(found, desc.input_count, "InputEdges", "input"))
+            _require(name, got == total, rule, got)
+        needed = max(tensor.needed_bytes for *_, tensor in readers[index])
+        itemsize = first.data_type.dtype.itemsize
+        if needed > first.buffer_size * itemsize:
+            total = -(-total // itemsize) * itemsize
+            first = dataclasses.replace(first, total_tensor_size_in_bytes=total)
+        bindings.append(Binding(edge.name or f"input {index}", first))
+    return bindings
 
 
-def _reaching(tensor, other):
-    """The tensor of an input, with room for the bytes that another one has there."""
-    itemsize = tensor.data_type.dtype.itemsize
-    if other.needed_bytes <= tensor.buffer_size * itemsize:
-        return tensor
-    total = -(-tensor.total_tensor_size_in_bytes // itemsize) * itemsize
-    return dataclasses.replace(tensor, total_tensor_size_in_bytes=total)
-
-
-def _outputs(desc) -> list[tuple[Binding, int]]:
-    """The outputs of the graph, and the nodes they come from."""
+def _outputs(desc: GraphDesc) -> list[tuple[Binding, int]]:
+    """The outputs of the graph, and the nodes that compute them."""
     found: dict[int, tuple[Binding, int]] = {}
     for i, edge in enumerate(desc.output_edges):
-        name, index, node = (
-            f"OutputEdges[{i}]",
-            edge.graph_output_index,
-            edge.from_node_index,
-        )
+        name, index = f"OutputEdges[{i}]", edge.graph_output_index
         _require_index(f"{name}.GraphOutputIndex", index, desc.output_count, "outputs")
-        operator = _operator(desc, name, node, "FromNodeIndex")
-        _require_only_output(name, edge)
-        if index in found:
-            raise _refused(name, f"be the only edge to output {index}", "a second one")
+        node = edge.from_node_index
+        operator = _operator(desc, f"{name}.FromNodeIndex", node)
+        _require_only_output(name, edge.from_node_output_index)
+        rule = f"be the only edge to output {index}"
+        _require(name, index not in found, rule, "a second one")
         found[index] = Binding(edge.name or f"output {index}", operator.output), node
     connected = {node for _, node in found.values()}
     connected |= {edge.from_node_index for edge in desc.intermediate_edges}
     for node in range(len(desc.nodes)):
-        if node not in connected:
-            raise _refused(f"Nodes[{node}]", "have a connected output", "none")
-    return list(_all_of(found, desc.output_count, "OutputEdges", "output"))
-
-
-def _all_of(found, count, member, kind):
-    for index in range(count):
-        if index not in found:
-            raise _refused(
-                member, f"connect each {kind} of the graph", f"none for {index}"
-            )
-        yield found[index]
+        rule = "have a connected output"
+        _require(f"Nodes[{node}]", node in connected, rule, "none")
+    for index in range(desc.output_count):
+        rule = "connect each output of the graph"
+        _require("OutputEdges", index in found, rule, f"none for {index}")
+    return [found[index] for index in range(desc.output_count)]

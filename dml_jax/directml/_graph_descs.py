@@ -1,4 +1,4 @@
-"""The descriptions of graphs: nodes, and the edges between them."""
+"""Graph descriptions: nodes, and the edges between them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import dataclasses
 from collections.abc import Sequence
 
 from dml_jax._shared import arguments
-from dml_jax.directml._compile import require_operator_desc
+from dml_jax.directml._members import Struct, integer, set_frozen
 from dml_jax.directml._operators import OperatorDesc
-from dml_jax.directml._tensor import LARGEST_UINT, in_range
-from dml_jax.directml._types import settle
 
 
 @dataclasses.dataclass(frozen=True)
-class OperatorGraphNodeDesc:
-    """DML_OPERATOR_GRAPH_NODE_DESC: a node that computes.
+class OperatorGraphNodeDesc(Struct):
+    """DML_OPERATOR_GRAPH_NODE_DESC: a node that runs an operator.
 
     Args:
       operator: the description of the operator.
-      name: what the node is called in profiles; None for the operator's name.
+      name: the name of the node in profiles; None for the operator's name.
 
     Raises:
-      TypeError: `operator` is not a description, or `name` not a string.
+      TypeError: `operator` is not an OperatorDesc, or `name` is not a string.
       ValueError: `name` is empty.
 
     Source: DirectML, DML_OPERATOR_GRAPH_NODE_DESC.
@@ -30,23 +28,17 @@ class OperatorGraphNodeDesc:
     operator: OperatorDesc
     name: str | None = None
 
-    def __post_init__(self):
-        struct = type(self).__name__
-        require_operator_desc(struct, "operator", self.operator)
-        arguments.optional_name(struct, "name", self.name)
-
 
 @dataclasses.dataclass(frozen=True)
-class ConstantDataGraphNodeDesc:
-    """DML_CONSTANT_DATA_GRAPH_NODE_DESC: a node that holds bytes, from 6_2 on.
+class ConstantDataGraphNodeDesc(Struct):
+    """DML_CONSTANT_DATA_GRAPH_NODE_DESC: a node of constant data, from 6_2 on.
 
     Args:
-      data: the bytes of a tensor, with or without those that round its size up to a
-        multiple of 4.
-      name: what the node is called; None for no name.
+      data: the bytes of a tensor, with or without the padding to a multiple of 4.
+      name: the name of the node; None for no name.
 
     Raises:
-      TypeError: `data` is not bytes, or `name` not a string.
+      TypeError: `data` is not bytes, or `name` is not a string.
       ValueError: `name` is empty.
 
     Source: DirectML, DML_CONSTANT_DATA_GRAPH_NODE_DESC.
@@ -55,36 +47,16 @@ class ConstantDataGraphNodeDesc:
     data: bytes
     name: str | None = None
 
-    def __post_init__(self):
-        struct = type(self).__name__
-        if not isinstance(self.data, bytes):
-            raise TypeError(
-                f"{struct}: `data` must be bytes; got {arguments.describe(self.data)}"
-            )
-        arguments.optional_name(struct, "name", self.name)
-
-
-class _Edge:
-    def __post_init__(self):
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            struct = type(self).__name__
-            if field.name == "name":
-                arguments.optional_name(struct, "name", value)
-            else:
-                index = in_range(struct, field.name, value, 0, LARGEST_UINT)
-                settle(self, **{field.name: index})
-
 
 @dataclasses.dataclass(frozen=True)
-class InputGraphEdgeDesc(_Edge):
+class InputGraphEdgeDesc(Struct):
     """DML_INPUT_GRAPH_EDGE_DESC: from an input of the graph to one of a node.
 
     Args:
       graph_input_index: the input of the graph.
       to_node_index: the node.
       to_node_input_index: the input of the node.
-      name: what messages call it; None for no name.
+      name: the name in error messages; None for no name.
 
     Raises:
       TypeError: an index is not an integer, or `name` is not a string.
@@ -100,7 +72,7 @@ class InputGraphEdgeDesc(_Edge):
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputGraphEdgeDesc(_Edge):
+class OutputGraphEdgeDesc(Struct):
     """DML_OUTPUT_GRAPH_EDGE_DESC: from an output of a node to one of the graph.
 
     Args:
@@ -108,7 +80,7 @@ class OutputGraphEdgeDesc(_Edge):
       from_node_output_index: the output of the node, 0 for all operators of this
         package.
       graph_output_index: the output of the graph.
-      name: what messages call it; None for no name.
+      name: the name in error messages; None for no name.
 
     Raises:
       TypeError: an index is not an integer, or `name` is not a string.
@@ -124,7 +96,7 @@ class OutputGraphEdgeDesc(_Edge):
 
 
 @dataclasses.dataclass(frozen=True)
-class IntermediateGraphEdgeDesc(_Edge):
+class IntermediateGraphEdgeDesc(Struct):
     """DML_INTERMEDIATE_GRAPH_EDGE_DESC: from an output of a node to an input of one.
 
     Args:
@@ -132,7 +104,7 @@ class IntermediateGraphEdgeDesc(_Edge):
       from_node_output_index: its output, 0 for all operators of this package.
       to_node_index: the node that reads.
       to_node_input_index: its input.
-      name: what messages call it; None for no name.
+      name: the name in error messages; None for no name.
 
     Raises:
       TypeError: an index is not an integer, or `name` is not a string.
@@ -161,7 +133,7 @@ class GraphDesc:
       intermediate_edges: IntermediateGraphEdgeDesc; an output may go to several nodes.
 
     Raises:
-      TypeError: a count is not an integer, or a sequence has something of another
+      TypeError: a count is not an integer, or a sequence has an element of another
         class.
       ValueError: a count does not fit a UINT.
 
@@ -175,28 +147,26 @@ class GraphDesc:
     output_edges: Sequence[OutputGraphEdgeDesc]
     intermediate_edges: Sequence[IntermediateGraphEdgeDesc] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("input_count", "output_count"):
-            count = in_range("GraphDesc", name, getattr(self, name), 0, LARGEST_UINT)
-            settle(self, **{name: count})
-        for name, kinds in _PARTS.items():
+            set_frozen(self, **{name: integer("GraphDesc", name, getattr(self, name))})
+        for name, kinds in _KINDS.items():
             parts = getattr(self, name)
             if not isinstance(parts, (list, tuple)):
-                raise TypeError(
-                    f"GraphDesc: `{name}` must be a list or a tuple; got "
-                    f"{arguments.describe(parts)}"
-                )
+                raise _refused(name, "a list or a tuple", parts)
             for i, part in enumerate(parts):
                 if not isinstance(part, kinds):
-                    expected = " or ".join(kind.__name__ for kind in kinds)
-                    raise TypeError(
-                        f"GraphDesc: `{name}[{i}]` must be {expected}; got "
-                        f"{arguments.describe(part)}"
-                    )
-            settle(self, **{name: tuple(parts)})
+                    rule = " or ".join(kind.__name__ for kind in kinds)
+                    raise _refused(f"{name}[{i}]", rule, part)
+            set_frozen(self, **{name: tuple(parts)})
 
 
-_PARTS = {
+def _refused(name: str, expected: str, got: object) -> TypeError:
+    got = arguments.describe(got)
+    return TypeError(f"GraphDesc: `{name}` must be {expected}; got {got}")
+
+
+_KINDS = {
     "nodes": (OperatorGraphNodeDesc, ConstantDataGraphNodeDesc),
     "input_edges": (InputGraphEdgeDesc,),
     "output_edges": (OutputGraphEdgeDesc,),

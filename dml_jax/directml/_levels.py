@@ -1,28 +1,44 @@
 """What each feature level of DirectML supports, as one table.
 
 A row says what its operator supports from its level on, until the next row of that
-operator. Levels without a row change nothing. Data types that a level supports may
-still be missing on a device (64-bit ones); here they are not.
+operator. Optional data types (64-bit ones) count as supported.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from dml_jax.directml._types import (
-    LATEST,
-    DataType,
-    FeatureLevel,
-    OperatorType,
-    member_of,
-)
+from dml_jax.directml._members import member_of
+from dml_jax.directml._types import LATEST, DataType, FeatureLevel, OperatorType
 
-_PAGE = "https://learn.microsoft.com/windows/win32/api/directml/ns-directml-"
-_PAGES = {  # the page of REVERSE_SUBSEQUENCES is the one without `_operator`
-    operator: f"{_PAGE}dml_{operator.name.lower()}{suffix}_desc"
-    for operator in OperatorType
-    for suffix in ["" if operator is OperatorType.REVERSE_SUBSEQUENCES else "_operator"]
-}
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """What an operator supports from a feature level on.
+
+    Attributes:
+      operator_type: the operator.
+      since: the feature level that introduced this support.
+      dimension_counts: the allowed ranks of its tensors.
+      data_types: the allowed data types of its tensors, except the sequence lengths.
+      lengths_data_types: those of SequenceLengthsTensor; empty for other operators.
+      source: the page of DirectML's documentation that has the table.
+    """
+
+    operator_type: OperatorType
+    since: FeatureLevel
+    dimension_counts: range
+    data_types: tuple[DataType, ...]
+    lengths_data_types: tuple[DataType, ...] = ()
+
+    @property
+    def source(self) -> str:
+        name = f"dml_{self.operator_type.name.lower()}_operator_desc"
+        if self.operator_type is OperatorType.REVERSE_SUBSEQUENCES:
+            name = name.replace("_operator", "")
+        return (
+            f"https://learn.microsoft.com/windows/win32/api/directml/ns-directml-{name}"
+        )
 
 
 def _types(names: str) -> tuple[DataType, ...]:
@@ -36,62 +52,35 @@ _T11 = (DataType.FLOAT64, *_T10)
 _U32 = _types("UINT32")
 _U64 = _types("UINT64 UINT32")
 
-
-@dataclasses.dataclass(frozen=True)
-class Support:
-    """What an operator supports from a feature level on.
-
-    Attributes:
-      operator_type: the operator.
-      since: the feature level that brought this.
-      dimension_counts: the numbers of dimensions its tensors may have.
-      data_types: the data types its tensors may have, but for the sequence lengths.
-      lengths_data_types: those of SequenceLengthsTensor; empty for other operators.
-      source: the page of DirectML's documentation that has the table.
-    """
-
-    operator_type: OperatorType
-    since: FeatureLevel
-    dimension_counts: range
-    data_types: tuple[DataType, ...]
-    lengths_data_types: tuple[DataType, ...] = ()
-
-    @property
-    def source(self) -> str:
-        return _PAGES[self.operator_type]
-
-
-def _row(operator, level, fewest, most, data_types, lengths=()):
-    return Support(
+TABLE = tuple(
+    Support(
         OperatorType[operator],
         FeatureLevel[f"LEVEL_{level}"],
-        range(fewest, most + 1),
-        data_types,
-        lengths,
+        range(minimum_rank, maximum_rank + 1),
+        *data_types,
     )
-
-
-TABLE = (
-    _row("SLICE", "1_0", 4, 5, _T6),
-    _row("SLICE", "2_1", 4, 5, _T8),
-    _row("SLICE", "3_0", 1, 8, _T8),
-    _row("SLICE", "4_1", 1, 8, _T11),
-    _row("SLICE1", "2_1", 4, 5, _T8),
-    _row("SLICE1", "3_0", 1, 8, _T8),
-    _row("SLICE1", "4_1", 1, 8, _T11),
-    _row("SLICE_GRAD", "3_0", 4, 5, _T8),
-    _row("SLICE_GRAD", "3_1", 1, 8, _T8),
-    _row("SLICE_GRAD", "4_1", 1, 8, _T11),
-    _row("REVERSE_SUBSEQUENCES", "2_1", 4, 4, _T8, _U32),
-    _row("REVERSE_SUBSEQUENCES", "3_0", 4, 5, _T8, _U32),
-    _row("REVERSE_SUBSEQUENCES", "4_0", 1, 8, _T8, _U32),
-    _row("REVERSE_SUBSEQUENCES", "5_0", 1, 8, _T11, _U64),
-    _row("FILL_VALUE_SEQUENCE", "2_1", 4, 4, _T8),
-    _row("FILL_VALUE_SEQUENCE", "4_0", 1, 8, _T8),
-    _row("FILL_VALUE_SEQUENCE", "5_0", 1, 8, _T10),
-    _row("FILL_VALUE_CONSTANT", "2_1", 4, 4, _T8),
-    _row("FILL_VALUE_CONSTANT", "4_0", 1, 8, _T8),
-    _row("FILL_VALUE_CONSTANT", "4_1", 1, 8, _T11),
+    for operator, level, minimum_rank, maximum_rank, *data_types in [
+        ("SLICE", "1_0", 4, 5, _T6),
+        ("SLICE", "2_1", 4, 5, _T8),
+        ("SLICE", "3_0", 1, 8, _T8),
+        ("SLICE", "4_1", 1, 8, _T11),
+        ("SLICE1", "2_1", 4, 5, _T8),
+        ("SLICE1", "3_0", 1, 8, _T8),
+        ("SLICE1", "4_1", 1, 8, _T11),
+        ("SLICE_GRAD", "3_0", 4, 5, _T8),
+        ("SLICE_GRAD", "3_1", 1, 8, _T8),
+        ("SLICE_GRAD", "4_1", 1, 8, _T11),
+        ("REVERSE_SUBSEQUENCES", "2_1", 4, 4, _T8, _U32),
+        ("REVERSE_SUBSEQUENCES", "3_0", 4, 5, _T8, _U32),
+        ("REVERSE_SUBSEQUENCES", "4_0", 1, 8, _T8, _U32),
+        ("REVERSE_SUBSEQUENCES", "5_0", 1, 8, _T11, _U64),
+        ("FILL_VALUE_SEQUENCE", "2_1", 4, 4, _T8),
+        ("FILL_VALUE_SEQUENCE", "4_0", 1, 8, _T8),
+        ("FILL_VALUE_SEQUENCE", "5_0", 1, 8, _T10),
+        ("FILL_VALUE_CONSTANT", "2_1", 4, 4, _T8),
+        ("FILL_VALUE_CONSTANT", "4_0", 1, 8, _T8),
+        ("FILL_VALUE_CONSTANT", "4_1", 1, 8, _T11),
+    ]
 )
 
 
@@ -105,9 +94,10 @@ def supported(
       feature_level: the level, DirectML's last one by default.
 
     Returns:
-      The row of the table that holds at `feature_level`, or None.
+      The row of the table that applies at `feature_level`, or None.
 
     Raises:
+      TypeError: an argument is not an integer.
       ValueError: no such operator or feature level.
 
     Example:
@@ -122,10 +112,11 @@ def supported(
     """
     operator = member_of("supported", "operator_type", operator_type, OperatorType)
     level = member_of("supported", "feature_level", feature_level, FeatureLevel)
-    rows = [row for row in rows_of(operator) if row.since <= level]
+    rows = rows_of(operator, level)
     return rows[-1] if rows else None
 
 
-def rows_of(operator: OperatorType) -> list[Support]:
-    """The rows of an operator, from its first feature level on."""
-    return [row for row in TABLE if row.operator_type is operator]
+def rows_of(operator: OperatorType, level: FeatureLevel = LATEST) -> list[Support]:
+    """The rows of an operator, from its first feature level up to a level."""
+    rows = [row for row in TABLE if row.operator_type is operator]
+    return [row for row in rows if row.since <= level]

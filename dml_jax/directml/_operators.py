@@ -1,7 +1,7 @@
-"""The descriptions of the operators: what DirectML's structures hold, as values.
+"""Operator descriptions: the base class, the reversal and the fills.
 
-Each class is one structure of C, member by member, in snake_case. It knows its rules
-(`validate`) and the public function that computes it (`evaluate`).
+Each class mirrors one C structure, its members in snake_case. `validate` checks
+DirectML's rules, and `evaluate` calls the public function that computes the operator.
 """
 
 from __future__ import annotations
@@ -10,36 +10,33 @@ import abc
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 
 import dml_jax
-from dml_jax._shared import arguments
 from dml_jax.directml import _rules
-from dml_jax.directml._levels import Support
+from dml_jax.directml._members import Struct, member_of
 from dml_jax.directml._strided import api
-from dml_jax.directml._tensor import LARGEST_UINT, BufferTensorDesc, in_range
+from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import (
     LATEST,
     DataType,
     FeatureLevel,
     OperatorType,
     ScalarUnion,
-    member_of,
-    settle,
 )
 
 
-class OperatorDesc(abc.ABC):
-    """DML_OPERATOR_DESC: any of the operators' descriptions.
+class OperatorDesc(Struct, abc.ABC):
+    """DML_OPERATOR_DESC: base class of the operator descriptions.
 
     Attributes:
       type: the operator.
       input_members: the members that hold input tensors, in binding order.
       output_member: the member that holds the output tensor.
-      evaluate: the function that computes the output tensor, from the input tensors
-        with size 1 where their stride is 0.
+      evaluate: computes the output tensor from the input tensors, whose size is 1
+        where their stride is 0.
     """
 
     type: ClassVar[OperatorType]
@@ -63,46 +60,54 @@ class OperatorDesc(abc.ABC):
         return f"DML_{self.type.name}_OPERATOR_DESC"
 
     def validate(self, feature_level: FeatureLevel = LATEST) -> None:
-        """Raises what DirectML's CreateOperator would refuse at a feature level.
+        """Checks what DirectML's CreateOperator checks at a feature level.
 
         Args:
           feature_level: the level, DirectML's last one by default.
 
         Raises:
-          ValueError: a member breaks a rule; the message names the member as in C, the
-            rule, the value and, where a level decides, the level that would allow it.
+          TypeError: `feature_level` is not an integer.
+          ValueError: DirectML would refuse the description; the message names the
+            member as in C, the rule, the value and, where a level decides, the level
+            that would allow it.
         """
         level = member_of("validate", "feature_level", feature_level, FeatureLevel)
         support = _rules.require_operator(self.struct, self.type, level)
-        for member, tensor in zip(self.input_members, self.inputs, strict=True):
-            _rules.require_tensor(self.struct, camel(member), tensor, support, level)
-        output = (self.struct, camel(self.output_member), self.output)
-        _rules.require_tensor(*output, support, level)
-        _rules.require_output(*output)
-        self._validate_together(support)
-
-    @abc.abstractmethod
-    def _validate_together(self, support: Support) -> None:
-        """Checks the rules between members."""
-
-    def _settle_tensors(self) -> None:
-        name = type(self).__name__
         for member in (*self.input_members, self.output_member):
             tensor = getattr(self, member)
-            if not isinstance(tensor, BufferTensorDesc):
-                raise TypeError(
-                    f"{name}: `{member}` must be a BufferTensorDesc; got "
-                    f"{arguments.describe(tensor)}"
-                )
+            _rules.require_tensor(self.struct, camel(member), tensor, support, level)
+        _rules.require_output(self.struct, camel(self.output_member), self.output)
+        self._validate_together()
+
+    @abc.abstractmethod
+    def _validate_together(self) -> None:
+        """Checks the rules between members."""
+
+    def _require(self, member: str, holds: bool, rule: str, got: object) -> None:
+        _rules.require(self.struct, member, holds, rule, got)
+
+    def _require_equal(self, member: str, got: Any, other: str, expected: Any) -> None:
+        name = getattr(expected, "name", expected)
+        rule = f"be {name}, that of `{other}`"
+        self._require(member, got == expected, rule, getattr(got, "name", got))
+
+    def _require_same(self, member: str, other: str, *attributes: str) -> None:
+        """Checks that two tensors have the same attributes, such as `data_type`."""
+        for attribute in attributes:
+            names = [f"{camel(name)}.{camel(attribute)}" for name in (member, other)]
+            got, expected = (
+                getattr(getattr(self, name), attribute) for name in (member, other)
+            )
+            self._require_equal(names[0], got, names[1], expected)
 
 
 def camel(member: str) -> str:
-    """The name in C of a member: InputTensor for input_tensor."""
+    """The C name of a member: InputTensor for input_tensor."""
     return "".join(word.capitalize() for word in member.split("_"))
 
 
 def snake(member: str) -> str:
-    """The name here of a member of C: input_tensor for InputTensor."""
+    """The Python name of a C member: input_tensor for InputTensor."""
     return re.sub("(?!^)([A-Z])", r"_\1", member).lower()
 
 
@@ -112,9 +117,9 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
 
     Args:
       input_tensor: the sequences.
-      sequence_lengths_tensor: one length for each of them: the sizes of `input_tensor`,
-        but 1 along `axis`. UINT32, or UINT64 from 5_0 on. A stride of 0 stands for a
-        length that holds for a whole dimension; it is never expanded.
+      sequence_lengths_tensor: the length of each sequence, with the sizes of
+        `input_tensor` but 1 along `axis`. UINT32, or UINT64 from 5_0 on. A stride of 0
+        broadcasts a length along a dimension; it is never expanded.
       output_tensor: sizes and data type of `input_tensor`.
       axis: the dimension along which elements are reversed.
 
@@ -134,48 +139,61 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     input_members = ("input_tensor", "sequence_lengths_tensor")
     output_member = "output_tensor"
 
-    def __post_init__(self):
-        self._settle_tensors()
-        axis = in_range(type(self).__name__, "axis", self.axis, 0, LARGEST_UINT)
-        settle(self, axis=axis)
-
-    def _validate_together(self, support):
-        source, struct = self.input_tensor, self.struct
-        output = (struct, "OutputTensor", self.output_tensor, "InputTensor", source)
-        _rules.require_same_type(*output)
-        _rules.require_same_sizes(*output)
+    def _validate_together(self) -> None:
+        source, lengths = self.input_tensor, self.sequence_lengths_tensor
+        like_input = ("output_tensor", "input_tensor")
+        self._require_same(*like_input, "data_type", "dimension_count")
         count = source.dimension_count
-        if self.axis >= count:
-            rule = f"be less than {count}, `InputTensor.DimensionCount`"
-            raise _rules.refused(struct, "Axis", rule, self.axis)
-        lengths, member = self.sequence_lengths_tensor, "SequenceLengthsTensor"
-        _rules.require_same_count(struct, member, lengths, "InputTensor", source)
+        for d, size in enumerate(source.sizes):
+            name, other = f"OutputTensor.Sizes[{d}]", f"InputTensor.Sizes[{d}]"
+            self._require_equal(name, self.output_tensor.sizes[d], other, size)
+        rule = f"be less than {count}, `InputTensor.DimensionCount`"
+        self._require("Axis", self.axis < count, rule, self.axis)
+        of_lengths = ("sequence_lengths_tensor", "input_tensor")
+        self._require_same(*of_lengths, "dimension_count")
         for d, (got, size) in enumerate(zip(lengths.sizes, source.sizes, strict=True)):
-            name = f"{member}.Sizes[{d}]"
-            if d == self.axis and got != 1:
-                raise _rules.refused(struct, name, f"be 1, since `Axis` is {d}", got)
-            if d != self.axis and got != size:
+            name = f"SequenceLengthsTensor.Sizes[{d}]"
+            if d == self.axis:
+                self._require(name, got == 1, f"be 1, since `Axis` is {d}", got)
+            else:
                 rule = f"be {size}, that of `InputTensor.Sizes[{d}]`"
-                if got == 1:
-                    rule += " (a stride of 0 broadcasts)"
-                raise _rules.refused(struct, name, rule, got)
+                hint = " (a stride of 0 broadcasts)" if got == 1 else ""
+                self._require(name, got == size, rule + hint, got)
 
-    def evaluate(self, input, lengths):
+    def evaluate(self, input: jax.Array, lengths: jax.Array) -> jax.Array:
         input = api.broadcast(input, self.input_tensor.sizes)
         return dml_jax.reverse_subsequences(input, lengths, self.axis)
 
 
+class _FillDesc(OperatorDesc):
+    output_tensor: BufferTensorDesc
+    value_data_type: DataType
+
+    input_members = ()
+    output_member = "output_tensor"
+
+    def _validate_together(self) -> None:
+        output = ("OutputTensor.DataType", self.output_tensor.data_type)
+        self._require_equal("ValueDataType", self.value_data_type, *output)
+
+    def _evaluate(
+        self, fill: Callable[..., jax.Array], *values: ScalarUnion
+    ) -> jax.Array:
+        numbers = (value.read(self.value_data_type) for value in values)
+        return fill(self.output_tensor.sizes, self.value_data_type.dtype, *numbers)
+
+
 @dataclasses.dataclass(frozen=True)
-class FillValueConstantOperatorDesc(OperatorDesc):
+class FillValueConstantOperatorDesc(_FillDesc):
     """DML_FILL_VALUE_CONSTANT_OPERATOR_DESC: `dml_jax.fill_value_constant`.
 
     Args:
-      output_tensor: what is filled.
-      value_data_type: its data type, as which `value` is read.
+      output_tensor: the tensor that is filled.
+      value_data_type: its data type, and that of `value`.
       value: the bits of every element.
 
     Raises:
-      TypeError: a member is not of its class.
+      TypeError: a member is not of its type.
       ValueError: no such data type.
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
@@ -186,37 +204,24 @@ class FillValueConstantOperatorDesc(OperatorDesc):
     value: ScalarUnion
 
     type = OperatorType.FILL_VALUE_CONSTANT
-    input_members = ()
-    output_member = "output_tensor"
 
-    def __post_init__(self):
-        self._settle_tensors()
-        _settle_values(self, "value")
-
-    def _validate_together(self, support):
-        _require_value_type(self)
-
-    def evaluate(self):
-        return dml_jax.fill_value_constant(
-            self.output_tensor.sizes,
-            self.value_data_type.dtype,
-            self.value.read(self.value_data_type),
-        )
+    def evaluate(self) -> jax.Array:
+        return self._evaluate(dml_jax.fill_value_constant, self.value)
 
 
 @dataclasses.dataclass(frozen=True)
-class FillValueSequenceOperatorDesc(OperatorDesc):
+class FillValueSequenceOperatorDesc(_FillDesc):
     """DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC: `dml_jax.fill_value_sequence`.
 
     Args:
-      output_tensor: what is filled, in row-major order of its sizes, not of its
-        strides.
-      value_data_type: its data type, as which the values are read.
+      output_tensor: the tensor that is filled, in row-major order of its sizes, not of
+        its strides.
+      value_data_type: its data type, and that of the values.
       value_start: the bits of the first element.
       value_delta: the bits of the difference between an element and the one before.
 
     Raises:
-      TypeError: a member is not of its class.
+      TypeError: a member is not of its type.
       ValueError: no such data type.
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.
@@ -228,45 +233,7 @@ class FillValueSequenceOperatorDesc(OperatorDesc):
     value_delta: ScalarUnion
 
     type = OperatorType.FILL_VALUE_SEQUENCE
-    input_members = ()
-    output_member = "output_tensor"
 
-    def __post_init__(self):
-        self._settle_tensors()
-        _settle_values(self, "value_start", "value_delta")
-
-    def _validate_together(self, support):
-        _require_value_type(self)
-
-    def evaluate(self):
-        return dml_jax.fill_value_sequence(
-            self.output_tensor.sizes,
-            self.value_data_type.dtype,
-            self.value_start.read(self.value_data_type),
-            self.value_delta.read(self.value_data_type),
-        )
-
-
-def _require_value_type(desc):
-    """Refuses a fill whose values are not of the type of its output."""
-    _rules.require_equal(
-        desc.struct,
-        "ValueDataType",
-        desc.value_data_type,
-        desc.output_tensor.data_type,
-        "OutputTensor.DataType",
-    )
-
-
-def _settle_values(desc, *members):
-    """Checks the members of a fill that are not tensors."""
-    name = type(desc).__name__
-    value_type = member_of(name, "value_data_type", desc.value_data_type, DataType)
-    settle(desc, value_data_type=value_type)
-    for member in members:
-        value = getattr(desc, member)
-        if not isinstance(value, ScalarUnion):
-            raise TypeError(
-                f"{name}: `{member}` must be a ScalarUnion; got "
-                f"{arguments.describe(value)}"
-            )
+    def evaluate(self) -> jax.Array:
+        values = (self.value_start, self.value_delta)
+        return self._evaluate(dml_jax.fill_value_sequence, *values)

@@ -1,30 +1,44 @@
-"""The descriptions of the three slices."""
+"""Operator descriptions: the three slices."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeAlias
+
+import jax
 
 import dml_jax
-from dml_jax._shared import arguments
-from dml_jax.directml import _rules
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._strided import api
-from dml_jax.directml._tensor import BufferTensorDesc, in_range, unsigned
-from dml_jax.directml._types import OperatorType, settle
+from dml_jax.directml._tensor import BufferTensorDesc
+from dml_jax.directml._types import OperatorType
+
+Ints: TypeAlias = tuple[int, ...]
+
+
+class _SliceDesc(OperatorDesc):
+    """What the three slices have in common: arrays with an element per dimension."""
+
+    def _require_counts(self, *members: str) -> None:
+        count = self.output.dimension_count
+        for member in members:
+            got = len(getattr(self, member))
+            rule = f"have {count} elements, one for each dimension of the tensors"
+            self._require(camel(member), got == count, rule, got)
 
 
 @dataclasses.dataclass(frozen=True)
-class SliceOperatorDesc(OperatorDesc):
+class SliceOperatorDesc(_SliceDesc):
     """DML_SLICE_OPERATOR_DESC: `dml_jax.slice`.
 
     DimensionCount is the number of dimensions of the tensors.
 
     Args:
-      input_tensor: what is read.
+      input_tensor: the tensor that is read.
       output_tensor: sizes `sizes` and the data type of `input_tensor`.
       offsets: for each dimension the first index that is read.
       sizes: for each dimension the number of elements that are read.
-      strides: for each dimension the distance between two of them, 1 or more.
+      strides: for each dimension the distance between two of them, at least 1.
 
     Raises:
       TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
@@ -43,115 +57,76 @@ class SliceOperatorDesc(OperatorDesc):
     input_members = ("input_tensor",)
     output_member = "output_tensor"
 
-    def __post_init__(self):
-        self._settle_tensors()
-        for name in ("offsets", "sizes", "strides"):
-            value = unsigned(type(self).__name__, name, getattr(self, name))
-            settle(self, **{name: value})
-
-    def _validate_together(self, support):
-        source, output, struct = self.input_tensor, self.output_tensor, self.struct
-        _rules.require_same_type(struct, "OutputTensor", output, "InputTensor", source)
-        for member in ("offsets", "sizes", "strides"):
-            values = getattr(self, member)
-            _rules.require_count(struct, camel(member), values, source.dimension_count)
-        for d, size in enumerate(self.sizes):
-            if size < 1:
-                raise _rules.refused(struct, f"Sizes[{d}]", "be at least 1", size)
-            if self.strides[d] < 1:
-                raise _rules.refused(struct, f"Strides[{d}]", "be at least 1", 0)
-            _rules.require_equal(
-                struct, f"OutputTensor.Sizes[{d}]", output.sizes[d], size, f"Sizes[{d}]"
+    def _validate_together(self) -> None:
+        self._require_same(
+            "output_tensor", "input_tensor", "data_type", "dimension_count"
+        )
+        self._require_counts("offsets", "sizes", "strides")
+        whole, part = self.input_tensor.sizes, self.output_tensor.sizes
+        for d, (offset, size, stride) in enumerate(
+            zip(self.offsets, self.sizes, self.strides, strict=True)
+        ):
+            self._require(f"Sizes[{d}]", size >= 1, "be at least 1", size)
+            self._require(f"Strides[{d}]", stride >= 1, "be at least 1", stride)
+            self._require_equal(
+                f"OutputTensor.Sizes[{d}]", part[d], f"Sizes[{d}]", size
             )
-            last = self.offsets[d] + self.strides[d] * (size - 1)
-            if last >= source.sizes[d]:
-                raise _rules.refused(
-                    struct,
-                    f"Offsets[{d}] + Strides[{d}] * (Sizes[{d}] - 1)",
-                    f"be less than {source.sizes[d]}, `InputTensor.Sizes[{d}]`",
-                    last,
-                )
+            last = offset + stride * (size - 1)
+            name = f"Offsets[{d}] + Strides[{d}] * (Sizes[{d}] - 1)"
+            rule = f"be less than {whole[d]}, `InputTensor.Sizes[{d}]`"
+            self._require(name, last < whole[d], rule, last)
 
-    def evaluate(self, input):
+    def evaluate(self, input: jax.Array) -> jax.Array:
         input = api.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
-class _WindowOperatorDesc(OperatorDesc):
+class _WindowDesc(_SliceDesc):
     """What SLICE1 and SLICE_GRAD have in common: a window with strides."""
 
     input_window_offsets: tuple[int, ...]
     input_window_sizes: tuple[int, ...]
     input_window_strides: tuple[int, ...]
 
-    def __post_init__(self):
-        self._settle_tensors()
-        name = type(self).__name__
-        strides = arguments.integers(
-            name, "input_window_strides", self.input_window_strides
-        )
-        for i, stride in enumerate(strides):
-            member = f"input_window_strides[{i}]"
-            in_range(name, member, stride, -(2**31), 2**31 - 1)
-        settle(
-            self,
-            input_window_offsets=unsigned(
-                name, "input_window_offsets", self.input_window_offsets
-            ),
-            input_window_sizes=unsigned(
-                name, "input_window_sizes", self.input_window_sizes
-            ),
-            input_window_strides=strides,
+    @property
+    def _window(self) -> tuple[Ints, Ints, Ints]:
+        """The offsets, sizes and strides, in the order of the public functions."""
+        return (
+            self.input_window_offsets,
+            self.input_window_sizes,
+            self.input_window_strides,
         )
 
-    def _validate_window(self, whole, whole_member, part, part_member):
-        """Checks the window in `whole`, of which `part` has the elements."""
-        struct = self.struct
-        for member in ("offsets", "sizes", "strides"):
-            values = getattr(self, f"input_window_{member}")
-            name = camel(f"input_window_{member}")
-            _rules.require_count(struct, name, values, whole.dimension_count)
-        for d, (offset, size, stride) in enumerate(
-            zip(
-                self.input_window_offsets,
-                self.input_window_sizes,
-                self.input_window_strides,
-                strict=True,
-            )
-        ):
-            if stride == 0:
-                raise _rules.refused(
-                    struct, f"InputWindowStrides[{d}]", "not be 0", stride
-                )
-            if size < 1:
-                raise _rules.refused(
-                    struct, f"InputWindowSizes[{d}]", "be at least 1", size
-                )
-            if offset + size > whole.sizes[d]:
-                raise _rules.refused(
-                    struct,
-                    f"InputWindowOffsets[{d}] + InputWindowSizes[{d}]",
-                    f"be at most {whole.sizes[d]}, `{whole_member}.Sizes[{d}]`",
-                    offset + size,
-                )
-            most = 1 + (size - 1) // abs(stride)
-            if part.sizes[d] > most:
-                rule = f"be at most {most}, which the window gives"
-                raise _rules.refused(
-                    struct, f"{part_member}.Sizes[{d}]", rule, part.sizes[d]
-                )
+    def _validate_window(self, whole_member: str, part_member: str) -> None:
+        """Checks a window of one tensor, from which another one has its elements."""
+        members = (self.output_member, *self.input_members)
+        self._require_same(*members, "data_type", "dimension_count")
+        names = [f"input_window_{name}" for name in ("offsets", "sizes", "strides")]
+        self._require_counts(*names)
+        whole = getattr(self, whole_member).sizes
+        part = getattr(self, part_member).sizes
+        for d, (offset, size, stride) in enumerate(zip(*self._window, strict=True)):
+            self._require(f"InputWindowStrides[{d}]", stride != 0, "not be 0", stride)
+            self._require(f"InputWindowSizes[{d}]", size >= 1, "be at least 1", size)
+            name = f"InputWindowOffsets[{d}] + InputWindowSizes[{d}]"
+            end, count = offset + size, 1 + (size - 1) // abs(stride)
+            rule = f"be at most {whole[d]}, `{camel(whole_member)}.Sizes[{d}]`"
+            self._require(name, end <= whole[d], rule, end)
+            name = f"{camel(part_member)}.Sizes[{d}]"
+            rule = f"be at most {count}, the number of elements in the window"
+            self._require(name, part[d] <= count, rule, part[d])
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice1OperatorDesc(_WindowOperatorDesc):
+class Slice1OperatorDesc(_WindowDesc):
     """DML_SLICE1_OPERATOR_DESC: `dml_jax.slice1`.
 
     DimensionCount is the number of dimensions of the tensors.
 
     Args:
-      input_tensor: what is read.
-      output_tensor: the data type of `input_tensor`; along each dimension at most the
-        elements that the window gives.
+      input_tensor: the tensor that is read.
+      output_tensor: the data type of `input_tensor`; along each dimension at most as
+        many elements as the window has.
       input_window_offsets: for each dimension the index at which the window starts.
       input_window_sizes: for each dimension the size of the window, in the input.
       input_window_strides: for each dimension the distance between two elements, not 0;
@@ -174,25 +149,16 @@ class Slice1OperatorDesc(_WindowOperatorDesc):
     input_members = ("input_tensor",)
     output_member = "output_tensor"
 
-    def _validate_together(self, support):
-        source, output = self.input_tensor, self.output_tensor
-        _rules.require_same_type(
-            self.struct, "OutputTensor", output, "InputTensor", source
-        )
-        self._validate_window(source, "InputTensor", output, "OutputTensor")
+    def _validate_together(self) -> None:
+        self._validate_window("input_tensor", "output_tensor")
 
-    def evaluate(self, input):
-        return dml_jax.slice1(
-            api.broadcast(input, self.input_tensor.sizes),
-            self.input_window_offsets,
-            self.input_window_sizes,
-            self.input_window_strides,
-            self.output_tensor.sizes,
-        )
+    def evaluate(self, input: jax.Array) -> jax.Array:
+        input = api.broadcast(input, self.input_tensor.sizes)
+        return dml_jax.slice1(input, *self._window, self.output_tensor.sizes)
 
 
 @dataclasses.dataclass(frozen=True)
-class SliceGradOperatorDesc(_WindowOperatorDesc):
+class SliceGradOperatorDesc(_WindowDesc):
     """DML_SLICE_GRAD_OPERATOR_DESC: `dml_jax.slice_grad`.
 
     DimensionCount is the number of dimensions of the tensors.
@@ -222,17 +188,10 @@ class SliceGradOperatorDesc(_WindowOperatorDesc):
     input_members = ("input_gradient_tensor",)
     output_member = "output_gradient_tensor"
 
-    def _validate_together(self, support):
-        source, output = self.input_gradient_tensor, self.output_gradient_tensor
-        whole, part = "OutputGradientTensor", "InputGradientTensor"
-        _rules.require_same_type(self.struct, whole, output, part, source)
-        self._validate_window(output, whole, source, part)
+    def _validate_together(self) -> None:
+        self._validate_window("output_gradient_tensor", "input_gradient_tensor")
 
-    def evaluate(self, input):
-        return dml_jax.slice_grad(
-            api.broadcast(input, self.input_gradient_tensor.sizes),
-            self.output_gradient_tensor.sizes,
-            self.input_window_offsets,
-            self.input_window_sizes,
-            self.input_window_strides,
-        )
+    def evaluate(self, input: jax.Array) -> jax.Array:
+        input = api.broadcast(input, self.input_gradient_tensor.sizes)
+        sizes = self.output_gradient_tensor.sizes
+        return dml_jax.slice_grad(input, sizes, *self._window)

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie in a buffer."""
+"""Tensor descriptions, and where the elements of a tensor lie in its buffer."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dml_jax._shared import arguments
-from dml_jax.directml._types import DataType, TensorFlags, member_of, settle
-
-LARGEST_UINT = 2**32 - 1
+from dml_jax.directml._members import integer, integers, member_of, set_frozen
+from dml_jax.directml._types import DataType, TensorFlags
 
 
 def calc_buffer_tensor_size(
     data_type: DataType, sizes: Sequence[int], strides: Sequence[int] | None = None
 ) -> int:
-    """The bytes that a buffer needs to hold a tensor: DMLCalcBufferTensorSize.
+    """The size in bytes of a buffer that holds a tensor: DMLCalcBufferTensorSize.
 
-    That is the index of the last element plus one, times the size of an element,
+    This is the index of the last element plus one, times the size of an element,
     rounded up to a multiple of 4. DirectMLX computes the index modulo 2^32; here it is
     exact.
 
     Args:
       data_type: the type of the elements; UNKNOWN gives 0.
       sizes: for each dimension the number of elements.
-      strides: for each dimension the elements between one and the next; None where they
-        are packed in row-major order.
+      strides: for each dimension the distance between two elements, in elements; None
+        for packed in row-major order.
 
     Returns:
       The size in bytes.
@@ -48,10 +48,17 @@ def calc_buffer_tensor_size(
     """
     function = "calc_buffer_tensor_size"
     data_type = member_of(function, "data_type", data_type, DataType)
-    sizes = unsigned(function, "sizes", sizes)
-    if strides is not None:
-        strides = unsigned(function, "strides", strides, len(sizes))
+    sizes, strides = _as_layout(function, sizes, strides)
     return rounded_bytes(data_type, extent(sizes, strides))
+
+
+def _as_layout(
+    function: str, sizes: Any, strides: Any
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    sizes = integers(function, "sizes", sizes)
+    if strides is not None:
+        strides = integers(function, "strides", strides, count=len(sizes))
+    return sizes, strides
 
 
 def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
@@ -63,7 +70,7 @@ def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
 
 
 def rounded_bytes(data_type: DataType, elements: int) -> int:
-    """The bytes of so many elements, rounded up to a multiple of 4."""
+    """The bytes of a number of elements, rounded up to a multiple of 4."""
     return -(-elements * data_type.bits // 32) * 4
 
 
@@ -72,61 +79,49 @@ def packed_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
 
 
+def is_packed(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements lie in row-major order without gaps."""
+    triples = zip(sizes, strides, packed_strides(sizes), strict=True)
+    return all(size == 1 or given == packed for size, given, packed in triples)
+
+
 def is_nested(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether each stride steps over all that the smaller ones reach."""
-    reach = 0
+    """Whether each stride exceeds the extent of the dimensions of smaller strides."""
+    last = 0
     for stride, size in sorted(zip(strides, sizes, strict=True)):
         if size > 1:
-            if stride <= reach:
+            if stride <= last:
                 return False
-            reach += (size - 1) * stride
+            last += (size - 1) * stride
     return True
 
 
 def has_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements share a place, by looking at all of them."""
-    places = np.zeros((), np.int64)
+    """Whether two elements have the same position, by enumerating all of them."""
+    positions = np.zeros((), np.int64)
     for size, stride in zip(sizes, strides, strict=True):
-        places = np.add.outer(places, np.arange(size, dtype=np.int64) * stride)
-    places = np.sort(places, axis=None)
-    return bool((places[1:] == places[:-1]).any())
-
-
-def unsigned(function, name, value, count=None) -> tuple[int, ...]:
-    """`value` as a tuple of UINTs."""
-    numbers = arguments.integers(function, name, value, count)
-    for i, number in enumerate(numbers):
-        in_range(function, f"{name}[{i}]", number, 0, LARGEST_UINT)
-    return numbers
-
-
-def in_range(function, name, value, least, most) -> int:
-    """`value` as an integer that its member in C can hold."""
-    number = arguments.integer(function, name, value)
-    if not least <= number <= most:
-        raise ValueError(
-            f"{function}: `{name}` must be {least} to {most}; got {number}"
-        )
-    return number
+        positions = np.add.outer(positions, np.arange(size, dtype=np.int64) * stride)
+    positions = np.sort(positions, axis=None)
+    return bool((positions[1:] == positions[:-1]).any())
 
 
 @dataclasses.dataclass(frozen=True)
 class BufferTensorDesc:
     """DML_BUFFER_TENSOR_DESC: the type, shape and layout of a tensor in a buffer.
 
-    It takes what the C structure can hold; `validate` of an operator says whether
+    It accepts what the C structure can hold; `validate` of an operator checks whether
     DirectML would create the operator with it. DimensionCount is the number of `sizes`.
 
     Args:
       data_type: the type of the elements.
       sizes: for each dimension the number of elements.
-      strides: for each dimension the elements, not bytes, from one to the next: 0 for a
-        broadcast, more than packed for padding. None for packed in row-major order.
-      total_tensor_size_in_bytes: the bytes of the buffer that belong to the tensor;
-        None for `calc_buffer_tensor_size`.
-      flags: OWNED_BY_DML for an input that is bound at initialisation.
-      guaranteed_base_offset_alignment: bytes that the offset of the buffer is a
-        multiple of; 0 for no more than the 16 bytes which hold for every buffer.
+      strides: for each dimension the distance between two elements, in elements, not
+        bytes: 0 broadcasts, more than packed pads. None for packed in row-major order.
+      total_tensor_size_in_bytes: the size of the tensor's part of the buffer; None for
+        `calc_buffer_tensor_size`.
+      flags: OWNED_BY_DML for an input that is bound at initialization.
+      guaranteed_base_offset_alignment: the alignment of the buffer's offset in bytes; 0
+        for the 16 bytes that hold for every buffer.
 
     Raises:
       TypeError: a number is not an integer.
@@ -149,30 +144,26 @@ class BufferTensorDesc:
     flags: TensorFlags = TensorFlags.NONE
     guaranteed_base_offset_alignment: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         struct = "BufferTensorDesc"
         data_type = member_of(struct, "data_type", self.data_type, DataType)
-        sizes = unsigned(struct, "sizes", self.sizes)
-        strides = self.strides
-        if strides is not None:
-            strides = unsigned(struct, "strides", strides, len(sizes))
+        sizes, strides = _as_layout(struct, self.sizes, self.strides)
         total = self.total_tensor_size_in_bytes
         if total is None:
             total = rounded_bytes(data_type, extent(sizes, strides))
+        total = integer(struct, "total_tensor_size_in_bytes", total, range(2**64))
         alignment = self.guaranteed_base_offset_alignment
-        settled = {
-            "data_type": data_type,
-            "sizes": sizes,
-            "strides": strides,
-            "total_tensor_size_in_bytes": in_range(
-                struct, "total_tensor_size_in_bytes", total, 0, 2**64 - 1
+        set_frozen(
+            self,
+            data_type=data_type,
+            sizes=sizes,
+            strides=strides,
+            total_tensor_size_in_bytes=total,
+            flags=_as_flags(struct, self.flags),
+            guaranteed_base_offset_alignment=integer(
+                struct, "guaranteed_base_offset_alignment", alignment
             ),
-            "flags": flags_of(struct, "flags", self.flags, TensorFlags),
-            "guaranteed_base_offset_alignment": in_range(
-                struct, "guaranteed_base_offset_alignment", alignment, 0, LARGEST_UINT
-            ),
-        }
-        settle(self, **settled)
+        )
 
     @property
     def dimension_count(self) -> int:
@@ -182,28 +173,22 @@ class BufferTensorDesc:
     @functools.cached_property
     def is_packed(self) -> bool:
         """Whether the elements lie in row-major order without gaps."""
-        if self.strides is None:
-            return True
-        triples = zip(self.sizes, self.strides, packed_strides(self.sizes), strict=True)
-        return all(size == 1 or given == packed for size, given, packed in triples)
+        return self.strides is None or is_packed(self.sizes, self.strides)
 
     @property
     def needed_bytes(self) -> int:
-        """The least bytes that the elements need, not rounded up."""
+        """The minimum size for the elements in bytes, not rounded up to 4."""
         return -(-extent(self.sizes, self.strides) * self.data_type.bits // 8)
 
     @functools.cached_property
     def buffer_size(self) -> int:
-        """The whole elements in `total_tensor_size_in_bytes`."""
+        """The number of whole elements in `total_tensor_size_in_bytes`."""
         bits = self.data_type.bits
         return self.total_tensor_size_in_bytes * 8 // bits if bits else 0
 
 
-def flags_of(function, name, value, enumeration):
-    """`value` as flags that the enumeration has."""
-    number = arguments.integer(function, name, value)
-    if not 0 <= number <= sum(enumeration):
-        raise ValueError(
-            f"{function}: `{name}` must be {enumeration.__name__}; got {number}"
-        )
-    return enumeration(number)
+def _as_flags(struct: str, value: Any) -> TensorFlags:
+    number = arguments.integer(struct, "flags", value)
+    if not 0 <= number <= sum(TensorFlags):
+        raise ValueError(f"{struct}: `flags` must be TensorFlags; got {number}")
+    return TensorFlags(number)

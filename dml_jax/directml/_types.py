@@ -1,7 +1,7 @@
-"""The numbers of DirectML: enumerations, constants and the scalar union.
+"""DirectML's enumerations, constants and scalar union.
 
-Every member of an enumeration has the name and the number of the C header, without the
-name of the enumeration before it: DML_TENSOR_DATA_TYPE_FLOAT32 is `DataType.FLOAT32`.
+Members of an enumeration have the number and the name of the C header, without the
+prefix: DML_TENSOR_DATA_TYPE_FLOAT32 is `DataType.FLOAT32`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from jax.core import Tracer
 
 from dml_jax._shared import arguments
 from dml_jax._shared.scalars import as_scalar
+from dml_jax.directml._members import instance_of, member_of, set_frozen
 
 TENSOR_DIMENSION_COUNT_MAX1 = 8
-"""DML_TENSOR_DIMENSION_COUNT_MAX1: most dimensions of a tensor, from 3_0 on."""
+"""DML_TENSOR_DIMENSION_COUNT_MAX1: the maximum rank of a tensor, from 3_0 on."""
 
 MINIMUM_BUFFER_TENSOR_ALIGNMENT = 16
-"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT: what every bound offset is a multiple of."""
+"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT: of the offset of every bound buffer."""
 
 
 class DataType(enum.IntEnum):
-    """DML_TENSOR_DATA_TYPE: what the elements of a tensor are."""
+    """DML_TENSOR_DATA_TYPE: the type of the elements of a tensor."""
 
     UNKNOWN = 0
     FLOAT32 = 1
@@ -44,34 +45,31 @@ class DataType(enum.IntEnum):
 
     @functools.cached_property
     def bits(self) -> int:
-        """The size of an element; 0 for UNKNOWN."""
+        """The size of an element in bits; 0 for UNKNOWN."""
         if self is DataType.UNKNOWN:
             return 0
         return int("".join(filter(str.isdigit, self.name)))
 
     @functools.cached_property
     def dtype(self) -> np.dtype:
-        """The dtype of an array of such elements; UNKNOWN and 4-bit types have none."""
+        """The NumPy dtype; UNKNOWN and the 4-bit types have none (ValueError)."""
         if self.bits < 8:
             raise ValueError(
-                "DataType: `dtype` must be that of a type of 8 bits or more; got "
+                "DataType: `dtype` must be of a type of at least 8 bits; got "
                 f"{self.name}"
             )
         return np.dtype(self.name.lower())
 
 
 class TensorType(enum.IntEnum):
-    """DML_TENSOR_TYPE: what a tensor is stored in."""
+    """DML_TENSOR_TYPE: the kind of resource that stores a tensor."""
 
     INVALID = 0
     BUFFER = 1
 
 
 class TensorFlags(enum.IntFlag):
-    """DML_TENSOR_FLAGS: options of a tensor.
-
-    OWNED_BY_DML is for inputs that are bound once, when an operator is initialised.
-    """
+    """DML_TENSOR_FLAGS: OWNED_BY_DML marks inputs bound at initialization."""
 
     NONE = 0
     OWNED_BY_DML = 1
@@ -87,7 +85,7 @@ class ExecutionFlags(enum.IntFlag):
 
 
 class OperatorType(enum.IntEnum):
-    """DML_OPERATOR_TYPE: the operators of this package among DirectML's."""
+    """DML_OPERATOR_TYPE: the DirectML operators that this package implements."""
 
     SLICE = 60
     FILL_VALUE_CONSTANT = 103
@@ -98,7 +96,7 @@ class OperatorType(enum.IntEnum):
 
 
 class FeatureLevel(enum.IntEnum):
-    """DML_FEATURE_LEVEL: what a DirectML device can do; each level has all below it."""
+    """DML_FEATURE_LEVEL: what a DirectML device supports; each includes those below."""
 
     LEVEL_1_0 = 0x1000
     LEVEL_2_0 = 0x2000
@@ -118,7 +116,7 @@ class FeatureLevel(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """The number as the documents write it, such as 4_1."""
+        """The level as DirectML's documentation writes it, such as 4_1."""
         return self.name.removeprefix("LEVEL_")
 
 
@@ -127,10 +125,10 @@ LATEST = FeatureLevel.LEVEL_6_4
 
 @dataclasses.dataclass(frozen=True, init=False)
 class ScalarUnion:
-    """DML_SCALAR_UNION: 8 bytes that are read as the data type that stands beside them.
+    """DML_SCALAR_UNION: 8 bytes, interpreted as the data type given beside them.
 
-    There is no member for FLOAT16: half values are given as raw bits, in `uint16`, or
-    as a number with `ScalarUnion.of`. Bytes that a member does not set are 0.
+    There is no member for FLOAT16: pass the raw bits of a half as `uint16`, or the
+    number to `ScalarUnion.of`. Bytes that a member does not set are 0.
 
     Args:
       members: one of `bytes` (8 of them), `int8`, `uint8`, `int16`, `uint16`, `int32`,
@@ -164,7 +162,7 @@ class ScalarUnion:
         for name, value in members.items():
             is_bytes = name == "bytes"
             content = _eight(value) if is_bytes else _bits(name, value, _MEMBERS[name])
-        settle(self, bytes=content.ljust(8, b"\0"))
+        set_frozen(self, bytes=content.ljust(8, b"\0"))
 
     @classmethod
     def of(cls, data_type: DataType, value: Any) -> ScalarUnion:
@@ -197,32 +195,11 @@ def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
 
 
 def _eight(value: Any) -> bytes:
-    if not isinstance(value, (bytes, bytearray)):
-        raise TypeError(
-            f"ScalarUnion: `bytes` must be bytes; got {arguments.describe(value)}"
-        )
+    if not isinstance(value, bytearray):
+        instance_of("ScalarUnion", "bytes", value, bytes)
     if len(value) != 8:
         raise ValueError(f"ScalarUnion: `bytes` must be 8 bytes; got {len(value)}")
     return bytes(value)
-
-
-def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
-    """`value` as a member of an enumeration, by its number."""
-    try:
-        return enumeration(arguments.integer(function, name, value))
-    except (TypeError, ValueError) as error:
-        kind = enumeration.__name__
-        article = "an" if kind[0] in "AEIOU" else "a"
-        raise type(error)(
-            f"{function}: `{name}` must be {article} {kind}; got "
-            f"{arguments.describe(value)}"
-        ) from None
-
-
-def settle(frozen: Any, **values: Any) -> None:
-    """Sets fields of a frozen dataclass that is being made."""
-    for name, value in values.items():
-        object.__setattr__(frozen, name, value)
 
 
 _MEMBERS = {

@@ -1,55 +1,53 @@
-"""DirectML's descriptions: the documents' tables, every rule, and its whole message.
+"""What `validate` refuses: DirectML's tables of feature levels, and every rule.
 
-The tables are written down as the pages print them: for each operator a row for each
-feature level that changes it. Rows of messages are keyed by what is said.
+The tables are written as the documentation prints them: for each operator a row for
+each feature level that changes it.
 """
 
 import dataclasses
+import itertools
 import re
+from typing import Any
 
 import pytest
+from descriptions import LARGEST_UINT, positions_overlap
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
 
-LEVELS = "1_0 2_0 2_1 3_0 3_1 4_0 4_1 5_0 5_1 5_2 6_0 6_1 6_2 6_3 6_4".split()
-WORDS = "FLOAT32, FLOAT16, INT32, INT16, UINT32, UINT16"
-BYTES = "FLOAT32, FLOAT16, INT32, INT16, INT8, UINT32, UINT16, UINT8"
-LONGS = "FLOAT32, FLOAT16, INT64, INT32, INT16, INT8, UINT64, UINT32, UINT16, UINT8"
-ALL = f"FLOAT64, {LONGS}"
-NAMES = f"UNKNOWN, {ALL}, UINT4, INT4"
-DOCUMENTED = {  # level: fewest and most dimensions, data types, those of the lengths
+LEVELS = [level.label for level in dml.FeatureLevel]
+T6 = "FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16"
+T8 = "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"
+T10 = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
+T11 = f"FLOAT64 {T10}"
+DOCUMENTED = {  # level: minimum and maximum rank, data types, those of the lengths
     "SLICE": {
-        "1_0": (4, 5, WORDS, ""),
-        "2_1": (4, 5, BYTES, ""),
-        "3_0": (1, 8, BYTES, ""),
-        "4_1": (1, 8, ALL, ""),
+        "1_0": (4, 5, T6, ""),
+        "2_1": (4, 5, T8, ""),
+        "3_0": (1, 8, T8, ""),
+        "4_1": (1, 8, T11, ""),
     },
-    "SLICE1": {
-        "2_1": (4, 5, BYTES, ""),
-        "3_0": (1, 8, BYTES, ""),
-        "4_1": (1, 8, ALL, ""),
-    },
+    "SLICE1": {"2_1": (4, 5, T8, ""), "3_0": (1, 8, T8, ""), "4_1": (1, 8, T11, "")},
     "SLICE_GRAD": {
-        "3_0": (4, 5, BYTES, ""),
-        "3_1": (1, 8, BYTES, ""),
-        "4_1": (1, 8, ALL, ""),
+        "3_0": (4, 5, T8, ""),
+        "3_1": (1, 8, T8, ""),
+        "4_1": (1, 8, T11, ""),
     },
     "REVERSE_SUBSEQUENCES": {
-        "2_1": (4, 4, BYTES, "UINT32"),
-        "3_0": (4, 5, BYTES, "UINT32"),
-        "4_0": (1, 8, BYTES, "UINT32"),
-        "5_0": (1, 8, ALL, "UINT64, UINT32"),
+        "2_1": (4, 4, T8, "UINT32"),
+        "3_0": (4, 5, T8, "UINT32"),
+        "4_0": (1, 8, T8, "UINT32"),
+        "5_0": (1, 8, T11, "UINT64 UINT32"),
     },
     "FILL_VALUE_SEQUENCE": {
-        "2_1": (4, 4, BYTES, ""),
-        "4_0": (1, 8, BYTES, ""),
-        "5_0": (1, 8, LONGS, ""),
+        "2_1": (4, 4, T8, ""),
+        "4_0": (1, 8, T8, ""),
+        "5_0": (1, 8, T10, ""),
     },
     "FILL_VALUE_CONSTANT": {
-        "2_1": (4, 4, BYTES, ""),
-        "4_0": (1, 8, BYTES, ""),
-        "4_1": (1, 8, ALL, ""),
+        "2_1": (4, 4, T8, ""),
+        "4_0": (1, 8, T8, ""),
+        "4_1": (1, 8, T11, ""),
     },
 }
 LENGTHS = "SequenceLengthsTensor"
@@ -63,15 +61,25 @@ TENSORS = {  # the members that hold tensors; the last one is the output
 }
 MEMBERS = [(o, member) for o, members in TENSORS.items() for member in members]
 OUTPUTS = [(o, members[-1]) for o, members in TENSORS.items()]
-every_level = pytest.mark.parametrize("level", LEVELS)
 every_operator = pytest.mark.parametrize("operator", DOCUMENTED)
 
 
-def tensor(sizes=(1, 2, 3, 4), data_type="UINT32", strides=None, total=None, **rest):
+def tensor(
+    sizes: tuple[int, ...] = (1, 2, 3, 4),
+    data_type: str = "UINT32",
+    strides: Any = None,
+    total: Any = None,
+    **rest: Any,
+) -> BufferTensorDesc:
     return BufferTensorDesc(DataType[data_type], sizes, strides, total, **rest)
 
 
-def base(operator, data_type="UINT32", sizes=(1, 2, 3, 4), lengths="UINT32"):
+def base(
+    operator: str,
+    data_type: str = "UINT32",
+    sizes: tuple[int, ...] = (1, 2, 3, 4),
+    lengths: str = "UINT32",
+) -> dml.OperatorDesc:
     """A description that a level accepts if its table has these."""
     x, window = tensor(sizes, data_type), ((0,) * len(sizes), sizes, (1,) * len(sizes))
     axis, fill = max(0, len(sizes) - 2), (x, DataType[data_type], ScalarUnion())
@@ -86,312 +94,282 @@ def base(operator, data_type="UINT32", sizes=(1, 2, 3, 4), lengths="UINT32"):
     return slices.get(operator, dml.SliceGradOperatorDesc)(x, x, *window)
 
 
-def changed(operator, **changes):
+def changed(operator: str, **changes: Any) -> dml.OperatorDesc:
     """The base with members changed, which are named as in C."""
     snake = {re.sub("(?<=.)(?=[A-Z])", "_", k).lower(): v for k, v in changes.items()}
-    return dataclasses.replace(base(operator), **snake)
+    desc: Any = base(operator)
+    return dataclasses.replace(desc, **snake)
 
 
-def refusal(desc, level="6_4"):
-    """What `validate` says, but for the name of the structure; None if it accepts."""
+def refused(desc: dml.OperatorDesc, level: str = "6_4") -> str | None:
+    """The member that `validate` refuses; None if it accepts the description."""
+    message = None
     try:
         desc.validate(dml.FeatureLevel[f"LEVEL_{level}"])
     except ValueError as error:
-        struct, _, rest = str(error).partition(": ")
-        assert struct == f"DML_{desc.type.name}_OPERATOR_DESC"
-        return rest
-    return None
-
-
-def rows(table):
-    """The rows of a table of tables; the message says what broke, so it is the id."""
-    return [
-        pytest.param(operator, changes, message, id=f"{operator}-{message}")
-        for operator, row in table.items()
-        for message, changes in row.items()
-    ]
+        message = str(error)
+    if message is None:
+        return None
+    match = re.fullmatch(r"DML_(\w+)_OPERATOR_DESC: `([^`]+)` must .+; got .+", message)
+    assert match, message
+    assert match[1] == desc.type.name
+    return match[2]
 
 
 # Feature levels -----------------------------------------------------------------------
 
 
-def documented(operator, level):
-    """The row that holds at a level, or None."""
+def documented(operator: str, level: str) -> Any:
+    """The row that applies at a level, or None."""
     levels = LEVELS[: LEVELS.index(level) + 1]
-    held = [DOCUMENTED[operator][at] for at in levels if at in DOCUMENTED[operator]]
-    return held[-1] if held else None
+    rows = [DOCUMENTED[operator][at] for at in levels if at in DOCUMENTED[operator]]
+    return rows[-1] if rows else None
 
 
-def since(operator, is_allowed):
-    levels = [level for level, row in DOCUMENTED[operator].items() if is_allowed(row)]
-    return f"allowed from {levels[0]}" if levels else "allowed at no feature level"
-
-
-@every_level
+@pytest.mark.parametrize("level", LEVELS)
 @every_operator
-def test_a_level_has_what_the_documents_say(operator, level):
-    number = int(level[0]) * 0x1000 + int(level[2]) * 0x100
+def test_a_level_supports_what_the_documentation_says(
+    operator: str, level: str
+) -> None:
+    number: Any = int(level[0]) * 0x1000 + int(level[2]) * 0x100
     support = dml.supported(dml.OperatorType[operator], number)
     row = documented(operator, level)
     if support is None or row is None:
         assert support is row
-        first = next(iter(DOCUMENTED[operator]))
-        expected = f"`FeatureLevel` must be {first} or later; got {level}"
-        assert refusal(base(operator), level) == expected
+        assert refused(base(operator), level) == "FeatureLevel"
         return
     types = support.data_types, support.lengths_data_types
     assert list(support.dimension_counts) == list(range(row[0], row[1] + 1))
-    assert [", ".join(t.name for t in found) for found in types] == list(row[2:])
+    assert [" ".join(t.name for t in found) for found in types] == list(row[2:])
     page = support.source.rpartition("/")[2]
     suffix = "" if operator == "REVERSE_SUBSEQUENCES" else "_operator"
     assert page == f"ns-directml-dml_{operator.lower()}{suffix}_desc"
-    # and what it accepts is what it says
-    shapes = [dict(sizes=(2,) * rank) for rank in range(1, 10)]
-    shapes = [x for x in shapes if refusal(base(operator, **x), level) is None]
-    assert [len(x["sizes"]) for x in shapes] == list(support.dimension_counts)
-    for member, listed in [("data_type", row[2]), ("lengths", row[3] or NAMES)]:
-        kinds = [{member: name} for name in NAMES.split(", ")]
-        kinds = [x for x in kinds if refusal(base(operator, **x), level) is None]
-        assert {x[member] for x in kinds} == {*listed.split(", ")}
-
-
-@every_level
-@every_operator
-def test_what_a_level_lacks_is_named_with_the_level_that_has_it(operator, level):
-    row = documented(operator, level)
-    for member in TENSORS[operator] if row else ():
-        column = 3 if member == LENGTHS else 2
-        counts = "to".join(f"{n} " for n in dict.fromkeys(row[:2])).replace("to", "to ")
-        for n in {*range(10)} - {*range(row[0], row[1] + 1)}:
-            has = since(operator, lambda row, n=n: row[0] <= n <= row[1])
-            expected = f"must be {counts}at feature level {level}; got {n}, {has}"
-            wrong = changed(operator, **{member: tensor((2,) * n)})
-            assert refusal(wrong, level) == f"`{member}.DimensionCount` {expected}"
-        names = " or ".join(row[column].rsplit(", ", 1))
-        for t in {*NAMES.split(", ")} - {*row[column].split(", ")}:
-            has = since(operator, lambda row, t=t, c=column: t in row[c].split(", "))
-            expected = f"must be {names} at feature level {level}; got {t}, {has}"
-            wrong = changed(operator, **{member: tensor(data_type=t)})
-            assert refusal(wrong, level) == f"`{member}.DataType` {expected}"
-
-
-def test_a_message_about_a_level_in_full():
-    with pytest.raises(ValueError, match="DML_SLICE") as error:
-        base("SLICE", "INT8").validate(dml.FeatureLevel.LEVEL_2_0)
-    assert str(error.value) == (
-        "DML_SLICE_OPERATOR_DESC: `InputTensor.DataType` must be FLOAT32, FLOAT16, "
-        "INT32, INT16, UINT32 or UINT16 at feature level 2_0; got INT8, allowed from "
-        "2_1"
-    )
-
-
-# Numbers ------------------------------------------------------------------------------
-
-NUMBERS = {
-    DataType: "UNKNOWN=0 FLOAT32=1 FLOAT16=2 UINT32=3 UINT16=4 UINT8=5 INT32=6 INT16=7 "
-    "INT8=8 FLOAT64=9 UINT64=10 INT64=11 UINT4=12 INT4=13",
-    dml.FeatureLevel: "LEVEL_1_0=0x1000 LEVEL_2_0=0x2000 LEVEL_2_1=0x2100 "
-    "LEVEL_3_0=0x3000 LEVEL_3_1=0x3100 LEVEL_4_0=0x4000 LEVEL_4_1=0x4100 "
-    "LEVEL_5_0=0x5000 LEVEL_5_1=0x5100 LEVEL_5_2=0x5200 LEVEL_6_0=0x6000 "
-    "LEVEL_6_1=0x6100 LEVEL_6_2=0x6200 LEVEL_6_3=0x6300 LEVEL_6_4=0x6400",
-    dml.OperatorType: "SLICE=60 FILL_VALUE_CONSTANT=103 FILL_VALUE_SEQUENCE=104 "
-    "REVERSE_SUBSEQUENCES=106 SLICE1=111 SLICE_GRAD=135",
-    dml.TensorType: "INVALID=0 BUFFER=1",
-    dml.TensorFlags: "NONE=0 OWNED_BY_DML=1",
-    dml.ExecutionFlags: "NONE=0 ALLOW_HALF_PRECISION_COMPUTATION=1 "
-    "DISABLE_META_COMMANDS=2 DESCRIPTORS_VOLATILE=4",
-}
-
-
-@pytest.mark.parametrize("enumeration", NUMBERS, ids=lambda e: e.__name__)
-def test_numbers_are_those_of_the_header(enumeration):
-    found = {name: int(number) for name, number in enumeration.__members__.items()}
-    pairs = [pair.split("=") for pair in NUMBERS[enumeration].split()]
-    assert found == {name: int(number, 0) for name, number in pairs}
-    constants = dml.TENSOR_DIMENSION_COUNT_MAX1, dml.MINIMUM_BUFFER_TENSOR_ALIGNMENT
-    assert constants == (8, 16)
 
 
 @pytest.mark.parametrize(
-    ("size", "data_type", "sizes", "strides"),
+    "level",
     [
-        (24, "FLOAT32", (2, 3), None),
-        (8, "UINT8", (5,), None),
-        (8, "FLOAT16", (3,), None),
-        (12, "FLOAT32", (2, 3), (0, 1)),
-        (28, "FLOAT32", (2, 3), (4, 1)),
-        (40, "FLOAT64", (3,), (2,)),
-        (4, "INT16", (), None),
-        (0, "INT32", (2, 0), (7, 1)),
-        (2**35, "UINT64", (65536, 65536), None),
-        (4, "UINT4", (5,), None),
-        (8, "UINT4", (9,), None),
-        (4, "INT4", (8,), None),
-        (0, "UNKNOWN", (5,), None),
+        level if level in ("2_1", "6_4") else pytest.param(level, marks=exhaustive)
+        for exhaustive in [pytest.mark.exhaustive]
+        for level in LEVELS
     ],
 )
-def test_the_size_of_a_buffer(size, data_type, sizes, strides):
-    assert dml.calc_buffer_tensor_size(DataType[data_type], sizes, strides) == size
-    desc = BufferTensorDesc(int(DataType[data_type]), list(sizes), strides)
-    assert desc == tensor(sizes, data_type, strides, total=size)
+@every_operator
+def test_a_level_accepts_what_it_supports(operator: str, level: str) -> None:
+    row = documented(operator, level)
+    if row is None:
+        return
+    first = TENSORS[operator][0]
+    for rank in range(1, 10):
+        expected = None if row[0] <= rank <= row[1] else f"{first}.DimensionCount"
+        assert refused(base(operator, sizes=(2,) * rank), level) == expected
+    for member, listed, keyword in [
+        (first, row[2], "data_type"),
+        (LENGTHS, row[3], "lengths"),
+    ]:
+        for data_type in DataType if listed else ():
+            is_listed = data_type.name in listed.split()
+            expected = None if is_listed else f"{member}.DataType"
+            desc = base(operator, **{keyword: data_type.name})
+            assert refused(desc, level) == expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "changes", "level", "message"),
+    [
+        (
+            "SLICE",
+            {"InputTensor": tensor(data_type="INT8")},
+            "2_0",
+            "`InputTensor.DataType` must be FLOAT32, FLOAT16, INT32, INT16, UINT32 or "
+            "UINT16 at feature level 2_0; got INT8, allowed from 2_1",
+        ),
+        (
+            "REVERSE_SUBSEQUENCES",
+            {"OutputTensor": tensor((2, 3))},
+            "3_1",
+            "`OutputTensor.DimensionCount` must be 4 to 5 at feature level 3_1; got 2, "
+            "allowed from 4_0",
+        ),
+        (
+            "FILL_VALUE_SEQUENCE",
+            {"OutputTensor": tensor(data_type="FLOAT64")},
+            "6_4",
+            "`OutputTensor.DataType` must be FLOAT32, FLOAT16, INT64, INT32, INT16, "
+            "INT8, UINT64, UINT32, UINT16 or UINT8 at feature level 6_4; got FLOAT64, "
+            "allowed at no feature level",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value in DOCUMENTED else "",
+)
+def test_messages_name_the_level_that_allows_a_value(
+    operator: str, changes: dict[str, Any], level: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match="at feature level") as error:
+        changed(operator, **changes).validate(dml.FeatureLevel[f"LEVEL_{level}"])
+    assert str(error.value) == f"DML_{operator}_OPERATOR_DESC: {message}"
 
 
 # Rules for one tensor -----------------------------------------------------------------
 
-LAYOUT = "must be at least {0}, which DataType, Sizes and Strides imply; got {1}"
-ALIGNMENT = "must be 0 or a power of two of at least 4, the size of UINT32; got"
-PLACE = "Strides` must give each element of Sizes (1, 2, 3, 4) a place of its own; got"
-TENSOR_RULES = {
-    "Sizes[3]` must be at least 1; got 0": dict(sizes=(1, 2, 3, 0)),
-    "Sizes` must give at most 4294967295 elements; got 4294967296": dict(
-        sizes=(65536, 1, 1, 65536)
-    ),
-    "Strides` must reach over at most 4294967295 elements; got 4294967296": dict(
-        strides=(0, 2**32 - 1, 0, 0)
-    ),
-    f"TotalTensorSizeInBytes` {LAYOUT.format(96, 92)}": dict(total=92),
-    f"TotalTensorSizeInBytes` {LAYOUT.format(120, 116)}": dict(
-        strides=(0, 16, 5, 1), total=116
-    ),
-    "TotalTensorSizeInBytes` must be a multiple of 4; got 98": dict(total=98),
-    "TotalTensorSizeInBytes` must be at most 17179869180, which is 4294967295 "
-    "elements; got 17179869184": dict(total=17179869184),
-    f"GuaranteedBaseOffsetAlignment` {ALIGNMENT} 2": dict(
-        guaranteed_base_offset_alignment=2
-    ),
-    f"GuaranteedBaseOffsetAlignment` {ALIGNMENT} 24": dict(
-        guaranteed_base_offset_alignment=24
-    ),
-}
-OUTPUT_RULES = {
-    "Flags` must be NONE, since only inputs are owned by DirectML; got "
-    "OWNED_BY_DML": dict(flags=1),
-    **{
-        f"{PLACE} {strides}": dict(strides=strides)
-        for strides in [(24, 12, 0, 1), (0, 12, 4, 4), (0, 2, 3, 1), (0, 4, 2, 100)]
-    },
-}
+TENSOR_RULES = [
+    ("Sizes[3]", {"sizes": (1, 2, 3, 0)}),
+    ("Sizes", {"sizes": (65536, 1, 1, 65536)}),
+    ("Strides", {"strides": (0, LARGEST_UINT, 0, 0)}),
+    ("TotalTensorSizeInBytes", {"total": 92}),
+    ("TotalTensorSizeInBytes", {"total": 98}),
+    ("TotalTensorSizeInBytes", {"strides": (0, 16, 5, 1), "total": 116}),
+    ("TotalTensorSizeInBytes", {"total": 4 * LARGEST_UINT + 4}),
+    ("GuaranteedBaseOffsetAlignment", {"guaranteed_base_offset_alignment": 2}),
+    ("GuaranteedBaseOffsetAlignment", {"guaranteed_base_offset_alignment": 24}),
+]
+OUTPUT_RULES = [
+    ("Flags", {"flags": 1}),
+    ("Strides", {"strides": (24, 12, 0, 1)}),
+    ("Strides", {"strides": (0, 12, 4, 4)}),
+    ("Strides", {"strides": (0, 2, 3, 1)}),
+]
 
 
 @pytest.mark.parametrize(
-    ("operator", "member", "message"),
-    [(*pair, message) for pair in MEMBERS for message in TENSOR_RULES]
-    + [(*pair, message) for pair in OUTPUTS for message in OUTPUT_RULES],
+    ("operator", "member", "rule", "options"),
+    [(*pair, *row) for pair in MEMBERS for row in TENSOR_RULES]
+    + [(*pair, *row) for pair in OUTPUTS for row in OUTPUT_RULES],
 )
-def test_rules_for_a_tensor(operator, member, message):
-    wrong = tensor(**{**TENSOR_RULES, **OUTPUT_RULES}[message])
-    assert refusal(changed(operator, **{member: wrong})) == f"`{member}.{message}"
+def test_rules_for_a_tensor(
+    operator: str, member: str, rule: str, options: dict[str, Any]
+) -> None:
+    assert refused(changed(operator, **{member: tensor(**options)})) == (
+        f"{member}.{rule}"
+    )
 
 
 @pytest.mark.parametrize(("operator", "member"), MEMBERS)
-def test_what_a_tensor_may_have(operator, member):
+def test_what_a_tensor_may_have(operator: str, member: str) -> None:
     sizes = (1, 2, 1, 4) if member == LENGTHS else (1, 2, 3, 4)
-    allowed = [dict(guaranteed_base_offset_alignment=n) for n in (4, 16, 2**31)]
-    # crossing but apart, permuted, padded
-    allowed += [dict(strides=s) for s in ((0, 3, 2, 6), (9, 1, 2, 6), (99, 32, 8, 2))]
-    allowed += [dict(total=17179869180)]
+    allowed = [{"guaranteed_base_offset_alignment": n} for n in (4, 16, 2**31)]
+    # crossing without overlap, permuted, padded
+    allowed += [{"strides": s} for s in ((0, 3, 2, 6), (9, 1, 2, 6), (99, 32, 8, 2))]
+    allowed += [{"total": 4 * LARGEST_UINT}]
     if (operator, member) not in OUTPUTS:
-        allowed += [dict(flags=1), dict(strides=(0,) * 4), dict(strides=(0, 1, 1, 1))]
+        allowed += [{"flags": 1}, {"strides": (0,) * 4}, {"strides": (0, 1, 1, 1)}]
     for options in allowed:
-        assert refusal(changed(operator, **{member: tensor(sizes, **options)})) is None
+        assert refused(changed(operator, **{member: tensor(sizes, **options)})) is None
 
 
-def test_the_largest_tensor_is_accepted():
-    assert refusal(base("FILL_VALUE_CONSTANT", "UINT8", (1, 65535, 65537, 1))) is None
+def test_the_largest_tensor_is_accepted() -> None:
+    assert refused(base("FILL_VALUE_CONSTANT", "UINT8", (1, 65535, 65537, 1))) is None
+
+
+def fill_of(sizes: tuple[int, ...], strides: tuple[int, ...]) -> dml.OperatorDesc:
+    output = BufferTensorDesc(DataType.INT8, sizes, strides)
+    return dml.FillValueConstantOperatorDesc(output, DataType.INT8, ScalarUnion())
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 3), pytest.param((2, 3, 2), marks=pytest.mark.exhaustive)], ids=str
+)
+def test_elements_of_an_output_do_not_overlap(sizes: tuple[int, ...]) -> None:
+    verdicts = set()
+    for strides in itertools.product(range(8), repeat=len(sizes)):
+        is_refused = positions_overlap(sizes, strides)
+        expected = "OutputTensor.Strides" if is_refused else None
+        assert refused(fill_of(sizes, strides)) == expected
+        verdicts.add(is_refused)
+    assert verdicts == {True, False}
+
+
+def test_strides_that_are_not_nested_are_enumerated_up_to_a_limit() -> None:
+    """Without overlap either way, but too many elements to enumerate them."""
+    assert refused(fill_of((2**21, 2), (2, 3))) is None
+    assert refused(fill_of((2**21 + 1, 2), (2, 3))) == "OutputTensor.Strides"
 
 
 # Rules between members ----------------------------------------------------------------
 
-COUNT = "must have 4 elements, one for each dimension of the tensors; got"
-OTHER_TYPE, OTHER_RANK = tensor(data_type="INT32"), tensor((1, 1, 2, 3, 4))
-ALIKE = {
-    operator: {
-        f"`{output}.DataType` must be UINT32, that of `{input}.DataType`; got INT32": {
-            output: OTHER_TYPE
-        },
-        f"`{output}.DimensionCount` must be 4, that of `{input}.DimensionCount`; "
-        "got 5": {output: OTHER_RANK},
-    }
-    for operator, (input, *_, output) in list(TENSORS.items())[:4]
+SAME = {  # for each slice and the reversal: the output differs from the input
+    operator: [
+        (f"{members[-1]}.DataType", {members[-1]: tensor(data_type="INT32")}),
+        (f"{members[-1]}.DimensionCount", {members[-1]: tensor((1, 1, 2, 3, 4))}),
+    ]
+    for operator, members in list(TENSORS.items())[:4]
 }
 WINDOW = {
-    operator: {
-        f"`InputWindowOffsets` {COUNT} 3": dict(InputWindowOffsets=(0, 0, 0)),
-        f"`InputWindowSizes` {COUNT} 5": dict(InputWindowSizes=(1, 2, 3, 4, 1)),
-        f"`InputWindowStrides` {COUNT} 0": dict(InputWindowStrides=()),
-        "`InputWindowStrides[1]` must not be 0; got 0": dict(
-            InputWindowStrides=(1, 0, 1, 1)
+    operator: [
+        ("InputWindowOffsets", {"InputWindowOffsets": (0, 0, 0)}),
+        ("InputWindowSizes", {"InputWindowSizes": (1, 2, 3, 4, 1)}),
+        ("InputWindowStrides", {"InputWindowStrides": ()}),
+        ("InputWindowStrides[1]", {"InputWindowStrides": (1, 0, 1, 1)}),
+        ("InputWindowSizes[3]", {"InputWindowSizes": (1, 2, 3, 0)}),
+        (
+            "InputWindowOffsets[2] + InputWindowSizes[2]",
+            {"InputWindowOffsets": (0, 0, 1, 0)},
         ),
-        "`InputWindowSizes[3]` must be at least 1; got 0": dict(
-            InputWindowSizes=(1, 2, 3, 0)
-        ),
-        f"`InputWindowOffsets[2] + InputWindowSizes[2]` must be at most 3, `{whole}."
-        "Sizes[2]`; got 4": dict(InputWindowOffsets=(0, 0, 1, 0)),
-        f"`{part}.Sizes[2]` must be at most 2, which the window gives; got 3": dict(
-            InputWindowStrides=(1, 1, -2, 1)
-        ),
-    }
-    for operator, whole, part in [
-        ("SLICE1", *TENSORS["SLICE1"]),
-        ("SLICE_GRAD", *TENSORS["SLICE_GRAD"][::-1]),
+        (f"{part}.Sizes[2]", {"InputWindowStrides": (1, 1, -2, 1)}),
+    ]
+    for operator, part in [
+        ("SLICE1", "OutputTensor"),
+        ("SLICE_GRAD", "InputGradientTensor"),
     ]
 }
-READ = "Offsets[3] + Strides[3] * (Sizes[3] - 1)` must be less than 4, `InputTensor."
+READ = "Offsets[3] + Strides[3] * (Sizes[3] - 1)"
 RULES = {
-    "SLICE": {
-        **ALIKE["SLICE"],
-        f"`Offsets` {COUNT} 3": dict(Offsets=(0, 0, 0)),
-        f"`Sizes` {COUNT} 5": dict(Sizes=(1, 2, 3, 4, 1)),
-        f"`Strides` {COUNT} 0": dict(Strides=()),
-        "`Strides[1]` must be at least 1; got 0": dict(Strides=(1, 0, 1, 1)),
-        "`OutputTensor.Sizes[2]` must be 2, that of `Sizes[2]`; got 3": dict(
-            Sizes=(1, 2, 2, 4)
-        ),
-        f"`{READ}Sizes[3]`; got 4": dict(Offsets=(0, 0, 0, 1)),
-        f"`{READ}Sizes[3]`; got 6": dict(Strides=(1, 1, 1, 2)),
-    },
-    "SLICE1": ALIKE["SLICE1"] | WINDOW["SLICE1"],
-    "SLICE_GRAD": ALIKE["SLICE_GRAD"] | WINDOW["SLICE_GRAD"],
-    "REVERSE_SUBSEQUENCES": {
-        **ALIKE["REVERSE_SUBSEQUENCES"],
-        "`OutputTensor.Sizes[3]` must be 4, that of `InputTensor.Sizes[3]`; "
-        "got 5": dict(OutputTensor=tensor((1, 2, 3, 5))),
-        "`Axis` must be less than 4, `InputTensor.DimensionCount`; got 4": dict(Axis=4),
-        f"`{LENGTHS}.DimensionCount` must be 4, that of `InputTensor.DimensionCount`; "
-        "got 3": dict(SequenceLengthsTensor=tensor((2, 1, 4))),
-        f"`{LENGTHS}.Sizes[2]` must be 1, since `Axis` is 2; got 3": dict(
-            SequenceLengthsTensor=tensor((1, 2, 3, 4))
-        ),
-        f"`{LENGTHS}.Sizes[3]` must be 4, that of `InputTensor.Sizes[3]`; got 5": dict(
-            SequenceLengthsTensor=tensor((1, 2, 1, 5))
-        ),
-        f"`{LENGTHS}.Sizes[1]` must be 2, that of `InputTensor.Sizes[1]` (a stride of "
-        "0 broadcasts); got 1": dict(SequenceLengthsTensor=tensor((1, 1, 1, 4))),
-    },
-    **{
-        fill: {
-            "`ValueDataType` must be UINT32, that of `OutputTensor.DataType`; got "
-            "INT32": dict(ValueDataType=DataType.INT32)
-        }
-        for fill in ("FILL_VALUE_SEQUENCE", "FILL_VALUE_CONSTANT")
-    },
+    "SLICE": [
+        *SAME["SLICE"],
+        ("Offsets", {"Offsets": (0, 0, 0)}),
+        ("Sizes", {"Sizes": (1, 2, 3, 4, 1)}),
+        ("Strides", {"Strides": ()}),
+        ("Sizes[2]", {"Sizes": (1, 2, 0, 4)}),
+        ("Strides[1]", {"Strides": (1, 0, 1, 1)}),
+        ("OutputTensor.Sizes[2]", {"Sizes": (1, 2, 2, 4)}),
+        (READ, {"Offsets": (0, 0, 0, 1)}),
+        (READ, {"Strides": (1, 1, 1, 2)}),
+    ],
+    "SLICE1": SAME["SLICE1"] + WINDOW["SLICE1"],
+    "SLICE_GRAD": SAME["SLICE_GRAD"] + WINDOW["SLICE_GRAD"],
+    "REVERSE_SUBSEQUENCES": [
+        *SAME["REVERSE_SUBSEQUENCES"],
+        ("OutputTensor.Sizes[3]", {"OutputTensor": tensor((1, 2, 3, 5))}),
+        ("Axis", {"Axis": 4}),
+        (f"{LENGTHS}.DimensionCount", {LENGTHS: tensor((2, 1, 4))}),
+        (f"{LENGTHS}.Sizes[2]", {LENGTHS: tensor((1, 2, 3, 4))}),
+        (f"{LENGTHS}.Sizes[3]", {LENGTHS: tensor((1, 2, 1, 5))}),
+        (f"{LENGTHS}.Sizes[1]", {LENGTHS: tensor((1, 1, 1, 4))}),
+    ],
+    "FILL_VALUE_SEQUENCE": [("ValueDataType", {"ValueDataType": DataType.INT32})],
+    "FILL_VALUE_CONSTANT": [("ValueDataType", {"ValueDataType": DataType.INT32})],
 }
 
 
-@pytest.mark.parametrize(("operator", "changes", "message"), rows(RULES))
-def test_rules_between_members(operator, changes, message):
-    assert refusal(changed(operator, **changes)) == message
+@pytest.mark.parametrize(
+    ("operator", "member", "changes"),
+    [(operator, *row) for operator, rules in RULES.items() for row in rules],
+)
+def test_rules_between_members(
+    operator: str, member: str, changes: dict[str, Any]
+) -> None:
+    assert refused(changed(operator, **changes)) == member
+
+
+def test_the_message_of_a_rule_between_members() -> None:
+    desc = changed("REVERSE_SUBSEQUENCES", **{LENGTHS: tensor((1, 1, 1, 4))})
+    with pytest.raises(ValueError, match="broadcasts") as error:
+        desc.validate()
+    assert str(error.value) == (
+        "DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC: `SequenceLengthsTensor.Sizes[1]` must "
+        "be 2, that of `InputTensor.Sizes[1]` (a stride of 0 broadcasts); got 1"
+    )
 
 
 @pytest.mark.parametrize("operator", WINDOW)
 @pytest.mark.parametrize("strides", [(1, -1, 2, -3), (-9, 2, 1, 3)])
-def test_what_a_window_may_have(operator, strides):
+def test_what_a_window_may_have(operator: str, strides: tuple[int, ...]) -> None:
     """The smallest part; the largest one; a window at the end of the tensor."""
     part = TENSORS[operator][operator == "SLICE1"]
     fits = tuple(
         1 + (n - 1) // abs(s) for n, s in zip((1, 1, 3, 4), strides, strict=True)
     )
     for sizes in [(1, 1, 1, 1), fits]:
-        changes = dict(InputWindowOffsets=(0, 1, 0, 0), InputWindowSizes=(1, 1, 3, 4))
+        changes = {"InputWindowOffsets": (0, 1, 0, 0), "InputWindowSizes": (1, 1, 3, 4)}
         changes |= {"InputWindowStrides": strides, part: tensor(sizes)}
-        assert refusal(changed(operator, **changes)) is None
+        assert refused(changed(operator, **changes)) is None

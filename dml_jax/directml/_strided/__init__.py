@@ -1,1 +1,1 @@
-"""Reads and writes of buffers whose elements lie at strides."""
+"""Strided reads and writes of flat buffers."""

@@ -1,18 +1,20 @@
-"""Reading and writing the elements of a tensor as JAX primitives.
+"""Strided reads and writes of flat buffers as JAX primitives.
 
-    take(buffer, layout)           the elements of a flat buffer
-    put(elements, buffer, layout)  the buffer with other elements
-    add(elements, layout, size)    a buffer of zeros to which the elements are added
+    gather_strided(buffer, layout)             the elements at the strides of a layout
+    scatter_strided(elements, buffer, layout)  the buffer with these elements replaced
+    scatter_add_strided(elements, layout, n)   a buffer of n zeros plus the elements
 
-Each is linear; `add` is the transpose of `take`, and `take` that of both others. JAX's
-own transposes would add up in the dtype of the elements, make arrays in the mode, of 64
-bits or not, in which they happen to be called, and use pads, which XLA divides wrongly.
-Dimensions before the last one of a buffer, as vmap makes them, are taken whole.
+All are linear; `scatter_add_strided` is the transpose of `gather_strided`, which is the
+transpose of both others. JAX's own transposes would accumulate in the dtype of the
+elements, depend on whether 64-bit mode is on when they are called, and contain pads,
+which XLA partitions incorrectly. Leading dimensions, which vmap adds, are batched.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.extend.core
@@ -22,31 +24,34 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._shared import bitwise, calls, jax_versions, lowering
 from dml_jax.directml._strided import xla
+from dml_jax.directml._strided.xla import Layout
 
-take_p = jax.extend.core.Primitive("take_of_layout")
-put_p = jax.extend.core.Primitive("put_of_layout")
-add_p = jax.extend.core.Primitive("add_of_layout")
-
-
-def take(buffer, layout):
-    return take_p.bind(buffer, layout=layout)
+gather_p = jax.extend.core.Primitive("gather_strided")
+scatter_p = jax.extend.core.Primitive("scatter_strided")
+scatter_add_p = jax.extend.core.Primitive("scatter_add_strided")
 
 
-def put(elements, buffer, layout):
+def gather_strided(buffer: jax.Array, layout: Layout) -> jax.Array:
+    return gather_p.bind(buffer, layout=layout)
+
+
+def scatter_strided(
+    elements: jax.Array, buffer: jax.Array, layout: Layout
+) -> jax.Array:
     axes = jax_versions.varying_axes(elements) | jax_versions.varying_axes(buffer)
     operands = [jax_versions.vary_over(x, axes) for x in (elements, buffer)]
-    return put_p.bind(*operands, layout=layout)
+    return scatter_p.bind(*operands, layout=layout)
 
 
-def add(elements, layout, size):
-    return add_p.bind(elements, layout=layout, size=size)
+def scatter_add_strided(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
+    return scatter_add_p.bind(elements, layout=layout, size=size)
 
 
 # Rules --------------------------------------------------------------------------------
 
 
-def _with_shape(x, batch, shape):
-    """The type of an array with the leading dimensions of `x`, and others."""
+def _with_shape(x: Any, batch: int, shape: tuple[int, ...]) -> Any:
+    """The type of an array with the batch dimensions of `x` and the given shape."""
     spec = [*x.sharding.spec[:batch], *[None] * len(shape)]
     return x.update(
         shape=(*x.shape[:batch], *shape),
@@ -55,77 +60,59 @@ def _with_shape(x, batch, shape):
     )
 
 
-def _take_abstract_eval(buffer, *, layout):
+def _gather_abstract_eval(buffer: Any, *, layout: Layout):
     return _with_shape(buffer, buffer.ndim - 1, layout.sizes)
 
 
-def _put_abstract_eval(elements, buffer, *, layout):
-    del elements, layout
+def _scatter_abstract_eval(_elements: Any, buffer: Any, **_: Any):
     return _with_shape(buffer, buffer.ndim - 1, buffer.shape[-1:])
 
 
-def _add_abstract_eval(elements, *, layout, size):
+def _scatter_add_abstract_eval(elements: Any, *, layout: Layout, size: int):
     return _with_shape(elements, elements.ndim - len(layout.sizes), (size,))
 
 
-def _linear_jvp(primitive, primals, tangents, **params):
-    (x,), (tangent,) = primals, tangents
-    y = primitive.bind(x, **params)
-    if type(tangent) is ad.Zero:
-        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    return y, primitive.bind(tangent, **params)
-
-
-def _put_jvp(primals, tangents, *, layout):
+def _scatter_jvp(primals: Any, tangents: Any, *, layout: Layout):
     elements, buffer = primals
-    y = put(elements, buffer, layout)
+    y = scatter_strided(elements, buffer, layout)
     if all(type(tangent) is ad.Zero for tangent in tangents):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
     with bitwise.full_width(y):
-        of_elements, of_buffer = map(ad.instantiate_zeros, tangents)
-    return y, put(of_elements, of_buffer, layout)
+        by_elements, by_buffer = map(ad.instantiate_zeros, tangents)
+    return y, scatter_strided(by_elements, by_buffer, layout)
 
 
-def _take_transpose(cotangent, buffer, *, layout):
-    if type(cotangent) is ad.Zero:
-        return (ad.Zero(buffer.aval),)
-    return (_divided_as(buffer, add(cotangent, layout, buffer.aval.shape[-1])),)
+def _gather_transpose(cotangent: Any, buffer: Any, *, layout: Layout):
+    size = buffer.aval.shape[-1]
+    return (_shard_like(buffer, scatter_add_strided(cotangent, layout, size)),)
 
 
-def _put_transpose(cotangent, elements, buffer, *, layout):
-    operands = (elements, buffer)
-    if type(cotangent) is ad.Zero:
-        return tuple(
-            ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands
-        )
+def _scatter_transpose(cotangent: Any, elements: Any, buffer: Any, *, layout: Layout):
     by_elements = by_buffer = None
     if ad.is_undefined_primal(elements):
-        by_elements = _divided_as(elements, take(cotangent, layout))
+        by_elements = _shard_like(elements, gather_strided(cotangent, layout))
     if ad.is_undefined_primal(buffer):
         shape = (*cotangent.shape[:-1], *layout.sizes)
         with bitwise.full_width(cotangent):
             zeros = jnp.zeros(shape, cotangent.dtype)
-        by_buffer = _divided_as(buffer, put(zeros, cotangent, layout))
+        by_buffer = _shard_like(buffer, scatter_strided(zeros, cotangent, layout))
     return by_elements, by_buffer
 
 
-def _add_transpose(cotangent, elements, *, layout, size):
-    del size
-    if type(cotangent) is ad.Zero:
-        return (ad.Zero(elements.aval),)
-    return (_divided_as(elements, take(cotangent, layout)),)
+def _scatter_add_transpose(cotangent: Any, elements: Any, *, layout: Layout, **_: Any):
+    return (_shard_like(elements, gather_strided(cotangent, layout)),)
 
 
-def _divided_as(operand, cotangent):
-    """The cotangent of an operand, which an explicit mesh divides as it does that."""
+def _shard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
+    """The cotangent of an operand, with its sharding on a mesh with explicit axes."""
     sharding = operand.aval.sharding
     if not getattr(sharding.mesh, "explicit_axes", ()):
         return cotangent
     return jax.sharding.reshard(cotangent, sharding)
 
 
-def _batch(primitive, operands, dimensions, **params):
-    """One more leading dimension, along which what is not mapped is repeated."""
+def _batch(bind: Callable[..., Any], operands: Any, dimensions: Any, **params: Any):
+    """Adds a leading dimension, along which operands that are not mapped repeat."""
     size = next(
         x.shape[d] for x, d in zip(operands, dimensions, strict=True) if d is not None
     )
@@ -136,31 +123,32 @@ def _batch(primitive, operands, dimensions, **params):
             else jnp.moveaxis(x, d, 0)
             for x, d in zip(operands, dimensions, strict=True)
         ]
-    bind = put if primitive is put_p else primitive.bind
     return bind(*moved, **params), 0
 
 
 # Lowering -----------------------------------------------------------------------------
 
 
-def _over_batch(formulation, *operands, layout, **params):
-    """A formulation for flat buffers, over all dimensions before."""
-    function = functools.partial(formulation, layout=layout, **params)
-    rank = 1 if formulation in _OF_BUFFERS else len(layout.sizes)
+def _batched(
+    formulation: Callable[..., jax.Array], *operands: jax.Array, **params: Any
+) -> jax.Array:
+    """A formulation for flat buffers, mapped over all leading dimensions."""
+    function = functools.partial(formulation, **params)
+    is_gather = formulation in (xla.gather, xla.gather_partitioned)
+    rank = 1 if is_gather else len(params["layout"].sizes)
     for _ in range(operands[0].ndim - rank):
         function = jax.vmap(function)
     return function(*operands)
 
 
-_OF_BUFFERS = (xla.take, xla.take_divided)
+def _lowering(
+    formulation: Callable[..., Any], partitioned: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The lowering rule with one formulation for one device and one for several."""
 
-
-def _lowering(whole, divided):
-    """The lowering rule of a primitive, for one device and for many."""
-
-    def lower(ctx, *operands, **params):
-        formulation = whole if lowering.sees_full_arrays(ctx) else divided
-        lowered = functools.partial(_over_batch, formulation, **params)
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        chosen = formulation if lowering.sees_full_arrays(ctx) else partitioned
+        lowered = functools.partial(_batched, chosen, **params)
         ctx, mesh = lowering.without_explicit_axes(ctx)
         with bitwise.full_width(*ctx.avals_in), jax.sharding.use_abstract_mesh(mesh):
             return mlir.lower_fun(lowered, multiple_results=False)(ctx, *operands)
@@ -168,35 +156,45 @@ def _lowering(whole, divided):
     return lower
 
 
-for _primitive, _abstract_eval, _transpose, _ways in (
-    (
-        take_p,
-        _take_abstract_eval,
-        _take_transpose,
-        (xla.take, xla.take_divided),
-    ),
-    (
-        put_p,
-        _put_abstract_eval,
-        _put_transpose,
-        (xla.put, xla.put_divided),
-    ),
-    (
-        add_p,
-        _add_abstract_eval,
-        _add_transpose,
-        (xla.add, xla.add_divided),
-    ),
-):
-    _options = ("layout", "size") if _primitive is add_p else ("layout",)
-    _formulation = functools.partial(_over_batch, _ways[0])
-    _primitive.def_impl(
-        calls.compiled(_primitive.name, _primitive.bind, _formulation, *_options)
-    )
-    _primitive.def_abstract_eval(_abstract_eval)
-    ad.primitive_jvps[_primitive] = functools.partial(_linear_jvp, _primitive)
-    ad.primitive_transposes[_primitive] = _transpose
-    batching.primitive_batchers[_primitive] = functools.partial(_batch, _primitive)
-    mlir.register_lowering(_primitive, _lowering(*_ways))
+def _define(
+    primitive: jax.extend.core.Primitive,
+    bind: Callable[..., Any],
+    abstract_eval: Callable[..., Any],
+    transpose: Callable[..., Any],
+    *formulations: Callable[..., Any],
+) -> None:
+    options = ("layout", "size") if primitive is scatter_add_p else ("layout",)
+    run = functools.partial(_batched, formulations[0])
+    primitive.def_impl(calls.compiled(primitive.name, primitive.bind, run, *options))
+    primitive.def_abstract_eval(abstract_eval)
+    ad.deflinear2(primitive, transpose)
+    batching.primitive_batchers[primitive] = functools.partial(_batch, bind)
+    mlir.register_lowering(primitive, _lowering(*formulations))
 
-ad.primitive_jvps[put_p] = _put_jvp
+
+_define(
+    gather_p,
+    gather_strided,
+    _gather_abstract_eval,
+    _gather_transpose,
+    xla.gather,
+    xla.gather_partitioned,
+)
+_define(
+    scatter_p,
+    scatter_strided,
+    _scatter_abstract_eval,
+    _scatter_transpose,
+    xla.scatter,
+    xla.scatter_partitioned,
+)
+_define(
+    scatter_add_p,
+    scatter_add_strided,
+    _scatter_add_abstract_eval,
+    _scatter_add_transpose,
+    xla.scatter_add,
+    xla.scatter_add_partitioned,
+)
+# The default rule makes zeros in the current mode, which may not have 64 bits.
+ad.primitive_jvps[scatter_p] = _scatter_jvp

@@ -1,20 +1,21 @@
-"""Ways to read and to write the elements of a tensor in a flat buffer.
+"""XLA formulations of strided reads and writes.
 
-Strides that are nested, each stepping over all that the smaller ones reach, cover
-every packed, permuted and padded layout. With the dimensions in the order of their
-strides, such a buffer is an array of rows, of which each is an array of rows, and so
-on: slices, reshapes and one transpose read and write it, which XLA fuses with the
-operator. Any other layout, windows that overlap for one, is a gather or a scatter.
+A layout is nested if each stride exceeds the extent of the dimensions of smaller
+strides: every packed, permuted and padded layout is. In the order of its strides, such
+a buffer is an array of rows, each of which is an array of rows, and so on. Slices,
+reshapes and one transpose read and write it, and XLA fuses them with the operator.
+Other layouts, such as overlapping windows, need a gather or a scatter.
 
-Where XLA divides a program among devices, nested layouts are gathers as well: it
-divides `lax.pad` wrongly, and what it makes of slices and updates of sharded rows has
-pads in it. What is gathered from shards is added up, in which zeros stand for what
-other shards have: that keeps the bits of integers, but not those of floats.
+In partitioned programs, nested layouts are gathers, too: XLA partitions `lax.pad`
+incorrectly, and lowers slices and updates of sharded rows to pads. A gather from shards
+is a sum to which other shards contribute zeros. That keeps the bits of integers, but
+not of floats, so floats are gathered as integers of their width.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -23,18 +24,31 @@ import numpy as np
 from jax import lax
 
 from dml_jax._shared import bitwise
-from dml_jax.directml._tensor import is_nested, packed_strides
+from dml_jax.directml._tensor import is_nested, is_packed, packed_strides
 
 
 class Layout(NamedTuple):
-    """Where elements lie: their number along each dimension, and the steps."""
+    """For each dimension the number of elements, and the distance between two."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
+    @property
+    def compact(self) -> Layout:
+        """The layout without repeated elements: of size 1 where its stride is 0."""
+        pairs = zip(*self, strict=True)
+        sizes = tuple(1 if stride == 0 else size for size, stride in pairs)
+        return self._replace(sizes=sizes)
 
-def resized(rows: jax.Array, length: int) -> jax.Array:
-    """Rows cut to a length, or filled up to it with zeros."""
+    @property
+    def order(self) -> list[int]:
+        """The dimensions with more than one element, largest stride first."""
+        dims = [d for d, size in enumerate(self.sizes) if size > 1]
+        return sorted(dims, key=lambda d: -self.strides[d])
+
+
+def resize(rows: jax.Array, length: int) -> jax.Array:
+    """Rows sliced to a length, or extended to it by zeros."""
     missing = length - rows.shape[-1]
     if missing <= 0:
         return lax.slice_in_dim(rows, 0, length, axis=-1)
@@ -42,59 +56,62 @@ def resized(rows: jax.Array, length: int) -> jax.Array:
     return lax.concatenate([rows, zeros], rows.ndim - 1)
 
 
-def _compact(layout):
-    """The layout without repetitions: of size 1 where its stride is 0."""
-    pairs = zip(*layout, strict=True)
-    sizes = tuple(1 if stride == 0 else size for size, stride in pairs)
-    return layout._replace(sizes=sizes)
+def _resize_by_pad(rows: jax.Array, length: int) -> jax.Array:
+    """`resize` without a pass over memory, which XLA does not partition correctly."""
+    if length <= rows.shape[-1]:
+        return resize(rows, length)
+    return _pad_rows(rows, length)
 
 
-def _is_packed(layout):
-    triples = zip(*layout, packed_strides(layout.sizes), strict=True)
-    return all(size == 1 or given == packed for size, given, packed in triples)
+def _pad_rows(rows: jax.Array, length: int) -> jax.Array:
+    padding = [(0, 0, 0)] * (rows.ndim - 1) + [(0, length - rows.shape[-1], 0)]
+    return lax.pad(rows, jnp.zeros((), rows.dtype), padding)
 
 
 # One device ---------------------------------------------------------------------------
 
 
-def take(buffer: jax.Array, layout: Layout) -> jax.Array:
+def gather(buffer: jax.Array, layout: Layout) -> jax.Array:
     """The elements of a buffer."""
-    bits, compact = bitwise.to_bits(buffer), _compact(layout)
-    if _is_packed(compact):
+    bits, compact = bitwise.to_bits(buffer), layout.compact
+    if is_packed(*compact):
         elements = bits[: math.prod(compact.sizes)].reshape(compact.sizes)
     elif is_nested(*compact):
-        elements = _unfold(bits, compact)
+        elements = _gather_nested(bits, compact)
     else:
-        elements = bits.at[_places(compact)].get(mode="promise_in_bounds")
+        elements = bits.at[_positions(compact)].get(mode="promise_in_bounds")
     elements = bitwise.from_bits(elements, buffer.dtype)
     return jnp.broadcast_to(elements, layout.sizes)
 
 
-def put(elements: jax.Array, buffer: jax.Array, layout: Layout) -> jax.Array:
-    """The buffer with other elements, no two of them in one place."""
+def scatter(elements: jax.Array, buffer: jax.Array, layout: Layout) -> jax.Array:
+    """The buffer with elements replaced, whose positions differ."""
     bits, previous = bitwise.to_bits(elements), bitwise.to_bits(buffer)
-    if _is_packed(layout):
+    if is_packed(*layout):
         result = _overwrite(bits.reshape(-1), previous)
     elif is_nested(*layout):
-        order = _order(layout)
-        bits = bits.reshape([size for size in layout.sizes if size > 1])
-        bits = bits.transpose(np.argsort(np.argsort(order)))
-        rows = tuple((layout.sizes[d], layout.strides[d]) for d in order)
-        result = _fold(rows, bits, previous)
+        rows = [(layout.sizes[d], layout.strides[d]) for d in layout.order]
+        result = _scatter_nested(rows, _in_order(bits, layout), previous)
     else:
-        places = previous.at[_places(layout)]
-        result = places.set(bits, mode="promise_in_bounds", unique_indices=True)
+        result = previous.at[_positions(layout)].set(
+            bits, mode="promise_in_bounds", unique_indices=True
+        )
     return bitwise.from_bits(result, buffer.dtype)
 
 
-def add(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-    """Zeros, to which every element is added where it lies: the adjoint of `take`."""
-    return _added(elements, layout, size, _spread)
+def scatter_add(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
+    """Zeros to which the elements are added: the transpose of `gather`."""
+    return _scatter_add(elements, layout, size, _scatter_to_zeros)
 
 
-def _added(elements, layout, size, put_among_zeros):
-    """The sums, rounded once: a narrow float has not the digits to add many."""
-    dtype, compact = elements.dtype, _compact(layout)
+def _scatter_add(
+    elements: jax.Array,
+    layout: Layout,
+    size: int,
+    scatter_to_zeros: Callable[[jax.Array, Layout, int], jax.Array],
+) -> jax.Array:
+    """The sums, accumulated in at least float32 and rounded once."""
+    dtype, compact = elements.dtype, layout.compact
     is_disjoint = is_nested(*compact)
     repeated = [d for d, n in enumerate(compact.sizes) if n != layout.sizes[d]]
     if bitwise.is_narrow_float(dtype) and (repeated or not is_disjoint):
@@ -102,122 +119,117 @@ def _added(elements, layout, size, put_among_zeros):
     if repeated:
         elements = elements.sum(repeated, dtype=elements.dtype, keepdims=True)
     if is_disjoint:
-        return put_among_zeros(elements.astype(dtype), compact, size)
-    places = jnp.zeros(size, elements.dtype).at[_places(compact)]
-    return places.add(elements, mode="promise_in_bounds").astype(dtype)
+        return scatter_to_zeros(elements.astype(dtype), compact, size)
+    sums = jnp.zeros(size, elements.dtype).at[_positions(compact)]
+    return sums.add(elements, mode="promise_in_bounds").astype(dtype)
 
 
-def _spread(elements, layout, size):
-    """Elements among zeros, which fuses with what comes before, as `_fold` does not."""
-    order = _order(layout)
-    rows = elements.reshape([n for n in layout.sizes if n > 1])
-    rows = rows.transpose(np.argsort(np.argsort(order)))[..., None]
-    zero = jnp.zeros((), rows.dtype)
-    for d in reversed(order):
-        whole = [(0, 0, 0)] * (rows.ndim - 1)
-        rows = lax.pad(rows, zero, [*whole, (0, layout.strides[d] - rows.shape[-1], 0)])
+def _scatter_to_zeros(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
+    """Elements among zeros, which XLA fuses with their computation by pads."""
+    rows = _in_order(elements, layout)[..., None]
+    for d in reversed(layout.order):
+        rows = _pad_rows(rows, layout.strides[d])
         rows = rows.reshape(*rows.shape[:-2], layout.sizes[d] * layout.strides[d])
-    missing = size - rows.shape[-1]
-    return lax.pad(rows, zero, [(0, missing, 0)])
+    return _pad_rows(rows, size)
 
 
-def _order(layout):
-    """The dimensions that have more than one element, largest stride first."""
-    dims = [d for d, size in enumerate(layout.sizes) if size > 1]
-    return sorted(dims, key=lambda d: -layout.strides[d])
+def _in_order(elements: jax.Array, layout: Layout) -> jax.Array:
+    """The elements with dimensions in the order of their strides, none of size 1."""
+    elements = elements.reshape([size for size in layout.sizes if size > 1])
+    return elements.transpose(np.argsort(np.argsort(layout.order)))
 
 
-def _unfold(buffer, layout):
-    order, rows = _order(layout), buffer
+def _gather_nested(buffer: jax.Array, layout: Layout) -> jax.Array:
+    order, rows = layout.order, buffer
     for d in order:
-        rows = _padded(rows, layout.sizes[d] * layout.strides[d])
+        rows = _resize_by_pad(rows, layout.sizes[d] * layout.strides[d])
         rows = rows.reshape(*rows.shape[:-1], layout.sizes[d], layout.strides[d])
     return rows[..., 0].transpose(np.argsort(order)).reshape(layout.sizes)
 
 
-def _fold(rows, elements, buffer):
-    """`buffer` with `elements` at the starts of its rows of rows."""
+def _scatter_nested(
+    rows: Sequence[tuple[int, int]], elements: jax.Array, buffer: jax.Array
+) -> jax.Array:
+    """`buffer` with `elements` at the starts of rows, given by count and length."""
     if not rows:
         return _overwrite(elements[..., None], buffer)
     (size, stride), *inner = rows
     length, covered = buffer.shape[-1], size * stride
-    buffer = _padded(buffer, max(length, covered))
+    buffer = _resize_by_pad(buffer, max(length, covered))
     body = buffer[..., :covered].reshape(*buffer.shape[:-1], size, stride)
-    body = _fold(inner, elements, body).reshape(*buffer.shape[:-1], covered)
-    return _padded(_overwrite(body, buffer), length)
+    body = _scatter_nested(inner, elements, body)
+    body = body.reshape(*buffer.shape[:-1], covered)
+    return _resize_by_pad(_overwrite(body, buffer), length)
 
 
-def _overwrite(elements, buffer):
-    """`buffer` with `elements` at its start; in place where XLA may."""
+def _overwrite(elements: jax.Array, buffer: jax.Array) -> jax.Array:
+    """`buffer` with `elements` at its start, in place where XLA can."""
     if elements.shape == buffer.shape:
         return elements
     return lax.dynamic_update_slice(buffer, elements, (0,) * buffer.ndim)
 
 
-def _padded(rows, length):
-    """Rows cut to a length, or filled up to it with zeros, which takes no pass."""
-    missing = length - rows.shape[-1]
-    if missing <= 0:
-        return lax.slice_in_dim(rows, 0, length, axis=-1)
-    padding = [(0, 0, 0)] * (rows.ndim - 1) + [(0, missing, 0)]
-    return lax.pad(rows, jnp.zeros((), rows.dtype), padding)
-
-
-def _places(layout):
-    """The index in the buffer of every element; DirectML's limit is a uint32."""
-    index = jnp.zeros(layout.sizes, jnp.uint32)
+def _positions(layout: Layout) -> jax.Array:
+    """The position in the buffer of every element; DirectML limits it to a uint32."""
+    positions = jnp.zeros(layout.sizes, jnp.uint32)
     for d, stride in enumerate(layout.strides):
         iota = lax.broadcasted_iota(jnp.uint32, layout.sizes, d)
-        index = index + iota * np.uint32(stride % 2**32)
-    return index
+        positions = positions + iota * np.uint32(stride % 2**32)
+    return positions
 
 
-# Many devices -------------------------------------------------------------------------
+# Several devices ----------------------------------------------------------------------
 
 
-def take_divided(buffer: jax.Array, layout: Layout) -> jax.Array:
-    """`take`, as XLA divides it rightly."""
-    bits, compact = _words(buffer), _compact(layout)
-    if _is_packed(compact) and math.prod(compact.sizes) == bits.size:
+def gather_partitioned(buffer: jax.Array, layout: Layout) -> jax.Array:
+    """`gather`, from operations that XLA partitions correctly."""
+    bits, compact = _as_unsigned(buffer), layout.compact
+    if is_packed(*compact) and math.prod(compact.sizes) == bits.size:
         bits = bits.reshape(compact.sizes)
     else:
-        bits = bits.at[_places(compact)].get(mode="promise_in_bounds")
+        bits = bits.at[_positions(compact)].get(mode="promise_in_bounds")
     bits = jnp.broadcast_to(bits, layout.sizes)
     return lax.bitcast_convert_type(bits, buffer.dtype)
 
 
-def put_divided(elements: jax.Array, buffer: jax.Array, layout: Layout) -> jax.Array:
-    """`put`, as XLA divides it rightly."""
-    bits, previous = _words(elements), _words(buffer)
+def scatter_partitioned(
+    elements: jax.Array, buffer: jax.Array, layout: Layout
+) -> jax.Array:
+    """`scatter`, from operations that XLA partitions correctly."""
+    bits, previous = _as_unsigned(elements), _as_unsigned(buffer)
     if is_nested(*layout):
-        is_element, index = _elements_at(layout, buffer.shape[-1])
+        is_element, index = _element_at(layout, buffer.shape[-1])
         found = bits.reshape(-1).at[index].get(mode="promise_in_bounds")
         result = jnp.where(is_element, found, previous)
     else:
-        places = previous.at[_places(layout)]
-        result = places.set(bits, mode="promise_in_bounds", unique_indices=True)
+        result = previous.at[_positions(layout)].set(
+            bits, mode="promise_in_bounds", unique_indices=True
+        )
     return lax.bitcast_convert_type(result, buffer.dtype)
 
 
-def add_divided(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-    """`add`, as XLA divides it rightly."""
+def scatter_add_partitioned(
+    elements: jax.Array, layout: Layout, size: int
+) -> jax.Array:
+    """`scatter_add`, from operations that XLA partitions correctly."""
 
-    def put_among_zeros(elements, layout, size):
-        return put_divided(elements, jnp.zeros(size, elements.dtype), layout)
+    def scatter_to_zeros(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
+        zeros = jnp.zeros(size, elements.dtype)
+        return scatter_partitioned(elements, zeros, layout)
 
-    return _added(elements, layout, size, put_among_zeros)
+    return _scatter_add(elements, layout, size, scatter_to_zeros)
 
 
-def _words(x):
+def _as_unsigned(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, np.dtype(f"u{x.dtype.itemsize}"))
 
 
-def _elements_at(layout, size):
-    """For every place of a buffer whether an element is there, and which one."""
+def _element_at(layout: Layout, size: int) -> tuple[jax.Array, jax.Array]:
+    """For each position of a buffer whether it has an element, and the index of it."""
     rest = lax.iota(jnp.uint32, size)
     is_element, index = jnp.ones(size, bool), jnp.zeros(size, jnp.uint32)
     packed = packed_strides(layout.sizes)
-    for d in _order(layout):
+    for d in layout.order:
         stride = np.uint32(layout.strides[d])
         at = rest // stride
         rest, is_element = rest - at * stride, is_element & (at < layout.sizes[d])

@@ -1,0 +1,100 @@
+"""Checks of the members of DirectML's structures, by their types.
+
+The checks accept what a member of the C structure can hold. Whether DirectML would
+accept the value is up to the `validate` methods of the operator descriptions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import typing
+from typing import Any
+
+from dml_jax._shared import arguments
+
+UINT, INT = range(2**32), range(-(2**31), 2**31)
+
+
+class Struct:
+    """Base of frozen dataclasses: converts every field to its annotated type."""
+
+    def __post_init__(self) -> None:
+        struct = type(self).__name__
+        for name, kind in _field_types(type(self)).items():
+            value = _convert(struct, name, getattr(self, name), kind)
+            set_frozen(self, **{name: value})
+
+
+@functools.cache
+def _field_types(struct: Any) -> dict[str, Any]:
+    types = typing.get_type_hints(struct)
+    return {field.name: types[field.name] for field in dataclasses.fields(struct)}
+
+
+def _convert(function: str, name: str, value: Any, kind: Any) -> Any:
+    if kind is int:
+        return integer(function, name, value)
+    if kind == tuple[int, ...]:
+        limits = INT if name == "input_window_strides" else UINT
+        return integers(function, name, value, limits)
+    if kind == str | None:
+        return arguments.optional_name(function, name, value)
+    if issubclass(kind, enum.IntEnum):
+        return member_of(function, name, value, kind)
+    return instance_of(function, name, value, kind)
+
+
+def set_frozen(instance: Any, **values: Any) -> None:
+    """Sets fields of a frozen dataclass during its construction."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def integer(function: str, name: str, value: Any, limits: range = UINT) -> int:
+    """`value` as an integer of a type of C, given by its range."""
+    number = arguments.integer(function, name, value)
+    if number not in limits:
+        raise ValueError(
+            f"{function}: `{name}` must be {limits[0]} to {limits[-1]}; got {number}"
+        )
+    return number
+
+
+def integers(
+    function: str, name: str, value: Any, limits: range = UINT, count: int | None = None
+) -> tuple[int, ...]:
+    """`value` as a tuple of such integers, `count` of them if that is given."""
+    numbers = arguments.integers(function, name, value, count)
+    for i, number in enumerate(numbers):
+        integer(function, f"{name}[{i}]", number, limits)
+    return numbers
+
+
+def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
+    """`value` as a member of an enumeration, by its number."""
+    try:
+        return enumeration(arguments.integer(function, name, value))
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{function}: `{name}` must be {_with_article(enumeration)}; got "
+            f"{arguments.describe(value)}"
+        ) from None
+
+
+def instance_of(function: str, name: str, value: Any, kind: type) -> Any:
+    """`value`, if it is an instance of a class."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{function}: `{name}` must be {_with_article(kind)}; got "
+            f"{arguments.describe(value)}"
+        )
+    return value
+
+
+def _with_article(kind: type) -> str:
+    name = kind.__name__
+    if name == "bytes":
+        return name
+    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"
