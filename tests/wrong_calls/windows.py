@@ -206,7 +206,7 @@ SEQUENCE_ERRORS = [
                 "input_window_strides-0",
                 dict(input_window_strides=(1, 0)),
                 ValueError,
-                "`input_window_strides[1]` must not be 0; got 0",
+                "`input_window_strides[1]` must be nonzero; got 0",
             ),
             *[
                 bad(
