@@ -41,7 +41,7 @@ def fill(kind: str, sizes: xla.Sizes, *scalars: jax.Array) -> jax.Array:
 # Rules --------------------------------------------------------------------------------
 
 
-def _abstract_eval(*scalars, sizes, vmaps, **_):
+def _abstract_eval(*scalars: Any, sizes: xla.Sizes, vmaps: Vmaps, **_: Any):
     leading = _mapped_dimensions(vmaps)
     shape = (*(scalars[i].shape[d] for i, d in leading), *sizes)
     mapped = [scalars[i].sharding.spec[d] for i, d in leading]
@@ -67,7 +67,7 @@ def _mapped_dimensions(vmaps: Vmaps) -> list[tuple[int, int]]:
     ]
 
 
-def _batch(scalars, dimensions, *, vmaps, **params):
+def _batch(scalars: Any, dimensions: Any, *, vmaps: Vmaps, **params: Any):
     is_mapped = tuple(dimension is not None for dimension in dimensions)
     scalars = [
         scalar if dimension is None else jnp.moveaxis(scalar, dimension, 0)
@@ -76,7 +76,7 @@ def _batch(scalars, dimensions, *, vmaps, **params):
     return fill_p.bind(*scalars, vmaps=(is_mapped, *vmaps), **params), 0
 
 
-def _jvp(scalars, tangents, *, kind, sizes, vmaps):
+def _jvp(scalars: Any, tangents: Any, *, kind: str, sizes: xla.Sizes, vmaps: Vmaps):
     params = {"kind": kind, "sizes": sizes, "vmaps": vmaps}
     y = fill_p.bind(*scalars, **params)
     if all(type(tangent) is ad.Zero for tangent in tangents):
@@ -99,7 +99,7 @@ def _tangent(sizes: xla.Sizes, start: jax.Array, delta: jax.Array) -> jax.Array:
     return (start.astype(wide) + k * delta.astype(wide)).astype(start.dtype)
 
 
-def _transpose(cotangent, *scalars, kind, sizes, **_):
+def _transpose(cotangent: Any, *scalars: Any, kind: str, sizes: Any, **_: Any):
     if kind != "constant":
         raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
     if type(cotangent) is ad.Zero:
@@ -160,7 +160,7 @@ def _mapped(function: Any, vmaps: Vmaps) -> Callable[..., jax.Array]:
 
 
 def _lowering(platform: str):
-    def lower(ctx, *scalars, **params):
+    def lower(ctx: Any, *scalars: Any, **params: Any):
         compute = functools.partial(
             _compute,
             platform=platform,

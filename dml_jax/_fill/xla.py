@@ -151,11 +151,11 @@ def _by_position(
 ) -> jax.Array:
     """The array of `element(position)`, with positions of dtype `counter`."""
 
-    def elements(part: _Part) -> jax.Array:
-        return element(_positions(part, counter))
-
-    def words(part: _Part) -> jax.Array:
-        first = _positions(part, counter) * counter(layout.per_word)
+    def make(part: _Part) -> jax.Array:
+        first = _positions(part, counter)
+        if layout.per_word == 1:
+            return element(first)
+        first = first * counter(layout.per_word)
         code = _unsigned(dtype)
         words = jnp.zeros(part.sizes, WORD)
         for i in range(layout.per_word):
@@ -163,7 +163,6 @@ def _by_position(
             words = words | bits.astype(WORD) << WORD.type(8 * code.itemsize * i)
         return words
 
-    make = elements if layout.per_word == 1 else words
     return _concatenate_parts(sizes, dtype, layout, make)
 
 

@@ -275,10 +275,9 @@ def _window_of_slice(
     names = ("offsets", "sizes", "strides")
     strides = (1,) * len(shape) if strides is None else strides
     offsets, sizes, strides = lists = _integers(
-        "slice", len(shape), names, (offsets, sizes, strides)
+        "slice", len(shape), names, offsets, sizes, strides
     )
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
-        _require_not_negative("slice", names, d, (offset, size))
         if stride < 1:
             raise ValueError(
                 f"slice: `strides[{d}]` must be at least 1; got {stride}. `slice1` "
@@ -300,12 +299,11 @@ def _window_of_slice1(
     """What `slice1` reads and `slice_grad` writes, all of it inside `shape`."""
     names = ("input_window_offsets", "input_window_sizes", "input_window_strides")
     offsets, window_sizes, strides = lists = _integers(
-        operator, len(shape), names, (offsets, window_sizes, strides)
+        operator, len(shape), names, offsets, window_sizes, strides
     )
     if sizes is not None:
-        (sizes,) = _integers(operator, len(shape), ("output_sizes",), (sizes,))
+        sizes = arguments.integers(operator, "output_sizes", sizes, len(shape))
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
-        _require_not_negative(operator, names, d, (offset, size))
         if stride == 0:
             raise ValueError(
                 f"{operator}: `input_window_strides[{d}]` must be nonzero; got 0"
@@ -328,18 +326,16 @@ def _window_of_slice1(
 
 
 def _integers(
-    operator: str, rank: int, names: Sequence[str], lists: Sequence[Any]
+    operator: str, rank: int, names: Sequence[str], *lists: Any
 ) -> list[Sizes]:
+    """Offsets, sizes and strides, of which the first two must not be negative."""
     named = zip(names, lists, strict=True)
-    return [arguments.integers(operator, name, values, rank) for name, values in named]
-
-
-def _require_not_negative(
-    operator: str, names: Sequence[str], d: int, elements: Sequence[Size]
-) -> None:
-    for name, element in zip(names, elements, strict=False):
-        if element < 0:
-            raise arguments.too_small(operator, name, d, element, 0)
+    result = [arguments.integers(operator, name, list_, rank) for name, list_ in named]
+    for name, elements in zip(names[:2], result, strict=False):
+        for d, element in enumerate(elements):
+            if element < 0:
+                raise arguments.too_small(operator, name, d, element, 0)
+    return result
 
 
 def _require_inside(

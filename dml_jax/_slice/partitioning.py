@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -58,24 +58,26 @@ def transpose_shards(
         names = partitioner.names_of(spec[d])
         if not names:
             continue
-        dimension = _ShardedDimension(
-            extent,
-            *(window.starts[d], window.sizes[d], window.strides[d]),
-            devices=math.prod(mesh.shape[name] for name in names),
-        )
-        if dimension.is_covered:
+        start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
+        if (start, size) == (0, extent):
             padded_shape[d] = sizes[d] = x.shape[d]
             window = window.with_dimension(d, 0, x.shape[d], 1)
             continue
-        x = _fetch(x, d, dimension, mesh, names)
-        # The first element has an index below `stride` in the shard. The transpose puts
-        # it at stride - 1 on every device; the slice below moves it to its index.
-        rim = dimension.stride - 1
-        indices = [dimension.first_index(device) for device in dimension.all_devices]
+        devices = range(math.prod(mesh.shape[name] for name in names))
+        sizes[d] = -(-extent // len(devices))
+        capacity = -(-sizes[d] // stride)
+        # Of each device the first element, numbered as if the window had no ends, and
+        # its index in the shard, which is below `stride`.
+        firsts = [-((start - device * sizes[d]) // stride) for device in devices]
+        indices = [start + stride * firsts[i] - i * sizes[d] for i in devices]
+        pieces = _pieces(firsts, capacity, size, max(x.shape[d], 1))
+        x = _fetch(x, d, capacity, pieces, mesh, names)
+        # The transpose puts the first element at the index stride - 1 on every device;
+        # the slice below moves it to its index.
+        rim = stride - 1
         starts[d] = rim - _lookup(np.array(indices, np.int32), lax.axis_index(names))
-        padded_shape[d] = dimension.capacity * dimension.stride + rim
-        sizes[d] = dimension.shard_size
-        window = window.with_dimension(d, rim, dimension.capacity, dimension.stride)
+        padded_shape[d] = capacity * stride + rim
+        window = window.with_dimension(d, rim, capacity, stride)
     y = transpose(x, shape=tuple(padded_shape), window=window)
     return bitwise.from_bits(lax.dynamic_slice(y, starts, sizes), dtype)
 
@@ -90,62 +92,28 @@ class _Piece(NamedTuple):
     size: int
 
 
-class _ShardedDimension(NamedTuple):
-    """A sharded dimension of the result, and the window along it."""
+def _pieces(firsts: list[int], capacity: int, size: int, held: int) -> list[_Piece]:
+    """What devices need of `size` elements, of which each holds `held`, longest first.
 
-    extent: int
-    start: int
-    size: int
-    stride: int
-    devices: int
-
-    @property
-    def all_devices(self) -> range:
-        return range(self.devices)
-
-    @property
-    def is_covered(self) -> bool:
-        return (self.start, self.size) == (0, self.extent)
-
-    @property
-    def shard_size(self) -> int:
-        return -(-self.extent // self.devices)
-
-    @property
-    def capacity(self) -> int:
-        """The largest number of elements in a shard of the result."""
-        return -(-self.shard_size // self.stride)
-
-    def first_element(self, device: int) -> int:
-        """The first element of a shard, numbered as if the window had no ends."""
-        return -((self.start - device * self.shard_size) // self.stride)
-
-    def first_index(self, device: int) -> int:
-        """The index of that element in the shard, which is below `stride`."""
-        index = self.start + self.stride * self.first_element(device)
-        return index - device * self.shard_size
-
-    def pieces(self, held: int) -> Iterator[_Piece]:
-        """What devices need from each other if each holds `held` elements."""
-        for target in self.all_devices:
-            first = self.first_element(target)
-            begin, end = max(first, 0), min(first + self.capacity, self.size)
-            for source in range(begin // held, -(-end // held)):
-                base = source * held
-                low, high = max(begin, base), min(end, base + held)
-                yield _Piece(source, target, low - base, low - first, high - low)
+    Device d needs `capacity` elements from `firsts[d]` on.
+    """
+    pieces = []
+    for target, first in enumerate(firsts):
+        begin, end = max(first, 0), min(first + capacity, size)
+        for source in range(begin // held, -(-end // held)):
+            base = source * held
+            low, high = max(begin, base), min(end, base + held)
+            holder = source if size > 1 else target  # a single element is replicated
+            pieces.append(_Piece(holder, target, low - base, low - first, high - low))
+    return sorted(pieces, key=lambda piece: -piece.size)
 
 
 def _fetch(
-    x: jax.Array, d: int, dimension: _ShardedDimension, mesh: Any, names: Names
+    x: jax.Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
 ) -> jax.Array:
     """The elements for a device's shard of the result, and zeros where none are."""
-    shape = [dimension.capacity if a == d else size for a, size in enumerate(x.shape)]
+    shape = [capacity if axis == d else size for axis, size in enumerate(x.shape)]
     fetched = jnp.zeros(shape, x.dtype)
-    pieces = [*dimension.pieces(max(x.shape[d], 1))]
-    if dimension.size == 1:  # replicated: nothing is sent
-        pieces = [piece._replace(source=piece.target) for piece in pieces]
-    pieces.sort(key=lambda piece: -piece.size)
     by_distance: dict[int, list[_Piece]] = {}  # in the order of their longest pieces
     for piece in pieces:
         by_distance.setdefault(piece.target - piece.source, []).append(piece)

@@ -43,7 +43,7 @@ def strided_slice_transpose(
 # Rules --------------------------------------------------------------------------------
 
 
-def _slice_abstract_eval(x, *, window, **_):
+def _slice_abstract_eval(x: Any, *, window: StridedWindow, **_: Any):
     aval, _ = lax.slice_p.abstract_eval(
         x.update(weak_type=False),
         start_indices=window.starts,
@@ -53,7 +53,7 @@ def _slice_abstract_eval(x, *, window, **_):
     return aval
 
 
-def _transpose_abstract_eval(x, *, shape, window, **_):
+def _transpose_abstract_eval(x: Any, *, shape: Any, window: StridedWindow, **_: Any):
     sharding = NamedSharding(x.sharding.mesh, PartitionSpec())
     x = x.update(weak_type=False)
     zero = x.update(shape=(), sharding=sharding)
@@ -61,20 +61,22 @@ def _transpose_abstract_eval(x, *, shape, window, **_):
     return aval
 
 
-def _slice_transpose_rule(cotangent, x, *, window, **_):
+def _slice_transpose_rule(cotangent: Any, x: Any, *, window: StridedWindow, **_: Any):
     return [strided_slice_transpose(cotangent, x.aval.shape, window, standalone=False)]
 
 
-def _transpose_transpose_rule(cotangent, _x, *, window, **_):
+def _transpose_transpose_rule(cotangent: Any, _: Any, *, window: Any, **__: Any):
     return [strided_slice(cotangent, window, standalone=False)]
 
 
-def _slice_batch(operands, dimensions, *, window, standalone):
+def _slice_batch(operands: Any, dimensions: Any, *, window: Any, standalone: bool):
     x = jnp.moveaxis(operands[0], dimensions[0], 0)
     return strided_slice(x, window.batched(x.shape[0]), standalone), 0
 
 
-def _transpose_batch(operands, dimensions, *, shape, window, standalone):
+def _transpose_batch(
+    operands: Any, dimensions: Any, *, shape: Any, window: Any, standalone: bool
+):
     x = jnp.moveaxis(operands[0], dimensions[0], 0)
     shape, window = (x.shape[0], *shape), window.batched(x.shape[0])
     return strided_slice_transpose(x, shape, window, standalone), 0
@@ -152,11 +154,16 @@ def _transpose_of_bits(dtype: np.dtype) -> Callable[..., jax.Array]:
 _KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
 
 
-def _lowering(compute, default=(), standalone=(), has_partitioner_callback=False):
+def _lowering(
+    compute: Callable[..., jax.Array],
+    default: tuple[SliceFormulation, ...] = (),
+    standalone: tuple[SliceFormulation | TransposeFormulation, ...] = (),
+    has_partitioner_callback: bool = False,
+) -> Callable[..., Any]:
     """The lowering rule of a platform with these formulations."""
     formulations = {False: default, True: standalone}
 
-    def lower(ctx, x, *, standalone, **params):
+    def lower(ctx: Any, x: Any, *, standalone: bool, **params: Any):
         if has_partitioner_callback and _is_partitioned_by_us(ctx, **params):
             return _lower_partitioned(ctx, x, **params)
         return _lower(
@@ -171,13 +178,15 @@ def _lowering(compute, default=(), standalone=(), has_partitioner_callback=False
     return lower
 
 
-def _lower(ctx, function, x, **params):
+def _lower(ctx: Any, function: Callable[..., jax.Array], x: Any, **params: Any):
     function = functools.partial(function, **params)
     with bitwise.full_width(*ctx.avals_in):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
 
 
-def _is_partitioned_by_us(ctx, shape, window):
+def _is_partitioned_by_us(
+    ctx: Any, shape: tuple[int, ...], window: StridedWindow
+) -> bool:
     """Whether XLA's partitioner calls this package back to partition the transpose.
 
     It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
@@ -191,7 +200,7 @@ def _is_partitioned_by_us(ctx, shape, window):
     )
 
 
-def _lower_partitioned(ctx, x, **params):
+def _lower_partitioned(ctx: Any, x: Any, **params: Any):
     if params["window"].reversed_dims:
         # XLA partitions the reversal, and removes it where a backward pass undoes it.
         return _lower(ctx, _reverse_first, x, **params)

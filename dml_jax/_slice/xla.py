@@ -39,14 +39,15 @@ def gather_and_select(
     """
 
     def transpose(bits: jax.Array) -> jax.Array:
-        for d in range(len(shape)):
+        for d, extent in enumerate(shape):
+            start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
             if d in window.reversed_dims:
                 bits = lax.rev(bits, (d,))
-            if window.sizes[d] == shape[d]:
+            if size == extent:
                 continue
-            if window.sizes[d] == 0:
+            if size == 0:
                 return jnp.zeros(shape, bits.dtype)
-            bits = _gather_and_select_along(bits, d, shape[d], window)
+            bits = _gather_and_select_along(bits, d, extent, start, size, stride)
         return bits
 
     with bitwise.full_width(x):
@@ -54,10 +55,9 @@ def gather_and_select(
 
 
 def _gather_and_select_along(
-    bits: jax.Array, d: int, extent: int, window: StridedWindow
+    bits: jax.Array, d: int, extent: int, start: int, size: int, stride: int
 ) -> jax.Array:
     dtype = bitwise.index_dtype(extent)
-    start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
     with bitwise.full_width(dtype, bits):
         offset = lax.iota(dtype, extent) - jnp.asarray(start).astype(dtype)
         index = offset // stride

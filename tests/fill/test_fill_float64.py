@@ -36,14 +36,13 @@ def adversarial_pair(random: np.random.Generator, dtype: np.dtype) -> list:
         gap = bits + position_bits(dtype) + random.integers(-12, 4)
     values = []
     for shift in (gap, 0):
+        low, high = 2 ** (bits - 1), 2**bits
+        near, sparse = (
+            low + random.integers(high // 4),
+            low | 2 ** random.integers(bits),
+        )
         significand = random.choice(
-            [
-                2**bits - 1,
-                2 ** (bits - 1),
-                2 ** (bits - 1) + random.integers(2**bits // 4),
-                2 ** (bits - 1) | 2 ** random.integers(bits),
-                random.integers(2 ** (bits - 1), 2**bits),
-            ]
+            [high - 1, low, near, sparse, random.integers(low, high)]
         )
         value = float(significand) * 2.0 ** float(exponent + shift - bits + 1)
         value = min(value, float(info.max)) * random.choice([-1, 1])
@@ -80,7 +79,7 @@ def assert_correctly_rounded(
     """Compares single elements, without making such long arrays."""
 
     @jax.jit
-    def elements(positions, start, delta):
+    def elements(positions: Any, start: Any, delta: Any):
         sequence = float64.prepare(start, delta, platform)
         return float64.element(sequence, positions, dtype, platform)
 
@@ -101,8 +100,8 @@ def assert_correctly_rounded(
 def _cuda_rounding(monkeypatch: pytest.MonkeyPatch):
     """The one instruction of CUDA, as a callback where there is no such device."""
 
-    def rounded_once(x, dtype):
-        def nearest(x):
+    def rounded_once(x: jax.Array, dtype: np.dtype):
+        def nearest(x: Any):
             values = [reference.nearest(value, dtype) for value in x.tolist()]
             return np.array(values, dtype)
 
@@ -183,23 +182,22 @@ def test_edges_of_the_precision_of_float64(edge: Callable[[], Edges], platform: 
     assert_correctly_rounded(np.dtype("float32"), platform, cases)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "words"),
-    [
-        ("float32", (6,), None),
-        ("float16", (3, 6), "3x3x2xui16"),
-        ("float16", (6, 3), None),
-        ("bfloat16", (6,), "3x2xui16"),
-        ("float8_e5m2", (8,), "2x4xui8"),
-        ("float4_e2m1fn", (8,), None),
-        ("int8", (8,), "2x4xui8"),
-        ("int8", (6,), None),
-        ("uint16", (6,), "3x2xui16"),
-        ("int32", (6,), None),
-        ("int4", (8,), None),
-        ("float32", (2**28,), None),
-    ],
-)
+WORDS = [
+    ("float32", (6,), None),
+    ("float16", (3, 6), "3x3x2xui16"),
+    ("float16", (6, 3), None),
+    ("bfloat16", (6,), "3x2xui16"),
+    ("float8_e5m2", (8,), "2x4xui8"),
+    ("float4_e2m1fn", (8,), None),
+    ("int8", (8,), "2x4xui8"),
+    ("int8", (6,), None),
+    ("uint16", (6,), "3x2xui16"),
+    ("int4", (8,), None),
+    ("float32", (2**28,), None),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes", "words"), WORDS)
 def test_formulation_of_each_platform(
     name: str, sizes: tuple[int, ...], words: str | None
 ):
