@@ -66,7 +66,7 @@ def slice(
       ValueError: a sequence does not have one element for each dimension, a size or an
         offset is negative, a stride is below 1, a read is outside of `input`, or
         `input` is a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: a number in a list `input` does not fit the widest enabled dtype.
+      OverflowError: `input` is a list with a number that no enabled dtype has.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: a dimension that is copied as a whole stays sharded without communication.
@@ -118,7 +118,7 @@ def slice1(
         not inside of `input`, a stride is 0, an output size is negative or larger than
         what the window gives, or `input` is a 64-bit NumPy array outside of 64-bit
         mode.
-      OverflowError: a number in a list `input` does not fit the widest enabled dtype.
+      OverflowError: `input` is a list with a number that no enabled dtype has.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: a dimension that is copied as a whole stays sharded without communication.
@@ -177,7 +177,7 @@ def slice_grad(
         not inside of `output_gradient_sizes`, a stride is 0, `input_gradient` has more
         elements than the window gives, or it is a 64-bit NumPy array outside of 64-bit
         mode.
-      OverflowError: a number in a list `input` does not fit the widest enabled dtype.
+      OverflowError: `input_gradient` is a list with a number that no enabled dtype has.
 
     Derivatives: linear, both modes and every order; the transpose is `slice1`.
     Sharding: a dimension that is filled as a whole stays sharded without communication.
