@@ -1,4 +1,4 @@
-"""python -m dml_jax: the command line."""
+"""The command line: python -m dml_jax."""
 
 import sys
 

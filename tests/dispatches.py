@@ -6,8 +6,14 @@ import io
 import json
 import os
 import pathlib
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
 
 from dml_jax import cli
+
+Dispatch = Callable[..., list[str]]  # the fixture
 
 TEXT = """{
 "resources": {
@@ -36,14 +42,14 @@ TEXT = """{
  {"type": "writeFile", "resource": "A", "targetPath": "out.bin"}
 ]}"""
 MODEL = json.loads(TEXT)
-REMOVED = object()
+REMOVED: Any = object()
 
 
-def changed(place, value):
-    """The valid model with another value in a place."""
+def changed(place: str, value: Any) -> Any:
+    """The valid model with another value in a place, such as commands.0.type."""
     model = copy.deepcopy(MODEL)
-    *path, last = [int(k) if k.isdigit() else k for k in place.split(".")]
-    parent = model
+    *path, last = [int(key) if key.isdigit() else key for key in place.split(".")]
+    parent: Any = model
     for key in path:
         parent = parent[key]
     if value is REMOVED:
@@ -53,8 +59,8 @@ def changed(place, value):
     return model
 
 
-def run(*arguments):
-    """The exit status and both outputs, encoded as those of a process."""
+def run(*arguments: Any) -> tuple[Any, str, str]:
+    """The exit status and both outputs of `dispatch`, encoded as those of a process."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", "\n", False, True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -62,11 +68,12 @@ def run(*arguments):
             status = cli.main(["dispatch", *map(str, arguments)])
         except SystemExit as error:
             status = error.code
-    return status, *(stream.buffer.getvalue().decode() for stream in (out, err))
+    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore
+    return status, texts[0], texts[1]
 
 
-def run_model(model, *arguments):
-    """The same of a model, an object or bytes; one that fails leaves no trace."""
+def run_model(model: Any, *arguments: Any) -> tuple[Any, str, str]:
+    """The same of a model, an object or bytes; one that fails changes no file."""
     text = model if isinstance(model, bytes) else json.dumps(model).encode()
     pathlib.Path("model.json").write_bytes(text)
     before = snapshot()
@@ -76,9 +83,26 @@ def run_model(model, *arguments):
     return result
 
 
-def snapshot():
+def snapshot() -> dict[pathlib.Path, Any]:
     """Every name below the parent of the current folder, and what small files hold."""
     paths = [pathlib.Path(root, n) for root, d, f in os.walk("..") for n in d + f]
     sizes = {path: path.lstat().st_size for path in paths}
     files = [p for p in paths if not p.is_symlink() and p.is_file() and sizes[p] < 9999]
     return sizes | {path: path.read_bytes() for path in files}
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit status and the errors of a process that gets SIGINT after a second.
+
+    Python drops an interrupt in a callback of its garbage collector, so it comes again.
+    """
+    try:
+        for seconds in (1, 30, 30):  # another one would kill it while it ends
+            try:
+                _, errors = process.communicate(timeout=seconds)
+                return process.returncode, errors
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+        raise AssertionError("the process goes on")
+    finally:
+        process.kill()

@@ -1,21 +1,41 @@
 """What the tests of formulations share."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
 import jax
 import numpy as np
 from dtypes import dtype_of
 
+from dml_jax._shared import jax_versions
+
 DTYPES = ["uint8", "bool", "bfloat16", "float32"]
 
 
-def data(shape, dtype):
-    random, dtype = np.random.default_rng(0), dtype_of(dtype)
-    if dtype.kind == "b":
-        return random.integers(0, 2, shape).astype(dtype)
-    # Of all bits, signalling NaNs among them.
-    return random.integers(0, 256, (*shape, dtype.itemsize), np.uint8).view(dtype)[
-        ..., 0
-    ]
+def data(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Elements of all bits, signalling NaNs among them."""
+    random, numpy_dtype = np.random.default_rng(0), dtype_of(dtype)
+    if numpy_dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(bool)
+    bytes_of = random.integers(0, 256, (*shape, numpy_dtype.itemsize), np.uint8)
+    return bytes_of.view(numpy_dtype)[..., 0]
 
 
-def text_for(platform, function, *operands):
-    return jax.jit(function).trace(*operands).lower(lowering_platforms=(platform,))
+def text_for(platform: str, function: Callable[..., Any], *operands: Any) -> Any:
+    # A new function each time: JAX keeps what it lowered, and tests change limits.
+    program = jax.jit(functools.partial(function))
+    return program.trace(*operands).lower(lowering_platforms=(platform,))
+
+
+def text_for_cuda(
+    function: Callable[..., Any], *operands: Any, are_hoppers: bool = True
+) -> str:
+    """The program for GPUs that all take the Mosaic kernels, or of which none does."""
+    takes_kernels = are_hoppers and jax_versions._SPEAKS_MOSAIC
+    runs_mosaic = mock.patch.object(
+        jax_versions, "runs_mosaic", return_value=takes_kernels
+    )
+    with runs_mosaic, jax.checking_leaks():
+        return text_for("cuda", function, *operands).as_text()

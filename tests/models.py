@@ -1,16 +1,23 @@
 """DxDispatch models as Python objects, to be written as JSON."""
 
+from collections.abc import Iterable
+from typing import Any
 
-def floats(*sizes, **members):
+Json = dict[str, Any]
+
+
+def floats(*sizes: int, **members: Any) -> Json:
     """A tensor of FLOAT32."""
     return {"DataType": "FLOAT32", "Sizes": list(sizes), **members}
 
 
-def buffer(values, data_type="FLOAT32", **members):
+def buffer(values: Any, data_type: str = "FLOAT32", **members: Any) -> Json:
     return {"initialValuesDataType": data_type, "initialValues": values, **members}
 
 
-def model(resources, dispatchables=None, commands=()):
+def model(
+    resources: Json, dispatchables: Json | None = None, commands: Iterable[Json] = ()
+) -> Json:
     return {
         "resources": resources,
         "dispatchables": dispatchables or {},
@@ -18,25 +25,41 @@ def model(resources, dispatchables=None, commands=()):
     }
 
 
-def bind(name, **bindings):
+def bind(name: str, **bindings: Any) -> Json:
     return {"type": "dispatch", "dispatchable": name, "bindings": bindings}
 
 
-def show(name, **options):
+def show(name: str, **options: Any) -> Json:
     return {"type": "print", "resource": name, **options}
 
 
-def save(name, path, **options):
+def save(name: str, path: str, **options: Any) -> Json:
     return {"type": "writeFile", "resource": name, "targetPath": path, **options}
 
 
-def reversal(**members):
+def one_operator(
+    kind: str, desc: Json, resources: Json, output: str = "OutputTensor"
+) -> Json:
+    """A model that runs an operator on buffers named as its tensors, and prints one."""
+    return model(
+        resources,
+        {"operator": {"type": kind, "desc": desc}},
+        [bind("operator", **{name: name for name in resources}), show(output)],
+    )
+
+
+def reversal(**members: Any) -> Json:
     """A model that reverses two rows of three elements."""
     desc = {
         "InputTensor": floats(2, 3),
         "SequenceLengthsTensor": {"DataType": "UINT32", "Sizes": [2, 1]},
         "OutputTensor": floats(2, 3),
         "Axis": 1,
+    }
+    bindings = {
+        "InputTensor": "x",
+        "SequenceLengthsTensor": "lengths",
+        "OutputTensor": "y",
     }
     return model(
         {
@@ -45,13 +68,5 @@ def reversal(**members):
             "y": buffer({"valueCount": 6, "value": 0}),
         },
         {"reverse": {"type": "REVERSE_SUBSEQUENCES", "desc": desc, **members}},
-        [
-            bind(
-                "reverse",
-                InputTensor="x",
-                SequenceLengthsTensor="lengths",
-                OutputTensor="y",
-            ),
-            show("y"),
-        ],
+        [bind("reverse", **bindings), show("y")],
     )

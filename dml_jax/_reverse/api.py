@@ -8,21 +8,20 @@ With n the line's length clamped to [0, axis size], and k running along the axis
 DirectML's REVERSE_SUBSEQUENCES has one length for every line: the lengths have the
 input's rank and size 1 along the axis. ONNX's ReverseSequence has one length for every
 batch entry, and only axes 0 and 1. The second is the first with its lengths reshaped,
-so one primitive serves both. Where they differ in more than shape:
+so both bind one primitive. They differ in more than shape:
 
-- A length beyond the axis is clamped (DirectML); ONNX says nothing, ONNX Runtime
-  refuses. An operator cannot raise on an accelerator, so it is clamped here and
-  `checked` reports it. A negative length, which DirectML's dtypes exclude, acts as 0.
-- The training mode of `reverse_sequence`, with its coefficient on the gradient, is
-  neither's; it comes from graph environments that train ONNX models.
-
-The map is linear in x, an involution, and its own adjoint: `_primitive` makes every
-derivative of every order cost one gather.
+- A length beyond the axis is clamped (DirectML). ONNX does not define it, and ONNX
+  Runtime refuses it. A program on an accelerator cannot raise, so it is clamped here,
+  and `checked` reports it. A negative length, which DirectML's dtypes exclude, acts
+  as 0.
+- The training mode of `reverse_sequence` belongs to neither. It comes from graph
+  environments that train ONNX models.
 """
 
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -58,11 +57,11 @@ def reverse_subsequences(
         along each other dimension the size of `input` or 1, which stands for all lines.
       axis: the dimension along which the elements are reversed; may be negative.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
-        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
-        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
-        comes before or after the operator, but does not fuse: None takes it outside of
-        `jit` only. `"gather"` leaves it to XLA how devices share the work.
-        `"scatter"` is the gather in programs that XLA may partition, and in exports.
+        same result, or None for the fastest. `"standalone"` does not fuse with its
+        neighbours. On a GPU, for narrow dtypes or one length for each column, it is up
+        to 2.3 times as fast where no elementwise operation comes before or after;
+        None selects it outside of `jit` only. `"gather"` leaves the partitioning to
+        XLA. `"scatter"` is the gather in exports and where XLA may partition.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -77,9 +76,8 @@ def reverse_subsequences(
         a length in one is beyond 64 bits.
 
     Derivatives: linear in `input`, forward and reverse, to every order, each at the
-    cost of the operator itself. Sharding: the result is sharded as `input`. Where
-    `axis` is whole nothing is communicated; where devices share it, they exchange
-    parts, and none holds more than a few shards.
+    cost of the operator itself. Sharding: the result is sharded as `input`. Devices
+    communicate only if `axis` is sharded; then none holds more than a few shards.
 
     Example:
       >>> import jax.numpy as jnp
@@ -129,8 +127,8 @@ def reverse_sequence(
 
     Lengths 0 and 1 change nothing; a length beyond the time axis acts as its size, a
     negative one as 0 (`checked` reports both). Every bit is kept, NaN payloads and the
-    sign of zero included. Empty arrays are legal. `training` and `lda_coeff` concern
-    the backward pass alone and never the result.
+    sign of zero included. Empty arrays are legal. `training` and `lda_coeff` change
+    the backward pass only, never the result.
 
     Args:
       input: array of any dtype and of rank 2 or more. NumPy arrays of strings or
@@ -143,17 +141,13 @@ def reverse_sequence(
         `lda_coeff` has no effect.
       lda_coeff: real scalar, Python number or traced, by which the training mode
         multiplies the cotangent of `input`: 0 stops the gradient, values above 1
-        amplify it. The Python number 1 is no coefficient: the operator is the plain
-        one. A new value compiles nothing anew.
+        amplify it. With the Python number 1 the operator is the plain one. Another
+        value does not trigger recompilation.
       name: a name for the operator in HLO and in profiles.
       specified_outputs_name: a name for the result, or a sequence of one name, which
         a `jax.checkpoint` policy such as `save_only_these_names` can refer to.
       implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
-        same result, or None for the fastest. On a GPU `"standalone"` is up to 2.3 times
-        as fast for narrow dtypes, or lengths for each column, where nothing elementwise
-        comes before or after the operator, but does not fuse: None takes it outside of
-        `jit` only. `"gather"` leaves it to XLA how devices share the work.
-        `"scatter"` is the gather in programs that XLA may partition, and in exports.
+        same result, or None for the fastest, as in `reverse_subsequences`.
 
     Returns:
       An array with the shape and dtype of `input`; a NumPy array for strings and
@@ -173,10 +167,9 @@ def reverse_sequence(
     at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
     is itself differentiable, and the coefficient enters once for each backward pass.
     Forward mode (`jax.jvp`, `jax.hessian`) raises a TypeError in training mode, unless
-    `lda_coeff` is the Python number 1. Sharding:
-    the result is sharded as `input`. Where the time axis is whole nothing is
-    communicated; where devices share it, they exchange parts, and none holds more than
-    a few shards.
+    `lda_coeff` is the Python number 1. Sharding: the result is sharded as `input`.
+    Devices communicate only if the time axis is sharded; then none holds more than a
+    few shards.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -209,26 +202,21 @@ def reverse_sequence(
     if not arguments.is_array(type(lengths)):
         lengths, extremes = arguments.lengths(function, "sequence_lens", lengths)
     coefficient = arguments.scalar(function, "lda_coeff", lda_coeff)
-    # The true derivative, for which the plain operator has forward mode, too.
+    # With the coefficient 1 the plain operator has the same derivative.
     is_plain = type(coefficient) is float and coefficient == 1
-    if type(specified_outputs_name) not in _PLAIN_NAMES:
-        specified_outputs_name = arguments.output_name(
-            function, "specified_outputs_name", specified_outputs_name
+    output_name = specified_outputs_name
+    if output_name is not None:
+        output_name = arguments.output_name(
+            function, "specified_outputs_name", output_name
         )
+    kinds = type(x), type(lengths), None if is_plain else type(coefficient)
     node = _check_node(
-        (
-            type(x),
-            x.shape,
-            type(lengths),
-            lengths.shape,
-            lengths.dtype,
-            None if is_plain else type(coefficient),
-        ),
+        (kinds, x.shape, lengths.shape, lengths.dtype),
         batch_axis,
         time_axis,
         training,
         name,
-        specified_outputs_name,
+        output_name,
         implementation,
     )
     if on_host:
@@ -240,11 +228,11 @@ def reverse_sequence(
     return run(x, lengths, coefficient if node.training else None, node=node)
 
 
-_PLAIN_NAMES = (str, type(None))
+# Arguments ----------------------------------------------------------------------------
 
 
 class _Node(NamedTuple):
-    """The attributes of a ReverseSequence node, one hashable static argument."""
+    """The canonical attributes of a ReverseSequence node, as one static argument."""
 
     batch_axis: int
     time_axis: int
@@ -254,38 +242,14 @@ class _Node(NamedTuple):
     implementation: Implementation | None
 
 
-_IMPLEMENTATIONS = ("gather", "scatter", "standalone")
-
-
-def _canonicalize_implementation(function, implementation, traced):
-    """The implementation, which None leaves to where the call stands.
-
-    In a program XLA fuses the operator with its neighbours, if it can. A call on arrays
-    is a program of its own.
-    """
-    if implementation is None and not traced:
-        return "standalone"
-    return arguments.option(
-        function, "implementation", implementation, _IMPLEMENTATIONS
-    )
-
-
 @calls.memoized
-def _check_options(arrays, axis, implementation):
-    """The axis and the implementation for arrays of these types and shapes."""
+def _check_options(
+    arrays: Any, axis: Any, implementation: Any
+) -> tuple[int, Implementation | None]:
+    """The canonical axis and implementation, for arrays of these types and shapes."""
+    function = "reverse_subsequences"
     kind, shape, lengths_kind, lengths_shape, lengths_dtype = arrays
-    function = "reverse_subsequences"
     arguments.require_integer(function, "sequence_lengths", lengths_dtype)
-    traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
-    return (
-        _canonicalize_axis(shape, lengths_shape, axis),
-        _canonicalize_implementation(function, implementation, traced),
-    )
-
-
-def _canonicalize_axis(shape, lengths_shape, axis):
-    """The axis in [0, rank), for lengths that have the right shape for it."""
-    function = "reverse_subsequences"
     axis = arguments.axis(function, "axis", axis, len(shape))
     full = (*shape[:axis], 1, *shape[axis + 1 :])
     fits = len(lengths_shape) == len(full) and all(
@@ -298,66 +262,50 @@ def _canonicalize_axis(shape, lengths_shape, axis):
             f"{lengths_shape}"
         )
     _require_countable(function, f"{axis=}", shape[axis])
-    return axis
-
-
-def _require_countable(function, axis, size):
-    """Refuses lines in which 32 bits cannot count positions, as DirectML's sizes do."""
-    if not jax.export.is_symbolic_dim(size) and size >= 2**32:
-        raise ValueError(
-            f"{function}: `input` must have fewer than 2^32 elements along {axis}; got "
-            f"{size}"
-        )
+    is_traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
+    return axis, _canonicalize_implementation(function, implementation, is_traced)
 
 
 @calls.memoized
-def _check_node(arrays, *attributes):
-    """The node for arrays of these types and shapes."""
-    kind, shape, lengths_kind, lengths_shape, lengths_dtype, coefficient_kind = arrays
-    arguments.require_integer("reverse_sequence", "sequence_lens", lengths_dtype)
-    traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
-    node = _canonicalize_node(shape, lengths_shape, traced, *attributes)
-    is_scaled = node.training and coefficient_kind is not None
-    if is_scaled and (traced or arguments.is_traced(coefficient_kind)):
-        return node
-    # Without a backward pass the coefficient is of no use, and a number takes as long
-    # to be passed as all the rest.
-    return node._replace(training=False)
-
-
-def _canonicalize_node(
-    shape,
-    lengths_shape,
-    traced,
-    batch_axis,
-    time_axis,
-    training,
-    name,
-    specified_outputs_name,
-    implementation,
-):
-    """The node of an input and lengths of these shapes."""
+def _check_node(
+    arrays: Any,
+    batch_axis: Any,
+    time_axis: Any,
+    training: Any,
+    name: Any,
+    output_name: str | None,
+    implementation: Any,
+) -> _Node:
+    """The canonical node, for arrays of these types and shapes."""
     function = "reverse_sequence"
-    batch_axis, time_axis = _batch_and_time(len(shape), batch_axis, time_axis)
+    (kind, lengths_kind, coefficient_kind), shape, lengths_shape, lengths_dtype = arrays
+    arguments.require_integer(function, "sequence_lens", lengths_dtype)
+    batch_axis, time_axis = _canonicalize_axes(len(shape), batch_axis, time_axis)
     if lengths_shape != (shape[batch_axis],):
         raise ValueError(
             f"{function}: `sequence_lens` must have shape ({shape[batch_axis]},), "
             f"the size of `input` along {batch_axis=}; got {lengths_shape}"
         )
     _require_countable(function, f"{time_axis=}", shape[time_axis])
+    training = arguments.flag(function, "training", training)
+    name = arguments.optional_name(function, "name", name)
+    is_traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
+    # Without tracing there is no backward pass, and passing a number to a jitted
+    # function takes as long as all the rest.
+    is_scaled = coefficient_kind is not None and (
+        is_traced or arguments.is_traced(coefficient_kind)
+    )
     return _Node(
         batch_axis,
         time_axis,
-        arguments.flag(function, "training", training),
-        arguments.optional_name(function, "name", name),
-        arguments.optional_name(
-            function, "specified_outputs_name", specified_outputs_name
-        ),
-        _canonicalize_implementation(function, implementation, traced),
+        training and is_scaled,
+        name,
+        output_name,
+        _canonicalize_implementation(function, implementation, is_traced),
     )
 
 
-def _batch_and_time(ndim, batch_axis, time_axis):
+def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int, int]:
     """ONNX's two axes: 0 and 1, or 1 and 0."""
     if ndim < 2:
         raise ValueError(
@@ -374,8 +322,28 @@ def _batch_and_time(ndim, batch_axis, time_axis):
     return batch_axis, time_axis
 
 
-def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
-    """The operator for what only NumPy can hold."""
+def _require_countable(function: str, axis: str, size: Any) -> None:
+    """Refuses lines in which 32 bits cannot count positions, as DirectML's sizes do."""
+    if not jax.export.is_symbolic_dim(size) and size >= 2**32:
+        raise ValueError(
+            f"{function}: `input` must have fewer than 2^32 elements along {axis}; got "
+            f"{size}"
+        )
+
+
+def _canonicalize_implementation(
+    function: str, implementation: Any, is_traced: bool
+) -> Implementation | None:
+    """The implementation; in a call outside of `jit` nothing could fuse."""
+    if implementation is None and not is_traced:
+        return "standalone"
+    return arguments.option(
+        function, "implementation", implementation, typing.get_args(Implementation)
+    )
+
+
+def _reverse_on_host(x: np.ndarray, lengths: Any, batch_axis: int, time_axis: int):
+    """The operator in NumPy, for strings and objects."""
     if isinstance(lengths, Tracer):
         raise TypeError(
             f"reverse_sequence: `input` of dtype {x.dtype} must come with "
@@ -383,32 +351,37 @@ def _reverse_on_host(x, lengths, batch_axis, time_axis) -> Any:
             f"{arguments.describe(lengths)}"
         )
     time = x.shape[time_axis]
-    lengths = np.asarray(lengths)
-    if lengths.dtype.itemsize < 8:  # int4 could not be compared with the axis size
-        lengths = lengths.astype(np.int64)
-    lengths = np.clip(lengths, 0, time).astype(np.int64)
-    lengths = np.expand_dims(lengths, [d for d in range(x.ndim) if d != batch_axis])
-    position = np.expand_dims(
-        np.arange(time), [d for d in range(x.ndim) if d != time_axis]
-    )
-    source = np.where(position < lengths, lengths - 1 - position, position)
-    return np.take_along_axis(x, source, time_axis)
+    clamped = [[min(max(int(length), 0), time)] for length in np.asarray(lengths)]
+    ends = np.array(clamped, np.int64).reshape(-1, 1)
+    position = np.arange(time)
+    source = np.where(position < ends, ends - 1 - position, position)
+    source = source if batch_axis == 0 else source.T
+    source = np.expand_dims(source, tuple(range(2, x.ndim)))
+    return typing.cast(Any, np.take_along_axis(x, source, time_axis))
 
 
 # Jitted cores -------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames=("axis", "implementation"))
-def _reverse_subsequences(x, lengths, *, axis, implementation):
+def _reverse_subsequences(
+    x: jax.Array,
+    lengths: jax.Array,
+    *,
+    axis: int,
+    implementation: Implementation | None,
+) -> jax.Array:
     with jax.named_scope("reverse_subsequences"):
         value_checks.check_lengths(
             "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
         )
-        return _with_operands(_reverse_plainly, x, lengths, axis, implementation)
+        return _reverse(x, lengths, None, axis, implementation)
 
 
 @functools.partial(jax.jit, static_argnames="node")
-def _reverse_sequence(x, lengths, coefficient, *, node):
+def _reverse_sequence(
+    x: jax.Array, lengths: jax.Array, coefficient: Any, *, node: _Node
+) -> jax.Array:
     with jax.named_scope(node.name or "reverse_sequence"):
         value_checks.check_lengths(
             "reverse_sequence", "sequence_lens", lengths, x.shape[node.time_axis]
@@ -417,77 +390,57 @@ def _reverse_sequence(x, lengths, coefficient, *, node):
             lengths, [d for d in range(x.ndim) if d != node.batch_axis]
         )
         if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
-            coefficient = _as_array(coefficient)
+            with bitwise.full_width(coefficient):
+                coefficient = jnp.asarray(coefficient)  # a number where jit is disabled
             x = jax_versions.vary_over(x, jax_versions.varying_axes(coefficient))
-            operator = functools.partial(_reverse_for_training, coefficient)
         else:
-            operator = _reverse_plainly
-        y = _with_operands(operator, x, lengths, node.time_axis, node.implementation)
+            coefficient = None
+        y = _reverse(x, lengths, coefficient, node.time_axis, node.implementation)
         return y if node.output_name is None else checkpoint_name(y, node.output_name)
 
 
-def _with_operands(operator, x, lengths, axis, implementation):
-    """Calls `operator` on what the primitive takes."""
+def _reverse(
+    x: jax.Array,
+    lengths: jax.Array,
+    coefficient: jax.Array | None,
+    axis: int,
+    implementation: Implementation | None,
+) -> jax.Array:
+    """Binds the primitive, or that of the training mode if there is a coefficient."""
+    # Imported here because `jax.extend` imports pallas.
+    from dml_jax._reverse import primitive, training
+
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(x)
         lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))
-        y = _with_operands(operator, data, lengths, axis, implementation)
+        y = _reverse(data, lengths, coefficient, axis, implementation)
         return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
     lengths = _clamp(lengths, x.shape[axis])
     # Under shard_map the lengths may vary where the input does not: without the cast
     # the cotangent of the input would be summed over too few devices.
     axes = jax_versions.varying_axes(x) | jax_versions.varying_axes(lengths)
     x, lengths = jax_versions.vary_over(x, axes), jax_versions.vary_over(lengths, axes)
-    return operator(x, lengths, axis, implementation)
+    if coefficient is None:
+        return primitive.reverse(x, lengths, axis, implementation)
+    return training.reverse_for_training(x, lengths, coefficient, axis, implementation)
 
 
-def _clamp(lengths, size):
-    """`lengths` in [0, size], in the dtype that positions along the axis have."""
+def _clamp(lengths: jax.Array, size: Any) -> jax.Array:
+    """`lengths` in [0, size], as int32, or uint32 for an axis of 2^31 or more."""
     # A 64-bit array may be used outside of the 64-bit mode in which it was made.
     with bitwise.full_width(lengths.dtype):
-        return _clamp_in_mode(_without_series(lengths), size)
-
-
-def _without_series(lengths):
-    """`lengths`, of which Taylor mode knows that they have no derivatives.
-
-    It gives series to all arguments of a jitted function, and fails where the maximum
-    of integers has one. Compilers drop the operation.
-    """
-    return lax.bitwise_or(lengths, lengths)
-
-
-def _clamp_in_mode(lengths, size):
-    if lengths.dtype.itemsize < 4:
-        lengths = lengths.astype(jnp.int32)
-    lengths = jnp.maximum(lengths, 0)
-    if lengths.dtype == jnp.int32:
-        lengths = lengths.astype(jnp.uint32)
-    # Compared while still unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
-    if jax.export.is_symbolic_dim(size):
-        limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
-    else:
-        limit = lengths.dtype.type(size)
-        position = jnp.int32 if size < 2**31 else jnp.uint32
-    return jnp.minimum(lengths, limit).astype(position)
-
-
-def _reverse_plainly(*operands):
-    # With `jax.extend` comes pallas, slower to import than all of this package.
-    from dml_jax._reverse.primitive import reverse
-
-    return reverse(*operands)
-
-
-def _reverse_for_training(coefficient, *operands):
-    from dml_jax._reverse.training import reverse_for_training
-
-    x, lengths, *options = operands
-    return reverse_for_training(x, lengths, coefficient, *options)
-
-
-def _as_array(coefficient):
-    """The coefficient, which JAX makes a number where jit is off."""
-    dtype = getattr(coefficient, "dtype", np.dtype(np.float32))
-    with bitwise.full_width(dtype):
-        return jnp.asarray(coefficient)
+        # `jet` gives series to all arguments of a jitted function, and fails where the
+        # maximum of integers has one. A bitwise or ends them; compilers drop it.
+        lengths = lax.bitwise_or(lengths, lengths)
+        if lengths.dtype.itemsize < 4:
+            lengths = lengths.astype(jnp.int32)
+        lengths = jnp.maximum(lengths, 0)
+        if lengths.dtype == jnp.int32:
+            lengths = lengths.astype(jnp.uint32)
+        # Compared as unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
+        if jax.export.is_symbolic_dim(size):
+            limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
+        else:
+            limit = lengths.dtype.type(size)
+            position = jnp.int32 if size < 2**31 else jnp.uint32
+        return jnp.minimum(lengths, limit).astype(position)

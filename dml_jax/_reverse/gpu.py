@@ -1,14 +1,14 @@
-"""The reversal on a GPU.
+"""Formulations of the reversal for GPUs.
 
-    quarters    four gathers, so that a thread stores more
-    words       bytes by the word
-    strips      Hopper GPUs: neighbouring lines with lengths of their own, in a kernel
-    runs        Hopper GPUs: rows, or short steps, in another
-    transposed  the same lines, as rows
+    split_stores          four gathers, concatenated, so that each thread stores more
+    packed_u32            rows of bytes, gathered as 32-bit words
+    shared_memory_tiles   one length a column: a kernel for Hopper GPUs
+    packed_copy           rows and short steps: a kernel for Hopper GPUs
+    transposed            one length a column: transposed to rows, and back
 
-The gather has a thread store four elements, however narrow. These return None for
-layouts that they are not made for. `split_stores` fuses with its neighbours, the
-others do not.
+In XLA's gather each thread stores four elements, however narrow. `split_stores` fuses
+with its neighbours, the others do not. All take floats narrower than 32 bits as
+unsigned integers.
 """
 
 from __future__ import annotations
@@ -22,44 +22,43 @@ from jax import lax
 from dml_jax._reverse import shared_memory_kernel, xla
 from dml_jax._shared import bitwise, lowering, packed_copy_kernel
 
-_WORTHWHILE = 2**22  # bytes; with fewer, launching the kernels takes the time
-_THREADS = 128  # in a block of what XLA launches
-_GPU_CACHE = 2**25  # bytes
-_SECTOR = 32  # bytes; no read of memory is of fewer
+_MIN_BYTES = 2**22  # below, the launches of kernels dominate
+_THREADS = 128  # of a block that XLA launches
+_CACHE_BYTES = 2**25
+_SECTOR = 32  # bytes; the smallest read of memory
 
 
-@xla.of_bits
-def split_stores(x, lengths, axis):
+def split_stores(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
     """Four gathers of a quarter each, concatenated, in one kernel.
 
-    A thread stores four elements of each instead of four in all: 64 bytes of float32
-    and 16 of an 8-bit dtype, where 16 and 4 leave bandwidth unused. Not for lengths
-    along the last dimension, whose reads are what takes the time.
+    A thread then stores four elements of each quarter instead of four in all: 64 bytes
+    of float32 instead of 16, and 16 of bytes instead of 4. Lengths along the last
+    dimension are left out, since there the reads take the time.
     """
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     total = math.prod(shape)
-    if lengths.shape[-1] != 1 or total * x.dtype.itemsize < _WORTHWHILE:
+    if lengths.shape[-1] != 1 or total * x.dtype.itemsize < _MIN_BYTES:
         return None
-    # Where the last threads have less to do, none stores more than an element at once.
+    # Unless all threads get equal work, XLA emits scalar stores.
     is_byte = x.dtype.itemsize == 1
     if total % (4 * 4 * (1 if is_byte else _THREADS)):
         return None
     divisible = [d for d in range(x.ndim) if d != axis and shape[d] % 4 == 0]
     if divisible:
         dimension = divisible[0]
-        x, lengths = _split(x, dimension), _split(lengths, dimension)
-        parts = [xla.gather(*part, axis) for part in zip(x, lengths, strict=True)]
+        quarters = zip(_split(x, dimension), _split(lengths, dimension), strict=True)
+        parts = [xla.gather(*quarter, axis) for quarter in quarters]
     elif shape[axis] % 4 == 0 and is_byte:
         dimension = axis
         sources = _split(xla.source_index(x.shape, lengths, axis), axis)
-        parts = [xla.take_along(x, source, axis) for source in sources]
+        parts = [xla.take_along_axis(x, source, axis) for source in sources]
     else:
         return None
     return lax.concatenate(parts, dimension)
 
 
-def _split(x, dimension):
-    """Four parts of equal size, or four times what has size 1."""
+def _split(x: jax.Array, dimension: int) -> list[jax.Array]:
+    """Four parts of equal size, or four times `x` if it has size 1."""
     if x.shape[dimension] == 1:
         return [x] * 4
     size = x.shape[dimension] // 4
@@ -68,103 +67,96 @@ def _split(x, dimension):
     ]
 
 
-@xla.of_bits
-def packed_u32(x, lengths, axis):
-    """For rows of single bytes: whole words of four, fetched and stored as such."""
+def packed_u32(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+    """For rows of bytes: every word of the result is loaded and stored whole.
+
+    The source of a word is not aligned, so it is shifted out of the two words that it
+    overlaps, which are read as one of 64 bits; the first may precede the row. A word
+    with both reversed and other bytes is blended.
+    """
     if bitwise.width(x.dtype) != 8:
         return None
     if axis != x.ndim - 1 or x.shape[-1] % 4 or not 0 < x.shape[-1] < 2**31:
         return None
     with jax.enable_x64(True):
-        y = _by_unaligned_words(bitwise.join(x, jnp.uint32), lengths)
+        words = bitwise.join(x, jnp.uint32)
+        shape = (*[1] * (x.ndim - 1), words.shape[-1])
+        first = 4 * lax.broadcasted_iota(jnp.int32, shape, x.ndim - 1)
+        source = jnp.maximum(lengths - 4 - first, -4)
+        padded = jnp.pad(words, [(0, 0)] * (x.ndim - 1) + [(1, 1)]).astype(jnp.uint64)
+        pairs = padded[..., :-1] | (padded[..., 1:] << 32)
+        pairs = xla.take_along_axis(pairs, (source >> 2) + 1, x.ndim - 1)
+        # One chain of operations: XLA would store a gather that has two uses.
+        swapped = _swap_bytes(
+            (pairs >> (8 * (source & 3)).astype(jnp.uint64)).astype(jnp.uint32)
+        )
+        bits = (8 * jnp.clip(lengths - first, 0, 4)).astype(jnp.uint64)
+        is_reversed = ((jnp.uint64(1) << bits) - 1).astype(jnp.uint32)
+        y = (swapped & is_reversed) | (words & ~is_reversed)
         return bitwise.split(y, x.dtype)
 
 
-def _by_unaligned_words(x, lengths):
-    """Every word as one, read where its bytes stand and turned around.
-
-    A read that is not aligned takes the two words it lies in, as one of 64 bits; the
-    first may precede the row. The last reversed bytes share a word with the first of
-    those that stay.
-    """
-    shape = (*[1] * (x.ndim - 1), x.shape[-1])
-    first = 4 * lax.broadcasted_iota(jnp.int32, shape, x.ndim - 1)
-    source = jnp.maximum(lengths - 4 - first, -4)
-    both = [(0, 0)] * (x.ndim - 1) + [(1, 1)]
-    padded = jnp.pad(x, both).astype(jnp.uint64)
-    pairs = padded[..., :-1] | (padded[..., 1:] << 32)
-    pairs = xla.take_along(pairs, (source >> 2) + 1, x.ndim - 1)
-    # Shifted and cut in one chain: a gather that is used twice, XLA would store.
-    turned = _turned(
-        (pairs >> (8 * (source & 3)).astype(jnp.uint64)).astype(jnp.uint32)
-    )
-
-    bits = (8 * jnp.clip(lengths - first, 0, 4)).astype(jnp.uint64)
-    is_reversed = ((jnp.uint64(1) << bits) - 1).astype(jnp.uint32)
-    return (turned & is_reversed) | (x & ~is_reversed)
-
-
-def _turned(word):
-    """The four bytes of a word in the other order."""
+def _swap_bytes(word: jax.Array) -> jax.Array:
+    """The four bytes of each word in reverse order."""
     word = ((word >> 8) & 0x00FF00FF) | ((word & 0x00FF00FF) << 8)
     return (word >> 16) | (word << 16)
 
 
-@xla.of_bits
-def shared_memory_tiles(x, lengths, axis):
-    """For lines side by side, with lengths of their own: a kernel."""
+def shared_memory_tiles(
+    x: jax.Array, lengths: jax.Array, axis: int
+) -> jax.Array | None:
+    """For columns with lengths of their own: a kernel."""
     varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
-    if not varying or x.nbytes < _WORTHWHILE:
+    if not varying or x.nbytes < _MIN_BYTES:
         return None
     if x.shape != xla.broadcast_shape(x.shape, lengths.shape, axis):
         return None
-    block = math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
-    if block >= _SECTOR // 2:
+    contiguous_bytes = math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
+    if contiguous_bytes >= _SECTOR // 2:
         return None
     shape = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
-    width = shared_memory_kernel.strip_width(*shape[1:], x.dtype)
+    width = shared_memory_kernel.tile_width(*shape[1:], x.dtype)
     if width is None:
         return None
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     lengths = lengths.reshape(shape[0], shape[2]).astype(jnp.int32)
-    return shared_memory_kernel.reverse_strips(
-        x.reshape(shape), lengths, width
-    ).reshape(x.shape)
+    y = shared_memory_kernel.reverse_tiles(x.reshape(shape), lengths, width)
+    return y.reshape(x.shape)
 
 
-@xla.of_bits
-def fused_shared_memory_tiles(x, lengths, axis):
+def fused_shared_memory_tiles(
+    x: jax.Array, lengths: jax.Array, axis: int
+) -> jax.Array | None:
     """`shared_memory_tiles` where it is faster even though its neighbours do not fuse.
 
-    Not where a gather finds most of what it reads in the cache.
+    A gather is faster if it finds most of what it reads in the cache.
     """
-    if x.dtype.itemsize >= 4 and _table(x, axis) <= _GPU_CACHE:
+    if x.dtype.itemsize >= 4 and _read_bytes(x, axis) <= _CACHE_BYTES:
         return None
     return shared_memory_tiles(x, lengths, axis)
 
 
-@xla.of_bits
-def packed_copy(x, lengths, axis):
+def packed_copy(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
     """For rows of elements of up to 32 bits, or of short steps: a kernel."""
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
-    if math.prod(lengths.shape[axis:]) != 1 or x.nbytes < _WORTHWHILE:
+    if math.prod(lengths.shape[axis:]) != 1 or x.nbytes < _MIN_BYTES:
         return None
     time = x.shape[axis]
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
-    # As narrow as can be, since they are clamped, and so written, before the kernel.
+    # The clamp cannot fuse with the kernel: narrow lengths take less to store and load.
     lengths = lengths.reshape(-1).astype(jnp.uint8 if time < 2**8 else jnp.int32)
     shape = (lengths.size, time, math.prod(x.shape[axis + 1 :]))
-    y = packed_copy_kernel.reverse_rows(x.reshape(shape), lengths)
+    y = packed_copy_kernel.reverse(x.reshape(shape), lengths)
     return None if y is None else y.reshape(x.shape)
 
 
-@xla.of_bits
-def transposed(x, lengths, axis):
-    """For lines side by side, with lengths of their own, where the cache is no help.
+def transposed(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+    """For columns with lengths of their own, in arrays larger than the cache.
 
-    Not for narrow elements, which XLA transposes more slowly than it gathers.
+    Narrow elements are left out: XLA transposes them more slowly than it gathers them.
     """
-    if x.dtype.itemsize < 4 or lengths.shape[-1] == 1 or _table(x, axis) <= _GPU_CACHE:
+    is_narrow = x.dtype.itemsize < 4
+    if is_narrow or lengths.shape[-1] == 1 or _read_bytes(x, axis) <= _CACHE_BYTES:
         return None
     rows = lowering.materialize(jnp.moveaxis(x, axis, -1))
     lengths = jnp.moveaxis(lengths, axis, -1)
@@ -174,6 +166,6 @@ def transposed(x, lengths, axis):
     return jnp.moveaxis(y, -1, axis)
 
 
-def _table(x, axis):
-    """The bytes among which the elements of a line are looked up."""
+def _read_bytes(x: jax.Array, axis: int) -> int:
+    """The bytes among which the sources of neighbouring elements may lie."""
     return math.prod(x.shape[axis:]) * x.dtype.itemsize

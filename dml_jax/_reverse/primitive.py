@@ -1,21 +1,22 @@
-"""The reversal as a JAX primitive, with its derivative, batching and lowering rules.
+"""The reversal as a JAX primitive: derivatives, batching, and the table of lowerings.
 
     reverse(x, lengths, axis, implementation)
 
-takes operands of one rank, which broadcast against each other along every dimension but
-the axis; the lengths are of size 1 there and lie in [0, axis size].
+takes operands of the same rank that broadcast against each other along every dimension
+but `axis`. The lengths have size 1 along `axis` and lie in [0, axis size].
 
-The map is linear in x, an involution, and its own adjoint. JAX's own
-transpose of the gather is a scatter, several times slower than the forward pass; as a
-primitive whose tangent and cotangent are the primitive again, every derivative of every
-order costs one gather. A `custom_vjp` would lose forward mode, a `custom_jvp` bring the
-scatter back, and `linear_call` has no batching rule.
+The map is linear in `x`, an involution, and its own adjoint. JAX transposes a gather
+into a scatter, which is several times slower; here the tangent and the cotangent are
+the primitive again, so every derivative of every order costs one gather. A `custom_vjp`
+would lose forward mode, a `custom_jvp` would keep the scatter, and `linear_call` has no
+batching rule.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.export
@@ -26,25 +27,32 @@ from jax.interpreters import ad, batching, mlir
 
 from dml_jax._reverse import cpu, gpu, partitioning, xla
 from dml_jax._shared import bitwise, calls, lowering, partitioner, taylor
+from dml_jax._shared.arguments import Implementation
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
 
 
-def reverse(x, lengths, axis, implementation):
+def reverse(
+    x: jax.Array, lengths: jax.Array, axis: int, implementation: Implementation | None
+) -> jax.Array:
+    """Binds the primitive."""
     return reverse_subsequences_p.bind(
         x, lengths, axis=axis, implementation=implementation
     )
 
 
-def abstract_eval(x, lengths, *, axis, **params):
-    del params
+# Rules --------------------------------------------------------------------------------
+
+
+def abstract_eval(x: Any, lengths: Any, *, axis: int, **_: Any) -> Any:
+    """The type of the result, with the sharding and the varying manual axes of `x`."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    # `update` keeps the varying manual axes, which a new ShapedArray would lose.
+    # A new ShapedArray would lose the varying manual axes; `update` keeps them.
     return x.update(shape=shape, sharding=_sharding(x, lengths), weak_type=False)
 
 
-def _sharding(x, lengths):
-    """The sharding of the input, and of the lengths where only they have a size."""
+def _sharding(x: Any, lengths: Any) -> jax.sharding.NamedSharding:
+    """That of `x`, or of the lengths along dimensions that only they have a size in."""
     mesh = lengths.sharding.mesh if x.sharding.mesh.empty else x.sharding.mesh
     spec = [
         of_lengths if size != length_size and length_size != 1 else of_x
@@ -59,40 +67,34 @@ def _sharding(x, lengths):
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _jvp(primals, tangents, *, axis, implementation):
-    x, lengths = primals
-    tangent, _ = tangents
-    y = reverse(x, lengths, axis, implementation)
-    if type(tangent) is ad.Zero:
-        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    return y, reverse(tangent, lengths, axis, implementation)
+def _jvp_of_x(tangent: jax.Array, _: Any, lengths: jax.Array, **params: Any):
+    return reverse(tangent, lengths, **params)
 
 
-def _transpose(cotangent, x, lengths, *, axis, implementation):
-    if type(cotangent) is ad.Zero:
-        return ad.Zero(x.aval), None
-    cotangent = reverse(cotangent, lengths, axis, implementation)
+def _transpose(cotangent: jax.Array, x: Any, lengths: jax.Array, **params: Any):
+    cotangent = reverse(cotangent, lengths, **params)
     broadcast = broadcast_dimensions(x.aval.shape, cotangent.shape)
-    # A sum over nothing would quiet NaNs outside of programs.
+    # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
     if broadcast:
         cotangent = bitwise.sum_wide(cotangent, broadcast, keepdims=True)
     return cotangent, None
 
 
-def broadcast_dimensions(shape, result_shape):
+def broadcast_dimensions(
+    shape: tuple[int, ...], result_shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The dimensions along which an array of `shape` was broadcast."""
     sizes = zip(shape, result_shape, strict=True)
-    return tuple(
-        d for d, (size, result_size) in enumerate(sizes) if size != result_size
-    )
+    return tuple(d for d, (size, in_result) in enumerate(sizes) if size != in_result)
 
 
-def _batch(operands, dimensions, *, axis, implementation):
-    x, lengths = with_leading_dimension(operands, dimensions)
+def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):
+    x, lengths = with_leading_batch(operands, dimensions)
     return reverse(x, lengths, axis + 1, implementation), 0
 
 
-def with_leading_dimension(operands, dimensions):
-    """Operands with the dimension that is mapped: of size 1 where they have none."""
+def with_leading_batch(operands: Any, dimensions: Any) -> list[jax.Array]:
+    """The operands with the mapped dimension first; of size 1 if one is not mapped."""
     return [
         lax.expand_dims(operand, (0,))
         if dimension is None
@@ -101,111 +103,128 @@ def with_leading_dimension(operands, dimensions):
     ]
 
 
+reverse_subsequences_p.def_abstract_eval(abstract_eval)
+ad.deflinear2(reverse_subsequences_p, _transpose)
+ad.defjvp(reverse_subsequences_p, _jvp_of_x, None)  # not linear in the lengths
+batching.primitive_batchers[reverse_subsequences_p] = _batch
+taylor.define_linear(reverse_subsequences_p, constants=(1,))
+
+
 # Lowering -----------------------------------------------------------------------------
 
 
-def _formulation(
-    x, lengths, *, axis, implementation, formulations=(), sees_full_arrays=False
-):
-    """What the primitive means, by the first of the ways that takes the operands."""
+class _Formulations(NamedTuple):
+    """What a platform prefers to the gather: the first that takes the operands.
+
+    `standalone` is for implementation="standalone", `default` for None. Floats of up to
+    `widest_moved` bits are passed to the formulations as unsigned integers.
+    """
+
+    default: tuple[xla.Formulation, ...] = ()
+    standalone: tuple[xla.Formulation, ...] = ()
+    widest_moved: int = 16
+
+
+_KERNELS = frozenset(
+    {gpu.shared_memory_tiles, gpu.fused_shared_memory_tiles, gpu.packed_copy}
+)
+_CPU = (cpu.reversed_windows, cpu.cache_blocked, cpu.preclamped)
+_GPU_STANDALONE = (gpu.packed_u32, gpu.transposed, gpu.split_stores)
+_PLATFORMS: dict[str | None, _Formulations] = {
+    # XLA on CPU reads floats of 16 bits as they are: a bitcast would be another pass.
+    "cpu": _Formulations(default=_CPU, standalone=_CPU, widest_moved=8),
+    "cuda": _Formulations(
+        default=(gpu.fused_shared_memory_tiles, gpu.split_stores),
+        standalone=(gpu.shared_memory_tiles, gpu.packed_copy, *_GPU_STANDALONE),
+    ),
+    "rocm": _Formulations(default=(gpu.split_stores,), standalone=_GPU_STANDALONE),
+}
+
+
+def _compute(
+    x: jax.Array,
+    lengths: jax.Array,
+    *,
+    axis: int,
+    implementation: Implementation | None,
+    formulations: tuple[xla.Formulation, ...] = (),
+    widest_moved: int = 16,
+    sees_full_arrays: bool = False,
+) -> jax.Array:
+    """The reversal by the first of the formulations that takes the operands."""
+    sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
+    mesh: Any = sharding.mesh
+    if mesh.explicit_axes:
+        reverse_lines = functools.partial(reverse, implementation=implementation)
+        return partitioning.reverse_explicit(reverse_lines, x, lengths, axis, sharding)
     if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         formulations = ()
-    results = (formulation(x, lengths, axis) for formulation in formulations)
-    y = next((y for y in results if y is not None), None)
-    if y is not None:
-        return y
+    is_moved = (
+        bitwise.is_narrow_float(x.dtype) and bitwise.width(x.dtype) <= widest_moved
+    )
+    for formulation in formulations:
+        bits = bitwise.to_bits(x) if is_moved else x
+        y = formulation(bits, lengths, axis)
+        if y is not None:
+            return bitwise.from_bits(y, x.dtype)
     if not sees_full_arrays:
-        # XLA partitions a gather without several times its memory, unlike a scatter.
+        # XLA partitions a scatter with several times the memory of a gather.
         return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
     plain = xla.scatter if implementation == "scatter" else xla.gather
     return plain(x, lengths, axis)
 
 
-def _lowered(x, lengths, *, axis, implementation, **options):
-    """The formulation; where the shardings are explicit, of each device's shard."""
-    sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
-    mesh: Any = sharding.mesh
-    params: Any = dict(implementation=implementation)
-    if not mesh.explicit_axes:
-        return _formulation(x, lengths, axis=axis, **params, **options)
-    return partitioning.reverse_explicitly(
-        functools.partial(reverse, **params), x, lengths, axis, sharding
-    )
+def _lowering(platform: str | None) -> Callable[..., Any]:
+    """The lowering rule of a platform, or of those that no other rule is for."""
+    preferred = _PLATFORMS.get(platform, _Formulations())
+    formulations = {None: preferred.default, "standalone": preferred.standalone}
 
-
-def _lowering(**formulations):
-    """The lowering rule of a platform, with its ways for each implementation."""
-
-    def lower(ctx, x, lengths, *, axis, implementation):
-        params = dict(axis=axis, implementation=implementation)
-        if formulations and _is_divided_here(ctx, implementation):
-            whole = functools.partial(reverse_subsequences_p.bind, **params)
+    def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
+        params = {"axis": axis, "implementation": implementation}
+        if platform is not None and _is_partitioned_by_callback(ctx, implementation):
+            reverse_lines = functools.partial(reverse, implementation=implementation)
             return partitioner.lower_partitioned(
-                ctx, whole, _of_shards(**params), params, x, lengths
+                ctx,
+                functools.partial(reverse, **params),
+                functools.partial(
+                    partitioning.reverse_shards, reverse_lines, axis=axis
+                ),
+                params,
+                x,
+                lengths,
             )
-        chosen = formulations.get(implementation or "default", ())
-        chosen = lowering.available(ctx, chosen, _KERNELS)
-        lowered = functools.partial(
-            _lowered,
-            formulations=chosen,
+        chosen = formulations.get(implementation, ())
+        compute = functools.partial(
+            _compute,
+            formulations=lowering.available(ctx, chosen, _KERNELS),
+            widest_moved=preferred.widest_moved,
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
         with bitwise.full_width(*ctx.avals_in):
-            return mlir.lower_fun(lowered, multiple_results=False)(ctx, x, lengths)
+            return mlir.lower_fun(compute, multiple_results=False)(ctx, x, lengths)
 
     return lower
 
 
-def _is_divided_here(ctx, implementation):
-    """Whether XLA's partitioner asks this package how to divide the reversal.
+def _is_partitioned_by_callback(ctx: Any, implementation: Implementation | None):
+    """Whether XLA's partitioner calls `partitioning.reverse_shards`.
 
-    It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
-    explicit ones. The gather is left to it.
+    The gather is left to XLA, and so are TPUs (jax-ml/jax#38196) and the automatic axes
+    of a mesh that has explicit axes. XLA has no collectives of two-bit integers.
     """
     return (
         implementation != "gather"
         and lowering.is_spmd_partitioned(ctx)
         and not lowering.has_explicit_shardings(ctx)
-        and "int2" not in ctx.avals_in[0].dtype.name  # XLA does not exchange two bits
+        and "int2" not in ctx.avals_in[0].dtype.name
     )
-
-
-def _of_shards(axis, implementation):
-    def of_shards(x, lengths, mesh, spec):
-        whole_lines = functools.partial(reverse, implementation=implementation)
-        return partitioning.reverse_shards(whole_lines, x, lengths, axis, mesh, spec)
-
-    return of_shards
 
 
 reverse_subsequences_p.def_impl(
     calls.compiled(
-        reverse_subsequences_p.name, reverse, _lowered, "axis", "implementation"
+        reverse_subsequences_p.name, reverse, _compute, "axis", "implementation"
     )
 )
-reverse_subsequences_p.def_abstract_eval(abstract_eval)
-ad.primitive_jvps[reverse_subsequences_p] = _jvp
-ad.primitive_transposes[reverse_subsequences_p] = _transpose
-batching.primitive_batchers[reverse_subsequences_p] = _batch
-taylor.define_linear(reverse_subsequences_p, constants=(1,))
-
-_KERNELS = frozenset(
-    {gpu.shared_memory_tiles, gpu.fused_shared_memory_tiles, gpu.packed_copy}
-)
-_ON_CPU = (cpu.reversed_windows, cpu.cache_blocked, cpu.preclamped)
-_ON_GPU = (gpu.split_stores,)
-_ALONE_ON_GPU = (gpu.packed_u32, gpu.transposed, gpu.split_stores)
-_FORMULATIONS: dict[str | None, dict[str, tuple]] = {
-    None: dict(),
-    "cpu": dict(default=_ON_CPU, standalone=_ON_CPU),
-    "cuda": dict(
-        default=(gpu.fused_shared_memory_tiles, *_ON_GPU),
-        standalone=(gpu.shared_memory_tiles, gpu.packed_copy, *_ALONE_ON_GPU),
-    ),
-    "rocm": dict(default=_ON_GPU, standalone=_ALONE_ON_GPU),
-}
-for _platform, _formulations in _FORMULATIONS.items():
-    mlir.register_lowering(
-        reverse_subsequences_p, _lowering(**_formulations), _platform
-    )
+for _platform in (None, *_PLATFORMS):
+    mlir.register_lowering(reverse_subsequences_p, _lowering(_platform), _platform)

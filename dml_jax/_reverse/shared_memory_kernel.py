@@ -1,17 +1,17 @@
-"""A GPU kernel for lines side by side with lengths of their own, in Mosaic.
+"""A GPU kernel for columns with lengths of their own, in Pallas and MLIR.
 
-Neighbouring elements of the result come from distant rows, of which memory gives no
-less than 32 bytes. So a block of threads copies a strip of columns to the memory they
-share, where every element is as near as any other, and stores the strip's rows:
+Neighbouring elements of the result come from distant rows, and memory is read in
+sectors of 32 bytes. So a block of threads copies a tile, all rows of a few columns, to
+shared memory, where any element is as near as any other, and stores the rows of
 
-    y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c]
+    y[b, t, c] = tile[n - 1 - t if t < n else t, c]    with n = lengths[b, c]
 
-It reads and writes what a copy does, and does not fuse with what is around it. Where a
-strip's rows are less than a line of the cache, neighbouring strips begin together, as a
-cluster of blocks.
+The kernel moves the bytes that a copy moves. XLA cannot fuse it with its neighbours.
+Where the rows of a tile are shorter than a cache line, neighbouring tiles are launched
+together, as a cluster of blocks.
 
-Pallas cannot index shared memory by an array, hence the MLIR. All that is imported
-where a program is lowered for such a GPU: it takes longer than the rest of the package.
+Pallas cannot index shared memory with an array, hence the MLIR. Both are imported only
+where a program is lowered for such a GPU: they load longer than the whole package.
 """
 
 from __future__ import annotations
@@ -21,72 +21,77 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from dml_jax._shared import bitwise, jax_versions
 
-_ROW_BYTES = (128, 64, 32, 16)  # of a strip: the more, the fewer rows fit
-_LEAST_BYTES = 16  # that are copied from one row, and what rows are a multiple of
-_SHARED_BYTES = 200 * 2**10  # of 227 KiB that a block may have
-_MOST_ROWS = 256  # of one asynchronous copy
-_WORD_BYTES = 4  # that a thread stores, or a wider element
-_WORDS = 8  # that a thread loads before it stores them
-_MOST_WARPGROUPS = 8  # of a block that has its multiprocessor, and whole lines to read
-_MULTIPROCESSOR = 16  # warpgroups
-_MOST_TOGETHER = 4  # strips; of bytes, whose threads take longer, half as many
+_CACHE_LINE = 128  # bytes
+_ROW_BYTES = (_CACHE_LINE, 64, 32, 16)  # of a tile, the best first
+_ROW_ALIGNMENT = 16  # bytes, of asynchronous copies
+_SHARED_BYTES = 200 * 2**10  # for tiles, of 227 KiB that a block may have
+_MAX_ROWS = 256  # of one asynchronous copy
+_STORE_BYTES = 4  # that a thread stores at once, or one wider element
+_UNROLL = 8  # loads of a thread before it stores
+_MAX_WARPGROUPS = 8  # of a block that has a multiprocessor to itself, and long rows
+_MULTIPROCESSOR_WARPGROUPS = 16
+_MAX_CLUSTER = 4  # tiles; half as many of bytes, which take a thread longer
 
 
-def strip_width(time, columns, dtype):
-    """How many of the columns make a strip; None if the kernel cannot be had."""
+def tile_width(time: int, columns: int, dtype: np.dtype) -> int | None:
+    """The number of columns of a tile, or None if the kernel is not made for these."""
     if dtype.kind not in "iuf" or bitwise.width(dtype) < 8:
         return None
-    if columns * dtype.itemsize % _LEAST_BYTES:
+    if columns * dtype.itemsize % _ROW_ALIGNMENT:
         return None
-    # Of few wide elements a row, a gather reads no more than the kernel would.
+    # With fewer than 8 elements a row, a gather reads no more than the kernel.
     row_bytes = [size for size in _ROW_BYTES if size >= 8 * dtype.itemsize]
     for size in row_bytes:
         fits = size <= columns * dtype.itemsize and 0 < time * size <= _SHARED_BYTES
-        if fits and (jax_versions.COPIES_ANY_ROWS or time * size % _ROW_BYTES[0] == 0):
+        if fits and (jax_versions.COPIES_ANY_ROWS or time * size % _CACHE_LINE == 0):
             return size // dtype.itemsize
     return None
 
 
-def reverse_strips(x, lengths, width):
-    """`x` [B, T, C], reversed along T by `lengths` [B, C], of int32."""
+def reverse_tiles(x: jax.Array, lengths: jax.Array, width: int) -> jax.Array:
+    """`x` [B, T, C], reversed along T by the int32 `lengths` [B, C]."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
+    if x.dtype == np.float64:  # Mosaic has no asynchronous copies of float64
+        bits = lax.bitcast_convert_type(x, jnp.uint64)
+        return lax.bitcast_convert_type(reverse_tiles(bits, lengths, width), x.dtype)
     batch, time, columns = x.shape
-    strips = -(-columns // width)
-    strip_bytes = time * width * x.dtype.itemsize
-    has_lines = width * x.dtype.itemsize == _ROW_BYTES[0]
-    together = 1 if has_lines else _strips_together(batch * strips, x.dtype)
+    tiles = -(-columns // width)
+    tile_bytes = time * width * x.dtype.itemsize
+    has_full_lines = width * x.dtype.itemsize == _CACHE_LINE
+    clustered = 1 if has_full_lines else _tiles_per_cluster(batch * tiles, x.dtype)
     copies = [
-        pl.ds(row, min(_MOST_ROWS, time - row)) for row in range(0, time, _MOST_ROWS)
+        pl.ds(row, min(_MAX_ROWS, time - row)) for row in range(0, time, _MAX_ROWS)
     ]
 
-    def body(x_ref, lengths_ref, y_ref, strip_ref, barrier):
-        block = lax.axis_index("cluster")
-        if together > 1:
-            block = block * together + lax.axis_index("strip")
-        b = block // strips
-        # The last strip may overlap the one before it, and stores the same there.
-        first = jnp.minimum(block % strips * width, columns - width)
-        of_strip = pl.ds(first, width)
+    def body(x_ref: Any, lengths_ref: Any, y_ref: Any, tile_ref: Any, barrier: Any):
+        tile = lax.axis_index("cluster")
+        if clustered > 1:
+            tile = tile * clustered + lax.axis_index("tile")
+        b = tile // tiles
+        # The last tile of a row may overlap the one before, and stores the same values.
+        start = jnp.minimum(tile % tiles * width, columns - width)
+        tile_columns = pl.ds(start, width)
 
         @pl.when(lax.axis_index("warpgroup") == 0)
         def _():
             for rows in copies:
                 plgpu.copy_gmem_to_smem(
-                    x_ref.at[b, rows, of_strip], strip_ref.at[rows], barrier
+                    x_ref.at[b, rows, tile_columns], tile_ref.at[rows], barrier
                 )
 
         plgpu.barrier_wait(barrier)
-        reflect = plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 3)(_reflect)
-        reflect(strip_ref, lengths_ref.at[b, of_strip], y_ref.at[b, :, of_strip])
+        store = plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 3)(_store_reversed)
+        store(tile_ref, lengths_ref.at[b, tile_columns], y_ref.at[b, :, tile_columns])
 
-    # A cluster of one block is launched as such, and slower than the block.
-    cluster: Any = dict(cluster=(together,), cluster_names=("strip",))
+    # A cluster of one block would be launched as a cluster, which takes longer.
+    cluster: Any = {"cluster": (clustered,), "cluster_names": ("tile",)}
     kernel = plgpu.kernel(
         body,
         out_type=jax.typeof(x),
@@ -94,70 +99,71 @@ def reverse_strips(x, lengths, width):
             plgpu.SMEM((time, width), x.dtype),
             plgpu.Barrier(num_arrivals=len(copies)),
         ],
-        grid=(batch * strips // together,),
+        grid=(batch * tiles // clustered,),
         grid_names=("cluster",),
-        **(cluster if together > 1 else {}),
-        num_threads=_warpgroups(strip_bytes, has_lines),
+        **(cluster if clustered > 1 else {}),
+        num_threads=_warpgroups(tile_bytes, has_full_lines),
         thread_name="warpgroup",
     )
     return jax_versions.launch(kernel, x, lengths)
 
 
-def _warpgroups(strip_bytes, has_lines):
-    """As many as run at the same time, of all the blocks whose strips have room."""
-    blocks = _SHARED_BYTES // strip_bytes
-    if blocks == 1 and has_lines:
-        return _MOST_WARPGROUPS
-    return min(max(_MULTIPROCESSOR // blocks, 1), _MOST_WARPGROUPS // 2)
+def _warpgroups(tile_bytes: int, has_full_lines: bool) -> int:
+    """The warpgroups of a block, so that those of all resident blocks run at once."""
+    blocks = _SHARED_BYTES // tile_bytes
+    if blocks == 1 and has_full_lines:
+        return _MAX_WARPGROUPS
+    return min(max(_MULTIPROCESSOR_WARPGROUPS // blocks, 1), _MAX_WARPGROUPS // 2)
 
 
-def _strips_together(strips, dtype):
-    """As many as divide their number, up to a limit."""
-    most = _MOST_TOGETHER if dtype.itemsize > 1 else _MOST_TOGETHER // 2
-    return math.gcd(strips, most)
+def _tiles_per_cluster(tiles: int, dtype: np.dtype) -> int:
+    """The largest allowed power of two that divides the number of tiles."""
+    return math.gcd(tiles, _MAX_CLUSTER if dtype.itemsize > 1 else _MAX_CLUSTER // 2)
 
 
-def _reflect(_, strip, lengths, y):
-    """What a thread does: the words of its columns, every so many rows."""
+def _store_reversed(_: Any, tile: Any, lengths: Any, y: Any) -> None:
+    """Stores a tile reversed. A thread has the same columns in every so many rows."""
     from jax.experimental.mosaic import gpu as mgpu
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import arith, gpu, memref, scf, vector
 
-    index, element = ir.IndexType.get(), strip.type.element_type
-    time, width = strip.type.shape
-    per_word = max(1, _WORD_BYTES * 8 // element.width)
-    word_type = ir.VectorType.get((per_word,), element)
+    index, element = ir.IndexType.get(), tile.type.element_type
+    time, width = tile.type.shape
+    per_store = max(1, _STORE_BYTES * 8 // element.width)
+    vector_type = ir.VectorType.get((per_store,), element)
 
-    def constant(value):
+    def constant(value: int) -> Any:
         return arith.constant(index, value)
 
     thread = arith.index_cast(index, mgpu.thread_idx())
-    words_of_row = constant(width // per_word)
-    first_row = arith.divui(thread, words_of_row)
-    column = arith.muli(arith.remui(thread, words_of_row), constant(per_word))
-    step = arith.divui(gpu.block_dim(gpu.Dimension.x), words_of_row)
-    columns = [arith.addi(column, constant(k)) for k in range(per_word)]
-    of_columns = [arith.index_cast(index, memref.load(lengths, [c])) for c in columns]
+    stores_per_row = constant(width // per_store)
+    first_row = arith.divui(thread, stores_per_row)
+    column = arith.muli(arith.remui(thread, stores_per_row), constant(per_store))
+    row_step = arith.divui(gpu.block_dim(gpu.Dimension.x), stores_per_row)
+    columns = [arith.addi(column, constant(k)) for k in range(per_store)]
+    column_lengths = [
+        arith.index_cast(index, memref.load(lengths, [c])) for c in columns
+    ]
 
-    def word(position):
+    def load(row: Any) -> Any:
         elements = []
-        for length, c in zip(of_columns, columns, strict=True):
-            mirrored = arith.subi(arith.subi(length, constant(1)), position)
-            is_reversed = arith.cmpi(arith.CmpIPredicate.slt, position, length)
-            source = arith.select(is_reversed, mirrored, position)
-            elements.append(memref.load(strip, [source, c]))
-        return vector.from_elements(word_type, elements)
+        for length, c in zip(column_lengths, columns, strict=True):
+            mirrored = arith.subi(arith.subi(length, constant(1)), row)
+            is_reversed = arith.cmpi(arith.CmpIPredicate.slt, row, length)
+            source = arith.select(is_reversed, mirrored, row)
+            elements.append(memref.load(tile, [source, c]))
+        return vector.from_elements(vector_type, elements)
 
-    stride = arith.muli(step, constant(_WORDS))
+    stride = arith.muli(row_step, constant(_UNROLL))
     loop = scf.ForOp(first_row, constant(time), stride)
     with ir.InsertionPoint(loop.body):
         rows = [
-            arith.addi(loop.induction_variable, arith.muli(step, constant(k)))
-            for k in range(_WORDS)
+            arith.addi(loop.induction_variable, arith.muli(row_step, constant(k)))
+            for k in range(_UNROLL)
         ]
-        # Instead of a row beyond the last, the last once more.
+        # Rows beyond the last one store the last one once more.
         rows = [arith.minui(row, constant(time - 1)) for row in rows]
-        words = [word(row) for row in rows]
-        for row, elements in zip(rows, words, strict=True):
+        loaded = [load(row) for row in rows]
+        for row, elements in zip(rows, loaded, strict=True):
             vector.store(elements, y, [row, column])
         scf.yield_([])

@@ -1,8 +1,17 @@
-"""The training mode: the reversal, with a coefficient in its backward pass only."""
+"""The training mode: the reversal, with a coefficient in its backward pass only.
+
+`training_p` is the reversal. Its derivative is `backward_p`, a linear map that has a
+transpose and nothing else: forward mode ends in an error of this package. The
+coefficient has the rank of `x`, and sizes other than 1 where it is mapped.
+
+A `custom_vjp` would sum the cotangents of mapped lengths in a narrow dtype, mix those
+of mapped coefficients, and end forward mode in a message that names no operator.
+"""
 
 from __future__ import annotations
 
 import functools
+from typing import Any, NoReturn
 
 import jax
 import jax.extend.core
@@ -15,56 +24,51 @@ from dml_jax._reverse.primitive import (
     abstract_eval,
     broadcast_dimensions,
     reverse,
-    with_leading_dimension,
+    with_leading_batch,
 )
+from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, calls, taylor
+from dml_jax._shared.arguments import Implementation
 
-
-def reverse_for_training(x, lengths, coefficient, axis, implementation):
-    """The reversal, with `coefficient` in its backward pass only."""
-    coefficient = lax.broadcast(coefficient, (1,) * x.ndim)
-    params = dict(axis=axis, implementation=implementation)
-    return training_p.bind(x, lengths, coefficient, **params)
-
-
-# `training_p` is the reversal. Its derivative is `backward_p`, a linear map that has a
-# transpose only. The coefficient is broadcast along the dimensions of the others. (A
-# `custom_vjp` would add up the cotangents of mapped lengths in a narrow dtype, mix
-# those of mapped coefficients, and end forward mode in a message that names no
-# operator.)
 training_p = jax.extend.core.Primitive("reverse_sequence_training")
 backward_p = jax.extend.core.Primitive("reverse_sequence_backward")
 
 
-def _training_abstract_eval(x, lengths, coefficient, *, axis, implementation):
-    aval = abstract_eval(x, lengths, axis=axis, implementation=implementation)
-    return aval.update(shape=_with_coefficients(aval.shape, coefficient.shape))
+def reverse_for_training(
+    x: jax.Array,
+    lengths: jax.Array,
+    coefficient: jax.Array,
+    axis: int,
+    implementation: Implementation | None,
+) -> jax.Array:
+    """The reversal, whose backward pass is multiplied by the scalar `coefficient`."""
+    coefficient = lax.broadcast(coefficient, (1,) * x.ndim)
+    return training_p.bind(
+        x, lengths, coefficient, axis=axis, implementation=implementation
+    )
 
 
-def _training(x, lengths, coefficient, **params):
-    shape = _with_coefficients(x.shape, coefficient.shape)
-    return reverse(jnp.broadcast_to(x, shape), lengths, **params)
+def _abstract_eval(x: Any, lengths: Any, coefficient: Any, *, axis: int, **_: Any):
+    aval = abstract_eval(x, lengths, axis=axis)
+    return aval.update(shape=broadcast_shape(aval.shape, coefficient.shape, axis))
 
 
-def _with_coefficients(shape, coefficient_shape):
-    """The shape, with the dimensions along which coefficients are mapped."""
-    sizes = zip(shape, coefficient_shape, strict=True)
-    return tuple(size if mapped == 1 else mapped for size, mapped in sizes)
+def _compute(
+    x: jax.Array, lengths: jax.Array, coefficient: Any, *, axis: int, **params: Any
+) -> jax.Array:
+    shape = broadcast_shape(x.shape, coefficient.shape, axis)
+    return reverse(jnp.broadcast_to(x, shape), lengths, axis, **params)
 
 
-def _jvp_of(primitive, primals, tangents, **params):
-    y = primitive.bind(*primals, **params)
-    tangent, *_ = tangents  # nothing flows to lengths and coefficients
-    if type(tangent) is ad.Zero:
-        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    return y, backward_p.bind(tangent, *primals[1:], **params)
+def _jvp_of_x(tangent: Any, _: Any, lengths: Any, coefficient: Any, **params: Any):
+    return backward_p.bind(tangent, lengths, coefficient, **params)
 
 
-def _backward_transpose(cotangent, x, lengths, coefficient, **params):
-    if type(cotangent) is ad.Zero:
-        return ad.Zero(x.aval), None, None
+def _backward_transpose(
+    cotangent: Any, x: Any, lengths: Any, coefficient: Any, **params: Any
+):
     cotangent = reverse(cotangent, lengths, **params)
-    # By way of float32, since two narrow floats need not have a common dtype.
+    # Two narrow floats need not have a common dtype, hence float32 for each.
     wide = np.promote_types(cotangent.dtype, np.float32)
     if jnp.issubdtype(coefficient.dtype, jnp.floating):
         wide = np.promote_types(wide, np.promote_types(coefficient.dtype, np.float32))
@@ -76,7 +80,7 @@ def _backward_transpose(cotangent, x, lengths, coefficient, **params):
         return product.astype(cotangent.dtype), None, None
 
 
-def _refuse_forward_mode(*_, **__):
+def _refuse_forward_mode(*_: Any, **__: Any) -> NoReturn:
     raise TypeError(
         "reverse_sequence: `training` must be False for derivatives in forward mode "
         "(jvp, jacfwd, hessian, linearize, jet), unless `lda_coeff` is the number 1; "
@@ -84,25 +88,20 @@ def _refuse_forward_mode(*_, **__):
     )
 
 
-def _training_batch(primitive, operands, dimensions, *, axis, implementation):
-    operands = with_leading_dimension(operands, dimensions)
-    params = dict(axis=axis + 1, implementation=implementation)
-    return primitive.bind(*operands, **params), 0
+def _batch(primitive: Any, operands: Any, dimensions: Any, *, axis: int, **params: Any):
+    operands = with_leading_batch(operands, dimensions)
+    return primitive.bind(*operands, axis=axis + 1, **params), 0
 
 
+ad.deflinear2(backward_p, _backward_transpose)
 for _primitive in (training_p, backward_p):
-    _primitive.def_abstract_eval(_training_abstract_eval)
-    ad.primitive_jvps[_primitive] = functools.partial(_jvp_of, _primitive)
-    batching.primitive_batchers[_primitive] = functools.partial(
-        _training_batch, _primitive
-    )
-ad.primitive_transposes[backward_p] = _backward_transpose
+    _primitive.def_abstract_eval(_abstract_eval)
+    ad.defjvp(_primitive, _jvp_of_x, None, None)
+    batching.primitive_batchers[_primitive] = functools.partial(_batch, _primitive)
 training_p.def_impl(
-    calls.compiled(
-        training_p.name, training_p.bind, _training, "axis", "implementation"
-    )
+    calls.compiled(training_p.name, training_p.bind, _compute, "axis", "implementation")
 )
+mlir.register_lowering(training_p, mlir.lower_fun(_compute, multiple_results=False))
 backward_p.def_impl(_refuse_forward_mode)
-taylor.refuse(training_p, _refuse_forward_mode)
-mlir.register_lowering(training_p, mlir.lower_fun(_training, multiple_results=False))
 mlir.register_lowering(backward_p, _refuse_forward_mode)
+taylor.refuse(training_p, _refuse_forward_mode)

@@ -1,15 +1,16 @@
-"""The reversal for any platform.
+"""The reversal in operations that XLA has on every platform.
 
-gather      one gather, whose indices have size 1 wherever the lengths do, so that
-            whole blocks move; what XLA's partitioner can divide
-scatter     the same seen from the source; for programs that are not partitioned
+    gather    defines what the operator computes, and is what XLA can partition
+    scatter   the same, indexed by the source; for programs that are not partitioned
+
+The indices have size 1 along every dimension along which the lengths have size 1, so
+that XLA moves whole blocks.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from contextlib import nullcontext
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +20,18 @@ from jax import lax
 from dml_jax._shared import bitwise
 
 
-def broadcast_shape(shape, lengths_shape, axis):
-    """The shape of the result."""
+class Formulation(Protocol):
+    """Computes the reversal, or returns None for layouts that it is not made for."""
+
+    def __call__(
+        self, x: jax.Array, lengths: jax.Array, axis: int
+    ) -> jax.Array | None: ...
+
+
+def broadcast_shape(
+    shape: tuple[int, ...], lengths_shape: tuple[int, ...], axis: int
+) -> tuple[int, ...]:
+    """The shape of the result: `lengths` broadcasts with `x` except along `axis`."""
     return tuple(
         size if dimension == axis or length_size == 1 else length_size
         for dimension, (size, length_size) in enumerate(
@@ -29,56 +40,50 @@ def broadcast_shape(shape, lengths_shape, axis):
     )
 
 
-def of_bits(formulation, widest=16):
-    """A way that moves the bits of floats up to a width, as one that takes floats."""
-
-    @functools.wraps(formulation)
-    def of_floats(x, lengths, axis):
-        is_moved = bitwise.is_narrow_float(x.dtype) and bitwise.width(x.dtype) <= widest
-        y = formulation(bitwise.to_bits(x) if is_moved else x, lengths, axis)
-        return None if y is None else bitwise.from_bits(y, x.dtype)
-
-    return of_floats
+def gather(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
+    """The reversal as one gather."""
+    bits = bitwise.to_bits(x)
+    y = take_along_axis(bits, source_index(x.shape, lengths, axis), axis)
+    return bitwise.from_bits(y, x.dtype)
 
 
-of_narrowest_bits = functools.partial(of_bits, widest=8)
-
-
-@of_bits
-def gather(x, lengths, axis):
-    return take_along(x, source_index(x.shape, lengths, axis), axis)
-
-
-def take_along(x, source, axis):
-    with _wide_enough_for(source):
+def take_along_axis(x: jax.Array, source: jax.Array, axis: int) -> jax.Array:
+    """`jnp.take_along_axis` for indices that are in bounds and may be uint32."""
+    # JAX makes the indices signed, and uint32 then needs 64-bit mode.
+    with bitwise.full_width(np.promote_types(source.dtype, np.int32)):
         return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
 
 
-def _wide_enough_for(index):
-    """A context in which JAX can make signed indices of a uint32: with 64 bits."""
-    return jax.enable_x64(True) if index.dtype == jnp.uint32 else nullcontext()
+def source_index(shape: tuple[int, ...], lengths: jax.Array, axis: int) -> jax.Array:
+    """The index along `axis` of each element's source.
+
+    The reversal is an involution, so it is also the index of each element's target.
+    """
+    index_shape = (*lengths.shape[:axis], shape[axis], *lengths.shape[axis + 1 :])
+    position = lax.broadcasted_iota(lengths.dtype, index_shape, axis)
+    return jnp.where(position < lengths, lengths - 1 - position, position)
 
 
-@of_bits
-def scatter(x, lengths, axis):
-    """With an index for each block that moves as a whole, in a single number."""
+def scatter(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
+    """The reversal as one scatter of blocks, each with one row-major index."""
+    dtype, x = x.dtype, bitwise.to_bits(x)
     target = source_index(x.shape, lengths, axis)
     shape = broadcast_shape(x.shape, target.shape, axis)
     if 0 in shape:
-        return jnp.broadcast_to(x, shape)
+        return bitwise.from_bits(jnp.broadcast_to(x, shape), dtype)
     rank = 1 + max(d for d in range(x.ndim) if d == axis or target.shape[d] != 1)
     blocks = math.prod(shape[:rank])
-    dtype = bitwise.index_dtype(blocks)
-    with jax.enable_x64(True) if dtype == np.int64 else nullcontext():
-        index = jnp.zeros(shape[:rank], dtype)
+    index_dtype = bitwise.index_dtype(blocks)
+    with bitwise.full_width(index_dtype):
+        index = jnp.zeros(shape[:rank], index_dtype)
         for d in range(rank):
             stride = math.prod(shape[d + 1 : rank])
-            place = lax.broadcasted_iota(dtype, shape[:rank], d)
+            position = lax.broadcasted_iota(index_dtype, shape[:rank], d)
             if d == axis:
-                place = target.reshape(target.shape[:rank]).astype(dtype)
-            index = index + place * dtype.type(stride)
+                position = target.reshape(target.shape[:rank]).astype(index_dtype)
+            index = index + position * index_dtype.type(stride)
         x = jnp.broadcast_to(x, shape).reshape(blocks, 1, math.prod(shape[rank:]))
-        # In the form to which XLA would bring other ones, by a copy.
+        # XLA would bring another form to this one, by a copy.
         dimensions = lax.ScatterDimensionNumbers(
             update_window_dims=(1, 2),
             inserted_window_dims=(),
@@ -92,18 +97,4 @@ def scatter(x, lengths, axis):
             unique_indices=True,
             mode="promise_in_bounds",
         )
-    return y.reshape(shape)
-
-
-def source_index(shape, lengths, axis):
-    """Where along the axis each element comes from; by involution, also where it goes.
-
-    Of size 1 wherever the lengths are, so that XLA moves whole blocks.
-    """
-    index_shape = (*lengths.shape[:axis], shape[axis], *lengths.shape[axis + 1 :])
-    position = lax.broadcasted_iota(lengths.dtype, index_shape, axis)
-    return _reflect(position, lengths)
-
-
-def _reflect(position, lengths):
-    return jnp.where(position < lengths, lengths - 1 - position, position)
+    return bitwise.from_bits(y.reshape(shape), dtype)

@@ -1,4 +1,4 @@
-"""Arrays in .npy files: read without trust, written whole or not at all."""
+"""Arrays in files: .npy files are untrusted input, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ import numpy as np
 
 
 def read(path: pathlib.Path) -> np.ndarray:
-    """The array of an .npy file, mapped; ValueError if it is not one, or has pickles.
+    """The memory-mapped array of an .npy file; ValueError if it is invalid.
 
-    Mapping compares the size that the header promises with the file's, before anything
-    is allocated, and refuses objects.
+    Mapping compares the size in the header with the size of the file before anything is
+    allocated, and it refuses pickled objects.
     """
     try:
         with warnings.catch_warnings(action="error"):
             return np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise
-    except Exception as error:  # NumPy parses the header as Python: it may be any
+    except Exception as error:  # NumPy parses the header as Python: any type may occur
         reason = " ".join(str(error).split())[:60] or type(error).__name__
         raise ValueError(reason) from None
 
 
 def write(path: pathlib.Path, array: np.ndarray) -> None:
-    """Writes an array as .npy, or its bytes; the file is whole or not there.
+    """Writes an array as .npy, or its bytes if the suffix is another one.
 
-    Links are followed, a file keeps its mode, and what is no file is not replaced.
+    The file appears complete or not at all. Links are followed, an existing file keeps
+    its mode, and only regular files are replaced.
     """
     try:
         target = pathlib.Path(os.path.realpath(path))
-        if target.is_symlink():  # links that lead to each other
+        if target.is_symlink():  # a loop of links
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.exists() and not (target.is_file() or target.is_dir()):
             raise OSError(errno.EINVAL, "Not a regular file")
         _replace(target, array, is_npy=path.suffix.lower() == ".npy")
-    except OSError as error:  # which may name the temporary file, or none
+    except OSError as error:  # its file name may be the temporary one, or missing
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
-def _replace(path, array, is_npy):
+def _replace(path: pathlib.Path, array: np.ndarray, is_npy: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # `open` gives it the mode that files have here, which `tempfile` does not.
+    # `open` applies the umask to the mode, `tempfile` does not.
     temporary = path.with_name(f".dml_jax.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:

@@ -1,19 +1,22 @@
-"""A GPU kernel for runs of elements that begin anywhere, in Mosaic.
+"""A GPU kernel that copies elements from unaligned positions, 16 bytes a thread.
 
-XLA has a thread load elements one by one, and store four of them if four divides their
-number, else one: of 8 and 16 bits, or odd sizes of 32, their number is the limit and
-not their bytes. Here a thread stores 16 bytes at once. It loads the aligned words its
-elements lie in, shifts them to where they begin, and permutes the bytes:
+XLA's threads load elements one by one, and store four of them if four divides their
+number, else one. For narrow elements, and odd sizes of 32-bit ones, that leaves most of
+the bandwidth unused. Here a thread stores 16 bytes at once, a chunk: it loads the
+aligned words that its elements lie in, shifts them to where the elements begin, and
+permutes the bytes.
 
-    reverse_rows   y[r, k, c] = x[r, n - 1 - k if k < n else k, c]
-                   with n = lengths[r]
-    take_runs      y[c] = x[lowest + step * c]
-    put_runs       y[lowest + step * c] = g[c], 0 everywhere else
+    reverse                  y[r, k, c] = x[r, n - 1 - k if k < n else k, c]
+                             with n = lengths[r]
+    strided_slice            y[i] = x[start + stride * i]
+    strided_slice_transpose  y[start + stride * i] = g[i], 0 everywhere else
 
-Elements of two rows, or of both sides of a length, are blended. Nothing fuses with it.
+Chunks that cross the end of a row or of a length are blended from two. XLA cannot fuse
+the kernel with its neighbours.
 
-What a thread does is written for a machine that has words of 32 bits: in a program that
-is MLIR, which Pallas cannot say, and in the tests it is NumPy.
+What a thread computes is written for a `machine` with words of 32 bits: MLIR in a
+program, which Pallas cannot express, and NumPy in the tests. Rows are those of the
+result: its last dimensions as far as they are contiguous in both arrays.
 """
 
 from __future__ import annotations
@@ -21,278 +24,297 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from dml_jax._shared import jax_versions
 
-_BYTES = 16  # that a thread stores at once
+_CHUNK = 16  # bytes
 _WORD = 4  # bytes
-_NARROW = 2  # bytes of an element, up to which slices take longer by XLA
-_CHUNKS = 2  # of as many bytes, that a thread stores
-_CHUNKS_OF_ROWS = 4  # the same, of what is reversed
-_WARPGROUP = 128  # threads, which make a block
-_MOST_BYTES = 2**31 - 2**16  # of an array; positions are of 32 bits, beyond it too
-_MOST_PITCH_BYTES = 8  # from element to element: of more, too much is read in vain
-_MOST_BYTES_OF_STEP = 15  # that is reversed: of more, XLA moves vectors
+_CHUNKS_OF_SLICE = 2  # that a thread stores
+_CHUNKS_OF_REVERSAL = 4
+_WARPGROUP = 128  # threads of a block
+_MAX_BYTES = 2**31 - 2**16  # of an array, so that positions beyond it fit 32 bits, too
+_MAX_ITEMSIZE_OF_SLICE = 2  # XLA slices wider elements as fast
+_MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
+_MAX_STEP = 15  # bytes of reversed steps; XLA moves longer ones as vectors
 
 
-class _Run(NamedTuple):
-    """A dimension, and the positions lowest + step * i in it, for 0 <= i < size."""
+class _Dim(NamedTuple):
+    """A dimension, and the positions start + stride * i in it, for 0 <= i < size."""
 
     extent: int
-    lowest: int
+    start: int
     size: int
-    step: int
-    sign: int  # -1 where the last of them comes first
+    stride: int
+    sign: int  # -1 if the last position comes first
 
 
-def reverse_rows(x, lengths):
-    """`x` [R, T, C], reversed along T by `lengths` [R], of 8 to 32 bits; or None."""
-    rows, step = x.shape[0], x.shape[2]
-    run = math.prod(x.shape[1:])
-    is_near = 0 < step * x.dtype.itemsize <= _MOST_BYTES_OF_STEP
-    if not is_near or not _is_made_for(x.dtype, _WORD, run, x.size):
+def reverse(x: jax.Array, lengths: jax.Array) -> jax.Array | None:
+    """`x` [R, T, C], of 8 to 32 bits, reversed along T by `lengths` [R]; or None."""
+    rows, _, step = x.shape
+    row_size = math.prod(x.shape[1:])
+    is_short = 0 < step * x.dtype.itemsize <= _MAX_STEP
+    if not is_short or not _is_supported(x.dtype, _WORD, row_size, x.size):
         return None
-    line = functools.partial(_reversed, rows=rows, run=run, step=step)
-    return _launch(line, run, x.shape, _CHUNKS_OF_ROWS, x, lengths)
+    load = functools.partial(_reversed_words, rows=rows, row_size=row_size, step=step)
+    return _launch(load, row_size, x.shape, _CHUNKS_OF_REVERSAL, x, lengths)
 
 
-def take_runs(x, lattice):
-    """The elements of a lattice, of 8 or 16 bits; or None."""
-    runs = _runs(x.shape, lattice)
-    size = max(x.size, math.prod(lattice.sizes))
-    if not _is_near(x.dtype, runs) or not _is_made_for(
-        x.dtype, _NARROW, runs[-1].size, size
+def strided_slice(x: jax.Array, window: Any) -> jax.Array | None:
+    """The elements in a strided window of `x`, of 8 or 16 bits; or None."""
+    dims = _merged_dims(x.shape, window)
+    size = max(x.size, math.prod(window.sizes))
+    if not _is_dense(x.dtype, dims) or not _is_supported(
+        x.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].size, size
     ):
         return None
-    line = functools.partial(_taken, runs=runs)
-    return _launch(line, runs[-1].size, lattice.sizes, _CHUNKS, x)
+    load = functools.partial(_sliced_words, dims=dims)
+    return _launch(load, dims[-1].size, window.sizes, _CHUNKS_OF_SLICE, x)
 
 
-def put_runs(gradient, shape, lattice):
-    """The elements at those of a lattice, among zeros; or None."""
-    dtype, runs = gradient.dtype, _runs(shape, lattice)
+def strided_slice_transpose(
+    gradient: jax.Array, shape: tuple[int, ...], window: Any
+) -> jax.Array | None:
+    """Zeros of this shape, with `gradient` in a strided window of them; or None."""
+    dims = _merged_dims(shape, window)
     size = math.prod(shape) * min(gradient.size, 1)
-    if not _is_near(dtype, runs) or not _is_made_for(
-        dtype, _NARROW, runs[-1].extent, size
+    if not _is_dense(gradient.dtype, dims) or not _is_supported(
+        gradient.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].extent, size
     ):
         return None
-    line = functools.partial(_put, runs=runs)
-    return _launch(line, runs[-1].extent, shape, _CHUNKS, gradient)
+    load = functools.partial(_padded_words, dims=dims)
+    return _launch(load, dims[-1].extent, shape, _CHUNKS_OF_SLICE, gradient)
 
 
-def _is_near(dtype, runs):
-    """Whether neighbours among the elements are."""
-    return bool(runs) and runs[-1].step * dtype.itemsize <= _MOST_PITCH_BYTES
+def _is_dense(dtype: np.dtype, dims: Sequence[_Dim]) -> bool:
+    """Whether consecutive elements are close enough for one vector load."""
+    return bool(dims) and dims[-1].stride * dtype.itemsize <= _MAX_STRIDE
 
 
-def _is_made_for(dtype, itemsize, run, size):
-    """Whether elements are numbers no wider than `itemsize`, a chunk is of two runs at
-    most, and 32 bits count the bytes that are read or stored.
+def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) -> bool:
+    """Whether dtype, rows and size are such as the kernel handles.
+
+    A chunk may lie in two rows at most, and positions in bytes have 32 bits.
     """
-    if dtype.kind not in "iuf" or dtype.itemsize > itemsize:
+    if dtype.kind not in "iuf" or dtype.itemsize > max_itemsize:
         return False
-    is_long = run * dtype.itemsize >= _BYTES
-    return is_long and 0 < size * dtype.itemsize <= _MOST_BYTES
+    is_long = row_size * dtype.itemsize >= _CHUNK
+    return is_long and 0 < size * dtype.itemsize <= _MAX_BYTES
 
 
-def _runs(shape, lattice):
-    """A run for each dimension, but one for those that lie together in memory."""
-    runs = []
-    for d, dimension in enumerate(
-        zip(shape, lattice.starts, lattice.sizes, lattice.strides, strict=True)
+def _merged_dims(shape: Sequence[int], window: Any) -> list[_Dim]:
+    """The dimensions, with those merged that are contiguous in both arrays."""
+    dims = []
+    for d, numbers in enumerate(
+        zip(shape, window.starts, window.sizes, window.strides, strict=True)
     ):
-        run = _Run(*dimension, -1 if d in lattice.reversed_dims else 1)
-        is_whole = run == (run.extent, 0, run.extent, 1, 1)
-        if is_whole and runs and runs[-1][3:] == (1, 1):
-            extent, lowest, size = (n * run.extent for n in runs.pop()[:3])
-            run = _Run(extent, lowest, size, 1, 1)
-        runs.append(run)
-    return runs
+        dim = _Dim(*numbers, -1 if d in window.reversed_dims else 1)
+        is_whole = dim == (dim.extent, 0, dim.extent, 1, 1)
+        if is_whole and dims and dims[-1][3:] == (1, 1):
+            extent, start, size = (n * dim.extent for n in dims.pop()[:3])
+            dim = _Dim(extent, start, size, 1, 1)
+        dims.append(dim)
+    return dims
 
 
-# What a thread does -------------------------------------------------------------------
+# What a thread computes ---------------------------------------------------------------
 
 
-def _chunk(machine, line, run, position):
-    """The elements from `position` on, of two runs at most."""
-    row, column = position // run, position % run
-    words, left = line(machine, row, column), run - column
-    return machine.where(
-        left < machine.elements,
-        lambda: _blend(machine, words, line(machine, row + 1, 0 - left), left),
+def _chunk(machine: Any, load: Callable[..., Any], row_size: int, position: Any) -> Any:
+    """The words of a chunk from `position` on, of two rows at most."""
+    row, column = position // row_size, position % row_size
+    words, left = load(machine, row, column), row_size - column
+    return machine.cond(
+        left < machine.per_chunk,
+        lambda: _blend(machine, words, load(machine, row + 1, 0 - left), left),
         words,
     )
 
 
-def _reversed(machine, row, column, *, rows, run, step):
-    row = machine.least(row, rows - 1)
-    begin, end = row * run, machine.length(row) * step
-    steps, phase = _steps(machine, column, step)
+def _reversed_words(
+    machine: Any, row: Any, column: Any, *, rows: int, row_size: int, step: int
+) -> Any:
+    row = machine.minimum(row, rows - 1)
+    begin, end = row * row_size, machine.load_length(row) * step
+    steps, phase = _steps_of_chunk(machine, column, step)
     count = steps * step
     is_reversed = column < end
     mirrored = end - (column - phase) - count
-    words = _window(
-        machine, begin + machine.select(is_reversed, mirrored, column), count
-    )
-    turned = [step * k + c for k in reversed(range(steps)) for c in range(step)]
-    turned = _pick(machine, words, turned)
+    words = _load(machine, begin + machine.select(is_reversed, mirrored, column), count)
+    order = [step * k + c for k in reversed(range(steps)) for c in range(step)]
+    reversed_words = _pick_elements(machine, words, order)
     if step > 1:
-        turned = _shifted(machine, turned, phase * machine.itemsize)
-    both = zip(turned, words, strict=False)
-    words = [machine.select(is_reversed, *word) for word in both][: _BYTES // _WORD]
+        reversed_words = _drop_bytes(machine, reversed_words, phase * machine.itemsize)
+    pairs = zip(reversed_words, words, strict=False)
+    words = [machine.select(is_reversed, *pair) for pair in pairs][: _CHUNK // _WORD]
     left = end - column
 
     def blended():
-        straight = _window(machine, begin + column, machine.elements)
-        return _blend(machine, words, straight, left)
+        copied = _load(machine, begin + column, machine.per_chunk)
+        return _blend(machine, words, copied, left)
 
-    return machine.where(is_reversed & (left < machine.elements), blended, words)
+    return machine.cond(is_reversed & (left < machine.per_chunk), blended, words)
 
 
-def _steps(machine, column, step):
-    """How many steps a chunk may lie in, and how far in the first of them it begins."""
+def _steps_of_chunk(machine: Any, column: Any, step: int) -> tuple[int, Any]:
+    """The number of steps a chunk may lie in, and its position in the first of them."""
     if step == 1:
-        return machine.elements, 0
-    # So far ahead that the division is of what is not negative.
-    ahead = -(-machine.elements // step) * step
-    return -(-(machine.elements + step - 1) // step), (column + ahead) % step
+        return machine.per_chunk, 0
+    # An offset that keeps the dividend from being negative.
+    offset = -(-machine.per_chunk // step) * step
+    return -(-(machine.per_chunk + step - 1) // step), (column + offset) % step
 
 
-def _taken(machine, row, column, *, runs):
-    *outer, run = runs
-    begin, pitch, count = run.lowest, run.extent, machine.elements
-    for of_outer in reversed(outer):
-        index, row = row % of_outer.size, row // of_outer.size
-        if of_outer.sign < 0:
-            index = of_outer.size - 1 - index
-        begin = (index * of_outer.step + of_outer.lowest) * pitch + begin
-        pitch *= of_outer.extent
-    first = column if run.sign > 0 else run.size - count - column
-    words = _window(machine, first * run.step + begin, (count - 1) * run.step + 1)
-    return _pick(machine, words, [run.step * k for k in range(count)][:: run.sign])
+def _sliced_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) -> Any:
+    *outer, dim = dims
+    begin, pitch, count = dim.start, dim.extent, machine.per_chunk
+    for outer_dim in reversed(outer):
+        index, row = row % outer_dim.size, row // outer_dim.size
+        if outer_dim.sign < 0:
+            index = outer_dim.size - 1 - index
+        begin = (index * outer_dim.stride + outer_dim.start) * pitch + begin
+        pitch *= outer_dim.extent
+    first = column if dim.sign > 0 else dim.size - count - column
+    words = _load(machine, first * dim.stride + begin, (count - 1) * dim.stride + 1)
+    order = [dim.stride * k for k in range(count)][:: dim.sign]
+    return _pick_elements(machine, words, order)
 
 
-def _put(machine, row, column, *, runs):
-    *outer, run = runs
-    begin, pitch, conditions = 0, run.size, []
-    for of_outer in reversed(outer):
-        index, row = row % of_outer.extent, row // of_outer.extent
-        index, is_inside = _index(machine, index, of_outer)
+def _padded_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) -> Any:
+    *outer, dim = dims
+    begin, pitch, conditions = 0, dim.size, []
+    for outer_dim in reversed(outer):
+        index, row = row % outer_dim.extent, row // outer_dim.extent
+        index, is_inside = _index_in_window(machine, index, outer_dim)
         begin = index * pitch + begin
-        pitch *= of_outer.size
+        pitch *= outer_dim.size
         conditions.append(is_inside)
-    words = _put_in_run(machine, begin, column, run)
+    words = _padded_words_of_row(machine, begin, column, dim)
     for is_inside in conditions:
         words = [machine.select(is_inside, word, machine.zero) for word in words]
     return words
 
 
-def _put_in_run(machine, begin, column, run):
-    step, count = run.step, machine.elements
-    # So far ahead that the division is of what is not negative.
-    ahead = -(-(run.lowest + count) // step)
-    offset = column + (ahead * step - run.lowest)
-    index, phase = offset // step - ahead, offset % step
-    read = (count + step - 2) // step + 1
-    first = index if run.sign > 0 else run.size - read - index
-    words = _window(machine, first + begin, read)
-    words = _pick(machine, words, range(read)[:: run.sign], step)
-    words = _shifted(machine, words, phase * machine.itemsize)[: _BYTES // _WORD]
+def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: _Dim) -> Any:
+    stride, count = dim.stride, machine.per_chunk
+    # An offset that keeps the dividend from being negative.
+    offset = -(-(dim.start + count) // stride)
+    distance = column + (offset * stride - dim.start)
+    index, phase = distance // stride - offset, distance % stride
+    loaded = (count + stride - 2) // stride + 1
+    first = index if dim.sign > 0 else dim.size - loaded - index
+    words = _load(machine, first + begin, loaded)
+    words = _pick_elements(machine, words, range(loaded)[:: dim.sign], stride)
+    words = _drop_bytes(machine, words, phase * machine.itemsize)[: _CHUNK // _WORD]
     zeros = [machine.zero] * len(words)
-    words = _blend(machine, zeros, words, run.lowest - column)
-    end = run.lowest + step * (run.size - 1) + 1
+    words = _blend(machine, zeros, words, dim.start - column)
+    end = dim.start + stride * (dim.size - 1) + 1
     return _blend(machine, words, zeros, end - column)
 
 
-def _index(machine, position, run):
-    """Which element of the lattice is at a position, and whether one is."""
-    offset = position - run.lowest
-    index = machine.most(offset, 0) // run.step
-    is_inside = (offset > -1) & (offset < index * run.step + 1) & (index < run.size)
-    return (index if run.sign > 0 else run.size - 1 - index), is_inside
+def _index_in_window(machine: Any, position: Any, dim: _Dim) -> tuple[Any, Any]:
+    """The index in the window that a position has, and whether it has one."""
+    distance = position - dim.start
+    index = machine.maximum(distance, 0) // dim.stride
+    is_inside = (
+        (distance > -1) & (distance < index * dim.stride + 1) & (index < dim.size)
+    )
+    return (index if dim.sign > 0 else dim.size - 1 - index), is_inside
 
 
-def _window(machine, first, count):
-    """The words of `count` elements from `first` on; any, where there are none."""
+def _load(machine: Any, first: Any, count: int) -> list[Any]:
+    """The words of `count` elements from `first` on; out of bounds, any words."""
     first, span = first * machine.itemsize, count * machine.itemsize
     vector, shift = first >> 4, first & 15
     words = []
-    for i in range(-(-(span + _BYTES - 1) // _BYTES)):
-        words += machine.load(machine.most(machine.least(vector + i, machine.last), 0))
-    return _shifted(machine, words, shift)[: -(-span // _WORD)]
+    for i in range(-(-(span + _CHUNK - 1) // _CHUNK)):
+        in_bounds = machine.minimum(vector + i, machine.last_vector)
+        words += machine.load_vector(machine.maximum(in_bounds, 0))
+    return _drop_bytes(machine, words, shift)[: -(-span // _WORD)]
 
 
-def _shifted(machine, words, shift):
-    """Words that begin `shift` bytes later, of 15 at most."""
+def _drop_bytes(machine: Any, words: list[Any], count: Any) -> list[Any]:
+    """The words without the first `count` bytes, of 15 at most."""
     words = [*words, *[machine.zero] * 4]
-    for bytes_of_words in (8, 4):
-        is_later = (shift & bytes_of_words) > 0
-        later = words[bytes_of_words // _WORD :]
+    for size in (8, 4):
+        is_dropped = (count & size) > 0
+        later = words[size // _WORD :]
         words = [
-            machine.select(is_later, *both) for both in zip(later, words, strict=False)
+            machine.select(is_dropped, *pair)
+            for pair in zip(later, words, strict=False)
         ]
-    bits = (shift & 3) * 8
-    return [machine.funnel(*both, bits) for both in itertools.pairwise(words)]
+    bits = (count & 3) * 8
+    return [machine.funnel_shift(*pair, bits) for pair in itertools.pairwise(words)]
 
 
-def _pick(machine, words, elements, step=1):
-    """The elements of these numbers, `step` elements apart, among zeros."""
+def _pick_elements(
+    machine: Any, words: list[Any], elements: Sequence[int], stride: int = 1
+) -> list[Any]:
+    """The elements with these indices, `stride` elements apart, among zeros."""
     itemsize = machine.itemsize
-    sources = [None] * -(-step * itemsize * len(elements) // _WORD * _WORD)
+    sources: list[Any] = [None] * -(-stride * itemsize * len(elements) // _WORD * _WORD)
     for k, element in enumerate(elements):
         for b in range(itemsize):
-            sources[step * itemsize * k + b] = divmod(itemsize * element + b, _WORD)
+            sources[stride * itemsize * k + b] = divmod(itemsize * element + b, _WORD)
     return [
-        _gathered(machine, words, sources[i : i + _WORD])
+        _pick_bytes(machine, words, sources[i : i + _WORD])
         for i in range(0, len(sources), _WORD)
     ]
 
 
-def _gathered(machine, words, sources):
-    """A word of four bytes, each of a word and a place in it, or zero."""
-    gathered = machine.zero
+def _pick_bytes(machine: Any, words: list[Any], sources: Sequence[Any]) -> Any:
+    """A word of four bytes, each given by word and position in it; None for zero."""
+    picked = machine.zero
     for number in sorted({source[0] for source in sources if source is not None}):
-        digits = [
+        selector = [
             _WORD + source[1] if source is not None and source[0] == number else i
             for i, source in enumerate(sources)
         ]
-        gathered = machine.permute(gathered, words[number], digits)
-    return gathered
+        picked = machine.permute_bytes(picked, words[number], selector)
+    return picked
 
 
-def _blend(machine, before, after, count):
-    """The first `count` elements of the one, then those of the other."""
+def _blend(machine: Any, before: list[Any], after: list[Any], count: Any) -> list[Any]:
+    """The first `count` elements of `before`, followed by those of `after`."""
     blended = []
-    for i, both in enumerate(zip(before, after, strict=True)):
-        kept = machine.most(machine.least(count * machine.itemsize - _WORD * i, 4), 0)
-        blended.append(machine.blend(*both, kept))
+    for i, pair in enumerate(zip(before, after, strict=True)):
+        kept = machine.minimum(count * machine.itemsize - _WORD * i, _WORD)
+        blended.append(machine.blend_bytes(*pair, machine.maximum(kept, 0)))
     return blended
 
 
 # On a GPU -----------------------------------------------------------------------------
 
 
-def _launch(line, run, shape, chunks, *operands):
+def _launch(
+    load: Callable[..., Any],
+    row_size: int,
+    shape: Sequence[int],
+    chunks: int,
+    *operands: jax.Array,
+) -> jax.Array:
+    """The result of the kernel, whose threads store `chunks` chunks each."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    # Numbers alone: JAX keeps `thread`, which must keep no tracer.
+    # JAX keeps `thread` in a cache, so it must not refer to tracers.
     elements, dtype = operands[0].size, operands[0].dtype
     size = math.prod(shape)
-    block_bytes = chunks * _BYTES * _WARPGROUP
+    block_bytes = chunks * _CHUNK * _WARPGROUP
 
-    def body(*refs):
+    def body(*refs: Any):
         references = (plgpu.RefType(),) * len(refs)
         plgpu.inline_mgpu(arg_types=references)(thread)(*refs)
 
-    def thread(_, *references):
+    def thread(_: Any, *references: Any):
         from dml_jax._shared.packed_words import Machine
 
         machine = Machine(dtype.itemsize, elements, *references)
         for position in machine.positions(chunks):
-            machine.store(position, size, _chunk(machine, line, run, position))
+            machine.store(position, size, _chunk(machine, load, row_size, position))
 
     kernel = plgpu.kernel(
         body,

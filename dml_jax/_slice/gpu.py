@@ -105,7 +105,7 @@ def packed_copy(x: jax.Array, window: StridedWindow) -> jax.Array | None:
     size = math.prod(window.sizes)
     if _is_even(window.sizes) and size * x.dtype.itemsize <= _GPU_CACHE:
         return None
-    return packed_copy_kernel.take_runs(x, window)
+    return packed_copy_kernel.strided_slice(x, window)
 
 
 def packed_copy_with_zeros(
@@ -114,7 +114,7 @@ def packed_copy_with_zeros(
     """The same kernel for the transpose, with zeros between the elements."""
     if _is_small(x, shape):
         return None
-    return packed_copy_kernel.put_runs(x, shape, window)
+    return packed_copy_kernel.strided_slice_transpose(x, shape, window)
 
 
 def _merge_contiguous(

@@ -1,7 +1,7 @@
 """The command line: python -m dml_jax.
 
-What goes wrong is told in one line on the standard error, with exit status 2;
-`--debug` shows where in the code.
+An error is one line on the standard error, with exit status 2. `--debug` shows its
+traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,80 +19,78 @@ import numpy as np
 
 import dml_jax
 from dml_jax._shared import array_files
-from dml_jax.cli import devices, interrupts
+from dml_jax.cli import devices
 from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
 
 _DISPATCH = """\
 Runs a DxDispatch model: Microsoft's JSON format for DirectML operators.
 
-The model's buffers are filled, its operators compiled for the device, and its commands
-run in order: dispatch, print and writeFile. Files are read and written below the
-model's folder or the current one only. docs/from-directml.md has examples.
+The buffers of the model are initialized, its operators are compiled for the device, and
+its commands run in order: dispatch, print and writeFile. Files are read and written
+only inside the model's folder or the current one. docs/from-directml.md has examples.
 
-The times printed are medians over the iterations, without the first (--warmup_samples),
+The times printed are medians over the iterations without the first (--warmup_samples),
 from the call of an operator until its result is on the device. Iterations that take
-longer than a second show a progress bar, if tqdm is installed (dml_jax[cli]).
+longer than a second show a progress bar if tqdm is installed (dml_jax[cli]).
 """
 
 _ONNX = """\
 Runs an ONNX model of ReverseSequence, Slice, Range, ConstantOfShape, Constant, Identity
 and Cast nodes, and prints the dtypes and shapes of its inputs and outputs.
 
-Inputs are .npy files without pickles; outputs are written whole or not at all.
+Inputs are .npy files without pickles; outputs are written completely or not at all.
 docs/from-onnx.md has an example. Needs onnx (dml_jax[onnx]).
 """
 
 _INFO = """\
-Prints the versions of what is installed, the devices that JAX has, the operators with
-what DirectML and ONNX call them, and what each feature level of DirectML brought.
+Prints the versions of the installed packages, the devices of JAX, the operators with
+their names in DirectML and ONNX, and the additions of each feature level of DirectML.
 
-Versions of ONNX's operators are told where onnx is installed (dml_jax[onnx]).
+The versions of the ONNX operators are shown if onnx is installed (dml_jax[onnx]).
 """
 
 _VERIFY = """\
-Compares every operator with the reference in NumPy, bit for bit, on random cases of all
-dtypes, 64-bit ones too; then times it, relative to the device's own copy of its result.
-Fills write only, so they may take less than a copy.
+Compares every operator with the NumPy reference, bit for bit, on random cases of all
+dtypes, including 64-bit ones. Then times it, relative to a copy of its result on the
+device. Fills only write, so they may take less time than a copy.
 
-Cases are numbered from --seed on, and a number says all about a case: the first one
-that is wrong is printed with the options that repeat it alone. The exit status is 0 if
-every case is right, 1 if any is wrong, 2 if the command line is.
+The number of a case, counted from --seed on, determines it completely: the first wrong
+case is printed with the options that repeat it alone. The exit status is 0 if every
+case is right, 1 if any is wrong, 2 if the command line is.
 """
+
+# XLA raises RuntimeError, for example if a device has too little memory.
+_ERRORS = (ValueError, TypeError, OverflowError, OSError, MemoryError, RuntimeError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Args:
-      arguments: the words after the program's name; those of the process by default.
+      arguments: the words after the name of the program; by default those of the
+        process.
 
     Returns:
-      The exit status: 0, 1 where `verify` finds a wrong case, 2 for what is wrong with
-      the arguments or a model, 130 where the user interrupts.
+      The exit status: 0, 1 if `verify` finds a wrong case, 2 for an error in the
+      arguments or a model, 130 for an interrupt.
     """
     options = _parser().parse_args(arguments)
     try:
-        with interrupts.kept():
-            return options.run(options) or 0
+        return options.run(options) or 0
     except KeyboardInterrupt:
         print("dml_jax: interrupted", file=sys.stderr)
         return 130
-    except _FAILURES as error:
+    except _ERRORS as error:
         if options.debug:
             raise
         print(f"dml_jax: {_one_line(error)}", file=sys.stderr)
         return 2
 
 
-# RuntimeError is what XLA raises, where a device has not enough memory for one.
-_FAILURES = (ValueError, TypeError, OverflowError, OSError, MemoryError, RuntimeError)
-
-
-def _one_line(error: BaseException) -> str:
+def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return ": ".join(filter(None, (error.filename, error.strerror)))
-    text = str(error) or type(error).__name__
-    return " ".join(text.split())
+    return " ".join((str(error) or type(error).__name__).split())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,148 +99,91 @@ def _parser() -> argparse.ArgumentParser:
         description="Sequence operators of DirectML and ONNX on JAX.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_dispatch(commands)
-    _add_onnx(commands)
-    _add_info(commands)
-    _add_verify(commands)
+
+    def command(
+        run: Callable[[argparse.Namespace], int | None], summary: str, description: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            run.__name__.removeprefix("_"),
+            help=summary,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.set_defaults(run=run)
+        text = "show a traceback when something fails"
+        command.add_argument("--debug", action="store_true", help=text)
+        return command
+
+    _add_dispatch_options(command(_dispatch, "run a DxDispatch model", _DISPATCH))
+    _add_onnx_options(command(_onnx, "run an ONNX model", _ONNX))
+    command(_info, "show versions, devices, operators and feature levels", _INFO)
+    summary = "check the operators on this machine's devices"
+    _add_verify_options(command(_verify, summary, _VERIFY))
     return parser
 
 
-def _add_command(commands, name, run, summary, description):
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=run)
-    _add_debug(parser)
-    return parser
-
-
-def _add_dispatch(commands) -> None:
-    parser = _add_command(
-        commands, "dispatch", _dispatch, "run a DxDispatch model", _DISPATCH
-    )
+def _add_dispatch_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", help="the model, a .json file")
-    _add_device(parser, "-a", "--adapter", "--device")
-    add(
-        *("-i", "--dispatch_iterations"),
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="samples of each dispatch (default: 1)",
-    )
-    add(
-        *("-r", "--dispatch_repeat"),
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="runs in each sample, of which it is the mean (default: 1)",
-    )
-    add(
-        *("-t", "--milliseconds_to_run"),
-        type=_milliseconds,
-        metavar="MS",
-        help="take samples for so long, instead of -i",
-    )
-    add(
-        *("-I", "--dispatch_interval"),
-        type=_milliseconds,
-        default=0.0,
-        metavar="MS",
-        help="least time between the starts of two samples (default: 0)",
-    )
-    add(
-        *("-w", "--warmup_samples"),
-        type=_natural,
-        default=1,
-        metavar="N",
-        help="first samples that do not count (default: 1)",
-    )
-    add(
-        *("-v", "--timing_verbosity"),
-        type=int,
-        choices=(0, 1, 2),
-        default=0,
-        help="0: medians; 1: all statistics; 2: each sample, too (default: 0)",
-    )
-    add(
-        "--max_bytes",
-        type=_positive,
-        default=MOST_BYTES,
-        metavar="N",
-        help="the most that the model's buffers may take together (default: 4 GiB)",
-    )
+    _add_device(parser, "JAX's default device", "-a", "--adapter")
+    count = functools.partial(add, default=1, metavar="N")
+    time = functools.partial(add, type=_milliseconds, metavar="MS")
+    text = "samples of each dispatch (default: 1)"
+    count("-i", "--dispatch_iterations", type=_positive, help=text)
+    text = "runs in each sample, whose time is their mean (default: 1)"
+    count("-r", "--dispatch_repeat", type=_positive, help=text)
+    text = "take samples for this time, in place of -i"
+    time("-t", "--milliseconds_to_run", help=text)
+    text = "minimum time between the starts of two samples (default: 0)"
+    time("-I", "--dispatch_interval", default=0.0, help=text)
+    text = "first samples, which do not count (default: 1)"
+    count("-w", "--warmup_samples", type=_natural, help=text)
+    text = "0: medians; 1: all statistics; 2: each sample as well (default: 0)"
+    add("-v", "--timing_verbosity", type=int, choices=(0, 1, 2), default=0, help=text)
+    text = "maximum size of the model's buffers together (default: 4 GiB)"
+    add("--max_bytes", type=_positive, default=MOST_BYTES, metavar="N", help=text)
 
 
-def _add_onnx(commands) -> None:
-    parser = _add_command(commands, "onnx", _onnx, "run an ONNX model", _ONNX)
-    add = parser.add_argument
-    add("model", help="the model, an .onnx file")
-    for name, text in (("input", "an input from"), ("output", "an output to")):
-        add(
+def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the model, an .onnx file")
+    for name, text in (
+        ("input", "read an input from"),
+        ("output", "write an output to"),
+    ):
+        parser.add_argument(
             f"--{name}",
             type=_assignment,
             action="append",
             default=[],
             metavar="NAME=FILE.npy",
-            help=f"{text} a file; once for each",
+            help=f"{text} a file; may be repeated",
         )
-    _add_device(parser, "--device")
+    _add_device(parser, "JAX's default device")
 
 
-def _add_info(commands) -> None:
-    summary = "show versions, devices, operators and feature levels"
-    _add_command(commands, "info", _info, summary, _INFO)
-
-
-def _add_verify(commands) -> None:
-    summary = "check the operators on this machine's devices"
-    parser = _add_command(commands, "verify", _verify, summary, _VERIFY)
+def _add_verify_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--device",
-        metavar="PLATFORM",
-        help="where to run: cpu, gpu, cuda:1, or a part of a device's name "
-        "(default: every device that JAX has)",
-    )
-    add(
-        "--cases",
-        type=_positive,
-        default=300,
-        metavar="N",
-        help="cases of each operator on each device (default: 300)",
-    )
-    add(
-        "--seed",
-        type=_natural,
-        default=0,
-        metavar="S",
-        help="the number of the first case (default: 0)",
-    )
-    add(
-        "--only",
-        choices=[name for name in dml_jax.__all__ if name != "checked"],
-        metavar="OPERATOR",
-        help="one operator, such as slice1 (default: all)",
-    )
+    _add_device(parser, "all devices of JAX", metavar="PLATFORM")
+    text = "cases of each operator on each device (default: 300)"
+    add("--cases", type=_positive, default=300, metavar="N", help=text)
+    text = "the number of the first case (default: 0)"
+    add("--seed", type=_natural, default=0, metavar="S", help=text)
+    operators = [name for name in dml_jax.__all__ if name != "checked"]
+    text = "one operator, such as slice1 (default: all)"
+    add("--only", choices=operators, metavar="OPERATOR", help=text)
 
 
-def _add_device(parser, *names) -> None:
-    parser.add_argument(
-        *names,
-        dest="device",
-        help="where to run: cpu, gpu, cuda:1, or a part of a device's name "
-        "(default: JAX's default device)",
-    )
-
-
-def _add_debug(parser) -> None:
-    text = "show a traceback when something fails"
-    parser.add_argument("--debug", action="store_true", help=text)
+def _add_device(
+    parser: argparse.ArgumentParser,
+    default: str,
+    *names: str,
+    metavar: str | None = None,
+) -> None:
+    text = "where to run: cpu, gpu, cuda:1, or part of a device's name"
+    text += f" (default: {default})"
+    names = (*names, "--device")
+    parser.add_argument(*names, dest="device", metavar=metavar, help=text)
 
 
 def _assignment(text: str) -> tuple[str, pathlib.Path]:
@@ -252,26 +193,21 @@ def _assignment(text: str) -> tuple[str, pathlib.Path]:
     return name, pathlib.Path(path)
 
 
-def _natural(text: str, least: int = 0) -> int:
-    number = int(text) if text.isdecimal() and len(text) < 20 else -1
-    if not least <= number <= 10**18:
-        rule = f"must be an integer from {least} to 10^18"
+def _number(text: str, kind: type, minimum: int, maximum: str) -> Any:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = -1
+    if not minimum <= number <= float(maximum):
+        word = "an integer " if kind is int else ""
+        rule = f"must be {word}from {minimum} to {maximum}"
         raise argparse.ArgumentTypeError(f"{rule}; got {text}")
     return number
 
 
-def _positive(text: str) -> int:
-    return _natural(text, least=1)
-
-
-def _milliseconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 1e12:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 10^12; got {text}")
-    return number
+_natural = functools.partial(_number, kind=int, minimum=0, maximum="1e18")
+_positive = functools.partial(_number, kind=int, minimum=1, maximum="1e18")
+_milliseconds = functools.partial(_number, kind=float, minimum=0, maximum="1e12")
 
 
 def _dispatch(options: argparse.Namespace) -> None:
@@ -300,42 +236,42 @@ def _onnx(options: argparse.Namespace) -> None:
     device = devices.first(options.device)
     model = onnx_backend.prepare(onnx_backend.load_model(options.model))
     model.device = device
-    targets = [name for name, _ in options.output]
-    unknown = [name for name in targets if name not in model.output_names]
+    unknown = [name for name, _ in options.output if name not in model.output_names]
     if unknown:
         names = ", ".join(model.output_names)
         raise ValueError(f"`--output` must be one of {names}; got {', '.join(unknown)}")
-    _require_different("--input", [name for name, _ in options.input])
-    paths = [os.path.realpath(path) for _, path in options.output]
-    _require_different("--output", paths)
+    _require_distinct("--input", [name for name, _ in options.input])
+    _require_distinct(
+        "--output", [os.path.realpath(path) for _, path in options.output]
+    )
     inputs = {}
     for name, path in options.input:
         inputs[name] = _read(path)
         dtype = inputs[name].dtype
         if name in model.dtypes and is_untyped(dtype, model.dtypes[name]):
             dtype = model.dtypes[name]
-        print(f"Input '{name}': {_kind(dtype, inputs[name])}")
+        print(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():
-        print(f"Output '{name}': {_kind(array.dtype, array)}")
+        print(f"Output '{name}': {_kind(array.dtype, array.shape)}")
     for name, path in options.output:
         array = outputs[name]
-        # Strings of any length, without pickles.
+        # NumPy's own strings need no pickles.
         array_files.write(path, array.astype(str) if array.dtype.kind == "O" else array)
 
 
-def _info(options: argparse.Namespace) -> None:
+def _info(_: argparse.Namespace) -> None:
     from dml_jax.cli import info
 
-    print("\n".join(info.lines()))
+    print(info.report())
 
 
 def _verify(options: argparse.Namespace) -> int:
     from dml_jax.cli.verify import verify
 
-    every = options.device is None
+    text = options.device
     return verify(
-        devices=devices.every() if every else devices.named(options.device),
+        devices=devices.every() if text is None else devices.named(text),
         numbers=range(options.seed, options.seed + options.cases),
         only=options.only,
         report=functools.partial(print, flush=True),
@@ -344,7 +280,7 @@ def _verify(options: argparse.Namespace) -> int:
     )
 
 
-def _require_different(option: str, values: list) -> None:
+def _require_distinct(option: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
             raise ValueError(
@@ -359,12 +295,13 @@ def _read(path: pathlib.Path) -> np.ndarray:
         raise ValueError(f"{path}: must be .npy without pickles ({error})") from None
 
 
-def _kind(dtype: Any, array: np.ndarray) -> str:
+def _kind(dtype: np.dtype, shape: tuple[int, ...]) -> str:
     name = "string" if dtype.kind == "O" else dtype
-    return f"{name}[{','.join(map(str, array.shape))}]"
+    return f"{name}[{','.join(map(str, shape))}]"
 
 
-def _progress(iterations, name):
+def _progress(iterations: Iterable[int], name: str) -> Iterable[int]:
+    """The iterations with a progress bar, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ImportError:

@@ -1,4 +1,4 @@
-"""Which devices a command is for, and what they are called."""
+"""The devices that commands run on, and their names on the command line."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import jax
 
 
 def every() -> list[Any]:
-    """The devices of JAX's default platform, and the CPU's, if JAX may use it."""
-    devices = _of_default_platform()
+    """The devices of JAX's default platform, and the CPU's if JAX may use it."""
+    default = _default_devices()
     try:
-        on_host = jax.local_devices(backend="cpu")
+        cpus = jax.local_devices(backend="cpu")
     except RuntimeError:
-        on_host = []
-    return [*devices, *(device for device in on_host if device not in devices)]
+        cpus = []
+    return [*dict.fromkeys([*default, *cpus])]
 
 
 def first(text: str | None) -> Any:
-    """The first device that the text names, or JAX's default one."""
-    return _of_default_platform()[0] if text is None else named(text)[0]
+    """The first device that `named` gives, or JAX's default device."""
+    return _default_devices()[0] if text is None else named(text)[0]
 
 
 def named(text: str) -> list[Any]:
-    """The devices that the text names: `platform`, `platform:id`, or part of a kind."""
-    default = _of_default_platform()
+    """The devices of a `platform`, a `platform:id`, or part of a device's kind."""
+    default = _default_devices()
     platform, _, index = text.partition(":")
     try:
         devices = jax.devices(platform or "none")
@@ -44,10 +44,10 @@ def name_of(device: Any) -> str:
     return f"{device.platform}:{device.id}"
 
 
-def _of_default_platform() -> list[Any]:
+def _default_devices() -> list[Any]:
     try:
         return jax.local_devices()
-    except AssertionError:  # JAX does not say for what it looked
+    except AssertionError:  # raised by JAX, without a message
         config: Any = jax.config
         raise RuntimeError(
             f"JAX finds no device for JAX_PLATFORMS={config.jax_platforms}"

@@ -1,8 +1,8 @@
-"""The cases that `_verify` compares: operators, layouts, dtypes and random data.
+"""The cases that `verify` compares: operators, layouts, dtypes and random data.
 
-Layouts are few, since each is a program to be compiled, and among them are empty ones
-and those of a single element. Data are random bits, and lengths lie in the axis, at its
-ends and beyond.
+Every layout is a program to compile, so there are few. They include empty arrays and
+single elements. Data are random bits, and lengths are inside the axis, at its ends and
+beyond.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import ml_dtypes
@@ -23,12 +23,16 @@ _INTEGERS = [
     np.dtype(f"{kind}{width}") for kind in ("int", "uint") for width in (8, 16, 32, 64)
 ]
 _FLOATS = [
-    np.dtype(dtype)
-    for dtype in ("float16", ml_dtypes.bfloat16, "float32", ml_dtypes.float8_e4m3fn,
-                  "float64")
-]  # fmt: skip
+    np.dtype("float16"),
+    np.dtype(ml_dtypes.bfloat16),
+    np.dtype("float32"),
+    np.dtype(ml_dtypes.float8_e4m3fn),
+    np.dtype("float64"),
+]
 _NUMBERS = [*_INTEGERS, *_FLOATS]
 _DTYPES = [np.dtype(bool), *_NUMBERS]
+
+Random: TypeAlias = np.random.Generator
 
 
 class Case(NamedTuple):
@@ -43,15 +47,15 @@ class Row(NamedTuple):
 
     Attributes:
       function: its name in `dml_jax` and in `reference`.
-      make: a case from a random generator, a dtype and a layout.
-      layouts: the small ones, which cases have in turn.
-      large: the one to be timed, from a number of rows of 4096 elements.
-      dtypes: those which cases have in turn.
-      is_gradient: whether the operator or its gradient is meant.
+      make: makes a case from a random generator, a dtype and a layout.
+      layouts: small layouts, which cases take in turn.
+      large: makes the layout to be timed from a number of rows of 4096 elements.
+      dtypes: the dtypes, which cases take in turn.
+      is_gradient: whether the gradient of the function is meant.
     """
 
     function: str
-    make: Callable[..., Case]
+    make: Callable[[Random, np.dtype, Any], Case]
     layouts: Sequence[Any]
     large: Callable[[int], Any]
     dtypes: Sequence[np.dtype] = _DTYPES
@@ -59,125 +63,124 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function, and whether it is its gradient that is meant."""
+        """The function, or its gradient, in the table."""
         return f"{self.function}{' gradient' if self.is_gradient else ''}"
 
     def actual(self, case: Case, device: Any) -> Callable[[], jax.Array]:
-        """The call on a device, which has the arrays."""
+        """The call, with the arrays on a device."""
         function = _gradient if self.is_gradient else getattr(dml_jax, self.function)
         arrays = jax.device_put(dict(case.arrays), device)
         return functools.partial(function, **arrays, **case.options)
 
     def expected(self, case: Case) -> np.ndarray:
-        """What the reference gives for a case."""
+        """The result of the reference."""
         function = getattr(reference, self.function)
         if self.is_gradient:
-            return _expected_gradient(**case.arrays, **case.options)
+            function = _expected_gradient
         return function(**case.arrays, **case.options)
 
 
-# Cases --------------------------------------------------------------------------------
-
-
-def _array(random, dtype, shape) -> np.ndarray:
-    """Random bits, which make NaNs of all kinds, subnormals and zeros too."""
-    stored = random.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+def _array(random: Random, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
+    """Random bits, among them NaNs of all kinds, subnormals and zeros."""
+    data = random.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
     if dtype.kind == "b":
-        stored %= 2
-    return stored.view(dtype).reshape(shape)
+        data %= 2
+    return data.view(dtype).reshape(shape)
 
 
-def _lengths(random, shape, size) -> np.ndarray:
-    """Lengths of lines of `size` elements, every other one at or beyond an end."""
+def _lengths(random: Random, shape: int | Sequence[int], size: int) -> np.ndarray:
+    """Lengths for an axis of `size` elements, half of them at an end or beyond."""
     ends = random.choice([-1, 0, 1, size, size + 1, 2**31 - 1], shape)
     inside = random.integers(0, size + 1, shape)
     return np.where(random.random(shape) < 0.5, ends, inside).astype(np.int32)
 
 
-def _subsequences(random, dtype, layout) -> Case:
+def _subsequences(random: Random, dtype: np.dtype, layout: Any) -> Case:
     shape, lengths_shape, axis = layout
     lengths = _lengths(random, lengths_shape, shape[axis])
-    arrays = dict(input=_array(random, dtype, shape), sequence_lengths=lengths)
-    return Case(arrays, dict(axis=axis))
+    input = _array(random, dtype, shape)
+    return Case({"input": input, "sequence_lengths": lengths}, {"axis": axis})
 
 
-def _sequence(random, dtype, layout) -> Case:
+def _sequence(random: Random, dtype: np.dtype, layout: Any) -> Case:
     shape, time_axis = layout
     lengths = _lengths(random, shape[1 - time_axis], shape[time_axis])
-    arrays = dict(input=_array(random, dtype, shape), sequence_lens=lengths)
-    return Case(arrays, dict(batch_axis=1 - time_axis, time_axis=time_axis))
+    return Case(
+        {"input": _array(random, dtype, shape), "sequence_lens": lengths},
+        {"batch_axis": 1 - time_axis, "time_axis": time_axis},
+    )
 
 
-def _cotangent(random, dtype, layout) -> Case:
-    """Any bits for the plain operator, numbers that halve for the training mode."""
-    case = _sequence(random, dtype, layout)
+def _cotangent(random: Random, dtype: np.dtype, layout: Any) -> Case:
+    """Random bits without training; with it, numbers whose halves are exact."""
+    arrays, options = _sequence(random, dtype, layout)
     training = bool(random.integers(2))
-    arrays = dict(case.arrays)
     if training:
-        arrays["input"] = random.integers(-8, 9, layout[0]).astype(dtype)
-    return Case(arrays, dict(case.options, training=training))
+        arrays = {**arrays, "input": random.integers(-8, 9, layout[0]).astype(dtype)}
+    return Case(arrays, {**options, "training": training})
 
 
-def _gradient(input, sequence_lens, **options):
-    return _pull(tuple(options.items()))(input, sequence_lens)
+@functools.partial(jax.jit, static_argnames=("batch_axis", "time_axis", "training"))
+def _gradient(
+    input: jax.Array,
+    sequence_lens: jax.Array,
+    batch_axis: int,
+    time_axis: int,
+    training: bool,
+) -> jax.Array:
+    """The gradient for the cotangent `input`; the operator is linear."""
+    operator = functools.partial(
+        dml_jax.reverse_sequence,
+        sequence_lens=sequence_lens,
+        batch_axis=batch_axis,
+        time_axis=time_axis,
+        training=training,
+        lda_coeff=0.5,
+    )
+    return jax.vjp(operator, input)[1](input)[0]
 
 
-@functools.cache
-def _pull(options):
-    """The program that pulls a cotangent back: a linear map does so alike anywhere."""
-
-    def pull(cotangent, sequence_lens):
-        def operator(x):
-            return dml_jax.reverse_sequence(
-                x, sequence_lens, lda_coeff=0.5, **dict(options)
-            )
-
-        return jax.vjp(operator, cotangent)[1](cotangent)[0]
-
-    return jax.jit(pull)
-
-
-def _expected_gradient(input, sequence_lens, training, **axes) -> np.ndarray:
+def _expected_gradient(
+    input: np.ndarray, sequence_lens: np.ndarray, training: bool, **axes: int
+) -> np.ndarray:
     gradient = reference.reverse_sequence(input, sequence_lens, **axes)
     return gradient * input.dtype.type(0.5) if training else gradient
 
 
-def _window(kind, random, dtype, layout) -> Case:
-    """What a window of an array means to one of the three operators on windows."""
-    shape, offsets, windows, strides = layout
-    counts = [-(-w // abs(s)) for w, s in zip(windows, strides, strict=True)]
-    if kind == "slice":
-        options = dict(offsets=offsets, sizes=counts, strides=[*map(abs, strides)])
-        return Case(dict(input=_array(random, dtype, shape)), options)
-    options = dict(
-        input_window_offsets=offsets,
-        input_window_sizes=windows,
-        input_window_strides=strides,
-    )
-    if kind == "slice1":
-        return Case(dict(input=_array(random, dtype, shape)), options)
-    gradient = _array(random, dtype, counts)
-    return Case(
-        dict(input_gradient=gradient), dict(options, output_gradient_sizes=shape)
-    )
+def _window(function: str, random: Random, dtype: np.dtype, layout: Any) -> Case:
+    """A window of an array, as each of the three slices takes it."""
+    shape, offsets, sizes, strides = layout
+    counts = [-(-n // abs(s)) for n, s in zip(sizes, strides, strict=True)]
+    window: dict[str, Any] = {
+        "input_window_offsets": offsets,
+        "input_window_sizes": sizes,
+        "input_window_strides": strides,
+    }
+    if function == "slice_grad":
+        window["output_gradient_sizes"] = shape
+        return Case({"input_gradient": _array(random, dtype, counts)}, window)
+    if function == "slice":
+        strides = [abs(stride) for stride in strides]
+        window = {"offsets": offsets, "sizes": counts, "strides": strides}
+    return Case({"input": _array(random, dtype, shape)}, window)
 
 
-def _constant(random, dtype, sizes) -> Case:
+def _constant(random: Random, dtype: np.dtype, layout: Any) -> Case:
     value = _array(random, dtype, (1,))[0]
-    return Case(dict(value=value), dict(sizes=sizes, value_data_type=dtype))
+    return Case({"value": value}, {"sizes": layout, "value_data_type": dtype})
 
 
-def _terms(random, dtype, sizes) -> Case:
-    """A start and a delta of any bits, or floats of which many sums cancel."""
+def _terms(random: Random, dtype: np.dtype, layout: Any) -> Case:
+    """A start and a delta of random bits, or floats of which many sums cancel."""
     start, delta = _array(random, dtype, (2,))
     if dtype in _FLOATS and random.integers(2):
         delta = dtype.type(random.normal())
-        start = dtype.type(-float(delta) * random.integers(math.prod(sizes) + 1))
-    arrays = dict(value_start=start, value_delta=delta)
-    return Case(arrays, dict(sizes=sizes, value_data_type=dtype))
+        start = dtype.type(-float(delta) * random.integers(math.prod(layout) + 1))
+    terms = {"value_start": start, "value_delta": delta}
+    return Case(terms, {"sizes": layout, "value_data_type": dtype})
 
 
-_LINES = [
+_SUBSEQUENCES = [  # shape, shape of the lengths, axis
     ((7,), (1,), 0),
     ((3, 5, 2), (3, 1, 2), 1),
     ((2, 129), (2, 1), -1),
@@ -186,7 +189,7 @@ _LINES = [
     ((3, 0), (3, 1), 1),
     ((0, 3), (0, 1), 1),
 ]
-_BATCHES = [
+_SEQUENCES = [  # shape, time_axis
     ((5, 3), 0),
     ((3, 129), 1),
     ((2, 6, 3), 1),
@@ -205,21 +208,29 @@ _WINDOWS = [  # shape, offsets, sizes, strides
 ]
 _SIZES = [(300,), (2, 1, 3, 4), (1,), (), (2, 0)]
 
-
-def _all_but_a_column(rows):
-    return (rows, 4096), (0, 1), (rows, 4095), (1, -1)
-
-
 ROWS = [
-    Row("reverse_subsequences", _subsequences, _LINES,
-         lambda rows: ((rows, 4096), (rows, 1), 1)),
-    Row("reverse_sequence", _sequence, _BATCHES, lambda rows: ((rows, 4096), 1)),
-    Row("reverse_sequence", _cotangent, _BATCHES, lambda rows: ((rows, 4096), 1),
-         _FLOATS, is_gradient=True),
+    Row(
+        *("reverse_subsequences", _subsequences, _SUBSEQUENCES),
+        lambda rows: ((rows, 4096), (rows, 1), 1),
+    ),
+    Row("reverse_sequence", _sequence, _SEQUENCES, lambda rows: ((rows, 4096), 1)),
+    Row(
+        "reverse_sequence",
+        _cotangent,
+        _SEQUENCES,
+        lambda rows: ((rows, 4096), 1),
+        _FLOATS,
+        is_gradient=True,
+    ),
     *(
-        Row(kind, functools.partial(_window, kind), _WINDOWS, _all_but_a_column)
-        for kind in ("slice", "slice1", "slice_grad")
+        Row(
+            name,
+            functools.partial(_window, name),
+            _WINDOWS,
+            lambda rows: ((rows, 4096), (0, 1), (rows, 4095), (1, -1)),
+        )
+        for name in ("slice", "slice1", "slice_grad")
     ),
     Row("fill_value_sequence", _terms, _SIZES, lambda rows: (rows, 4096), _NUMBERS),
     Row("fill_value_constant", _constant, _SIZES, lambda rows: (rows, 4096)),
-]  # fmt: skip
+]

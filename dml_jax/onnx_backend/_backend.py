@@ -1,19 +1,4 @@
-"""An ONNX backend on this package's operators.
-
-ReverseSequence, Slice, Range and ConstantOfShape at every version, with Constant,
-Identity and Cast between them; functions of a model are inlined. `prepare` turns a
-model into an object whose `run` takes and gives NumPy arrays, at their full width
-whatever JAX's 64-bit flag says, and whose `jax_fn` is a pure function of the graph's
-inputs, to be jitted, mapped, differentiated and exported.
-
-Where ONNX leaves something open, or its implementations differ:
-
-- Sequence lengths outside [0, time] are refused where they are concrete, as ONNX
-  Runtime does, and act as their nearest end where they are traced.
-- The elements of a Range are start + i * delta, rounded once; its count is exact. Both
-  precisions that `stash_type` may ask for are met by that.
-- The start of a Slice with a negative step is clamped to the axis, as the text says.
-"""
+"""The interface of the ONNX backend, and the loading of models."""
 
 from __future__ import annotations
 
@@ -25,22 +10,21 @@ import jax
 import numpy as np
 import onnx
 import onnx.backend.base
-import onnx.checker
 import onnx.defs
 import onnx.helper
 import onnx.shape_inference
-from google.protobuf.message import DecodeError
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend import _tensors
+from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._functions import Inlined
-from dml_jax.onnx_backend._graph import checked, first_line, require_supported
+from dml_jax.onnx_backend._graph import require_supported, validate_model
 from dml_jax.onnx_backend._model import Model, as_numpy, wrong_inputs
 
 
 class Backend(onnx.backend.base.Backend):
-    """The interface that ONNX defines for backends, and its test suite uses.
+    """The interface that ONNX defines for backends, and that its test suite uses.
 
     Source: ONNX, onnx.backend.base.Backend.
     """
@@ -49,7 +33,7 @@ class Backend(onnx.backend.base.Backend):
     def is_compatible(
         cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any
     ) -> bool:
-        """Whether `prepare` would take the model.
+        """Whether `prepare` accepts a model.
 
         Args:
           model: the model.
@@ -72,25 +56,23 @@ class Backend(onnx.backend.base.Backend):
         lda_coeff: ArrayLike = 1.0,
         **kwargs: Any,
     ) -> Model:
-        """Checks a model, and makes it ready to be run.
+        """Checks a model and prepares it for running.
 
         Args:
-          model: the model, with the data that it keeps in other files; `load_model`
-            reads that.
+          model: the model, with its external data loaded, as by `load_model`.
           device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1".
           training: whether ReverseSequence scales its gradient by `lda_coeff`.
           lda_coeff: the coefficient, a real number or a (traced) scalar; without
             `training` it has no effect.
-          kwargs: nothing; ONNX's interface has them.
+          kwargs: must be empty; part of ONNX's interface.
 
         Returns:
           The model with its methods `run` and `jax_fn`.
 
         Raises:
-          TypeError: unknown options.
+          TypeError: an option is unknown or of the wrong type.
           ValueError: the model is not valid, or there is no such device.
-          NotImplementedError: it has nodes that this package has no operator for; the
-            message lists them all.
+          NotImplementedError: the model has unsupported nodes; the message lists all.
 
         Example:
           >>> import numpy as np
@@ -109,7 +91,7 @@ class Backend(onnx.backend.base.Backend):
                  [0., 5.]], dtype=float32)
         """
         if kwargs:
-            raise TypeError(f"prepare: unknown options {', '.join(kwargs)}")
+            raise TypeError(f"prepare: `kwargs` must be empty; got {', '.join(kwargs)}")
         if not isinstance(model, onnx.ModelProto):
             raise TypeError(
                 "prepare: `model` must be an onnx.ModelProto; got "
@@ -119,7 +101,7 @@ class Backend(onnx.backend.base.Backend):
             "training": arguments.flag("prepare", "training", training),
             "lda_coeff": arguments.scalar("prepare", "lda_coeff", lda_coeff),
         }
-        return Model(checked(model), _device(device), options)
+        return Model(validate_model(model), _device(device), options)
 
     @classmethod
     def run_node(
@@ -134,9 +116,9 @@ class Backend(onnx.backend.base.Backend):
 
         Args:
           node: the node.
-          inputs: its inputs in order; None for those that are left out.
+          inputs: its inputs in order; None for those that are omitted.
           device: where to run it, as for `prepare`.
-          outputs_info: dtypes and shapes of the outputs, which are found without them.
+          outputs_info: ignored; dtypes and shapes of the outputs are inferred.
           kwargs: options, as for `prepare`, and `opset_version`, the version of the
             operators, ONNX's newest by default.
 
@@ -146,6 +128,7 @@ class Backend(onnx.backend.base.Backend):
         Raises:
           TypeError, ValueError, NotImplementedError: as `prepare` and `Model.run`.
         """
+        del outputs_info
         if not isinstance(inputs, Sequence) or len(inputs) != len(node.input):
             raise wrong_inputs(node.input, arguments.describe(inputs))
         arrays = {
@@ -153,9 +136,6 @@ class Backend(onnx.backend.base.Backend):
             for name, value in zip(node.input, inputs, strict=True)
             if name
         }
-        infos = [_info(name, array) for name, array in arrays.items()]
-        results = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output]
-        graph = onnx.helper.make_graph([node], "node", infos, results)
         newest = onnx.defs.onnx_opset_version()
         opset = kwargs.pop("opset_version", newest)
         opset = arguments.integer("run_node", "opset_version", opset)
@@ -163,14 +143,15 @@ class Backend(onnx.backend.base.Backend):
             raise ValueError(
                 f"run_node: `opset_version` must be 1 to {newest}; got {opset}"
             )
+        infos = [_info(name, array) for name, array in arrays.items()]
+        results = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output]
+        graph = onnx.helper.make_graph([node], "node", infos, results)
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
         _tensors.require_loaded(model)
         require_supported(Inlined(model, (opset,), is_mixed=False))
-        try:
+        with as_value_error("onnx"):
             model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
-        except onnx.shape_inference.InferenceError as error:
-            raise ValueError(f"onnx: {first_line(error)}") from None
         return cls.prepare(model, device, **kwargs).run(arrays)
 
     @classmethod
@@ -187,16 +168,6 @@ class Backend(onnx.backend.base.Backend):
         return True
 
 
-def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    try:
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"onnx: `{name}` must have a dtype of ONNX; got {array.dtype}"
-        ) from None
-    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
-
-
 is_compatible = Backend.is_compatible
 prepare = Backend.prepare
 run_model = Backend.run_model
@@ -204,8 +175,8 @@ run_node = Backend.run_node
 supports_device = Backend.supports_device
 
 
-def load_model(path: str | os.PathLike) -> onnx.ModelProto:
-    """Reads a model and the data that it keeps in other files of its folder.
+def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Reads a model and its external data, which must be in the same folder.
 
     Args:
       path: the model's file.
@@ -217,18 +188,22 @@ def load_model(path: str | os.PathLike) -> onnx.ModelProto:
       ValueError: the file is not a model, or its data lies outside of its folder.
       OSError: the file cannot be read.
     """
-    try:
+    with as_value_error(os.fspath(path)):
         model = onnx.load(path, format="protobuf", load_external_data=False)
         _tensors.load(model, os.path.dirname(os.path.abspath(path)))
-    except _UNREADABLE as error:
-        raise ValueError(f"{os.fspath(path)}: {first_line(error)}") from None
     if not model.HasField("graph"):
         raise ValueError(f"{os.fspath(path)}: must have a graph; got none")
     return model
 
 
-# RuntimeError is what ONNX makes of a file system's, as for names that are too long.
-_UNREADABLE = (DecodeError, ValueError, RuntimeError, onnx.checker.ValidationError)
+def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    try:
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"onnx: `{name}` must have a dtype of ONNX; got {array.dtype}"
+        ) from None
+    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
 def _device(text: str) -> Any:

@@ -1,15 +1,16 @@
-"""Numbers of one dtype as the nearest ones of another, as ONNX's Cast has them.
+"""Casts between dtypes that give the bits ONNX's Cast specifies.
 
-XLA on CPU takes subnormal numbers for zeros where it converts float32 to float64 or
-back, and rounds twice between other dtypes. Here a float is rounded once, in integers:
-its bits are those of the result where the fraction is shifted and the exponent rebased.
-The sum of a small number and a power of two is a number whose last bits count the
-result's subnormals; the addition rounds.
+XLA on CPU flushes subnormal numbers to zero between float32 and float64, and rounds
+twice between some other dtypes. Floats are therefore rounded once, on their bits: the
+fraction is shifted and the exponent rebased. Where the result is subnormal, a power of
+two is added whose unit in the last place is the smallest subnormal number, so that the
+addition does the rounding.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +24,10 @@ _WORDS = {np.dtype(np.float32): jnp.uint32, np.dtype(np.float64): jnp.uint64}
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def cast(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
-    """`x` in another dtype.
+    """Casts `x` to a dtype other than float8_e8m0fnu.
 
-    Args:
-      x: numbers or booleans.
-      dtype: the dtype, other than float8_e8m0fnu.
-      saturate: whether what is beyond the largest of `dtype` becomes it, infinities
-        too.
+    With `saturate`, numbers beyond the largest of `dtype`, infinities included, become
+    the largest.
     """
     if x.dtype == dtype and not saturate:
         return x
@@ -38,22 +36,22 @@ def cast(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
             return _float_to_float(x, dtype, saturate)
         wide = _widen(x)  # XLA takes the largest float4_e2m1fn for an infinity
         if dtype == jnp.bool_:
-            return _magnitude(wide)[0] != 0
+            return _split_sign(wide)[0] != 0
         return _convert(wide, dtype)
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
-        return _narrow(_integer_to_odd(x), dtype, saturate)
+        return _narrow(_integer_to_float32(x), dtype, saturate)
     return _convert(x, dtype)
 
 
-def _convert(x, dtype):
-    """`x` in another dtype, where XLA is right."""
+def _convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Converts by XLA; integers below 8 bits take the low bits of an int32."""
     if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
-        x = x.astype(jnp.int32)  # of which the low bits are taken
+        x = x.astype(jnp.int32)
     return x.astype(dtype)
 
 
-def _integer_to_odd(x):
-    """`x` as float32, where the last bit is 1 if bits below it are lost."""
+def _integer_to_float32(x: jax.Array) -> jax.Array:
+    """Rounds integers to odd in float32, so that a second rounding is correct."""
     if x.dtype == jnp.bool_ or jnp.iinfo(x.dtype).bits <= 16:
         return x.astype(jnp.float32)
     word = np.dtype(f"u{x.dtype.itemsize}")
@@ -66,9 +64,9 @@ def _integer_to_odd(x):
     return jnp.where(x < 0, -single, single)
 
 
-# A bitcast has no derivative.
+# A custom derivative, since that of a bitcast is zero.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def _float_to_float(x, dtype, saturate):
+def _float_to_float(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
     wide = _widen(x)
     if dtype == wide.dtype:
         return wide
@@ -76,7 +74,9 @@ def _float_to_float(x, dtype, saturate):
 
 
 @_float_to_float.defjvp
-def _float_to_float_jvp(dtype, saturate, primals, tangents):
+def _float_to_float_jvp(
+    dtype: np.dtype, saturate: bool, primals: Any, tangents: Any
+) -> tuple[jax.Array, jax.Array]:
     (x,), (tangent,) = primals, tangents
     if saturate:
         is_within = jnp.abs(_widen(x)) <= float(jnp.finfo(dtype).max)
@@ -84,31 +84,31 @@ def _float_to_float_jvp(dtype, saturate, primals, tangents):
     return _float_to_float(x, dtype, saturate), tangent.astype(dtype)
 
 
-def _widen(x):
-    """`x` as float32, if it is narrower."""
+def _widen(x: jax.Array) -> jax.Array:
+    """Casts floats below 32 bits to float32."""
     return x if x.dtype in _WORDS else x.astype(jnp.float32)
 
 
-def _magnitude(x):
-    """The bits of float32 or float64 numbers without the sign, and the sign."""
+def _split_sign(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The bits of float32 or float64 numbers without the sign bit, and that bit."""
     word = np.dtype(_WORDS[x.dtype])
     bits = lax.bitcast_convert_type(x, word)
     last = 8 * word.itemsize - 1
     return bits & word.type(2**last - 1), bits >> last
 
 
-def _to_double(x):
-    """float32 as float64."""
-    magnitude, sign = _magnitude(x)
+def _to_double(x: jax.Array) -> jax.Array:
+    """Casts float32 to float64."""
+    magnitude, sign = _split_sign(x)
     subnormal = magnitude.astype(jnp.float64) * 2.0**-149
     subnormal = jnp.where(sign == 1, -subnormal, subnormal)
     return jnp.where(magnitude < 2**23, subnormal, x.astype(jnp.float64))
 
 
-def _narrow(x, dtype, saturate):
-    """float32 or float64 rounded to a dtype of fewer bits, ties to even."""
+def _narrow(x: jax.Array, dtype: Any, saturate: bool) -> jax.Array:
+    """Rounds float32 or float64 to a float dtype of fewer bits, ties to even."""
     wide, info = jnp.finfo(x.dtype), jnp.finfo(dtype)
-    magnitude, sign = _magnitude(x)
+    magnitude, sign = _split_sign(x)
     word = magnitude.dtype.type
     fraction, rebase = int(info.nmant), int(info.minexp) - int(wide.minexp)
     shift = int(wide.nmant) - fraction
@@ -116,26 +116,21 @@ def _narrow(x, dtype, saturate):
     last = (magnitude >> shift) & word(1)
     code = (magnitude + word(2 ** (shift - 1) - 1) + last) >> shift
     code = code - word(rebase << fraction)
-    if rebase:  # else subnormal numbers are rounded as the others are
+    if rebase:  # otherwise, subnormal numbers are rounded like others
         unit = 2.0 ** (int(info.minexp) + shift)
         count = lax.bitcast_convert_type(jnp.abs(x) + x.dtype.type(unit), word)
         is_subnormal = magnitude < word((rebase + 1) << int(wide.nmant))
         code = jnp.where(is_subnormal, count & word(2 ** (fraction + 1) - 1), code)
 
-    most, overflow, nan, has_signed_zero = _codes(dtype)
-    code = jnp.where(code > word(most), word(most if saturate else overflow), code)
-    is_nan = magnitude > _magnitude(jnp.full((), np.inf, x.dtype))[0]
-    code = jnp.where(is_nan, word(nan), code)
+    # The codes of the largest number, of what is beyond it, of NaN and of -0.
+    special = np.array([np.inf, np.nan, -0.0]).astype(dtype)
+    codes = np.append(info.max.astype(dtype), special).view(f"u{dtype.itemsize}")
+    largest, infinity, nan, negative_zero = map(word, codes)
+    code = jnp.where(code > largest, largest if saturate else infinity, code)
+    is_nan = magnitude > _split_sign(jnp.full((), np.inf, x.dtype))[0]
+    code = jnp.where(is_nan, nan, code)
     signed = code ^ (sign << (int(info.bits) - 1))
-    if not has_signed_zero:  # then NaN has the bits that -0 would have
-        signed = jnp.where((code == 0) | (code == word(nan)), code, signed)
+    if negative_zero == 0:  # the dtype has no -0, and its bits stand for NaN
+        signed = jnp.where((code == 0) | (code == nan), code, signed)
     unsigned = bitwise.UNSIGNED.get(int(info.bits), jnp.uint32)
     return lax.bitcast_convert_type(signed.astype(unsigned), dtype)
-
-
-def _codes(dtype):
-    """The codes of the largest number, infinity and NaN, and whether -0 is its own."""
-    numbers = np.array([np.inf, np.nan, -0.0]).astype(dtype)
-    codes = np.append(jnp.finfo(dtype).max.astype(dtype), numbers)
-    most, overflow, nan, negative_zero = codes.view(f"u{dtype.itemsize}").tolist()
-    return most, overflow, nan, bool(negative_zero)

@@ -1,7 +1,7 @@
-"""The functions of an ONNX model, inlined, each node with the opset it was written for.
+"""Inlines the functions of an ONNX model; each node keeps the opset of its function.
 
-A function imports opsets of its own, and ONNX inlines no function whose opsets are not
-the model's. Here they are made to agree for ONNX, and each node keeps its version.
+A function imports opsets of its own, which may differ from the model's. ONNX does not
+inline such a function, so all are given the same imports first.
 """
 
 from __future__ import annotations
@@ -15,39 +15,27 @@ import onnx.inliner
 
 
 class Inlined(NamedTuple):
-    """A model without functions.
-
-    Attributes:
-      model: the model.
-      opsets: for each node of its graph, the version of ONNX's operators it is of.
-      is_mixed: whether any of them is not the model's.
-    """
+    """A model without functions."""
 
     model: onnx.ModelProto
-    opsets: tuple[int, ...]
-    is_mixed: bool
-
-
-def opset_of(imports: Iterable[onnx.OperatorSetIdProto], default: int = 1) -> int:
-    """The version of ONNX's operators that a model or a function imports."""
-    versions = {_domain(opset): opset.version for opset in imports}
-    return versions.get("", default)
+    opsets: tuple[int, ...]  # for each node, the opset version that it follows
+    is_mixed: bool  # whether any of these versions is not the model's
 
 
 def inline(model: onnx.ModelProto) -> Inlined:
-    """Puts the nodes of functions in the place of their calls, of nested ones too."""
-    model, original = onnx.ModelProto(), model  # the caller's, who may change it
+    """Replaces all calls of functions, nested ones too, by the functions' nodes."""
+    model, original = onnx.ModelProto(), model
     model.CopyFrom(original)
-    own = opset_of(model.opset_import)
+    versions = _versions(model)
+    own = versions.get("", 1)
     if not model.functions:
         return Inlined(model, (own,) * len(model.graph.node), is_mixed=False)
-    _note(model.graph.node, own)
+    _record_opset(model.graph.node, own)
     _set_defaults(model)
-    versions = {_domain(opset): opset.version for opset in model.opset_import}
     for function in model.functions:
-        _note(function.node, opset_of(function.opset_import, own))
-        for opset in function.opset_import:
-            versions.setdefault(_domain(opset), opset.version)
+        imported = _versions(function)
+        _record_opset(function.node, imported.get("", own))
+        versions = imported | versions
     imports = [onnx.helper.make_opsetid(*pair) for pair in versions.items()]
     for part in (model, *model.functions):
         del part.opset_import[:]
@@ -57,15 +45,20 @@ def inline(model: onnx.ModelProto) -> Inlined:
     return Inlined(model, opsets, is_mixed=any(opset != own for opset in opsets))
 
 
-def _note(nodes, opset):
-    """The inliner keeps what nodes say about themselves."""
+def _versions(part: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """The opset versions that a model or a function imports, by domain."""
+    return {_domain(opset): opset.version for opset in part.opset_import}
+
+
+def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
+    """Writes the opset into the metadata of nodes, which the inliner preserves."""
     for node in nodes:
         del node.metadata_props[:]
         node.metadata_props.add(key="opset", value=str(opset))
 
 
-def _set_defaults(model):
-    """The inliner leaves the defaults of a function's attributes out."""
+def _set_defaults(model: onnx.ModelProto) -> None:
+    """Adds default attributes to calls of functions; the inliner ignores them."""
     defaults = {
         (_domain(function), function.name, function.overload): function.attribute_proto
         for function in model.functions
@@ -78,6 +71,8 @@ def _set_defaults(model):
             node.attribute.extend(missing)
 
 
-def _domain(message):
-    """The domain of an opset, a function or a node, of which ONNX's has two names."""
+def _domain(
+    message: onnx.OperatorSetIdProto | onnx.FunctionProto | onnx.NodeProto,
+) -> str:
+    """The domain of a message; ONNX's own has two names."""
     return "" if message.domain == "ai.onnx" else message.domain

@@ -1,4 +1,4 @@
-"""ONNX models: whether they are valid, and the nodes in them."""
+"""Validates ONNX models, and converts their nodes."""
 
 from __future__ import annotations
 
@@ -9,43 +9,37 @@ import onnx
 import onnx.checker
 import onnx.defs
 import onnx.helper
-import onnx.shape_inference
 
+from dml_jax.onnx_backend._errors import as_value_error, is_printable
 from dml_jax.onnx_backend._functions import Inlined, inline
 from dml_jax.onnx_backend._operators import OPERATORS, Node
 from dml_jax.onnx_backend._tensors import array_of, require_loaded
 
+_DOMAINS = ("", "ai.onnx")
 
-def checked(model: onnx.ModelProto) -> Inlined:
-    """A valid model without functions, all of whose nodes have an operator here."""
+
+def validate_model(model: onnx.ModelProto) -> Inlined:
+    """Checks that a model is valid and supported, and inlines its functions."""
     _require_printable(model)
     require_loaded(model)
     newest = onnx.defs.onnx_opset_version()
     for part in (model, *model.functions):
         for opset in part.opset_import:
-            if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            if opset.domain in _DOMAINS and opset.version > newest:
                 raise ValueError(
                     f"onnx: `opset_import` must be at most {newest}; got "
                     f"{opset.version}"
                 )
-    try:
+    with as_value_error("onnx"):
         inlined = inline(model)
-        require_supported(inlined)
-        _require_valid(inlined, model)
-    except NotImplementedError:
-        raise
-    except (
-        onnx.checker.ValidationError,
-        onnx.shape_inference.InferenceError,
-        RuntimeError,
-        ValueError,
-    ) as error:
-        raise ValueError(f"onnx: {first_line(error)}") from None
+    require_supported(inlined)
+    with as_value_error("onnx"):
+        _check(model, inlined)
     return inlined
 
 
-def _require_valid(inlined, model):
-    """Has ONNX check nodes and types, those of several opsets in their functions."""
+def _check(model: onnx.ModelProto, inlined: Inlined) -> None:
+    """Runs ONNX's checker; nodes of another opset are checked one by one."""
     if not inlined.is_mixed:
         onnx.checker.check_model(inlined.model, full_check=True)
         return
@@ -55,18 +49,18 @@ def _require_valid(inlined, model):
     for node, opset in zip(inlined.model.graph.node, inlined.opsets, strict=True):
         context = onnx.checker.C.CheckerContext()
         context.ir_version = model.ir_version
-        context.opset_imports = {"": opset, "ai.onnx": opset}
-        onnx.checker.check_node(node, context)  # with the attributes of its call
+        context.opset_imports = dict.fromkeys(_DOMAINS, opset)
+        onnx.checker.check_node(node, context)
 
 
 def require_supported(inlined: Inlined) -> None:
-    """Refuses all nodes that have no operator here, at once."""
+    """Refuses a model with unsupported parts; the message lists all of them."""
     _require_printable(inlined.model)
     graph = inlined.model.graph
     missing = []
     for node, opset in zip(graph.node, inlined.opsets, strict=True):
         operator = OPERATORS.get(node.op_type)
-        if operator is None or node.domain not in ("", "ai.onnx"):
+        if operator is None or node.domain not in _DOMAINS:
             missing.append(_label(node))
         elif _version(node, opset) not in operator.versions:
             missing.append(f"{_label(node)} of opset {opset}")
@@ -85,19 +79,19 @@ def require_supported(inlined: Inlined) -> None:
 
 
 def _require_printable(model: onnx.ModelProto) -> None:
-    """Refuses names that would break the lines of messages, or a terminal."""
+    """Refuses names that would break the lines of messages, or control a terminal."""
     graph = model.graph
     names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)]
     for part in (graph, *model.functions):
         for node in part.node:
             names += [node.op_type, node.domain, node.name, *node.input, *node.output]
-    for name in names:  # protobuf gives bytes that are not UTF-8 as bytes
-        if not (isinstance(name, str) and name.isprintable()):
+    for name in names:
+        if not is_printable(name):
             raise ValueError(f"onnx: names must be printable; got {name!a}")
 
 
 def node_of(node: onnx.NodeProto, opset: int, options: Mapping[str, Any]) -> Node:
-    """A node of an opset, with its version and its attributes' values."""
+    """Converts a node that follows an opset."""
     return Node(
         kind=node.op_type,
         label=_label(node),
@@ -109,14 +103,10 @@ def node_of(node: onnx.NodeProto, opset: int, options: Mapping[str, Any]) -> Nod
     )
 
 
-def _value(node, attribute):
+def _value(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> Any:
     value = onnx.helper.get_attribute_value(attribute)
-    if not isinstance(value, onnx.TensorProto):
-        return value
-    try:
-        return array_of(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{_label(node)}: {first_line(error)}") from None
+    is_tensor = isinstance(value, onnx.TensorProto)
+    return array_of(value, _label(node)) if is_tensor else value
 
 
 def _label(node: onnx.NodeProto) -> str:
@@ -125,15 +115,15 @@ def _label(node: onnx.NodeProto) -> str:
 
 
 def _version(node: onnx.NodeProto, opset: int) -> int | None:
-    """The version of a node's operator; None where its opset has none."""
+    """The version of a node's operator in an opset, None if the opset has none."""
     try:
         return onnx.defs.get_schema(node.op_type, opset).since_version
-    except (onnx.defs.SchemaError, TypeError):  # which opsets beyond 32 bits give
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: beyond 32 bits
         return None
 
 
 def static_names(nodes: Sequence[Node]) -> frozenset[str]:
-    """The values on which shapes depend, and all that they are computed from."""
+    """The values that determine shapes, and all that they are computed from."""
     static: set[str] = set()
     for node in reversed(nodes):
         if node.output in static:
@@ -141,12 +131,3 @@ def static_names(nodes: Sequence[Node]) -> frozenset[str]:
         indices = OPERATORS[node.kind].static
         static.update(node.inputs[i] for i in indices if i < len(node.inputs))
     return frozenset(static - {""})
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of ONNX says, without the dump of the model that may follow."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    for line in lines[1:3]:
-        text = f"{text} {line}" if text.endswith(":") else text
-    return text if text.isprintable() else ascii(text)

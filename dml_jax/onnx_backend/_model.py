@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._functions import Inlined
-from dml_jax.onnx_backend._graph import first_line, node_of, static_names
+from dml_jax.onnx_backend._graph import node_of, static_names
 from dml_jax.onnx_backend._operators import dtype_of, evaluate, is_text
 from dml_jax.onnx_backend._tensors import array_of
 
@@ -23,21 +23,23 @@ class Model(onnx.backend.base.BackendRep):
     """A model that `prepare` has checked, to be run.
 
     Attributes:
-      input_names: the inputs of the graph that are not initialised, in order.
-      default_names: those that are, in order: since version 4 of ONNX's IR their
-        initializers are defaults, and before that constants, which are not inputs here.
+      input_names: the inputs of the graph without an initializer, in order.
+      default_names: the inputs with one, in order. From version 4 of ONNX's IR on, the
+        initializer is a default; before, it is a constant, and not an input here.
       output_names: its outputs, in order.
-      dtypes: the dtypes of the inputs by name; strings have NumPy's objects.
+      dtypes: the dtypes of the inputs by name; that of strings is NumPy's object.
       device: the device that `run` runs on.
-      static_names: the inputs on whose values shapes depend, such as the starts of a
-        Slice: constants under JAX's transformations.
+      static_names: the inputs whose values determine shapes, such as the starts of a
+        Slice; they must be constants under JAX's transformations.
     """
 
     def __init__(self, inlined: Inlined, device: Any, options: Mapping[str, Any]):
         model, opsets, _ = inlined
         graph = model.graph
         self.device = device
-        self._constants = {t.name: _constant(t) for t in graph.initializer}
+        self._constants = {
+            t.name: array_of(t, f"onnx: `{t.name}`") for t in graph.initializer
+        }
         nodes = zip(graph.node, opsets, strict=True)
         self._nodes = [node_of(node, opset, options) for node, opset in nodes]
         has_defaults = model.ir_version >= 4
@@ -47,7 +49,7 @@ class Model(onnx.backend.base.BackendRep):
             if has_defaults or info.name not in self._constants
         }
         self.dtypes = {
-            name: _dtype(name, tensor.elem_type)
+            name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
             for name, tensor in self._inputs.items()
         }
         self.input_names = tuple(n for n in self._inputs if n not in self._constants)
@@ -57,62 +59,65 @@ class Model(onnx.backend.base.BackendRep):
         self.static_names = tuple(n for n in self._inputs if n in self._static)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs as NumPy arrays, from inputs that NumPy can hold.
+        """Runs the model on NumPy arrays.
 
-        64-bit data keeps its width, and NaNs are data like any other, whatever
-        `jax_enable_x64` and `jax_debug_nans` say.
+        64-bit data keeps its width whatever `jax_enable_x64` says, and NaNs are allowed
+        whatever `jax_debug_nans` says.
 
         Args:
-          inputs: a mapping by name, in which those of `default_names` may be missing;
-            or a sequence, in the order of `input_names` or, with defaults that are
-            overridden, of all the graph's inputs, which may end before other defaults.
-          kwargs: nothing; ONNX's interface has them.
+          inputs: arrays, or what NumPy converts to arrays, of the shapes and dtypes of
+            the graph. A mapping by name may omit those in `default_names`. A sequence
+            is in the order of `input_names`; to override defaults, in the order of all
+            the graph's inputs, where trailing defaults may be omitted.
+          kwargs: must be empty; part of ONNX's interface.
 
         Returns:
-          The outputs in the order of `output_names`; they can be had by name, too.
+          The outputs as a named tuple in the order of `output_names`.
 
         Raises:
-          TypeError: an input has not exactly the dtype of the graph, or there are too
-            many or too few.
+          TypeError: an input has another dtype than the graph's, or there are too many
+            or too few.
           ValueError: an input has the wrong shape, or a node refuses its inputs.
           NotImplementedError: a Cast from or to strings or float8_e8m0fnu.
           RuntimeError: the device has not enough memory.
         """
         if kwargs:
-            raise TypeError(f"run: `kwargs` must be none; got {', '.join(kwargs)}")
+            raise TypeError(f"run: `kwargs` must be empty; got {', '.join(kwargs)}")
         given = inputs if isinstance(inputs, Mapping) else self._by_name(inputs)
         if not set(self.input_names) <= given.keys() <= self._inputs.keys():
-            raise self._wrong_inputs(", ".join(map(str, given)) or "none")
+            got = ", ".join(map(str, given)) or "none"
+            raise wrong_inputs(self.input_names, got, self.default_names)
         with (
             jax.enable_x64(True),
             jax.debug_nans(False),
             jax.default_device(self.device),
         ):
-            # A device without memory says so before the host is asked for as much.
+            # If memory is short, the device fails before the host allocates as much.
             results = jax.block_until_ready(self._outputs(given))
-            arrays = [np.array(value) for value in results]  # the caller's own
+            arrays = [np.array(value) for value in results]
         names = onnx.backend.base.namedtupledict("Outputs", self.output_names)
         return names(*arrays)
 
     def jax_fn(self, *inputs: ArrayLike) -> tuple[jax.Array, ...]:
-        """The outputs as a pure function of the inputs that are not initialised.
+        """Computes the outputs, as a pure function that JAX can transform.
 
         Args:
-          inputs: arrays in the order of `input_names` or, with defaults that are
-            overridden, of all the graph's inputs, which may end before other defaults.
-            Those in `static_names` must not be traced: close over them.
+          inputs: arrays of the shapes and dtypes of the graph, in the order of
+            `input_names`; to override defaults, in the order of all the graph's inputs,
+            where trailing defaults may be omitted. Those in `static_names` must not be
+            traced: close over them.
 
         Returns:
           The outputs in the order of `output_names`.
 
         Raises:
-          TypeError: an input has the wrong dtype or is traced and must not, or there
-            are too many or too few.
+          TypeError: an input has the wrong dtype or must not be traced, or there are
+            too many or too few.
           ValueError: an input has the wrong shape, a node refuses its inputs, or 64-bit
-            data is met outside of 64-bit mode.
+            data occurs outside of 64-bit mode.
 
-        Derivatives: those of the operators, by inputs of floating dtypes; `lda_coeff`
-        scales them with `training=True` alone. Sharding: that of the operators.
+        Derivatives: those of the operators, with respect to inputs of float dtypes;
+        `lda_coeff` scales them only with `training=True`. Sharding: as the operators.
         """
         outputs = self._outputs(self._by_name(inputs))
         return tuple(
@@ -123,35 +128,32 @@ class Model(onnx.backend.base.BackendRep):
         )
 
     def _by_name(self, inputs: Any) -> Mapping[str, Any]:
-        """Inputs that are given in order, without defaults or with some of them."""
-        if not isinstance(inputs, (tuple, list)):
-            raise self._wrong_inputs(arguments.describe(inputs))
-        names = self.input_names
-        if len(inputs) != len(names):
-            names = tuple(self._inputs)[: len(inputs)]
-        if len(inputs) != len(names) or not {*names}.issuperset(self.input_names):
-            raise self._wrong_inputs(f"{len(inputs)} of them")
-        return dict(zip(names, inputs, strict=True))
-
-    def _wrong_inputs(self, got: str) -> TypeError:
-        return wrong_inputs(self.input_names, got, self.default_names)
+        """Names inputs that are given in order."""
+        names, got = self.input_names, arguments.describe(inputs)
+        if isinstance(inputs, (tuple, list)):
+            if len(inputs) != len(names):
+                names = tuple(self._inputs)[: len(inputs)]
+            if len(inputs) == len(names) and {*names}.issuperset(self.input_names):
+                return dict(zip(names, inputs, strict=True))
+            got = f"{len(inputs)} of them"
+        raise wrong_inputs(self.input_names, got, self.default_names)
 
     def _outputs(self, inputs: Mapping[str, Any]) -> list[Any]:
-        values = dict(self._constants)
+        values: dict[str, Any] = dict(self._constants)
         for name, value in inputs.items():
-            values[name] = self._input(name, value)
+            values[name] = self._checked_input(name, value)
         for node in self._nodes:
-            arguments = [values[name] if name else None for name in node.inputs]
+            given = [values[name] if name else None for name in node.inputs]
             if node.output in self._static:
-                # Shapes are numbers for the compiler, of ONNX's own 64 bits.
+                # Shapes are computed while tracing, in the 64 bits of ONNX.
                 with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-                    values[node.output] = np.asarray(evaluate(node, arguments))
+                    values[node.output] = np.asarray(evaluate(node, given))
             else:
-                values[node.output] = evaluate(node, arguments)
+                values[node.output] = evaluate(node, given)
         return [values[name] for name in self.output_names]
 
-    def _input(self, name: str, value: Any) -> Any:
-        """An input of the graph, if it is what the graph says."""
+    def _checked_input(self, name: str, value: Any) -> jax.Array | np.ndarray:
+        """Checks an input against the graph's dtype and shape."""
         if isinstance(value, Tracer) and name in self._static:
             raise TypeError(
                 f"onnx: `{name}` must be a constant, since a shape depends on it; got "
@@ -163,61 +165,34 @@ class Model(onnx.backend.base.BackendRep):
         dtype = self.dtypes[name]
         if is_untyped(value.dtype, dtype):
             value = value.view(dtype)
+        canonicalize = jax.dtypes.canonicalize_dtype
         if value.dtype != dtype and not (is_text(dtype) and is_text(value.dtype)):
-            kind = "string" if is_text(dtype) else dtype
-            hint = ""
-            if jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
+            kind, hint = "string" if is_text(dtype) else dtype, ""
+            if canonicalize(dtype) == value.dtype:
                 hint = ", to which JAX narrows it outside of 64-bit mode"
             raise TypeError(
                 f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
             )
         _require_shape(name, value.shape, self._inputs[name].shape.dim)
-        return _of_full_width(name, value)
-
-
-def _of_full_width(name: str, value: Any) -> Any:
-    """`value`, where no function of JAX narrows it.
-
-    That is what happens outside of 64-bit mode to arrays that were made inside; data of
-    NumPy is refused where it would be narrowed.
-    """
-    if not isinstance(value, jax.Array):
+        if isinstance(value, Tracer):
+            arguments.require_width("onnx", name, value.dtype)
+        elif isinstance(value, jax.Array) and canonicalize(value.dtype) != value.dtype:
+            value = np.asarray(value)  # operators of JAX would narrow it silently
         return value
-    if isinstance(value, Tracer):
-        arguments.require_width("onnx", name, value.dtype)
-    is_narrowed = jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype
-    return np.asarray(value) if is_narrowed else value
 
 
 def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
-    """Whether a dtype is what .npy files make of `wanted`: bfloat16 and the like."""
+    """Whether `given` is the dtype that .npy files store for `wanted`, as bfloat16."""
     is_raw = given.type is np.void and given.names is None
     return is_raw and wanted.kind == "V" and given.itemsize == wanted.itemsize
 
 
-def _dtype(name: str, number: int) -> np.dtype:
-    """The dtype of an input."""
-    try:
-        return dtype_of(name, number)
-    except ValueError as error:
-        raise ValueError(f"onnx: {error}") from None
-
-
-def _constant(tensor: onnx.TensorProto) -> np.ndarray:
-    """The value of an initializer."""
-    try:
-        return array_of(tensor)
-    except (TypeError, ValueError) as error:
-        reason = first_line(error)
-        raise ValueError(
-            f"onnx: `{tensor.name}` must have a value ({reason})"
-        ) from None
-
-
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """`value` as a NumPy array."""
+    """Converts an input to a NumPy array."""
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"onnx: `{name}` must be an array without a mask; got one")
+        raise TypeError(
+            f"onnx: `{name}` must be an array without a mask; got MaskedArray"
+        )
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
@@ -226,21 +201,26 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 
 
 def wrong_inputs(
-    names: Sequence[str], got: object, defaults: Sequence[str] = ()
+    names: Sequence[str], got: str, defaults: Sequence[str] = ()
 ) -> TypeError:
-    """What to raise for inputs that are not those of the names."""
+    """The error for inputs that are not those of the names."""
+    if not names and not defaults:
+        return TypeError(f"onnx: `inputs` must be empty; got {got}")
     rule = ", ".join(names) or "none"
     if defaults:
         rule = f"{rule}, and may be for {', '.join(defaults)}"
     return TypeError(f"onnx: `inputs` must be arrays for {rule}; got {got}")
 
 
-def _require_shape(name, shape, dims):
-    """Refuses a shape that differs where the graph gives a number."""
-    fixed = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-    fits = len(shape) == len(fixed) and all(
-        size in (given, None) for size, given in zip(fixed, shape, strict=True)
-    )
-    if not fits:
-        expected = ", ".join("?" if size is None else str(size) for size in fixed)
+def _require_shape(
+    name: str,
+    shape: tuple[Any, ...],
+    dims: Iterable[onnx.TensorShapeProto.Dimension],
+) -> None:
+    """Refuses a shape with another rank or size than the graph's."""
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    if len(shape) != len(sizes) or any(
+        size not in (given, None) for size, given in zip(sizes, shape, strict=True)
+    ):
+        expected = ", ".join("?" if size is None else str(size) for size in sizes)
         raise ValueError(f"onnx: `{name}` must have shape ({expected}); got {shape}")

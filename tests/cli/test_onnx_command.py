@@ -1,20 +1,20 @@
 """The onnx command: what it prints, reads and writes, and how it fails.
 
-What goes wrong is one line on the standard error, status 2, and nothing written. A
-message is compared whole, where each … stands for words that are not this package's.
+An error is one line on the standard error, status 2, and no file changes. In the
+messages here, each … stands for words that are not this command's.
 """
 
 import contextlib
-import io
 import os
 import pathlib
 import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
-import jax
 import ml_dtypes
 import numpy as np
 import onnx
@@ -24,8 +24,10 @@ from assertions import assert_same_bits
 from onnx import TensorProto
 
 import dml_jax
-from dml_jax import cli, onnx_backend
+from dml_jax import onnx_backend
+from dml_jax.cli import devices
 
+Command = Callable[..., tuple[Any, str, str]]
 ROOT = pathlib.Path(__file__).parents[2]
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 LENGTHS = np.array([1, 2, 3, 0])
@@ -46,46 +48,41 @@ OUT = (
     "Output 'y': float32[3,4]\nOutput 'last': bfloat16[3,4]\nOutput 'w': int32[2]\n"
     "Output 'r': int64[3]\n"
 )
-UNSUPPORTED = (
-    "onnx: the model must be of tensors and ReverseSequence, Slice, Range, "
-    "ConstantOfShape, Constant, Identity, Cast; got Abs 'y'"
-)
 
 
-def save(name, text):
+def save(name: str, text: str) -> None:
     """A model as a file; the text has its nodes alone, or all of it."""
     if not text.startswith("<"):
         text = f'<ir_version: 10, opset_import: ["": 25]> g {text}'
     pathlib.Path(name).write_bytes(onnx.parser.parse_model(text).SerializeToString())
 
 
-def run(*arguments):
-    """The exit status and both outputs."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = cli.main(["onnx", *map(str, arguments)])
-        except SystemExit as error:
-            status = error.code
-    return status, out.getvalue(), err.getvalue()
+@pytest.fixture
+def run(command: Command) -> Command:
+    return lambda *words: command("onnx", *words)
 
 
-def snapshot():
+def snapshot() -> dict[pathlib.Path, bytes]:
     paths = [path for path in pathlib.Path("..").rglob("*") if path.is_file()]
     return {path: path.read_bytes() for path in paths if not path.is_symlink()}
 
 
-def require_error(arguments, message, printed=""):
-    """Status 2 and the message in one line, after what is printed; no file changed."""
-    before = snapshot()
-    status, out, err = run(*arguments)
-    assert (status, out, snapshot()) == (2, printed, before)
-    pattern = ".*".join(map(re.escape, message.split("…")))
-    assert re.fullmatch(f"dml_jax: {pattern}\n", err), err
+@pytest.fixture
+def require_error(run: Command) -> Callable[..., None]:
+    """Requires status 2 and a message in one line, after what is printed."""
+
+    def require(words: list[str], message: str, printed: str = "") -> None:
+        before = snapshot()
+        status, out, err = run(*words)
+        assert (status, out, snapshot()) == (2, printed, before)
+        pattern = ".*".join(map(re.escape, message.split("…")))
+        assert re.fullmatch(f"dml_jax: {pattern}\n", err), err
+
+    return require
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with a model and its inputs, in one that the model must not read."""
     (tmp_path / "inside" / "folder.npy").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "inside")
@@ -97,109 +94,95 @@ def folder(tmp_path, monkeypatch):
 # What it prints and writes ------------------------------------------------------------
 
 
-def test_prints():
+def test_prints(run: Command):
     assert run("m.onnx", *X_AND_L) == (0, IN + OUT, "")
     swapped = "Input 'l': int64[4]\nInput 'x': float32[3,4]\n"
     assert run("m.onnx", *X_AND_L[2:], *X_AND_L[:2]) == (0, swapped + OUT, "")
 
 
 @pytest.mark.usefixtures("x32")
-def test_writes():
+def test_writes(run: Command):
     old = snapshot()
-    outputs = {"y": "y.npy", "last": "new/folder/last.NPY", "r": "a=b.npy"}
-    words = [w for n, p in outputs.items() for w in ("--output", f"{n}={p}")]
-    words[-1] = "r=./r.npy"
+    targets = ("y=y.npy", "last=new/folder/last.NPY", "r=./r.npy")
+    words = [f"--output={target}" for target in targets]
     assert run("m.onnx", *X_AND_L, *words) == (0, IN + OUT, "")
     assert_same_bits(np.load("y.npy"), REVERSED)
     last = np.load("new/folder/last.NPY").view(ml_dtypes.bfloat16)
     assert_same_bits(last, REVERSED[::-1].astype(ml_dtypes.bfloat16))
     assert_same_bits(np.load("r.npy"), np.array([7, 7, 7]))
     assert {p.name for p in snapshot().keys() - old} == {"y.npy", "last.NPY", "r.npy"}
-    assert not jax.config.jax_enable_x64
 
 
-def test_bfloat16_is_read_as_it_is_written():
+def test_bfloat16_is_read_as_it_is_written(run: Command):
     save("b.onnx", "(bfloat16[3,4] x) => (bfloat16[3,4] y) {y = Identity(x)}")
     np.save("b.npy", X.astype(ml_dtypes.bfloat16))
     status, out, err = run("b.onnx", "--input", "x=b.npy", "--output", "y=c.npy")
-    assert (status, out.splitlines()[1:], err) == (0, ["Output 'y': bfloat16[3,4]"], "")
+    lines = ["Input 'x': bfloat16[3,4]", "Output 'y': bfloat16[3,4]"]
+    assert (status, out.splitlines(), err) == (0, lines, "")
     assert pathlib.Path("b.npy").read_bytes() == pathlib.Path("c.npy").read_bytes()
 
 
-def test_scalars_empty_arrays_and_names_with_signs():
-    save("n.onnx", "(float s, int32[n] e) => (float t, int32[n] u) {t = Identity(s) "
-         "u = Identity(e)}")  # fmt: skip
+def test_strings_are_written_without_pickles(run: Command):
+    save("w.onnx", '() => (string[2] y) {y = Constant<value_strings = ["a", "bc"]>()}')
+    assert run("w.onnx", "--output", "y=y.npy") == (0, "Output 'y': string[2]\n", "")
+    assert np.load("y.npy").tolist() == ["a", "bc"]
+
+
+def test_scalars_empty_arrays_and_names_with_signs(run: Command):
+    text = "(float s, int32[n] e) => (float t, int32[n] u)"
+    save("n.onnx", f"{text} {{t = Identity(s) u = Identity(e)}}")
     model = onnx.load("n.onnx")
     model.graph.input[0].name = model.graph.node[0].input[0] = "a=b/c"
     onnx.save(model, "n.onnx")
     np.save("s.npy", np.float32(2.5))
     np.save("e.npy", np.zeros(0, np.int32))
     words = ("--input", "a=b/c=s.npy", "--input", "e=e.npy", "--output", "t=t.npy")
-    lines = ["Input 'a=b/c': float32[]", "Input 'e': int32[0]", "Output 't': float32[]"]
-    expected = "\n".join([*lines, "Output 'u': int32[0]", ""])
-    assert run("n.onnx", *words) == (0, expected, "")
+    assert run("n.onnx", *words)[1].splitlines() == [
+        "Input 'a=b/c': float32[]",
+        "Input 'e': int32[0]",
+        "Output 't': float32[]",
+        "Output 'u': int32[0]",
+    ]
     assert_same_bits(np.load("t.npy"), np.array(2.5, np.float32))
 
 
-def test_a_file_is_replaced_and_may_be_an_input():
-    os.chmod("x.npy", 0o600)
+def test_an_input_file_may_be_replaced(run: Command):
     assert run("m.onnx", *X_AND_L, "--output", "y=x.npy")[0] == 0
     assert_same_bits(np.load("x.npy"), REVERSED)
 
 
-def test_a_model_with_data_in_another_file():
-    model = parsed_with_data("w.bin")
+def test_a_model_with_data_in_another_file(run: Command):
     pathlib.Path("w.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
-    pathlib.Path("data.onnx").write_bytes(model)
-    assert run("data.onnx", "--output", "y=y.npy") == (
-        0,
-        "Output 'y': float32[4]\n",
-        "",
-    )
+    pathlib.Path("data.onnx").write_bytes(parsed_with_data("w.bin"))
+    printed = (0, "Output 'y': float32[4]\n", "")
+    assert run("data.onnx", "--output", "y=y.npy") == printed
     assert_same_bits(np.load("y.npy"), np.arange(4, dtype=np.float32))
     os.mkdir("elsewhere")
     with contextlib.chdir("elsewhere"):
-        assert run("../data.onnx") == (0, "Output 'y': float32[4]\n", "")
+        assert run("../data.onnx") == printed
 
 
 # Devices and the process --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu:0", jax.devices("cpu")[0].device_kind])
-def test_device(name):
-    assert run("m.onnx", *X_AND_L, "--device", name) == (0, IN + OUT, "")
+def test_device_is_the_one_that_runs(run: Command, monkeypatch: pytest.MonkeyPatch):
+    seen = []
 
-
-def test_device_is_the_one_that_runs():
-    devices = []
-
-    def note(self, inputs):
-        devices.append(self.device)
+    def note(self: onnx_backend.Model, _: Any) -> list[np.ndarray]:
+        seen.append(self.device)
         return [X] * 4
 
-    with mock.patch.object(onnx_backend.Model, "run", note):
-        with mock.patch.object(devices, "first", lambda name: f"device {name}"):
-            assert run("m.onnx", *X_AND_L, "--device", "any")[0] == 0
-    assert devices == ["device any"]
+    monkeypatch.setattr(onnx_backend.Model, "run", note)
+    monkeypatch.setattr(devices, "first", lambda name: f"device {name}")
+    assert run("m.onnx", *X_AND_L, "--device", "any")[0] == 0
+    assert seen == ["device any"]
 
 
-def test_no_such_device():
-    names = ", ".join(f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices())
-    message = f"`--device` must be one of {names}; got cpu:99"
-    require_error(["m.onnx", *X_AND_L, "--device", "cpu:99"], message)
-
-
+@pytest.mark.exhaustive
 def test_process():
+    words = ["-m", "dml_jax", "onnx", "m.onnx", *X_AND_L, "--output=y=y.npy"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "dml_jax",
-            "onnx",
-            "m.onnx",
-            *X_AND_L,
-            "--output=y=y.npy",
-        ],
+        [sys.executable, *words],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -208,72 +191,39 @@ def test_process():
     assert_same_bits(np.load("y.npy"), REVERSED)
 
 
-def test_help_names_every_option():
-    out = run("--help")[1]
-    assert all(f"--{word}" in out for word in ("input", "output", "device", "debug"))
+def test_without_onnx(
+    require_error: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "dml_jax.onnx_backend", None)
+    monkeypatch.delattr(dml_jax, "onnx_backend")
+    require_error(["m.onnx"], "…: install dml_jax[onnx]")
 
 
-def test_debug_shows_the_traceback():
-    with pytest.raises(FileNotFoundError):
-        run("none.onnx", "--debug")
-
-
-def test_without_onnx():
-    with mock.patch.dict(sys.modules, {"dml_jax.onnx_backend": None}):
-        with mock.patch.object(dml_jax, "onnx_backend", create=True):
-            del dml_jax.onnx_backend
-            require_error(["m.onnx"], "…: install dml_jax[onnx]")
-
-
-# Arguments and inputs -----------------------------------------------------------------
-
-SYNTAX = "argument --{}: must be NAME=FILE.npy; got {}"
-ARGUMENTS = {
-    "": "the following arguments are required: model",
-    "m.onnx --input x": SYNTAX.format("input", "x"),
-    "m.onnx --input =x.npy": SYNTAX.format("input", "=x.npy"),
-    "m.onnx --input x.npy": SYNTAX.format("input", "x.npy"),
-    "m.onnx --input x=": SYNTAX.format("input", "x="),
-    "m.onnx --input x=.npy": SYNTAX.format("input", "x=.npy"),
-    "m.onnx --output y=y.txt": SYNTAX.format("output", "y=y.txt"),
-    "m.onnx --in x=x.npy": "unrecognized arguments: --in x=x.npy",
-    "m.onnx m.onnx": "unrecognized arguments: m.onnx",
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), list(ARGUMENTS.items()))
-def test_arguments(arguments, message):
-    before = snapshot()
-    status, out, err = run(*arguments.split())
-    assert (status, out, snapshot()) == (2, "", before)
-    assert err.splitlines()[-1].partition(": error: ")[2] == message
-
+# Inputs and outputs -------------------------------------------------------------------
 
 NUMPY = "{}.npy: must be .npy without pickles (…)"
 BAD = [  # the arguments, the message, and what is printed before
-    ("--input x=x.npy", "onnx: `inputs` must be arrays for x, l; got x", IN[:24]),
-    ("$ --input z=x.npy", "onnx: `inputs` must be arrays for x, l; got x, l, z",
-     IN + "z"),
-    ("--input x=l.npy --input l=l.npy", "onnx: `x` must have dtype float32; got int64",
+    ("--input x=x.npy", "onnx: `inputs` must …; got …", IN[:24]),
+    ("--input x=l.npy --input l=l.npy", "onnx: `x` must …; got int64",
      "Input 'x': int64[4]\nInput 'l': int64[4]\n"),
     ("--input x=x.npy --input l=long.npy", "ReverseSequence 'y': Invalid sequence "
      "length: 4. Value must be in range [0,3]", IN),
-    ("--input x=x.npy --input l=l3.npy", "onnx: `l` must have shape (4); got (3,)",
-     IN.replace("[4]", "[3]")),
     ("$ --output z=z.npy", "`--output` must be one of y, last, w, r; got z", ""),
+    ("$ --input l=x.npy", "`--input` must be given once for each; got l twice", ""),
+    ("$ --output y=y.npy --output r=./y.npy", "`--output` must …", ""),
     ("$ --output y=folder.npy", "folder.npy: Is a directory", IN + OUT),
     ("$ --output y=x.npy/y.npy", "x.npy/y.npy: …", IN + OUT),
     ("--input x=none.npy", "none.npy: No such file or directory", ""),
-    ("--input x=folder.npy", "folder.npy: Is a directory", ""),
     *((f"--input x={name}.npy", NUMPY.format(name), "") for name in
       ("objects", "pickled", "zipped", "empty", "text", "short", "huge", "lying")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "message", "printed"), BAD)
-def test_inputs_and_outputs(arguments, message, printed):
+def test_inputs_and_outputs(
+    require_error: Callable[..., None], arguments: str, message: str, printed: str
+):
     np.save("long.npy", LENGTHS + 1)
-    np.save("l3.npy", LENGTHS[1:])
     np.save("objects.npy", np.array([print]), allow_pickle=True)
     np.savez("zipped", X)
     os.rename("zipped.npz", "zipped.npy")
@@ -289,42 +239,36 @@ def test_inputs_and_outputs(arguments, message, printed):
         pathlib.Path(f"{name}.npy").write_bytes(content)
         assert content != data
     words = arguments.replace("$", " ".join(X_AND_L)).split()
-    printed = printed.replace("\nz", "\nInput 'z': float32[3,4]\n")
     require_error(["m.onnx", *words], message, printed)
 
 
-def test_a_name_of_two_lines_is_told_in_one():
+def test_a_name_of_two_lines_is_one_in_messages(require_error: Callable[..., None]):
     message = "`--output` must be one of y, last, w, r; got a b"
-    require_error(["m.onnx", *X_AND_L, "--output", "a\nb=z.npy"], message, "")
+    require_error(["m.onnx", *X_AND_L, "--output", "a\nb=z.npy"], message)
 
 
-def test_a_failing_write_leaves_no_trace():
-    def fail(file, *arguments, **options):
+def test_a_failing_write_leaves_no_trace(require_error: Callable[..., None]):
+    def fail(file: Any, *_: Any, **__: Any) -> None:
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
     np.save("y.npy", X)
+    words = ["m.onnx", *X_AND_L, "--output", "y=y.npy"]
     with mock.patch.object(np, "save", fail):
-        require_error(["m.onnx", *X_AND_L, "--output", "y=y.npy"],
-                      "y.npy: No space left on device", IN + OUT)  # fmt: skip
+        require_error(words, "y.npy: No space left on device", IN + OUT)
 
 
-def test_no_memory():
+def test_no_memory(require_error: Callable[..., None]):
     save("large.onnx", "(int64[1] s) => (float[n] y) {y = ConstantOfShape(s)}")
     np.save("s.npy", np.array([2**46]))
-    # A GPU runs out after the node's turn.
-    node = "ConstantOfShape 'y': " if jax.default_backend() == "cpu" else ""
-    require_error(["large.onnx", "--input", "s=s.npy"],
-                  f"{node}RESOURCE_EXHAUSTED: …", "Input 's': int64[1]\n")  # fmt: skip
+    words = ["large.onnx", "--input", "s=s.npy"]
+    require_error(words, "…RESOURCE_EXHAUSTED: …", "Input 's': int64[1]\n")
 
 
-# Models that are none -----------------------------------------------------------------
-
-PROTOBUF = ": Error parsing message…"
-OUTSIDE = "data.onnx: …w…"
+# Invalid models -----------------------------------------------------------------------
 
 
-def parsed_with_data(location, **more):
+def parsed_with_data(location: str, **more: str) -> bytes:
     """The bytes of a model whose `w` is in another file."""
     text = '<ir_version: 10, opset_import: ["": 25]> g () => (float[4] y) {y = '
     model = onnx.parser.parse_model(text + "Identity(w)}")
@@ -332,7 +276,7 @@ def parsed_with_data(location, **more):
         name="w", data_type=TensorProto.FLOAT, dims=[4],
         data_location=TensorProto.EXTERNAL,
     )  # fmt: skip
-    for key, value in {"location": str(location), **more}.items():
+    for key, value in {"location": location, **more}.items():
         tensor.external_data.add(key=key, value=value)
     return model.SerializeToString()
 
@@ -342,19 +286,18 @@ def parsed_with_data(location, **more):
     [
         ("none.onnx", None, "none.onnx: No such file or directory"),
         ("folder.npy", None, "folder.npy: Is a directory"),
-        ("text.onnx", b"This is not a model.", "text.onnx" + PROTOBUF),
-        ("half.onnx", ..., "half.onnx" + PROTOBUF),
+        ("text.onnx", b"This is not a model.", "text.onnx: Error parsing message…"),
         ("empty.onnx", b"", "empty.onnx: must have a graph; got none"),
         ("a\0.onnx", None, "a\0.onnx: embedded null byte"),
-        ("abs.onnx", "(float[3] x) => (float[3] y) {y = Abs(x)}", UNSUPPORTED),
+        ("abs.onnx", "(float[3] x) => (float[3] y) {y = Abs(x)}", "onnx: …Abs 'y'"),
         ("bad.onnx", "(float[3] x) => (float[3] y) {y = Identity(z)}", "onnx: …'z'…"),
     ],
 )
-def test_no_models(name, content, message):
+def test_invalid_models(
+    require_error: Callable[..., None], name: str, content: str | bytes, message: str
+):
     if isinstance(content, str):
         save(name, content)
-    elif content is ...:
-        pathlib.Path(name).write_bytes(pathlib.Path("m.onnx").read_bytes()[:-5])
     elif content is not None:
         pathlib.Path(name).write_bytes(content)
     require_error([name], message)
@@ -363,38 +306,21 @@ def test_no_models(name, content, message):
 @pytest.mark.parametrize(
     ("location", "more"),
     [
-        ("../out.bin", {}),
-        ("/out.bin", {}),
-        ("link.bin", {}),
-        ("up/out.bin", {}),
-        ("hard.bin", {}),
-        ("loop.bin", {}),
-        ("fifo.bin", {}),
-        ("none.bin", {}),
-        ("folder.npy", {}),
-        ("", {}),
-        ("w.bin", {"offset": "17"}),
-        ("w.bin", {"offset": "-4"}),
-        ("w.bin", {"length": "-1"}),
+        *((name, {}) for name in ("../out.bin", "/out.bin", "link.bin", "up/out.bin")),
+        *((name, {}) for name in ("fifo.bin", "none.bin", "folder.npy", "")),
+        *(("w.bin", {"offset": offset}) for offset in ("17", "-4", "4")),
+        *(("w.bin", {"length": length}) for length in ("-1", "12")),
     ],
 )
-def test_data_outside_of_the_folder_or_missing(location, more):
+def test_data_outside_of_the_folder_or_missing(
+    require_error: Callable[..., None], location: str, more: dict[str, str]
+):
     for name in ("w.bin", "../out.bin"):
         pathlib.Path(name).write_bytes(bytes(16))
-    for name, target in (("link", "../out"), ("loop", "loop")):
-        os.symlink(f"{target}.bin", f"{name}.bin")
+    os.symlink("../out.bin", "link.bin")
     os.symlink("..", "up")
-    os.link("../out.bin", "hard.bin")
     os.mkfifo("fifo.bin")
-    data = location
     if location == "/out.bin":
-        data = pathlib.Path("../out.bin").resolve()
-    pathlib.Path("data.onnx").write_bytes(parsed_with_data(data, **more))
-    require_error(["data.onnx"], OUTSIDE)
-
-
-@pytest.mark.parametrize("more", [{"offset": "4"}, {"length": "12"}])
-def test_too_little_data(more):
-    pathlib.Path("w.bin").write_bytes(bytes(16))
-    pathlib.Path("data.onnx").write_bytes(parsed_with_data("w.bin", **more))
-    require_error(["data.onnx"], "onnx: …w…12 bytes…16 bytes…")
+        location = str(pathlib.Path("../out.bin").resolve())
+    pathlib.Path("data.onnx").write_bytes(parsed_with_data(location, **more))
+    require_error(["data.onnx"], "…w…")

@@ -1,57 +1,48 @@
 """What is wrong with a DxDispatch model: one line, status 2, and no file touched.
 
-A message is compared whole. One that begins with "must" is about the place that was
-changed, and ends with what it got; one that ends with … goes on in words that are
-Python's, NumPy's or the system's.
+Messages name the model and the place in it. Some are compared as a whole; the wording
+of the others may change.
 """
 
-import json
 import os
 import pathlib
 import pickle
+import re
 import signal
+from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
-from dispatches import MODEL, TEXT, changed, run, run_model
-from wrong_dispatches import NAMES, read_rows
+from dispatches import MODEL, REMOVED, TEXT, changed, run, run_model
 
-from dml_jax import cli
+pytestmark = pytest.mark.usefixtures("folder")
 
 
-def require_error(result, message):
-    """One line with the message, and no command before it."""
+def require_error(result: tuple[Any, str, str], place: str) -> str:
+    """Requires one line that names the place, with no command before it."""
     status, out, err = result
     assert (status, out, len(err.splitlines()), err[-1:]) == (2, "", 1, "\n")
-    expected = f"dml_jax: model.json: {message}"
-    if message.endswith("…"):
-        expected = expected[:-1]
-        err = err[: len(expected)]
-    assert err.rstrip("\n") == expected
-
-
-def require_rule(place, value, message):
-    """The same of a place in the model that gets another value."""
-    if message.startswith("must "):
-        keys = "".join(f"[{k}]" if k.isdigit() else f".{k}" for k in place.split("."))
-        message = f"`{keys[1:]}` {message}"
-    if "; got" not in message and "…" not in message:
-        message += f"; got {json.dumps(value, ensure_ascii=False)}"
-    require_error(run_model(changed(place, value)), message)
+    head = f"dml_jax: model.json: `{place}`"
+    assert err.startswith(head), (err, head)
+    return err.removeprefix(head).strip()
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of the model and what it reads, in one that it must not read."""
     (tmp_path / "inside" / "folder.bin").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "inside")
     numbers = np.zeros(4, np.uint8)
     np.save("../outside.npy", numbers)
-    for name, target in (
-        *(("link.npy", "../outside.npy"), ("new.bin", "../new.bin")),
-        *(("loop.npy", "loop.npy"), ("up", "..")),
-    ):
+    links = {
+        "link.npy": "../outside.npy",
+        "new.bin": "../new.bin",
+        "loop.npy": "loop.npy",
+        "up": "..",
+    }
+    for name, target in links.items():
         os.symlink(target, name)
     os.mkfifo("fifo.bin")
     np.save("pickle.npy", np.array([None]), allow_pickle=True)
@@ -67,69 +58,236 @@ def folder(tmp_path, monkeypatch):
             file.truncate(size)
 
 
-def test_the_model_is_valid(folder):
-    assert run_model(MODEL)[::2] == (0, "")
+@pytest.mark.parametrize("flag", [False, True])
+def test_the_model_is_valid_with_nans_as_data(flag: bool):
+    with jax.debug_nans(flag):
+        assert run_model(MODEL)[::2] == (0, "")
     expected = [[np.nan, 2, 0, 0], [0, 0, 0, 0]]
     np.testing.assert_array_equal(np.load("out.npy"), expected)
 
 
-def test_nans_are_data_whatever_the_flag(folder):
-    with jax.debug_nans(True):
-        assert run_model(MODEL)[::2] == (0, "")
+# Values -------------------------------------------------------------------------------
 
+A, B, C, D = (f"resources.{name}.initialValues" for name in "ABCD")
+SLICE, FILL = "dispatchables.slice", "dispatchables.fill"
+DESC = f"{SLICE}.desc"
+IN = f"{DESC}.InputTensor"
+BIND = "commands.0.bindings"
+SOURCE = "resources.E.initialValues.sourcePath"
+TARGET = "commands.3.targetPath"
 
-@pytest.mark.parametrize(("place", "value", "message"), list(read_rows()))
-def test_values(folder, place, value, message):
-    require_rule(place, value, message)
-
-
-TEXTS = {
-    b"": "`line 1, column 1` must be JSON; got …",
-    TEXT[:-1].encode(): "`line 26, column 2` must be JSON; got …",
-    b'{"a": /* 1}': "`line 1, column …",
-    b'["\x01"]': "`line 1, column 3` must be JSON; got …",
-    b"[" * 10**5: "`the model` must be JSON; got too many levels",
-    b'{"a": 1, "a": 2}': "`a` must be a member once; got it twice",
-    b"[NaN]": '`a number` must be finite, or a string like "nan"; got NaN',
-    b"[" + b"1" * 401 + b"]": "`a number` must have at most 400 digits; got 401",
-    b"{}": "`the model` must have a member `resources`; got {}",
-    b'{"a": "\xff"}': "`the model` must be UTF-8…",
-    TEXT.replace("[1, 2", "[1e999, 2").encode(): "`resources.A.initialValues[0]` …",
-    TEXT.replace('"B"', '"\\ud800"').encode(): "`…",
+WRONG = {  # wrong values in places of the valid model, which the messages name
+    "more": [1],
+    "resources": [[]],
+    "commands": [{}],
+    "commands.0": [7],
+    "resources.A": [None],
+    A: [[], {"value": 1}],
+    f"{A}.0": [None, 10**399],
+    f"{A}.1": ["infinity", 1e39],
+    f"{A}.2": [[[1]]],
+    "resources.A.initialValuesDataType": ["FLOAT", "UINT4", 1],
+    "resources.A.sizeInBytes": [15, -1, None],
+    "resources.A.initialValuesOffsetInBytes": [2**64],
+    "resources.A.size": [1],
+    B: [7],
+    f"{B}.valueCount": [0, 2**32 - 1],
+    f"{B}.value": [{}],
+    f"{B}.x": [1],
+    f"{C}.valueStart": [2.5, "nan"],
+    f"{C}.valueDelta": [32768],
+    f"{D}.0.type": ["UNKNOWN"],
+    f"{D}.0.value": [256],
+    f"{SLICE}.sourcePath": ["model.onnx"],
+    f"{DESC}": [None],
+    f"{DESC}.Axis": [1],
+    f"{IN}.Type": ["INVALID"],
+    f"{IN}.DataType": ["INT4"],
+    f"{IN}.Strides": [[1, 1]],
+    f"{SLICE}.dmlCompileType": ["DmlCompileAll"],
+    f"{SLICE}.executionFlags": ["FAST"],
+    f"{SLICE}.bindings": [7],
+    f"{FILL}.ValueDataType": ["UNKNOWN"],
+    f"{FILL}.Value": [256, {"Float32": 3}],
+    f"{FILL}.OutputTensor.Sizes": [[4]],
+    f"{FILL}.Valve": [3],
+    "commands.0.type": ["run"],
+    "commands.0.dispatchable": ["sliced"],
+    "commands.0.threadGroup": [[1]],
+    BIND: ["A", {"InputTensor": "A"}],
+    f"{BIND}.IndicesTensor": ["A"],
+    f"{BIND}.InputTensor": [
+        *("Z", "D", ["A", "B"]),
+        {"name": "B", "elementOffset": 2},
+        {"name": "A", "elementOffset": 4},
+        {"name": "D", "elementOffset": 4},
+    ],
+    "commands.2.resource": ["D"],
+    "commands.2.verbose": [1],
+    "commands.3.resource": ["D"],
+    "commands.3.dimensions": [[3, 3], [1] * 65],
+    SOURCE: [
+        *("none.npy", "", "folder.bin", "fifo.bin", "empty.bin", "large.bin"),
+        *("../outside.npy", "/dev/zero", "link.npy", "loop.npy", "x" * 300),
+        *("a\0b", "\ud800", "pickle.npy", "zip.npy", "bare.npy", "short.npy"),
+        *("complex.npy", "int16.npy"),
+    ],
+    TARGET: [
+        *("x.txt", ".npy", "folder.bin", "fifo.bin", "../out.npy", "new.bin"),
+        *("folder.bin/../../out.npy", "up/out.npy", "/out.npy", "in.bin/out.npy"),
+        *("x" * 300 + ".npy", "a\0.npy", 1),
+    ],
 }
+ELSEWHERE = [  # changes whose messages name another place
+    (A, REMOVED, "resources.A"),
+    ("resources.A.sizeInBytes", 2**64 - 1, "resources.A"),
+    ("resources.A.initialValuesOffsetInBytes", 70000, "resources.A"),
+    (f"{B}.value", REMOVED, B),
+    ("resources.B.initialValuesDataType", REMOVED, "resources.B"),
+    (f"{C}.value", 1, C),
+    (f"{C}.valueDelta", REMOVED, C),
+    (f"{D}.0", 1, "resources.D"),
+    (D, [{"type": "UINT8", "value": 7}, 1], f"{D}[1]"),
+    (f"{D}.0.type", REMOVED, f"{D}[0]"),
+    ("resources.E.initialValuesDataType", REMOVED, "resources.E"),
+    (f"{SLICE}.type", REMOVED, SLICE),
+    (f"{SLICE}.Desc", {}, SLICE),
+    (DESC, REMOVED, SLICE),
+    (IN, REMOVED, DESC),
+    (f"{IN}.Flags", ["NONE", "OWNED"], f"{IN}.Flags[1]"),
+    (f"{IN}.Flags", "OWNED_BY_DML", f"{SLICE}.bindings"),
+    (f"{IN}.Sizes", [2**32], f"{IN}.Sizes[0]"),
+    (f"{IN}.Sizes", [2**32 - 1] * 500, f"{IN}.Sizes"),
+    (IN, {"DataType": "FLOAT32", "Sizes": [200, 200], "Strides": [1, 1]},
+     f"{IN}.Strides"),
+    (f"{IN}.DimensionCount", 2, f"{IN}.Sizes"),
+    (f"{DESC}.DimensionCount", 2, f"{DESC}.InputWindowOffsets"),
+    (f"{DESC}.InputWindowStrides", [2**31], f"{DESC}.InputWindowStrides[0]"),
+    (f"{SLICE}.bindings", {"InputTensor": "A"}, f"{SLICE}.bindings.InputTensor"),
+    ("commands.0.type", REMOVED, "commands.0"),
+    *(
+        (f"{BIND}.InputTensor", {"name": "A", "elementOffset": 1, member: value},
+         f"{BIND}.InputTensor.{place}")
+        for member, value, place in [
+            ("elementStride", 2**32, "elementStride"),
+            ("elementSizeInBytes", 2**64, "elementSizeInBytes"),
+            ("elementCount", "4", "elementCount"),
+            ("format", 41, "format"),
+            ("shape", [2.5], "shape[0]"),
+            ("offset", 4, "offset"),
+        ]
+    ),
+    (f"{BIND}.InputTensor", "B", BIND),
+    ("commands.3.dimensions", [-1], "commands.3.dimensions[0]"),
+    ("commands.3.dimensions", [0, 2**32 - 1], "commands.3.dimensions[0]"),
+]  # fmt: skip
+UNSUPPORTED = [
+    (D, "deferred", f"a deferred buffer (`{D}`)"),
+    (f"{A}", {"sourcePath": "x.PNG"}, f"an image (`{A}`)"),
+    (f"{SLICE}.type", "DML_OPERATOR_GEMM", f"DML_OPERATOR_GEMM (`{SLICE}.type`)"),
+    (f"{SLICE}.type", "hlsl", f"hlsl (`{SLICE}.type`)"),
+    (TARGET, "x.jpeg", "an image (`commands[3].targetPath`)"),
+]
 
 
-@pytest.mark.parametrize(("text", "message"), list(TEXTS.items()))
-def test_texts(folder, text, message):
-    require_error(run_model(text), message)
+def named(place: str) -> str:
+    """A place as messages write it: commands[0].type for commands.0.type."""
+    return re.sub(r"\.(\d+)", r"[\1]", place)
+
+
+@pytest.mark.parametrize("place", WRONG)
+def test_values(place: str):
+    for value in WRONG[place]:
+        require_error(run_model(changed(place, value)), named(place))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reported"),
+    [pytest.param(*row, id=f"{row[0]}-{row[2]}") for row in ELSEWHERE],
+)
+def test_values_reported_elsewhere(place: str, value: Any, reported: str):
+    require_error(run_model(changed(place, value)), named(reported))
+
+
+@pytest.mark.parametrize(("place", "value", "feature"), UNSUPPORTED)
+def test_unsupported_features(place: str, value: Any, feature: str):
+    message = require_error(run_model(changed(place, value)), "the model")
+    assert message.startswith("must use only DML_OPERATOR_REVERSE_SUBSEQUENCES, ")
+    assert message.endswith(f".npy, .dat and .bin files; got {feature}")
+
+
+MESSAGES = [
+    ("resources.A.size", 1, "must be one of the members initialValues, "
+     "initialValuesDataType, initialValuesOffsetInBytes, resampleMode, resampleSize, "
+     "sizeInBytes; got size"),
+    (f"{A}.0", None, 'must be a number of FLOAT32, "nan", "inf" or "-inf"; got null'),
+    (f"{B}.valueCount", 2**32 - 1, "must fit into the 65520 bytes that are left of "
+     "65536; got 17179869180 bytes"),
+    (SOURCE, "link.npy", "must be inside the model's folder or the current one; got "
+     '"link.npy"'),
+    (TARGET, "\ud800", 'must be a printable string; got "\\ud800"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "value", "message"), MESSAGES)
+def test_messages(place: str, value: Any, message: str):
+    assert require_error(run_model(changed(place, value)), named(place)) == message
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "message"),
+    [
+        ("desc.InputTensor.TotalTensorSizeInBytes", 4, "InputTensor.Total"),
+        ("desc.InputWindowSizes", [5], "InputWindowOffsets[0] + InputWindowSizes[0]"),
+    ],
+)
+def test_rules_of_operators(member: str, value: Any, message: str):
+    rest = require_error(run_model(changed(f"{SLICE}.{member}", value)), SLICE)
+    assert rest.startswith(f": DML_SLICE1_OPERATOR_DESC: `{message}")
+
+
+# Texts and files ----------------------------------------------------------------------
+
+TEXTS = [
+    (b"", "the model", "must be valid JSON; line 1, column 1: "),
+    (TEXT[:-1].encode(), "the model", "must be valid JSON; line 26, column 2: "),
+    (b'{"a": /* 1}', "the model", "must be valid JSON; line 1, column "),
+    (b'["\x01"]', "the model", "must be valid JSON; line 1, column 3: "),
+    (b"[" * 10**5, "the model", "must be valid JSON; got too many levels"),
+    (b'{"a": 1, "a": 2}', "a", "must be given once; got it twice"),
+    (b"[NaN]", "a number", 'must be finite, or a string like "nan"; got NaN'),
+    (b"[" + b"1" * 401 + b"]", "a number", "must have at most 400 digits; got 401"),
+    (b"{}", "the model", "must have a member `resources`; got {}"),
+    (b'{"a": "\xff"}', "the model", "must be UTF-8; got "),
+    (TEXT.replace("[1, 2", "[1e999, 2").encode(), f"{A}[0]", "must be a number of"),
+    (TEXT.replace('"B"', '"\\ud800"').encode(), "resources", "must have printable"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "message"), TEXTS)
+def test_texts(text: bytes, place: str, message: str):
+    assert require_error(run_model(text), place).startswith(message)
 
 
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
+SHAPES = [(10**12,), (-1,), (0, 2**62, 4), (2**64,), (2**40, 2**40), (True,)]
 HEADERS = [
-    HEADER % "(1000000000000,)",
-    HEADER % "(-1,)",
-    HEADER % "(0, 4611686018427387904, 4)",
-    HEADER.replace("<f4", "|O") % "(1,)",
-    HEADER % "(18446744073709551616,)",
-    HEADER % "(1099511627776, 1099511627776)",
-    HEADER % "(True,)",
-    "{'shape': (1,",
-    "{[]: 1}",
-    "{1: 1, 'a': 1}",
-    "-" * 5000 + "1",
-    HEADER.replace("'<f4'", "('<f4',)") % "(1,)",
+    *(HEADER % str(shape) for shape in SHAPES),
+    *(HEADER.replace("'<f4'", d) % "(1,)" for d in ("'|O'", "('<f4',)")),
+    *("{'shape': (1,", "{[]: 1}", "{1: 1, 'a': 1}", "-" * 5000 + "1"),
 ]
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_npy_headers(folder, header):
+def test_npy_headers(header: str):
     size = len(header).to_bytes(2, "little")
     text = b"\x93NUMPY\1\0" + size + header.encode() + bytes(8)
     pathlib.Path("x.npy").write_bytes(text)
-    require_rule(NAMES["SOURCE"], "x.npy", NAMES["NUMPY"])
+    message = require_error(run_model(changed(SOURCE, "x.npy")), SOURCE)
+    assert message.startswith("must be an .npy file without pickles (")
 
 
-def test_files_of_both_folders_are_allowed(folder):
+def test_files_of_both_folders_are_allowed():
     pathlib.Path("folder.bin/model.json").write_text(TEXT)
     assert run("folder.bin/model.json")[::2] == (0, "")
     assert pathlib.Path("out.npy").is_file()
@@ -145,12 +303,12 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize(("path", "message"), list(PATHS.items()))
-def test_paths_of_models(folder, monkeypatch, path, message):
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_of_models(path: str):
     previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
     signal.alarm(2)
     try:
-        assert run(path) == (2, "", f"dml_jax: {path}: {message}\n")
+        assert run(path) == (2, "", f"dml_jax: {path}: {PATHS[path]}\n")
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
@@ -158,76 +316,19 @@ def test_paths_of_models(folder, monkeypatch, path, message):
 
 @pytest.mark.parametrize("name", ["numpy.save", "os.replace"])
 @pytest.mark.parametrize(
-    ("error", "status", "message"),
+    ("error", "message"),
     [
-        (KeyboardInterrupt(), 130, "dml_jax: interrupted\n"),
-        (MemoryError(), 2, "dml_jax: MemoryError\n"),
-        (OSError(28, "full", "out.npy"), 2, "out.npy: full\n"),
-        pytest.param(OSError(28, "full"), 2, "out.npy: full\n", marks=()),
+        (KeyboardInterrupt(), "dml_jax: interrupted\n"),
+        (OSError(28, "full", "temporary"), "out.npy: full\n"),
+        (OSError(28, "full"), "out.npy: full\n"),
     ],
 )
-def test_files_are_whole_or_not_there(
-    folder, monkeypatch, name, error, status, message
+def test_files_are_complete_or_not_there(
+    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, message: str
 ):
-    def fail(*arguments, **options):
-        raise error
-
     pathlib.Path("out.npy").write_bytes(b"old")
-    monkeypatch.setattr(name, fail)
-    given, _, err = run_model(MODEL)
-    assert (given, len(err.splitlines()), err[-len(message) :]) == (status, 1, message)
-
-
-LEAST = "must be an integer from 1 to 10^18; got 0"
-ARGUMENTS = {
-    "": "the following arguments are required: model",
-    "m --iterations 2": "unrecognized arguments: --iterations 2",
-    "m -i 0": f"argument -i/--dispatch_iterations: {LEAST}",
-    "m -r 0": f"argument -r/--dispatch_repeat: {LEAST}",
-    "m --max_bytes 0": f"argument --max_bytes: {LEAST}",
-    "m -w=-1": "argument -w/--warmup_samples: must be an integer from 0 to 10^18; "
-    "got -1",
-    "m -t=-1": "argument -t/--milliseconds_to_run: must be from 0 to 10^12; got -1",
-    "m -I nan": "argument -I/--dispatch_interval: must be from 0 to 10^12; got nan",
-    "m -v 3": "argument -v/--timing_verbosity: invalid choice: 3 (choose from 0, 1, 2)",
-    "m -i 99999999999999999999": f"argument -i/--dispatch_iterations: {LEAST[:-1]}"
-    + "9" * 20,
-    "m -i 1000000000000000001": f"argument -i/--dispatch_iterations: {LEAST[:-1]}"
-    "1000000000000000001",
-    "m -t 1000000000001": "argument -t/--milliseconds_to_run: must be from 0 to 10^12; "
-    "got 1000000000001",
-    "m -i x": f"argument -i/--dispatch_iterations: {LEAST[:-1]}x",
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), list(ARGUMENTS.items()))
-def test_arguments(folder, arguments, message):
-    status, out, err = run(*arguments.split())
-    assert (status, out) == (2, "")
-    assert err.splitlines()[-1].partition(": error: ")[2] == message
-
-
-def test_the_limits_that_messages_name_are_accepted(folder, monkeypatch):
-    timings = []
-    monkeypatch.setattr(
-        cli, "run_model", lambda _, timing, *rest: timings.append(timing)
-    )
-    assert run_model(MODEL, "-i", "1" + "0" * 18, "-t", "1e12")[0] == 0
-    (timing,) = timings
-    assert (timing.iterations, timing.milliseconds) == (10**18, 1e12)
-
-
-def test_devices(folder):
-    names = ", ".join(f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices())
-    message = f"dml_jax: `--device` must be one of {names}; got cpu:99\n"
-    assert run_model(MODEL, "--device", "cpu:99") == (2, "", message)
-
-
-def test_what_xla_raises(folder, monkeypatch):
-    def fail(*arguments, **options):
-        raise RuntimeError("no memory\n  is left")
-
-    monkeypatch.setattr(cli, "run_model", fail)
-    assert run_model(MODEL)[::2] == (2, "dml_jax: no memory is left\n")
-    with pytest.raises(RuntimeError):
-        run_model(MODEL, "--debug")
+    monkeypatch.setattr(name, mock.Mock(side_effect=error))
+    status, _, err = run_model(MODEL)
+    assert status
+    assert err.endswith(message)
+    assert len(err.splitlines()) == 1

@@ -1,35 +1,37 @@
 """Functions of ONNX models: inlined, each by the opset that it imports."""
 
+from typing import Any
+
 import numpy as np
 import onnx.defs
-import onnxruntime
 import pytest
 from assertions import assert_same_bits
 from onnx.reference import ReferenceEvaluator
-from onnx_models import ONLY, parse, prepared, require, rows
+from onnx_models import parse, prepared, require_error, rows, runtime_session
 
 from dml_jax import onnx_backend
 
 X = np.array([5, 1, 4, 2, 3], np.float32)
 CALL = "float[5] x => float[n] y {y = local.f(x)}"
 ENDS = "a = Constant<value_ints = [1]>() b = Constant<value_ints = [4]>()"
+SLICE_9 = "q = Slice<starts = [0], ends = [4]>(p)"
+NESTED = ', "local": 1'
 
 
-def function(opset, body, name="f", imports=""):
+def function(opset: int, body: str, name: str = "f", imports: str = "") -> str:
     head = f'<domain: "local", opset_import: ["": {opset}{imports}]>'
     return f" {head} {name} (p) => (q) {{{body}}}"
 
 
-def model_of(opset, *functions, call=CALL):
+def model_of(opset: int, *functions: str, call: str = CALL) -> str:
     return f"@{opset} {call}{''.join(functions)}"
 
 
-def run(text):
-    return prepared(text).run([X]).y
+def run(text: str) -> np.ndarray:
+    return prepared(text).run([X])[0]
 
 
-NESTED = ', "local": 1'
-MIXED = [  # of which the first numbers are the model's opset and the function's
+MIXED = [  # the opsets of the model and of the function
     (21, 13, "q = Identity(p)", X),
     (13, 21, "q = Identity(p)", X),
     (25, 9, "q = Slice<starts = [1], ends = [4]>(p)", X[1:4]),
@@ -43,36 +45,30 @@ MIXED = [  # of which the first numbers are the model's opset and the function's
 
 
 @pytest.mark.parametrize(("opset", "own", "body", "expected"), MIXED)
-def test_functions_have_opsets_of_their_own(opset, own, body, expected):
+def test_functions_have_their_own_opsets(
+    opset: int, own: int, body: str, expected: np.ndarray
+) -> None:
     text = model_of(opset, function(own, body))
     assert_same_bits(run(text), expected)
-    reference = ReferenceEvaluator(parse(text)).run(None, {"x": X})[0]
-    assert_same_bits(reference, expected)
+    reference: Any = ReferenceEvaluator(parse(text)).run(None, {"x": X})
+    assert_same_bits(reference[0], expected)
     assert onnx_backend.is_compatible(parse(text))
 
 
 @pytest.mark.parametrize(("opset", "own"), [(21, 13), (13, 21), (25, 21), (16, 19)])
-def test_what_onnx_runtime_runs(opset, own):
+def test_as_onnx_runtime(opset: int, own: int) -> None:
     text = model_of(opset, function(own, f"{ENDS} q = Slice(p, a, b)"))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    data = parse(text).SerializeToString()
-    session = onnxruntime.InferenceSession(
-        data, options, providers=["CPUExecutionProvider"]
-    )
+    session = runtime_session(parse(text))
     assert_same_bits(run(text), session.run(None, {"x": X})[0])
 
 
-SLICE_9 = "q = Slice<starts = [0], ends = [4]>(p)"
-REVERSED = (
-    "a = Constant<value_ints = [-1]>() b = Constant<value_ints = [-9]>() "
-    "r = Slice(p, a, b, , a)"
-)
-
-
-def test_nested_functions_have_opsets_of_their_own():
+def test_nested_functions() -> None:
     inner = function(9, SLICE_9, "g")
-    middle = function(13, f"{REVERSED} q = local.g(r)", "f", NESTED)
+    body = (
+        "a = Constant<value_ints = [-1]>() b = Constant<value_ints = [-9]>() "
+        "r = Slice(p, a, b, , a) q = local.g(r)"
+    )
+    middle = function(13, body, "f", NESTED)
     assert run(model_of(25, middle, inner)).tolist() == [3, 2, 4, 1]
     call = "float[5] x => float[n] y {z = Identity(x) w = local.f(z) y = local.g(w)}"
     outer = function(25, "q = local.f(p)", "h", NESTED)
@@ -80,13 +76,13 @@ def test_nested_functions_have_opsets_of_their_own():
     assert run(text).tolist() == [3, 2, 4, 1]
 
 
-def test_versions_of_other_domains_do_not_matter():
+def test_versions_of_other_domains_are_ignored() -> None:
     f = function(25, "q = local.g(p)", imports=', "local": 2')
     text = model_of(25, f, function(25, "q = Identity(p)", "g", ', "local": 7'))
     assert_same_bits(run(text), X)
 
 
-def test_a_model_that_imports_no_opset_of_onnx():
+def test_a_model_without_an_opset_of_onnx() -> None:
     model = parse(model_of(25, function(9, SLICE_9)))
     del model.opset_import[0]
     assert onnx_backend.run_model(model, [X])[0].tolist() == [5, 1, 4, 2]
@@ -96,39 +92,41 @@ SLICE = "{q = Slice<starts: ints = @s, ends = [9]>(p)}"
 PASSED = f"f <s> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
 DEFAULT = f"f <s: ints = [3]> (p) => (q) {SLICE}", "local.f(x)"
 OVERRIDDEN = f"f <s: ints = [1]> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
+MISSING = PASSED[0], "local.f(x)"
+
+
+def with_attribute(opset: int, texts: tuple[str, str]) -> str:
+    f = f'<domain: "local", opset_import: ["": 9]> {texts[0]}'
+    return model_of(opset, f, call=CALL.replace("local.f(x)", texts[1]))
 
 
 @pytest.mark.parametrize("opset", [9, 25])
 @pytest.mark.parametrize("texts", [PASSED, DEFAULT, OVERRIDDEN])
-def test_attributes_of_calls_and_their_defaults(texts, opset):
-    f = f'<domain: "local", opset_import: ["": 9]> {texts[0]}'
-    text = model_of(opset, f, call=CALL.replace("local.f(x)", texts[1]))
-    assert_same_bits(run(text), X[3:])
+def test_attributes_of_calls_and_their_defaults(
+    texts: tuple[str, str], opset: int
+) -> None:
+    assert_same_bits(run(with_attribute(opset, texts)), X[3:])
 
 
-def test_defaults_of_nested_calls_are_not_the_operators():
-    """Without them, ReverseSequence would have defaults of its own."""
+@pytest.mark.parametrize("opset", [9, 25])
+def test_attributes_that_a_call_omits(opset: int) -> None:
+    model = parse(with_attribute(opset, MISSING))
+    require_error(ValueError, "onnx: ", onnx_backend.prepare, model)
+
+
+def test_defaults_of_nested_calls_override_the_operators() -> None:
     head = '<domain: "local", opset_import: ["": 25, "local": 1]>'
     text = f"""float[2,2] x, int64[2] n => float[2,2] y {{y = local.f(x, n)}}
     {head} f <t: int = 1> (p, l) => (q) {{q = local.g<time: int = @t>(p, l)}}
     {head} g <batch: int = 0, time: int = 0> (p, l) => (q)
     {{q = ReverseSequence<batch_axis: int = @batch, time_axis: int = @time>(p, l)}}"""
-    x = np.array([[1, 2], [3, 4]], np.float32)
-    (y,) = prepared(text).run([x, np.array([2, 1])])
+    x, n = np.array([[1, 2], [3, 4]], np.float32), np.array([2, 1])
+    (y,) = prepared(text).run([x, n])
     assert y.tolist() == [[2, 1], [3, 4]]
-    data = parse(text).SerializeToString()
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    assert_same_bits(y, session.run(None, {"x": x, "n": np.array([2, 1])})[0])
+    assert_same_bits(y, runtime_session(parse(text)).run(None, {"x": x, "n": n})[0])
 
 
-@pytest.mark.parametrize("opset", [9, 25])
-def test_attributes_that_a_call_leaves_out(opset):
-    f = f'<domain: "local", opset_import: ["": 9]> {PASSED[0]}'
-    model = parse(model_of(opset, f))
-    require(ValueError, "onnx: …", lambda: onnx_backend.prepare(model))
-
-
-def test_what_a_model_says_of_its_nodes_is_not_read():
+def test_metadata_of_nodes_is_ignored() -> None:
     for own in (25, 13):
         model = parse(model_of(25, function(own, "q = Identity(p)")))
         for part in (model.graph, *model.functions):
@@ -137,27 +135,31 @@ def test_what_a_model_says_of_its_nodes_is_not_read():
         assert_same_bits(onnx_backend.run_model(model, [X])[0], X)
 
 
-REFUSED = rows(r"""
-25 | 13 | q = Abs(p) | ONLYAbs 'y'
-25 | 7 | q = Range(p, p, p) | ONLYRange 'y' of opset 7
-25 | 0 | q = Identity(p) | ONLYIdentity 'y' of opset 0
-25 | 99 | q = Identity(p) | onnx: `opset_import` must be at most NEWEST; got 99
-25 | 9 | q = Slice(p, p, p) | onnx: …
-25 | 13 | q = Slice<starts = [0], ends = [1]>(p) | onnx: …
-9 | 13 | q = Slice<starts = [0], ends = [1]>(p) | onnx: …
-25 | 11 | q = Constant<value_ints = [1]>() | onnx: …value_ints…
-25 | 13 | q = Cast<to = 7>(p) | onnx: …(7)…(1)…
-25 | 13 | q = Identity(z) | onnx: …z…
-25 | 13 | q = local.f(p) | onnx: …local::f…
+UNSUPPORTED = rows(r"""
+25 | 13 | q = Abs(p) | Abs 'y'
+25 | 7 | q = Range(p, p, p) | Range 'y' of opset 7
+25 | 0 | q = Identity(p) | Identity 'y' of opset 0
+""")
+INVALID = rows(r"""
+25 | 99 | q = Identity(p) | `opset_import` must be at most NEWEST; got 99
+25 | 9 | q = Slice(p, p, p) | .
+25 | 13 | q = Slice<starts = [0], ends = [1]>(p) | .
+9 | 13 | q = Slice<starts = [0], ends = [1]>(p) | .
+25 | 11 | q = Constant<value_ints = [1]>() | .*value_ints
+25 | 13 | q = Cast<to = 7>(p) | .*(7).*(1)
+25 | 13 | q = Identity(z) | .*z
+25 | 13 | q = local.f(p) | .*local::f
 """)
 
 
-@pytest.mark.parametrize(("opset", "own", "body", "message"), REFUSED)
-def test_functions_are_checked_by_their_own_opset(opset, own, body, message):
-    message = message.replace("ONLY", ONLY).replace(
-        "NEWEST", str(onnx.defs.onnx_opset_version())
-    )
-    error = NotImplementedError if message.startswith(ONLY) else ValueError
-    model = parse(model_of(opset, function(own, body)))
-    require(error, message, lambda: onnx_backend.prepare(model))
+@pytest.mark.parametrize(("opset", "own", "body", "pattern"), UNSUPPORTED + INVALID)
+def test_functions_are_checked_by_their_own_opsets(
+    opset: str, own: str, body: str, pattern: str
+) -> None:
+    error = ValueError
+    if (opset, own, body, pattern) in UNSUPPORTED:
+        error, pattern = NotImplementedError, f"the model must be .*; got {pattern}$"
+    pattern = pattern.replace("NEWEST", str(onnx.defs.onnx_opset_version()))
+    model = parse(model_of(int(opset), function(int(own), body)))
+    require_error(error, f"onnx: {pattern}", onnx_backend.prepare, model)
     assert not onnx_backend.is_compatible(model)

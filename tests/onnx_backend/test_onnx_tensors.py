@@ -1,17 +1,19 @@
-"""Data of ONNX models in other files: read where a model is loaded, or refused."""
+"""External data of ONNX models: loaded by `load_model`, and refused elsewhere."""
 
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import LOCAL, X, parse, require
+from onnx_models import COPY, LOCAL, X, parse, require_error
 
 from dml_jax import onnx_backend
 
 DATA = np.arange(4, dtype=np.float32)
+# Where the tensor `w` is put: m is the model, g its graph, f a function of it.
 PLACES = """
 g.initializer.append(w)
 g.sparse_initializer.add().values.CopyFrom(w)
@@ -32,22 +34,23 @@ f.attribute_proto.add(name="a", type=5).g.initializer.append(w)
 m.training_info.add().initialization.initializer.append(w)
 attribute(m.training_info.add().algorithm, 4).t.CopyFrom(w)
 """.strip().splitlines()
+NOT_LOADED = "must be loaded, as `load_model` does; got data in another file$"
 
 
-def attribute(part, kind):
-    """Of a new node of a graph or a function."""
+def attribute(part: Any, kind: int) -> onnx.AttributeProto:
+    """That of a new node of a graph or a function."""
     node = part.node.add(op_type="Constant", output=["c"])
     return node.attribute.add(name="value", type=kind)
 
 
-def external(location="w.bin"):
-    tensor = TensorProto(name="w", data_type=1, dims=[4], data_location=1)
+def external(location: str = "w.bin", name: str = "w") -> TensorProto:
+    tensor = TensorProto(name=name, data_type=1, dims=[4], data_location="EXTERNAL")
     tensor.external_data.add(key="location", value=location)
     return tensor
 
 
-def model_with(place, tensor):
-    """A model and a function, and a tensor in one of them."""
+def model_with(place: str, tensor: TensorProto) -> onnx.ModelProto:
+    """A model with a function, and a tensor in one of them."""
     model = parse(f"float[3] x => float[3] y {{y = local.f(x)}} {LOCAL} Identity(p)}}")
     parts = {"m": model, "g": model.graph, "f": model.functions[0]}
     other = onnx.numpy_helper.from_array(DATA)
@@ -55,7 +58,7 @@ def model_with(place, tensor):
     return model
 
 
-def constant(tensor):
+def constant(tensor: TensorProto) -> onnx.ModelProto:
     model = parse("=> float[4] y {y = Constant<value_int = 1>()}")
     member = helper.make_attribute("value", tensor)
     model.graph.node[0].attribute[0].CopyFrom(member)
@@ -63,8 +66,8 @@ def constant(tensor):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The current folder, with data of a model and a link to it, in another folder."""
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder, with a file of data, and links inside and outside of it."""
     inside = tmp_path / "inside"
     inside.mkdir()
     monkeypatch.chdir(inside)
@@ -75,24 +78,23 @@ def folder(tmp_path, monkeypatch):
     return inside
 
 
-NOT_LOADED = "must be loaded, as `load_model` does; got data in another file"
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("place", PLACES)
-def test_data_that_is_not_loaded_is_refused(place):
+def test_external_data_is_refused(place: str) -> None:
     for location in ("w.bin", "link.bin", "../outside.bin", "none.bin", ""):
         model = model_with(place, external(location))
         message = f"onnx: `w` {NOT_LOADED}"
-        require(ValueError, message, lambda m=model: onnx_backend.prepare(m))
-        require(ValueError, message, lambda m=model: onnx_backend.run_model(m, [X[0]]))
+        require_error(ValueError, message, onnx_backend.prepare, model)
+        require_error(ValueError, message, onnx_backend.run_model, model, [X[0]])
         assert not onnx_backend.is_compatible(model)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_data_is_loaded_from_the_folder_of_the_model(place, folder, monkeypatch):
+def test_load_model_reads_data_from_the_folder_of_the_model(
+    place: str, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx.save(model_with(place, external()), "m.onnx")
-    in_memory = TensorProto(name="w", data_type=1, dims=[4], data_location=0)
+    in_memory = TensorProto(name="w", data_type=1, dims=[4], data_location="DEFAULT")
     in_memory.raw_data = DATA.tobytes()
     expected = model_with(place, in_memory)
     assert onnx_backend.load_model("m.onnx") == expected
@@ -101,32 +103,50 @@ def test_data_is_loaded_from_the_folder_of_the_model(place, folder, monkeypatch)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_data_outside_of_that_folder_is_refused(place, folder):
+def test_data_outside_of_that_folder_is_refused(
+    place: str, folder: pathlib.Path
+) -> None:
     for location in ("../outside.bin", "outside.bin", str(folder / "w.bin"), ""):
         onnx.save(model_with(place, external(location)), "m.onnx")
-        require(ValueError, "m.onnx: …", lambda: onnx_backend.load_model("m.onnx"))
+        require_error(ValueError, "m.onnx: ", onnx_backend.load_model, "m.onnx")
 
 
 @pytest.mark.usefixtures("folder")
-def test_nodes_read_no_files():
-    for attributes in ({"value": external()}, {"tensors": [external()]}):
+def test_run_node_reads_no_files() -> None:
+    members: list[dict[str, Any]] = [{"value": external()}, {"tensors": [external()]}]
+    for attributes in members:
         node = helper.make_node("Constant", [], ["y"], **attributes)
         message = f"onnx: `w` {NOT_LOADED}"
-        require(ValueError, message, lambda n=node: onnx_backend.run_node(n, []))
+        require_error(ValueError, message, onnx_backend.run_node, node, [])
 
 
-def test_constants_are_read_once(folder, monkeypatch):
+def test_data_is_read_once(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx.save(constant(external()), "m.onnx")
     prepared = onnx_backend.prepare(onnx_backend.load_model("m.onnx"))
     (folder / "w.bin").unlink()
     monkeypatch.chdir("/")
     for _ in range(2):
-        assert prepared.run([]).y.tolist() == [0, 1, 2, 3]
+        assert prepared.run([])[0].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["", "a\nb"])
-def test_tensors_without_a_printable_name_are_told_by_their_place(name):
-    tensor = external()
-    tensor.name = name
-    message = f"onnx: `graph.node[0].attribute[0].t` {NOT_LOADED}"
-    require(ValueError, message, lambda: onnx_backend.prepare(constant(tensor)))
+def test_the_message_names_the_path_to_a_tensor_without_a_name(name: str) -> None:
+    model = constant(external(name=name))
+    message = rf"onnx: `graph.node\[0\].attribute\[0\].t` {NOT_LOADED}"
+    require_error(ValueError, message, onnx_backend.prepare, model)
+
+
+@pytest.mark.parametrize("name", ["m.json", "m.onnxtxt", "m.textproto", "m.onnx"])
+def test_files_are_protobuf_whatever_their_name(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(parse(COPY).SerializeToString())
+    assert onnx_backend.load_model(path) == parse(COPY)
+    path.write_text("{]")
+    require_error(ValueError, f"{path}: ", onnx_backend.load_model, path)
+    path.write_bytes(b"")
+    message = f"{path}: must have a graph; got none"
+    require_error(ValueError, message, onnx_backend.load_model, path)

@@ -6,6 +6,7 @@ platform, with the sizes from which they are worthwhile set to nothing.
 
 import functools
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from assertions import assert_same_bits
 from formulations import DTYPES, data, text_for
 
 from dml_jax import reference, reverse_subsequences
-from dml_jax._reverse import cpu, gpu, xla
+from dml_jax._reverse import cpu, gpu, primitive, xla
 from dml_jax._shared import jax_versions
 
 # They are only for programs, and NaNs are among all bits.
@@ -53,140 +54,159 @@ MADE_FOR = {
     "transposed": {"columns", "columns-of-planes"},
 }
 
-BYTES = ("reversed_windows", "cache_blocked", "packed_u32")
+
+def main_dtype(formulation: str) -> str:
+    are_bytes = formulation in ("reversed_windows", "cache_blocked", "packed_u32")
+    return "uint8" if are_bytes else "float32"
 
 
 @pytest.fixture(autouse=True)
-def _always_worthwhile(monkeypatch):
-    for name in ("_SMALL", "_FEW", "_VECTOR", "_CACHE"):
+def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
+    for name in ("_MIN_BYTES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE", "_CACHE_BYTES"):
         monkeypatch.setattr(cpu, name, 0)
-    for name in ("_GPU_CACHE", "_WORTHWHILE"):
+    for name in ("_CACHE_BYTES", "_MIN_BYTES"):
         monkeypatch.setattr(gpu, name, 0)
     monkeypatch.setattr(gpu, "_THREADS", 1)
 
 
-def lines(name, dtype):
+def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
     shape, axis, lengths_shape = LINES[name]
     random = np.random.default_rng(1)
     lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
     return data(shape, dtype), lengths, axis
 
 
-def reverse(formulation, x, lengths, axis):
-    module = cpu if hasattr(cpu, formulation) else gpu
-    formulate = functools.partial(getattr(module, formulation), axis=axis)
-    return formulate, (jnp.asarray(x), lengths)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("formulation", "name"),
-    [(f, name) for f in MADE_FOR for name in sorted(MADE_FOR[f])],
-)
-def test_reversal(formulation, name, dtype):
-    x, lengths, axis = lines(name, dtype)
-    formulate, operands = reverse(formulation, x, lengths, axis)
-    y = jax.jit(formulate)(*operands)
-    if y is None:
-        assert dtype != ("uint8" if formulation in BYTES else "float32")
-        return
+def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> None:
+    """Compares a formulation with the reference, called as by a lowering rule."""
+    module, platform = (cpu, "cpu") if hasattr(cpu, formulation) else (gpu, "cuda")
+    compute = functools.partial(
+        primitive._compute,
+        axis=axis,
+        implementation=None,
+        formulations=(getattr(module, formulation),),
+        widest_moved=primitive._PLATFORMS[platform].widest_moved,
+        sees_full_arrays=True,
+    )
+    y = jax.jit(compute)(jnp.asarray(x), lengths)
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
     assert_same_bits(y, expected)
 
 
-@pytest.mark.parametrize("name", ["rows", "odd-rows", "rank-1"])
-def test_windows_of_lines_too_short_for_a_mask(name, monkeypatch):
-    monkeypatch.setattr(cpu, "_VECTOR", 64)
-    x, lengths, axis = lines(name, "float32")
-    formulate, operands = reverse("reversed_windows", x, lengths, axis)
-    expected = reference.reverse_subsequences(x, lengths, axis)
-    assert_same_bits(jax.jit(formulate)(*operands), expected)
+def is_made_for(formulation: str, x: Any, lengths: Any, axis: int) -> bool:
+    formulate = getattr(cpu if hasattr(cpu, formulation) else gpu, formulation)
+    formulate = functools.partial(formulate, axis=axis)
+    return jax.eval_shape(formulate, x, lengths) is not None
+
+
+@pytest.mark.parametrize(
+    ("formulation", "name", "dtype"),
+    [
+        pytest.param(
+            formulation,
+            name,
+            dtype,
+            marks=() if dtype == main_dtype(formulation) else pytest.mark.exhaustive,
+        )
+        for formulation in MADE_FOR
+        for name in sorted(MADE_FOR[formulation])
+        for dtype in DTYPES
+    ],
+)
+def test_reversal(formulation: str, name: str, dtype: str):
+    check(formulation, *lines(name, dtype))
 
 
 @pytest.mark.parametrize("formulation", MADE_FOR)
-def test_what_a_formulation_is_made_for(formulation):
-    taken = set()
-    for name in LINES:
-        dtype = "uint8" if formulation in BYTES else "float32"
-        formulate, operands = reverse(formulation, *lines(name, dtype))
-        if jax.eval_shape(formulate, *operands) is not None:
-            taken.add(name)
+def test_bits_of_narrow_floats(formulation: str):
+    check(formulation, *lines(min(MADE_FOR[formulation]), "bfloat16"))
+
+
+@pytest.mark.parametrize("name", ["rows", "odd-rows", "rank-1"])
+def test_windows_of_lines_too_short_for_a_mask(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    x, lengths, axis = lines(name, "float32")
+    monkeypatch.setattr(cpu, "_MIN_MASKED_LINE", 64)
+    assert is_made_for("reversed_windows", x, lengths, axis)
+    check("reversed_windows", x, lengths, axis)
+
+
+@pytest.mark.parametrize("formulation", MADE_FOR)
+def test_what_a_formulation_is_made_for(formulation: str):
+    dtype = main_dtype(formulation)
+    taken = {name for name in LINES if is_made_for(formulation, *lines(name, dtype))}
     assert taken == MADE_FOR[formulation]
 
 
-WIDEST_STEPS = {"bool": 6, "float8_e5m2": 6, "float16": 4, "bfloat16": 4, "float32": 2}
+WIDEST_STEPS = {"bool": 6, "uint8": 6, "float16": 4, "bfloat16": 4, "float32": 2}
 
 
 @pytest.mark.parametrize("dtype", WIDEST_STEPS)
-def test_widest_steps_of_windows(dtype):
-    windows, taken = jax.jit(functools.partial(cpu.reversed_windows, axis=1)), []
+def test_widest_steps_of_windows(dtype: str):
+    lengths = np.array([3, 0, 9, 1, 8], np.int32).reshape(5, 1, 1)
     for step in range(1, 9):
-        x = data((5, 9, step), dtype)
-        lengths = np.array([3, 0, 9, 1, 8], np.int32).reshape(5, 1, 1)
-        y = windows(x, lengths)
-        if y is not None:
-            assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
-            taken.append(step)
-    assert taken == [*range(1, WIDEST_STEPS[dtype] + 1)]
+        is_taken = is_made_for(
+            "reversed_windows", data((5, 9, step), dtype), lengths, 1
+        )
+        assert is_taken == (step <= WIDEST_STEPS[dtype])
+    check("reversed_windows", data((5, 9, WIDEST_STEPS[dtype]), dtype), lengths, 1)
 
 
-@pytest.mark.parametrize("formulation", ["gather", "scatter"])
-def test_indices_beyond_int32(formulation):
+@pytest.mark.parametrize("formulation", [xla.gather, xla.scatter])
+def test_indices_beyond_int32(formulation: xla.Formulation):
     """JAX warns where it cuts an index to an int32, and a warning is an error."""
     x = jax.ShapeDtypeStruct((1, 3 * 2**30), np.uint8)
     lengths = jax.ShapeDtypeStruct((1, 1), np.uint32)
-    formulate = functools.partial(getattr(xla, formulation), axis=1)
-    assert jax.eval_shape(formulate, x, lengths).shape == x.shape
+    y: Any = jax.eval_shape(functools.partial(formulation, axis=1), x, lengths)
+    assert y.shape == x.shape
 
 
 def test_words_at_every_length():
-    x, lengths = data((13, 12), "uint8"), np.arange(13, dtype=np.int32)[:, None]
-    expected = reference.reverse_subsequences(x, lengths, 1)
-    words = jax.jit(functools.partial(gpu.packed_u32, axis=1))
-    assert_same_bits(words(x, lengths), expected)
+    lengths = np.arange(13, dtype=np.int32)[:, None]
+    check("packed_u32", data((13, 12), "uint8"), lengths, 1)
 
+
+# Which programs get them --------------------------------------------------------------
 
 REVERSE = functools.partial(reverse_subsequences, axis=1)
-ALONE = functools.partial(REVERSE, implementation="standalone")
+STANDALONE = functools.partial(REVERSE, implementation="standalone")
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_gpu_programs(platform, monkeypatch):
+def test_gpu_programs(platform: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
     x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
     text = text_for(platform, REVERSE, x, lengths).as_text()
     assert text.count("stablehlo.concatenate") == 1
     assert "ui64" not in text
-    assert "ui64" in text_for(platform, ALONE, x, lengths).as_text()
+    assert "ui64" in text_for(platform, STANDALONE, x, lengths).as_text()
 
 
-def test_what_other_programs_are_left():
-    """On TPU, in small arrays and in exported programs: one gather."""
+def test_tpu_exported_and_small_programs_are_one_gather(
+    monkeypatch: pytest.MonkeyPatch,
+):
     x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
-    text = text_for("tpu", ALONE, x, lengths).as_text()
-    exported = jax.export.export(jax.jit(ALONE), platforms=["cuda", "cpu"])
-    for program in (text, exported(x, lengths).mlir_module()):
+    tpu = text_for("tpu", STANDALONE, x, lengths).as_text()
+    exported = jax.export.export(jax.jit(STANDALONE), platforms=["cuda", "cpu"])
+    exported = exported(x, lengths).mlir_module()
+    monkeypatch.undo()
+    small = text_for("cuda", REVERSE, x, lengths).as_text()
+    for program in (tpu, exported, small):
         assert "concatenate" not in program
         assert "custom_call" not in program
 
 
-def test_small_arrays_are_one_gather(monkeypatch):
-    monkeypatch.undo()
-    x, lengths = data((8, 40), "float16"), jnp.ones((8, 1), jnp.int32)
-    assert "concatenate" not in text_for("cuda", REVERSE, x, lengths).as_text()
+def test_cpu_loops_are_not_fused():
+    """A reversed window is one loop of its own: fused with more, it uses no vectors."""
 
-
-def test_cpu_loops_stay_apart():
-    """A window is one loop of its own: fused with more, it cannot use vectors."""
-
-    def pipeline(x, lengths):
+    def pipeline(x: Any, lengths: Any) -> jax.Array:
         return jnp.tanh(REVERSE(x * 2, lengths)) + 1
 
     x, lengths = data((8, 40), "float32"), np.ones((8, 1), np.int32)
     with jax.default_device(jax.devices("cpu")[0]):
-        text = jax.jit(pipeline).lower(x, lengths).compile().as_text()
-        alone = jax.jit(REVERSE).lower(x, lengths).compile().as_text()
+        text = str(jax.jit(pipeline).lower(x, lengths).compile().as_text())
+        alone = str(jax.jit(REVERSE).lower(x, lengths).compile().as_text())
     (window,) = [loop for loop in text.split("\n\n") if " reverse(" in loop]
     assert not re.search(r"f32\S* (multiply|tanh|add)\(", window)
     assert " copy(" not in alone[alone.index("ENTRY") :]

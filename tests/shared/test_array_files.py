@@ -1,4 +1,4 @@
-"""Files of arrays: what is written where a file, a link, a pipe or a folder is."""
+"""Array files: what is written where a file, a link, a pipe or a folder is."""
 
 import os
 import pathlib
@@ -13,8 +13,10 @@ ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 @pytest.mark.parametrize("target", ["old.npy", "new.npy", "old.bin"])
-def test_links_are_followed(tmp_path, monkeypatch, target):
-    """What is written depends on the name that was given, not on the link's target."""
+def test_links_are_followed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, target: str
+):
+    """The format depends on the name that was given, not on the link's target."""
     monkeypatch.chdir(tmp_path)
     for name in ("old.npy", "old.bin"):
         pathlib.Path(name).write_bytes(b"old")
@@ -24,34 +26,36 @@ def test_links_are_followed(tmp_path, monkeypatch, target):
     assert_same_bits(np.load(target), ARRAY)
 
 
-def test_a_file_keeps_its_mode(tmp_path):
+def test_a_file_keeps_its_mode(tmp_path: pathlib.Path):
     path = tmp_path / "y.npy"
     path.touch(0o600)
     array_files.write(path, ARRAY)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_bytes(tmp_path):
+def test_bytes(tmp_path: pathlib.Path):
     array_files.write(tmp_path / "new" / "y.bin", ARRAY)
     assert (tmp_path / "new" / "y.bin").read_bytes() == ARRAY.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    {
-        "folder.npy": "Is a directory",
-        "pipe.npy": "Not a regular file",
-        "link.npy": "Not a regular file",
-        "loop.npy": "Too many levels of symbolic links",
-    }.items(),
-)
-def test_what_is_no_file_is_not_replaced(tmp_path, monkeypatch, name, reason):
+REASONS = {
+    "folder.npy": "Is a directory",
+    "pipe.npy": "Not a regular file",
+    "link.npy": "Not a regular file",
+    "loop.npy": "Too many levels of symbolic links",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_only_regular_files_are_replaced(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
     monkeypatch.chdir(tmp_path)
     os.mkdir("folder.npy")
     os.mkfifo("pipe.npy")
     os.symlink("pipe.npy", "link.npy")
     os.symlink("loop.npy", "loop.npy")
     kinds = {path: path.lstat().st_mode for path in tmp_path.iterdir()}
-    with pytest.raises(OSError, match=f"{reason}: '{name}'"):
+    with pytest.raises(OSError, match=f"{REASONS[name]}: '{name}'"):
         array_files.write(pathlib.Path(name), ARRAY)
     assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == kinds

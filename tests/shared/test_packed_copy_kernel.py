@@ -1,12 +1,15 @@
-"""The kernel for runs of elements: what a thread does, by NumPy and on a GPU."""
+"""The packed copy kernel: its results, in NumPy and on a GPU, and who gets it."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from formulations import data, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences, slice1, slice_grad
 from dml_jax._reverse import gpu, xla
@@ -15,79 +18,84 @@ from dml_jax._shared import packed_copy_kernel as kernel
 from dml_jax._slice import primitive as primitives
 from dml_jax._slice.api import _window_of_slice1
 
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 
 class Positions(np.ndarray):
     """Integers that are divided as by a GPU: without a sign."""
 
-    def __floordiv__(self, other):
+    def __floordiv__(self, other: Any) -> Any:
         return (self.view(np.ndarray) % 2**32 // other).view(Positions)
 
-    def __mod__(self, other):
+    def __mod__(self, other: Any) -> Any:
         return (self.view(np.ndarray) % 2**32 % other).view(Positions)
 
 
 class Machine:
     """All threads at once: words are arrays of uint64, positions of int64."""
 
-    def __init__(self, x, lengths):
+    def __init__(self, x: np.ndarray, lengths: Any):
         self.itemsize = x.itemsize
-        self.elements = 16 // x.itemsize
-        self.last = (x.nbytes - 1) // 16
+        self.per_chunk = 16 // x.itemsize
+        self.last_vector = (x.nbytes - 1) // 16
         self.zero = np.uint64(0)
-        memory = np.full(16 * (self.last + 1), 0xEE, np.uint8)
+        memory = np.full(16 * (self.last_vector + 1), 0xEE, np.uint8)
         memory[: x.nbytes] = x.reshape(-1).view(np.uint8)
         self.vectors = memory.view("<u4").reshape(-1, 4).astype(np.uint64)
         self.lengths = None if lengths is None else np.asarray(lengths, np.int64)
 
-    def length(self, row):
+    def load_length(self, row: Any) -> Any:
+        assert self.lengths is not None
         return self.lengths[row]
 
-    def load(self, vector):
-        assert np.all((vector >= 0) & (vector <= self.last))
-        return list(self.vectors[vector].T)
+    def load_vector(self, index: Any) -> list[Any]:
+        assert np.all((index >= 0) & (index <= self.last_vector))
+        return list(self.vectors[index].T)
 
-    least = staticmethod(np.minimum)
-    most = staticmethod(np.maximum)
+    minimum = staticmethod(np.minimum)
+    maximum = staticmethod(np.maximum)
     select = staticmethod(np.where)
 
     @staticmethod
-    def where(condition, words, otherwise):
-        both = zip(words(), otherwise, strict=True)
-        return [np.where(condition, *word) for word in both]
+    def cond(condition: Any, words: Callable[[], Any], otherwise: Any) -> list[Any]:
+        pairs = zip(words(), otherwise, strict=True)
+        return [np.where(condition, *pair) for pair in pairs]
 
     @staticmethod
-    def funnel(low, high, bits):
-        both = high << np.uint64(32) | low
-        return both >> np.asarray(bits).astype(np.uint64) & np.uint64(0xFFFFFFFF)
+    def funnel_shift(low: Any, high: Any, bits: Any) -> Any:
+        pair = high << np.uint64(32) | low
+        return pair >> np.asarray(bits).astype(np.uint64) & np.uint64(0xFFFFFFFF)
 
     @staticmethod
-    def permute(low, high, digits):
-        both, word = high << np.uint64(32) | low, np.uint64(0)
-        for i, digit in enumerate(digits):
-            byte = both >> np.uint64(8 * digit) & np.uint64(255)
+    def permute_bytes(low: Any, high: Any, selector: list[int]) -> Any:
+        pair, word = high << np.uint64(32) | low, np.uint64(0)
+        for i, index in enumerate(selector):
+            byte = pair >> np.uint64(8 * index) & np.uint64(255)
             word = word | byte << np.uint64(8 * i)
         return word
 
     @staticmethod
-    def blend(before, after, count):
+    def blend_bytes(before: Any, after: Any, count: Any) -> Any:
         kept = (np.uint64(1) << np.uint64(8) * count.astype(np.uint64)) - np.uint64(1)
         return before & kept | after & ~kept
 
 
 @pytest.fixture(params=["numpy", "gpu"])
-def compiled(request, monkeypatch):
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """`jax.jit`, or what makes a function of the kernel one of NumPy."""
     if request.param == "gpu":
         if not jax_versions.runs_mosaic():
             pytest.skip("takes Hopper GPUs, and a jax that lowers kernels for them")
         return jax.jit
 
-    def launch(line, run, shape, chunks, x, lengths=None):
-        assert chunks * 16 * 128 <= 2**31 - kernel._MOST_BYTES
+    def launch(
+        load: Any, row_size: int, shape: Any, chunks: int, x: Any, lengths: Any = None
+    ) -> np.ndarray:
+        assert chunks * 16 * 128 <= 2**31 - kernel._MAX_BYTES
         size, x = int(np.prod(shape)), np.asarray(x)
         machine = Machine(x, lengths)
-        position = np.arange(0, size, machine.elements).view(Positions)
-        words = kernel._chunk(machine, line, run, position)
+        position = np.arange(0, size, machine.per_chunk).view(Positions)
+        words = kernel._chunk(machine, load, row_size, position)
         y = np.stack([np.broadcast_to(word, position.shape) for word in words], -1)
         y = y.astype("<u4").reshape(-1).view(x.dtype)
         return y[:size].reshape(shape)
@@ -96,27 +104,27 @@ def compiled(request, monkeypatch):
     return lambda function: function
 
 
-def elements(shape, dtype):
-    size = np.dtype(dtype).itemsize
-    values = np.random.default_rng(0).integers(0, 256, (*shape, size), np.uint8)
-    return values.view(dtype)[..., 0]
-
-
 ROWS = [(5, 16), (5, 17), (3, 33), (40, 31), (2, 255), (1, 64), (7, 48), (300, 1003)]
 STEPS = [(5, 16, 3), (7, 11, 5), (40, 3, 6), (9, 5, 7), (6, 4, 4), (300, 333, 3)]
 
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
-@pytest.mark.parametrize("shape", [(*rows, 1) for rows in ROWS] + STEPS, ids=str)
-def test_rows(shape, dtype, compiled):
-    x, random = elements(shape, dtype), np.random.default_rng(1)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(s, marks=pytest.mark.exhaustive if s[0] == 300 else (), id=str(s))
+        for s in [(*rows, 1) for rows in ROWS] + STEPS
+    ],
+)
+def test_rows(shape: tuple[int, ...], dtype: str, compiled: Compile):
+    x, random = data(shape, dtype), np.random.default_rng(1)
     for lengths in (
         random.integers(0, shape[1] + 1, (shape[0], 1, 1)),
         np.zeros((shape[0], 1, 1), int),
         np.full((shape[0], 1, 1), shape[1]),
     ):
-        y = compiled(kernel.reverse_rows)(x, lengths[:, 0, 0].astype(np.int32))
+        y = compiled(kernel.reverse)(x, lengths[:, 0, 0].astype(np.int32))
         if shape[2] * x.itemsize > 15:
             assert y is None  # XLA moves vectors of such steps
             return
@@ -143,21 +151,18 @@ LINES = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_lines(name, compiled, monkeypatch):
-    monkeypatch.setattr(gpu, "_WORTHWHILE", 0)
+def test_lines(name: str, compiled: Compile, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu, "_MIN_BYTES", 0)
     shape, axis, lengths_shape, is_made_for = LINES[name]
-    x, random = jnp.asarray(elements(shape, "uint8")), np.random.default_rng(1)
+    x, random = data(shape, "uint8"), np.random.default_rng(1)
     lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
     lengths.flat[0] = shape[axis]
-    lengths = jnp.asarray(lengths)
-    y = compiled(functools.partial(gpu.packed_copy, axis=axis))(x, lengths)
+    copy = compiled(functools.partial(gpu.packed_copy, axis=axis))
+    y = copy(jnp.asarray(x), jnp.asarray(lengths))
     assert (y is not None) == is_made_for
     if is_made_for:
-        full = xla.broadcast_shape(shape, lengths.shape, axis)
-        expected = reference.reverse_subsequences(
-            np.broadcast_to(x, full), np.asarray(lengths), axis
-        )
-        assert_same_bits(y, expected)
+        full = np.broadcast_to(x, xla.broadcast_shape(shape, lengths.shape, axis))
+        assert_same_bits(y, reference.reverse_subsequences(full, lengths, axis))
 
 
 # Shape, offsets, windows, strides.
@@ -179,65 +184,57 @@ WINDOWS = {
 }
 
 
-def lattice_of(window):
-    return _window_of_slice1("slice1", *window, None)
+def window_of(arguments: Any) -> Any:
+    return _window_of_slice1("slice1", *arguments, sizes=None)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_slices(name, dtype, compiled):
-    shape, *window = WINDOWS[name]
-    x, lattice = elements(shape, dtype), lattice_of(WINDOWS[name])
-    y = compiled(functools.partial(kernel.take_runs, lattice=lattice))(x)
+def test_slices(name: str, dtype: str, compiled: Compile):
+    shape, *arguments = WINDOWS[name]
+    x, window = data(shape, dtype), window_of(WINDOWS[name])
+    y = compiled(functools.partial(kernel.strided_slice, window=window))(x)
+    gradient = data(window.sizes, dtype)
+    pad = functools.partial(kernel.strided_slice_transpose, shape=shape, window=window)
+    padded = compiled(pad)(gradient)
     if name == "eight-bytes" and dtype == "int16":
         assert y is None  # sixteen of them
+        assert padded is None
         return
-    assert_same_bits(y, reference.slice1(x, *window))
+    assert_same_bits(y, reference.slice1(x, *arguments))
+    assert_same_bits(padded, reference.slice_grad(gradient, shape, *arguments))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16"])
-@pytest.mark.parametrize("name", WINDOWS)
-def test_gradients_of_slices(name, dtype, compiled):
-    shape, *window = WINDOWS[name]
-    lattice = lattice_of(WINDOWS[name])
-    x = elements(lattice.sizes, dtype)
-    y = compiled(functools.partial(kernel.put_runs, shape=shape, lattice=lattice))(x)
-    if name == "eight-bytes" and dtype == "int16":
-        assert y is None  # sixteen of them
-        return
-    assert_same_bits(y, reference.slice_grad(x, shape, *window))
+# Which programs get it ----------------------------------------------------------------
 
 
-# Who gets the kernel ------------------------------------------------------------------
-
-
-def reverse(x):
+def reverse(x: Any) -> jax.Array:
     lengths = np.full((x.shape[0], 1), 3)
     return reverse_subsequences(x, lengths, 1, implementation="standalone")
 
 
-def cut_window(x, step=-1):
+def cut_window(x: Any, step: int = -1) -> tuple[Any, ...]:
     return x.shape, (0, 1), (x.shape[0], x.shape[1] - 1), (1, step)
 
 
-def put_window(x):
+def pad_window(x: Any) -> tuple[Any, ...]:
     return (x.shape[0], x.shape[1] + 9), (0, 1), x.shape, (1, 1)
 
 
-def cut(x):
+def cut(x: Any, step: int = -1) -> jax.Array:
     """What a call of `slice1` makes of an array, of which a trace is another."""
-    return primitives.strided_slice(x, lattice_of(cut_window(x)), standalone=True)
+    window = window_of(cut_window(x, step))
+    return primitives.strided_slice(x, window, standalone=True)
 
 
-def cut_far_apart(x):
-    return primitives.strided_slice(x, lattice_of(cut_window(x, 9)), standalone=True)
+def cut_far_apart(x: Any) -> jax.Array:
+    return cut(x, 9)
 
 
-def put(x):
-    shape, *_ = window = put_window(x)
-    return primitives.strided_slice_transpose(
-        x, shape, lattice_of(window), standalone=True
-    )
+def pad(x: Any) -> jax.Array:
+    shape, *_ = arguments = pad_window(x)
+    window = window_of(arguments)
+    return primitives.strided_slice_transpose(x, shape, window, standalone=True)
 
 
 MANY = 2**12
@@ -256,55 +253,37 @@ CHOSEN = {
     "even-slice": (cut, (MANY, 2**14 + 1), "uint8", True),
     "even-slice-in-the-cache": (cut, (MANY, 1025), "uint8", False),
     "small-slice": (cut, (3, 1025), "uint8", False),
-    "slice-grad": (put, (MANY, 1025), "float8_e4m3fn", True),
-    "slice-grad-of-words": (put, (MANY, 1025), "float32", False),
-    "small-slice-grad": (put, (3, 1025), "uint8", False),
+    "slice-grad": (pad, (MANY, 1025), "float8_e4m3fn", True),
+    "slice-grad-of-words": (pad, (MANY, 1025), "float32", False),
+    "small-slice-grad": (pad, (3, 1025), "uint8", False),
 }
 
 
-def text_for_cuda(function, x):
-    with jax.checking_leaks():
-        traced = jax.jit(function).trace(x)
-        return traced.lower(lowering_platforms=("cuda",)).as_text()
-
-
-@pytest.fixture
-def _a_gpu_for_it(monkeypatch):
-    monkeypatch.setattr(
-        jax_versions, "runs_mosaic", lambda: jax_versions._SPEAKS_MOSAIC
-    )
-
-
-@pytest.mark.usefixtures("_a_gpu_for_it")
+@pytest.mark.parametrize("are_hoppers", [True, False])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_who_gets_the_kernel(name):
+def test_who_gets_the_kernel(name: str, are_hoppers: bool):
     function, shape, dtype, is_chosen = CHOSEN[name]
-    text = text_for_cuda(function, jax.ShapeDtypeStruct(shape, dtype))
-    assert ("mosaic_gpu" in text) == (is_chosen and jax_versions._SPEAKS_MOSAIC)
+    x = jax.ShapeDtypeStruct(shape, dtype)
+    text = text_for_cuda(function, x, are_hoppers=are_hoppers)
+    is_chosen = is_chosen and are_hoppers and jax_versions._SPEAKS_MOSAIC
+    assert ("mosaic_gpu" in text) == is_chosen
 
 
-@pytest.mark.usefixtures("_a_gpu_for_it")
 def test_slices_inside_of_programs_fuse():
     x = jax.ShapeDtypeStruct((MANY + 1, 1025), np.uint8)
     _, *window = cut_window(x)
-    text = text_for_cuda(lambda x: slice1(x, *window), x)
-    assert "mosaic_gpu" not in text
-    text = text_for_cuda(lambda x: slice_grad(x, *put_window(x)), x)
-    assert "mosaic_gpu" not in text
-
-
-@pytest.mark.parametrize("function", [reverse, cut, put])
-def test_other_gpus_get_what_xla_makes(function, monkeypatch):
-    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    x = jax.ShapeDtypeStruct((MANY, 1025), np.uint8)
-    assert "mosaic_gpu" not in text_for_cuda(function, x)
+    for function in (
+        lambda x: slice1(x, *window),
+        lambda x: slice_grad(x, *pad_window(x)),
+    ):
+        assert "mosaic_gpu" not in text_for_cuda(function, x)
 
 
 def test_calls():
-    x = elements((MANY + 1, 1025), "uint8")
+    x = data((MANY + 1, 1025), "uint8")
     lengths = np.full((MANY + 1, 1), 3)
     expected = reference.reverse_subsequences(x, lengths, 1)
     assert_same_bits(reverse_subsequences(x, lengths, 1), expected)
     y = slice1(x, *cut_window(x)[1:])
     assert_same_bits(y, x[:, :0:-1])
-    assert_same_bits(slice_grad(y, *put_window(y)), np.pad(y, [(0, 0), (1, 8)]))
+    assert_same_bits(slice_grad(y, *pad_window(y)), np.pad(y, [(0, 0), (1, 8)]))

@@ -1,7 +1,7 @@
 """DxDispatch models: Microsoft's JSON format for running DirectML operators.
 
-`python -m dml_jax dispatch model.json` runs a model; `load_model` and `run_model` do so
-from Python, and leave what was computed in the model's resources.
+`python -m dml_jax dispatch model.json` runs a model. So do `load_model` and `run_model`
+from Python, which leave the results in the resources of the model.
 """
 
 from dml_jax.directml.dxdispatch._model import MOST_BYTES, Model, load_model

@@ -5,23 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
+from typing import TypeAlias
 
-from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, DataType
+from dml_jax.directml import TENSOR_DIMENSION_COUNT_MAX1, BufferTensorDesc, DataType
 from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
     View,
     is_owned,
-    parse_resource_name,
     parse_views,
 )
 from dml_jax.directml.dxdispatch._json import Entry
-from dml_jax.directml.dxdispatch._resources import Resource
+from dml_jax.directml.dxdispatch._resources import Context, Resource
 
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
-    """The command that runs an operator on resources."""
+    """Runs an operator on views of resources, by tensor name."""
 
     dispatchable: str
     views: dict[str, View]
@@ -29,7 +29,7 @@ class Dispatch:
 
 @dataclasses.dataclass(frozen=True)
 class Print:
-    """The command that prints a resource."""
+    """Prints a resource."""
 
     resource: str
     is_verbose: bool
@@ -37,7 +37,14 @@ class Print:
 
 @dataclasses.dataclass(frozen=True)
 class WriteFile:
-    """The command that writes a resource to a file."""
+    """Writes a resource to a file.
+
+    Attributes:
+      resource: its name.
+      path: the file, with links resolved.
+      target: the file as the model names it.
+      dimensions: the shape of the array in an .npy file.
+    """
 
     resource: str
     path: pathlib.Path
@@ -45,76 +52,78 @@ class WriteFile:
     dimensions: tuple[int, ...]
 
 
+Command: TypeAlias = Dispatch | Print | WriteFile
+
+
 def parse_command(
-    entry: Entry,
-    folder: pathlib.Path,
-    resources: dict[str, Resource],
-    dispatchables: dict[str, Dispatchable],
-) -> Dispatch | Print | WriteFile:
-    """A command, with all that it names found and measured."""
-    members = dict(entry.named())
-    if "type" not in members:
-        raise entry.refused("have a member `type`")
-    kind = members["type"].text().lower()
+    entry: Entry, dispatchables: dict[str, Dispatchable], context: Context
+) -> Command:
+    """A command whose resources exist and are large enough."""
+    given = entry.entries()
+    if "type" not in given:
+        raise entry.error("have a member `type`")
+    kind = given["type"].text().lower()
     if kind == "dispatch":
-        return _dispatch(entry, resources, dispatchables)
+        return _dispatch(entry, dispatchables, context)
     if kind == "print":
-        members = entry.members(("type", "resource"), ("verbose",))
-        name = parse_resource_name(members["resource"], resources)
-        _require_type(members["resource"], resources[name])
-        is_verbose = "verbose" in members and members["verbose"].flag()
-        return Print(name, is_verbose)
+        members = entry.members(("type", "resource"), {"verbose": False})
+        _typed_resource(members["resource"], context)
+        return Print(members["resource"].value, members["verbose"].flag())
     if kind == "writefile":
-        return _write_file(entry, folder, resources)
-    raise members["type"].refused("be dispatch, print or writeFile")
+        return _write_file(entry, context)
+    raise given["type"].error("be dispatch, print or writeFile")
 
 
-def _dispatch(entry, resources, dispatchables):
+def _dispatch(
+    entry: Entry, dispatchables: dict[str, Dispatchable], context: Context
+) -> Dispatch:
     required = ("type", "dispatchable", "bindings")
-    members = entry.members(required, optional=("threadGroupCount",))
+    members = entry.members(required, {"threadGroupCount": None})
     name = members["dispatchable"].text()
     if name not in dispatchables:
-        raise members["dispatchable"].refused("be the name of a dispatchable")
+        raise members["dispatchable"].error("be the name of a dispatchable")
     operator = dispatchables[name].operator
     inputs = {n: tensor for n, tensor in operator.inputs if not is_owned(tensor)}
     outputs = dict(operator.outputs)
-    views = parse_views(members["bindings"], inputs | outputs, resources)
+    views = parse_views(members["bindings"], inputs | outputs, context)
     for output, tensor in outputs.items():
-        for name_of_input, other in inputs.items():
-            if _overlap(views[output], tensor, views[name_of_input], other):
-                rule = f"not share bytes between `{output}` and `{name_of_input}`"
-                raise members["bindings"].refused(rule)
+        for input, other in inputs.items():
+            if _overlap(views[output], tensor, views[input], other):
+                raise members["bindings"].error(
+                    f"not share bytes between `{output}` and `{input}`"
+                )
     return Dispatch(name, views)
 
 
-def _overlap(view, tensor, other_view, other):
-    starts = view.offset, other_view.offset
-    ends = (
-        view.offset + tensor.total_tensor_size_in_bytes,
-        other_view.offset + other.total_tensor_size_in_bytes,
-    )
-    return view.resource == other_view.resource and max(starts) < min(ends)
+def _overlap(
+    view: View, tensor: BufferTensorDesc, other: View, other_tensor: BufferTensorDesc
+) -> bool:
+    end = view.offset + tensor.total_tensor_size_in_bytes
+    other_end = other.offset + other_tensor.total_tensor_size_in_bytes
+    overlap = max(view.offset, other.offset) < min(end, other_end)
+    return overlap and view.resource == other.resource
 
 
-def _write_file(entry, folder, resources):
+def _write_file(entry: Entry, context: Context) -> WriteFile:
     required = ("type", "resource", "targetPath")
-    members = entry.members(required, optional=("dimensions",))
-    name = parse_resource_name(members["resource"], resources)
-    path = _files.target_path(members["targetPath"], folder)
+    members = entry.members(required, {"dimensions": []})
+    context.resource(members["resource"])
+    path = _files.target_path(members["targetPath"], context.folder)
     dimensions = ()
     if path.suffix.lower() == ".npy":
-        _require_type(members["resource"], resources[name])
-        dimensions = (resources[name].elements().size,)
-        if "dimensions" in members:
-            items = members["dimensions"].items(most=TENSOR_DIMENSION_COUNT_MAX1)
-            given = tuple(item.integer(1, 2**32 - 1) for item in items)
-            if math.prod(given) > dimensions[0]:
-                rule = f"have a product of at most {dimensions[0]}, its elements"
-                raise members["dimensions"].refused(rule)
-            dimensions = given or dimensions
-    return WriteFile(name, path, members["targetPath"].value, dimensions)
+        size = _typed_resource(members["resource"], context).elements().size
+        elements = members["dimensions"].elements(TENSOR_DIMENSION_COUNT_MAX1)
+        dimensions = tuple(e.integer(1, 2**32 - 1) for e in elements) or (size,)
+        if math.prod(dimensions) > size:
+            raise members["dimensions"].error(
+                f"have a product of at most {size}, the number of elements"
+            )
+    name, target = members["resource"].value, members["targetPath"].value
+    return WriteFile(name, path, target, dimensions)
 
 
-def _require_type(entry, resource):
+def _typed_resource(entry: Entry, context: Context) -> Resource:
+    resource = context.resource(entry)
     if resource.data_type is DataType.UNKNOWN:
-        raise entry.refused("be a resource with an `initialValuesDataType`")
+        raise entry.error("be a resource with an `initialValuesDataType`")
+    return resource

@@ -1,36 +1,33 @@
-"""The operators of a model, and how resources are bound to their tensors."""
+"""The operators of a model, and the resources that are bound to their tensors."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
-from dml_jax.directml._compile import CompiledOperator, compile_operator
-from dml_jax.directml._graph import compile_graph
-from dml_jax.directml._graph_descs import (
-    GraphDesc,
-    InputGraphEdgeDesc,
-    OperatorGraphNodeDesc,
-    OutputGraphEdgeDesc,
-)
-from dml_jax.directml._operators import OperatorDesc, camel
-from dml_jax.directml._tensor import BufferTensorDesc, extent, packed_strides
-from dml_jax.directml._types import (
+from dml_jax.directml import (
     MINIMUM_BUFFER_TENSOR_ALIGNMENT,
+    BufferTensorDesc,
+    CompiledOperator,
     ExecutionFlags,
+    OperatorDesc,
     OperatorType,
     TensorFlags,
+    compile_operator,
 )
+from dml_jax.directml._operators import camel
+from dml_jax.directml._tensor import extent
 from dml_jax.directml.dxdispatch._descs import parse_desc
 from dml_jax.directml.dxdispatch._json import Entry
-from dml_jax.directml.dxdispatch._resources import Budget, Resource
+from dml_jax.directml.dxdispatch._resources import Context, Resource
 
 PREFIX = "DML_OPERATOR_"
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A range of a resource that is bound to a tensor, from an offset in bytes."""
+    """The part of a resource from an offset in bytes on, bound to a tensor."""
 
     resource: str
     offset: int
@@ -38,39 +35,49 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Dispatchable:
-    """An operator, and the inputs that it owns: views by the names of tensors."""
+    """An operator, and views by tensor name for the inputs that it owns."""
 
     operator: CompiledOperator
     owned: dict[str, View]
 
 
-def parse_dispatchable(
-    entry: Entry, resources: dict[str, Resource], budget: Budget
-) -> Dispatchable:
-    """An operator, validated, and the inputs that are bound before it runs."""
-    desc_names = ("desc", "Desc")
-    own = ("dmlCompileType", "executionFlags", "bindings")
-    members = dict(entry.named())
-    type_name = next((name for name in ("Type", "type") if name in members), None)
-    if type_name is None:
-        raise entry.refused("have a member `type`")
-    operator = members[type_name].member_of(OperatorType, PREFIX)
-    described = next((members[name] for name in desc_names if name in members), None)
-    if all(name in members for name in desc_names):
-        raise entry.refused("have one of the members `desc` and `Desc`")
-    if described is None:  # the members of the description stand among the others
-        inline = {k: v.value for k, v in members.items() if k not in (type_name, *own)}
-        described = Entry(inline, entry.place)
-    else:
-        entry.members(optional=(type_name, *desc_names, *own))
-    desc = parse_desc(operator, described)
-    _require_expanded(described, desc, budget)
-    if "executionFlags" in members:
-        members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
-    compiled = _compiled(entry, members, desc)
-    owned = {name: tensor for name, tensor in compiled.inputs if is_owned(tensor)}
-    bindings = members.get("bindings", Entry({}, f"{entry.place}.bindings"))
-    return Dispatchable(compiled, parse_views(bindings, owned, resources))
+_OPTIONS: dict[str, Any] = {
+    "dmlCompileType": "DmlCompileOp",
+    "executionFlags": [],
+    "bindings": {},
+}
+
+
+def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
+    """A validated operator with the inputs that are bound at initialization."""
+    given = entry.entries()
+    type_name = "Type" if "Type" in given else "type"
+    if type_name not in given:
+        raise entry.error("have a member `type`")
+    operator_type = given[type_name].member_of(OperatorType, PREFIX)
+    if "desc" in given and "Desc" in given:
+        raise entry.error("have one of the members `desc` and `Desc`")
+    desc_name = next((name for name in ("desc", "Desc") if name in given), None)
+    own = {type_name, *_OPTIONS}
+    of_desc = [desc_name] if desc_name else [name for name in given if name not in own]
+    members = entry.members((type_name, *of_desc), _OPTIONS)
+    if desc_name:
+        desc_entry = members[desc_name]
+    else:  # the description is inline
+        inline = {name: members[name].value for name in of_desc}
+        desc_entry = Entry(inline, entry.location)
+    desc = parse_desc(operator_type, desc_entry)
+    _require_expandable(desc_entry, desc, context)
+    members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
+    try:
+        operator = compile_operator(desc)
+    except ValueError as error:
+        raise ValueError(f"`{entry.location}`: {error}") from None
+    # DmlCompileGraph makes a graph of the operator alone, which is the same program.
+    if members["dmlCompileType"].text() not in ("DmlCompileOp", "DmlCompileGraph"):
+        raise members["dmlCompileType"].error("be DmlCompileOp or DmlCompileGraph")
+    owned = {name: tensor for name, tensor in operator.inputs if is_owned(tensor)}
+    return Dispatchable(operator, parse_views(members["bindings"], owned, context))
 
 
 def is_owned(tensor: BufferTensorDesc) -> bool:
@@ -78,127 +85,85 @@ def is_owned(tensor: BufferTensorDesc) -> bool:
     return bool(tensor.flags & TensorFlags.OWNED_BY_DML)
 
 
-def _compiled(entry, members, desc: OperatorDesc) -> CompiledOperator:
-    try:
-        operator = compile_operator(desc)
-    except ValueError as error:
-        raise ValueError(f"`{entry.place}` is refused: {error}") from None
-    if "dmlCompileType" not in members:
-        return operator
-    kind = members["dmlCompileType"]
-    if kind.text() not in ("DmlCompileOp", "DmlCompileGraph"):
-        raise kind.refused("be DmlCompileOp or DmlCompileGraph")
-    if kind.value == "DmlCompileOp":
-        return operator
-    indices = range(len(desc.inputs))
-    output = OutputGraphEdgeDesc(0, 0, 0, camel(desc.output_member))
-    inputs = [InputGraphEdgeDesc(i, 0, i, operator.inputs[i].name) for i in indices]
-    nodes = [OperatorGraphNodeDesc(desc)]
-    return compile_graph(GraphDesc(len(indices), 1, nodes, inputs, [output]))
-
-
-def _require_expanded(entry, desc, budget):
-    """Refuses overlapping windows that would not fit into memory one by one."""
+def _require_expandable(entry: Entry, desc: OperatorDesc, context: Context) -> None:
+    """Refuses tensors whose overlapping elements exceed the memory when copied."""
     for member, tensor in zip(desc.input_members, desc.inputs, strict=True):
-        strides = packed_strides(tensor.sizes) if tensor.is_packed else tensor.strides
-        pairs = zip(tensor.sizes, strides, strict=True)
-        sizes = [size for size, stride in pairs if stride]
-        count = math.prod(sizes)
+        if tensor.strides is None:
+            continue
+        pairs = zip(tensor.sizes, tensor.strides, strict=True)
+        count = math.prod(size for size, stride in pairs if stride)
         if count > extent(tensor.sizes, tensor.strides):
+            location = f"{entry.location}.{camel(member)}.Strides"
             size = count * tensor.data_type.bits // 8
-            place = f"{entry.place}.{camel(member)}.Strides"
-            budget.require(Entry(None, place), size)
+            context.require_memory(Entry(None, location), size)
 
 
 def parse_views(
-    entry: Entry, tensors: dict[str, BufferTensorDesc], resources: dict[str, Resource]
+    entry: Entry, tensors: dict[str, BufferTensorDesc], context: Context
 ) -> dict[str, View]:
-    """What is bound to each of the tensors, all of which must be."""
-    views = {}
-    for name, binding in entry.named():
+    """The resources that are bound to tensors, one to each of them."""
+    bindings = entry.entries()
+    for name, binding in bindings.items():
         if name not in tensors:
             names = ", ".join(tensors) or "none"
             raise ValueError(
-                f"`{binding.place}` must be the binding of a tensor ({names}); got "
+                f"`{binding.location}` must be the binding of a tensor ({names}); got "
                 f"{name}"
             )
-        views[name] = _view(binding, tensors[name], resources)
     for name in tensors:
-        if name not in views:
-            raise entry.refused(f"bind a resource to `{name}`")
-    return views
+        if name not in bindings:
+            raise entry.error(f"bind a resource to `{name}`")
+    return {
+        name: _view(binding, tensors[name], context)
+        for name, binding in bindings.items()
+    }
 
 
-def _view(entry, tensor, resources):
-    """The range of a resource that is bound to a tensor."""
+_VIEW_DEFAULTS: dict[str, Any] = {
+    "elementOffset": 0,
+    "elementStride": 0,
+    "elementSizeInBytes": 0,
+    "elementCount": 0,  # this one and the next two are for shaders and ONNX models
+    "format": "",
+    "shape": [],
+}
+
+
+def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
+    """A view, from the name of a resource, an object, or an array of one of these."""
     if isinstance(entry.value, list):
         if len(entry.value) != 1:
-            raise entry.refused("be 1 resource")
-        entry = entry.items()[0]
-    if not isinstance(entry.value, dict):
-        return _checked_view(
-            entry, parse_resource_name(entry, resources), 0, tensor, resources
-        )
-    members = entry.members(required=("name",), optional=_VIEW_MEMBERS)
-    name = parse_resource_name(members["name"], resources)
-    _require_kinds(members)
-    offset = 0
-    if "elementOffset" in members:
-        offset = members["elementOffset"].unsigned(64)
-    size = _element_size(members, resources[name])
-    if offset and not size:
-        rule = "have an `elementSizeInBytes`, since its resource has no data type"
-        raise entry.refused(rule)
-    return _checked_view(entry, name, offset * size, tensor, resources)
-
-
-def _element_size(members, resource):
-    """The bytes of an element; 0 stands for those of the resource's data type."""
-    sizes = {"elementSizeInBytes": 64, "elementStride": 32}
-    given = [
-        members[name].unsigned(bits) for name, bits in sizes.items() if name in members
-    ]
-    return next(filter(None, given), resource.data_type.bits // 8)
-
-
-def _require_kinds(members):
-    """Refuses what DxDispatch's parser does, of members that have no effect here."""
-    if "elementCount" in members:
-        members["elementCount"].unsigned(64)
-    if "format" in members:
-        members["format"].text()
-    if "shape" in members:
-        for size in members["shape"].items():
-            size.integer(-(2**63), 2**63 - 1)
-
-
-_VIEW_MEMBERS = (
-    "elementOffset",
-    "elementStride",
-    "elementSizeInBytes",
-    "elementCount",  # of shaders and ONNX models only, as the next two
-    "format",
-    "shape",
-)
-
-
-def _checked_view(entry, name, offset, tensor, resources):
+            raise entry.error("be 1 resource")
+        entry = entry.elements()[0]
+    name, offset = entry, 0
+    if isinstance(entry.value, dict):
+        members = entry.members(("name",), _VIEW_DEFAULTS)
+        name = members["name"]
+        offset = _offset(entry, members, context.resource(name))
+    resource = context.resource(name)
     alignment = max(
         MINIMUM_BUFFER_TENSOR_ALIGNMENT, tensor.guaranteed_base_offset_alignment
     )
     if offset % alignment:
-        raise entry.refused(
-            f"begin at a multiple of {alignment} bytes, not at {offset}"
+        raise entry.error(f"begin at a multiple of {alignment} bytes, not at {offset}")
+    size, left = tensor.total_tensor_size_in_bytes, resource.data.size - offset
+    if left < size:
+        raise entry.error(f"have {size} bytes for its tensor, not {max(left, 0)}")
+    return View(name.value, offset)
+
+
+def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
+    """The offset of a view in bytes."""
+    members["elementCount"].unsigned(64)
+    members["format"].text()
+    for element in members["shape"].elements():
+        element.integer(-(2**63), 2**63 - 1)
+    count = members["elementOffset"].unsigned(64)
+    given = members["elementSizeInBytes"].unsigned(64)
+    stride = members["elementStride"].unsigned(32)
+    size = given or stride or resource.data_type.bits // 8
+    if count and not size:
+        raise entry.error(
+            "have an `elementSizeInBytes`, since its resource has no data type"
         )
-    left = resources[name].data.size - offset
-    if left < tensor.total_tensor_size_in_bytes:
-        rule = f"have {tensor.total_tensor_size_in_bytes} bytes for its tensor"
-        raise entry.refused(f"{rule}, not {max(left, 0)}")
-    return View(name, offset)
-
-
-def parse_resource_name(entry: Entry, resources: dict[str, Resource]) -> str:
-    """The name of a resource that the model has."""
-    if entry.text() not in resources:
-        raise entry.refused("be the name of a resource")
-    return entry.value
+    return count * size

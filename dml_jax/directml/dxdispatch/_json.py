@@ -1,21 +1,22 @@
-"""JSON as DxDispatch reads it, with the place of every value for messages.
+"""JSON as DxDispatch reads it, with the location of every value for error messages.
 
-Its reader takes comments and trailing commas, which the standard library does not:
-they become spaces first, so that the line and column of an error stay what they are.
+DxDispatch accepts comments and trailing commas, which Python's parser rejects. They are
+replaced by spaces before parsing, so that lines and columns in errors stay right.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound=enum.IntEnum | enum.IntFlag)
 
-# A string or a comment that does not end takes all that is left, which the decoder then
-# refuses; nothing is tried twice, so that any text takes time in proportion.
+# An unterminated string or comment extends to the end of the text, and the quantifiers
+# are possessive: matching takes linear time for any text.
 _STRING = r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))'
 _COMMENT = re.compile(
     _STRING + r"|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/|\Z)", re.DOTALL
@@ -23,124 +24,131 @@ _COMMENT = re.compile(
 _TRAILING_COMMA = re.compile(_STRING + r"|,(?=\s*+[\]}])", re.DOTALL)
 
 
+@dataclasses.dataclass(frozen=True)
 class Entry:
-    """A value of a model and its place, as in resources.A.initialValues[3]."""
+    """A JSON value and its location in the model, such as resources.A.sizeInBytes."""
 
-    def __init__(self, value: Any, place: str):
-        self.value = value
-        self.place = place
+    value: Any
+    location: str
 
-    def refused(self, rule: str) -> ValueError:
-        """What to raise when the value breaks a rule."""
-        place = self.place or "the model"
-        return ValueError(f"`{place}` must {rule}; got {shown(self.value)}")
+    def error(self, rule: str) -> ValueError:
+        """The exception for a value that breaks a rule."""
+        location = self.location or "the model"
+        return ValueError(f"`{location}` must {rule}; got {shown(self.value)}")
 
     def text(self) -> str:
-        """The value as a string that can be printed."""
+        """The value as a printable string."""
         if not isinstance(self.value, str):
-            raise self.refused("be a string")
+            raise self.error("be a string")
         if not self.value.isprintable():
-            raise self.refused("be a string that can be printed")
+            raise self.error("be a printable string")
         return self.value
 
     def flag(self) -> bool:
         """The value as a bool."""
         if not isinstance(self.value, bool):
-            raise self.refused("be true or false")
+            raise self.error("be true or false")
         return self.value
 
-    def integer(self, least: int, most: int) -> int:
+    def integer(self, minimum: int, maximum: int) -> int:
         """The value as an integer in a range."""
-        if type(self.value) is not int or not least <= self.value <= most:
-            raise self.refused(f"be an integer from {least} to {most}")
+        if type(self.value) is not int or not minimum <= self.value <= maximum:
+            raise self.error(f"be an integer from {minimum} to {maximum}")
         return self.value
 
     def unsigned(self, bits: int = 32) -> int:
-        """The value as a UINT, or a UINT64."""
+        """The value as a UINT or a UINT64."""
         return self.integer(0, 2**bits - 1)
 
-    def items(self, most: int | None = None) -> list[Entry]:
-        """The elements of an array."""
+    def elements(self, maximum: int | None = None) -> list[Entry]:
+        """The elements of an array, of which there are at most `maximum`."""
         if not isinstance(self.value, list):
-            raise self.refused("be an array")
-        if most is not None and len(self.value) > most:
-            raise self.refused(f"have at most {most} elements")
-        return [self.item(i) for i in range(len(self.value))]
+            raise self.error("be an array")
+        if maximum is not None and len(self.value) > maximum:
+            raise self.error(f"have at most {maximum} elements")
+        return [
+            Entry(value, f"{self.location}[{i}]") for i, value in enumerate(self.value)
+        ]
 
-    def item(self, index: int) -> Entry:
-        """An element of an array."""
-        return Entry(self.value[index], f"{self.place}[{index}]")
-
-    def named(self) -> Iterator[tuple[str, Entry]]:
-        """The members of an object whose names the model chooses."""
+    def entries(self) -> dict[str, Entry]:
+        """The members of an object with arbitrary names."""
         if not isinstance(self.value, dict):
-            raise self.refused("be an object")
-        for name, value in self.value.items():
-            if not name.isprintable():
-                raise self.refused("have names that can be printed")
-            yield name, Entry(value, f"{self.place}.{name}" if self.place else name)
+            raise self.error("be an object")
+        if not all(map(str.isprintable, self.value)):
+            raise self.error("have printable member names")
+        return {name: self.member(name, value) for name, value in self.value.items()}
+
+    def member(self, name: str, value: Any) -> Entry:
+        """The member of an object with a name and a value."""
+        return Entry(value, f"{self.location}.{name}" if self.location else name)
 
     def members(
-        self, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+        self, required: Iterable[str] = (), defaults: Mapping[str, Any] | None = None
     ) -> dict[str, Entry]:
-        """The members of an object whose names the format defines."""
-        members = dict(self.named())
+        """The members of an object of the format.
+
+        Names that begin with $, _ or // are comments. Members that are missing from the
+        object have their value in `defaults`.
+        """
+        members = self.entries()
         for name in required:
             if name not in members:
-                raise self.refused(f"have a member `{name}`")
-        known = {*required, *optional}
+                raise self.error(f"have a member `{name}`")
+        defaults = defaults or {}
+        known = sorted({*required, *defaults})
         for name, member in members.items():
             if name not in known and not name.startswith(("$", "_", "//")):
-                names = ", ".join(sorted(known))
                 raise ValueError(
-                    f"`{member.place}` must be one of the members {names}; got {name}"
+                    f"`{member.location}` must be one of the members "
+                    f"{', '.join(known)}; got {name}"
                 )
-        return members
+        missing = defaults.keys() - members
+        return members | {name: self.member(name, defaults[name]) for name in missing}
 
     def member_of(self, enumeration: type[E], prefix: str) -> E:
-        """The value as a member of an enumeration, by its full or its short name."""
-        names = [str(member.name) for member in enumeration]
-        if 0 not in list(enumeration) and issubclass(enumeration, enum.Flag):
-            names.insert(0, "NONE")
+        """The value as a member of an enumeration, with or without the C prefix."""
         name = self.text().removeprefix(prefix)
-        if name not in names:
-            raise self.refused(f"be one of {', '.join(names)}")
+        if name not in enumeration.__members__:
+            raise self.error(f"be one of {', '.join(enumeration.__members__)}")
         return enumeration[name]
 
     def flags_of(self, enumeration: type[E], prefix: str) -> E:
         """The value, a name or an array of names, as flags."""
-        entries = self.items() if isinstance(self.value, list) else [self]
+        entries = self.elements() if isinstance(self.value, list) else [self]
         return enumeration(sum({e.member_of(enumeration, prefix) for e in entries}))
 
 
 def parse(text: str) -> Entry:
     """The root of a model."""
-    text = _COMMENT.sub(_blank, text)
-    text = _TRAILING_COMMA.sub(_blank, text)
+    for ignored in (_COMMENT, _TRAILING_COMMA):
+        text = ignored.sub(_blank, text)
     try:
+        # DxDispatch ignores what follows the root value.
         value, _ = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"`{place}` must be JSON; got {error.msg}") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(
+            f"`the model` must be valid JSON; {position}: {error.msg}"
+        ) from None
     except RecursionError:
-        raise ValueError("`the model` must be JSON; got too many levels") from None
+        raise ValueError(
+            "`the model` must be valid JSON; got too many levels"
+        ) from None
     return Entry(value, "")
 
 
-def _blank(match: re.Match) -> str:
-    """Spaces for what is not a string, line breaks kept."""
+def _blank(match: re.Match[str]) -> str:
+    """A string unchanged; spaces and line breaks for anything else."""
     return match[1] or re.sub(r"[^\n]", " ", match[0])
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                twice = shown(name).strip('"')
-                raise ValueError(f"`{twice}` must be a member once; got it twice")
-            seen.add(name)
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            quoted = shown(name).strip('"')
+            raise ValueError(f"`{quoted}` must be given once; got it twice")
+        members[name] = value
     return members
 
 
@@ -160,7 +168,7 @@ _DECODER = json.JSONDecoder(
 
 
 def shown(value: Any) -> str:
-    """A value as JSON that can be printed, cut where it is long."""
+    """A value as printable JSON, cut where it is long."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:

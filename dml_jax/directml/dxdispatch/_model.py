@@ -4,150 +4,132 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from dml_jax.directml.dxdispatch import _files
-from dml_jax.directml.dxdispatch._commands import (
-    Dispatch,
-    Print,
-    WriteFile,
-    parse_command,
-)
-from dml_jax.directml.dxdispatch._descs import PARSERS
+from dml_jax.directml.dxdispatch._commands import Command, parse_command
+from dml_jax.directml.dxdispatch._descs import STRUCTS
 from dml_jax.directml.dxdispatch._dispatchables import (
     PREFIX,
     Dispatchable,
     parse_dispatchable,
 )
 from dml_jax.directml.dxdispatch._json import Entry, parse
-from dml_jax.directml.dxdispatch._resources import Budget, Resource, parse_resource
+from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
 MOST_BYTES = 2**32  # 4 GiB
-_MOST_MODEL_BYTES = 2**24
+_MAX_FILE_SIZE = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What a file describes, checked as a whole before anything runs.
+    """A model, checked as a whole before any command runs.
 
     Attributes:
-      resources: its buffers by name; `run_model` changes what they hold.
+      resources: its buffers by name; `run_model` changes their contents.
       dispatchables: its operators by name.
-      commands: what is to be done, in order.
+      commands: the commands in order.
     """
 
     resources: dict[str, Resource]
     dispatchables: dict[str, Dispatchable]
-    commands: tuple[Dispatch | Print | WriteFile, ...]
+    commands: tuple[Command, ...]
 
 
 def load_model(path: str | pathlib.Path, max_bytes: int = MOST_BYTES) -> Model:
-    """Reads a model and everything it refers to.
+    """Reads a model and all files that it refers to.
 
     Args:
-      path: the model's file.
-      max_bytes: the most bytes that its buffers may take together, and that a tensor
-        may have when strides of 0 are expanded.
+      path: the JSON file.
+      max_bytes: the maximum size of its buffers together, and of a tensor whose strides
+        of 0 are expanded.
 
     Returns:
       The model.
 
     Raises:
-      ValueError: the file is not a model; the message names the file, the place in it,
+      ValueError: the model is invalid; the message names the file, the location in it,
         the rule and the value.
-      NotImplementedError: the model needs what this package does not have.
+      NotImplementedError: the model needs features that this package does not have.
       OSError: the file cannot be read.
     """
     path = pathlib.Path(path)
     try:
-        root = parse(_text(path))
-        return _model(root, path.parent, Budget(max_bytes))
+        return _model(parse(_text(path)), path.parent, max_bytes)
     except (NotImplementedError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _text(path):
+def _text(path: pathlib.Path) -> str:
     size = path.stat().st_size
-    if not path.is_file() and not path.is_dir():
+    if not path.is_file() and not path.is_dir():  # reading a folder raises OSError
         raise ValueError("`the model` must be a regular file; got another kind")
-    if size > _MOST_MODEL_BYTES:
-        rule = f"must have at most {_MOST_MODEL_BYTES} bytes"
-        raise ValueError(f"`the model` {rule}; got {size}")
+    if size > _MAX_FILE_SIZE:
+        raise ValueError(
+            f"`the model` must have at most {_MAX_FILE_SIZE} bytes; got {size}"
+        )
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"`the model` must be UTF-8; got {error.reason}") from None
 
 
-def _model(root, folder, budget):
+def _model(root: Entry, folder: pathlib.Path, max_bytes: int) -> Model:
     members = root.members(required=("resources", "dispatchables", "commands"))
-    _require_supported(members)
-    resources = {
-        name: parse_resource(entry, folder, budget)
-        for name, entry in members["resources"].named()
-    }
+    resource_entries = members["resources"].entries()
+    dispatchable_entries = members["dispatchables"].entries()
+    command_entries = members["commands"].elements()
+    needs = _unsupported(
+        resource_entries.values(), dispatchable_entries.values(), command_entries
+    )
+    unsupported = ", ".join(needs)
+    if unsupported:
+        operators = ", ".join(PREFIX + name for name in STRUCTS)
+        raise NotImplementedError(
+            f"`the model` must use only {operators}, buffers of numbers, and .npy, "
+            f".dat and .bin files; got {unsupported}"
+        )
+    context = Context(folder, max_bytes)
+    for name, entry in resource_entries.items():
+        context.resources[name] = parse_resource(entry, context)
     dispatchables = {
-        name: parse_dispatchable(entry, resources, budget)
-        for name, entry in members["dispatchables"].named()
+        name: parse_dispatchable(entry, context)
+        for name, entry in dispatchable_entries.items()
     }
     commands = tuple(
-        parse_command(entry, folder, resources, dispatchables)
-        for entry in members["commands"].items()
+        parse_command(entry, dispatchables, context) for entry in command_entries
     )
-    return Model(resources, dispatchables, commands)
+    return Model(context.resources, dispatchables, commands)
 
 
-def _require_supported(members):
-    """Names all that a model needs and this package does not have, at once."""
-    needed = [
-        what
-        for kind, need in _NEEDS.items()
-        for entry in _entries(members[kind])
-        for what in [need(entry)]
-        if what
-    ]
-    if needed:
-        supported = ", ".join(PREFIX + name for name in PARSERS)
-        raise NotImplementedError(
-            f"`the model` must need no more than {supported} on buffers of numbers and "
-            f"of .npy, .dat and .bin files; got {', '.join(needed)}"
-        )
+def _unsupported(
+    resources: Iterable[Entry],
+    dispatchables: Iterable[Entry],
+    commands: Iterable[Entry],
+) -> Iterator[str]:
+    """The features of DxDispatch that a model uses and this package does not have."""
+    for entry in resources:
+        initial = entry.entries().get("initialValues", Entry(None, ""))
+        if initial.value == "deferred":
+            yield f"a deferred buffer (`{initial.location}`)"
+        if isinstance(initial.value, dict) and _is_image(
+            initial.value.get("sourcePath")
+        ):
+            yield f"an image (`{initial.location}`)"
+    for entry in dispatchables:
+        members = entry.entries()
+        kind = members.get("Type", members.get("type", Entry(None, "")))
+        if isinstance(kind.value, str) and not _is_supported(kind.text()):
+            yield f"{kind.value[:60]} (`{kind.location}`)"
+    for entry in commands:
+        target = entry.entries().get("targetPath", Entry(None, ""))
+        if _is_image(target.value):
+            yield f"an image (`{target.location}`)"
 
 
-def _entries(entry: Entry) -> list[dict[str, Entry]]:
-    """The members of all objects in an object or an array."""
-    if isinstance(entry.value, list):
-        return [dict(item.named()) for item in entry.items()]
-    return [dict(member.named()) for _, member in entry.named()]
+def _is_supported(operator: str) -> bool:
+    return operator.removeprefix(PREFIX) in STRUCTS
 
 
-def _need_of_resource(members):
-    initial = members.get("initialValues", Entry(None, ""))
-    if initial.value == "deferred":
-        return f"a deferred buffer (`{initial.place}`)"
-    if isinstance(initial.value, dict) and _is_image(initial.value.get("sourcePath")):
-        return f"an image (`{initial.place}`)"
-    return None
-
-
-def _need_of_dispatchable(members):
-    kind = members.get("Type", members.get("type", Entry(None, "")))
-    is_text = isinstance(kind.value, str)
-    if is_text and kind.value.removeprefix(PREFIX) not in PARSERS:
-        return f"{kind.text()[:60]} (`{kind.place}`)"
-    return None
-
-
-def _need_of_command(members):
-    path = members.get("targetPath", Entry(None, ""))
-    return f"an image (`{path.place}`)" if _is_image(path.value) else None
-
-
-def _is_image(path):
-    return isinstance(path, str) and path.lower().endswith(_files.IMAGES)
-
-
-_NEEDS = {
-    "resources": _need_of_resource,
-    "dispatchables": _need_of_dispatchable,
-    "commands": _need_of_command,
-}
+def _is_image(path: Any) -> bool:
+    return isinstance(path, str) and path.lower().endswith((".jpg", ".jpeg", ".png"))

@@ -1,4 +1,4 @@
-"""The buffers of a model and what they hold at first."""
+"""The buffers of a model and their initial values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import dml_jax
-from dml_jax.directml._types import DataType
+from dml_jax.directml import DataType
 from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._json import Entry
 from dml_jax.directml.dxdispatch._values import (
@@ -24,11 +24,11 @@ class Resource:
     """A buffer.
 
     Attributes:
-      data: its bytes, uint8, a multiple of 4.
-      data_type: what it is printed as; UNKNOWN where its elements are mixed.
-      printed: how many bytes are printed, those of as many elements as it has initial
-        values; wherever these are placed, printing begins at byte 0.
-      length: how many bytes it was asked to have.
+      data: its bytes, uint8, padded to a multiple of 4.
+      data_type: the type of its elements; UNKNOWN if they are of several types.
+      printed: the number of bytes that `print` shows, from byte 0 on: the size of the
+        initial values, wherever these are in the buffer.
+      length: its size in bytes without the padding.
     """
 
     data: np.ndarray
@@ -37,144 +37,144 @@ class Resource:
     length: int
 
     def printed_elements(self) -> np.ndarray:
-        """The elements that are printed."""
-        return self._elements(self.data[: self.printed])
+        """The elements that `print` shows."""
+        return self._elements(self.printed)
 
     def elements(self) -> np.ndarray:
-        """All of its elements."""
-        return self._elements(self.data[: self.length])
+        """All elements."""
+        return self._elements(self.length)
 
-    def _elements(self, data):
+    def _elements(self, size: int) -> np.ndarray:
         dtype = self.data_type.dtype
-        return np.frombuffer(data, dtype, count=data.size // dtype.itemsize)
+        return np.frombuffer(self.data, dtype, count=size // dtype.itemsize)
 
 
-class Budget:
-    """The bytes that a model may take, and what is left of them."""
+@dataclasses.dataclass
+class Context:
+    """What the parsers of a model share.
 
-    def __init__(self, most: int):
-        self.most = self.left = most
+    Attributes:
+      folder: the folder of the model.
+      max_bytes: the maximum size of all buffers together.
+      resources: the buffers that have been parsed.
+    """
 
-    def require(self, entry: Entry, size: int) -> None:
-        """Refuses what needs more than is left, before it is made."""
-        if size > self.left:
+    folder: pathlib.Path
+    max_bytes: int
+    resources: dict[str, Resource] = dataclasses.field(default_factory=dict)
+
+    def require_memory(self, entry: Entry, size: int) -> None:
+        """Raises if an entry needs more bytes than the buffers leave."""
+        left = self.max_bytes - sum(r.length for r in self.resources.values())
+        if size > left:
             raise ValueError(
-                f"`{entry.place}` must fit into the {self.left} bytes that are left of "
-                f"{self.most}; got {size} bytes"
+                f"`{entry.location}` must fit into the {left} bytes that are left of "
+                f"{self.max_bytes}; got {size} bytes"
             )
 
-    def take(self, entry: Entry, size: int) -> None:
-        """Takes what an entry needs."""
-        self.require(entry, size)
-        self.left -= size
+    def resource(self, entry: Entry) -> Resource:
+        """The buffer that an entry names."""
+        if entry.text() not in self.resources:
+            raise entry.error("be the name of a resource")
+        return self.resources[entry.value]
 
 
-def parse_resource(entry: Entry, folder: pathlib.Path, budget: Budget) -> Resource:
+def parse_resource(entry: Entry, context: Context) -> Resource:
     """A buffer with its initial values."""
-    members = entry.members(required=("initialValues",), optional=_OPTIONAL)
-    data_type = DataType.UNKNOWN
-    if "initialValuesDataType" in members:
-        data_type = parse_data_type(members["initialValuesDataType"])
-    values, data_type = _initial_values(entry, members, data_type, folder, budget)
-    initial = values.reshape(-1).view(np.uint8)
-    offset = 0
-    if "initialValuesOffsetInBytes" in members:
-        offset = members["initialValuesOffsetInBytes"].unsigned(64)
-    size = offset + initial.size
-    if "sizeInBytes" in members:
+    defaults = {
+        "initialValuesDataType": "UNKNOWN",
+        "initialValuesOffsetInBytes": 0,
+        "sizeInBytes": None,
+        "resampleSize": None,  # this one and the next are for images
+        "resampleMode": None,
+    }
+    members = entry.members(("initialValues",), defaults)
+    data_type = parse_data_type(members["initialValuesDataType"])
+    initial = members["initialValues"]
+    values, data_type = _initial_values(entry, initial, data_type, context)
+    values = values.view(np.uint8)
+    offset = members["initialValuesOffsetInBytes"].unsigned(64)
+    size = offset + values.size
+    if "sizeInBytes" in entry.value:
         given = members["sizeInBytes"]
         if given.unsigned(64) < size:
-            raise given.refused(f"be at least {size}, which the initial values need")
+            raise given.error(f"be at least {size}, the size of the initial values")
         size = given.value
-    budget.take(entry, size)
+    context.require_memory(entry, size)
     data = np.zeros(-(-size // 4) * 4, np.uint8)
-    data[offset : offset + initial.size] = initial
-    return Resource(data, data_type, initial.size, size)
+    data[offset : offset + values.size] = values
+    return Resource(data, data_type, values.size, size)
 
 
-_OPTIONAL = (
-    "initialValuesDataType",
-    "initialValuesOffsetInBytes",
-    "sizeInBytes",
-    "resampleSize",  # of images only, as the next one
-    "resampleMode",
-)
-
-
-def _initial_values(entry, members, data_type, folder, budget):
-    """The initial values, and their data type if a file has one of its own."""
-    initial = members["initialValues"]
+def _initial_values(
+    entry: Entry, initial: Entry, data_type: DataType, context: Context
+) -> tuple[np.ndarray, DataType]:
+    """The initial values and their data type, which an .npy file may determine."""
     if isinstance(initial.value, list):
         if not initial.value:
-            raise initial.refused("have at least one element")
+            raise initial.error("have at least one element")
         if data_type is not DataType.UNKNOWN:
             return parse_numbers(initial, data_type), data_type
         if not isinstance(initial.value[0], dict):
-            raise entry.refused("have an `initialValuesDataType` other than UNKNOWN")
-        return _list(initial), data_type
+            raise entry.error("have an `initialValuesDataType` other than UNKNOWN")
+        return _mixed(initial), data_type
     if not isinstance(initial.value, dict):
-        raise initial.refused("be an array or an object")
-    generators = {"value", "valueStart", "sourcePath"} & dict(initial.named()).keys()
-    if len(generators) != 1:
-        raise initial.refused("have one of the members value, valueStart, sourcePath")
-    if generators == {"sourcePath"}:
-        return _file(entry, initial, data_type, folder, budget)
-    if data_type is DataType.UNKNOWN:
-        raise entry.refused("have a member `initialValuesDataType`")
-    generate = _constant if generators == {"value"} else _sequence
-    return generate(initial, data_type, budget), data_type
+        raise initial.error("be an array or an object")
+    if len({"value", "valueStart", "sourcePath"} & initial.entries().keys()) != 1:
+        raise initial.error("have one of the members value, valueStart, sourcePath")
+    read = _file if "sourcePath" in initial.value else _generated
+    return read(entry, initial, data_type, context)
 
 
-def _constant(initial, data_type, budget):
-    members = initial.members(required=("valueCount", "value"))
-    count = _count(members["valueCount"], data_type, budget)
-    return np.repeat(parse_number(members["value"], data_type), count)
-
-
-def _sequence(initial, data_type, budget):
-    members = initial.members(required=("valueCount", "valueStart", "valueDelta"))
-    count = _count(members["valueCount"], data_type, budget)
-    start, delta = (
-        parse_number(members[name], data_type) for name in ("valueStart", "valueDelta")
-    )
-    with jax.enable_x64(True), jax.debug_nans(False):
-        values = dml_jax.fill_value_sequence((count,), data_type.dtype, start, delta)
-        return np.asarray(values)
-
-
-def _count(entry, data_type, budget):
-    """The number of values, whose size the budget must have."""
-    count = entry.integer(1, 2**32 - 1)
-    budget.require(entry, count * data_type.dtype.itemsize)
-    return count
-
-
-def _file(entry, initial, data_type, folder, budget):
+def _file(
+    entry: Entry, initial: Entry, data_type: DataType, context: Context
+) -> tuple[np.ndarray, DataType]:
+    """The elements of an .npy file, or the bytes of any other."""
     source = initial.members(required=("sourcePath",))["sourcePath"]
-    path = _files.source_path(source, folder)
-    budget.require(source, path.stat().st_size)
-    if path.suffix.lower() == ".npy":
-        array, of_file = _files.read_array(source, path)
-        if data_type not in (DataType.UNKNOWN, of_file):
-            rule = f"hold {data_type.name}, the `initialValuesDataType`"
-            raise source.refused(f"{rule}, not {of_file.name}")
-        return array, of_file
+    path = _files.source_path(source, context.folder)
+    context.require_memory(source, path.stat().st_size)
+    if path.suffix.lower() != ".npy":
+        _require_data_type(entry, data_type)
+        data = np.fromfile(path, np.uint8)
+        if not data.size:
+            raise source.error("be a file that is not empty")
+        return data, data_type
+    array, of_file = _files.read_array(source, path)
+    if data_type not in (DataType.UNKNOWN, of_file):
+        raise source.error(
+            f"hold {data_type.name}, the `initialValuesDataType`, not {of_file.name}"
+        )
+    return array, of_file
+
+
+def _generated(
+    entry: Entry, initial: Entry, data_type: DataType, context: Context
+) -> tuple[np.ndarray, DataType]:
+    """A constant, or a sequence of numbers."""
+    _require_data_type(entry, data_type)
+    is_constant = "value" in initial.value
+    names = ("value",) if is_constant else ("valueStart", "valueDelta")
+    members = initial.members(required=("valueCount", *names))
+    count = members["valueCount"].integer(1, 2**32 - 1)
+    context.require_memory(members["valueCount"], count * data_type.dtype.itemsize)
+    numbers = [parse_number(members[name], data_type) for name in names]
+    if is_constant:
+        return np.repeat(numbers[0], count), data_type
+    with jax.enable_x64(True), jax.debug_nans(False):
+        values = dml_jax.fill_value_sequence((count,), data_type.dtype, *numbers)
+        return np.asarray(values), data_type
+
+
+def _require_data_type(entry: Entry, data_type: DataType) -> None:
     if data_type is DataType.UNKNOWN:
-        raise entry.refused("have a member `initialValuesDataType`")
-    data = np.fromfile(path, np.uint8)
-    if not data.size:
-        raise source.refused("be a file that is not empty")
-    return data, data_type
+        raise entry.error("have a member `initialValuesDataType`")
 
 
-def _list(entry):
-    """Elements of different types, one after the other."""
+def _mixed(entry: Entry) -> np.ndarray:
+    """The bytes of elements that have a data type each."""
     parts = []
-    for item in entry.items():
-        members = item.members(required=("type", "value"), optional=("name",))
-        data_type = parse_data_type(members["type"])
-        if data_type is DataType.UNKNOWN:
-            raise members["type"].refused("be a data type other than UNKNOWN")
-        number = parse_number(members["value"], data_type)
-        parts.append(np.frombuffer(number.tobytes(), np.uint8))
-    return np.concatenate(parts)
+    for element in entry.elements():
+        members = element.members(("type", "value"), {"name": None})
+        data_type = parse_data_type(members["type"], is_known=True)
+        parts.append(parse_number(members["value"], data_type).tobytes())
+    return np.frombuffer(b"".join(parts), np.uint8)

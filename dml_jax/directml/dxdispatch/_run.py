@@ -1,12 +1,14 @@
-"""Running a model: its commands in order, with the lines that DxDispatch prints."""
+"""Runs the commands of a model and reports the lines that DxDispatch prints."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -18,18 +20,20 @@ from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
 from dml_jax.directml.dxdispatch._model import Model
 from dml_jax.directml.dxdispatch._resources import Resource
 
+Progress: TypeAlias = Callable[[Iterable[int], str], Iterable[int]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """How often a dispatch runs, and what is printed about it.
+    """How often a dispatch runs, and what is reported about it.
 
     Attributes:
-      iterations: samples of each dispatch.
-      repeat: runs of the operator in each sample, which is their mean.
-      milliseconds: the time to take samples for, instead of `iterations`.
-      interval: milliseconds between the starts of two samples, at least.
-      warmup_samples: samples that do not count, if there are others.
-      verbosity: 0 for the median, 1 for all statistics, 2 for each sample, too.
+      iterations: the number of samples of each dispatch.
+      repeat: the number of runs in a sample, whose time is their mean.
+      milliseconds: the time to take samples for, in place of `iterations`.
+      interval: the minimum time in milliseconds between the starts of two samples.
+      warmup_samples: the first samples, which do not count if there are others.
+      verbosity: 0 for the median, 1 for all statistics, 2 for each sample as well.
     """
 
     iterations: int = 1
@@ -44,25 +48,25 @@ def run_model(
     model: Model,
     timing: Timing = Timing(),
     report: Callable[[str], Any] = print,
-    progress: Callable[[Iterable[int], str], Iterable[int]] | None = None,
+    progress: Progress | None = None,
 ) -> None:
-    """Runs the commands of a model, which change its resources for good.
+    """Runs the commands of a model, which change its resources.
 
-    64-bit data is computed at full width, NaNs are data like any other, and dispatches
-    are compiled, whatever `jax_enable_x64`, `jax_debug_nans` and `jax_disable_jit` say.
-    Times are those from the host, from the call of the compiled program until its
-    result is there; binding is not part of them.
+    64-bit data keeps its full width, NaNs raise no error and dispatches are compiled,
+    whatever `jax_enable_x64`, `jax_debug_nans` and `jax_disable_jit` are. Times are
+    measured on the host, from the call of the compiled program until its result is
+    ready. They do not include binding.
 
     Args:
-      model: what `load_model` gave.
+      model: the result of `load_model`.
       timing: how often dispatches run.
-      report: what to do with each line; it is printed by default.
-      progress: given the iterations of a dispatch and its name, gives them back one by
-        one, as `tqdm.tqdm` does.
+      report: called with each line; prints it by default.
+      progress: called with the iterations of a dispatch and its name; returns the
+        iterations, as `tqdm.tqdm` does.
 
     Raises:
       OSError: a file cannot be written.
-      RuntimeError: the device has not enough memory.
+      RuntimeError: the device has too little memory.
 
     Example:
       >>> from dml_jax.directml.dxdispatch import load_model, run_model
@@ -81,72 +85,81 @@ def run_model(
                 report(f"Initialize '{name}': {elapsed:.4f} ms")
         for command in model.commands:
             if isinstance(command, Dispatch):
-                program = programs[command.dispatchable]
-                _dispatch(program, command, model, timing, report, progress)
+                name = command.dispatchable
+                samples = _dispatch(programs[name], command, timing, progress)
+                for line in _statistics(name, samples, timing):
+                    report(line)
             elif isinstance(command, Print):
-                resource = model.resources[command.resource]
-                report(f"Resource '{command.resource}':{_shown(resource, command)}")
+                text = _shown(model.resources[command.resource], command.is_verbose)
+                report(f"Resource '{command.resource}':{text}")
             else:
                 _write(command, model.resources[command.resource])
                 report(f"Resource '{command.resource}' written to '{command.target}'")
 
 
 class _Program:
-    """An operator, compiled, with the inputs that it owns."""
+    """A compiled operator with the inputs that it owns."""
 
-    def __init__(self, dispatchable: Dispatchable, resources):
-        self.operator = dispatchable.operator
-        owned = _bound(dispatchable.operator.inputs, dispatchable.owned, resources)
-        # On CPU an array may share its memory with the resource, which will change.
+    def __init__(self, dispatchable: Dispatchable, resources: dict[str, Resource]):
+        self.operator = operator = dispatchable.operator
+        self.resources = resources
+        owned = self._bound(operator.inputs, dispatchable.owned)
+        # On CPU an array may share the memory of its resource, which will change.
         self.owned = {name: array.copy() for name, array in owned.items()}
         self.call = (
-            jax.jit(lambda inputs, outputs: self.operator(*inputs, outputs=outputs))
-            .lower(*map(_shapes, (self.operator.inputs, self.operator.outputs)))
+            jax.jit(lambda inputs, outputs: operator(*inputs, outputs=outputs))
+            .lower(_shapes(operator.inputs), _shapes(operator.outputs))
             .compile()
         )
 
-    def bind(self, views: dict[str, View], resources) -> tuple[list, list]:
-        """What the resources hold, on the device, in binding order."""
-        bound = self.owned | _bound(self.operator.inputs, views, resources)
-        inputs = [bound[name] for name, _ in self.operator.inputs]
-        outputs = _bound(self.operator.outputs, views, resources)
-        return inputs, list(outputs.values())
+    def bind(self, views: dict[str, View]) -> tuple[list[jax.Array], list[jax.Array]]:
+        """The inputs and the outputs in binding order, on the device."""
+        inputs = self.owned | self._bound(self.operator.inputs, views)
+        outputs = self._bound(self.operator.outputs, views)
+        return [inputs[name] for name, _ in self.operator.inputs], [*outputs.values()]
+
+    def store(self, result: jax.Array, views: dict[str, View]) -> None:
+        """Copies the result to the resource of the output."""
+        (output,) = self.operator.outputs
+        self._elements(output, views)[:] = np.asarray(result)
+
+    def _bound(
+        self, bindings: Sequence[Binding], views: dict[str, View]
+    ) -> dict[str, jax.Array]:
+        return {
+            binding.name: jax.device_put(self._elements(binding, views))
+            for binding in bindings
+            if binding.name in views
+        }
+
+    def _elements(self, binding: Binding, views: dict[str, View]) -> np.ndarray:
+        """The part of a resource that is bound to a tensor, without a copy."""
+        view, tensor = views[binding.name], binding.tensor
+        dtype = tensor.data_type.dtype
+        end = view.offset + tensor.buffer_size * dtype.itemsize
+        return self.resources[view.resource].data[view.offset : end].view(dtype)
 
 
-def _shapes(bindings: tuple[Binding, ...]) -> list[jax.ShapeDtypeStruct]:
+def _shapes(bindings: Sequence[Binding]) -> list[jax.ShapeDtypeStruct]:
     return [
         jax.ShapeDtypeStruct((tensor.buffer_size,), tensor.data_type.dtype)
         for _, tensor in bindings
     ]
 
 
-def _bound(bindings, views, resources) -> dict[str, jax.Array]:
-    return {
-        name: jax.device_put(
-            _range(resources[views[name].resource], views[name], tensor)
-        )
-        for name, tensor in bindings
-        if name in views
-    }
-
-
-def _range(resource: Resource, view: View, tensor) -> np.ndarray:
-    """The part of a resource that is bound to a tensor, which writes go through."""
-    dtype = tensor.data_type.dtype
-    end = view.offset + tensor.buffer_size * dtype.itemsize
-    return resource.data[view.offset : end].view(dtype)
-
-
-def _dispatch(program, command, model, timing, report, progress):
-    """Takes samples, and writes the result back to the resources."""
-    inputs, outputs = program.bind(command.views, model.resources)
+def _dispatch(
+    program: _Program, command: Dispatch, timing: Timing, progress: Progress | None
+) -> list[float]:
+    """Runs an operator, stores its result, and returns the samples in milliseconds."""
+    inputs, outputs = program.bind(command.views)
     result, samples = outputs[0], []
-    iterations = range(timing.iterations)
+    iterations, limit = range(timing.iterations), math.inf
     if timing.milliseconds is not None:
-        iterations = iter(int, 1)  # until the time is over
-    wrapped = progress(iterations, command.dispatchable) if progress else iterations
+        iterations, limit = itertools.count(), timing.milliseconds
+    if progress:
+        iterations = progress(iterations, command.dispatchable)
     begin = time.perf_counter()
-    for _ in wrapped:
+    for _ in iterations:
         start = time.perf_counter()
         for _ in range(timing.repeat):
             result = program.call(inputs, outputs)
@@ -154,19 +167,15 @@ def _dispatch(program, command, model, timing, report, progress):
         end = time.perf_counter()
         samples.append((end - start) * 1e3 / timing.repeat)
         pause = max(0.0, timing.interval / 1e3 - (end - start))
-        if timing.milliseconds is not None:
-            if (end - begin + pause) * 1e3 > timing.milliseconds:
-                break
+        if (end - begin + pause) * 1e3 > limit:
+            break
         time.sleep(pause)
-    (output,) = program.operator.outputs
-    view = command.views[output.name]
-    _range(model.resources[view.resource], view, output.tensor)[:] = np.asarray(result)
-    for line in _statistics(command.dispatchable, samples, timing):
-        report(line)
+    program.store(result, command.views)
+    return samples
 
 
-def _statistics(name, samples, timing):
-    """What DxDispatch prints of samples where a device has no timestamps."""
+def _statistics(name: str, samples: list[float], timing: Timing) -> Iterator[str]:
+    """The lines that DxDispatch prints for a device without timestamps."""
     cold_count = min(len(samples) - 1, timing.warmup_samples)
     cold, hot = samples[:cold_count], samples[cold_count:]
     line = f"Dispatch '{name}': {len(samples)} iterations"
@@ -187,24 +196,23 @@ def _statistics(name, samples, timing):
             yield f"iteration {i}: {sample:.4f} ms (CPU)"
 
 
-def _shown(resource: Resource, command: Print) -> str:
+def _shown(resource: Resource, is_verbose: bool) -> str:
     """The elements in six significant digits, as C++ streams print them."""
     elements = resource.printed_elements()
     texts = [f"{x:.6g}" if x.dtype.kind == "f" else str(x) for x in elements]
-    if not command.is_verbose:
+    if not is_verbose:
         return " " + ", ".join(texts)
-    size = elements.itemsize
-    bits = elements.view(f"u{size}")
-    width = len(str(len(texts)))
+    size, width = elements.itemsize, len(str(len(texts)))
+    words = elements.view(f"u{size}").tolist()
     return "".join(
         f"\n[{i:{width}}] {text} (0x{word:0{2 * size}X})"
-        for i, (text, word) in enumerate(zip(texts, bits.tolist(), strict=True))
+        for i, (text, word) in enumerate(zip(texts, words, strict=True))
     )
 
 
 def _write(command: WriteFile, resource: Resource) -> None:
-    if command.path.suffix.lower() != ".npy":
-        array_files.write(command.path, resource.data)
-        return
-    elements = resource.elements()[: int(np.prod(command.dimensions))]
-    array_files.write(command.path, elements.reshape(command.dimensions))
+    array = resource.data
+    if command.path.suffix.lower() == ".npy":
+        array = resource.elements()[: math.prod(command.dimensions)]
+        array = array.reshape(command.dimensions)
+    array_files.write(command.path, array)

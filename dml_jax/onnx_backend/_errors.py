@@ -1,0 +1,42 @@
+"""Errors of ONNX and protobuf as errors of this package."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import onnx.checker
+import onnx.shape_inference
+from google.protobuf.message import DecodeError
+
+# ONNX turns errors of the file system into RuntimeError.
+_ERRORS = (
+    DecodeError,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    RuntimeError,
+    ValueError,
+)
+
+
+@contextlib.contextmanager
+def as_value_error(prefix: str, *more: type[Exception]) -> Iterator[None]:
+    """Raises a ValueError of one line for errors of ONNX, and for `more`."""
+    try:
+        yield
+    except (*_ERRORS, *more) as error:
+        raise ValueError(f"{prefix}: {_first_line(error)}") from None
+
+
+def is_printable(name: object) -> bool:
+    """Whether a name fits in one line; protobuf returns invalid UTF-8 as bytes."""
+    return isinstance(name, str) and name.isprintable()
+
+
+def _first_line(error: BaseException) -> str:
+    """The message of an error, without the dump of the model that may follow."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    for line in lines[1:3]:
+        text = f"{text} {line}" if text.endswith(":") else text
+    return text if text.isprintable() else ascii(text)

@@ -1,0 +1,112 @@
+"""The info command: what it prints."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import jax
+import pytest
+
+import dml_jax
+from dml_jax.cli import devices
+from dml_jax.directml import FeatureLevel, OperatorType, supported
+
+Command = Callable[..., tuple[Any, str, str]]
+OPERATORS = [name for name in dml_jax.__all__ if name != "checked"]
+CPU = jax.devices("cpu")[0]
+
+
+def section(command: Command, title: str) -> list[list[str]]:
+    """The words of the lines below a title."""
+    status, out, err = command("info")
+    assert (status, err) == (0, "")
+    lines = out.partition(f"{title}\n")[2].partition("\n\n")[0].splitlines()
+    return [re.split(" {2,}", line.strip()) for line in lines]
+
+
+def test_versions(command: Command):
+    versions = dict(section(command, "Versions"))
+    assert versions["dml_jax"] == dml_jax.__version__
+    assert versions["jax"] == importlib.metadata.version("jax")
+
+
+def test_every_device_is_shown_once(command: Command):
+    found = [words[:2] for words in section(command, "Devices")]
+    assert [f"cpu:{CPU.id}", CPU.device_kind] in found
+    assert len({name for name, _ in found}) == len(found)
+
+
+def test_memory_of_devices(command: Command, monkeypatch: pytest.MonkeyPatch):
+    def device(number: int, statistics: Callable[[], Any]) -> Any:
+        return types.SimpleNamespace(
+            platform="gpu", id=number, device_kind="Some GPU", memory_stats=statistics
+        )
+
+    memory = {"bytes_limit": 3 * 2**30, "bytes_in_use": 2**29}
+    silent = mock.Mock(side_effect=NotImplementedError)
+    given = [device(0, lambda: memory), device(1, lambda: None), device(2, silent)]
+    monkeypatch.setattr(devices, "every", lambda: given)
+    assert section(command, "Devices") == [
+        ["gpu:0", "Some GPU", "3.0 GiB for JAX, 0.5 GiB in use"],
+        ["gpu:1", "Some GPU"],
+        ["gpu:2", "Some GPU"],
+    ]
+
+
+def test_operators(command: Command):
+    operators = {words[0]: words[1:] for words in section(command, "Operators")}
+    assert [*operators] == ["function", *OPERATORS]
+    assert operators["slice"] == ["SLICE", "1_0", "-"]
+    assert operators["slice1"] == ["SLICE1", "2_1", "Slice 1, 10, 11, 13"]
+    assert operators["reverse_sequence"] == ["-", "-", "ReverseSequence 10, 28"]
+
+
+def test_without_onnx(command: Command, monkeypatch: pytest.MonkeyPatch):
+    installed = importlib.metadata.version
+
+    def version(package: str) -> str:
+        if package.startswith("onnx"):
+            raise importlib.metadata.PackageNotFoundError(package)
+        return installed(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "dml_jax.onnx_backend._operators", None)
+    versions = dict(section(command, "Versions"))
+    assert versions["onnx"] == "not installed (comes with dml_jax[onnx])"
+    operators = {words[0]: words[1:] for words in section(command, "Operators")}
+    assert operators["slice1"] == ["SLICE1", "2_1", "Slice"]
+
+
+def test_feature_levels(command: Command):
+    """Every level, and every operator in the level that brought it."""
+    levels = section(command, "Feature levels of DirectML")
+    named = [words[0] for words in levels if re.match(r"\d", words[0])]
+    assert named == [level.label for level in FeatureLevel]
+    found = [
+        word for words in levels for word in words if word in OperatorType.__members__
+    ]
+    brought = [
+        operator.name
+        for operator in OperatorType
+        for level in FeatureLevel
+        if (support := supported(operator, level)) and support.since is level
+    ]
+    assert sorted(found) == sorted(brought)
+    reversal = ["REVERSE_SUBSEQUENCES", "1-8", "FLOAT16/32/64 INT8/16/32/64 "
+                "UINT8/16/32/64", "UINT32/64"]  # fmt: skip
+    assert ["5_0", *reversal] in levels
+
+
+@pytest.mark.exhaustive
+def test_commands_are_imported_when_they_run():
+    program = "import sys, dml_jax.cli; print(*sys.modules)"
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    modules = {*done.stdout.split()}
+    assert "dml_jax.cli.command_line" in modules
+    assert not {"dml_jax.cli.info", "dml_jax.cli.verify", "onnx", "tqdm"} & modules

@@ -1,0 +1,299 @@
+"""Models that `prepare` refuses, and nodes that refuse their inputs."""
+
+import re
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx_models import (
+    COPY,
+    LENGTHS,
+    F,
+    X,
+    parse,
+    prepared,
+    require_error,
+    rows,
+    runtime_session,
+)
+from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[attr-defined]
+
+from dml_jax import onnx_backend
+from dml_jax.onnx_backend._operators import OPERATORS
+
+ONLY = (
+    "onnx: the model must be of tensors and ReverseSequence, Slice, Range, "
+    "ConstantOfShape, Constant, Identity, Cast; got "
+)
+# What follows ONLY.
+UNSUPPORTED = rows(r"""
+float[3] x => float[a] y {[n1] a = Abs(x) b = Identity(a) c, d = Split(b)
+  [n2] y = Neg(d)} | Abs 'n1', Split 'c, d', Neg 'n2'
+$unary com.foo.Slice(x)} | com.foo.Slice 'y'
+@7 $unary Upsample<scales = [1.]>(x)} | Upsample 'y'
+bool c, $unary If (c) <then_branch = g () => (float[3] a) {a = Identity(x)},
+  else_branch = h () => (float[3] b) {b = Identity(x)}>} | If 'y'
+seq(float[3]) x, int64 i => float[3] y {y = SequenceAt(x, i)} |
+  SequenceAt 'y', 'x', which is not a tensor
+sparse_tensor(float[3]) x => sparse_tensor(float[3]) y {y = Identity(x)} |
+  'x', which is not a tensor, 'y', which is not a tensor
+$unary local.f(x)} $local13 Abs(p)} | Abs 'y'
+$unary Frob(x)} | Frob 'y'
+@7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7
+@9 $reverse(x, l)} | ReverseSequence 'y' of opset 9
+@8 $fill(s)} | ConstantOfShape 'y' of opset 8
+@0 $unary Identity(x)} | Identity 'y' of opset 0
+""")
+
+
+@pytest.mark.parametrize(("text", "got"), UNSUPPORTED)
+def test_unsupported(text: str, got: str) -> None:
+    model = parse(text)
+    message = re.escape(ONLY + got) + "$"
+    require_error(NotImplementedError, message, onnx_backend.prepare, model)
+    assert not onnx_backend.is_compatible(model)
+
+
+def test_sparse_tensors() -> None:
+    values = helper.make_tensor("s", TensorProto.FLOAT, [1], [2.0])
+    indices = helper.make_tensor("i", TensorProto.INT64, [1], [1])
+    sparse = helper.make_sparse_tensor(values, indices, [3])
+    constant = parse("=> float[3] y {y = Constant<value_ints = [1]>()}")
+    attribute = helper.make_attribute("sparse_value", sparse)
+    constant.graph.node[0].attribute[0].CopyFrom(attribute)
+    initializer = parse("=> float[3] y {y = Identity(s)}")
+    initializer.graph.sparse_initializer.append(sparse)
+    for model, got in (
+        (constant, "Constant 'y' with a sparse value"),
+        (initializer, "sparse initializers"),
+    ):
+        message = f"onnx: .*; got {got}$"
+        require_error(NotImplementedError, message, onnx_backend.prepare, model)
+
+
+def test_future_versions_of_operators() -> None:
+    of_today = OPERATORS["Identity"]._replace(versions=frozenset({24}))
+    with mock.patch.dict(OPERATORS, Identity=of_today):
+        message = "onnx: .*; got Identity 'y' of opset 25$"
+        require_error(NotImplementedError, message, prepared, COPY)
+        onnx_backend.prepare(parse(COPY, 24))
+
+
+@pytest.mark.parametrize("opset", [onnx.defs.onnx_opset_version() + 1, 999])
+def test_future_opsets(opset: int) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    message = f"onnx: `opset_import` must be at most {newest}; got {opset}$"
+    require_error(ValueError, message, onnx_backend.prepare, parse(COPY, opset))
+
+
+# Part of what ONNX's checker says.
+INVALID = rows(r"""
+$unary Identity(z)} | sorted, however input 'z' of
+float[3] x => float[3] y {z = Identity(x)} | 'y'
+$unary Identity(a) a = Identity(y)} | sorted.*'a'
+float[3] x, float[3] x => float[3] x {} | 'x'
+float[3] x => int32[3] y {y = Identity(x)} | (1) vs (6)
+float[3] x => float[3,3] y {y = Identity(x)} | rank: (1) vs (2)
+$unary Identity(x, x)} | size 2
+$unary Identity<foo = 1>(x)} | foo
+$reverse<time_axis = "a">(x, l)} | time_axis.*INT.*STRING
+$unary Cast(x)} | 'to'
+=> int64 y {y = Constant<value_int = 1, value_int = 2>()} | value_int
+$unary local.f(x)} $local local.f(p)} | local::f
+float[3] x, int64[3] l => float[3] y {y = ReverseSequence(x, l)} | rank >= 2
+float[3,b] x, int32[4] l => float[3,b] y {y = ReverseSequence(x, l)} | (int32)
+float[p,q] x, float[n] s => float[u,v] y {y = Slice(x, s, s)} | (float)
+float[3] x => float[u] y {s = Constant<value_ints = [5]>() y = Slice(x, s, s, s)}
+  | axis value: 5
+@9 $slice<ends = [1]>(x)} | 'starts'
+float s, double d => float[n] y {y = Range(s, s, d)} | double
+int64[n,m] s => float[m] y {y = ConstantOfShape(s)} | 1D
+=> float[n] y {s = Constant<value_ints = [-3]>() y = ConstantOfShape(s)} | negative
+int64[n] s => string[m] y {y = ConstantOfShape<value: tensor = string[1] {"a"}>(s)}
+  | (string)
+$unary Cast<to = 99>(x)} | Cast
+$unary Cast<to = 0>(x)} | data type 0
+float[3] x => complex64[3] y {y = Cast<to = 14>(x)} | (complex64)
+""")
+
+
+@pytest.mark.parametrize(("text", "said"), INVALID)
+def test_invalid(text: str, said: str) -> None:
+    model = parse(text)
+    said = said.replace("(", r"\(").replace(")", r"\)")
+    require_error(ValueError, f"onnx: .*{said}", onnx_backend.prepare, model)
+    assert not onnx_backend.is_compatible(model)
+
+
+# Of a model m with a graph g and an initializer w.
+EDITS = rows(r"""
+m.ir_version = 0 | ir_version
+m.ClearField('opset_import') | opset_import
+m.ClearField('graph') | 'graph'
+g.node[0].ClearField('output') | output size 0
+g.node[0].input[0] = '' | input 0
+g.output[0].ClearField('type') | 'type'
+w.ClearField('float_data'); w.raw_data = b'123' | w.*3 bytes
+w.ClearField('float_data'); w.raw_data = bytes(20) | w
+w.ClearField('float_data') | w
+w.dims[0] = -4 | w
+w.dims[0] = 2**62 | w.*4611686018427387904
+w.data_type = 99 | w.*99
+g.initializer.append(w) | w
+g.input.append(z(0)) | `z` must be a data type; got
+g.input.append(z(99)) | `z` must be a data type; got
+""")
+
+
+def with_initializer() -> onnx.ModelProto:
+    return parse("=> float[4] y {y = Identity(w)}", w=np.arange(4, dtype=np.float32))
+
+
+@pytest.mark.parametrize(("edit", "said"), EDITS)
+def test_invalid_messages(edit: str, said: str) -> None:
+    model = with_initializer()
+    w = helper.make_tensor("w", TensorProto.FLOAT, [4], [1, 2, 3, 4])
+    model.graph.initializer[0].CopyFrom(w)
+    z = partial(helper.make_tensor_value_info, "z", shape=[3])
+    exec(edit, {"m": model, "g": model.graph, "w": model.graph.initializer[0], "z": z})
+    require_error(ValueError, f"onnx: .*{said}", onnx_backend.prepare, model)
+
+
+def test_strings_that_are_not_utf8() -> None:
+    model = parse('=> string[1] y {y = Constant<value: tensor = string[1] {"a"}>()}')
+    model.graph.node[0].attribute[0].t.string_data[0] = b"\xff"
+    require_error(ValueError, "Constant 'y': ", onnx_backend.prepare, model)
+    model = with_initializer()
+    texts: Any = [b"\xff"] * 4
+    model.graph.initializer[0].CopyFrom(helper.make_tensor("w", 8, [4], texts))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+    require_error(ValueError, "onnx: `w`: ", onnx_backend.prepare, model)
+
+
+@pytest.mark.parametrize("model", [None, "m.onnx", b"", 1])
+def test_objects_that_are_no_model(model: Any) -> None:
+    message = "prepare: `model` must be an onnx.ModelProto; got "
+    require_error(TypeError, message, onnx_backend.prepare, model)
+
+
+# Nodes --------------------------------------------------------------------------------
+
+# Models, inputs, and what follows the name of the node in the message.
+NODES = rows(r"""
+$reverse(x, l)} | X, LENGTHS + 1 |
+  Invalid sequence length: 4. Value must be in range \[0,3\]$$
+$reverse(x, l)} | X, -LENGTHS | Invalid sequence length: -1
+$reverse(x, l)} | X, LENGTHS + 2**40 | Invalid sequence length: 1099511627777
+float[3,4] x, int64[n] l => float[3,4] y {y = ReverseSequence(x, l)} | X, LENGTHS[1:] |
+  reverse_sequence: `sequence_lens` must have shape \(4,\)
+$reverse<time_axis = 1>(x, l)} | X, LENGTHS | reverse_sequence: `batch_axis`
+$reverse<batch_axis = 0>(x, l)} | X, LENGTHS | reverse_sequence: `batch_axis`
+$reverse<batch_axis = 2, time_axis = 1>(x, l)} | X, LENGTHS |
+  reverse_sequence: `batch_axis`
+$reverse<batch_axis = 0, time_axis = 2>(x, l)} | X, LENGTHS |
+  reverse_sequence: `batch_axis`
+$slice(x, s, s, s)} | X, [0, 0] | `axes` must be unique; got 0 twice$$
+$slice5 | X, [0, 0], [0, 0], [-1, 1], [1, 1] | `axes` must be unique; got 1 twice$$
+@9 $slice<starts = [0, 0], ends = [1, 1], axes = [0, 0]>(x)} | X, [0] | `axes`
+$slice5 | X, [0], [0], [2], [1] | `axes` must be in \[-2, 2\); got 2$$
+@10 $slice5 | X, [0], [0], [-3], [1] | `axes` must be in
+@9 $slice<starts = [0], ends = [1], axes = [4]>(x)} | X, [0] | `axes` must be in
+$slice(x, s, s)} | X, LENGTHS | `axes` must be in
+$slice5 | X, [0], [0], [0], [0] | `steps` must be nonzero; got \[0\]$$
+$slice5 | X, [0, 0], [0], [0], [1] | `starts`, `ends`, `axes` and `steps` must have the
+  same length; got lengths \(2, 1, 1, 1\)$$
+$slice5 | X, [0], [0, 0], [0], [1] | `starts`, `ends`
+$slice5 | X, [0], [0], [0, 0], [1] | `starts`, `ends`
+$slice5 | X, [0], [0], [0], [1, 1] | `starts`, `ends`
+float[3,4] x, int64 s => float[u,v] y {y = Slice(x, s, s)} | X, 0 |
+  `starts` must have one dimension; got 0$$
+float[3,4] x, int64[n,m] s => float[u,v] y {y = Slice(x, s, s)} | X, [[0, 0]] | `starts`
+$range(s, l, d)} | F(1), F(5), F(0) | `delta` must be nonzero; got 0$$
+$range(s, l, d)} | F("nan"), F(5), F(1) | `start` must be finite; got nan$$
+$range(s, l, d)} | F(0), F("-inf"), F(1) | `limit` must be finite
+$range(s, l, d)} | F(0), F(2**60), F(1) | fill_value_sequence: `sizes`
+float s, float[n] l => float[m] y {y = Range(s, l, s)} | F(1), X[0] |
+  `limit` must be a scalar; got shape \(4,\)$$
+$fill(s)} | [-1], | fill_value_constant: `sizes\[0\]`
+$fill(s)} | [2**60], | fill_value_constant: `sizes`
+$fill<value: tensor = float[2] {1, 2}>(s)} | [0], | `value` must have one element; got 2
+$fill<value: tensor = float[0] {}>(s)} | [0], | `value` must have one element; got 0
+@1 $unary Cast<to = "FLOTE">(x)} | X[:, 0], | .*FLOTE
+@1 $unary Cast<to = "UNDEFINED">(x)} | X[:, 0], | `to` must be a data type; got 0$$
+""")
+# Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta.
+ONLY_HERE = rows(r"""
+$reverse<batch_axis = 0, time_axis = -1>(x, l)} | X, LENGTHS |
+  reverse_sequence: `batch_axis`
+$reverse<batch_axis = -1, time_axis = 0>(x, l)} | X, LENGTHS |
+  reverse_sequence: `batch_axis`
+$range(s, l, d)} | F(0), F(1), F("inf") | `delta` must be finite
+@28 $range<stash_type = 7>(s, l, d)} | F(1), F(1), F(1) |
+  `stash_type` must be 1 \(FLOAT\) or 11 \(DOUBLE\); got 7$$
+""")
+
+
+def arrays(inputs: str) -> tuple[Any, ...]:
+    return eval(inputs, {"np": np, "F": F, "X": X, "LENGTHS": LENGTHS})
+
+
+@pytest.mark.parametrize(("text", "inputs", "message"), NODES + ONLY_HERE)
+def test_nodes(text: str, inputs: str, message: str) -> None:
+    run = prepared(text).run
+    kind = re.findall(r"y = (\w+)", text)[0]
+    require_error(ValueError, f"{kind} 'y': {message}", run, arrays(inputs))
+
+
+@pytest.mark.parametrize(("text", "inputs", "message"), NODES)
+def test_onnx_runtime_refuses_them_too(text: str, inputs: str, message: str) -> None:
+    kinds = "Fail InvalidArgument InvalidGraph NotImplemented RuntimeException"
+    errors = tuple(getattr(onnxruntime_pybind11_state, kind) for kind in kinds.split())
+    match = message.removesuffix("$") if message.startswith("Invalid") else None
+    model, values = parse(text), map(np.asarray, arrays(inputs))
+
+    def run() -> None:
+        session = runtime_session(model)
+        names = [value.name for value in session.get_inputs()]
+        session.run(None, dict(zip(names, values, strict=True)))
+
+    with pytest.raises(errors, match=match):
+        run()
+
+
+CASTS = rows(r"""
+float[3] x => string[3] y {y = Cast<to = 8>(x)} | float32 | float32 to object
+string[3] x => float[3] y {y = Cast<to = 1>(x)} | object | object to float32
+float[3] x => float8e8m0[3] y {y = Cast<to = 24>(x)} | float32 |
+  float32 to float8_e8m0fnu
+""")
+
+
+@pytest.mark.parametrize(("text", "dtype", "got"), CASTS)
+def test_casts_that_are_not_supported(text: str, dtype: str, got: str) -> None:
+    message = f"Cast 'y': Cast must not be from or to strings or .*; got {got}$"
+    inputs = [X[:, 0].astype(dtype)]
+    require_error(NotImplementedError, message, prepared(text).run, inputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "argument"),
+    [
+        ("@28 float[3] x => float6e2m3[3] y {y = Cast<to = 27>(x)}", F, "to"),
+        ("@28 float6e2m3[3] x => float[3] y {y = Cast<to = 1>(x)}", None, "input"),
+    ],
+)
+def test_casts_of_dtypes_that_jax_does_not_know(
+    text: str, dtype: Any, argument: str
+) -> None:
+    x = X[:, 0].astype(dtype or "float6_e2m3fn")
+    message = f"Cast 'y': Cast: `{argument}` must .* that JAX knows; got float6_e2m3fn$"
+    require_error(TypeError, message, prepared(text).run, [x])
+
+
+def test_a_message_has_the_name_of_its_node() -> None:
+    model = prepared("float s => float[n] y {[first] y = Range(s, s, s)}")
+    require_error(ValueError, "Range 'first': `delta`", model.run, [F(0)])

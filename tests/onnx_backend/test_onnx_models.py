@@ -1,0 +1,266 @@
+"""Prepared ONNX models: run, transformed, exported, with defaults and static inputs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from assertions import assert_same_bits
+from onnx import TensorProto, helper
+from onnx_models import COPY, parse, prepared, runtime_session
+
+from dml_jax import onnx_backend, reference
+
+# Reverses frames up to a length each, and takes every second of the last three.
+TEXT = """float[4,3,2] x, int64[3] lens => float[2,3,2] y {
+  r = ReverseSequence(x, lens)
+  y = Slice(r, starts, ends, axes, steps)
+}"""
+CONSTANTS: dict[str, Any] = {
+    "starts": np.array([-1]),
+    "ends": np.array([-4]),
+    "axes": np.array([0]),
+    "steps": np.array([-2]),
+}
+X = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+LENS = np.array([4, 2, 0])
+ROW = np.array([0, 1, 2], np.float32)
+
+
+def model() -> onnx.ModelProto:
+    return parse(TEXT, **CONSTANTS)
+
+
+def expected(x: np.ndarray, lens: np.ndarray) -> np.ndarray:
+    r = reference.reverse_sequence(x, lens, batch_axis=1, time_axis=0)
+    return r[:-4:-2]
+
+
+def test_run_accepts_inputs_by_position_and_by_name() -> None:
+    reversing = onnx_backend.prepare(model())
+    assert (reversing.input_names, reversing.output_names) == (("x", "lens"), ("y",))
+    for inputs in ([X, LENS], {"lens": LENS, "x": X}, (jnp.asarray(X), LENS)):
+        outputs: Any = reversing.run(inputs)
+        assert isinstance(outputs.y, np.ndarray)
+        assert_same_bits(outputs["y"], expected(X, LENS))
+        assert_same_bits(outputs[0], expected(X, LENS))
+
+
+def test_backend_interface() -> None:
+    (y,) = onnx_backend.run_model(model(), [X, LENS])
+    assert_same_bits(y, expected(X, LENS))
+    node = helper.make_node("Slice", ["x", "starts", "ends", "", "steps"], ["y"])
+    (y,) = onnx_backend.run_node(node, [X, np.array([3]), np.array([0]), None, [-1]])
+    assert_same_bits(y, X[3:0:-1])
+    node = helper.make_node("Slice", ["x"], ["y"], starts=[1], ends=[-1])
+    (y,) = onnx_backend.run_node(node, [X], opset_version=1)
+    assert_same_bits(y, X[1:-1])
+    assert onnx_backend.is_compatible(model())
+
+
+def test_devices() -> None:
+    assert onnx_backend.supports_device("CPU")
+    assert onnx_backend.supports_device("CPU:0")
+    (y,) = onnx_backend.run_model(model(), [X, LENS], "CPU")
+    assert_same_bits(y, expected(X, LENS))
+
+
+def test_results_are_copies() -> None:
+    copying = prepared("=> float[3] y {y = Identity(w)}", w=ROW)
+    copying.run([])[0][0] = 99
+    assert copying.run([])[0].tolist() == [0, 1, 2]
+    x = ROW.copy()
+    prepared(COPY).run([x])[0][0] = 99
+    assert_same_bits(x, ROW)
+
+
+def test_a_prepared_model_does_not_change_with_its_source() -> None:
+    source = parse("float[3] x => float[3] y {y = Cast<to = 1>(x)}")
+    casting = onnx_backend.prepare(source)
+    source.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    source.graph.node[0].attribute[0].i = TensorProto.INT64
+    assert_same_bits(casting.run([ROW])[0], ROW)
+
+
+# Transformations ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def fn() -> Iterator[Callable[..., Any]]:
+    """The function of the model, in 64-bit mode, so that lengths are int64."""
+    with jax.enable_x64(True):
+        yield onnx_backend.prepare(model()).jax_fn
+
+
+@pytest.mark.usefixtures("with_caches")
+def test_jit_compiles_once(fn: Callable[..., Any]) -> None:
+    jitted = jax.jit(fn)
+    for lens in ([4, 2, 0], [0, 0, 0], [1, 2, 3]):
+        (y,) = jitted(X, np.array(lens))
+        assert_same_bits(y, expected(X, np.array(lens)))
+    assert jitted._cache_size() == 1  # type: ignore[attr-defined]
+
+
+def test_vmap(fn: Callable[..., Any]) -> None:
+    batch = np.stack([X, -X, X + 100])
+    (y,) = jax.vmap(fn, (0, None))(batch, LENS)
+    assert_same_bits(y, np.stack([expected(x, LENS) for x in batch]))
+    lens = np.array([[1, 2, 3], [4, 4, 4]])
+    (y,) = jax.vmap(fn, (None, 0))(X, lens)
+    assert_same_bits(y, np.stack([expected(X, n) for n in lens]))
+
+
+def test_derivatives(fn: Callable[..., Any]) -> None:
+    """The gradient puts each weight where its element came from."""
+    weights = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2)
+    gradient = jax.grad(lambda x: jnp.sum(fn(x, LENS)[0] * weights))(X)
+    source = expected(np.arange(24.0).reshape(4, 3, 2), LENS).astype(int)
+    wanted = np.zeros(24, np.float32)
+    wanted[source.reshape(-1)] = weights.reshape(-1)
+    assert_same_bits(gradient, wanted.reshape(X.shape))
+    _, tangent = jax.jvp(lambda x: fn(x, LENS)[0], (X,), (2 * X,))
+    assert_same_bits(tangent, expected(2 * X, LENS))
+
+
+def test_export(fn: Callable[..., Any]) -> None:
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (X, LENS)]
+    export = jax.export.export(jax.jit(fn), platforms=["cpu", "cuda", "tpu"])
+    (y,) = export(*shapes).call(X, LENS)
+    assert_same_bits(y, expected(X, LENS))
+
+
+def test_export_of_symbolic_sizes() -> None:
+    text = "float[t,b] x, int32[b] n => float[t,b] y {m = Cast<to = 7>(n) "
+    fn = prepared(text + "y = ReverseSequence(x, m)}").jax_fn
+    with jax.enable_x64(True):
+        symbols = jax.export.symbolic_shape("t, b")
+        shapes = (
+            jax.ShapeDtypeStruct(symbols, np.float32),
+            jax.ShapeDtypeStruct(symbols[1:], np.int32),
+        )
+        (y,) = jax.export.export(jax.jit(fn))(*shapes).call(
+            X[..., 0], LENS.astype("i4")
+        )
+    wanted = reference.reverse_sequence(X[..., 0], LENS, batch_axis=1, time_axis=0)
+    assert_same_bits(y, wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "scale"),
+    [
+        ({}, 1),
+        ({"training": True}, 1),
+        ({"training": True, "lda_coeff": 0.5}, 0.5),
+        ({"lda_coeff": 0.5}, 1),
+    ],
+)
+def test_training_scales_the_gradient(options: dict[str, Any], scale: float) -> None:
+    text = "float[4,3,2] x => float[4,3,2] y {y = ReverseSequence(x, lens)}"
+    fn = onnx_backend.prepare(parse(text, lens=LENS), **options).jax_fn
+    (y,), pullback = jax.vjp(fn, X)
+    wanted = reference.reverse_sequence(X, LENS, batch_axis=1, time_axis=0)
+    assert_same_bits(y, wanted)
+    assert_same_bits(pullback((wanted,))[0], np.float32(scale) * X)
+
+
+# Values that determine shapes ---------------------------------------------------------
+
+
+def test_shapes_are_computed_while_tracing() -> None:
+    text = """float[3,4] x => float[u,v] y {
+      starts32 = Range(zero, two, one)
+      starts = Cast<to = 7>(starts32)
+      ends = Constant<value_ints = [9, 9]>()
+      y = Slice(x, starts, ends)
+    }"""
+    numbers = {"zero": 0, "one": 1, "two": 2}
+    constants = {name: np.array(n, np.int32) for name, n in numbers.items()}
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (y,) = jax.jit(prepared(text, **constants).jax_fn)(x)
+    assert_same_bits(y, x[0:, 1:])
+
+
+def test_static_inputs_are_closed_over() -> None:
+    text = "float[5] x, int64[1] s, int64[1] e => float[n] y {y = Slice(x, s, e)}"
+    slicing = prepared(text)
+    assert slicing.static_names == ("s", "e")
+    x = np.arange(5, dtype=np.float32)
+    (y,) = jax.jit(lambda x: slicing.jax_fn(x, np.array([1]), np.array([3])))(x)
+    assert_same_bits(y, x[1:3])
+    assert_same_bits(slicing.run([x, np.array([-2]), np.array([5])])[0], x[-2:])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_strings_beside_a_jitted_path(x64: bool) -> None:
+    text = (
+        "@9 float[3] x => float[3] y "
+        "{t = Slice<starts = [0], ends = [1]>(w) y = Identity(x)}"
+    )
+    with jax.enable_x64(x64):
+        (y,) = jax.jit(prepared(text, w=np.array(["a", "b"], object)).jax_fn)(ROW)
+    assert_same_bits(y, ROW)
+
+
+# Defaults -----------------------------------------------------------------------------
+
+A, B, C, D = (np.array(row, np.float32) for row in ([1, 2], [3, 4], [5, 6], [7, 8]))
+DEFAULTS = (
+    "float[2] a, float[2] x, float[2] b => float[2] i, float[2] j, float[2] k "
+    "{i = Identity(a) j = Identity(x) k = Identity(b)}"
+)
+GIVEN = [  # by position, by name, and the outputs
+    ([A], {"x": A}, [B, A, C]),
+    ([D, A], {"a": D, "x": A}, [D, A, C]),
+    ([D, A, B], {"b": B, "x": A, "a": D}, [D, A, B]),
+]
+
+
+@pytest.mark.parametrize(("inputs", "named", "wanted"), GIVEN)
+def test_defaults_are_overridden(
+    inputs: list[np.ndarray], named: dict[str, np.ndarray], wanted: list[np.ndarray]
+) -> None:
+    source = parse(DEFAULTS, b=C, a=B)
+    copying = onnx_backend.prepare(source)
+    assert (copying.input_names, copying.default_names) == (("x",), ("a", "b"))
+    for outputs in (
+        copying.run(inputs),
+        copying.run(named),
+        copying.jax_fn(*inputs),
+        jax.jit(copying.jax_fn)(*inputs),
+        runtime_session(source).run(None, named),
+        onnx_backend.run_model(source, inputs),
+    ):
+        for actual, array in zip(outputs, wanted, strict=True):
+            assert_same_bits(np.asarray(actual), array)
+
+
+@pytest.mark.parametrize("ir", [3, 4])
+def test_before_version_4_of_the_ir_initializers_are_constants(ir: int) -> None:
+    source = parse(DEFAULTS, ir=ir, b=C, a=B)
+    copying = onnx_backend.prepare(source)
+    assert copying.default_names == (("a", "b") if ir == 4 else ())
+    overridable = runtime_session(source).get_overridable_initializers()
+    assert {value.name for value in overridable} == set(copying.default_names)
+    for inputs in ({"x": A, "a": D}, [D, A]):
+        if ir == 3:
+            with pytest.raises(
+                TypeError, match=r"^onnx: `inputs` must be arrays for x;"
+            ):
+                copying.run(inputs)
+    assert [y.tolist() for y in copying.run([A])] == [[3, 4], [1, 2], [5, 6]]
+
+
+def test_defaults_that_shapes_depend_on() -> None:
+    text = "float[4] x, int64[1] s, int64[1] e => float[n] y {y = Slice(x, s, e)}"
+    slicing = prepared(text, s=np.array([0]), e=np.array([4]))
+    assert slicing.static_names == ("s", "e")
+    x = np.arange(4, dtype=np.float32)
+    assert slicing.run([x])[0].tolist() == [0, 1, 2, 3]
+    assert slicing.run([x, np.array([1])])[0].tolist() == [1, 2, 3]
+    assert slicing.run({"x": x, "e": np.array([-1])})[0].tolist() == [0, 1, 2]
+    y = jax.jit(lambda x: slicing.jax_fn(x, np.array([2]))[0])(x)
+    assert y.tolist() == [2, 3]
