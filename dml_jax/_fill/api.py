@@ -3,22 +3,23 @@
     fill_value_constant    y[k] = value
     fill_value_sequence    y[k] = start + k * delta
 
-DirectML's page once accumulated (value += delta) and was corrected in 2024; ONNX's
-Range has the same formula in its text and an accumulation in its function body. Here
-the formula is taken at its word: integers are computed modulo 2^bits, and a float is
-the correctly rounded value of start + k * delta for every k, whatever the size, the
-platform and the compiler. Accumulating drifts, an index in the dtype of the result
-saturates, and a rounded product loses everything where start and k * delta cancel;
-whether a product is rounded at all depends on the instruction set, since XLA contracts
-it with the sum.
+DirectML's page described an accumulation (value += delta) until it was corrected in
+2024; ONNX's Range has the same formula in its text and an accumulation in its function
+body. Here the formula defines the result: integers are computed modulo 2^bits, and a
+float is the correctly rounded value of start + k * delta for every k, whatever the
+size, the platform and the compiler. An accumulation drifts, an index in the dtype of
+the result saturates, and rounding the product loses all digits where start and
+k * delta cancel. Whether XLA rounds it depends on the instruction set, since it may
+contract the product and the sum.
 
-How, `_fill_formulations` says.
+`xla` has the formulations.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,15 +36,15 @@ def fill_value_constant(
 ) -> jax.Array:
     """An array with the same value everywhere.
 
-    A value that is an array of `value_data_type` keeps every bit, NaN payloads
+    If the value is an array of `value_data_type`, every bit is kept, NaN payloads
     included.
 
     Args:
       sizes: the shape of the result.
       value_data_type: its dtype: bool, any integer, any float or complex.
       value: a Python or NumPy number, or a (traced) scalar of `value_data_type`. A
-        number is rounded to the nearest float. An integer may be given in the signed or
-        the unsigned range of its width: -2 for uint8 is 254.
+        number is rounded to the nearest float. An integer may be in the signed or the
+        unsigned range of its width: -2 for uint8 is 254.
 
     Returns:
       An array of shape `sizes` and dtype `value_data_type`.
@@ -56,7 +57,8 @@ def fill_value_constant(
       OverflowError: `value` does not fit `value_data_type`.
 
     Derivatives: linear in `value`, both modes; its cotangent is the sum of the
-    result's. Sharding: under an output sharding each device fills its own shard.
+    result's.
+    Sharding: with an output sharding each device fills its own shard.
 
     Example:
       >>> from dml_jax import fill_value_constant
@@ -66,11 +68,8 @@ def fill_value_constant(
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
     """
-    function = "fill_value_constant"
-    kinds = (jnp.bool_, jnp.number)
-    sizes, dtype = _check_result((function, kinds), sizes, value_data_type)
-    arguments.require_width(function, "value_data_type", dtype)
-    value = as_scalar(function, "value", value, dtype)
+    sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
+    value = as_scalar("fill_value_constant", "value", value, dtype)
     return _constant(value, sizes=sizes, dtype=dtype)
 
 
@@ -83,18 +82,18 @@ def fill_value_sequence(
     """An arithmetic sequence: start + k * delta at row-major position k.
 
     Integers wrap modulo 2^bits. Floats are correctly rounded for every k, subnormals
-    included; what overflows becomes what the dtype has for it: an infinity, a NaN, or
-    the largest value (float4). Infinite and NaN starts and deltas propagate as IEEE
-    arithmetic has it, so an infinite delta gives a NaN at k = 0. The real and imaginary
-    parts of a complex sequence are two sequences.
+    included. An overflow gives what the dtype has for it: an infinity, a NaN, or the
+    largest value (float4). Infinities and NaNs propagate as in IEEE arithmetic, so an
+    infinite delta gives a NaN at k = 0. The real and imaginary parts of a complex
+    sequence are two sequences.
 
     Args:
       sizes: the shape of the result.
       value_data_type: its dtype: any integer, any float with a zero, or complex.
       value_start: a Python or NumPy number, or a (traced) scalar of `value_data_type`.
-        A number is rounded to the nearest float. An integer may be given in the signed
-        or the unsigned range of its width: -2 for uint8 is 254. A new value compiles
-        nothing anew.
+        A number is rounded to the nearest float. An integer may be in the signed or the
+        unsigned range of its width: -2 for uint8 is 254. A new value does not trigger
+        recompilation.
       value_delta: likewise.
 
     Returns:
@@ -108,7 +107,8 @@ def fill_value_sequence(
       OverflowError: `value_start` or `value_delta` does not fit `value_data_type`.
 
     Derivatives: 1 by `value_start` and k by `value_delta`, both modes, computed in at
-    least float32. Sharding: under an output sharding each device fills its own shard.
+    least float32.
+    Sharding: with an output sharding each device fills its own shard.
 
     Example:
       >>> from dml_jax import fill_value_sequence
@@ -120,73 +120,84 @@ def fill_value_sequence(
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
     """
-    function = "fill_value_sequence"
-    sizes, dtype = _check_result((function, (jnp.number,)), sizes, value_data_type)
-    arguments.require_width(function, "value_data_type", dtype)
-    start = as_scalar(function, "value_start", value_start, dtype)
-    delta = as_scalar(function, "value_delta", value_delta, dtype)
+    sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
+    start = as_scalar("fill_value_sequence", "value_start", value_start, dtype)
+    delta = as_scalar("fill_value_sequence", "value_delta", value_delta, dtype)
     return _sequence(start, delta, sizes=sizes, dtype=dtype)
 
 
 # Arguments ----------------------------------------------------------------------------
 
 
-@calls.memoized
-def _check_result(function_and_kinds, sizes, value_data_type):
+def _check_result(
+    function: str, sizes: Any, value_data_type: Any
+) -> tuple[tuple[int, ...], np.dtype]:
     """The shape and the dtype of the result of a function."""
-    function, kinds = function_and_kinds
+    sizes, dtype = _memoized_result(function, sizes, value_data_type)
+    arguments.require_width(function, "value_data_type", dtype)  # the mode may change
+    return sizes, dtype
+
+
+@calls.memoized
+def _memoized_result(
+    function: str, sizes: Any, value_data_type: Any
+) -> tuple[tuple[int, ...], np.dtype]:
     sizes = arguments.sizes(function, "sizes", sizes)
-    return sizes, _dtype(function, value_data_type, kinds)
+    dtype = _as_dtype(function, value_data_type)
+    if not _is_accepted(function, dtype):
+        raise TypeError(
+            f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
+        )
+    return sizes, dtype
 
 
-# For None NumPy takes float64, and NumPy 2.0 some dtype for each of the others.
+# NumPy converts None to float64, and NumPy 2.0 each of the others to some dtype.
 _NO_DTYPES = (
     *(None, np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
     *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),
 )
 
 
-def _dtype(function, value, kinds):
-    """`value` as a dtype that JAX has, of one of the kinds."""
+def _as_dtype(function: str, value: Any) -> np.dtype:
+    is_array = isinstance(value, (np.ndarray, jax.Array))
     try:
+        # NumPy would also convert arrays and scalars, to their dtypes.
+        if is_array or isinstance(value, np.generic):
+            raise TypeError
         if any(value is other for other in _NO_DTYPES):
             raise TypeError
-        # NumPy would take their dtype.
-        if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-            raise TypeError
-        dtype = np.dtype(value)
+        return np.dtype(value)
     except (TypeError, ValueError):
-        is_array = isinstance(value, (np.ndarray, jax.Array))
         got = arguments.describe(value) if is_array else repr(value)
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype; got {got}"
         ) from None
-    if not _is_one_of(dtype, kinds):
-        raise TypeError(
-            f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
-        )
-    return dtype
 
 
 @functools.cache
-def _is_one_of(dtype, kinds):
-    """Whether JAX has the dtype and a kind of it; a sequence needs a zero, too."""
-    of_kind = any(jnp.issubdtype(dtype, kind) for kind in kinds)
-    has_zero = jnp.bool_ in kinds or arguments.has_zero(dtype)
-    return of_kind and has_zero and arguments.is_known(dtype)
+def _is_accepted(function: str, dtype: np.dtype) -> bool:
+    if function == "fill_value_constant" and dtype == np.bool_:
+        return True
+    is_number = jnp.issubdtype(dtype, jnp.number) and arguments.is_known(dtype)
+    needs_zero = function == "fill_value_sequence"
+    return is_number and (arguments.has_zero(dtype) or not needs_zero)
 
 
 # Jitted cores -------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
-def _constant(value, *, sizes, dtype):
+def _constant(
+    value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
+) -> jax.Array:
     with jax.named_scope("fill_value_constant"):
         return _fill("constant", sizes, jnp.asarray(value).astype(dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
-def _sequence(start, delta, *, sizes, dtype):
+def _sequence(
+    start: ArrayLike, delta: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
+) -> jax.Array:
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
         if jnp.issubdtype(dtype, jnp.integer):
@@ -199,8 +210,7 @@ def _sequence(start, delta, *, sizes, dtype):
         return _fill("floats", sizes, start, delta)
 
 
-def _fill(way, sizes, *scalars):
-    # With `jax.extend` comes pallas, slower to import than all of this package.
-    from dml_jax._fill.primitive import fill
+def _fill(kind: str, sizes: tuple[int, ...], *scalars: jax.Array) -> jax.Array:
+    from dml_jax._fill import primitive  # imports pallas, by way of `jax.extend`
 
-    return fill(way, sizes, *scalars)
+    return primitive.fill(kind, sizes, *scalars)

@@ -1,34 +1,33 @@
-"""start + k * delta, correctly rounded, by way of float64: for floats up to float32.
+"""`start + k * delta`, correctly rounded, in float64: for floats up to float32.
 
 Where float64 is fast, on CPU and on GPU, an element takes a few operations:
 
-    x = (k * d + a) - m,    and x is rounded to the dtype.
+    x = (k * delta + a) - m,    and x is rounded to the dtype.
 
-d is delta. With P bits of precision and k below 2^(52 - P) the product k * d is exact,
-whether the compiler contracts it with the sum or not. What a and m are is decided once
-for all elements, so that the sum rounds nothing away that matters:
+With a precision of P bits and k below 2^(52 - P) the product is exact, whether or not
+the compiler contracts it with the sum. a and m are chosen once for all elements, so
+that the sum has all bits that matter:
 
-- Where no sum needs more than 53 bits, a is start and m is 0.
-- What start has below the last bit of delta decides ties, by being there. From k = 2
-  on, |x| >= |delta|, so that ties are multiples of 1/2 in units of that bit. What is
-  closer to a whole number than 3/8 is moved to 3/8 from it, which no sum below 2^52
-  rounds to a whole number. The elements 0 and 1 are done apart.
-- Where start is so large that a sum would need more than 53 bits, all results lie in
-  the two binades around a power of two b. Then m = b * 2^(53 - P) - b and a = start + m
-  (both negative for a negative start), which are exact. There a float64 has just the
-  bits that the dtype has, twice as coarse from b + m = b * 2^(53 - P) on as the dtype
-  is from b on. So the sum is rounded to nearest as the dtype has it, and m is taken off
-  exactly. Multiples of the dtype's smallest subnormal stay what they are.
+- If no sum has more than 53 bits, a is start and m is 0.
+- The bits of start below the last bit of delta only decide ties. From k = 2 on,
+  |x| >= |delta|, so that ties are multiples of 1/2 in units of that last bit. A start
+  within 3/8 of an integer, but not equal to it, is moved to a distance of 3/8, which no
+  sum below 2^52 rounds to an integer. The elements 0 and 1 are computed separately.
+- If start is so large that a sum has more than 53 bits, all results are in the two
+  binades around a power of two b. Then m = b * 2^(53 - P) - b and a = start + m (both
+  negative for a negative start), which are exact. Around b + m a float64 has the bits
+  that the dtype has around b: from b + m = b * 2^(53 - P) on it is twice as coarse, as
+  the dtype is from b on. So the sum is rounded to nearest as in the dtype, and m is
+  subtracted exactly. Multiples of the dtype's smallest subnormal are kept.
 
-bfloat16 is narrow enough for the first case to reach as far as k * delta matters;
-beyond, d is 0. float16 and narrower need none of this: their values are multiples of
-2^-24 or more, so that a sum of more than 53 bits is far beyond the largest of them.
-Infinities, NaNs and the signs of zeros are what IEEE arithmetic makes of them.
+bfloat16 is so narrow that the first case holds as long as k * delta matters; beyond,
+delta is taken as 0. float16 and narrower dtypes need none of this: their values are
+multiples of 2^-24 or more, so that a sum of more than 53 bits overflows by far.
+Infinities, NaNs and the signs of zeros follow IEEE arithmetic.
 
-CUDA rounds x to float16 or bfloat16 at once. Else x becomes a dtype below float32 by
-way of a float32 that is rounded to odd, so that its own rounding does not show [1]. The
-range of bfloat16 is that of float32: until then, x is in a unit that keeps the elements
-far from the ends.
+CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is rounded to odd in float32
+first, to avoid double rounding [1]. bfloat16 has the range of float32: until then, x is
+in a unit that keeps the elements far from overflow and underflow.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -48,37 +47,37 @@ from dml_jax._shared import bitwise
 
 
 def suffices(dtype: np.dtype, count: int) -> bool:
-    """Whether `sequence` has every position below `count`."""
+    """Whether float64 has the precision for all positions below `count`."""
     return jnp.finfo(dtype).bits <= 32 and count <= 2 ** _position_bits(dtype)
 
 
 class Sequence(NamedTuple):
-    """What the elements share: x = position * delta + start - offset, times `unit`."""
+    """The scalars of `x = (position * delta + start - offset) * unit`."""
 
     start: jax.Array
     delta: jax.Array
     offset: jax.Array | None = None
     unit: jax.Array | None = None
-    first: tuple[jax.Array, ...] = ()  # the bits of the elements that are done apart
+    first: tuple[jax.Array, ...] = ()  # bits of elements computed separately
 
 
 def prepare(start: jax.Array, delta: jax.Array, platform: str) -> Sequence:
-    """What the elements of a sequence share, from scalars of its dtype.
+    """The scalars of a sequence.
 
     Args:
-      start: the element at position 0.
-      delta: the difference.
-      platform: "cpu", where subnormal float32 numbers may become zero, "cuda", where a
-        float64 is rounded to 16 bits at once, or any other.
+      start: the element at position 0, in the dtype of the sequence.
+      delta: the difference of two elements, in that dtype.
+      platform: "cpu", which may flush subnormal float32 numbers, "cuda", which rounds a
+        float64 to 16 bits directly, or any other.
     """
     dtype = start.dtype
     with jax.enable_x64(True):
         start, delta = _widen(start), _widen(delta)
-        if _is_short(dtype):
+        if _is_exact(dtype):
             sequence = Sequence(start, delta)
         else:
             sequence = _prepare(start, delta, dtype, platform)
-        # Or each thread of a GPU would do it again.
+        # Without the barrier each thread of a GPU would recompute them.
         return lax.optimization_barrier(sequence)
 
 
@@ -87,14 +86,14 @@ def element(
 ) -> jax.Array:
     """The elements at uint32 positions, as an array of `dtype`."""
     with jax.enable_x64(True):
-        # A conversion takes a GPU as long as eight of these: 2^52 + k, from its bits.
+        # k from the bits of 2^52 + k: eight times as fast on a GPU as a conversion.
         bits = position.astype(jnp.uint64) | np.uint64(0x433 << 52)
         k = lax.bitcast_convert_type(bits, jnp.float64) - 2.0**52
         x = k * sequence.delta + sequence.start
         if sequence.offset is not None:
             x = x - sequence.offset
-        if _narrows(platform, dtype):
-            rounded = _narrow(x, dtype)
+        if _rounds_directly(platform, dtype):
+            rounded = _round_directly(x, dtype)
         else:
             rounded = _round(x, sequence.unit, dtype, platform == "cpu")
         code = bitwise.to_bits(rounded)
@@ -106,25 +105,27 @@ def element(
 # Scalars ------------------------------------------------------------------------------
 
 
-def _position_bits(dtype):
+def _position_bits(dtype: np.dtype) -> int:
     return min(32, 51 - int(jnp.finfo(dtype).nmant))
 
 
-def _is_short(dtype):
-    """Whether float64 has all sums of the dtype's finite range."""
+def _is_exact(dtype: np.dtype) -> bool:
+    """Whether all sums in the finite range of the dtype are exact in float64."""
     info = jnp.finfo(dtype)
     return int(info.maxexp) - int(info.minexp) + int(info.nmant) < 50
 
 
-def _prepare(start, delta, dtype, platform):
+def _prepare(
+    start: jax.Array, delta: jax.Array, dtype: np.dtype, platform: str
+) -> Sequence:
     sums = [rounding.add_to_odd(start, i * delta) for i in range(2)]
     first = tuple(_round_scalar(x, dtype, platform == "cpu") for x in sums)
     precision = int(jnp.finfo(dtype).nmant) + 1
     boundary = _power_of_two(start)
     boundary = jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
-    def dominates(bits):
-        """Whether start does, but neither zero nor infinity."""
+    def dominates(bits: int) -> jax.Array:
+        """Whether start is finite and 2^bits times as large as all products."""
         reach = jnp.abs(delta) * 2.0 ** (_position_bits(dtype) + bits)
         return (boundary >= reach) & (boundary > 0) & (boundary < jnp.inf)
 
@@ -136,17 +137,17 @@ def _prepare(start, delta, dtype, platform):
         start = jnp.where(is_large, start + offset, nudged)
         return Sequence(start, delta, offset, first=first)
 
-    # Then no product reaches an eighth of start's last bit.
+    # No product is then an eighth of start's last bit or more.
     is_alone = dominates(precision + 3)
     unit = _unit(jnp.where(is_alone, boundary, _power_of_two(delta)))
     delta = jnp.where(is_alone, 0, delta)
-    if _narrows(platform, dtype):
+    if _rounds_directly(platform, dtype):
         return Sequence(nudged, delta, first=first)
     return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
 
 
-def _nudge(start, delta, dtype):
-    """`start`, with no less than 3/8 for what is below delta's last bit."""
+def _nudge(start: jax.Array, delta: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`start`, at least 3/8 from the multiples of delta's last bit, or one of them."""
     last_bit = _power_of_two(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
     whole = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
@@ -156,8 +157,8 @@ def _nudge(start, delta, dtype):
     return jnp.where(is_close, nudged, start)
 
 
-def _widen(x):
-    """A scalar as float64. XLA on CPU takes subnormal float32 numbers for zeros."""
+def _widen(x: jax.Array) -> jax.Array:
+    """A scalar as float64, also if subnormal: XLA on CPU flushes float32."""
     info = jnp.finfo(x.dtype)
     code = lax.bitcast_convert_type(x, bitwise.UNSIGNED.get(info.bits, jnp.uint32))
     code = code.astype(jnp.uint32)
@@ -168,32 +169,34 @@ def _widen(x):
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
 
 
-def _power_of_two(x):
-    """The largest power of two that is not above |x|, for a float64 scalar."""
+def _power_of_two(x: jax.Array) -> jax.Array:
+    """The largest power of two up to |x|, for a float64 scalar."""
     field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
     return lax.bitcast_convert_type(field, jnp.float64)
 
 
-def _unit(power_of_two):
-    """A unit for what is within 45 binades of a power of two."""
+def _unit(power_of_two: jax.Array) -> jax.Array:
+    """A unit for numbers within 45 binades of a power of two."""
     return jnp.clip(power_of_two, 2.0**-80, 2.0**80)
 
 
 # Rounding -----------------------------------------------------------------------------
 
 
-def _narrows(platform, dtype):
-    """Whether an instruction rounds a float64 to the dtype, as XLA does no constant."""
+def _rounds_directly(platform: str, dtype: np.dtype) -> bool:
+    """Whether one instruction rounds a float64 to the dtype, though not a constant."""
     return platform == "cuda" and dtype in (jnp.float16, jnp.bfloat16)
 
 
-def _narrow(x, dtype):
-    """x, from float64 to the dtype by that instruction."""
+def _round_directly(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`x`, rounded to the dtype by that instruction."""
     return x.astype(dtype)
 
 
-def _round(x, unit, dtype, flushes):
-    """x * unit, from float64 to the dtype."""
+def _round(
+    x: jax.Array, unit: jax.Array | None, dtype: np.dtype, flushes: bool
+) -> jax.Array:
+    """`x * unit`, rounded from float64 to the dtype."""
     if dtype == jnp.float32:
         single = x.astype(jnp.float32)
         return _unflushed(single, x) if flushes else single
@@ -206,8 +209,8 @@ def _round(x, unit, dtype, flushes):
     return rounding.from_single(single, dtype)
 
 
-def _round_scalar(x, dtype, flushes):
-    """The bits of x, rounded to the dtype."""
+def _round_scalar(x: jax.Array, dtype: np.dtype, flushes: bool) -> jax.Array:
+    """The bits of `x`, rounded to the dtype."""
     unit = None
     if dtype == jnp.bfloat16:
         unit = _unit(_power_of_two(x))
@@ -216,11 +219,11 @@ def _round_scalar(x, dtype, flushes):
     return bitwise.to_bits(_round(x, unit, dtype, flushes))
 
 
-def _single_to_odd(x):
-    """`x` as float32, its last bit 1 if it is not exact.
+def _single_to_odd(x: jax.Array) -> jax.Array:
+    """`x` as float32, with the last bit 1 if it is not exact.
 
-    For zeros, infinities, NaNs, and what is a normal number in float32: those exponents
-    differ from 1023 by less than 128, so that three of their bits can be left out.
+    For zeros, infinities, NaNs and normal numbers of float32, whose float64 exponents
+    differ from the bias by less than 128, so that three of their bits are redundant.
     """
     bits = lax.bitcast_convert_type(x, jnp.uint64)
     sign_and_first = (bits >> 32).astype(jnp.uint32) & np.uint32(0xC0000000)
@@ -230,10 +233,10 @@ def _single_to_odd(x):
     return lax.bitcast_convert_type(code, jnp.float32)
 
 
-def _unflushed(single, x):
-    """`single`, or if it is zero what x is as a subnormal float32.
+def _unflushed(single: jax.Array, x: jax.Array) -> jax.Array:
+    """`single`, or if that is zero, `x` as a subnormal float32.
 
-    x is a multiple of 2^-149 then, counted by the last bits of 2^(52 - 149) + |x|.
+    `x` is then a multiple of 2^-149, and the last bits of 2^(52 - 149) + |x| count it.
     """
     shifted = jnp.abs(x) + 2.0 ** (52 - 149)
     count = lax.bitcast_convert_type(shifted, jnp.uint64).astype(jnp.uint32)

@@ -1,104 +1,106 @@
-"""The fills as a JAX primitive: only its lowering knows the platform, and who divides.
+"""The fills as a JAX primitive, since only its lowering rule knows the platform.
 
-    fill(way, sizes, *scalars)
+    fill(kind, sizes, *scalars)
 
-The ways are "constant" (of a value), "integers", "floats" and "components" of complex
-numbers (of a start and a delta). What each platform computes for them,
-`xla` and `gpu` says.
+The kinds are "constant" (of a value), and "integers", "floats" and "components" of
+complex numbers (of a start and a delta). `xla` and `gpu` have the formulations.
 
-The derivatives are those of the formula, 1 by start and k by delta, and not those of
-the steps in which a platform computes it. Constants alone are linear. A vmap adds a
-level, which says what scalars it maps; the formulation is mapped likewise.
+The derivatives are those of the formula, 1 by start and k by delta, instead of those of
+the operations that compute it. Only constants are linear. The parameter `vmaps` says
+for each `vmap`, outermost first, which of the scalars it maps.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._fill import float64, gpu, xla
 from dml_jax._shared import bitwise, calls, jax_versions, lowering, taylor
 
-fill_p = jax.extend.core.Primitive("fill_value")
+Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
 
+fill_p = jax.extend.core.Primitive("fill_value")
 _GPUS = ("cuda", "rocm")
 
 
-def fill(way, sizes, *scalars):
+def fill(kind: str, sizes: xla.Sizes, *scalars: jax.Array) -> jax.Array:
     axes = frozenset().union(*map(jax_versions.varying_axes, scalars))
-    scalars = [jax_versions.vary_over(scalar, axes) for scalar in scalars]
-    return fill_p.bind(*scalars, way=way, sizes=sizes, levels=())
+    scalars = tuple(jax_versions.vary_over(scalar, axes) for scalar in scalars)
+    return fill_p.bind(*scalars, kind=kind, sizes=sizes, vmaps=())
 
 
-def _abstract_eval(*scalars, way, sizes, levels):
-    del way
-    leading = _leading_dimensions(levels)
+# Rules --------------------------------------------------------------------------------
+
+
+def _abstract_eval(*scalars: Any, sizes: xla.Sizes, vmaps: Vmaps, **_: Any):
+    leading = _mapped_dimensions(vmaps)
     shape = (*(scalars[i].shape[d] for i, d in leading), *sizes)
+    mapped = [scalars[i].sharding.spec[d] for i, d in leading]
+    spec = PartitionSpec(*mapped, *[None] * len(sizes))
+    sharding = NamedSharding(_mesh(scalars), spec)
     # `update` keeps the varying axes, which a new ShapedArray loses.
-    sharding = _sharding(scalars, sizes, levels)
     return scalars[0].update(shape=shape, sharding=sharding, weak_type=False)
 
 
-def _sharding(scalars, sizes, levels):
-    """That of what is mapped; a fill itself is not sharded."""
-    meshes = [scalar.sharding.mesh for scalar in scalars]
-    # Numbers have no mesh: then the mesh is the one in which the program is traced.
+def _mesh(scalars: tuple[Any, ...]) -> Any:
+    """The mesh of the scalars, or of the context if they have none."""
+    meshes = (scalar.sharding.mesh for scalar in scalars)
     mesh = next((mesh for mesh in meshes if not mesh.empty), None)
-    mesh = jax_versions.mesh_of_new_arrays() if mesh is None else mesh
-    mapped = [scalars[i].sharding.spec[d] for i, d in _leading_dimensions(levels)]
-    spec = jax.sharding.PartitionSpec(*mapped, *[None] * len(sizes))
-    return jax.sharding.NamedSharding(mesh, spec)
+    return jax_versions.mesh_of_new_arrays() if mesh is None else mesh
 
 
-def _leading_dimensions(levels):
-    """For every level, a scalar that it maps, and along which of its dimensions."""
-    firsts = [mapped.index(True) for mapped in levels]
+def _mapped_dimensions(vmaps: Vmaps) -> list[tuple[int, int]]:
+    """For each vmap, the number and the dimension of a scalar that it maps."""
+    firsts = [is_mapped.index(True) for is_mapped in vmaps]
     return [
-        (first, sum(mapped[first] for mapped in levels[:level]))
+        (first, sum(is_mapped[first] for is_mapped in vmaps[:level]))
         for level, first in enumerate(firsts)
     ]
 
 
-def _batch(scalars, dimensions, *, levels, **params):
-    mapped = tuple(dimension is not None for dimension in dimensions)
+def _batch(scalars: Any, dimensions: Any, *, vmaps: Vmaps, **params: Any):
+    is_mapped = tuple(dimension is not None for dimension in dimensions)
     scalars = [
         scalar if dimension is None else jnp.moveaxis(scalar, dimension, 0)
         for scalar, dimension in zip(scalars, dimensions, strict=True)
     ]
-    return fill_p.bind(*scalars, levels=(mapped, *levels), **params), 0
+    return fill_p.bind(*scalars, vmaps=(is_mapped, *vmaps), **params), 0
 
 
-def _jvp(scalars, tangents, *, way, sizes, levels):
-    params = dict(way=way, sizes=sizes, levels=levels)
+def _jvp(scalars: Any, tangents: Any, *, kind: str, sizes: xla.Sizes, vmaps: Vmaps):
+    params = {"kind": kind, "sizes": sizes, "vmaps": vmaps}
     y = fill_p.bind(*scalars, **params)
     if all(type(tangent) is ad.Zero for tangent in tangents):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
     tangents = [*map(ad.instantiate_zeros, tangents)]
-    if way == "constant":
+    if kind == "constant":
         return y, fill_p.bind(*tangents, **params)
     with bitwise.full_width(y):
-        return y, _mapped(functools.partial(_tangent, sizes), levels)(*tangents)
+        return y, _mapped(functools.partial(_tangent, sizes), vmaps)(*tangents)
 
 
-def _tangent(sizes, start, delta):
-    """start + k * delta, in at least float32."""
+def _tangent(sizes: xla.Sizes, start: jax.Array, delta: jax.Array) -> jax.Array:
+    """`start + k * delta`, in at least float32."""
     wide = np.promote_types(start.dtype, np.float32)
-    if xla.bound(sizes) <= 2**32:
-        k = xla.position(sizes, jnp.uint32).astype(wide)
+    if xla.position_bound(sizes) <= 2**32:
+        k = xla.position(sizes, np.uint32).astype(wide)
     else:
         low, high = xla.long_position(sizes)
         k = low.astype(wide) + high.astype(wide) * 2.0**24
     return (start.astype(wide) + k * delta.astype(wide)).astype(start.dtype)
 
 
-def _transpose(cotangent, *scalars, way, sizes, **_):
-    if way != "constant":
+def _transpose(cotangent: Any, *scalars: Any, kind: str, sizes: Any, **_: Any):
+    if kind != "constant":
         raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
     if type(cotangent) is ad.Zero:
         return [ad.Zero(scalars[0].aval)]
@@ -109,55 +111,73 @@ def _transpose(cotangent, *scalars, way, sizes, **_):
 # Lowering -----------------------------------------------------------------------------
 
 
-def _formulation(way, sizes, dtype, platform, sees_full_arrays, levels=()):
+def _formulation(
+    kind: str,
+    sizes: xla.Sizes,
+    dtype: np.dtype,
+    platform: str,
+    sees_full_arrays: bool,
+    vmaps: Vmaps = (),
+) -> Callable[..., jax.Array]:
     """What a platform computes, as a function of the scalars."""
-    stores = xla.Stores()
+    layout = xla.StoreLayout()
     if platform in _GPUS:
-        sees_full_arrays = sees_full_arrays and way != "components"
-        stores = gpu.stores_of_gpu(sizes, dtype, sees_full_arrays)
-    if way in ("constant", "integers"):
-        return functools.partial(getattr(xla, way), sizes, stores)
-    count = xla.bound(sizes)
+        is_result = kind != "components"
+        layout = gpu.store_layout(sizes, dtype, sees_full_arrays and is_result)
+    if kind == "constant":
+        return functools.partial(xla.constant, sizes, layout)
+    if kind == "integers":
+        return functools.partial(xla.integers, sizes, layout)
+    count = xla.position_bound(sizes)
     if platform == "other" or not float64.suffices(dtype, count):
-        return functools.partial(xla.limbs, sizes, count)
-    is_apart = platform == "cpu" and sees_full_arrays and not levels
-    return functools.partial(xla.doubles, sizes, stores, platform, is_apart)
+        return functools.partial(xla.rounded_by_integers, sizes, count)
+    materialize = platform == "cpu" and sees_full_arrays and not vmaps
+    return functools.partial(
+        xla.rounded_by_float64, sizes, layout, platform, materialize
+    )
 
 
-def _lowered(*scalars, way, sizes, levels, platform="other", sees_full_arrays=False):
+def _compute(
+    *scalars: jax.Array,
+    kind: str,
+    sizes: xla.Sizes,
+    vmaps: Vmaps,
+    platform: str = "other",
+    sees_full_arrays: bool = False,
+) -> jax.Array:
     dtype = scalars[0].dtype
-    compute = _formulation(way, sizes, dtype, platform, sees_full_arrays, levels)
-    compute = _mapped(compute, levels)
-    # A program may be lowered in another mode than it was traced in.
+    formulation = _formulation(kind, sizes, dtype, platform, sees_full_arrays, vmaps)
+    # The 64-bit mode may have changed since the program was traced.
     with bitwise.full_width(*scalars):
-        return compute(*scalars)
+        return _mapped(formulation, vmaps)(*scalars)
 
 
-def _mapped(function: Any, levels):
-    """A function of the scalars of a fill, mapped like the fill."""
-    for mapped in reversed(levels):
-        in_axes = [0 if is_mapped else None for is_mapped in mapped]
-        function = jax.vmap(function, in_axes)
+def _mapped(function: Any, vmaps: Vmaps) -> Callable[..., jax.Array]:
+    """A function of the scalars, with the same vmaps as the fill."""
+    for is_mapped in reversed(vmaps):
+        function = jax.vmap(function, [0 if mapped else None for mapped in is_mapped])
     return function
 
 
-def _lowering(platform):
-    def lower(ctx, *scalars, **params):
-        sees_full_arrays = lowering.sees_full_arrays(ctx)
-        lowered = functools.partial(
-            _lowered, platform=platform, sees_full_arrays=sees_full_arrays, **params
+def _lowering(platform: str):
+    def lower(ctx: Any, *scalars: Any, **params: Any):
+        compute = functools.partial(
+            _compute,
+            platform=platform,
+            sees_full_arrays=lowering.sees_full_arrays(ctx),
+            **params,
         )
-        # Without the explicit sharding, which is none: what becomes of the result may
-        # be divided, and then a device is to compute its own part.
+        # Without the explicit sharding, which is replicated: what uses the result may
+        # be sharded, and then each device is to compute its own shard.
         ctx, mesh = lowering.without_explicit_axes(ctx)
         with jax.sharding.use_abstract_mesh(mesh):
-            return mlir.lower_fun(lowered, multiple_results=False)(ctx, *scalars)
+            return mlir.lower_fun(compute, multiple_results=False)(ctx, *scalars)
 
     return lower
 
 
 fill_p.def_impl(
-    calls.compiled(fill_p.name, fill_p.bind, _lowered, "way", "sizes", "levels")
+    calls.compiled(fill_p.name, fill_p.bind, _compute, "kind", "sizes", "vmaps")
 )
 fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[fill_p] = _jvp

@@ -1,26 +1,26 @@
-"""start + k * delta, correctly rounded, in the arithmetic that every platform has.
+"""`start + k * delta`, correctly rounded, in the arithmetic that every platform has.
 
-The exact value of start + k * delta is never representable in general, and may need a
-hundred bits. It is computed in these steps, of which the first two concern scalars:
+The exact value may have hundreds of bits. It is computed in these steps, of which the
+first two are for scalars:
 
-1. In units of the last bit of delta, delta is an integer D and start a float s. Where
-   one is so large that the other cannot move it by half a unit, the other is reduced to
-   what still decides a tie, so that all numbers below stay far from overflow and from
-   underflow: XLA on CPU flushes subnormal floats.
-2. Infinities, NaNs, the sign of zero and the element k = 0 are settled as IEEE does.
+1. In units of the last bit of delta, delta is an integer D and start is a float s. If
+   one of them is so large that the other is below half a unit of its last bit, the
+   other is reduced to what still decides a tie. Then all numbers stay far from overflow
+   and underflow: XLA on CPU flushes subnormal floats to zero.
+2. Infinities, NaNs, the sign of zero and the element k = 0 follow IEEE arithmetic.
 3. The integer k * D is computed exactly, as limbs of the float's precision: low bits
    by wrapping multiplication, high bits from an estimate in floats, which the low bits
-   correct. Every limb is a float without rounding.
-4. s and the limbs are summed into an expansion of floats that do not overlap [1]. All
-   but the leading one are added with rounding to odd [2], which keeps the sum on the
-   right side of every tie, and then the leading one is added with rounding to nearest.
-5. The sum, still in units of delta's last bit, is assembled as bits of the dtype. The
-   values of a dtype are multiples of its smallest subnormal, so a sum in the subnormal
-   range is exact and only its bits have to be placed.
+   correct. Each limb is converted to a float without rounding.
+4. s and the limbs are summed into an expansion of nonoverlapping floats [1]. All but
+   the leading one are added with rounding to odd [2], which keeps the sum on the right
+   side of every tie. The leading one is then added with rounding to nearest.
+5. The sum, still in units of delta's last bit, is encoded in the dtype. All values of a
+   dtype are multiples of its smallest subnormal, so a sum in the subnormal range is
+   exact, and its bits are only shifted.
 
-No product is rounded before it is added, so it makes no difference whether the compiler
-contracts multiplication and addition, as XLA does on some instruction sets. All dtypes
-up to float32 compute in float32 and uint32, float64 in float64 and uint64.
+No product is rounded before it is added, so XLA may contract multiplication and
+addition, as it does for some instruction sets. Dtypes up to float32 are computed in
+float32 and uint32, float64 in float64 and uint64.
 
 [1] Shewchuk, Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
     Predicates, 1997, theorem 10.
@@ -31,7 +31,7 @@ up to float32 compute in float32 and uint32, float64 in float64 and uint64.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,32 +42,32 @@ from dml_jax._shared import bitwise
 
 
 class _Format(NamedTuple):
-    """Where a float dtype keeps what, and what it computes in."""
+    """The encoding of a float dtype, and the dtypes in which it is computed."""
 
     dtype: np.dtype
     code: np.dtype  # the unsigned integer of its width
     fraction_bits: int
-    least_exponent: int  # of a normal value
+    minimum_exponent: int  # of a normal value
     float: np.dtype
     word: np.dtype
     integer: np.dtype
 
     @property
-    def precision(self):
+    def precision(self) -> int:
         return self.fraction_bits + 1
 
     @property
-    def sign_bit(self):
+    def sign_bit(self) -> int:
         return 1 << (jnp.finfo(self.dtype).bits - 1)
 
     @property
-    def limb_bits(self):
-        """The precision of the float that is computed in."""
+    def limb_bits(self) -> int:
+        """The precision of `float`."""
         return int(jnp.finfo(self.float).nmant) + 1
 
     @property
-    def bias(self):
-        """Of the exponent of the float that is computed in."""
+    def bias(self) -> int:
+        """The exponent bias of `float`."""
         return int(jnp.finfo(self.float).maxexp) - 1
 
 
@@ -88,11 +88,11 @@ def _format(dtype: np.dtype) -> _Format:
 
 
 def words_of_index(dtype: np.dtype, count: int) -> tuple[int, int]:
-    """The number of words, and their bits, that hold an index below `count`."""
+    """The number of words for an index below `count`, and the bits of each."""
     form = _format(dtype)
     if form.word == np.uint64:
         return 1, 64
-    # One word is enough as long as k * D fits two limbs.
+    # With one word, k * D must fit two limbs.
     if count <= 2 ** min(32, 2 * form.limb_bits - form.precision):
         return 1, 32
     return 2, form.limb_bits
@@ -101,17 +101,17 @@ def words_of_index(dtype: np.dtype, count: int) -> tuple[int, int]:
 def multiply_add(
     index: list[jax.Array], delta: jax.Array, start: jax.Array, index_bits: int
 ) -> jax.Array:
-    """The floats nearest to start + index * delta, ties to even.
+    """The floats nearest to `start + index * delta`, ties to even.
 
     Args:
-      index: non-negative integers below 2^`index_bits`, as the words `words_of_index`
-        asks for, the lower one first.
+      index: integers in [0, 2^`index_bits`), as the words that `words_of_index`
+        specifies, the lower one first.
       delta: scalar of a float dtype.
       start: scalar of the same dtype.
-      index_bits: bounds the index.
+      index_bits: the bits of the index.
 
     Returns:
-      An array of that dtype, of the shape of the words.
+      An array of that dtype and of the shape of the words.
     """
     form = _format(start.dtype)
     parts = _decode(start, form), _decode(delta, form)
@@ -128,8 +128,15 @@ def multiply_add(
     return _with_exceptions(code, first, is_first, start, delta, form)
 
 
-def _with_exceptions(code, first, is_first, start, delta, form):
-    """Settles k = 0, where start stays what it is, and infinities and NaNs."""
+def _with_exceptions(
+    code: jax.Array,
+    first: jax.Array,
+    is_first: jax.Array,
+    start: jax.Array,
+    delta: jax.Array,
+    form: _Format,
+) -> jax.Array:
+    """The result for k = 0, which is `first`, and for infinities and NaNs."""
     wide_start, wide_delta = start.astype(form.float), delta.astype(form.float)
     finite = jnp.isfinite(wide_start) & jnp.isfinite(wide_delta)
     special_first = (wide_start + 0 * wide_delta).astype(form.dtype)
@@ -140,7 +147,7 @@ def _with_exceptions(code, first, is_first, start, delta, form):
     return lax.bitcast_convert_type(code, form.dtype)
 
 
-def _code(x, form):
+def _code(x: jax.Array, form: _Format) -> jax.Array:
     return lax.bitcast_convert_type(x, form.code)
 
 
@@ -148,18 +155,18 @@ def _code(x, form):
 
 
 class _Parts(NamedTuple):
-    """(-1)^negative * significand * 2^exponent, the significand's leading bit set."""
+    """(-1)^negative * significand * 2^exponent, with the leading bit set."""
 
     negative: jax.Array
     significand: jax.Array
     exponent: jax.Array
 
     @property
-    def is_zero(self):
+    def is_zero(self) -> jax.Array:
         return self.significand == 0
 
 
-def _decode(x, form):
+def _decode(x: jax.Array, form: _Format) -> _Parts:
     code = _code(x, form).astype(form.word)
     magnitude = code & form.word.type(form.sign_bit - 1)
     field = (magnitude >> form.fraction_bits).astype(jnp.int32)
@@ -167,7 +174,7 @@ def _decode(x, form):
     significand = jnp.where(
         field > 0, significand | form.word.type(2**form.fraction_bits), significand
     )
-    exponent = jnp.maximum(field, 1) - 1 + form.least_exponent - form.fraction_bits
+    exponent = jnp.maximum(field, 1) - 1 + form.minimum_exponent - form.fraction_bits
     missing = lax.clz(significand) - (8 * form.word.itemsize - form.precision)
     return _Parts(
         (code & form.word.type(form.sign_bit)) != 0,
@@ -177,7 +184,7 @@ def _decode(x, form):
 
 
 class _Scaled(NamedTuple):
-    """start and delta in units of 2^unit, delta as a factor and its sign."""
+    """Start and delta in units of 2^unit, delta as a factor and its sign."""
 
     start: jax.Array
     factor: jax.Array
@@ -185,13 +192,13 @@ class _Scaled(NamedTuple):
     unit: jax.Array
 
 
-def _scale(start, delta, form, index_bits):
+def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Scaled:
     gap = start.exponent - delta.exponent
-    # A product below 2^(precision + index_bits) is then less than an eighth of the last
-    # bit of start, which is 2^gap, and cannot move it.
-    out_of_reach = form.precision + index_bits + 3
-    alone = delta.is_zero | ((gap > out_of_reach) & ~start.is_zero)
-    # The last bit of delta is 1: anything closer to zero than 1/4 settles ties, alike.
+    # Beyond this gap the product, below 2^(precision + index_bits), is less than an
+    # eighth of the last bit of start, which is 2^gap.
+    largest_gap = form.precision + index_bits + 3
+    alone = delta.is_zero | ((gap > largest_gap) & ~start.is_zero)
+    # The last bit of delta is 1: all starts below 1/4 decide ties alike.
     gap = jnp.maximum(gap, -form.precision - 6)
     gap = jnp.where(alone | start.is_zero, 0, gap)
     value = start.significand.astype(form.float) * _power_of_two(gap, form)
@@ -203,7 +210,7 @@ def _scale(start, delta, form, index_bits):
     )
 
 
-def _power_of_two(exponent, form):
+def _power_of_two(exponent: jax.Array, form: _Format) -> jax.Array:
     field = (exponent + form.bias).astype(form.word)
     return lax.bitcast_convert_type(field << (form.limb_bits - 1), form.float)
 
@@ -211,8 +218,8 @@ def _power_of_two(exponent, form):
 # The product and the sum --------------------------------------------------------------
 
 
-def _limbs(index, scaled, form):
-    """index * factor as signed floats that do not overlap, smallest first."""
+def _limbs(index: list[jax.Array], scaled: _Scaled, form: _Format) -> list[jax.Array]:
+    """The product as signed nonoverlapping floats, smallest first."""
     limbs = _product(index[0], scaled.factor, form)
     if len(index) == 2:
         low, high = _product(index[1], scaled.factor, form)
@@ -226,13 +233,13 @@ def _limbs(index, scaled, form):
     ]
 
 
-def _product(index, factor, form):
-    """index * factor as two integers of limb_bits bits, the lower one first."""
+def _product(index: jax.Array, factor: jax.Array, form: _Format) -> list[jax.Array]:
+    """The product as two integers of `limb_bits`, the lower one first."""
     low = index * factor
     estimate = index.astype(form.float) * (
         factor.astype(form.float) * 2.0**-form.limb_bits
     )
-    # The estimate is off by one at most, and the low word has its last bits right.
+    # The estimate is off by one at most, and `low` has the last bits of `high`.
     high = estimate.astype(form.integer)
     overlap = (low >> form.limb_bits).astype(form.integer) - high
     high = high + ((overlap << form.limb_bits) >> form.limb_bits)
@@ -240,8 +247,8 @@ def _product(index, factor, form):
     return [low & mask, high.astype(form.word)]
 
 
-def _round_sum(start, limbs, form):
-    """start + sum(limbs), to nearest in the computing float, else to odd for later."""
+def _round_sum(start: jax.Array, limbs: list[jax.Array], form: _Format) -> jax.Array:
+    """The sum, rounded to nearest, or to odd if `_encode` rounds it once more."""
     expansion = []
     total = start
     for limb in limbs:
@@ -249,7 +256,7 @@ def _round_sum(start, limbs, form):
         expansion.append(error)
     expansion.append(total)
 
-    # From the smallest up: what is left below the leading float is less than its ulp.
+    # From the smallest up, so that the remainder is below an ulp of the leading float.
     leading, *rest = expansion
     tail = []
     for component in rest:
@@ -261,21 +268,21 @@ def _round_sum(start, limbs, form):
     return add_to_odd(leading, remainder)
 
 
-def _two_sum(a, b):
-    """a + b as a float and what it misses, exactly."""
+def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`a + b`, rounded to nearest, and its exact error."""
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
 
 
 def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a + b, or of the two floats around it the one whose last bit is 1."""
+    """`a + b` if that is a float, else the neighbouring float whose last bit is 1."""
     total, error = _two_sum(a, b)
     integer = np.dtype(f"int{8 * total.dtype.itemsize}")
     bits = lax.bitcast_convert_type(total, integer)
     error_bits = lax.bitcast_convert_type(error, integer)
     away_from_zero = ((bits ^ error_bits) >> (8 * integer.itemsize - 1)) | 1
-    # An infinite total has a NaN for its error, and stays.
+    # The error of an infinite total is NaN, so that it is kept.
     even_and_inexact = (jnp.abs(error) > 0) & (bits & 1 == 0)
     bits = jnp.where(even_and_inexact, bits + away_from_zero, bits)
     return lax.bitcast_convert_type(bits, total.dtype)
@@ -285,9 +292,9 @@ def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The floats of a dtype of up to 16 bits that are nearest to those float32 `x`.
+    """The nearest floats of a dtype of up to 16 bits to float32 `x`.
 
-    Their values are normal numbers in float32.
+    All values of the dtype are normal numbers in float32.
     """
     form = _format(dtype)
     code = _encode(x, np.int32(0), form)
@@ -298,8 +305,8 @@ def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.bitcast_convert_type(code, form.dtype)
 
 
-def _encode(x, unit, form):
-    """x * 2^unit, not zero, as the bits of the dtype."""
+def _encode(x: jax.Array, unit: Any, form: _Format) -> jax.Array:
+    """The bits of `x * 2^unit`, which is not zero, in the dtype."""
     bits = lax.bitcast_convert_type(x, form.word)
     sign = bits >> (8 * form.word.itemsize - 1)
     magnitude = bits & form.word.type(2 ** (8 * form.word.itemsize - 1) - 1)
@@ -310,7 +317,7 @@ def _encode(x, unit, form):
     if shift:
         half = form.word.type(2 ** (shift - 1) - 1)
         rounded = (magnitude + half + ((magnitude >> shift) & 1)) >> shift
-    rebias = unit - form.least_exponent + 1 - form.bias
+    rebias = unit - form.minimum_exponent + 1 - form.bias
     normal = rounded + (rebias.astype(form.word) << form.fraction_bits)
 
     field = (magnitude >> stored).astype(jnp.int32) + rebias
@@ -320,17 +327,17 @@ def _encode(x, unit, form):
     right = jnp.clip(shift + 1 - field, 0, stored + 1).astype(form.word)
     code = jnp.where(field < 1, significand >> right, normal)
 
-    most, overflow, negative_overflow = _limits(form)
+    largest, overflow, negative_overflow = _limits(form)
     code = jnp.where(
-        (field >= 1) & (normal > most),
+        (field >= 1) & (normal > largest),
         jnp.where(sign != 0, negative_overflow, overflow),
         code | (sign * form.word.type(form.sign_bit)),
     )
     return code.astype(form.code)
 
 
-def _limits(form):
-    """The codes of the largest value and of what lies beyond it, above and below."""
+def _limits(form: _Format) -> np.ndarray:
+    """The codes of the largest value, and of overflows above and below."""
     beyond = np.array([np.inf, -np.inf]).astype(form.dtype)
     codes = np.append(jnp.finfo(form.dtype).max, beyond).astype(form.dtype)
     return codes.view(f"u{form.dtype.itemsize}").astype(form.word)

@@ -1,28 +1,28 @@
-"""Ways to compute a fill, by platform.
+"""Formulations of a fill.
 
-    constant    the value everywhere
-    integers    start + k * delta modulo 2^bits
-    doubles     correctly rounded by way of float64, where that is fast: `_double`
-    limbs       correctly rounded by way of integers, anywhere: `_rounding`
+    constant               the value everywhere
+    integers               start + k * delta modulo 2^bits
+    rounded_by_float64     correctly rounded in float64, where it is fast: `float64`
+    rounded_by_integers    correctly rounded in integers, on any platform: `rounding`
 
-A fill on a GPU takes as long as its stores, and XLA has a thread store four elements.
-Two things make that more, neither of them a change to what is stored:
+A GPU spends the time for a fill on stores. In the code that XLA generates, a thread
+stores four elements. Two layouts raise the throughput, and neither changes the result:
 
-- Elements narrower than 32 bits are put together to words of that width. Words of 64
-  bits are slower.
-- The fill is a concatenation of four equal parts: XLA has a thread store four elements
-  of each. That pays for words of 32 bits only, and where nothing is computed from the
-  concatenation, as a complex number from its components would be.
+- Elements below 32 bits are packed into 32-bit words. 64-bit words are slower.
+- Four parts of the result are concatenated, so that a thread stores four elements of
+  each. That pays for 32-bit words, unless something is computed from the result, as a
+  complex number is from its components.
 
-`Stores` says which of the two. Where XLA's partitioner is to divide the program there
-are no parts: along a concatenated dimension every device would compute all of them.
+`StoreLayout` says which of them apply. There are no parts where XLA partitions the
+program: every device would compute all of a concatenated dimension.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.export
@@ -32,218 +32,232 @@ from jax import lax
 
 from dml_jax._fill import float64, rounding
 from dml_jax._shared import bitwise, lowering
+from dml_jax._shared.arguments import Size
 
+Sizes: TypeAlias = tuple[Size, ...]
 WORD = np.dtype("uint32")
 PARTS = 4
-_WORTHWHILE_APART = 2**14  # elements
+_WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
 
 
-class Stores(NamedTuple):
-    """What a fill is put together from."""
+class StoreLayout(NamedTuple):
+    """How a fill is composed."""
 
-    lanes: int = 1  # elements of a word
-    dimension: int | None = None  # of the words, along which the parts lie
-
-
-# Ways ---------------------------------------------------------------------------------
+    per_word: int = 1  # elements packed into a word
+    split_dim: int | None = None  # dimension of the words that is split into parts
 
 
-def constant(sizes, stores, value):
+# Formulations -------------------------------------------------------------------------
+
+
+def constant(sizes: Sizes, layout: StoreLayout, value: jax.Array) -> jax.Array:
     """The value everywhere, with every bit."""
     word = bitwise.to_bits(value)
-    if stores.lanes > 1:
-        code = _code(value.dtype)
-        ones = sum(2 ** (8 * code.itemsize * lane) for lane in range(stores.lanes))
+    if layout.per_word > 1:
+        code = _unsigned(value.dtype)
+        ones = sum(2 ** (8 * code.itemsize * i) for i in range(layout.per_word))
         word = lax.bitcast_convert_type(value, code).astype(WORD) * WORD.type(ones)
     words = [word, word]
-    if stores.dimension is not None:
-        # XLA would take equal neighbours for one part.
+    if layout.split_dim is not None:
+        # XLA would merge neighbouring parts that are equal.
         words[1] = lax.optimization_barrier(word)
 
-    def broadcast(part):
+    def broadcast(part: _Part) -> jax.Array:
         return lax.broadcast(words[part.number % 2], part.sizes)
 
-    return _put_together(sizes, value.dtype, stores, broadcast)
+    return _concatenate_parts(sizes, value.dtype, layout, broadcast)
 
 
-def integers(sizes, stores, start, delta):
-    """By way of the unsigned integer of 32 or 64 bits."""
+def integers(
+    sizes: Sizes, layout: StoreLayout, start: jax.Array, delta: jax.Array
+) -> jax.Array:
+    """`start + k * delta` in uint32 or uint64, truncated."""
     dtype = start.dtype
     wide = np.uint64 if dtype.itemsize == 8 else np.uint32
     start, delta = start.astype(wide), delta.astype(wide)
 
-    def element(position):
+    def element(position: jax.Array) -> jax.Array:
         return _truncate(start + position * delta, dtype)
 
-    return _by_position(sizes, dtype, stores, wide, element)
+    return _by_position(sizes, dtype, layout, wide, element)
 
 
-def doubles(sizes, stores, platform, is_apart, start, delta):
+def rounded_by_float64(
+    sizes: Sizes,
+    layout: StoreLayout,
+    platform: str,
+    materialize: bool,
+    start: jax.Array,
+    delta: jax.Array,
+) -> jax.Array:
+    """`start + k * delta`, for what `float64.suffices`."""
     dtype = start.dtype
     sequence = float64.prepare(start, delta, platform)
-    if is_apart and math.prod(sizes) >= _WORTHWHILE_APART:
-        # A loop whose two threads have unequal shares would compute it every time.
+    if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
+        # In a loop over an uneven number of elements, XLA would recompute the scalars
+        # for each of them.
         with jax.enable_x64(True):
             sequence = jax.tree.map(
                 lambda x: lowering.materialize(x[None])[0], sequence
             )
 
-    def element(position):
+    def element(position: jax.Array) -> jax.Array:
         return float64.element(sequence, position, dtype, platform)
 
-    return _by_position(sizes, dtype, stores, np.uint32, element)
+    return _by_position(sizes, dtype, layout, np.uint32, element)
 
 
-def limbs(sizes, count, start, delta):
-    """For positions below `count`."""
+def rounded_by_integers(
+    sizes: Sizes, count: int, start: jax.Array, delta: jax.Array
+) -> jax.Array:
+    """`start + k * delta`, for positions k below `count`."""
     words, word_bits = rounding.words_of_index(start.dtype, count)
     if words == 1:
-        index = [position(sizes, jnp.uint64 if word_bits == 64 else jnp.uint32)]
+        index = [position(sizes, np.uint64 if word_bits == 64 else np.uint32)]
     elif count <= 2**32:
-        low = position(sizes, jnp.uint32)
+        low = position(sizes, np.uint32)
         index = [low & (2**word_bits - 1), low >> word_bits]
     else:
         index = long_position(sizes)
     return rounding.multiply_add(index, delta, start, count.bit_length())
 
 
-def _truncate(word, dtype):
-    """The low bits of unsigned words, as a possibly signed and narrower integer."""
-    info = jnp.iinfo(dtype)
-    unsigned = jnp.dtype(f"uint{info.bits}")
-    word = (word & word.dtype.type(2**info.bits - 1)).astype(unsigned)
-    return word if dtype == unsigned else lax.bitcast_convert_type(word, dtype)
+def _truncate(words: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The low bits of unsigned integers, as a possibly signed and narrower integer."""
+    bits = jnp.iinfo(dtype).bits
+    unsigned = jnp.dtype(f"uint{bits}")
+    words = (words & words.dtype.type(2**bits - 1)).astype(unsigned)
+    return words if dtype == unsigned else lax.bitcast_convert_type(words, dtype)
 
 
 # Words and parts ----------------------------------------------------------------------
 
 
 class _Part(NamedTuple):
-    """Some of the words: which part it is, and where in the whole."""
+    """A part of the words, which are numbered in row-major order of the whole."""
 
     number: int
-    sizes: tuple
-    strides: tuple  # of the whole
-    offset: int  # the position of its first word
+    sizes: Sizes
+    strides: Sizes  # of the whole
+    offset: Size  # position of the first word
 
 
-def _by_position(sizes, dtype, stores, counter, element):
-    """The array of `element(position)`, with positions counted in `counter`.
+def _by_position(
+    sizes: Sizes,
+    dtype: np.dtype,
+    layout: StoreLayout,
+    counter: Any,
+    element: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """The array of `element(position)`, with positions of dtype `counter`."""
 
-    Every lane of the words is an array of its own.
-    """
-
-    def elements(part):
-        return element(_position_in(part, counter))
-
-    def words(part):
-        first = _position_in(part, counter) * counter(stores.lanes)
+    def make(part: _Part) -> jax.Array:
+        first = _positions(part, counter)
+        if layout.per_word == 1:
+            return element(first)
+        first = first * counter(layout.per_word)
+        code = _unsigned(dtype)
         words = jnp.zeros(part.sizes, WORD)
-        for lane in range(stores.lanes):
-            code = _code(dtype)
-            one = lax.bitcast_convert_type(element(first + counter(lane)), code)
-            shift = WORD.type(8 * code.itemsize * lane)
-            words = words | one.astype(WORD) << shift
+        for i in range(layout.per_word):
+            bits = lax.bitcast_convert_type(element(first + counter(i)), code)
+            words = words | bits.astype(WORD) << WORD.type(8 * code.itemsize * i)
         return words
 
-    make = elements if stores.lanes == 1 else words
-    return _put_together(sizes, dtype, stores, make)
+    return _concatenate_parts(sizes, dtype, layout, make)
 
 
-def _put_together(sizes, dtype, stores, make):
-    """The array of which `make` makes the words, part by part."""
-    parts = [make(part) for part in _parts(sizes, stores)]
-    words = parts[0] if len(parts) == 1 else lax.concatenate(parts, stores.dimension)
-    if stores.lanes > 1:
-        words = bitwise.split(words, _code(dtype))
+def _concatenate_parts(
+    sizes: Sizes,
+    dtype: np.dtype,
+    layout: StoreLayout,
+    make: Callable[[_Part], jax.Array],
+) -> jax.Array:
+    """The array whose words `make` computes part by part."""
+    whole, d = sizes_in_words(sizes, layout.per_word), layout.split_dim
+    strides = _strides(whole)
+    if d is None:
+        words = make(_Part(0, whole, strides, 0))
+    else:
+        bounds = [whole[d] * i // PARTS for i in range(PARTS + 1)]
+        parts = []
+        for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            part_sizes = (*whole[:d], end - begin, *whole[d + 1 :])
+            parts.append(make(_Part(i, part_sizes, strides, begin * strides[d])))
+        words = lax.concatenate(parts, d)
+    if layout.per_word > 1:
+        words = bitwise.split(words, _unsigned(dtype))
     return bitwise.from_bits(words, dtype)
 
 
-def _parts(sizes, stores):
-    words = sizes_in_words(sizes, stores.lanes)
-    strides = _strides(words)
-    d = stores.dimension
-    if d is None:
-        return [_Part(0, words, strides, 0)]
-    bounds = [words[d] * i // PARTS for i in range(PARTS + 1)]
-    return [
-        _Part(
-            i, (*words[:d], end - begin, *words[d + 1 :]), strides, begin * strides[d]
-        )
-        for i, (begin, end) in enumerate(itertools.pairwise(bounds))
-    ]
+def sizes_in_words(sizes: Sizes, per_word: int) -> Sizes:
+    return sizes if per_word == 1 else (*sizes[:-1], sizes[-1] // per_word)
 
 
-def sizes_in_words(sizes, lanes):
-    return sizes if lanes == 1 else (*sizes[:-1], sizes[-1] // lanes)
-
-
-def _code(dtype):
-    """The unsigned integer of the width of a dtype."""
+def _unsigned(dtype: np.dtype) -> np.dtype:
+    """The unsigned integer of the size of a dtype."""
     return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
 # Positions ----------------------------------------------------------------------------
 
 
-def position(sizes, word):
-    """The row-major position of every element, modulo the range of `word`."""
-    return _position_in(_Part(0, sizes, _strides(sizes), 0), word)
+def position(sizes: Sizes, counter: Any) -> jax.Array:
+    """The row-major position of every element, modulo the range of `counter`."""
+    return _positions(_Part(0, sizes, _strides(sizes), 0), counter)
 
 
-def _position_in(part, word):
-    """A sum over the dimensions rather than one reshaped iota.
+def _positions(part: _Part, counter: Any) -> jax.Array:
+    """The positions of the words of a part.
 
-    So a sharded result needs its own positions only. An iota in a narrower dtype would
-    be rounded, and XLA partitions a rounded iota wrongly.
+    A sum over the dimensions instead of one reshaped iota, so that each shard of a
+    sharded result computes its own positions only. XLA partitions an iota of a rounded
+    dtype incorrectly.
     """
-    total = jnp.full(part.sizes, _modulo(part.offset, word), word)
-    for dimension in reversed(range(len(part.sizes))):
-        index = _index(part.sizes, dimension, word)
-        total = total + index * _modulo(part.strides[dimension], word)
+    total = jnp.full(part.sizes, _modulo(part.offset, counter), counter)
+    for d in reversed(range(len(part.sizes))):
+        index = _iota(part.sizes, d, counter)
+        total = total + index * _modulo(part.strides[d], counter)
     return total
 
 
-def _index(sizes, dimension, word):
-    """The iota along a dimension.
+def _iota(sizes: Sizes, d: int, counter: Any) -> jax.Array:
+    """`lax.broadcasted_iota`, also for sizes of 2^31 and more.
 
-    XLA multiplies the number of a shard by its size in 32 bits. Dimensions that need
-    more are made of two, of which the devices share the first.
+    XLA multiplies the number of a shard by its size in 32 bits. Such a dimension is
+    composed of two, of which the first is sharded.
     """
-    size = sizes[dimension]
-    if jax.export.is_symbolic_dim(size) or size < 2**31 or np.dtype(word).itemsize < 8:
-        return lax.broadcasted_iota(word, sizes, dimension)
+    size = sizes[d]
+    is_narrow = np.dtype(counter).itemsize < 8
+    if jax.export.is_symbolic_dim(size) or size < 2**31 or is_narrow:
+        return lax.broadcasted_iota(counter, sizes, d)
     columns = 2 ** (size.bit_length() - 31)
     shape = (-(-size // columns), columns)
-    row, column = (lax.broadcasted_iota(word, shape, d) for d in (0, 1))
-    index = (row * word(columns) + column).reshape(-1)
+    row, column = (lax.broadcasted_iota(counter, shape, axis) for axis in (0, 1))
+    index = (row * counter(columns) + column).reshape(-1)
     index = index if index.size == size else index[:size]
-    return lax.broadcast_in_dim(index, sizes, (dimension,))
+    return lax.broadcast_in_dim(index, sizes, (d,))
 
 
-def _strides(sizes):
-    return tuple(math.prod(sizes[dimension + 1 :]) for dimension in range(len(sizes)))
+def _strides(sizes: Sizes) -> Sizes:
+    return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
 
 
-def _modulo(size, word):
-    """A size, which may be symbolic or beyond the range of `word`, as a `word`."""
+def _modulo(size: Size, counter: Any) -> Any:
+    """A size, which may be symbolic or too large for `counter`, in that dtype."""
     if jax.export.is_symbolic_dim(size):
-        return jnp.asarray(size).astype(word)
-    return np.dtype(word).type(size % 2 ** jnp.iinfo(word).bits)
+        return jnp.asarray(size).astype(counter)
+    return np.dtype(counter).type(size % 2 ** jnp.iinfo(counter).bits)
 
 
-def bound(sizes):
-    """What all positions are below; exported programs count up to 2^32."""
+def position_bound(sizes: Sizes) -> int:
+    """A number above all positions; 2^32 for symbolic sizes."""
     total = math.prod(sizes)
     return 2**32 if jax.export.is_symbolic_dim(total) else total
 
 
-def long_position(sizes):
-    """The row-major position as two words of 24 bits, the lower one first.
-
-    For more elements than a uint32 can count.
-    """
+def long_position(sizes: Sizes) -> list[jax.Array]:
+    """The position of more than 2^32 elements as two words of 24 bits, low first."""
     with jax.enable_x64(True):
-        whole = position(sizes, jnp.uint64)
-        words = whole & (2**24 - 1), whole >> 24
-        return [word.astype(jnp.uint32) for word in words]
+        both = position(sizes, np.uint64)
+        words = both & (2**24 - 1), both >> 24
+        return [word.astype(np.uint32) for word in words]

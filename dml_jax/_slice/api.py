@@ -1,6 +1,6 @@
-"""Strided slices of an array, and the adjoint that puts a slice back.
+"""Strided slices, and the adjoint that puts the elements of a slice back.
 
-With c the coordinates in the result, and everything per dimension:
+For an index c of the result, along each dimension:
 
     slice         y[c] = x[offset + stride * c]                    stride >= 1
     slice1        y[c] = x[first + stride * c]                     stride != 0
@@ -8,21 +8,22 @@ With c the coordinates in the result, and everything per dimension:
 
 where first = offset for a positive stride and offset + window - 1 for a negative one.
 
-DirectML's SLICE takes the sizes of the result. SLICE1 and SLICE_GRAD take the size of
-the window that is read, of which 1 + (window - 1) // |stride| elements are copied; the
-page of SLICE1 prints this count without the absolute value, its example needs it. A
-stride of 0 is refused by one page and left open by another; it is refused here. ONNX's
-Slice is a slice1 whose window follows from starts, ends and steps.
+DirectML's SLICE takes the sizes of the result. SLICE1 and SLICE_GRAD take the sizes of
+the input window, of which 1 + (window - 1) // |stride| elements are copied. DirectML's
+page on SLICE1 prints this count without the absolute value, which its example needs.
+One page forbids a stride of 0, another does not mention it; here it is an error.
+ONNX's Slice is a slice1 whose window follows from starts, ends and steps.
 
-Each operator is one `lax.slice` or `lax.pad` (and a `lax.rev`); each is the other's
-transpose, never a scatter. How a GPU computes them, `gpu` says.
+Each operator is one `lax.slice` or `lax.pad`, and a `lax.rev` for negative strides.
+Each is the other's transpose, so that no derivative is a scatter. `gpu` has other
+formulations for GPUs.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,11 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise, calls
+from dml_jax._shared.arguments import Size
 from dml_jax._slice.window import StridedWindow
+
+Sizes: TypeAlias = tuple[Size, ...]
+Core: TypeAlias = Callable[[Any], jax.Array]
 
 
 def slice(
@@ -40,17 +45,17 @@ def slice(
     sizes: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> jax.Array:
-    """Copies every `strides`-th element from `offsets` on, `sizes` elements of them.
+    """Copies `sizes` elements from `offsets` on, `strides` apart.
 
-    Every read must lie inside the input: nothing is clamped. A size of 0 reads nothing
+    Every read must be inside the input: nothing is clamped. A size of 0 reads nothing
     and gives an empty result. Every bit is kept.
 
     Args:
       input: array of any dtype and rank.
-      offsets: for each dimension the index of the first element that is read.
-      sizes: for each dimension the number of elements of the result.
-      strides: for each dimension the distance between two elements that are read, 1 or
-        more; None for 1 everywhere.
+      offsets: the index of the first element, for each dimension.
+      sizes: the size of the result, for each dimension.
+      strides: the distance between elements, 1 or more, for each dimension; None means
+        1 for all.
 
     Returns:
       An array of shape `sizes` with the dtype of `input`.
@@ -59,13 +64,13 @@ def slice(
       TypeError: `input` is not array-like, or the other arguments are not sequences of
         static integers.
       ValueError: a sequence does not have one element for each dimension, a size or an
-        offset is negative, a stride is below 1, a read would lie outside of `input`, or
+        offset is negative, a stride is below 1, a read is outside of `input`, or
         `input` is a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: a number in a list is beyond the widest dtype that is enabled.
+      OverflowError: `input` is a list with a number that no enabled dtype has.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
-    Sharding: dimensions that are taken whole stay sharded, without communication; of
-    others, devices send their neighbours what those need, if they divide the result.
+    Sharding: a dimension that is copied as a whole stays sharded without communication.
+    If the result is sharded along another one, devices send elements to neighbours.
 
     Example:
       >>> import jax.numpy as jnp
@@ -77,10 +82,8 @@ def slice(
 
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
-    x: Any = input
-    if not arguments.is_array(type(x)):
-        x = arguments.as_array("slice", "input", x)
-    return _slice_program((type(x), x.shape), offsets, sizes, strides)(x)
+    x: Any = arguments.as_array("slice", "input", input)
+    return _slice_core((type(x), x.shape), offsets, sizes, strides)(x)
 
 
 def slice1(
@@ -92,34 +95,34 @@ def slice1(
 ) -> jax.Array:
     """Copies every `|stride|`-th element of a window, from its end for stride < 0.
 
-    A window of n elements gives `1 + (n - 1) // |stride|` of them. The window must lie
+    A window of n elements gives `1 + (n - 1) // |stride|` of them. The window must be
     inside the input. A window of size 0 gives an empty result. Every bit is kept.
 
     Args:
       input: array of any dtype and rank.
-      input_window_offsets: for each dimension the index at which the window starts.
-      input_window_sizes: for each dimension the number of elements of the window.
-      input_window_strides: for each dimension the distance between two elements that
-        are copied; negative strides start from the last element of the window.
-      output_sizes: for each dimension the number of elements of the result, where fewer
-        are wanted than the window gives; None for all of them.
+      input_window_offsets: the index at which the window starts, for each dimension.
+      input_window_sizes: the size of the window, for each dimension.
+      input_window_strides: the distance between elements, for each dimension. A
+        negative stride starts from the last element of the window.
+      output_sizes: the size of the result, for each dimension, which may be smaller
+        than what the window gives; None means all of it.
 
     Returns:
-      An array of shape `output_sizes`, or of the sizes the windows give, with the dtype
-      of `input`.
+      An array of shape `output_sizes`, or of the shape that the window gives, with the
+      dtype of `input`.
 
     Raises:
       TypeError: `input` is not array-like, or the other arguments are not sequences of
         static integers.
-      ValueError: a sequence does not have one element for each dimension, a window does
-        not lie inside of `input`, a stride is 0, an output size is negative or larger
-        than what the window gives, or `input` is a 64-bit NumPy array outside of 64-bit
+      ValueError: a sequence does not have one element for each dimension, a window is
+        not inside of `input`, a stride is 0, an output size is negative or larger than
+        what the window gives, or `input` is a 64-bit NumPy array outside of 64-bit
         mode.
-      OverflowError: a number in a list is beyond the widest dtype that is enabled.
+      OverflowError: `input` is a list with a number that no enabled dtype has.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
-    Sharding: dimensions that are taken whole stay sharded, without communication; of
-    others, devices send their neighbours what those need, if they divide the result.
+    Sharding: a dimension that is copied as a whole stays sharded without communication.
+    If the result is sharded along another one, devices send elements to neighbours.
 
     Example:
       >>> import jax.numpy as jnp
@@ -131,17 +134,15 @@ def slice1(
 
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
-    x: Any = input
-    if not arguments.is_array(type(x)):
-        x = arguments.as_array("slice1", "input", x)
-    program = _slice1_program(
+    x: Any = arguments.as_array("slice1", "input", input)
+    core = _slice1_core(
         (type(x), x.shape),
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
         output_sizes,
     )
-    return program(x)
+    return core(x)
 
 
 def slice_grad(
@@ -153,18 +154,17 @@ def slice_grad(
 ) -> jax.Array:
     """Puts the elements of a `slice1` back where they were read, among zeros.
 
-    It is the adjoint of `slice1`: the gradient of a loss by the input of `slice1`,
-    given its gradient by the output. Strides are not 0, so that no two elements meet
-    and nothing is summed. Every bit is kept.
+    It is the adjoint of `slice1`: it turns the gradient of a loss by the output of
+    `slice1` into the gradient by its input. Strides are not 0, so no two elements have
+    the same index and nothing is summed. Every bit is kept.
 
     Args:
-      input_gradient: array of any dtype and rank that has a zero; its sizes are at most
-        those which `slice1` gives for this window.
-      output_gradient_sizes: the shape of the result, which is that of the input of
-        `slice1`.
-      input_window_offsets: for each dimension the index at which the window starts.
-      input_window_sizes: for each dimension the number of elements of the window.
-      input_window_strides: for each dimension the distance between two elements.
+      input_gradient: array of any rank and any dtype that has a zero. Its sizes are at
+        most those that `slice1` gives for this window.
+      output_gradient_sizes: the shape of the result, that of the input of `slice1`.
+      input_window_offsets: the index at which the window starts, for each dimension.
+      input_window_sizes: the size of the window, for each dimension.
+      input_window_strides: the distance between elements, for each dimension.
 
     Returns:
       An array of shape `output_gradient_sizes` with the dtype of `input_gradient`.
@@ -173,15 +173,15 @@ def slice_grad(
       TypeError: `input_gradient` is not array-like or its dtype has no zero (PRNG
         keys, float8_e8m0fnu), or the other arguments are not sequences of static
         integers.
-      ValueError: a sequence does not have one element for each dimension, a window does
-        not lie inside of `output_gradient_sizes`, a stride is 0, `input_gradient` has
-        more elements than the window gives, or it is a 64-bit NumPy array outside of
-        64-bit mode.
-      OverflowError: a number in a list is beyond the widest dtype that is enabled.
+      ValueError: a sequence does not have one element for each dimension, a window is
+        not inside of `output_gradient_sizes`, a stride is 0, `input_gradient` has more
+        elements than the window gives, or it is a 64-bit NumPy array outside of 64-bit
+        mode.
+      OverflowError: `input_gradient` is a list with a number that no enabled dtype has.
 
     Derivatives: linear, both modes and every order; the transpose is `slice1`.
-    Sharding: dimensions that are filled whole stay sharded, without communication; of
-    others, devices send their neighbours what those need, if they divide the result.
+    Sharding: a dimension that is filled as a whole stays sharded without communication.
+    If the result is sharded along another one, devices send elements to neighbours.
 
     Example:
       >>> import jax.numpy as jnp
@@ -194,229 +194,243 @@ def slice_grad(
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
-    gradient: Any = input_gradient
-    if not arguments.is_array(type(gradient)):
-        gradient = arguments.as_array("slice_grad", "input_gradient", gradient)
-    program = _gradient_program(
+    gradient: Any = arguments.as_array("slice_grad", "input_gradient", input_gradient)
+    core = _slice_grad_core(
         (type(gradient), gradient.dtype, gradient.shape),
         output_gradient_sizes,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
     )
-    return program(gradient)
+    return core(gradient)
 
 
 # Arguments ----------------------------------------------------------------------------
 
 
 @calls.memoized
-def _slice_program(array, offsets, sizes, strides):
-    """The program of `slice` for an array of this kind and shape."""
+def _slice_core(array: tuple[type, Sizes], *lists: Any) -> Core:
+    """The jitted core of `slice` for an array of this type and shape."""
     kind, shape = array
-    return _program(kind, _take, _window_of_slice(shape, offsets, sizes, strides))
+    return _jitted_core(kind, _strided_slice, _window_of_slice(shape, *lists))
 
 
 @calls.memoized
-def _slice1_program(array, offsets, windows, strides, sizes):
-    """The program of `slice1` for an array of this kind and shape."""
+def _slice1_core(array: tuple[type, Sizes], *lists: Any) -> Core:
+    """The jitted core of `slice1` for an array of this type and shape."""
     kind, shape = array
-    lattice = _window_of_slice1("slice1", shape, offsets, windows, strides, sizes)
-    return _program(kind, _take, lattice)
+    window = _window_of_slice1("slice1", shape, *lists)
+    return _jitted_core(kind, _strided_slice, window)
 
 
 @calls.memoized
-def _gradient_program(gradient, shape, offsets, windows, strides):
-    """The program of `slice_grad` for a gradient of this kind, dtype and shape."""
-    kind, dtype, sizes = gradient
+def _slice_grad_core(array: tuple[type, Any, Sizes], shape: Any, *lists: Any) -> Core:
+    """The jitted core of `slice_grad` for a gradient of this type, dtype and shape."""
+    kind, dtype, sizes = array
     if not arguments.has_zero(dtype):
         raise TypeError(
             f"slice_grad: `input_gradient` must have a dtype with a zero; got {dtype}"
         )
     shape = arguments.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
-    lattice = _window_of_slice1("slice_grad", shape, offsets, windows, strides, sizes)
-    return _program(kind, _put, lattice, shape=shape)
+    window = _window_of_slice1("slice_grad", shape, *lists, sizes=sizes)
+    return _jitted_core(kind, _strided_slice_transpose, window, shape=shape)
 
 
-def _program(kind, core, lattice, **params):
-    """The program for arrays of a kind."""
-    if arguments.is_traced(kind):
-        return functools.partial(core, lattice=lattice, **params)
-    return _Program(core, lattice, params)
+def _jitted_core(
+    kind: type, core: Callable[..., jax.Array], window: StridedWindow, **params: Any
+) -> Core:
+    """The core with its static arguments, for arrays of a type.
 
-
-class _Program:
-    """The program for one lattice.
-
-    The first calls use a program that takes the offsets as an argument, which is
-    compiled once for all offsets. One such call takes up to several times as long as a
-    call of the program for these offsets alone, which later calls use; the first calls
-    together take less time than that program takes to compile.
+    Outside of `jit`, the first calls pass the starts as an argument, so that all starts
+    use one compiled program. It takes up to several times as long as a program for
+    these starts alone, to which later calls change; the calls before take less time
+    than compiling that one.
     """
+    if arguments.is_traced(kind):
+        return functools.partial(core, window=window, **params)
+    fits_int32 = max(window.starts, default=2**31) < 2**31
+    calls_left = _CALLS_WITH_TRACED_STARTS if fits_int32 else 0
+    of_traced = functools.partial(core, window=window.at_origin(), **params)
+    of_static = functools.partial(core, window=window, standalone=True, **params)
 
-    def __init__(self, core, lattice, params):
-        is_counted = max(lattice.starts, default=2**31) < 2**31
-        self._calls_anywhere = _OFTEN if is_counted else 0
-        self._lowest = lattice.starts
-        anywhere = lattice._replace(starts=(0,) * len(lattice.starts))
-        self._anywhere = functools.partial(core, lattice=anywhere, **params)
-        self._here = functools.partial(core, lattice=lattice, standalone=True, **params)
-
-    def __call__(self, x):
-        if self._calls_anywhere > 0:
-            self._calls_anywhere -= 1
+    def call(x: jax.Array | np.ndarray) -> jax.Array:
+        nonlocal calls_left
+        if calls_left > 0:
+            calls_left -= 1
             if not isinstance(x, jax.Array) or len(x.devices()) == 1:
-                return self._anywhere(x, np.asarray(self._lowest, np.int32))
-            self._calls_anywhere = 0
-        return self._here(x)
+                return of_traced(x, np.asarray(window.starts, np.int32))
+            calls_left = 0
+        return of_static(x)
+
+    return call
 
 
-_OFTEN = 16  # calls
+_CALLS_WITH_TRACED_STARTS = 16
 
 
-def _window_of_slice(shape, offsets, sizes, strides):
-    """Where `slice` reads, all of it inside `shape`."""
-    rank = len(shape)
-    offsets = arguments.integers("slice", "offsets", offsets, rank)
-    sizes = arguments.integers("slice", "sizes", sizes, rank)
-    if strides is None:
-        strides = (1,) * rank
-    strides = arguments.integers("slice", "strides", strides, rank)
-    for d, (extent, offset, size, stride) in enumerate(
-        zip(shape, offsets, sizes, strides, strict=True)
-    ):
-        if offset < 0:
-            raise arguments.too_small("slice", "offsets", d, offset, 0)
-        if size < 0:
-            raise arguments.too_small("slice", "sizes", d, size, 0)
+def _window_of_slice(
+    shape: Sizes, offsets: Any, sizes: Any, strides: Any
+) -> StridedWindow:
+    """What `slice` reads, all of it inside `shape`."""
+    names = ("offsets", "sizes", "strides")
+    strides = (1,) * len(shape) if strides is None else strides
+    offsets, sizes, strides = lists = _integers(
+        "slice", len(shape), names, offsets, sizes, strides
+    )
+    for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride < 1:
             raise ValueError(
                 f"slice: `strides[{d}]` must be at least 1; got {stride}. `slice1` "
                 "takes negative strides"
             )
-        end = offset + stride * (size - 1) + 1
-        _require_inside("slice", "offsets", d, extent, offset, size, end)
-    return _lattice("slice", offsets, sizes, strides, sizes)
+        last = offset + stride * (size - 1)
+        _require_inside("slice", "offsets", d, shape[d], offset, size, last)
+    return _strided_window("slice", offsets, sizes, strides, sizes)
 
 
-def _window_of_slice1(operator, shape, offsets, windows, strides, sizes):
-    """Where `sizes` elements of a window inside `shape` are, by default all it has."""
-    rank = len(shape)
-    offsets = arguments.integers(operator, "input_window_offsets", offsets, rank)
-    windows = arguments.integers(operator, "input_window_sizes", windows, rank)
-    strides = arguments.integers(operator, "input_window_strides", strides, rank)
+def _window_of_slice1(
+    operator: str,
+    shape: Sizes,
+    offsets: Any,
+    window_sizes: Any,
+    strides: Any,
+    sizes: Any = None,
+) -> StridedWindow:
+    """What `slice1` reads and `slice_grad` writes, all of it inside `shape`."""
+    names = ("input_window_offsets", "input_window_sizes", "input_window_strides")
+    offsets, window_sizes, strides = lists = _integers(
+        operator, len(shape), names, offsets, window_sizes, strides
+    )
     if sizes is not None:
-        sizes = arguments.integers(operator, "output_sizes", sizes, rank)
-    name = "input_window_offsets"
-    for d, (extent, offset, size, stride) in enumerate(
-        zip(shape, offsets, windows, strides, strict=True)
-    ):
-        if offset < 0:
-            raise arguments.too_small(operator, name, d, offset, 0)
-        if size < 0:
-            raise arguments.too_small(operator, "input_window_sizes", d, size, 0)
+        sizes = arguments.integers(operator, "output_sizes", sizes, len(shape))
+    for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride == 0:
             raise ValueError(
-                f"{operator}: `input_window_strides[{d}]` must not be 0; got 0"
+                f"{operator}: `input_window_strides[{d}]` must be nonzero; got 0"
             )
-        _require_inside(operator, name, d, extent, offset, size, offset + size)
-    most = tuple(
+        last = offset + size - 1
+        _require_inside(operator, names[0], d, shape[d], offset, size, last)
+    copied_sizes = tuple(
         (size - 1) // abs(stride) + 1
-        for size, stride in zip(windows, strides, strict=True)
+        for size, stride in zip(window_sizes, strides, strict=True)
     )
-    if sizes is None:
-        sizes = most
-    _require_copied(operator, sizes, most)
-    return _lattice(operator, offsets, windows, strides, sizes)
-
-
-def _require_inside(function, name, dimension, extent, offset, size, end):
-    """Refuses reads from `offset` up to `end` that leave `extent`; of nothing, too."""
-    if size == 0 and offset > extent:
-        raise ValueError(
-            f"{function}: `{name}[{dimension}]` must be at most {extent}, the size of "
-            f"dimension {dimension}; got {offset}"
-        )
-    if size != 0 and end > extent:
-        raise ValueError(
-            f"{function}: reads of dimension {dimension} must stay inside its {extent} "
-            f"elements; the last index read is {end - 1}"
-        )
-
-
-def _require_copied(function, sizes, most):
-    """Refuses more elements than the window gives."""
-    name = "output_sizes" if function == "slice1" else "input_gradient"
-    for d, (size, limit) in enumerate(zip(sizes, most, strict=True)):
+    sizes = copied_sizes if sizes is None else sizes
+    name = "output_sizes" if operator == "slice1" else "input_gradient"
+    for d, (size, limit) in enumerate(zip(sizes, copied_sizes, strict=True)):
         if not 0 <= size <= limit:
             raise ValueError(
-                f"{function}: `{name}` must have size 0 to {limit}, what the window "
+                f"{operator}: `{name}` must have size 0 to {limit}, what the window "
                 f"gives, along dimension {d}; got {size}"
             )
+    return _strided_window(operator, offsets, window_sizes, strides, sizes)
 
 
-def _lattice(operator, offsets, windows, strides, sizes):
-    """The lattice of a window, whose last element comes first if the stride is < 0."""
-    lowest = tuple(
+def _integers(
+    operator: str, rank: int, names: Sequence[str], *lists: Any
+) -> list[Sizes]:
+    """Offsets, sizes and strides, of which the first two must not be negative."""
+    named = zip(names, lists, strict=True)
+    result = [arguments.integers(operator, name, list_, rank) for name, list_ in named]
+    for name, elements in zip(names[:2], result, strict=False):
+        for d, element in enumerate(elements):
+            if element < 0:
+                raise arguments.too_small(operator, name, d, element, 0)
+    return result
+
+
+def _require_inside(
+    operator: str, name: str, d: int, extent: Size, offset: Size, size: Size, last: Size
+) -> None:
+    """Refuses reads up to index `last`, or an empty window, outside of `extent`."""
+    if size == 0 and offset > extent:
+        raise ValueError(
+            f"{operator}: `{name}[{d}]` must be at most {extent}, the size of "
+            f"dimension {d}; got {offset}"
+        )
+    if size != 0 and last + 1 > extent:
+        raise ValueError(
+            f"{operator}: reads of dimension {d} must stay inside its {extent} "
+            f"elements; the last index read is {last}"
+        )
+
+
+def _strided_window(
+    operator: str, offsets: Sizes, window_sizes: Sizes, strides: Sizes, sizes: Sizes
+) -> StridedWindow:
+    """The window with positive strides, which starts at the lowest index."""
+    starts = tuple(
         offset if stride > 0 or size == 0 else offset + window - 1 + stride * (size - 1)
         for offset, window, stride, size in zip(
-            offsets, windows, strides, sizes, strict=True
+            offsets, window_sizes, strides, sizes, strict=True
         )
     )
-    # A lone element has no step; what was given may be beyond what XLA can count.
-    steps = tuple(
+    # The stride of a single element has no effect, and may be too large for XLA.
+    positive_strides = tuple(
         1 if isinstance(size, int) and size <= 1 else abs(stride)
         for stride, size in zip(strides, sizes, strict=True)
     )
-    downwards = tuple(d for d, stride in enumerate(strides) if stride < 0)
-    return StridedWindow(operator, lowest, sizes, steps, downwards)
+    reversed_dims = tuple(d for d, stride in enumerate(strides) if stride < 0)
+    return StridedWindow(operator, starts, sizes, positive_strides, reversed_dims)
 
 
 # Jitted cores -------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("lattice", "standalone"))
-def _take(x, lowest=None, *, lattice, standalone=False):
-    from dml_jax._slice.primitive import (
-        strided_slice,
-    )  # brings pallas, as the reversal does
+@functools.partial(jax.jit, static_argnames=("window", "standalone"))
+def _strided_slice(
+    x: jax.Array,
+    starts: jax.Array | None = None,
+    *,
+    window: StridedWindow,
+    standalone: bool = False,
+) -> jax.Array:
+    from dml_jax._slice import primitive  # imports pallas, by way of `jax.extend`
 
-    with jax.named_scope(lattice.operator):
+    with jax.named_scope(window.operator):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return _take_keys(x, lowest, lattice, standalone)
-        if lowest is not None:
-            x = _window(x, lowest, lattice)
-        return strided_slice(x, lattice, standalone)
+            return _strided_slice_of_keys(x, starts, window, standalone)
+        if starts is not None:
+            x = _dynamic_slice(x, starts, window.extents)
+        return primitive.strided_slice(x, window, standalone)
 
 
-def _take_keys(x, lowest, lattice, standalone):
-    data = jax.random.key_data(x)
-    whole = data.shape[x.ndim :]
-    zeros, ones = (0,) * len(whole), (1,) * len(whole)
-    lattice = lattice._replace(
-        starts=lattice.starts + zeros,
-        sizes=lattice.sizes + whole,
-        strides=lattice.strides + ones,
+def _strided_slice_of_keys(
+    keys: jax.Array, starts: jax.Array | None, window: StridedWindow, standalone: bool
+) -> jax.Array:
+    data = jax.random.key_data(keys)
+    key_shape = data.shape[keys.ndim :]
+    zeros = (0,) * len(key_shape)
+    window = window._replace(
+        starts=window.starts + zeros,
+        sizes=window.sizes + key_shape,
+        strides=window.strides + (1,) * len(key_shape),
     )
-    if lowest is not None:
-        lowest = jnp.append(lowest, np.zeros(len(whole), np.int32))
-    y = _take(data, lowest, lattice=lattice, standalone=standalone)
-    return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
+    if starts is not None:
+        starts = jnp.append(starts, np.array(zeros, np.int32))
+    y = _strided_slice(data, starts, window=window, standalone=standalone)
+    return jax.random.wrap_key_data(y, impl=jax.random.key_impl(keys))
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "lattice", "standalone"))
-def _put(gradient, lowest=None, *, shape, lattice, standalone=False):
-    from dml_jax._slice.primitive import strided_slice_transpose
-    from dml_jax._slice.xla import put_by_positions
+@functools.partial(jax.jit, static_argnames=("shape", "window", "standalone"))
+def _strided_slice_transpose(
+    gradient: jax.Array,
+    starts: jax.Array | None = None,
+    *,
+    shape: Sizes,
+    window: StridedWindow,
+    standalone: bool = False,
+) -> jax.Array:
+    from dml_jax._slice import primitive, xla
 
-    with jax.named_scope(lattice.operator):
-        if lowest is None:
-            return strided_slice_transpose(gradient, shape, lattice, standalone)
-        return put_by_positions(gradient, shape, lattice._replace(starts=lowest))
+    with jax.named_scope(window.operator):
+        if starts is None:
+            return primitive.strided_slice_transpose(
+                gradient, shape, window, standalone
+            )
+        return xla.gather_and_select(gradient, shape, window._replace(starts=starts))
 
 
-def _window(x, lowest, lattice):
-    """What a lattice that begins at 0 reads, from `lowest` on."""
+def _dynamic_slice(x: jax.Array, starts: jax.Array, sizes: Sizes) -> jax.Array:
     with bitwise.full_width(x):
-        bits = lax.dynamic_slice(bitwise.to_bits(x), lowest, lattice.extents)
+        bits = lax.dynamic_slice(bitwise.to_bits(x), starts, sizes)
         return bitwise.from_bits(bits, x.dtype)

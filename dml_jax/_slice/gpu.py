@@ -1,20 +1,21 @@
-"""Ways to compute a slice, or its adjoint, on a GPU: what XLA gives, sooner.
+"""Formulations of a slice and its transpose for GPUs.
 
-XLA has a thread store four elements if four divides their number, else one: narrow
-elements leave most of a store unused, and odd sizes cost more than twice the time.
+In the code that XLA generates for a slice, a thread stores four elements if their
+number is divisible by four, else one. So a store is short for narrow elements, and odd
+sizes take more than twice as long as even ones. These formulations store more at once:
 
-    quarters   four slices, concatenated: a thread stores as much of each
-    words      runs of narrow elements as the words they lie in
-    runs       Hopper GPUs: runs of narrow elements that begin anywhere, in a kernel
-    gaps       the same for the adjoint, with zeros between the elements
+    split_stores   four slices, concatenated: a thread stores as much of each
+    packed_u32     contiguous narrow elements as 32-bit words
+    packed_copy    a kernel for narrow elements at any alignment (Hopper GPUs)
 
-`split_stores` fuses with what is around it, the rest does not. They take integers or
-booleans and the lattice of `_slice`, and return None for what they are not made for.
+XLA fuses `split_stores` with surrounding operations, but not the others. All take
+integers or booleans, and return None for what they are not made for.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.export
@@ -22,108 +23,113 @@ import jax.numpy as jnp
 from jax import lax
 
 from dml_jax._shared import bitwise, packed_copy_kernel
-from dml_jax._slice.window import limits_of
+from dml_jax._slice.window import StridedWindow
 
-_WORTHWHILE = 2**20  # elements; with fewer, launching the kernel takes the time
-_THREADS = 128  # in a block of what XLA launches
+_WORTHWHILE = 2**20  # elements; the time for fewer is that of launching the kernel
+_THREADS = 128  # in a block of the kernels that XLA generates
 _GPU_CACHE = 2**25  # bytes
 
 
-def even_split_stores(x, lattice):
+def even_split_stores(x: jax.Array, window: StridedWindow) -> jax.Array | None:
     """In four parts of equal size, each a multiple of what a thread stores."""
-    if _is_small(x, lattice) or not _is_even(lattice.sizes):
+    if _is_small(x, window.sizes) or not _is_even(window.sizes):
         return None
-    divisible = [d for d in range(x.ndim) if lattice.sizes[d] % 4 == 0]
-    return _in_four_parts(x, lattice, divisible[0]) if divisible else None
+    divisible = [d for d in range(x.ndim) if window.sizes[d] % 4 == 0]
+    return _in_four_parts(x, window, divisible[0]) if divisible else None
 
 
-def split_stores(x, lattice):
+def split_stores(x: jax.Array, window: StridedWindow) -> jax.Array | None:
     """In four parts of about equal size, where a thread would store one element."""
-    sizes = lattice.sizes
-    if _is_small(x, lattice) or math.prod(sizes) % 4 == 0:
+    if _is_small(x, window.sizes) or math.prod(window.sizes) % 4 == 0:
         return None
-    large = [d for d in range(x.ndim) if sizes[d] >= 4]
-    return _in_four_parts(x, lattice, large[0]) if large else None
+    large = [d for d in range(x.ndim) if window.sizes[d] >= 4]
+    return _in_four_parts(x, window, large[0]) if large else None
 
 
-def _is_even(sizes):
-    """Whether no thread has less to do, upon which none stores more than an element."""
+def _is_even(sizes: tuple[int, ...]) -> bool:
+    """Whether all threads get equal work; if not, XLA generates scalar stores."""
     return math.prod(sizes) % (4 * 4 * _THREADS) == 0
 
 
-def _is_small(x, lattice):
-    return _is_symbolic(x, lattice.sizes) or math.prod(lattice.sizes) < _WORTHWHILE
+def _is_small(x: jax.Array, result_shape: tuple[Any, ...]) -> bool:
+    """Whether XLA's own slice is as fast, or a size is not known."""
+    is_symbolic = any(map(jax.export.is_symbolic_dim, (*x.shape, *result_shape)))
+    return is_symbolic or math.prod(result_shape) < _WORTHWHILE
 
 
-def _is_symbolic(x, sizes):
-    return any(map(jax.export.is_symbolic_dim, (*x.shape, *sizes)))
-
-
-def _in_four_parts(x, lattice, dimension):
-    _, lowest, sizes, steps, downwards = lattice
+def _in_four_parts(x: jax.Array, window: StridedWindow, d: int) -> jax.Array:
+    size, stride = window.sizes[d], window.strides[d]
     parts = []
     for i in range(4):
-        begin, end = (sizes[dimension] * j // 4 for j in (i, i + 1))
-        starts, limits = list(lowest), list(lattice.limits)
-        starts[dimension] += steps[dimension] * begin
-        limits[dimension] = starts[dimension] + steps[dimension] * (end - begin - 1) + 1
-        # XLA puts slices of one array together again, but not those of its complement.
-        part = lax.slice(~x if i % 2 else x, starts, limits, steps)
-        parts.append(lax.rev(~part if i % 2 else part, downwards))
-    if dimension in downwards:
+        begin, end = size * i // 4, size * (i + 1) // 4
+        start = window.starts[d] + stride * begin
+        part = window.with_dimension(d, start, end - begin, stride)
+        # XLA merges neighbouring slices of one operand, but not of `x` and `~x`.
+        y = lax.slice(~x if i % 2 else x, part.starts, part.limits, part.strides)
+        parts.append(lax.rev(~y if i % 2 else y, window.reversed_dims))
+    if d in window.reversed_dims:
         parts.reverse()
-    return lax.concatenate(parts, dimension)
+    return lax.concatenate(parts, d)
 
 
-def packed_u32(x, lattice):
-    """For narrow elements that are taken one by one along the last dimension."""
-    _, lowest, sizes, steps, _ = lattice
-    if _is_small(x, lattice) or bitwise.width(x.dtype) not in (8, 16):
+def packed_u32(x: jax.Array, window: StridedWindow) -> jax.Array | None:
+    """As 32-bit words, for narrow elements with stride 1 along the last dimension."""
+    if _is_small(x, window.sizes) or bitwise.width(x.dtype) not in (8, 16):
         return None
-    shape, lowest, sizes, steps = _merged(x.shape, lowest, sizes, steps)
+    shape, merged = _merge_contiguous(x.shape, window)
     per_word = 4 // x.dtype.itemsize
-    if not shape or steps[-1] != 1 or shape[-1] % per_word or sizes[-1] % per_word:
+    if not shape or merged.strides[-1] != 1:
         return None
-    whole = bitwise.join(x.reshape(shape), jnp.uint32)
-    first, shift = divmod(lowest[-1], per_word)
-    count = sizes[-1] // per_word
-    limits = limits_of(lowest, sizes, steps)
+    if shape[-1] % per_word or merged.sizes[-1] % per_word:
+        return None
+    words = bitwise.join(x.reshape(shape), jnp.uint32)
+    first, shift = divmod(merged.starts[-1], per_word)
+    count = merged.sizes[-1] // per_word
 
-    def take(first):
-        starts, ends = (*lowest[:-1], first), (*limits[:-1], first + count)
-        return lax.slice(whole, starts, ends, steps)
+    def words_from(first: int) -> jax.Array:
+        part = merged.with_dimension(len(shape) - 1, first, count, 1)
+        return lax.slice(words, part.starts, part.limits, part.strides)
 
-    y = take(first)
+    y = words_from(first)
     if shift:
         bits = 8 * x.dtype.itemsize * shift
-        y = (y >> bits) | (take(first + 1) << (32 - bits))
-    y = bitwise.split(y, x.dtype).reshape(lattice.sizes)
-    return lax.rev(y, lattice.reversed_dims)
+        y = (y >> bits) | (words_from(first + 1) << (32 - bits))
+    y = bitwise.split(y, x.dtype).reshape(window.sizes)
+    return lax.rev(y, window.reversed_dims)
 
 
-def packed_copy(x, lattice):
-    """For narrow elements, a kernel; not where quarters in the cache are as fast."""
-    sizes = lattice.sizes
-    if _is_small(x, lattice):
+def packed_copy(x: jax.Array, window: StridedWindow) -> jax.Array | None:
+    """A kernel, unless `even_split_stores` in the cache is as fast."""
+    if _is_small(x, window.sizes):
         return None
-    if _is_even(sizes) and math.prod(sizes) * x.dtype.itemsize <= _GPU_CACHE:
+    size = math.prod(window.sizes)
+    if _is_even(window.sizes) and size * x.dtype.itemsize <= _GPU_CACHE:
         return None
-    return packed_copy_kernel.strided_slice(x, lattice)
+    return packed_copy_kernel.strided_slice(x, window)
 
 
-def packed_copy_with_zeros(x, shape, lattice):
-    """For narrow elements among zeros, a kernel."""
-    if _is_symbolic(x, shape) or math.prod(shape) < _WORTHWHILE:
+def packed_copy_with_zeros(
+    x: jax.Array, shape: tuple[int, ...], window: StridedWindow
+) -> jax.Array | None:
+    """The same kernel for the transpose, with zeros between the elements."""
+    if _is_small(x, shape):
         return None
-    return packed_copy_kernel.strided_slice_transpose(x, shape, lattice)
+    return packed_copy_kernel.strided_slice_transpose(x, shape, window)
 
 
-def _merged(shape, lowest, sizes, steps) -> tuple[tuple[int, ...], ...]:
-    """The slice, with the dimensions merged that make one run in memory."""
-    merged = []
-    for extent, low, size, step in zip(shape, lowest, sizes, steps, strict=True):
-        if merged and (low, size, step) == (0, extent, 1) and merged[-1][3] == 1:
-            merged[-1] = [factor * extent for factor in merged[-1][:3]] + [1]
-        else:
-            merged.append([extent, low, size, step])
-    return tuple(zip(*merged, strict=True)) if merged else ((), (), (), ())
+def _merge_contiguous(
+    shape: tuple[int, ...], window: StridedWindow
+) -> tuple[tuple[int, ...], StridedWindow]:
+    """The shape and the window, with dimensions merged where the reads are contiguous.
+
+    Reversed dimensions are left to the caller.
+    """
+    merged: list[tuple[int, int, int, int]] = []
+    for extent, start, size, stride in zip(
+        shape, window.starts, window.sizes, window.strides, strict=True
+    ):
+        if merged and (start, size, stride) == (0, extent, 1) and merged[-1][3] == 1:
+            extent, start, size = (number * extent for number in merged.pop()[:3])
+        merged.append((extent, start, size, stride))
+    extents, starts, sizes, strides = zip(*merged, strict=True) if merged else [()] * 4
+    return extents, StridedWindow(window.operator, starts, sizes, strides, ())

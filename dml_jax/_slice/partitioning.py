@@ -1,78 +1,85 @@
-"""The adjoint of a slice for an array that several devices share.
+"""The transpose of a slice where its result is sharded.
 
-Along a shared dimension each device has a shard of S positions of the result. The
-element g[i] of the operand belongs to position low + step * i, so device d needs the
-elements from
+Along a sharded dimension each device has S indices of the result. Element g[i] of the
+operand belongs to index start + stride * i, so device d needs the elements from
 
-    first(d) = ceil((d S - low) / step)
+    first(d) = ceil((d * S - start) / stride)
 
-on, at most ceil(S / step) of them. They lie in the shards of consecutive devices. There
-is one `ppermute` for each distance between source and target, whose pieces have the
-length of the longest one. Then every device places the elements of its own shard.
+on, at most ceil(S / stride) of them. They are in the shards of consecutive devices. One
+`ppermute` for each distance between source and target sends them, in pieces as long as
+the longest one. Then each device computes the transpose for its own shard.
 
-XLA's partitioner is not given the `lax.pad` of the whole array, which it divides
-wrongly: docs/xla.md.
+XLA's partitioner does not get the `lax.pad` of the whole array, because it partitions
+it incorrectly: docs/xla.md.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._shared import bitwise, partitioner
+from dml_jax._slice.window import StridedWindow
+
+Names: TypeAlias = tuple[str, ...]  # of mesh axes
 
 
-def put_shards(put, x, *, shape, lattice, mesh, spec):
-    """A device's shard of `put(x, shape, lattice)`, whose result is divided by `spec`.
+def transpose_shards(
+    transpose: Callable[..., jax.Array],
+    x: jax.Array,
+    *,
+    shape: tuple[int, ...],
+    window: StridedWindow,
+    mesh: Any,
+    spec: PartitionSpec,
+) -> jax.Array:
+    """One device's shard of `transpose(x, shape=shape, window=window)`.
 
-    `x` is a shard, too, as `partitioner.specs_of_operands` divides it. The lattice
-    walks upwards along all dimensions.
+    Args:
+      transpose: the function, which takes and returns the bits of narrow floats.
+      x: the shard of the operand, sharded as `partitioner.specs_of_operands` says.
+      shape: the shape of the whole result.
+      window: the window of the whole result, without reversed dimensions.
+      mesh: the devices.
+      spec: the sharding of the result.
     """
-    dtype, x = x.dtype, bitwise.to_bits(x)  # an exchange may go by way of another dtype
-    extents, sizes = list(shape), list(shape)
+    dtype, x = x.dtype, bitwise.to_bits(x)  # a collective may convert narrow floats
+    padded_shape, sizes = list(shape), list(shape)
     starts: list[Any] = [np.int32(0)] * x.ndim
     for d, extent in enumerate(shape):
         names = partitioner.names_of(spec[d])
         if not names:
             continue
-        shards = _Shards(
-            extent,
-            *(lattice.starts[d], lattice.sizes[d], lattice.strides[d]),
-            devices=math.prod(mesh.shape[name] for name in names),
-        )
-        if shards.are_taken_whole:
-            extents[d] = sizes[d] = x.shape[d]
-            lattice = _with_dimension(lattice, d, 0, x.shape[d], 1)
+        start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
+        if (start, size) == (0, extent):
+            padded_shape[d] = sizes[d] = x.shape[d]
+            window = window.with_dimension(d, 0, x.shape[d], 1)
             continue
-        x = _fetched(x, d, shards, mesh, names)
-        # The first element lies at a position below `step`. It is put at step - 1, and
-        # the slice below shifts it into place.
-        last = shards.step - 1
-        places = np.array([shards.place(device) for device in shards.all], np.int32)
-        starts[d] = last - _of(lax.axis_index(names), places)
-        extents[d], sizes[d] = shards.capacity * shards.step + last, shards.size
-        lattice = _with_dimension(lattice, d, last, shards.capacity, shards.step)
-    y = put(x, shape=tuple(extents), lattice=lattice)
+        devices = range(math.prod(mesh.shape[name] for name in names))
+        sizes[d] = -(-extent // len(devices))
+        capacity = -(-sizes[d] // stride)
+        # Of each device the first element, numbered as if the window had no ends, and
+        # its index in the shard, which is below `stride`.
+        firsts = [-((start - device * sizes[d]) // stride) for device in devices]
+        indices = [start + stride * firsts[i] - i * sizes[d] for i in devices]
+        pieces = _pieces(firsts, capacity, size, max(x.shape[d], 1))
+        x = _fetch(x, d, capacity, pieces, mesh, names)
+        # The transpose puts the first element at the index stride - 1 on every device;
+        # the slice below moves it to its index.
+        rim = stride - 1
+        starts[d] = rim - _lookup(np.array(indices, np.int32), lax.axis_index(names))
+        padded_shape[d] = capacity * stride + rim
+        window = window.with_dimension(d, rim, capacity, stride)
+    y = transpose(x, shape=tuple(padded_shape), window=window)
     return bitwise.from_bits(lax.dynamic_slice(y, starts, sizes), dtype)
-
-
-def _with_dimension(lattice, d, low, size, step):
-    """The lattice with another dimension `d`."""
-
-    def replaced(values, value):
-        return (*values[:d], value, *values[d + 1 :])
-
-    return lattice._replace(
-        starts=replaced(lattice.starts, low),
-        sizes=replaced(lattice.sizes, size),
-        strides=replaced(lattice.strides, step),
-    )
 
 
 class _Piece(NamedTuple):
@@ -80,121 +87,106 @@ class _Piece(NamedTuple):
 
     source: int
     target: int
-    begin: int  # in the shard of the source
-    place: int  # among the elements of the target
+    source_start: int  # index in the shard of the source
+    target_start: int  # index among the elements of the target
     size: int
 
 
-class _Shards(NamedTuple):
-    """One dimension of the result, which some devices share."""
+def _pieces(firsts: list[int], capacity: int, size: int, held: int) -> list[_Piece]:
+    """What devices need of `size` elements, of which each holds `held`, longest first.
 
-    extent: int
-    low: int
-    elements: int
-    step: int
-    devices: int
-
-    @property
-    def all(self):
-        return range(self.devices)
-
-    @property
-    def are_taken_whole(self):
-        return (self.low, self.elements) == (0, self.extent)
-
-    @property
-    def size(self):
-        return -(-self.extent // self.devices)
-
-    @property
-    def capacity(self):
-        """The most elements of a shard."""
-        return -(-self.size // self.step)
-
-    def first(self, device):
-        """The first element at or after the start of a shard, as if there were more."""
-        return -((self.low - device * self.size) // self.step)
-
-    def place(self, device):
-        """The position of that element in the shard, which is below `step`."""
-        return self.low + self.step * self.first(device) - device * self.size
-
-    def pieces(self, held):
-        """What the devices need of each other, if each holds `held` elements."""
-        for target in self.all:
-            first = self.first(target)
-            begin, end = max(first, 0), min(first + self.capacity, self.elements)
-            for source in range(begin // held, -(-end // held)):
-                base = source * held
-                low, high = max(begin, base), min(end, base + held)
-                yield _Piece(source, target, low - base, low - first, high - low)
+    Device d needs `capacity` elements from `firsts[d]` on.
+    """
+    pieces = []
+    for target, first in enumerate(firsts):
+        begin, end = max(first, 0), min(first + capacity, size)
+        for source in range(begin // held, -(-end // held)):
+            base = source * held
+            low, high = max(begin, base), min(end, base + held)
+            holder = source if size > 1 else target  # a single element is replicated
+            pieces.append(_Piece(holder, target, low - base, low - first, high - low))
+    return sorted(pieces, key=lambda piece: -piece.size)
 
 
-def _fetched(x, d, shards, mesh, names):
-    """The elements that belong to a device's shard of the result, among zeros."""
-    shape = [shards.capacity if a == d else size for a, size in enumerate(x.shape)]
+def _fetch(
+    x: jax.Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
+) -> jax.Array:
+    """The elements for a device's shard of the result, and zeros where none are."""
+    shape = [capacity if axis == d else size for axis, size in enumerate(x.shape)]
     fetched = jnp.zeros(shape, x.dtype)
-    pieces = [*shards.pieces(max(x.shape[d], 1))]
-    if shards.elements == 1:  # which is replicated: nothing is sent
-        pieces = [piece._replace(source=piece.target) for piece in pieces]
-    pieces.sort(key=lambda piece: -piece.size)
-    distances = dict.fromkeys(piece.target - piece.source for piece in pieces)
-    for distance in distances:  # in the order of their longest pieces
-        at_once = [p for p in pieces if p.target - p.source == distance]
-        fetched = _with_pieces(fetched, x, d, at_once, mesh, names)
+    by_distance: dict[int, list[_Piece]] = {}  # in the order of their longest pieces
+    for piece in pieces:
+        by_distance.setdefault(piece.target - piece.source, []).append(piece)
+    for sent_at_once in by_distance.values():
+        fetched = _receive(fetched, x, d, sent_at_once, mesh, names)
     return fetched
 
 
-def _with_pieces(fetched, x, d, pieces, mesh, names):
-    """`fetched`, with pieces of which every device sends and receives one at most."""
+def _receive(
+    fetched: jax.Array,
+    x: jax.Array,
+    d: int,
+    pieces: list[_Piece],
+    mesh: Any,
+    names: Names,
+) -> jax.Array:
+    """`fetched` with pieces, of which a device sends and receives one at most."""
     held, needed = x.shape[d], fetched.shape[d]
     longest = pieces[0].size
-    begins, places, shifts, lows, highs = np.zeros(
+    source_starts, target_starts, shifts, lows, highs = np.zeros(
         (5, math.prod(mesh.shape[name] for name in names)), np.int32
     )
-    for source, target, begin, place, size in pieces:
-        # All pieces are sent and stored as long as the longest one.
-        begins[source] = min(begin, held - longest)
-        places[target] = min(place, needed - longest)
-        lows[target] = place - places[target]
+    for source, target, source_start, target_start, size in pieces:
+        # All pieces are sent and stored with the length of the longest one.
+        source_starts[source] = min(source_start, held - longest)
+        target_starts[target] = min(target_start, needed - longest)
+        lows[target] = target_start - target_starts[target]
         highs[target] = lows[target] + size
-        shifts[target] = begin - begins[source] - lows[target]
-    if len(pieces) == begins.size and not lows.any() and (highs == longest).all():
-        lows = highs = None  # every device replaces all of the window
-    of = functools.partial(_of, lax.axis_index(names))
-    piece = lax.dynamic_slice_in_dim(x, of(begins), longest, d)
+        shifts[target] = source_start - source_starts[source] - lows[target]
+    of_device = functools.partial(_lookup, device=lax.axis_index(names))
+    piece = lax.dynamic_slice_in_dim(x, of_device(source_starts), longest, d)
     pairs = [(source, target) for source, target, *_ in pieces]
     if any(source != target for source, target in pairs):
         piece = partitioner.send(piece, pairs, mesh, names)
     if shifts.any():
         zeros = jnp.zeros_like(piece)
         piece = lax.concatenate([zeros, piece, zeros], d)
-        piece = lax.dynamic_slice_in_dim(piece, longest + of(shifts), longest, d)
-    if lows is not None:
-        before = lax.dynamic_slice_in_dim(fetched, of(places), longest, d)
+        piece = lax.dynamic_slice_in_dim(piece, longest + of_device(shifts), longest, d)
+    all_receive = len(pieces) == len(highs) and (highs == longest).all()
+    if not all_receive or lows.any():
+        before = lax.dynamic_slice_in_dim(fetched, of_device(target_starts), longest, d)
         shape = [longest if axis == d else 1 for axis in range(x.ndim)]
-        place = lax.broadcasted_iota(jnp.int32, shape, d)
-        piece = jnp.where((of(lows) <= place) & (place < of(highs)), piece, before)
-    return lax.dynamic_update_slice_in_dim(fetched, piece, of(places), d)
+        index = lax.broadcasted_iota(jnp.int32, shape, d)
+        is_new = (of_device(lows) <= index) & (index < of_device(highs))
+        piece = jnp.where(is_new, piece, before)
+    return lax.dynamic_update_slice_in_dim(fetched, piece, of_device(target_starts), d)
 
 
-def _of(device, table):
-    """The entry of a device, which is no operation if all are alike."""
+def _lookup(table: np.ndarray, device: jax.Array) -> Any:
+    """The entry of a device, a constant if all entries are equal."""
     return table[0] if (table == table[0]).all() else jnp.asarray(table)[device]
 
 
-def put_explicitly(put, x, shape, lattice, sharding):
-    """The result of that sharding, of an array whose sharding the program states."""
-    mesh, spec = sharding.mesh, partitioner.complete(sharding.spec, x.ndim)
+def transpose_explicitly(
+    transpose: Callable[..., jax.Array],
+    x: jax.Array,
+    shape: tuple[int, ...],
+    window: StridedWindow,
+    sharding: NamedSharding,
+) -> jax.Array:
+    """The transpose, with an explicit sharding, of an array on an explicit mesh."""
+    mesh: Any = sharding.mesh
+    spec = partitioner.complete(sharding.spec, x.ndim)
     (spec_of_x,) = partitioner.specs_of_operands(spec, [x.shape], shape)
+    of_shards = functools.partial(
+        transpose_shards, transpose, shape=shape, window=window, mesh=mesh, spec=spec
+    )
     with jax.sharding.use_abstract_mesh(mesh):
         local = jax.shard_map(
-            functools.partial(
-                put_shards, put, shape=shape, lattice=lattice, mesh=mesh, spec=spec
-            ),
+            of_shards,
             in_specs=spec_of_x,
             out_specs=spec,
-            # Not over all axes: a shard_map may have made some of them manual.
+            # A surrounding shard_map may have made other axes manual.
             axis_names=set(mesh.explicit_axes),
             check_vma=False,
         )

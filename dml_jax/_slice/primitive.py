@@ -1,238 +1,260 @@
-"""The slice and its adjoint as JAX primitives.
+"""The slice and its transpose as JAX primitives.
 
-    take(x, lattice, standalone)        `lax.slice`, and `lax.rev`
-    put(x, shape, lattice, standalone)  its adjoint: `lax.pad` with zeros between
+    strided_slice(x, window, standalone)                     `lax.slice`, `lax.rev`
+    strided_slice_transpose(x, shape, window, standalone)    `lax.rev`, `lax.pad`
 
-Each is the transpose of the other, and derivatives are taken of the primitives: the
-formulations have slow transposes, such as sums of four arrays, or none. `standalone`
-says whether the operator is the whole program, by which a GPU chooses a formulation.
+Each is linear and the transpose of the other. The formulations are not differentiated:
+their transposes are slow, or JAX has none. `standalone` says that the operator is
+compiled on its own, outside of a larger program; GPUs have other formulations for that.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._shared import bitwise, calls, lowering, partitioner, taylor
 from dml_jax._slice import gpu, partitioning, xla
+from dml_jax._slice.window import SliceFormulation, StridedWindow, TransposeFormulation
 
-take_p = jax.extend.core.Primitive("strided_slice")
-put_p = jax.extend.core.Primitive("strided_slice_transpose")
-
-
-def strided_slice(x, lattice, standalone):
-    return take_p.bind(x, lattice=lattice, standalone=standalone)
+slice_p = jax.extend.core.Primitive("strided_slice")
+transpose_p = jax.extend.core.Primitive("strided_slice_transpose")
 
 
-def strided_slice_transpose(x, shape, lattice, standalone):
-    return put_p.bind(x, shape=shape, lattice=lattice, standalone=standalone)
+def strided_slice(x: jax.Array, window: StridedWindow, standalone: bool) -> jax.Array:
+    return slice_p.bind(x, window=window, standalone=standalone)
+
+
+def strided_slice_transpose(
+    x: jax.Array, shape: tuple[int, ...], window: StridedWindow, standalone: bool
+) -> jax.Array:
+    return transpose_p.bind(x, shape=shape, window=window, standalone=standalone)
 
 
 # Rules --------------------------------------------------------------------------------
 
 
-def _take_abstract_eval(x, *, lattice, **_):
+def _slice_abstract_eval(x: Any, *, window: StridedWindow, **_: Any):
     aval, _ = lax.slice_p.abstract_eval(
         x.update(weak_type=False),
-        start_indices=lattice.starts,
-        limit_indices=lattice.limits,
-        strides=lattice.strides,
+        start_indices=window.starts,
+        limit_indices=window.limits,
+        strides=window.strides,
     )
     return aval
 
 
-def _put_abstract_eval(x, *, shape, lattice, **_):
+def _transpose_abstract_eval(x: Any, *, shape: Any, window: StridedWindow, **_: Any):
     sharding = NamedSharding(x.sharding.mesh, PartitionSpec())
-    zero = x.update(shape=(), sharding=sharding, weak_type=False)
-    padding = lattice.padding(shape)
-    aval, _ = lax.pad_p.abstract_eval(
-        x.update(weak_type=False), zero, padding_config=padding
-    )
+    x = x.update(weak_type=False)
+    zero = x.update(shape=(), sharding=sharding)
+    aval, _ = lax.pad_p.abstract_eval(x, zero, padding_config=window.padding(shape))
     return aval
 
 
-def _jvp(primitive, primals, tangents, **params):
-    (x,), (tangent,) = primals, tangents
-    y = primitive.bind(x, **params)
-    if type(tangent) is ad.Zero:
-        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    return y, primitive.bind(tangent, **params)
+def _slice_transpose_rule(cotangent: Any, x: Any, *, window: StridedWindow, **_: Any):
+    return [strided_slice_transpose(cotangent, x.aval.shape, window, standalone=False)]
 
 
-def _take_transpose(cotangent, x, *, lattice, **_):
-    if type(cotangent) is ad.Zero:
-        return (ad.Zero(x.aval),)
-    return (
-        strided_slice_transpose(cotangent, x.aval.shape, lattice, standalone=False),
-    )
+def _transpose_transpose_rule(cotangent: Any, _: Any, *, window: Any, **__: Any):
+    return [strided_slice(cotangent, window, standalone=False)]
 
 
-def _put_transpose(cotangent, x, *, lattice, **_):
-    if type(cotangent) is ad.Zero:
-        return (ad.Zero(x.aval),)
-    return (strided_slice(cotangent, lattice, standalone=False),)
-
-
-def _take_batch(operands, dimensions, *, lattice, standalone):
+def _slice_batch(operands: Any, dimensions: Any, *, window: Any, standalone: bool):
     x = jnp.moveaxis(operands[0], dimensions[0], 0)
-    return strided_slice(x, lattice.batched(x.shape[0]), standalone), 0
+    return strided_slice(x, window.batched(x.shape[0]), standalone), 0
 
 
-def _put_batch(operands, dimensions, *, shape, lattice, standalone):
+def _transpose_batch(
+    operands: Any, dimensions: Any, *, shape: Any, window: Any, standalone: bool
+):
     x = jnp.moveaxis(operands[0], dimensions[0], 0)
-    shape, lattice = (x.shape[0], *shape), lattice.batched(x.shape[0])
-    return strided_slice_transpose(x, shape, lattice, standalone), 0
+    shape, window = (x.shape[0], *shape), window.batched(x.shape[0])
+    return strided_slice_transpose(x, shape, window, standalone), 0
+
+
+# What is computed ---------------------------------------------------------------------
+
+
+def _slice(
+    x: jax.Array,
+    *,
+    window: StridedWindow,
+    formulations: tuple[SliceFormulation, ...] = (),
+    **_: Any,
+) -> jax.Array:
+    y = _first_result(x, formulations, window)
+    return xla.strided_slice(x, window) if y is None else y
+
+
+def _transpose(
+    x: jax.Array,
+    *,
+    shape: tuple[int, ...],
+    window: StridedWindow,
+    formulations: tuple[TransposeFormulation, ...] = (),
+    sees_full_arrays: bool = False,
+    **_: Any,
+) -> jax.Array:
+    aval = _transpose_abstract_eval(jax.typeof(x), shape=shape, window=window)
+    if getattr(aval.sharding.mesh, "explicit_axes", ()):
+        x, window = _reverse(x, window)
+        transpose = _transpose_of_bits(x.dtype)
+        return partitioning.transpose_explicitly(
+            transpose, x, shape, window, aval.sharding
+        )
+    if not sees_full_arrays:
+        if window.covers(shape):
+            return _reverse(x, window)[0]
+        return xla.gather_and_select(x, shape, window)
+    y = _first_result(x, formulations, shape, window)
+    return xla.strided_slice_transpose(x, shape, window) if y is None else y
+
+
+def _first_result(
+    x: jax.Array, formulations: tuple[Callable[..., Any], ...], *params: Any
+) -> jax.Array | None:
+    """The result of the first formulation that is made for the bits of `x`."""
+    bits = bitwise.to_integers(x)
+    for formulation in formulations if bits is not None else ():
+        y = formulation(bits, *params)
+        if y is not None:
+            return bitwise.from_bits(y, x.dtype)
+    return None
+
+
+def _reverse(x: jax.Array, window: StridedWindow) -> tuple[jax.Array, StridedWindow]:
+    """`x`, reversed, and the window without reversed dimensions."""
+    bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
+    return bitwise.from_bits(bits, x.dtype), window._replace(reversed_dims=())
+
+
+def _transpose_of_bits(dtype: np.dtype) -> Callable[..., jax.Array]:
+    """The transpose of the bits of narrow floats, in which collectives move them."""
+
+    def transpose(bits: jax.Array, **params: Any) -> jax.Array:
+        # The primitive takes the floats, of which `bitwise.pad_bits` must know.
+        x = bitwise.from_bits(bits, dtype)
+        return bitwise.to_bits(transpose_p.bind(x, standalone=False, **params))
+
+    return transpose
 
 
 # Lowering -----------------------------------------------------------------------------
 
-
-def _take(x, *, lattice, formulations=(), **_):
-    formulations = [functools.partial(way, lattice=lattice) for way in formulations]
-    return _moved(x, formulations, functools.partial(xla.take, lattice=lattice))
+_KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
 
 
-def _put(x, *, shape, lattice, formulations=(), sees_full_arrays=False, **_):
-    sharding = _put_abstract_eval(jax.typeof(x), shape=shape, lattice=lattice).sharding
-    if getattr(sharding.mesh, "explicit_axes", ()):
-        x, lattice = _turned(x, lattice)
-        put = _put_of_bits(x.dtype)
-        return partitioning.put_explicitly(put, x, shape, lattice, sharding)
-    if not sees_full_arrays and lattice.fills(shape):
-        return _turned(x, lattice)[0]
-    if not sees_full_arrays:
-        return xla.put_by_positions(x, shape, lattice)
-    formulations = [
-        functools.partial(way, shape=shape, lattice=lattice) for way in formulations
-    ]
-    return _moved(
-        x, formulations, functools.partial(xla.put, shape=shape, lattice=lattice)
-    )
-
-
-def _turned(x, lattice):
-    """`x`, and the lattice, both upwards along all dimensions."""
-    bits = lax.rev(bitwise.to_bits(x), lattice.reversed_dims)
-    return bitwise.from_bits(bits, x.dtype), lattice._replace(reversed_dims=())
-
-
-def _put_of_bits(dtype):
-    """`put` for what a device has, by the bits of narrow floats."""
-
-    def put(bits, **params):
-        # As floats, of which `pad_bits` knows how to pad them.
-        x = bitwise.from_bits(bits, dtype)
-        return bitwise.to_bits(put_p.bind(x, standalone=False, **params))
-
-    return put
-
-
-def _moved(x, formulations, otherwise):
-    """`x`, moved by the first of the ways that takes its bits, or else by XLA."""
-    bits = bitwise.to_integers(x)
-    results = (way(bits) for way in formulations) if bits is not None else ()
-    y = next((y for y in results if y is not None), None)
-    return otherwise(x) if y is None else bitwise.from_bits(y, x.dtype)
-
-
-def _lowering(formulation, default=(), standalone=()):
-    """The lowering rule of a platform, with its ways inside of programs and alone."""
+def _lowering(
+    compute: Callable[..., jax.Array],
+    default: tuple[SliceFormulation, ...] = (),
+    standalone: tuple[SliceFormulation | TransposeFormulation, ...] = (),
+    has_partitioner_callback: bool = False,
+) -> Callable[..., Any]:
+    """The lowering rule of a platform with these formulations."""
     formulations = {False: default, True: standalone}
 
-    def lower(ctx, x, *, standalone, **params):
-        chosen = lowering.available(ctx, formulations[standalone], _KERNELS)
-        sees_full_arrays = lowering.sees_full_arrays(ctx)
-        lowered = functools.partial(
-            formulation,
-            formulations=chosen,
-            sees_full_arrays=sees_full_arrays,
+    def lower(ctx: Any, x: Any, *, standalone: bool, **params: Any):
+        if has_partitioner_callback and _is_partitioned_by_us(ctx, **params):
+            return _lower_partitioned(ctx, x, **params)
+        return _lower(
+            ctx,
+            compute,
+            x,
+            formulations=lowering.available(ctx, formulations[standalone], _KERNELS),
+            sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
-        with bitwise.full_width(*ctx.avals_in):
-            return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
 
     return lower
 
 
-def _divided(lower):
-    """The lowering rule of `put` where XLA's partitioner asks how to divide it.
+def _lower(ctx: Any, function: Callable[..., jax.Array], x: Any, **params: Any):
+    function = functools.partial(function, **params)
+    with bitwise.full_width(*ctx.avals_in):
+        return mlir.lower_fun(function, multiple_results=False)(ctx, x)
+
+
+def _is_partitioned_by_us(
+    ctx: Any, shape: tuple[int, ...], window: StridedWindow
+) -> bool:
+    """Whether XLA's partitioner calls this package back to partition the transpose.
 
     It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
-    explicit ones. XLA does not exchange two bits.
+    explicit ones. It has no collectives of two bits.
     """
-
-    def put_turned(x, *, shape, lattice):
-        x, lattice = _turned(x, lattice)
-        return strided_slice_transpose(x, shape, lattice, standalone=False)
-
-    def lower_divided(ctx, x, *, shape, lattice, standalone):
-        is_spmd_partitioned = lowering.is_spmd_partitioned(
-            ctx
-        ) and not lowering.has_explicit_shardings(ctx)
-        params = dict(shape=shape, lattice=lattice)
-        is_spmd_partitioned = is_spmd_partitioned and not lattice.fills(shape)
-        if not is_spmd_partitioned or "int2" in ctx.avals_in[0].dtype.name:
-            return lower(ctx, x, standalone=standalone, **params)
-        if lattice.reversed_dims:  # by XLA, which removes what a backward pass undoes
-            return mlir.lower_fun(put_turned, multiple_results=False)(ctx, x, **params)
-        put_bits = _put_of_bits(ctx.avals_in[0].dtype)
-        return partitioner.lower_partitioned(
-            ctx,
-            functools.partial(put_bits, **params),
-            functools.partial(partitioning.put_shards, put_bits, **params),
-            params,
-            x,
-        )
-
-    return lower_divided
+    return (
+        lowering.is_spmd_partitioned(ctx)
+        and not lowering.has_explicit_shardings(ctx)
+        and not window.covers(shape)
+        and "int2" not in ctx.avals_in[0].dtype.name
+    )
 
 
-_KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
+def _lower_partitioned(ctx: Any, x: Any, **params: Any):
+    if params["window"].reversed_dims:
+        # XLA partitions the reversal, and removes it where a backward pass undoes it.
+        return _lower(ctx, _reverse_first, x, **params)
+    transpose = _transpose_of_bits(ctx.avals_in[0].dtype)
+    return partitioner.lower_partitioned(
+        ctx,
+        functools.partial(transpose, **params),
+        functools.partial(partitioning.transpose_shards, transpose, **params),
+        params,
+        x,
+    )
+
+
+def _reverse_first(
+    x: jax.Array, *, shape: tuple[int, ...], window: StridedWindow
+) -> jax.Array:
+    x, window = _reverse(x, window)
+    return strided_slice_transpose(x, shape, window, standalone=False)
+
+
+slice_p.def_abstract_eval(_slice_abstract_eval)
+slice_p.def_impl(
+    calls.compiled(slice_p.name, slice_p.bind, _slice, "window", "standalone")
+)
+ad.deflinear2(slice_p, _slice_transpose_rule)
+batching.primitive_batchers[slice_p] = _slice_batch
+taylor.define_linear(slice_p)
+
+transpose_p.def_abstract_eval(_transpose_abstract_eval)
+transpose_p.def_impl(
+    calls.compiled(
+        *(transpose_p.name, transpose_p.bind, _transpose),
+        *("shape", "window", "standalone"),
+    )
+)
+ad.deflinear2(transpose_p, _transpose_transpose_rule)
+batching.primitive_batchers[transpose_p] = _transpose_batch
+taylor.define_linear(transpose_p)
+
 _FUSED = (gpu.even_split_stores, gpu.split_stores)
-_ALONE = (gpu.even_split_stores, gpu.packed_u32, gpu.split_stores)
-_TAKE_FORMULATIONS: dict[str | None, dict[str, tuple]] = {
-    None: dict(),
-    "cuda": dict(default=_FUSED, standalone=(gpu.packed_copy, *_ALONE)),
-    "rocm": dict(default=_FUSED, standalone=_ALONE),
-}
-_PUT_FORMULATIONS: dict[str | None, dict[str, tuple]] = {
-    None: dict(),
-    "cpu": dict(),
-    "cuda": dict(standalone=(gpu.packed_copy_with_zeros,)),
-    "rocm": dict(),
-}
-
-take_p.def_impl(
-    calls.compiled(take_p.name, take_p.bind, _take, "lattice", "standalone")
+_STANDALONE = (gpu.even_split_stores, gpu.packed_u32, gpu.split_stores)
+for _platform, _rule in {
+    None: _lowering(_slice),
+    "cuda": _lowering(_slice, _FUSED, standalone=(gpu.packed_copy, *_STANDALONE)),
+    "rocm": _lowering(_slice, _FUSED, standalone=_STANDALONE),
+}.items():
+    mlir.register_lowering(slice_p, _rule, _platform)
+_transpose_lowering = functools.partial(
+    _lowering, _transpose, has_partitioner_callback=True
 )
-put_p.def_impl(
-    calls.compiled(put_p.name, put_p.bind, _put, "shape", "lattice", "standalone")
-)
-
-for _primitive, _formulation, _formulations, _abstract_eval, _transpose, _batch in (
-    (
-        take_p,
-        _take,
-        _TAKE_FORMULATIONS,
-        _take_abstract_eval,
-        _take_transpose,
-        _take_batch,
-    ),
-    (put_p, _put, _PUT_FORMULATIONS, _put_abstract_eval, _put_transpose, _put_batch),
-):
-    _primitive.def_abstract_eval(_abstract_eval)
-    ad.primitive_jvps[_primitive] = functools.partial(_jvp, _primitive)
-    ad.primitive_transposes[_primitive] = _transpose
-    batching.primitive_batchers[_primitive] = _batch
-    taylor.define_linear(_primitive)
-    for _platform, _of_platform in _formulations.items():
-        _rule = _lowering(_formulation, **_of_platform)
-        if _primitive is put_p and _platform is not None:
-            _rule = _divided(_rule)
-        mlir.register_lowering(_primitive, _rule, _platform)
+for _platform, _rule in {
+    None: _lowering(_transpose),
+    "cpu": _transpose_lowering(),
+    "cuda": _transpose_lowering(standalone=(gpu.packed_copy_with_zeros,)),
+    "rocm": _transpose_lowering(),
+}.items():
+    mlir.register_lowering(transpose_p, _rule, _platform)

@@ -1,47 +1,60 @@
-"""The elements that a slice reads and its adjoint writes."""
+"""The elements that a slice reads and its transpose writes."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import jax
 
 
 class StridedWindow(NamedTuple):
-    """The positions an operator touches, and the dimensions it walks downwards.
+    """The parameters of a slice.
 
-    Along each dimension they are lowest + step * i for 0 <= i < size.
+    Along each dimension it reads the indices `start + stride * i` for `0 <= i < size`.
+    Strides are positive: a result of negative strides is reversed along
+    `reversed_dims` afterwards.
     """
 
-    operator: str
+    operator: str  # the public function
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     reversed_dims: tuple[int, ...]
 
     @property
-    def limits(self):
-        """The ends of a slice, which reads nothing beyond its last element."""
-        return limits_of(self.starts, self.sizes, self.strides)
+    def limits(self) -> tuple[int, ...]:
+        """The indices after the last elements, as `lax.slice` takes them."""
+        return tuple(
+            start if size == 0 else start + stride * (size - 1) + 1
+            for start, size, stride in zip(
+                self.starts, self.sizes, self.strides, strict=True
+            )
+        )
 
     @property
-    def extents(self):
-        """The distance from the first element to the end of the last one."""
-        return limits_of((0,) * len(self.sizes), self.sizes, self.strides)
+    def extents(self) -> tuple[int, ...]:
+        """The sizes of the part of the input from the first to the last element."""
+        return self.at_origin().limits
 
-    def padding(self, shape):
-        """What `lax.pad` needs to put a slice back into an array of this shape."""
+    def at_origin(self) -> StridedWindow:
+        """The window, moved so that all starts are 0."""
+        return self._replace(starts=(0,) * len(self.starts))
+
+    def padding(self, shape: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+        """The padding for `lax.pad` of a slice to the shape of the input."""
         return tuple(
-            (low, extent - limit, step - 1)
-            for low, extent, limit, step in zip(
+            (start, size - limit, stride - 1)
+            for start, size, limit, stride in zip(
                 self.starts, shape, self.limits, self.strides, strict=True
             )
         )
 
-    def fills(self, shape):
-        """Whether there is an element for every position of an array of this shape."""
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Whether a slice of an array of this shape has all of its elements."""
         return self.sizes == shape and not any(self.starts)
 
-    def batched(self, size):
-        """The window with one more leading dimension, which is taken whole."""
+    def batched(self, size: int) -> StridedWindow:
+        """The window with one more leading dimension, read as a whole."""
         return self._replace(
             starts=(0, *self.starts),
             sizes=(size, *self.sizes),
@@ -49,10 +62,30 @@ class StridedWindow(NamedTuple):
             reversed_dims=tuple(d + 1 for d in self.reversed_dims),
         )
 
+    def with_dimension(
+        self, d: int, start: int, size: int, stride: int
+    ) -> StridedWindow:
+        """The window with another dimension `d`."""
 
-def limits_of(lowest, sizes, steps):
-    """The ends of slices that begin at `lowest`."""
-    return tuple(
-        low if size == 0 else low + step * (size - 1) + 1
-        for low, size, step in zip(lowest, sizes, steps, strict=True)
-    )
+        def replaced(values: tuple[int, ...], value: int) -> tuple[int, ...]:
+            return (*values[:d], value, *values[d + 1 :])
+
+        return self._replace(
+            starts=replaced(self.starts, start),
+            sizes=replaced(self.sizes, size),
+            strides=replaced(self.strides, stride),
+        )
+
+
+class SliceFormulation(Protocol):
+    """Computes a slice of integers or booleans; None if it is not made for this one."""
+
+    def __call__(self, x: jax.Array, window: StridedWindow, /) -> jax.Array | None: ...
+
+
+class TransposeFormulation(Protocol):
+    """Computes the transpose of a slice of an array of this shape, or gives None."""
+
+    def __call__(
+        self, x: jax.Array, shape: tuple[int, ...], window: StridedWindow, /
+    ) -> jax.Array | None: ...

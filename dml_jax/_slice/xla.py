@@ -1,26 +1,28 @@
-"""The slice and its adjoint for any platform."""
+"""The slice and its transpose for any platform."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dml_jax._shared import bitwise
+from dml_jax._slice.window import StridedWindow
 
 
-def take(x, lattice):
+def strided_slice(x: jax.Array, window: StridedWindow) -> jax.Array:
     """`lax.slice` and `lax.rev`."""
     bits = bitwise.to_bits(x)
-    y = lax.slice(bits, lattice.starts, lattice.limits, lattice.strides)
-    return bitwise.from_bits(lax.rev(y, lattice.reversed_dims), x.dtype)
+    y = lax.slice(bits, window.starts, window.limits, window.strides)
+    return bitwise.from_bits(lax.rev(y, window.reversed_dims), x.dtype)
 
 
-def put(x, shape, lattice):
-    """`lax.pad` with zeros between the elements."""
-    bits, padding = (
-        lax.rev(bitwise.to_bits(x), lattice.reversed_dims),
-        lattice.padding(shape),
-    )
+def strided_slice_transpose(
+    x: jax.Array, shape: tuple[int, ...], window: StridedWindow
+) -> jax.Array:
+    """`lax.rev`, and `lax.pad` with zeros between the elements."""
+    bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
+    padding = window.padding(shape)
     if bitwise.is_narrow_float(x.dtype):
         y = bitwise.pad_bits(bits, padding)
     else:
@@ -28,35 +30,38 @@ def put(x, shape, lattice):
     return bitwise.from_bits(y, x.dtype)
 
 
-def put_by_positions(x, shape, lattice):
-    """A gather and a select for every position, which XLA partitions correctly.
+def gather_and_select(
+    x: jax.Array, shape: tuple[int, ...], window: StridedWindow
+) -> jax.Array:
+    """The transpose as a gather and a select, which XLA partitions correctly.
 
-    The offsets of the lattice may be traced.
+    The starts of the window may be traced.
     """
 
-    def put(bits):
+    def transpose(bits: jax.Array) -> jax.Array:
         for d, extent in enumerate(shape):
-            low, size, step = lattice.starts[d], lattice.sizes[d], lattice.strides[d]
-            if d in lattice.reversed_dims:
+            start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
+            if d in window.reversed_dims:
                 bits = lax.rev(bits, (d,))
             if size == extent:
                 continue
             if size == 0:
                 return jnp.zeros(shape, bits.dtype)
-            bits = _spread(bits, d, extent, low, size, step)
+            bits = _gather_and_select_along(bits, d, extent, start, size, stride)
         return bits
 
     with bitwise.full_width(x):
-        return bitwise.by_integers(put, x)
+        return bitwise.by_integers(transpose, x)
 
 
-def _spread(bits, d, extent, low, size, step):
-    """`put_by_positions` along one dimension."""
+def _gather_and_select_along(
+    bits: jax.Array, d: int, extent: int, start: int, size: int, stride: int
+) -> jax.Array:
     dtype = bitwise.index_dtype(extent)
     with bitwise.full_width(dtype, bits):
-        position = lax.iota(dtype, extent) - jnp.asarray(low).astype(dtype)
-        index = position // step
-        is_element = (position >= 0) & (position % step == 0) & (index < size)
+        offset = lax.iota(dtype, extent) - jnp.asarray(start).astype(dtype)
+        index = offset // stride
+        is_element = (offset >= 0) & (offset % stride == 0) & (index < size)
         others = [other for other in range(bits.ndim) if other != d]
         elements = jnp.take(bits, index, axis=d, mode="clip")
         zero = jnp.zeros((), bits.dtype)

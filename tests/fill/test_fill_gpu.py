@@ -1,6 +1,8 @@
-"""What a GPU computes for a fill: words of several elements, and quarters."""
+"""The layouts of stores in which a GPU computes a fill: words, and four parts."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,33 +10,37 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from dtypes import FLOATS, dtype_of, needs_x64
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
+from dml_jax._fill import gpu, primitive
 
 WIDE = ["float32", "float64", "int32", "uint64", "complex64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint16"]
 OTHERS = ["bool", "int4", "float4_e2m1fn"]
 
 
-def gpu_fill(way, sizes, dtype):
-    """What a GPU computes where nothing divides the program."""
-    from dml_jax._fill import primitive
-
-    # Of the two kinds of GPU, that whose rounding a CPU has, too.
-    return jax.jit(primitive._formulation(way, sizes, dtype, "rocm", True))
+def gpu_fill(kind: str, sizes: tuple[int, ...], dtype: np.dtype):
+    """What a GPU computes in a program that XLA does not partition."""
+    # Of the two kinds of GPU, the one that rounds as a CPU does.
+    return jax.jit(primitive._formulation(kind, sizes, dtype, "rocm", True))
 
 
+@pytest.mark.usefixtures("nans_are_data")  # float8_e4m3fn overflows to NaN
 @pytest.mark.parametrize(
     "sizes",
-    [(8,), (64,), (8, 8), (3, 32, 5), (2, 3, 64), (5, 0)],
+    [(3, 32, 5), (2, 3, 64)]
+    + [
+        pytest.param(sizes, marks=pytest.mark.exhaustive)
+        for sizes in ((8,), (64,), (8, 8), (5, 0))
+    ],
     ids=str,
 )
-@pytest.mark.usefixtures("nans_are_data")  # which float8_e4m3fn overflows to
 @pytest.mark.parametrize("name", WIDE + NARROW + OTHERS)
-def test_what_a_gpu_computes(name, sizes, monkeypatch):
-    """In words of several elements, and in four parts where these divide the fill."""
-    from dml_jax._fill import gpu
-
+def test_gpu_formulations_equal_the_reference(
+    name: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(gpu, "_WORTHWHILE", 0)
     dtype = dtype_of(name)
     with jax.enable_x64(needs_x64(dtype)):
@@ -43,26 +49,25 @@ def test_what_a_gpu_computes(name, sizes, monkeypatch):
         assert_same_bits(result, np.full(sizes, start, dtype))
         if name in ("bool", "complex64"):
             return
-        way = "floats" if name in FLOATS else "integers"
-        result = gpu_fill(way, sizes, dtype)(start, delta)
+        kind = "floats" if name in FLOATS else "integers"
+        result = gpu_fill(kind, sizes, dtype)(start, delta)
         expected = reference.fill_value_sequence(sizes, dtype, start, delta)
         assert_same_bits(result, expected)
 
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", NARROW)
-def test_constants_in_words_keep_every_bit(name):
+def test_constants_in_words_keep_every_bit(name: str):
     dtype = dtype_of(name)
     code = np.dtype(f"uint{8 * dtype.itemsize}")
     random, fill = np.random.default_rng(5), gpu_fill("constant", (3, 8), dtype)
     for bits in random.integers(0, np.iinfo(code).max, 50, endpoint=True, dtype=code):
-        value = np.asarray(bits).view(dtype)
-        result = fill(jnp.asarray(value))
+        result = fill(jnp.asarray(np.asarray(bits).view(dtype)))
         assert (np.asarray(result).view(code) == bits).all()
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "stores"),
+    ("name", "sizes", "layout"),
     [
         ("float32", (2**20,), (1, 0)),
         ("float32", (2**20 - 16,), (1, None)),
@@ -82,49 +87,38 @@ def test_constants_in_words_keep_every_bit(name):
     ],
     ids=str,
 )
-def test_how_a_gpu_stores(name, sizes, stores):
-    """The elements of a word, and the dimension along which the quarters lie."""
-    from dml_jax._fill import gpu
-
+def test_store_layouts(name: str, sizes: tuple[int, ...], layout: tuple):
+    """The elements of a word, and the dimension that is split into four parts."""
     dtype = dtype_of(name)
-    assert gpu.stores_of_gpu(sizes, dtype, True) == stores
-    assert gpu.stores_of_gpu(sizes, dtype, False) == (1, None)
+    assert gpu.store_layout(sizes, dtype, True) == layout
+    assert gpu.store_layout(sizes, dtype, False) == (1, None)
 
 
-def cuda_text(function, *arguments, **options):
+def cuda_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> str:
     traced = jax.jit(function, **options).trace(*arguments)
     return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "uint8"])
 @pytest.mark.parametrize("fill", [fill_value_constant, fill_value_sequence])
-def test_quarters_are_for_large_fills_that_nothing_divides(fill, name):
-    def run(sizes, **options):
-        values = [jax.ShapeDtypeStruct((), dtype_of(name))] * arity
-        return cuda_text(functools.partial(fill, sizes, name), *values, **options)
-
+def test_large_fills_are_split_unless_partitioned(fill: Callable[..., Any], name: str):
     arity = 1 if fill is fill_value_constant else 2
-    auto = (jax.sharding.AxisType.Auto,)
-    mesh = jax.sharding.AbstractMesh((8,), ("i",), axis_types=auto)
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
-    assert run((2**21,)).count("stablehlo.concatenate") == 1
-    assert run((2**19,)).count("stablehlo.concatenate") == 0
-    divided = run((2**21,), out_shardings=sharding)
-    assert divided.count("stablehlo.concatenate") == 0
-    in_shard_map = jax.shard_map(
-        functools.partial(fill, (2**21,), name),
-        mesh=mesh,
-        in_specs=(jax.sharding.PartitionSpec(),) * arity,
-        out_specs=jax.sharding.PartitionSpec(),
-    )
     values = [jax.ShapeDtypeStruct((), dtype_of(name))] * arity
-    assert cuda_text(in_shard_map, *values).count("stablehlo.concatenate") == 1
-    assert run((2**21,)).count("stablehlo.optimization_barrier") == int(
-        arity == 1 or name != "uint8"
-    )
+    small, large = (functools.partial(fill, (n,), name) for n in (2**19, 2**21))
+    mesh = AbstractMesh((8,), ("i",), axis_types=(AxisType.Auto,))
+    of_shards = jax.shard_map(large, mesh=mesh, in_specs=(P(),) * arity, out_specs=P())
+    options = {"out_shardings": NamedSharding(mesh, P("i"))}
+    assert "concatenate" not in cuda_text(small, *values)
+    assert "concatenate" not in cuda_text(large, *values, **options)
+    for function in (large, of_shards):
+        text = cuda_text(function, *values)
+        assert text.count("stablehlo.concatenate") == 1
+        # For parts that XLA would merge, and for scalars that threads would recompute.
+        has_barrier = arity == 1 or name != "uint8"
+        assert text.count("stablehlo.optimization_barrier") == has_barrier
 
 
-def test_a_complex_sequence_is_computed_without_quarters():
+def test_complex_sequences_are_not_split():
     scalar = jax.ShapeDtypeStruct((), np.complex64)
     fill = functools.partial(fill_value_sequence, (2**21,), "complex64")
-    assert "stablehlo.concatenate" not in cuda_text(fill, scalar, scalar)
+    assert "concatenate" not in cuda_text(fill, scalar, scalar)

@@ -1,10 +1,11 @@
-"""Every formulation of a slice gives what the reference gives.
+"""Every GPU formulation of a slice equals the reference.
 
-A platform's lowering rule chooses among them. They are called here whatever the
-platform, with the sizes from which they are worthwhile set to nothing.
+The formulations are called directly, on any platform, with the size from which they
+are used set to 0.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +16,20 @@ from formulations import DTYPES, data, text_for
 from dml_jax import reference, slice1
 from dml_jax._shared import bitwise, jax_versions
 from dml_jax._slice import gpu
-from dml_jax._slice.window import StridedWindow
+from dml_jax._slice.api import _window_of_slice1
 
-# They are only for programs, and NaNs are among all bits.
+# The formulations are compiled, and move NaNs among all bit patterns.
 pytestmark = pytest.mark.usefixtures("with_jit", "nans_are_data")
 
-# Shape, offsets, windows, strides.
+# Shape, offsets, sizes and strides of the input window.
 WINDOWS = {
     "odd": ((33, 45), (5, 7), (27, 37), (1, 1)),
     "odd-strided": ((33, 45), (5, 7), (27, 37), (1, 2)),
     "aligned": ((34, 44), (4, 8), (27, 36), (1, 1)),
     "unaligned": ((33, 44), (5, 7), (27, 36), (2, 1)),
-    "backwards": ((33, 44), (5, 7), (27, 36), (-2, 1)),
-    "backwards-odd": ((33, 45), (5, 7), (27, 37), (-2, -1)),
-    "backwards-columns": ((33, 44), (5, 7), (27, 36), (1, -1)),
+    "reversed-rows": ((33, 44), (5, 7), (27, 36), (-2, 1)),
+    "reversed-odd": ((33, 45), (5, 7), (27, 37), (-2, -1)),
+    "reversed-columns": ((33, 44), (5, 7), (27, 36), (1, -1)),
     "crop": ((9, 16, 12, 3), (1, 2, 3, 0), (5, 8, 8, 3), (2, 1, 1, 1)),
     "rank-1": ((33,), (5,), (27,), (1,)),
     "batch": ((16, 9, 12), (0, 2, 3), (16, 5, 8), (1, 2, -1)),
@@ -36,89 +37,75 @@ WINDOWS = {
     "tiny": ((5, 7), (0, 2), (3, 3), (1, -1)),
     "rank-0": ((), (), (), ()),
 }
+ODD = {"odd", "odd-strided", "reversed-odd", "rank-1"}
+# The windows that each formulation is made for, of uint8.
+MADE_FOR = {
+    "even_split_stores": {"batch", "crop", "whole"},
+    "split_stores": ODD,
+    "packed_u32": {*WINDOWS} - ODD - {"tiny", "rank-0"},
+}
 
 
 @pytest.fixture(autouse=True)
-def _always_worthwhile(monkeypatch):
+def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpu, "_WORTHWHILE", 0)
     monkeypatch.setattr(gpu, "_THREADS", 1)
 
 
-SLICES = {
-    "even_split_stores": {"batch", "crop", "whole"},
-    "split_stores": {"odd", "odd-strided", "backwards-odd", "rank-1"},
-    "packed_u32": {*WINDOWS}
-    - {"odd", "odd-strided", "backwards-odd", "rank-1", "tiny", "rank-0"},
-}
-
-
-def take(formulation, name, dtype):
-    shape, offsets, windows, strides = WINDOWS[name]
-    lattice = StridedWindow(
-        "slice1",
-        tuple(
-            offset if stride > 0 else offset + (window - 1) % -stride
-            for offset, window, stride in zip(offsets, windows, strides, strict=True)
-        ),
-        tuple((w - 1) // abs(s) + 1 for w, s in zip(windows, strides, strict=True)),
-        tuple(map(abs, strides)),
-        tuple(d for d, stride in enumerate(strides) if stride < 0),
-    )
-    formulate = functools.partial(getattr(gpu, formulation), lattice=lattice)
-    x = data(shape, dtype)
-    return formulate, bitwise.to_integers(jnp.asarray(x)), x
+def formulation_of(formulation: str, name: str):
+    window = _window_of_slice1("slice1", *WINDOWS[name])
+    return functools.partial(getattr(gpu, formulation), window=window)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("formulation", "name"),
-    [(f, name) for f, names in SLICES.items() for name in sorted(names)],
+    [(f, name) for f, names in MADE_FOR.items() for name in sorted(names)],
 )
-def test_slice(formulation, name, dtype):
-    formulate, integers, x = take(formulation, name, dtype)
-    bits = jax.jit(formulate)(integers)
-    if bits is None:
-        assert dtype in ("bool", "float32")
+def test_formulation_equals_the_reference(formulation: str, name: str, dtype: str):
+    shape, *window = WINDOWS[name]
+    x = data(shape, dtype)
+    integers = bitwise.to_integers(jnp.asarray(x))
+    bits = jax.jit(formulation_of(formulation, name))(integers)
+    if formulation == "packed_u32" and dtype in ("bool", "float32"):
+        assert bits is None
         return
-    expected = reference.slice1(x, *WINDOWS[name][1:])
+    expected = reference.slice1(x, *window)
     assert_same_bits(bitwise.from_bits(bits, x.dtype), expected)
 
 
-@pytest.mark.parametrize("formulation", SLICES)
-def test_what_a_slice_is_made_for(formulation):
-    taken = set()
-    for name in WINDOWS:
-        formulate, integers, _ = take(formulation, name, "uint8")
-        if jax.eval_shape(formulate, integers) is not None:
-            taken.add(name)
-    assert taken == SLICES[formulation]
+@pytest.mark.parametrize("formulation", MADE_FOR)
+def test_windows_that_a_formulation_is_made_for(formulation: str):
+    x = {name: jnp.asarray(data(WINDOWS[name][0], "uint8")) for name in WINDOWS}
+    accepted = {
+        name
+        for name in WINDOWS
+        if jax.eval_shape(formulation_of(formulation, name), x[name]) is not None
+    }
+    assert accepted == MADE_FOR[formulation]
 
 
-CROP = functools.partial(
-    slice1,
-    input_window_offsets=(5, 7),
-    input_window_sizes=(27, 37),
-    input_window_strides=(1, 1),
-)
+def crop(x: Any):
+    return slice1(x, (5, 7), (27, 37), (1, 1))
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_gpu_programs(platform, monkeypatch):
+def test_gpu_programs_split_their_stores(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    text = text_for(platform, CROP, data((33, 45), "float32")).as_text()
+    text = text_for(platform, crop, data((33, 45), "float32")).as_text()
     assert text.count("stablehlo.concatenate") == 1
 
 
-def test_what_other_programs_are_left():
-    """On TPU, in small arrays and in exported programs: one slice."""
+def test_tpu_and_exported_programs_are_one_slice():
     x = data((33, 45), "int8")
-    text = text_for("tpu", CROP, x).as_text()
-    exported = jax.export.export(jax.jit(CROP), platforms=["cuda", "cpu"])
-    for program in (text, exported(x).mlir_module()):
-        assert "concatenate" not in program
-        assert "custom_call" not in program
+    exported = jax.export.export(jax.jit(crop), platforms=["cuda", "cpu"])
+    for text in (text_for("tpu", crop, x).as_text(), exported(x).mlir_module()):
+        assert "concatenate" not in text
+        assert "custom_call" not in text
 
 
-def test_small_arrays_are_one_slice(monkeypatch):
+def test_small_arrays_are_one_slice(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
-    assert "concatenate" not in text_for("cuda", CROP, data((33, 45), "int8")).as_text()
+    assert "concatenate" not in text_for("cuda", crop, data((33, 45), "int8")).as_text()
