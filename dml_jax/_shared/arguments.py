@@ -110,8 +110,7 @@ def _clipped(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | None]:
         return array.astype(np.uint32), None
     # uint32 reaches beyond the longest axis, and int32 has what is negative.
     info = np.iinfo(np.int32 if is_signed else np.uint32)
-    array = np.maximum(np.minimum(array, info.max), max(smallest, info.min))
-    return array.astype(info.dtype), (smallest, largest)
+    return np.clip(array, info.min, info.max).astype(info.dtype), (smallest, largest)
 
 
 def _require_64_bits(function: str, name: str, array: np.ndarray) -> None:
