@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
-from arguments import Arrayed
 from assertions import assert_same_bits
 from onnx import TensorProto, helper
+from strategies import Arrayed
 
 import dml_jax
 from dml_jax import onnx_backend

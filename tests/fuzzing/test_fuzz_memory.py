@@ -23,11 +23,12 @@ except MemoryError:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("models", ["dispatch", "onnx"])
-def test_memory_is_bounded(models):
+def test_memory_is_bounded(models: str) -> None:
     command = [
         *[sys.executable, "-c", CHILD, "-q", "-p", "no:cacheprovider", "--color=no"],
-        *["--hypothesis-profile=brief", HERE / f"test_fuzz_{models}.py"],
+        HERE / f"test_fuzz_{models}.py",
     ]
     # A GPU's driver takes addresses for all that it may ever have, and every thread for
     # an arena of its own.
