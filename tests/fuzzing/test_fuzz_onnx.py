@@ -54,7 +54,10 @@ def slices(draw: Any) -> tuple[Any, ...]:
         near = st.sampled_from([*range(-5, 6), *FAR])
         step = draw(st.sampled_from([1, 2, -1, -2, 3, *FAR]))
         window[axis - draw(st.sampled_from([0, x.ndim]))] = draw(near), draw(near), step
-    parts = {axis % x.ndim: slice(*part) for axis, part in window.items()}
+    parts = {  # a start before the axis is its first element, unlike NumPy's
+        axis % x.ndim: slice(max(start, -x.shape[axis]), end, step)
+        for axis, (start, end, step) in window.items()
+    }
     expected = x[tuple(parts.get(axis, slice(None)) for axis in range(x.ndim))]
     starts, ends, steps = (np.array([w[i] for w in window.values()]) for i in range(3))
     numbers = [n.astype(np.int64) for n in (starts, ends, np.array([*window]), steps)]
