@@ -211,7 +211,7 @@ FILLS = [
     fill("rank-1", [3], 3, 2),
     fill("rank-4", [2, 1, 3, 4], 10, -2),
     fill("fraction", [1000], 3.2, 0.1),
-    fill("cancelling", [1001], -50, 0.1),
+    fill("cancelling", [101], -5, 0.1),
     fill("still", [2, 3], 1.5, 0),
     fill("rank-0", [], 1.25, 7),
     fill("empty", [2, 0], 1, 1),
@@ -238,3 +238,12 @@ def sampled(cases: list[Case]) -> list[Any]:
     """The cases as parameters, of which all but EXAMPLES are exhaustive."""
     marks = pytest.mark.exhaustive
     return [c if c in EXAMPLES else pytest.param(c, marks=marks) for c in cases]
+
+
+# 64-bit mode off, and on in exhaustive runs: parameters for the fixture `x64`.
+sampled_x64 = pytest.mark.parametrize(
+    "x64",
+    [False, pytest.param(True, marks=pytest.mark.exhaustive)],
+    ids=["x32", "x64"],
+    indirect=True,
+)
