@@ -75,8 +75,8 @@ def subsequences(name: str, shape: Shape, lengths: ArrayLike, axis: int) -> Case
     return Case(
         "reverse_subsequences",
         name,
-        dict(input=numbers(*shape), sequence_lengths=np.asarray(lengths, np.int32)),
-        dict(axis=axis),
+        {"input": numbers(*shape), "sequence_lengths": np.asarray(lengths, np.int32)},
+        {"axis": axis},
     )
 
 
@@ -84,7 +84,7 @@ def sequence(name: str, shape: Shape, lens: ArrayLike, **options: Any) -> Case:
     return Case(
         "reverse_sequence",
         name,
-        dict(input=numbers(*shape), sequence_lens=np.asarray(lens, np.int32)),
+        {"input": numbers(*shape), "sequence_lens": np.asarray(lens, np.int32)},
         options,
     )
 
@@ -108,8 +108,8 @@ def fill(name: str, sizes: list[int], start: float, delta: float) -> Case:
     return Case(
         "fill_value_sequence",
         name,
-        dict(value_start=np.float32(start), value_delta=np.float32(delta)),
-        dict(sizes=sizes, value_data_type=np.dtype(np.float32)),
+        {"value_start": np.float32(start), "value_delta": np.float32(delta)},
+        {"sizes": sizes, "value_data_type": np.dtype(np.float32)},
     )
 
 
@@ -119,7 +119,7 @@ def lengths_for(shape: Shape, axis: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, shape[axis] + 2, line_shape)
 
 
-BATCH_MAJOR = dict(batch_axis=0, time_axis=1)
+BATCH_MAJOR = {"batch_axis": 0, "time_axis": 1}
 
 REVERSALS = [
     subsequences("rank-1", (7,), [5], 0),
@@ -218,8 +218,8 @@ FILLS = [
     Case(
         "fill_value_constant",
         "rank-3",
-        dict(value=np.float32(1.5)),
-        dict(sizes=[2, 1, 3], value_data_type=np.dtype(np.float32)),
+        {"value": np.float32(1.5)},
+        {"sizes": [2, 1, 3], "value_data_type": np.dtype(np.float32)},
     ),
 ]
 

@@ -1,5 +1,6 @@
 """Settings of JAX and Hypothesis for all tests, and the fixtures that they share."""
 
+import contextlib
 import signal
 from collections.abc import Iterator
 
@@ -34,24 +35,29 @@ def x32() -> Iterator[None]:
         yield
 
 
-def turned_off(flag: str) -> Iterator[None]:
-    """Turns a flag of JAX off in every thread: context managers do so in their own."""
-    before = getattr(jax.config, flag)
-    jax.config.update(flag, False)
+@contextlib.contextmanager
+def turned_off(*flags: str) -> Iterator[None]:
+    """Turns flags of JAX off in every thread: its contexts do so in their own."""
+    before = {flag: getattr(jax.config, flag) for flag in flags}
+    for flag in flags:
+        jax.config.update(flag, False)
     yield
-    jax.config.update(flag, before)
+    for flag in flags:
+        jax.config.update(flag, before[flag])
 
 
 @pytest.fixture
 def with_jit() -> Iterator[None]:
     """Turns JAX_DISABLE_JIT off."""
-    yield from turned_off("jax_disable_jit")
+    with turned_off("jax_disable_jit"):
+        yield
 
 
 @pytest.fixture
-def with_caches(with_jit: None) -> Iterator[None]:
+def with_caches() -> Iterator[None]:
     """Turns JAX_CHECK_TRACER_LEAKS off, too, under which every call is traced."""
-    yield from turned_off("jax_check_tracer_leaks")
+    with turned_off("jax_disable_jit", "jax_check_tracer_leaks"):
+        yield
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ def nans_are_data() -> Iterator[None]:
 
 @pytest.fixture
 def interrupts_reach_children() -> Iterator[None]:
-    """Turns SIGINT on, which a shell's background processes and their children ignore."""
+    """Turns SIGINT on, which background processes of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -33,7 +33,7 @@ def recorded_events() -> Iterator[list[str]]:
     """The events of JAX that happen inside, by name."""
     events: list[str] = []
 
-    def listen(event: str, duration: float, **_: Any) -> None:
+    def listen(event: str, _: float, **__: Any) -> None:
         events.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)

@@ -157,8 +157,13 @@ def cotangent_by(coefficient: Any, x: Any = X, **options: Any) -> jax.Array:
     return jax.vjp(lambda x: reverse(x, coefficient, **options), x)[1](x)[0]
 
 
-@pytest.mark.parametrize("coefficient", [0, 0.5, 1, 3.5, -2])
-@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16", "float16", "int32"])
+@pytest.mark.parametrize(
+    ("coefficient", "dtype"),
+    [
+        *[(0, None), (0.5, None), (1, None), (-2, None)],
+        *[(3.5, "float32"), (3.5, "bfloat16"), (3.5, "float16"), (3, "int32")],
+    ],
+)
 def test_coefficient_scales_the_cotangent(
     coefficient: float, dtype: str | None
 ) -> None:

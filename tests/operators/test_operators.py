@@ -25,8 +25,9 @@ VECTORS = [
 
 
 @sampled_x64
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equals_the_reference(case: Case, x64: bool) -> None:
+def test_equals_the_reference(case: Case) -> None:
     result = case.run()
     assert isinstance(result, jax.Array)
     assert not result.aval.weak_type

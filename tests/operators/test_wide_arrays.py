@@ -64,9 +64,10 @@ TRANSFORMED = {
 
 
 @sampled_x64
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_lengths(name: str, kind: str, x64: bool) -> None:
+def test_lengths(name: str, kind: str) -> None:
     function, lengths = TRANSFORMED[name], LENGTHS[kind]
     expected = reversed_by([min(max(int(n), 0), 4) for n in lengths])
     assert_same_bits(function(X, wide(lengths)), expected)
@@ -74,11 +75,12 @@ def test_lengths(name: str, kind: str, x64: bool) -> None:
 
 
 @sampled_x64
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "name", ["plain", "lines", "jit", "vmap", "jit-of-vmap", "scan", "grad", "cond"]
 )
-def test_checked_lengths(name: str, kind: str, x64: bool) -> None:
+def test_checked_lengths(name: str, kind: str) -> None:
     function, lengths = TRANSFORMED[name], LENGTHS[kind]
     if kind == "int64-fine":
         checked = dml_jax.checked(function)(X, wide(lengths))
@@ -91,7 +93,8 @@ def test_checked_lengths(name: str, kind: str, x64: bool) -> None:
         dml_jax.checked(lambda x: function(x, wide(lengths)))(X)
 
 
-def test_lengths_of_strings_and_in_lists(x64: bool) -> None:
+@pytest.mark.usefixtures("x64")
+def test_lengths_of_strings_and_in_lists() -> None:
     text = np.array([["a", "b", "c", "d"]] * 3)
     result = reverse(text, wide(FAR_LENGTHS))
     np.testing.assert_array_equal(result, reversed_by([4, 0, 3], text))
@@ -99,15 +102,14 @@ def test_lengths_of_strings_and_in_lists(x64: bool) -> None:
     assert_same_bits(reverse(X, lengths), reversed_by([4, 0, 3]))
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("coefficient", "seed"),
     [(np.float64(1e-50), 1e30), (np.float64(1e50), 1e-30), (np.int64(2**40), 3.0)],
     ids=["small", "large", "int"],
 )
 @pytest.mark.parametrize("of", ["closed-over", "argument", "vmap"])
-def test_coefficients_are_not_narrowed(
-    of: str, coefficient: Any, seed: float, x64: bool
-) -> None:
+def test_coefficients_are_not_narrowed(of: str, coefficient: Any, seed: float) -> None:
     x = np.full((1, 3), 1, np.float32)
 
     def gradient(coefficient: jax.Array) -> jax.Array:
@@ -186,6 +188,7 @@ def move(name: str) -> tuple[Callable[..., jax.Array], Callable[..., np.ndarray]
 
 
 @sampled_x64
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "dtype",
     [
@@ -196,7 +199,7 @@ def move(name: str) -> tuple[Callable[..., jax.Array], Callable[..., np.ndarray]
 )
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", MOVES_OF_WIDE)
-def test_moves_keep_their_width(name: str, call: str, dtype: str, x64: bool) -> None:
+def test_moves_keep_their_width(name: str, call: str, dtype: str) -> None:
     run, by_reference = move(name)
     y = CALLS[call](run, wide(WIDE[dtype]))
     expected = by_reference(WIDE[dtype])
@@ -204,16 +207,17 @@ def test_moves_keep_their_width(name: str, call: str, dtype: str, x64: bool) -> 
 
 
 @sampled_x64
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("name", MOVES_OF_WIDE)
-def test_derivatives_keep_their_width(name: str, dtype: str, x64: bool) -> None:
+def test_derivatives_keep_their_width(name: str, dtype: str) -> None:
     """Also where a derivative is taken in one mode and applied in the other."""
     run, by_reference = move(name)
     x = wide(WIDE[dtype])
     assert_same_bits(jax.jvp(run, (x,), (x,))[1], by_reference(WIDE[dtype]))
     y, pullback = jax.vjp(run, x)
     (here,) = pullback(y)
-    with jax.enable_x64(not x64):
+    with jax.enable_x64(not jax.config.jax_enable_x64):
         _, pullback = jax.vjp(run, x)
         (there,) = pullback(y)
     assert_same_bits(pullback(y)[0], here)
@@ -223,8 +227,9 @@ def test_derivatives_keep_their_width(name: str, dtype: str, x64: bool) -> None:
     assert_same_bits(here, np.where(is_kept, WIDE[dtype], 0))
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("options", [{}, {"lda_coeff": 0.5}, {"training": False}])
-def test_sums_keep_their_width(options: dict[str, Any], x64: bool) -> None:
+def test_sums_keep_their_width(options: dict[str, Any]) -> None:
     """The cotangent of an input that mapped lengths share."""
     x = wide(np.array([[1e-30, 1.0, 2.0]]))
     lengths = np.array([[1], [3], [2]])
