@@ -99,7 +99,7 @@ DTYPES = "float32", "bfloat16", "int16", "float8_e5m2"
 
 
 def sampled_dtypes() -> list[Any]:
-    """Transformations and dtypes: all but float32 and some in bfloat16 are exhaustive."""
+    """All but float32, and some in bfloat16, are exhaustive."""
     return [
         pytest.param(
             *(transform, dtype),
