@@ -1,10 +1,12 @@
 """Comparisons that tolerate nothing."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
 
-def bits(array):
+def bits(array: Any) -> np.ndarray:
     """The bytes of every element, as integers of the dtype's storage."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
@@ -12,13 +14,14 @@ def bits(array):
     return array.view(np.dtype((np.uint8, array.dtype.itemsize)))
 
 
-def assert_same_bits(actual, expected):
+def assert_same_bits(actual: Any, expected: Any) -> None:
+    """Same dtype, shape and bytes."""
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
     np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
-def assert_same_floats(actual, expected):
+def assert_same_floats(actual: Any, expected: Any) -> None:
     """Same bits, but for NaNs, whose payload arithmetic does not define."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.dtype == expected.dtype

@@ -1,4 +1,8 @@
+"""Settings of JAX and Hypothesis for all tests, and the fixtures that they share."""
+
+import contextlib
 import signal
+from collections.abc import Iterator
 
 import hypothesis
 import jax
@@ -8,61 +12,64 @@ pytest.register_assert_rewrite("assertions", "dispatches", "onnx_models")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Compilation makes the first example slow; the seed makes a run repeatable.
-hypothesis.settings.register_profile(
-    "repeatable", deadline=None, derandomize=True, max_examples=50, print_blob=True
-)
-hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
-hypothesis.settings.register_profile(
-    "brief", deadline=None, derandomize=True, max_examples=10
-)
+# Compilation makes the first example slow; derandomized, a run is repeatable.
+for name, count in {"repeatable": 20, "brief": 5}.items():
+    hypothesis.settings.register_profile(
+        name, deadline=None, derandomize=True, max_examples=count, print_blob=True
+    )
+hypothesis.settings.register_profile("long", deadline=None, max_examples=400)
 hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes after
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])
-def x64(request):
+def x64(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Runs a test with 64-bit mode off and on."""
     with jax.enable_x64(request.param):
         yield request.param
 
 
 @pytest.fixture
-def x32():
-    """Turns 64-bit mode off, for tests of what it would make needless."""
+def x32() -> Iterator[None]:
+    """Turns 64-bit mode off."""
     with jax.enable_x64(False):
         yield
 
 
-def turned_off(flag):
-    """In every thread: JAX's context managers do so in their own alone."""
-    before = getattr(jax.config, flag)
-    jax.config.update(flag, False)
+@contextlib.contextmanager
+def turned_off(*flags: str) -> Iterator[None]:
+    """Turns flags of JAX off in every thread: its contexts do so in their own."""
+    before = {flag: getattr(jax.config, flag) for flag in flags}
+    for flag in flags:
+        jax.config.update(flag, False)
     yield
-    jax.config.update(flag, before)
+    for flag in flags:
+        jax.config.update(flag, before[flag])
 
 
 @pytest.fixture
-def with_jit():
-    """Turns `jit` on, for tests of what it does, where JAX_DISABLE_JIT is set."""
-    yield from turned_off("jax_disable_jit")
+def with_jit() -> Iterator[None]:
+    """Turns JAX_DISABLE_JIT off."""
+    with turned_off("jax_disable_jit"):
+        yield
 
 
 @pytest.fixture
-def with_caches(with_jit):
-    """The same where JAX_CHECK_TRACER_LEAKS is set, which traces in every call."""
-    yield from turned_off("jax_check_tracer_leaks")
+def with_caches() -> Iterator[None]:
+    """Turns JAX_CHECK_TRACER_LEAKS off, too, under which every call is traced."""
+    with turned_off("jax_disable_jit", "jax_check_tracer_leaks"):
+        yield
 
 
 @pytest.fixture
-def nans_are_data():
-    """Takes NaNs for no errors, for tests that move or make them on purpose."""
+def nans_are_data() -> Iterator[None]:
+    """Turns JAX_DEBUG_NANS off, for tests that move or make NaNs on purpose."""
     with jax.debug_nans(False):
         yield
 
 
 @pytest.fixture
-def interrupts_reach_children():
-    """What a shell starts in its background ignores them, and so do its children."""
+def interrupts_reach_children() -> Iterator[None]:
+    """Turns SIGINT on, which background processes of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,14 +1,15 @@
-"""What any call may do, and how often it did: a result, or an error of our own."""
+"""What any call may do: give a result, or raise one of our errors."""
 
-import collections
 import contextlib
 import signal
 import warnings
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-REFUSALS = {TypeError, ValueError, OverflowError, NotImplementedError}
-SECONDS = 120  # after which a call hangs
-COUNTS = collections.Counter()  # of the test that runs; `conftest` takes them
+from hypothesis import currently_in_test_context, event
+
+ERRORS = {TypeError, ValueError, OverflowError, NotImplementedError}
+SECONDS = 120  # after which a call counts as hanging
 
 
 class Refusal(NamedTuple):
@@ -16,35 +17,31 @@ class Refusal(NamedTuple):
     message: str
 
 
-def outcome_of(call, *heads):
-    """The result, or how the call was refused: in a line that begins with a head.
+def outcome_of(call: Callable[[], Any], *heads: str) -> Any:
+    """The result, or the refusal, whose message is one line that begins with a head.
 
     All other exceptions, and warnings, go through.
     """
     try:
-        with limited_time(), warnings.catch_warnings():
+        with time_limit(), warnings.catch_warnings():
             warnings.simplefilter("error")
             result = call()
     except Exception as error:
-        if type(error) not in REFUSALS:
+        if type(error) not in ERRORS:
             raise
         message = str(error)
-        require_form(message, heads)
-        COUNTS[type(error).__name__] += 1
-        return Refusal(type(error), message)
-    COUNTS["result"] += 1
+        assert message.startswith(heads), message
+        assert message.isprintable(), message
+        assert len(message) > max(map(len, filter(message.startswith, heads))) + 5
+        result = Refusal(type(error), message)
+    if currently_in_test_context():  # for --hypothesis-show-statistics
+        event(result.kind.__name__ if isinstance(result, Refusal) else "result")
     return result
 
 
-def require_form(message, heads):
-    assert message.startswith(heads), message
-    assert message.isprintable(), message
-    assert len(message) > max(len(h) for h in heads if message.startswith(h)) + 5
-
-
 @contextlib.contextmanager
-def limited_time():
-    def fail(*_):
+def time_limit() -> Iterator[None]:
+    def fail(*_: object) -> None:
         raise AssertionError(f"took more than {SECONDS} seconds")
 
     before = signal.signal(signal.SIGALRM, fail)

@@ -1,127 +1,174 @@
 """Graphs with edges between any nodes: the bytes move as in NumPy, or it is refused."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
-from arguments import pick
+import pytest
 from assertions import bits
-from hypothesis import given
+from descriptions import buffer_size, elements, expected_of
 from hypothesis import strategies as st
 from outcomes import Refusal, outcome_of
-from test_directml_graph import CHAIN, LENGTHS, LINKS, SLICE1, TURNED, expected, graph
+from strategies import NO_ARRAYS, NO_INTEGERS
 
 import dml_jax.directml as dml
+from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
 
-X = np.arange(1, 33, dtype=np.float32)
+WIDE = BufferTensorDesc(DataType.FLOAT32, (1, 1, 4, 6), (32, 32, 8, 1))
+TALL = BufferTensorDesc(DataType.FLOAT32, (1, 1, 3, 6), (18, 18, 1, 3))
+ROWS = BufferTensorDesc(DataType.FLOAT32, (1, 1, 3, 6), (24, 24, 8, 1))
+COLUMNS = BufferTensorDesc(DataType.FLOAT32, (1, 1, 3, 6), (24, 24, 1, 3), 88)
+FOUND = BufferTensorDesc(DataType.FLOAT32, (1, 1, 2, 3))
+COUNTS = BufferTensorDesc(DataType.UINT32, (1, 1, 3, 1))
+FILL = dml.FillValueSequenceOperatorDesc(
+    WIDE, DataType.FLOAT32, ScalarUnion(float32=3), ScalarUnion(float32=2)
+)
+SLICE = dml.SliceOperatorDesc(WIDE, TALL, (0, 0, 1, 0), (1, 1, 3, 6), (1, 1, 1, 1))
+REVERSE = dml.ReverseSubsequencesOperatorDesc(TALL, COUNTS, ROWS, 3)
+SLICE1 = dml.Slice1OperatorDesc(ROWS, FOUND, (0, 0, 0, 1), (1, 1, 3, 5), (1, 1, -2, 2))
+TURNED = dataclasses.replace(SLICE1, input_tensor=COLUMNS)
+CHAIN, LINKS = [FILL, SLICE, REVERSE, SLICE1], [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
+LENGTHS, X = np.array([6, 3, 2], np.uint32), np.arange(1, 33, dtype=np.float32)
 CONSTANT = LENGTHS.tobytes()
-PARTS = [  # nodes, edges of inputs, of outputs, and between nodes
+# Nodes; edges (input, node, input of it), (node, output) and (node, node, input of it).
+GRAPHS = [
     (CHAIN, [(0, 2, 1)], [(3, 0)], LINKS),
     (CHAIN, [(0, 2, 1)], [(3, 1), (0, 0)], LINKS),
     ([*CHAIN[:3], TURNED], [(0, 2, 1)], [(3, 0)], LINKS),
     ([*CHAIN, CONSTANT], [], [(3, 0)], [*LINKS, (4, 2, 1)]),
     ([*CHAIN, SLICE1], [(0, 2, 1)], [(3, 0), (4, 1)], [*LINKS, (2, 4, 0)]),
 ]
-COUNTS = ["input_count", "output_count"]
+EDGES = [f"{kind}GraphEdgeDesc" for kind in ("Input", "Output", "Intermediate")]
+ARGUMENTS = {
+    "input_count": st.sampled_from([0, 1, 2, 3, 2**32 - 1, -1, 1.5]),
+    "output_count": st.sampled_from([0, 1, 2, 3, 2**32 - 1, -1, 1.5]),
+}
 
 
-@st.composite
-def graphs(draw):
-    """What makes a graph, after up to three changes."""
-    nodes, *edges = (list(part) for part in pick(draw, PARTS))
-    changes = {}
-    for _ in range(draw(st.integers(0, 3))):
-        kind = pick(draw, ["index", "index", "drop", "again", "count", "node", "bytes"])
-        some = pick(draw, edges)
-        if kind == "count":
-            changes[pick(draw, COUNTS)] = pick(draw, [0, 1, 2, 3, 2**32 - 1, -1, 1.5])
-        elif kind == "node":
-            nodes[draw(st.integers(0, len(nodes) - 1))] = pick(draw, [*CHAIN, TURNED])
-        elif kind == "bytes":
-            nodes[-1] = pick(draw, [CONSTANT, CONSTANT[:-1], b"", CONSTANT * 2])
-        elif some:
-            place = draw(st.integers(0, len(some) - 1))
-            edge = list(some.pop(place))
-            index = draw(st.integers(0, len(edge) - 1))
-            if kind == "index":
-                edge[index] = pick(draw, [0, 1, 2, 3, 4, 5, -1, 2**32, None, True])
-            if kind != "drop":
-                some += [tuple(edge)] * (1 + (kind == "again"))
-    return nodes, edges, changes
+def changed_edges(draw: Any, edges: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The edges, of which one may be dropped, doubled or led elsewhere."""
+    place = draw(st.integers(0, len(edges)))
+    if place == len(edges):
+        return edges
+    edge = list(edges[place])
+    index = draw(st.integers(0, len(edge) - 1))
+    edge[index] = draw(st.sampled_from([0, 1, 2, 3, 4, 5, -1, 2**32, None, True]))
+    new = draw(st.sampled_from([[], [edges[place]] * 2, [tuple(edge)]]))
+    return [*edges[:place], *new, *edges[place + 1 :]]
 
 
-@given(graphs())
-def test_a_graph(parts):
-    nodes, edges, changes = parts
-
-    def run():
-        desc = graph_of(nodes, edges, changes)
-        compiled = dml.compile_graph(desc)
-        arrays = [bound_to(tensor) for _, tensor in compiled.inputs]
-        return desc, arrays, compiled(*arrays)
-
-    heads = [f"{name}: " for name in ("DML_GRAPH_DESC", "GraphDesc", *EDGES)]
-    result = outcome_of(run, *heads)
-    if not isinstance(result, Refusal):
-        desc, arrays, outputs = result
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        for actual, wanted in zip(outputs, expected(desc, *arrays), strict=True):
-            count = min(actual.size, wanted.size)
-            actual = np.asarray(actual).reshape(-1)[:count]
-            np.testing.assert_array_equal(
-                bits(actual), bits(wanted.reshape(-1)[:count])
-            )
+def changed_nodes(draw: Any, nodes: list[Any]) -> list[Any]:
+    place = draw(st.integers(0, len(nodes)))
+    others = [*CHAIN, TURNED, CONSTANT, CONSTANT[:-1], b"", CONSTANT * 2]
+    return [*nodes[:place], draw(st.sampled_from(others)), *nodes[place + 1 :]]
 
 
-def graph_of(nodes, edges, changes):
-    inputs, outputs, others = edges
-    indices = [edge[0] for edge in inputs if type(edge[0]) is int]
+def test_changed_graphs_are_refused_or_give_what_numpy_gives(fuzz: Any) -> None:
+    @fuzz
+    def check(data: st.DataObject) -> None:
+        nodes, *edges = (list(part) for part in data.draw(st.sampled_from(GRAPHS)))
+        counts = {}
+        match data.draw(st.sampled_from(["edges", "edges", "node", "count", "none"])):
+            case "edges":
+                edges = [changed_edges(data.draw, some) for some in edges]
+            case "node":
+                nodes = changed_nodes(data.draw, nodes)
+            case "count":
+                counts = data.draw(st.fixed_dictionaries({}, optional=ARGUMENTS))
+
+        def run() -> Any:
+            inputs = [edge[0] for edge in edges[0] if type(edge[0]) is int]
+            count = {"input_count": 1 + max(inputs, default=-1), **counts}
+            desc = graph(nodes, *edges, **count)
+            compiled = dml.compile_graph(desc)
+            arrays = [bound_to(tensor) for _, tensor in compiled.inputs]
+            return desc, arrays, compiled(*arrays)
+
+        heads = [f"{name}: " for name in ("DML_GRAPH_DESC", "GraphDesc", *EDGES)]
+        result = outcome_of(run, *heads)
+        if not isinstance(result, Refusal):
+            require_bytes(*result)
+
+
+def graph(
+    nodes: list[Any], inputs: Any, outputs: Any, edges: Any, **counts: int
+) -> Any:
     return dml.GraphDesc(
-        **{
-            "input_count": 1 + max(indices, default=-1),
-            "output_count": len(outputs),
-            "nodes": graph(nodes, [], []).nodes,
-            "input_edges": [dml.InputGraphEdgeDesc(*edge) for edge in inputs],
-            "output_edges": [dml.OutputGraphEdgeDesc(n, 0, i) for n, i in outputs],
-            "intermediate_edges": [
-                dml.IntermediateGraphEdgeDesc(start, 0, *end) for start, *end in others
-            ],
-            **changes,
-        }
+        **{"output_count": len(outputs), **counts},
+        nodes=[
+            dml.ConstantDataGraphNodeDesc(node)
+            if isinstance(node, bytes)
+            else dml.OperatorGraphNodeDesc(node)
+            for node in nodes
+        ],
+        input_edges=[dml.InputGraphEdgeDesc(*edge) for edge in inputs],
+        output_edges=[dml.OutputGraphEdgeDesc(node, 0, i) for node, i in outputs],
+        intermediate_edges=[
+            dml.IntermediateGraphEdgeDesc(start, 0, *end) for start, *end in edges
+        ],
     )
 
 
-EDGES = [f"{kind}GraphEdgeDesc" for kind in ("Input", "Output", "Intermediate")]
+def expected(desc: Any, arrays: list[np.ndarray], index: int) -> np.ndarray:
+    """The buffer that a node writes, from those of the nodes before it."""
+    node = desc.nodes[index]
+    if isinstance(node, dml.ConstantDataGraphNodeDesc):
+        return np.frombuffer(node.data, np.uint32)
+    inputs = []
+    for i, tensor in enumerate(node.operator.inputs):
+        for edge in (*desc.input_edges, *desc.intermediate_edges):
+            if (edge.to_node_index, edge.to_node_input_index) == (index, i):
+                is_input = isinstance(edge, dml.InputGraphEdgeDesc)
+                inputs.append(
+                    arrays[edge.graph_input_index]
+                    if is_input
+                    else expected(desc, arrays, edge.from_node_index)
+                )
+        buffer = np.zeros(buffer_size(tensor), tensor.data_type.dtype)
+        bound = inputs[i].reshape(-1)[: buffer.size]
+        buffer[: bound.size] = bound
+        inputs[i] = buffer
+    size = buffer_size(node.operator.output)
+    return expected_of(node.operator, inputs, np.zeros(size, np.float32))
 
 
-def bound_to(tensor):
+def bound_to(tensor: Any) -> np.ndarray:
     """The first elements of a tensor, whatever its type is."""
-    size = tensor.buffer_size
-    if tensor.data_type is dml.DataType.UINT32:
-        return np.resize(LENGTHS.reshape(-1), size)
-    return np.resize(X, size)
+    is_lengths = tensor.data_type is dml.DataType.UINT32
+    return np.resize(LENGTHS.reshape(-1) if is_lengths else X, tensor.buffer_size)
 
 
-@given(st.data())
-def test_members_of_edges_and_nodes(data):
-    kind = getattr(dml, data.draw(st.sampled_from([*EDGES, *NODES])))
-    fields = [field.name for field in dataclasses.fields(kind)]
-    anything = [0, 1, -1, 2**32, 2**70, None, "", "n", 1.0, True, b"1", SLICE1, [], X]
-    values = {name: pick(data.draw, anything) for name in fields}
-    result = outcome_of(lambda: kind(**values), f"{kind.__name__}: ")
-    assert isinstance(result, Refusal) == (not are_right(values))
+def require_bytes(desc: Any, arrays: list[np.ndarray], outputs: Any) -> None:
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    assert len(outputs) == desc.output_count
+    for edge in desc.output_edges:
+        actual = outputs[edge.graph_output_index]
+        wanted = expected(desc, arrays, edge.from_node_index)
+        if actual.ndim > 1:  # a packed output has its shape
+            wanted = elements(desc.nodes[edge.from_node_index].operator.output, wanted)
+        count = min(actual.size, wanted.size)
+        actual, wanted = (np.asarray(a).reshape(-1)[:count] for a in (actual, wanted))
+        np.testing.assert_array_equal(bits(actual), bits(wanted))
 
 
-NODES = ["OperatorGraphNodeDesc", "ConstantDataGraphNodeDesc"]
-
-
-def are_right(values):
-    def is_right(name, value):
-        if name == "name":
-            return value is None or (isinstance(value, str) and value == "n")
-        if name == "operator":
-            return value is SLICE1
-        if name == "data":
-            return isinstance(value, bytes)
-        return type(value) is int and 0 <= value < 2**32
-
-    return all(is_right(name, value) for name, value in values.items())
+@pytest.mark.parametrize(
+    "member",
+    [
+        *[dml.InputGraphEdgeDesc(0, 1, 2), dml.OutputGraphEdgeDesc(0, 1, 2)],
+        *[dml.IntermediateGraphEdgeDesc(0, 1, 2, 3), dml.OperatorGraphNodeDesc(SLICE1)],
+        dml.ConstantDataGraphNodeDesc(b"1234"),
+    ],
+    ids=lambda member: type(member).__name__,
+)
+def test_wrong_members_of_edges_and_nodes_are_refused(member: Any, fuzz: Any) -> None:
+    @fuzz
+    def check(data: st.DataObject) -> None:
+        field = data.draw(st.sampled_from(dataclasses.fields(member))).name
+        integers = [n for n in NO_INTEGERS if not isinstance(n, np.generic)]
+        wrong = {"name": [1, b"n", ["n"]], "operator": NO_ARRAYS, "data": NO_ARRAYS}
+        value = data.draw(st.sampled_from(wrong.get(field, [*integers, -1, 2**32])))
+        result = outcome_of(
+            lambda: dataclasses.replace(member, **{field: value}),
+            f"{type(member).__name__}: `{field}`",
+        )
+        assert isinstance(result, Refusal)

@@ -3,6 +3,8 @@
 Compared on the device with what has no large index: slices of the array itself.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,22 +25,22 @@ pytestmark = pytest.mark.skipif(
 SIZE = 3 * 2**30
 
 
-def ramp(shape):
+def ramp(shape: tuple[int, ...]) -> jax.Array:
     return fill_value_sequence(shape, "uint8", 1, 37)
 
 
-def part(y, first):
+def part(y: jax.Array, first: int) -> jax.Array:
     """Sixteen elements; between brackets, an index would have to be an int32."""
     with jax.disable_jit(False):  # or it would be an argument
         return jax.jit(lambda y: lax.slice(y, (first,), (first + 16,)))(y)
 
 
-def expected(positions):
+def expected(positions: Any) -> np.ndarray:
     return (1 + 37 * np.asarray(positions, np.uint64)) % 256
 
 
 @pytest.mark.parametrize("implementation", ["gather", "standalone", None])
-def test_reversal_of_many_rows(implementation):
+def test_reversal_of_many_rows(implementation: str | None) -> None:
     x = ramp((49152, 65536))
     lengths = jnp.arange(49152)[:, None] % 65537
     y = jax.jit(
@@ -50,7 +52,7 @@ def test_reversal_of_many_rows(implementation):
 
 
 @pytest.mark.parametrize("batch", [3, 1])
-def test_reversal_of_columns(batch):
+def test_reversal_of_columns(batch: int) -> None:
     x = ramp((batch, 1024, 3 * 2**20 // batch))
     lengths = jnp.arange(batch * x.shape[2]).reshape(batch, 1, -1) % 1025
     y = reverse_subsequences(x, lengths, 1)
@@ -61,7 +63,7 @@ def test_reversal_of_columns(batch):
 
 
 @pytest.mark.parametrize("length", [SIZE, 2**31 + 5])
-def test_reversal_of_one_row(length):
+def test_reversal_of_one_row(length: int) -> None:
     y = reverse_subsequences(ramp((1, SIZE)), jnp.array([[length]], jnp.uint32), 1)
     for first in (0, 2**31 - 8, length - 16, SIZE - 16):
         k = np.arange(first, first + 16, dtype=np.int64)
@@ -70,7 +72,7 @@ def test_reversal_of_one_row(length):
 
 
 @pytest.mark.parametrize("stride", [1, -3])
-def test_slice(stride):
+def test_slice(stride: int) -> None:
     size = SIZE - 9 if stride == 1 else (SIZE - 10) // 3 + 1
     y = slice1(ramp((SIZE,)), (5,), (SIZE - 9,), (stride,))
     assert y.shape == (size,)
@@ -81,7 +83,7 @@ def test_slice(stride):
 
 
 @pytest.mark.parametrize("size", [2**32 + 24, 2**32 + 2**11])
-def test_fill(size):
+def test_fill(size: int) -> None:
     y = ramp((size,))
     for first in (0, 2**31 - 8, 2**32 - 8, size - 16):
         k = np.arange(first, first + 16, dtype=np.uint64)
@@ -89,7 +91,7 @@ def test_fill(size):
     assert (fill_value_constant((size,), "uint8", 7) == 7).all()
 
 
-def test_fill_of_floats():
+def test_fill_of_floats() -> None:
     size = 2**32 + 24
     y = fill_value_sequence((size,), "float16", -2.0, 2.0**-20)
     for first in (0, 2**21 - 8, 2**32 - 8):

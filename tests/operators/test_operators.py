@@ -2,13 +2,15 @@
 
 import json
 import pathlib
+from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import CASES, MOVES, REVERSALS
+from cases import CASES, MOVES, REVERSALS, Case, sampled, sampled_x64
 
 import dml_jax
 from dml_jax import reference
@@ -22,16 +24,18 @@ VECTORS = [
 ]
 
 
+@sampled_x64
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equals_the_reference(case, x64):
+def test_equals_the_reference(case: Case) -> None:
     result = case.run()
     assert isinstance(result, jax.Array)
     assert not result.aval.weak_type
     assert_same_bits(result, case.expected())
 
 
-@pytest.mark.parametrize("case", MOVES, ids=str)
-def test_no_result_is_weakly_typed(case):
+@pytest.mark.parametrize("case", sampled(MOVES), ids=str)
+def test_no_result_is_weakly_typed(case: Case) -> None:
     arrays = {
         name: jnp.broadcast_to(jnp.asarray(1.0), np.shape(array))
         if name in case.linear
@@ -43,8 +47,8 @@ def test_no_result_is_weakly_typed(case):
 
 
 @pytest.mark.parametrize("implementation", ["gather", "scatter"])
-@pytest.mark.parametrize("case", REVERSALS, ids=str)
-def test_implementations_give_the_same_bits(case, implementation):
+@pytest.mark.parametrize("case", sampled(REVERSALS), ids=str)
+def test_implementations_give_the_same_bits(case: Case, implementation: str) -> None:
     function = getattr(dml_jax, case.operator)
     result = function(**case.arrays, **case.options, implementation=implementation)
     assert_same_bits(result, case.expected())
@@ -52,8 +56,8 @@ def test_implementations_give_the_same_bits(case, implementation):
 
 @pytest.mark.parametrize("module", [dml_jax, reference], ids=["dml_jax", "reference"])
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: f"{v['op']}-{v['name']}")
-def test_published_vectors(vector, module):
-    def array(description):
+def test_published_vectors(vector: dict[str, Any], module: ModuleType) -> None:
+    def array(description: dict[str, Any]) -> np.ndarray:
         shape, dtype = description["shape"], description["dtype"]
         return np.array(description["data"], dtype).reshape(shape)
 
@@ -62,5 +66,5 @@ def test_published_vectors(vector, module):
     assert_same_bits(result, array(vector["output"]))
 
 
-def test_no_vector_of_an_operator_is_left_out():
+def test_no_vector_of_an_operator_is_left_out() -> None:
     assert len(VECTORS) == 18

@@ -8,6 +8,8 @@ import pathlib
 import subprocess
 import sys
 import typing
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,12 +20,12 @@ PUBLIC = [getattr(dml_jax, name) for name in dml_jax.__all__]
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def name_of(function):
+def name_of(function: Any) -> str:
     return function.__name__
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)
-def test_docstring_is_complete(function):
+def test_docstring_is_complete(function: Any) -> None:
     text = inspect.getdoc(function)
     summary, *rest = text.split("\n\n")
     assert "\n" not in summary
@@ -39,7 +41,7 @@ def test_docstring_is_complete(function):
 
 @pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)
-def test_example_gives_what_it_prints(function):
+def test_example_gives_what_it_prints(function: Any) -> None:
     (test,) = doctest.DocTestFinder(recurse=False).find(
         function, globs={"dml_jax": dml_jax}
     )
@@ -50,14 +52,14 @@ def test_example_gives_what_it_prints(function):
 
 @pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("module", [dml_jax, directml], ids=name_of)
-def test_examples_of_a_package(module):
+def test_examples_of_a_package(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted
     assert result.failed == 0
 
 
 @pytest.mark.parametrize("name", directml.__all__)
-def test_description_says_where_it_is_from(name):
+def test_description_says_where_it_is_from(name: str) -> None:
     """Every structure and function of DirectML names its page; numbers say what of."""
     value = getattr(directml, name)
     if isinstance(value, int):
@@ -75,13 +77,13 @@ def test_description_says_where_it_is_from(name):
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)
-def test_functions_are_plain_and_carry_the_public_path(function):
+def test_functions_are_plain_and_carry_the_public_path(function: Any) -> None:
     assert inspect.isfunction(function)
     assert function.__module__ == "dml_jax"
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)
-def test_options_are_keyword_only(function):
+def test_options_are_keyword_only(function: Any) -> None:
     parameters = inspect.signature(function).parameters.values()
     optional = [p for p in parameters if p.default is not inspect.Parameter.empty]
     positional = {"strides", "output_sizes"}  # arrays of the descriptor, not options
@@ -92,7 +94,7 @@ def test_options_are_keyword_only(function):
     )
 
 
-def test_classes_can_be_inspected():
+def test_classes_can_be_inspected() -> None:
     """What documentation tools and debuggers ask of them."""
     for name in directml.__all__:
         if inspect.isclass(getattr(directml, name)):
@@ -100,13 +102,13 @@ def test_classes_can_be_inspected():
             assert typing.get_type_hints(getattr(directml, name)) is not None
 
 
-def test_public_names_are_the_documented_ones():
+def test_public_names_are_the_documented_ones() -> None:
     names = {name for name in vars(dml_jax) if not name.startswith("_")}
     submodules = {n for n in names if inspect.ismodule(getattr(dml_jax, n))}
     assert names - submodules == set(dml_jax.__all__)
 
 
-def test_import_is_light():
+def test_import_is_light() -> None:
     """Only jax and numpy come with the package: no onnx, no pallas, no argparse."""
     program = (
         "import sys, jax; before = set(sys.modules); import dml_jax; "
@@ -121,12 +123,12 @@ def test_import_is_light():
         assert heavy not in modules.stdout
 
 
-def test_the_package_uses_public_jax_only():
+def test_the_package_uses_public_jax_only() -> None:
     for path in (ROOT / "dml_jax").rglob("*.py"):
         assert "jax._src" not in path.read_text(), path
 
 
-def test_user_errors_are_not_assertions():
+def test_user_errors_are_not_assertions() -> None:
     for path in (ROOT / "dml_jax").rglob("*.py"):
         lines = path.read_text().splitlines()
         assert not [line for line in lines if line.strip().startswith("assert ")], path

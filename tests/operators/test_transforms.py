@@ -1,121 +1,184 @@
-"""Every case under every transformation gives what the plain call gives."""
+"""Every case under every transformation gives what the reference gives."""
 
 import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import CASES, FILLS, REVERSALS, sampled
+from cases import CASES, EXAMPLES, MOVES, REVERSALS, Case, sampled
+from dtypes import dtype_of
+from jax import export
+from jax.experimental import jet
 
 import dml_jax
 
+Pairs = Iterator[tuple[Any, Any]]  # what a transformation gives, and what it must be
+PLATFORMS = "cpu", "cuda", "rocm", "tpu"
 
-def with_arrays(case):
+
+def with_arrays(case: Case) -> Callable[..., jax.Array]:
     """The case as a function of its arrays alone, in their order."""
     return lambda *arrays: case.run(**dict(zip(case.arrays, arrays, strict=True)))
 
 
-def stacked(case, axis):
-    """Three variants of every array of a case, stacked along `axis`."""
-    return [np.stack([a, a + 1, a + 2], axis) for a in case.arrays.values()]
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_jit(case):
-    result = jax.jit(with_arrays(case))(*case.arrays.values())
-    assert_same_bits(result, case.expected())
-
-
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
-def test_eval_shape(case):
-    shape = jax.eval_shape(with_arrays(case), *case.arrays.values())
-    expected = case.expected()
-    assert (shape.shape, shape.dtype) == (expected.shape, expected.dtype)
-
-
-@pytest.mark.parametrize("axis", [0, -1])
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
-def test_vmap_over_all_arrays(case, axis):
-    arrays = stacked(case, axis)
-    result = jax.vmap(with_arrays(case), axis, axis)(*arrays)
-    entries = [
-        case.expected(
-            **{
-                name: np.take(array, i, axis)
-                for name, array in zip(case.arrays, arrays, strict=True)
-            }
-        )
-        for i in range(3)
+def stacked(case: Case, axis: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Three variants of every array, stacked along `axis`, and their results."""
+    steps = [np.asarray(i).astype(np.int8) for i in range(3)]
+    variants = [
+        {name: a + step.astype(a.dtype) for name, a in case.arrays.items()}
+        for step in steps
     ]
-    assert_same_bits(result, np.stack(entries, axis))
+    arrays = [np.stack([v[name] for v in variants], axis) for name in case.arrays]
+    return arrays, [case.expected(**variant) for variant in variants]
 
 
-@pytest.mark.parametrize("mapped", [0, 1], ids=["first-alone", "second-alone"])
-@pytest.mark.parametrize("case", sampled([*REVERSALS, *FILLS[:-1]]), ids=str)
-def test_vmap_over_one_array(case, mapped):
-    name = list(case.arrays)[mapped]
-    array = case.arrays[name]
-    variants = np.stack([array, array + 1])
-    axes = [0 if i == mapped else None for i in range(2)]
-    arrays = {**case.arrays, name: variants}
-    result = jax.vmap(with_arrays(case), axes)(*arrays.values())
-    entries = [case.expected(**{name: variant}) for variant in variants]
-    assert_same_bits(result, np.stack(entries))
+def jit(case: Case) -> Pairs:
+    yield jax.jit(with_arrays(case))(*case.arrays.values()), case.expected()
+
+
+def eval_shape(case: Case) -> Pairs:
+    shape = jax.eval_shape(with_arrays(case), *case.arrays.values())
+    yield np.zeros(shape.shape, shape.dtype), np.zeros_like(case.expected())
+
+
+def vmap(case: Case, axis: int = 0) -> Pairs:
+    arrays, results = stacked(case, axis)
+    yield jax.vmap(with_arrays(case), axis, axis)(*arrays), np.stack(results, axis)
+
+
+def vmap_last(case: Case) -> Pairs:
+    yield from vmap(case, -1)
+
+
+def vmap_each_array_alone(case: Case) -> Pairs:
+    for name, variants in zip(case.arrays, stacked(case)[0], strict=True):
+        axes = [0 if other == name else None for other in case.arrays]
+        arrays = {**case.arrays, name: variants}
+        results = [case.expected(**{name: variant}) for variant in variants]
+        yield jax.vmap(with_arrays(case), axes)(*arrays.values()), np.stack(results)
+
+
+def scan(case: Case) -> Pairs:
+    arrays, results = stacked(case)
+    yield jax.lax.map(lambda a: with_arrays(case)(*a), arrays), np.stack(results)
+
+
+def remat(case: Case) -> Pairs:
+    arrays = [jnp.asarray(a) for a in case.arrays.values()]
+    function, rematted = with_arrays(case), jax.checkpoint(with_arrays(case))
+    yield rematted(*arrays), case.expected()
+    if not jnp.issubdtype(case.expected().dtype, jnp.inexact):
+        return
+    result, pullback = jax.vjp(function, *arrays)
+    _, rematted_pullback = jax.vjp(rematted, *arrays)
+    for pair in zip(rematted_pullback(result), pullback(result), strict=True):
+        yield tuple(map(np.asarray, pair))
+
+
+def disable_jit(case: Case) -> Pairs:
+    with jax.disable_jit():
+        yield case.run(), case.expected()
+
+
+def debug_nans_and_leak_checks(case: Case) -> Pairs:
+    with jax.debug_nans(True), jax.checking_leaks():
+        yield case.run(), case.expected()
+
+
+def export_for_every_platform(case: Case) -> Pairs:
+    exported = export.export(jax.jit(with_arrays(case)), platforms=PLATFORMS)
+    yield exported(*case.arrays.values()).call(*case.arrays.values()), case.expected()
+
+
+TRANSFORMATIONS = [
+    *[jit, eval_shape, vmap, vmap_last, vmap_each_array_alone, scan, remat],
+    *[disable_jit, debug_nans_and_leak_checks, export_for_every_platform],
+]
+DTYPES = "float32", "bfloat16", "int16", "float8_e5m2"
+
+
+def sampled_dtypes() -> list[Any]:
+    """All but float32, and some in bfloat16, are exhaustive."""
+    return [
+        pytest.param(
+            *(transform, dtype),
+            id=f"{transform.__name__}-{dtype}",
+            marks=()
+            if dtype == "float32"
+            or (dtype == "bfloat16" and transform in (jit, vmap, remat))
+            else pytest.mark.exhaustive,
+        )
+        for transform in TRANSFORMATIONS
+        for dtype in DTYPES
+    ]
+
+
+@pytest.mark.parametrize(("transform", "dtype"), sampled_dtypes())
+@pytest.mark.parametrize("case", sampled(CASES), ids=str)
+def test_transformed_equals_the_reference(
+    case: Case, transform: Callable[[Case], Pairs], dtype: str
+) -> None:
+    for result, expected in transform(case.astype(dtype_of(dtype))):
+        assert_same_bits(result, expected)
 
 
 @pytest.mark.parametrize("case", sampled(REVERSALS), ids=str)
-def test_vmap_twice(case):
-    data, lengths = case.arrays.values()
+def test_vmap_over_input_and_lengths_apart(case: Case) -> None:
+    data, lengths = stacked(case)[0]
     function = jax.vmap(jax.vmap(with_arrays(case), (None, 0)), (0, None))
-    result = function(np.stack([data, data + 1]), np.stack([lengths, lengths - 1]))
+    result = function(data, lengths)
     names = list(case.arrays)
-    for i, j in np.ndindex(2, 2):
-        arrays = dict(zip(names, (data + i, lengths - j), strict=True))
-        assert_same_bits(
-            result[i, j],
-            case.expected(
-                **{k: v.astype(case.arrays[k].dtype) for k, v in arrays.items()}
-            ),
-        )
+    for i, j in np.ndindex(3, 3):
+        arrays = dict(zip(names, (data[i], lengths[j]), strict=True))
+        assert_same_bits(result[i, j], case.expected(**arrays))
 
 
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
-def test_scan(case):
-    arrays = stacked(case, 0)
-    _, result = jax.lax.scan(lambda _, a: (None, with_arrays(case)(*a)), None, arrays)
-    for i in range(3):
-        entry = {
-            name: array[i] for name, array in zip(case.arrays, arrays, strict=True)
-        }
-        assert_same_bits(result[i], case.expected(**entry))
+# Taylor mode, jax.experimental.jet ----------------------------------------------------
 
 
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
-def test_remat(case):
-    arrays = [jnp.asarray(a) for a in case.arrays.values()]
-    function = with_arrays(case)
-    expected, pullback = jax.vjp(function, *arrays)
-    result, remat_pullback = jax.vjp(jax.checkpoint(function), *arrays)
-    assert_same_bits(result, expected)
-    for cotangent, expected in zip(
-        remat_pullback(result), pullback(result), strict=True
-    ):
-        assert_same_bits(np.asarray(cotangent), np.asarray(expected))
+@pytest.mark.parametrize("through_jit", [False, True], ids=["plain", "jit"])
+@pytest.mark.parametrize("case", sampled(MOVES), ids=str)
+def test_taylor_coefficients_are_moved(case: Case, through_jit: bool) -> None:
+    (name,) = case.linear
+    data = case.arrays[name]
+    series = [np.float32(2) * data + 1, -data, data * data]
+    run = jax.jit(with_arrays(case)) if through_jit else with_arrays(case)
+    # Only the data has coefficients: the lengths are closed over.
+    others = [a for n, a in case.arrays.items() if n != name]
+    primal, terms = jet.jet(
+        lambda x: run(x, *others), (data,), (series,), factorial_scaled=False
+    )
+    assert_same_bits(primal, case.expected())
+    for term, coefficient in zip(terms, series, strict=True):
+        assert_same_bits(term, case.expected(**{name: coefficient}))
 
 
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
-def test_disable_jit(case):
-    with jax.disable_jit():
-        assert_same_bits(case.run(), case.expected())
+def test_taylor_coefficients_of_fills_are_fills() -> None:
+    def function(start: jax.Array, delta: jax.Array) -> jax.Array:
+        return dml_jax.fill_value_sequence((2, 3), "float32", start, delta)
+
+    start, delta = np.float32(1), np.float32(2)
+    series = ([np.float32(3)], [np.float32(5)])
+    y, (term,) = jet.jet(function, (start, delta), series)
+    assert_same_bits(y, np.arange(1, 13, 2, np.float32).reshape(2, 3))
+    assert_same_bits(term, np.arange(3, 33, 5, np.float32).reshape(2, 3))
+    constant = functools.partial(dml_jax.fill_value_constant, (2,), "float32")
+    _, (term,) = jet.jet(constant, (start,), ([np.float32(3)],))
+    assert_same_bits(term, np.full(2, 3, np.float32))
 
 
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
-def test_debug_nans_and_leak_checks(case):
-    with jax.debug_nans(True), jax.checking_leaks():
-        assert_same_bits(case.run(), case.expected())
+def test_taylor_mode_knows_no_coefficient_of_training() -> None:
+    reverse = functools.partial(dml_jax.reverse_sequence, lda_coeff=0.5)
+    x = np.ones((3, 2), np.float32)
+    with pytest.raises(TypeError, match=r"^reverse_sequence: `training` must be False"):
+        jet.jet(lambda x: reverse(x, np.array([2, 3])), (x,), ([x],))
 
+
+# NaNs ---------------------------------------------------------------------------------
 
 NAN = np.full((2, 3), np.nan, np.float32)
 OF_NANS = {
@@ -131,66 +194,44 @@ OF_NANS = {
 
 @pytest.mark.parametrize("is_off", [False, True], ids=["jit", "no-jit"])
 @pytest.mark.parametrize("name", OF_NANS)
-def test_debug_nans_finds_them(name, is_off):
+def test_debug_nans_finds_them(name: str, is_off: bool) -> None:
     message = pytest.raises(FloatingPointError, match=r"^invalid value \(nan\)")
     with jax.debug_nans(True), jax.disable_jit(is_off), message:
         OF_NANS[name]()
 
 
-# Traces -------------------------------------------------------------------------------
-
-
-X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-@pytest.mark.usefixtures("with_jit")
-def test_lda_coeff_and_starts_do_not_retrace_the_callers_jit():
-    count = 0
-
-    @jax.jit
-    def step(x, coefficient, start):
-        nonlocal count
-        count += 1
-        fill = dml_jax.fill_value_sequence(x.shape, "float32", start, coefficient)
-        lengths = jnp.array([1, 2, 0])
-        return dml_jax.reverse_sequence(x + fill, lengths, lda_coeff=coefficient)
-
-    for value in (0.5, 2.0, 3.5):
-        step(X, value, value)
-    assert count == 1
-
-
 # Names --------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
-def test_operator_is_named_in_the_lowered_text(case):
-    lowered = jax.jit(with_arrays(case)).lower(*case.arrays.values())
-    assert f"/{case.operator}/" in lowered.as_text(debug_info=True).replace('"', "/")
-
-
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
 NODE = functools.partial(
     dml_jax.reverse_sequence, sequence_lens=np.array([1, 2, 0]), name="backwards"
 )
 
 
-def test_name_is_a_scope():
+@pytest.mark.parametrize("case", EXAMPLES, ids=str)
+def test_operator_is_named_in_the_lowered_text(case: Case) -> None:
+    lowered = jax.jit(with_arrays(case)).lower(*case.arrays.values())
+    assert f"/{case.operator}/" in lowered.as_text(debug_info=True).replace('"', "/")
+
+
+def test_name_is_a_scope() -> None:
     assert "backwards/" in jax.jit(NODE).lower(X).as_text(debug_info=True)
 
 
-OUTPUT_NAMES = ["reversed", ["reversed"], ("reversed",), np.array(["reversed"])]
-
-
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", OUTPUT_NAMES, ids=lambda name: type(name).__name__)
+@pytest.mark.parametrize("name", ["reversed", ["reversed"], np.array(["reversed"])])
 @pytest.mark.parametrize(("policy_name", "saved"), [("reversed", 2), ("other", 1)])
 def test_output_name_can_be_saved_by_a_remat_policy(
-    policy_name, saved, name, training, capsys
-):
+    policy_name: str,
+    saved: int,
+    name: Any,
+    training: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     policy = jax.checkpoint_policies.save_only_these_names(policy_name)
 
     @functools.partial(jax.checkpoint, policy=policy)
-    def function(x):
+    def function(x: jax.Array) -> jax.Array:
         y = NODE(jnp.sin(x), training=training, specified_outputs_name=name)
         return jnp.sum(jnp.sin(y))
 

@@ -1,14 +1,15 @@
 """Arrays of JAX that were made in 64-bit mode, inside and outside of it."""
 
 import functools
-import warnings
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import numbers
+from cases import BATCH_MAJOR, numbers, sampled_x64
 
 import dml_jax
 from dml_jax import reference
@@ -20,105 +21,100 @@ LENGTHS = {
     "uint64": np.array([2**63 + 2, 2**32 + 1, 3], np.uint64),
     "int64-fine": np.array([0, 4, 2]),
 }
+KINDS = [
+    *["int64", "int64-fine"],
+    pytest.param("int64-min-max", marks=pytest.mark.exhaustive),
+    pytest.param("uint64", marks=pytest.mark.exhaustive),
+]
+FAR_LENGTHS = LENGTHS["int64"]
+reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 
 
-def wide(array):
+def wide(array: Any) -> jax.Array:
     with jax.enable_x64(True):
         return jnp.asarray(array)
 
 
-def reverse(x, lengths, **options):
-    return dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1, **options)
+def reversed_by(lengths: Any, x: np.ndarray = X) -> np.ndarray:
+    return reference.reverse_sequence(x, lengths, **BATCH_MAJOR)
 
 
-def lines(x, lengths):
-    return dml_jax.reverse_subsequences(x, lengths[:, None], 1)
-
-
-def single(x, length):
+def single(x: jax.Array, length: jax.Array) -> jax.Array:
     # Indexing would narrow it.
     return reverse(x[None], jax.lax.expand_dims(length, [0]))[0]
 
 
-def scanned(x, lengths):
-    return jax.lax.scan(lambda y, _: (reverse(y, lengths), None), x, length=3)[0]
-
-
 TRANSFORMED = {
     "plain": reverse,
-    "lines": lines,
+    "lines": lambda x, n: dml_jax.reverse_subsequences(x, n[:, None], 1),
     "gather": functools.partial(reverse, implementation="gather"),
     "jit": jax.jit(reverse),
     "vmap": jax.vmap(single),
     "jit-of-vmap": jax.jit(jax.vmap(single)),
     "vmap-of-jit": jax.vmap(jax.jit(single)),
-    "scan": scanned,
+    "scan": lambda x, n: jax.lax.scan(lambda y, _: (reverse(y, n), None), x, length=3)[
+        0
+    ],
     "remat": jax.checkpoint(reverse),
     "grad": jax.grad(lambda x, n: jnp.sum(reverse(x, n) * X)),
     "jvp": lambda x, n: jax.jvp(lambda x: reverse(x, n, training=False), (X,), (x,))[1],
     "cond": lambda x, n: jax.lax.cond(True, lambda: reverse(x, n), lambda: x),
+    "export": lambda x, n: jax.export.export(jax.jit(reverse))(x, n).call(x, n),
 }
 
 
-@pytest.fixture(autouse=True)
-def without_warnings():
-    """JAX warns where it narrows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
-
-@pytest.mark.parametrize("kind", LENGTHS)
+@sampled_x64
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_lengths(name, kind, x64):
+def test_lengths(name: str, kind: str) -> None:
     function, lengths = TRANSFORMED[name], LENGTHS[kind]
-    clamped = np.array([min(max(int(n), 0), 4) for n in lengths])
-    expected = reference.reverse_sequence(X, clamped, batch_axis=0, time_axis=1)
+    expected = reversed_by([min(max(int(n), 0), 4) for n in lengths])
     assert_same_bits(function(X, wide(lengths)), expected)
-    in_program = jax.jit(lambda x: function(x, wide(lengths)))
-    assert_same_bits(in_program(X), expected)
-    if kind != "int64-fine":
-        extremes = rf"; got {lengths.min()} to {lengths.max()}$"
-        with pytest.raises(ValueError, match=extremes):
-            dml_jax.checked(function)(X, wide(lengths))
-        with pytest.raises(ValueError, match=extremes):
-            dml_jax.checked(lambda x: function(x, wide(lengths)))(X)
-    else:
-        assert_same_bits(dml_jax.checked(function)(X, wide(lengths)), expected)
+    assert_same_bits(jax.jit(lambda x: function(x, wide(lengths)))(X), expected)
 
 
-def test_lengths_of_an_exported_program(x64):
-    lengths = wide(LENGTHS["int64"])
-    exported = jax.export.export(jax.jit(reverse))(X, lengths)
-    expected = reference.reverse_sequence(X, [4, 0, 3], batch_axis=0, time_axis=1)
-    assert_same_bits(exported.call(X, lengths), expected)
+@sampled_x64
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name", ["plain", "lines", "jit", "vmap", "jit-of-vmap", "scan", "grad", "cond"]
+)
+def test_checked_lengths(name: str, kind: str) -> None:
+    function, lengths = TRANSFORMED[name], LENGTHS[kind]
+    if kind == "int64-fine":
+        checked = dml_jax.checked(function)(X, wide(lengths))
+        assert_same_bits(checked, reversed_by(lengths))
+        return
+    extremes = rf"; got {lengths.min()} to {lengths.max()}$"
+    with pytest.raises(ValueError, match=extremes):
+        dml_jax.checked(function)(X, wide(lengths))
+    with pytest.raises(ValueError, match=extremes):
+        dml_jax.checked(lambda x: function(x, wide(lengths)))(X)
 
 
-def test_lengths_of_strings(x64):
+@pytest.mark.usefixtures("x64")
+def test_lengths_of_strings_and_in_lists() -> None:
     text = np.array([["a", "b", "c", "d"]] * 3)
-    expected = reference.reverse_sequence(text, [4, 0, 3], batch_axis=0, time_axis=1)
-    result = reverse(text, wide(LENGTHS["int64"]))
-    np.testing.assert_array_equal(result, expected)
+    result = reverse(text, wide(FAR_LENGTHS))
+    np.testing.assert_array_equal(result, reversed_by([4, 0, 3], text))
+    lengths = [wide(n) for n in FAR_LENGTHS]
+    assert_same_bits(reverse(X, lengths), reversed_by([4, 0, 3]))
 
 
-def test_lists_of_them(x64):
-    lengths = [wide(n) for n in LENGTHS["int64"]]
-    expected = reference.reverse_sequence(X, [4, 0, 3], batch_axis=0, time_axis=1)
-    assert_same_bits(reverse(X, lengths), expected)
-
-
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("coefficient", "seed"),
     [(np.float64(1e-50), 1e30), (np.float64(1e50), 1e-30), (np.int64(2**40), 3.0)],
     ids=["small", "large", "int"],
 )
 @pytest.mark.parametrize("of", ["closed-over", "argument", "vmap"])
-def test_coefficients_are_not_narrowed(of, coefficient, seed, x64):
+def test_coefficients_are_not_narrowed(of: str, coefficient: Any, seed: float) -> None:
     x = np.full((1, 3), 1, np.float32)
 
-    def gradient(coefficient):
-        _, pull_back = jax.vjp(lambda x: reverse(x, [2], lda_coeff=coefficient), x)
-        return pull_back(np.full((1, 3), seed, np.float32))[0]
+    def gradient(coefficient: jax.Array) -> jax.Array:
+        _, pullback = jax.vjp(lambda x: reverse(x, [2], lda_coeff=coefficient), x)
+        return pullback(np.full((1, 3), seed, np.float32))[0]
 
     run = {
         "closed-over": lambda: jax.jit(lambda: gradient(wide(coefficient)))(),
@@ -132,18 +128,18 @@ def test_coefficients_are_not_narrowed(of, coefficient, seed, x64):
 @pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
 @pytest.mark.parametrize("value", [np.float64(1e-300), np.int64(2**40 + 1)])
-def test_fills_of_another_dtype_are_refused(value, dtype):
-    for run in (lambda f: f, jax.jit):
-        function = run(lambda v: dml_jax.fill_value_constant((2,), dtype, v))
-        with pytest.raises(TypeError, match=r"^fill_value_constant: `value` must be"):
-            function(wide(value))
-        function = run(lambda v: dml_jax.fill_value_sequence((2,), dtype, v, 1))
-        with pytest.raises(TypeError, match=r"^fill_value_sequence: `value_start`"):
-            function(wide(value))
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_fills_of_another_dtype_are_refused(run: Any, value: Any, dtype: str) -> None:
+    function = run(lambda v: dml_jax.fill_value_constant((2,), dtype, v))
+    with pytest.raises(TypeError, match=r"^fill_value_constant: `value` must be"):
+        function(wide(value))
+    function = run(lambda v: dml_jax.fill_value_sequence((2,), dtype, v, 1))
+    with pytest.raises(TypeError, match=r"^fill_value_sequence: `value_start`"):
+        function(wide(value))
 
 
 @pytest.mark.usefixtures("x32")
-def test_fills_of_python_numbers_that_jax_holds():
+def test_fills_of_python_numbers_that_jax_holds() -> None:
     with jax.enable_x64(True):  # weakly typed: they stand for the numbers
         small, long = jnp.asarray(1.5), jnp.asarray(2**40)
     filled = dml_jax.fill_value_constant((1,), "float32", small)
@@ -162,35 +158,15 @@ WIDE = {
 }
 PARTS = np.array([[3], [2]], np.int32)
 WINDOW = (0, 1), (2, 3), (1, -2)
-MOVES_OF_WIDE = {
-    "reverse_subsequences": (
-        lambda x: dml_jax.reverse_subsequences(x, PARTS, 1),
-        lambda x: reference.reverse_subsequences(x, PARTS, 1),
-    ),
-    "gather": (
-        lambda x: dml_jax.reverse_subsequences(x, PARTS, 1, implementation="gather"),
-        lambda x: reference.reverse_subsequences(x, PARTS, 1),
-    ),
-    "scatter": (
-        lambda x: dml_jax.reverse_subsequences(x, PARTS, 1, implementation="scatter"),
-        lambda x: reference.reverse_subsequences(x, PARTS, 1),
-    ),
-    "reverse_sequence": (
-        lambda x: reverse(x, PARTS.ravel()),
-        lambda x: reference.reverse_subsequences(x, PARTS, 1),
-    ),
-    "slice": (
-        lambda x: dml_jax.slice(x, (0, 1), (2, 2), (1, 2)),
-        lambda x: reference.slice(x, (0, 1), (2, 2), (1, 2)),
-    ),
-    "slice1": (
-        lambda x: dml_jax.slice1(x, *WINDOW),
-        lambda x: reference.slice1(x, *WINDOW),
-    ),
-    "slice_grad": (
-        lambda x: dml_jax.slice_grad(x, (2, 9), (0, 1), (2, 8), (1, -2)),
-        lambda x: reference.slice_grad(x, (2, 9), (0, 1), (2, 8), (1, -2)),
-    ),
+REVERSAL = "reverse_subsequences", (PARTS, 1)
+MOVES_OF_WIDE = {  # the function, the arguments after the first one, and options
+    "reverse_subsequences": (*REVERSAL, {}),
+    "gather": (*REVERSAL, {"implementation": "gather"}),
+    "scatter": (*REVERSAL, {"implementation": "scatter"}),
+    "reverse_sequence": ("reverse_sequence", (PARTS.ravel(),), BATCH_MAJOR),
+    "slice": ("slice", ((0, 1), (2, 2), (1, 2)), {}),
+    "slice1": ("slice1", WINDOW, {}),
+    "slice_grad": ("slice_grad", ((2, 9), (0, 1), (2, 8), (1, -2)), {}),
 }
 CALLS = {
     "plain": lambda run, x: run(x),
@@ -200,47 +176,65 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("dtype", WIDE)
+def move(name: str) -> tuple[Callable[..., jax.Array], Callable[..., np.ndarray]]:
+    """A function of an array, by dml_jax and by its reference."""
+    function, others, options = MOVES_OF_WIDE[name]
+    axes = options if "batch_axis" in options else {}
+    by_reference = getattr(reference, function)
+    return (
+        lambda x: getattr(dml_jax, function)(x, *others, **options),
+        lambda x: by_reference(x, *others, **axes),
+    )
+
+
+@sampled_x64
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *["float64", "uint64"],
+        pytest.param("complex128", marks=pytest.mark.exhaustive),
+        pytest.param("int64", marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", MOVES_OF_WIDE)
-def test_moves_keep_their_width(name, call, dtype, x64):
-    run, by_reference = MOVES_OF_WIDE[name]
+def test_moves_keep_their_width(name: str, call: str, dtype: str) -> None:
+    run, by_reference = move(name)
     y = CALLS[call](run, wide(WIDE[dtype]))
     expected = by_reference(WIDE[dtype])
     assert_same_bits(y, expected if call in ("plain", "jit") else expected[None])
 
 
+@sampled_x64
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("name", MOVES_OF_WIDE)
-def test_derivatives_keep_their_width(name, dtype, x64):
+def test_derivatives_keep_their_width(name: str, dtype: str) -> None:
     """Also where a derivative is taken in one mode and applied in the other."""
-    run, by_reference = MOVES_OF_WIDE[name]
+    run, by_reference = move(name)
     x = wide(WIDE[dtype])
-    expected = by_reference(WIDE[dtype])
-    assert_same_bits(jax.jvp(run, (x,), (x,))[1], expected)
-    y, pull_back = jax.vjp(run, x)
-    (here,) = pull_back(y)
-    with jax.enable_x64(not x64):
-        _, pull_back = jax.vjp(run, x)
-        (there,) = pull_back(y)
-    assert_same_bits(pull_back(y)[0], here)
+    assert_same_bits(jax.jvp(run, (x,), (x,))[1], by_reference(WIDE[dtype]))
+    y, pullback = jax.vjp(run, x)
+    (here,) = pullback(y)
+    with jax.enable_x64(not jax.config.jax_enable_x64):
+        _, pullback = jax.vjp(run, x)
+        (there,) = pullback(y)
+    assert_same_bits(pullback(y)[0], here)
     assert_same_bits(there, here)
-    assert here.dtype == dtype
-    # The adjoint, applied to the result: what is moved and moved back.
-    moved_back = by_reference(np.ones_like(WIDE[dtype])) * 0 + 1
-    (mask,) = pull_back(jnp.asarray(wide(moved_back)))
-    is_kept = np.asarray(mask) != 0
-    np.testing.assert_array_equal(np.asarray(here)[is_kept], WIDE[dtype][is_kept])
+    # The adjoint of the result is what was moved, moved back.
+    is_kept = np.asarray(pullback(wide(np.ones(y.shape, dtype)))[0]) != 0
+    assert_same_bits(here, np.where(is_kept, WIDE[dtype], 0))
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("options", [{}, {"lda_coeff": 0.5}, {"training": False}])
-def test_sums_keep_their_width(options, x64):
+def test_sums_keep_their_width(options: dict[str, Any]) -> None:
     """The cotangent of an input that mapped lengths share."""
     x = wide(np.array([[1e-30, 1.0, 2.0]]))
     lengths = np.array([[1], [3], [2]])
     mapped = jax.vmap(functools.partial(reverse, **options), (None, 0))
-    (cotangent,) = jax.vjp(lambda x: mapped(x, lengths), x)[1](
-        wide(np.full((3, 1, 3), 1 + 2.0**-40))
-    )
+    _, pullback = jax.vjp(lambda x: mapped(x, lengths), x)
+    (cotangent,) = pullback(wide(np.full((3, 1, 3), 1 + 2.0**-40)))
     scale = options.get("lda_coeff", 1)
     assert_same_bits(cotangent, np.full((1, 3), 3 * scale * (1 + 2.0**-40)))

@@ -16,11 +16,11 @@ from assertions import assert_same_bits
 from cases import (
     BATCH_MAJOR,
     Case,
-    delicate,
     fill,
     lengths_for,
     numbers,
     sequence,
+    special_values,
     subsequences,
     window,
     windows,
@@ -129,7 +129,7 @@ def check_move(move, mesh, layout):
         y, pull_back = jax.vjp(lambda x: case.run(**{name: x}, **arrays, **options), x)
         return y, *pull_back(cotangent)
 
-    data = delicate(numbered.shape)
+    data = special_values(numbered.shape)
     expected = case.expected(**{name: data})
     weights = numbers(*expected.shape)
     x, cotangent, *others = (
