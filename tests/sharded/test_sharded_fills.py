@@ -31,7 +31,7 @@ def sequence(sizes: tuple[int, ...], dtype: Any) -> Fill:
 
 
 def constant(sizes: tuple[int, ...], dtype: Any) -> Fill:
-    return lambda start, delta: dml_jax.fill_value_constant(sizes, dtype, start)
+    return lambda start, _: dml_jax.fill_value_constant(sizes, dtype, start)
 
 
 def tangent(sizes: tuple[int, ...], dtype: Any) -> Fill:
