@@ -1,8 +1,8 @@
 """Functions that are ready to be timed: compiled, bound to their arrays.
 
-The baselines are candidates too. The memcpy is NumPy's on a CPU, on one thread and into
-memory that has been touched before, and XLA's copy of float32 on a GPU. The memset, for
-fills, is `ndarray.fill` on a CPU and the fastest of three constant fills by XLA on a GPU.
+The baselines are candidates too. The memcpy is NumPy's on a CPU, on one thread and
+into memory that has been touched before, and XLA's copy of float32 on a GPU. The
+memset is `ndarray.fill` on a CPU, and XLA's fastest of three constant fills on a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from benchmarks import measure, programs
 from benchmarks.measure import Candidate
 from benchmarks.programs import Arrays
 from benchmarks.workloads import Device, Workload
-
 
 Function = Callable[..., Any]
 

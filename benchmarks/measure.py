@@ -1,9 +1,9 @@
 """Times of candidates, measured in turns.
 
-A sample is a batch of calls that are dispatched one after the other and then waited for.
-It is long enough to hide the clock's resolution and the cost of a dispatch. In each round
-every candidate gives one sample, so that a change in the machine's speed affects all of
-them. A ratio is the median over the rounds of the ratios within a round.
+A sample is a batch of calls that are dispatched one after the other and then waited
+for, long enough to hide the clock's resolution and the cost of a dispatch. In each
+round every candidate gives one sample, so that a change in the machine's speed affects
+all of them. A ratio is the median over the rounds of the ratios within a round.
 """
 
 from __future__ import annotations

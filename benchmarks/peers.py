@@ -1,9 +1,8 @@
 """Other libraries on the same arrays.
 
-A peer is a function of a workload and its arrays that returns a candidate, or None if the
-library lacks the operation. Indices, models and output buffers are prepared outside the
-timed call, as a careful user would do. Peers are imported by name, since none of them has
-to be installed.
+A peer is a function of a workload and its arrays that returns a candidate, or None if
+the library lacks the operation. Indices, models and output buffers are prepared outside
+the timed call. Libraries are imported by name, since none of them has to be installed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Tensors have about 1 GiB on a GPU, whatever the dtype, and tens of megabytes on a CPU.
 A quick workload has a sixteenth of the elements, a tiny one no more than a test needs.
 
-`bytes_read` and `bytes_written` are the minimum for an operator. Memory is read in whole
-sectors, so a strided slice reads more than it keeps. Lengths are not counted.
+`bytes_read` and `bytes_written` are the minimum for an operator. Memory is read in
+whole sectors, so a strided slice reads more than it keeps. Lengths are not counted.
 """
 
 from __future__ import annotations
