@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-Samples = Mapping[str, Sequence[float]]
+Samples = Mapping[str, Sequence[float] | np.ndarray]
 
 
 class Candidate(NamedTuple):

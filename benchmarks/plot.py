@@ -96,6 +96,7 @@ def _seconds(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 def devices(records: Sequence[Mapping[str, Any]]) -> Figure:
     """The efficiency where the axis is not sharded, and the time where it is."""
     figure = Figure(figsize=(14, 5), layout="constrained")
+    panels: dict[str, Any]
     panels = dict(zip(("whole", "weak", "strong"), figure.subplots(1, 3), strict=True))
     lines: dict[tuple[str, str], dict[int, float]] = {}
     for record in records:

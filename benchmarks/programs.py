@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -146,11 +147,11 @@ def expected(workload: Workload, arrays: Arrays) -> np.ndarray:
     return _with_options(reference, workload)(*on_host)
 
 
-def _with_options(module, workload):
+def _with_options(module: types.ModuleType, workload: Workload) -> Function:
     function = getattr(module, workload.operator)
     names = ARGUMENTS[workload.operator]
 
-    def call(*arrays):
+    def call(*arrays: Any) -> Any:
         return function(**dict(zip(names, arrays, strict=True)), **workload.options)
 
     return call

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import jaxlib
 
 import dml_jax
 from benchmarks.peers import PEERS
@@ -48,7 +47,7 @@ def _versions() -> dict[str, str | None]:
         python=platform.python_version(),
         dml_jax=dml_jax.__version__,
         jax=jax.__version__,
-        jaxlib=jaxlib.__version__,
+        jaxlib=importlib.metadata.version("jaxlib"),
     )
     for name in PEERS:
         try:

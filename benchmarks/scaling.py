@@ -77,7 +77,7 @@ def _whole_axis(
     samples = measure.samples(turns, settings)
     for count, (compiled, workload) in found.items():
         linear = np.divide(samples["1"], 1 if mode == "weak" else int(count))
-        times = dict(linear=linear, dml_jax=samples[count])
+        times: measure.Samples = dict(linear=linear, dml_jax=samples[count])
         figures = measure.summaries(times, "linear")
         figures["dml_jax"]["efficiency"] = measure.summary(linear / samples[count])
         parts = dict(mode=mode, direction=direction, devices=int(count))
@@ -218,9 +218,10 @@ def _ragged(sharding: NamedSharding) -> Function:
         )
         return received.reshape(x.shape)
 
-    options = dict(mesh=sharding.mesh, in_specs=spec, out_specs=spec)
-    ragged = jax.shard_map(ragged, check_vma=False, **options)
-    return lambda x, _: ragged(x)
+    mapped = jax.shard_map(
+        ragged, mesh=sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    return lambda x, _: mapped(x)
 
 
 def _lengths(kind: str, count: int, longest: int) -> np.ndarray:
@@ -247,7 +248,7 @@ def _compiled(name: str, function: Function, arrays: programs.Arrays) -> Candida
 
 
 def _candidates(workload: Workload, arrays: programs.Arrays) -> list[Candidate]:
-    sharding = arrays[0].sharding
+    sharding: Any = arrays[0].sharding
     links = dict(link=_link(sharding))
     if sharding.mesh.devices.flat[0].platform != "cpu":
         links["ragged"] = _ragged(sharding)  # XLA has none for CPUs

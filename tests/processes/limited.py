@@ -60,6 +60,7 @@ def attempt(request: Callable[[int], jax.Array], count: int) -> str:
 
 
 def main() -> None:
+    requests: dict[str, Callable[[int], str]]
     requests = {name: partial(attempt, call) for name, call in REQUESTS.items()}
     requests["dispatch"] = dispatch
     for request in requests.values():

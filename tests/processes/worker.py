@@ -73,7 +73,7 @@ FILLS = [
     Case(
         "fill_value_constant",
         "rank-2",
-        dict(value=np.float32(1.5)),
+        dict(value=np.asarray(1.5, np.float32)),
         dict(sizes=SIZES, value_data_type=np.dtype(np.float32)),
     ),
 ]

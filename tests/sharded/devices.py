@@ -30,7 +30,7 @@ def default_of(values: Iterable[Any], *default: Any) -> list[Any]:
     ]
 
 
-def mesh_of(axis_type: AxisType = AUTO, **sizes: int) -> Mesh:
+def mesh_of(axis_type: AxisType = AUTO, /, **sizes: int) -> Mesh:
     """A mesh over the first devices: `mesh_of(AUTO, data=4, model=2)`."""
     return jax.make_mesh(
         tuple(sizes.values()),
@@ -53,7 +53,7 @@ def partitioner(*, shardy: bool) -> Iterator[None]:
     if not HAS_GSPMD:
         yield
         return
-    before = jax.config.jax_use_shardy_partitioner
+    before = jax.config.read("jax_use_shardy_partitioner")
     jax.config.update("jax_use_shardy_partitioner", shardy)
     try:
         yield

@@ -191,7 +191,7 @@ def draw_placements(pick: Picker, program: Program, local: Spec | None) -> Progr
     def placed(weight: float, hows: Sequence[str], shape: Shape) -> Placement:
         how = pick.one({"none": weight, **dict.fromkeys(hows, 1)})
         if how == "none" or local is not None:
-            return Placement(how, local if how != "none" else ())
+            return Placement(how, () if how == "none" else local or ())
         spec = draw_spec(pick, len(shape), program.mesh)
         is_even = program.explicit or how != "inside"
         return Placement(how, evenly(spec, shape, program.mesh) if is_even else spec)
@@ -389,7 +389,7 @@ def arrays_of(
     x, lengths, other = make(random, program.shape, dtype), None, None
     if program.lengths is not None:
         shape, of_lengths = program.lengths
-        axis = program.options.get("axis", program.options.get("time_axis"))
+        axis = program.options["axis" if "axis" in program.options else "time_axis"]
         low = 0 if of_lengths == "uint32" else -1
         high = min(program.shape[axis] + 3, 128)
         lengths = random.integers(low, high, shape).astype(of_lengths)

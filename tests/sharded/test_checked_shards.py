@@ -98,7 +98,8 @@ def test_without_shard_map(inside: str, mode: AxisType) -> None:
 
 
 def test_constants_beyond_32_bits() -> None:
-    lengths, mesh = [2**40, -(2**35), 2], mesh_of(EXPLICIT, a=4, b=2)
+    lengths: Any = [2**40, -(2**35), 2]
+    mesh = mesh_of(EXPLICIT, a=4, b=2)
     run = jax.shard_map(
         lambda x: reverse(x, lengths), mesh=mesh, in_specs=P(), out_specs=P()
     )

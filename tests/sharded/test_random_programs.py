@@ -28,8 +28,8 @@ Reports = dict[int, dict[str, str]]  # by seed: outcome, why, and the program
 
 @pytest.fixture(scope="module")
 def outcomes(pytestconfig: pytest.Config) -> Reports:
-    first = pytestconfig.getoption("--first-program")
-    seeds = range(first, first + pytestconfig.getoption("--programs"))
+    first = pytestconfig.option.first_program
+    seeds = range(first, first + pytestconfig.option.programs)
     found: Reports = {}
     while left := [seed for seed in seeds if seed not in found]:
         found |= run(left[:BATCH])

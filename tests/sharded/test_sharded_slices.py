@@ -142,8 +142,9 @@ def test_along_an_automatic_axis_beside_others(run: Operator) -> None:
     """Below `shard_map` over another axis, or with an explicit one."""
     x, spec = np.tile(SPECIAL, (4, 1)), P("b", "a")
     mesh = mesh_of(AUTO, b=2, a=4)
-    specs = dict(in_specs=P("b"), out_specs=P("b"), axis_names={"b"})
-    mapped = jax.shard_map(run, mesh=mesh, **specs)
+    mapped = jax.shard_map(
+        run, mesh=mesh, in_specs=P("b"), out_specs=P("b"), axis_names={"b"}
+    )
     sharding = NamedSharding(mesh, spec)
     program = jax.jit(mapped, in_shardings=sharding, out_shardings=sharding)
     assert_same_bits(program(x), run(x, reference))

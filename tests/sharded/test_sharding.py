@@ -293,7 +293,7 @@ def test_coefficients_vary_where_the_input_is_replicated() -> None:
 
     def loss(x: jax.Array, coefficient: jax.Array) -> jax.Array:
         y = dml_jax.reverse_sequence(
-            x, lengths, lda_coeff=coefficient[0], **BATCH_MAJOR
+            x, lengths, lda_coeff=coefficient[0], batch_axis=0, time_axis=1
         )
         return lax.psum(jnp.sum(y * y), "data")
 
