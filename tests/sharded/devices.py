@@ -44,7 +44,8 @@ def put(array: Any, mesh: Mesh, *spec: Any) -> jax.Array:
     return jax.device_put(array, NamedSharding(mesh, P(*spec)))
 
 
-HAS_GSPMD = hasattr(jax.config, "jax_use_shardy_partitioner")
+FLAG = "jax_use_shardy_partitioner"
+HAS_GSPMD = hasattr(jax.config, FLAG)
 
 
 @contextlib.contextmanager
@@ -53,12 +54,12 @@ def partitioner(*, shardy: bool) -> Iterator[None]:
     if not HAS_GSPMD:
         yield
         return
-    before = jax.config.read("jax_use_shardy_partitioner")
-    jax.config.update("jax_use_shardy_partitioner", shardy)
+    before = getattr(jax.config, FLAG)
+    jax.config.update(FLAG, shardy)
     try:
         yield
     finally:
-        jax.config.update("jax_use_shardy_partitioner", before)
+        jax.config.update(FLAG, before)
 
 
 def compile_for(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
