@@ -3,8 +3,8 @@
 They run in processes of their own, since a compiler that aborts ends its process. This
 runs the program of one seed again:
 
-    python -m pytest tests/sharded/test_random_programs.py --first-program=231 \
-      --programs=1 -m exhaustive -k bits
+    python -m pytest tests/sharded/test_random_programs.py -m exhaustive -k bits \
+      --programs=1 --first-program=231
 """
 
 import collections
