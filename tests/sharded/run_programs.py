@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import pathlib
 import sys
 import traceback
 import warnings
@@ -19,6 +20,7 @@ from typing import Any
 
 LIMIT = 120  # seconds for a program, beyond which its devices wait for each other
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))  # for `assertions`
 os.environ["JAX_PLATFORMS"] = "cpu"
 # A program that runs once need not be optimized.
 os.environ["XLA_FLAGS"] = (
