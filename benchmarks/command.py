@@ -1,6 +1,6 @@
 """The command line: python -m benchmarks.
 
-What goes wrong is told in one line on the standard error, with exit status 2.
+An error is one line on the standard error, with exit status 2.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ import argparse
 import fnmatch
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import jax
 
 from benchmarks import compare, results, scaling, session, tables
-from benchmarks.workloads import GROUPS, workloads
+from benchmarks.workloads import GROUPS, Device, workloads
+
+Command = Callable[[argparse.Namespace], int]
 
 _ABOUT = """\
 Measures dml_jax and its peers against the speed of memory.
@@ -31,36 +34,34 @@ Measures dml_jax and its peers against the speed of memory.
 _RUN = """\
 Runs workloads, prints a table of ratios and writes a JSON file.
 
-Every figure is a multiple of the time of a baseline that is measured in turns with it:
-a memcpy of the bytes that have to move, a memset for fills; for latency the compiled
-function, for compile times the plain idiom in jax.numpy. 1 is the limit of the machine,
-2 is half its speed. Peers that are not installed are empty columns.
+A figure is a multiple of the time of a baseline that is measured in turns with it: a
+memcpy of the bytes that have to move, a memset for fills, the compiled function for
+latency, the plain idiom for compile times. Peers that are not installed are left out.
 
 A quick run has a sixteenth of the elements and fewer samples, and checks dml_jax
-against the reference first. Its figures say little about large arrays.
+against the reference first.
 """
 
 _SCALE = """\
-Reverses arrays that 1, 2, 4, ... devices share, along an axis which is whole or which
-is shared itself. Prints a table of ratios and writes a JSON file, like `run`.
+Reverses sharded arrays on 1, 2, 4, ... devices, along an axis that is sharded or not.
+Prints a table of ratios and writes a JSON file, like `run`.
 
-Where the axis is whole, 1 is linear scaling. Where it is shared, 1 is the time in which
-each device sends its shard to the next one; xla is the plain idiom, divided by XLA.
+1 is linear scaling where the axis is not sharded. Where it is, 1 is the time in which
+each device sends its shard to the next one; xla is the plain idiom, partitioned by XLA.
 
 A quick run has a 64th of the elements and fewer samples.
 """
 
 _COMPARE = """\
-Compares two runs by dml_jax's multiples of the baseline, since absolute times depend on
-the moment. A change is marked where the quartiles of the two runs do not overlap.
+Compares dml_jax's multiples of the baseline in two runs. A change is marked where the
+quartiles of the two runs do not overlap.
 
 The exit status is 1 if any workload is so marked and slower by more than the tolerance.
 """
 
 _PLOT = """\
-Draws a PNG for each group of a run: bars with the share of the baseline's speed, and
-time against size for the group `scaling`. Of a run of `scale` it draws scaling.png.
-Needs matplotlib.
+Draws a PNG for each group of a run, or scaling.png for a run of `scale`. Needs
+matplotlib.
 """
 
 _TABLES = """\
@@ -69,16 +70,15 @@ Puts the figures of benchmarks/results into Markdown documents, between the two 
   <!-- figures: gpu reverse float32 uint8; dml_jax jnp -->
   <!-- end of figures -->
 
-of which the first one says what to show:
+of which the first one selects the table:
 
   gpu reverse float32 uint8; dml_jax jnp  rows of layouts, a column for each dtype
   gpu fill; dml_jax called torch          rows of workloads, a column for each candidate
   gpu cpu latency; dml_jax                rows of functions, a column for each device
   gpu machine                             a sentence: the machine, versions and the day
 
-A figure is a multiple of the baseline's time; against the memory of a GPU it is the
-share of its speed in per cent. A document is written whole or, if it has a marker that
-is not understood, left as it is, like all others of the same call.
+A figure is a multiple of the baseline's time, or the share in per cent of the speed of
+a GPU's memory. If a marker is not understood, no document is written.
 
 With --check nothing is written, and the exit status is 1 if a document would change.
 """
@@ -88,7 +88,7 @@ _RESULTS = _HERE / "results"
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"benchmarks: {message}\n")
 
 
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    def add(name, function, about, summary):
+    def add(name: str, function: Command, about: str, summary: str) -> Any:
         parser = commands.add_parser(
             name, help=summary, description=about, formatter_class=plain
         )
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
 # Commands -----------------------------------------------------------------------------
 
 
-def _run(options) -> int:
+def _run(options: argparse.Namespace) -> int:
     device = _device(options)
     selected = [
         workload
@@ -187,7 +187,7 @@ def _run(options) -> int:
     return 0
 
 
-def _device(options):
+def _device(options: argparse.Namespace) -> Device:
     device = options.device or ("cpu" if jax.default_backend() == "cpu" else "gpu")
     try:
         jax.devices(device)
@@ -196,37 +196,37 @@ def _device(options):
     return device
 
 
-def _require_no_folder(path):
+def _require_no_folder(path: pathlib.Path) -> None:
     if path.is_dir():
         raise ValueError(f"{path}: is a folder, not a file to write")
 
 
-def _default_path(device, options):
+def _default_path(device: str, options: argparse.Namespace) -> pathlib.Path:
     part = "-part" if options.only or options.group else ""
     name = f"{device}{'-quick' if options.quick else ''}{part}.json"
     return _RESULTS / name
 
 
-def _scale(options) -> int:
+def _scale(options: argparse.Namespace) -> int:
     device = _device(options)
     name = f"scaling-{device}{'-quick' if options.quick else ''}.json"
     path = options.output or _RESULTS / name
     _require_no_folder(path)
-    told = dict(device=device, quick=options.quick, kind="scaling")
-    told["device_count"] = len(jax.devices(device))
+    count = len(jax.devices(device))
+    told = dict(device=device, quick=options.quick, kind="scaling", device_count=count)
     found = results.document(told, scaling.records(device, options.quick))
     results.save(found, path)
     print(scaling.table(found))
     return 0
 
 
-def _compare(options) -> int:
+def _compare(options: argparse.Namespace) -> int:
     found = compare.changes(results.load(options.old), results.load(options.new))
     print(compare.table(found))
     return 1 if compare.regressions(found, options.tolerance) else 0
 
 
-def _plot(options) -> int:
+def _plot(options: argparse.Namespace) -> int:
     found = results.load(options.result)
     from benchmarks import plot  # which needs matplotlib, and nothing else does
 
@@ -235,7 +235,7 @@ def _plot(options) -> int:
     return 0
 
 
-def _tables(options) -> int:
+def _tables(options: argparse.Namespace) -> int:
     texts = {path: tables.rewritten(path, _RESULTS) for path in options.documents}
     for path, text in texts.items():
         if text == path.read_text(encoding="utf-8"):

@@ -1,14 +1,15 @@
-"""Two runs against each other, by what is relative to the baseline of each."""
+"""Compares the ratios of two runs to their baselines."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from benchmarks.results import Document
 
 
 class Change(NamedTuple):
-    """What became of dml_jax's ratio on one workload; above 1 is slower.
+    """dml_jax's ratio on one workload in both runs; a factor above 1 is slower.
 
     `mark` is empty where the quartiles of the two runs overlap.
     """
@@ -48,15 +49,15 @@ def changes(old: Document, new: Document) -> list[Change]:
     return found
 
 
-def _key(record):
+def _key(record: Mapping[str, Any]) -> tuple[Any, ...]:
     return record["name"], record["dtype"], tuple(record["shape"])
 
 
-def _ratio(record):
+def _ratio(record: Mapping[str, Any]) -> Mapping[str, float]:
     return record["candidates"]["dml_jax"]["ratio"]
 
 
-def _mark(old, new):
+def _mark(old: Mapping[str, float], new: Mapping[str, float]) -> str:
     if new["q1"] > old["q3"]:
         return "slower"
     return "faster" if new["q3"] < old["q1"] else ""
@@ -71,5 +72,5 @@ def table(found: list[Change]) -> str:
 
 
 def regressions(found: list[Change], tolerance: float) -> list[Change]:
-    """The changes for the worse that no spread explains and no tolerance covers."""
+    """The changes that are slower beyond the spread and the tolerance."""
     return [c for c in found if c.mark == "slower" and c.factor > tolerance]

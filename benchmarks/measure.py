@@ -1,9 +1,9 @@
-"""Times of candidates that take turns.
+"""Times of candidates, measured in turns.
 
-A sample is a batch of calls that are queued one after the other and then waited for,
-long enough for the clock and the queue not to matter. In each round every candidate
-gives one sample, so that a machine which slows down slows all of them, and a ratio is
-the median over the rounds of ratios within a round.
+A sample is a batch of calls that are dispatched one after the other and then waited
+for, long enough to hide the clock's resolution and the cost of a dispatch. In each
+round every candidate gives one sample, so that a change in the machine's speed affects
+all of them. A ratio is the median over the rounds of the ratios within a round.
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-if TYPE_CHECKING:
-    from benchmarks.candidates import Candidate
+Samples = Mapping[str, Sequence[float] | np.ndarray]
 
-Samples = Mapping[str, Sequence[float]]
+
+class Candidate(NamedTuple):
+    """A function whose calls queue the same work over and over.
+
+    `wait` blocks until the result of a call has been computed, and `host` converts it
+    to a NumPy array.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    compile_seconds: float | None = None
+    wait: Callable[[Any], Any] = jax.block_until_ready
+    host: Callable[[Any], np.ndarray] = np.asarray
 
 
 class Settings(NamedTuple):
@@ -35,7 +46,7 @@ class Settings(NamedTuple):
 def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
     """Seconds of a call of each candidate, one figure for each round."""
     calls = [_calls(candidate, settings.batch) for candidate in candidates]
-    found = {candidate.name: [] for candidate in candidates}
+    found: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
     for _ in range(settings.rounds):
         for candidate, repeats in zip(candidates, calls, strict=True):
             found[candidate.name].append(_batch(candidate, repeats) / repeats)
@@ -48,7 +59,7 @@ def seconds(candidate: Candidate, batch: float = 0.005) -> float:
     return _batch(candidate, repeats) / repeats
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
+def summary(values: Sequence[float] | np.ndarray) -> dict[str, float]:
     """The median and the quartiles."""
     q1, median, q3 = np.quantile(values, (0.25, 0.5, 0.75))
     return dict(median=float(median), q1=float(q1), q3=float(q3))
@@ -63,8 +74,8 @@ def summaries(samples: Samples, baseline: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _calls(candidate, least) -> int:
-    """Warms a candidate up, and finds how many of its calls last `least` seconds."""
+def _calls(candidate: Candidate, least: float) -> int:
+    """Warms a candidate up; returns how many of its calls take `least` seconds."""
     _batch(candidate, 1)
     calls = 1
     while (spent := _batch(candidate, calls)) < least:
@@ -72,8 +83,8 @@ def _calls(candidate, least) -> int:
     return calls
 
 
-def _batch(candidate, calls) -> float:
-    call = candidate.call
+def _batch(candidate: Candidate, calls: int) -> float:
+    call, result = candidate.call, None
     start = time.perf_counter()
     for _ in range(calls):
         result = call()
@@ -81,14 +92,14 @@ def _batch(candidate, calls) -> float:
     return time.perf_counter() - start
 
 
-# What is not a matter of repeated calls -----------------------------------------------
+# Compilations and imports -------------------------------------------------------------
 
 
 def compilations(
-    functions: Mapping[str, Callable], arrays: tuple, rounds: int
+    functions: Mapping[str, Callable[..., Any]], arrays: tuple[Any, ...], rounds: int
 ) -> Samples:
     """Seconds to trace, lower and compile each function from scratch."""
-    found = {name: [] for name in functions}
+    found: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
             jax.clear_caches()
@@ -111,7 +122,7 @@ print(json.dumps([middle - start, time.perf_counter() - start]))
 
 def imports(rounds: int) -> Samples:
     """Seconds to import jax, and to import dml_jax including jax."""
-    found = {"import jax": [], "dml_jax": []}
+    found: dict[str, list[float]] = {"import jax": [], "dml_jax": []}
     for _ in range(rounds):
         printed = subprocess.run(
             [sys.executable, "-c", _IMPORT], capture_output=True, check=True, text=True

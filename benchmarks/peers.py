@@ -1,22 +1,24 @@
 """Other libraries on the same arrays.
 
-A peer is a function of a workload and its arrays that gives a candidate, or None where
-it does not do this. Indices, models and output buffers are prepared outside of the
-timed call, which is the best that a user can do.
+A peer is a function of a workload and its arrays that returns a candidate, or None if
+the library lacks the operation. Indices, models and output buffers are prepared outside
+the timed call. Libraries are imported by name, since none of them has to be installed.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from benchmarks import programs
-from benchmarks.candidates import Candidate, compiled
+from benchmarks.candidates import compiled
+from benchmarks.measure import Candidate
 from benchmarks.programs import Arrays
 from benchmarks.workloads import Device, Workload
 
@@ -37,7 +39,7 @@ def peers(
 # NumPy --------------------------------------------------------------------------------
 
 
-def _numpy(workload, arrays) -> Candidate | None:
+def _numpy(workload: Workload, arrays: Arrays) -> Candidate | None:
     if workload.operator.startswith("fill"):
         return None
     x = np.asarray(arrays[0])
@@ -55,15 +57,19 @@ def _numpy(workload, arrays) -> Candidate | None:
         view = x[programs.indices(workload)]
         target = np.zeros(view.shape, view.dtype)
         call = functools.partial(np.copyto, target, view)
-    return Candidate("numpy", call, host=lambda result: target.view(workload.dtype))
+    return Candidate("numpy", call, host=lambda _: target.view(workload.dtype))
 
 
-def _lines_in_turn(workload, x, lengths, target):
-    """A loop over the lines, whose views are made beforehand."""
+def _lines_in_turn(
+    workload: Workload, x: np.ndarray, lengths: np.ndarray, target: np.ndarray
+) -> Callable[[], None]:
+    """A loop over the lines, whose views are prepared."""
     lengths = programs.of_lines(workload, lengths)
     moves = []
     for place, n in np.ndenumerate(lengths):
-        line = [p if lengths.shape[d] > 1 else slice(None) for d, p in enumerate(place)]
+        line: list[Any] = [
+            p if lengths.shape[d] > 1 else slice(None) for d, p in enumerate(place)
+        ]
         line[workload.axis] = slice(0, n)
         head = tuple(line)
         line[workload.axis] = slice(n - 1, None, -1) if n else slice(0, 0)
@@ -72,14 +78,14 @@ def _lines_in_turn(workload, x, lengths, target):
         tail = tuple(line)
         moves += [(target[head], x[flipped]), (target[tail], x[tail])]
 
-    def call():
+    def call() -> None:
         for to, source in moves:
             np.copyto(to, source)
 
     return call
 
 
-def _put_among_zeros(gradient, target, indices):
+def _put_among_zeros(gradient: np.ndarray, target: np.ndarray, indices: Any) -> None:
     target.fill(0)
     target[indices] = gradient
 
@@ -87,13 +93,12 @@ def _put_among_zeros(gradient, target, indices):
 # ONNX Runtime -------------------------------------------------------------------------
 
 
-def _onnxruntime(workload, arrays) -> Candidate | None:
+def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
     """I/O binding, so that nothing is allocated; a plain `run` for small calls."""
     if not importlib.util.find_spec("onnx") or workload.dtype.name == "bfloat16":
         return None
-    import onnxruntime
-
-    attributes, constants = {}, {}
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    attributes: dict[str, Any] = {}
     if workload.operator == "reverse_sequence":
         kind, attributes = "ReverseSequence", dict(workload.options)
         constants = dict(lengths=np.asarray(arrays[1], np.int64))
@@ -122,18 +127,18 @@ def _onnxruntime(workload, arrays) -> Candidate | None:
         binding.bind_ortvalue_input(name, as_value(value))
     binding.bind_ortvalue_output("y", as_value(target))
 
-    def call(kept=feeds):  # the binding refers to these arrays without owning them
+    def call(_: Any = feeds) -> np.ndarray:  # the binding does not own the arrays
         session.run_with_iobinding(binding)
         return target
 
     return Candidate("onnxruntime", call)
 
 
-def _model(kind: str, attributes: Mapping[str, Any], feeds) -> bytes:
+def _model(kind: str, attributes: Mapping[str, Any], feeds: Mapping[str, Any]) -> bytes:
     """A model of one node."""
-    from onnx import helper
+    helper: Any = importlib.import_module("onnx.helper")
 
-    def info(name, array, shape):
+    def info(name: str, array: np.ndarray, shape: Any) -> Any:
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         return helper.make_tensor_value_info(name, dtype, shape)
 
@@ -152,9 +157,8 @@ def _model(kind: str, attributes: Mapping[str, Any], feeds) -> bytes:
 # PyTorch ------------------------------------------------------------------------------
 
 
-def _torch(workload, arrays) -> Candidate | None:
-    import torch
-
+def _torch(workload: Workload, arrays: Arrays) -> Candidate | None:
+    torch: Any = importlib.import_module("torch")
     on_gpu = next(iter(arrays[0].devices())).platform == "gpu"
     if on_gpu and not torch.cuda.is_available():
         return None
@@ -177,8 +181,10 @@ def _torch(workload, arrays) -> Candidate | None:
     return _torch_candidate(torch, call, x.device)
 
 
-def _torch_window(torch, workload, x, ranges):
-    """Slices that torch has no strides for, and the adjoint among zeros."""
+def _torch_window(
+    torch: Any, workload: Workload, x: Any, ranges: Sequence[range]
+) -> Callable[[], Any]:
+    """Slices with negative strides, which torch lacks, and the adjoint."""
     backwards = [d for d, r in enumerate(ranges) if r.step < 0]
     forwards = [r[::-1] if r.step < 0 else r for r in ranges]
     indices = tuple(slice(r.start, r.stop, r.step) for r in forwards)
@@ -186,7 +192,7 @@ def _torch_window(torch, workload, x, ranges):
         return lambda: x[indices].flip(backwards)
     sizes = workload.options["output_gradient_sizes"]
 
-    def put():
+    def put() -> Any:
         y = torch.zeros(sizes, dtype=x.dtype, device=x.device)
         y[indices] = x.flip(backwards) if backwards else x
         return y
@@ -194,7 +200,9 @@ def _torch_window(torch, workload, x, ranges):
     return put
 
 
-def _torch_fill(torch, workload, arrays, device) -> Candidate | None:
+def _torch_fill(
+    torch: Any, workload: Workload, arrays: Arrays, device: str
+) -> Candidate | None:
     """`full`, and `arange` for the dtypes that hold its end."""
     dtype = getattr(torch, workload.dtype.name)
     start, *delta = (value.item() for value in arrays)
@@ -209,12 +217,12 @@ def _torch_fill(torch, workload, arrays, device) -> Candidate | None:
     return _torch_candidate(torch, call, torch.device(device))
 
 
-def _torch_candidate(torch, call, device) -> Candidate:
-    def wait(result):
+def _torch_candidate(torch: Any, call: Callable[[], Any], device: Any) -> Candidate:
+    def wait(_: Any) -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
 
-    def host(result):
+    def host(result: Any) -> np.ndarray:
         return np.asarray(jax.dlpack.from_dlpack(result.cpu().contiguous()))
 
     return Candidate("torch", call, wait=wait, host=host)
@@ -223,11 +231,10 @@ def _torch_candidate(torch, call, device) -> Candidate:
 # TensorFlow and Flax ------------------------------------------------------------------
 
 
-def _tensorflow(workload, arrays) -> Candidate | None:
+def _tensorflow(workload: Workload, arrays: Arrays) -> Candidate | None:
     if workload.operator != "reverse_sequence":
         return None
-    import tensorflow as tf
-
+    tf: Any = importlib.import_module("tensorflow")
     with tf.device("CPU"):
         x, lengths = (tf.constant(np.asarray(array)) for array in arrays)
     options = workload.options
@@ -241,20 +248,18 @@ def _tensorflow(workload, arrays) -> Candidate | None:
     return Candidate("tensorflow", call, host=lambda result: result.numpy())
 
 
-def _flax(workload, arrays) -> Candidate | None:
-    """Flax' `flip_sequences`, for orientation: its padding is not ours.
+def _flax(workload: Workload, arrays: Arrays) -> Candidate | None:
+    """Flax' `flip_sequences`, which treats the padding differently.
 
-    With T steps, y[t] = x[(T - 1 - t + n) % T]. That is x[n - 1 - t] for t < n, as
-    here, but x[T - 1 - (t - n)] behind: the padding stays at the end and is reversed
-    too, where ONNX and DirectML copy it.
+    With T steps, y[t] = x[(T - 1 - t + n) % T]: the padding stays at the end and is
+    reversed too, where ONNX and DirectML copy it.
     """
     shape, dtype = workload.shape, workload.dtype.name
     if workload.operator != "reverse_sequence" or (len(shape), dtype) != (3, "float32"):
         return None
-    from flax.nnx.nn.recurrent import flip_sequences
-
+    recurrent: Any = importlib.import_module("flax.nnx.nn.recurrent")
     flip = functools.partial(
-        flip_sequences, num_batch_dims=1, time_major=workload.axis == 0
+        recurrent.flip_sequences, num_batch_dims=1, time_major=workload.axis == 0
     )
     return compiled("flax", flip, arrays)
 

@@ -1,14 +1,14 @@
 """Pictures of a run: bars for each group, time against size or number of devices.
 
-A bar is the share that a candidate reaches of the baseline's speed, so that 1 is the
-limit of the machine, or what the baseline is in other groups: the compiled function of
-small calls, the plain idiom of compile times.
+A bar is a candidate's speed as a share of the baseline's, which is memory, the compiled
+function (small calls) or the plain idiom (compile times).
 """
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -30,7 +30,7 @@ def save(found: Document, folder: pathlib.Path) -> list[pathlib.Path]:
     return paths
 
 
-def bars(group: str, records: Sequence[Mapping]) -> Figure:
+def bars(group: str, records: Sequence[Mapping[str, Any]]) -> Figure:
     """A panel for each dtype, with the same workloads and candidates from the top."""
     names = results.others(records)
     labels = list(dict.fromkeys(_label(record) for record in records))
@@ -60,15 +60,15 @@ def bars(group: str, records: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def _label(record):
+def _label(record: Mapping[str, Any]) -> str:
     return record["name"].split("/")[1]
 
 
-def scaling(records: Sequence[Mapping]) -> Figure:
+def scaling(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Seconds against bytes that have to move, with lines for the baselines."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     axes = figure.add_subplot()
-    lines = {}
+    lines: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         lines.setdefault(_label(record), []).append(record)
     for color, (name, line) in enumerate(lines.items()):
@@ -89,15 +89,16 @@ def scaling(records: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def _seconds(records, name):
+def _seconds(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [record["candidates"][name]["seconds"]["median"] for record in records]
 
 
-def devices(records: Sequence[Mapping]) -> Figure:
-    """The efficiency where an axis is whole, and the time where devices share it."""
+def devices(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """The efficiency where the axis is not sharded, and the time where it is."""
     figure = Figure(figsize=(14, 5), layout="constrained")
+    panels: dict[str, Any]
     panels = dict(zip(("whole", "weak", "strong"), figure.subplots(1, 3), strict=True))
-    lines = {}
+    lines: dict[tuple[str, str], dict[int, float]] = {}
     for record in records:
         figures, mode = record["candidates"], record["mode"]
         if record["group"] == "whole-axis":

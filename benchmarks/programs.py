@@ -1,15 +1,17 @@
 """The arrays of a workload, and the functions that are applied to them.
 
-`operator` is dml_jax's, `idiom` what one would write with jax.numpy instead, and
-`expected` the NumPy reference. What is timed is a `program` around the first two: the
-operator alone, its gradient, or a pipeline that XLA can fuse it with.
+`operator` is dml_jax's, `idiom` the same in plain jax.numpy, and `expected` the NumPy
+reference. A timed `program` wraps one of the first two: the operator alone, its
+gradient, or a pipeline that XLA can fuse it with.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +33,8 @@ ARGUMENTS = {
 }
 
 Arrays = tuple[jax.Array, ...]
+Function = Callable[..., Any]
+Shape = tuple[int, ...]
 
 
 # Arrays -------------------------------------------------------------------------------
@@ -55,7 +59,7 @@ def arrays(workload: Workload) -> Arrays:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _data(shape, dtype):
+def _data(shape: Shape, dtype: np.dtype) -> jax.Array:
     """Numbers from -1 to 1 (0 to 255 for integers) that every dtype can hold."""
     noise = _noise(shape) >> 24
     if jnp.issubdtype(dtype, jnp.integer):
@@ -64,20 +68,20 @@ def _data(shape, dtype):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _lengths(shape, longest):
+def _lengths(shape: Shape, longest: int) -> jax.Array:
     return (_noise(shape) % np.uint32(longest + 1)).astype(jnp.int32)
 
 
-def _noise(shape):
-    """Scattered numbers, always the same; cheaper to compile than `jax.random`."""
+def _noise(shape: Shape) -> jax.Array:
+    """Pseudorandom numbers, always the same; cheaper to compile than `jax.random`."""
     bits = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         bits = (bits ^ (bits >> shift)) * np.uint32(factor)
     return bits ^ (bits >> 16)
 
 
-def of_lines(workload: Workload, lengths):
-    """Lengths with the rank of the input, of whatever library they are an array."""
+def of_lines(workload: Workload, lengths: Any) -> Any:
+    """Lengths with the rank of the input, an array of any library."""
     batch = workload.options.get("batch_axis")
     if batch is None:
         return lengths
@@ -87,7 +91,7 @@ def of_lines(workload: Workload, lengths):
 
 
 def window(workload: Workload) -> tuple[range, ...]:
-    """For each dimension the positions that a slice keeps."""
+    """The positions that a slice keeps, for each dimension."""
     options = workload.options
     if workload.operator == "slice":
         offsets, strides = options["offsets"], options["strides"]
@@ -103,7 +107,7 @@ def window(workload: Workload) -> tuple[range, ...]:
 
 
 def indices(workload: Workload) -> tuple[slice, ...]:
-    """The window as one would write it between brackets."""
+    """The window as an index."""
     return tuple(
         slice(r.start, r.stop if r.stop >= 0 else None, r.step)
         for r in window(workload)
@@ -113,11 +117,11 @@ def indices(workload: Workload) -> tuple[slice, ...]:
 # Programs -----------------------------------------------------------------------------
 
 
-def program(workload: Workload, operator: Callable) -> Callable:
-    """What is timed, a function of the workload's arrays."""
+def program(workload: Workload, operator: Function) -> Function:
+    """The timed function of the workload's arrays."""
     if workload.group == "backward":
 
-        def gradient(cotangent, lengths):
+        def gradient(cotangent: jax.Array, lengths: jax.Array) -> jax.Array:
             _, pull = jax.vjp(lambda x: operator(x, lengths), jnp.zeros_like(cotangent))
             return pull(cotangent)[0]
 
@@ -127,7 +131,7 @@ def program(workload: Workload, operator: Callable) -> Callable:
     return operator
 
 
-def operator(workload: Workload) -> Callable:
+def operator(workload: Workload) -> Function:
     """dml_jax's public function with the workload's static options."""
     return _with_options(dml_jax, workload)
 
@@ -143,11 +147,11 @@ def expected(workload: Workload, arrays: Arrays) -> np.ndarray:
     return _with_options(reference, workload)(*on_host)
 
 
-def _with_options(module, workload):
+def _with_options(module: types.ModuleType, workload: Workload) -> Function:
     function = getattr(module, workload.operator)
     names = ARGUMENTS[workload.operator]
 
-    def call(*arrays):
+    def call(*arrays: Any) -> Any:
         return function(**dict(zip(names, arrays, strict=True)), **workload.options)
 
     return call
@@ -156,7 +160,7 @@ def _with_options(module, workload):
 # The plain idioms ---------------------------------------------------------------------
 
 
-def idiom(workload: Workload) -> Callable:
+def idiom(workload: Workload) -> Function:
     """The operator as a user of jax.numpy would write it."""
     if workload.is_reversal:
         return functools.partial(_gather, workload)
@@ -169,21 +173,21 @@ def idiom(workload: Workload) -> Callable:
     }[workload.operator](workload)
 
 
-def _gather(workload, x, lengths):
+def _gather(workload: Workload, x: jax.Array, lengths: jax.Array) -> jax.Array:
     lengths = of_lines(workload, lengths)
     t = lax.broadcasted_iota(lengths.dtype, _along(workload), workload.axis)
     source = jnp.where(t < lengths, lengths - 1 - t, t)
     return jnp.take_along_axis(x, source, workload.axis, mode="promise_in_bounds")
 
 
-def flip_and_slice(workload, x, lengths):
-    """Another idiom: the flipped line has its valid part at the end, so slide it."""
+def flip_and_slice(workload: Workload, x: jax.Array, lengths: jax.Array) -> jax.Array:
+    """Another idiom: flip the line, whose valid part is then last, and slice it."""
     axis, lengths = workload.axis, of_lines(workload, lengths)
     lines = [d for d in range(x.ndim) if lengths.shape[d] > 1]
     axis_of_line = axis - sum(d < axis for d in lines)
     steps = x.shape[axis]
 
-    def slide(line, n):  # what comes from the padding is never selected
+    def slide(line: jax.Array, n: jax.Array) -> jax.Array:  # padding is not selected
         line = jnp.moveaxis(line, axis_of_line, 0)
         flipped = jnp.pad(jnp.flip(line, 0), [(0, steps)] + [(0, 0)] * (line.ndim - 1))
         valid_first = lax.dynamic_slice_in_dim(flipped, steps - n.reshape(()), steps)
@@ -195,11 +199,11 @@ def flip_and_slice(workload, x, lengths):
     return jnp.where(t < lengths, slide(x, lengths), x)
 
 
-def _along(workload):
+def _along(workload: Workload) -> list[int]:
     return [n if d == workload.axis else 1 for d, n in enumerate(workload.shape)]
 
 
-def _lax_slice(workload):
+def _lax_slice(workload: Workload) -> Function:
     ranges = window(workload)
     starts = [min(r[0], r[-1]) for r in ranges]
     ends = [max(r[0], r[-1]) + 1 for r in ranges]
@@ -208,7 +212,7 @@ def _lax_slice(workload):
     return lambda x: lax.rev(lax.slice(x, starts, ends, strides), backwards)
 
 
-def _lax_pad(workload):
+def _lax_pad(workload: Workload) -> Function:
     ranges, sizes = window(workload), workload.options["output_gradient_sizes"]
     padding = [
         (min(r[0], r[-1]), n - 1 - max(r[0], r[-1]), abs(r.step) - 1)
@@ -219,15 +223,15 @@ def _lax_pad(workload):
     return lambda gradient: lax.pad(lax.rev(gradient, backwards), zero, padding)
 
 
-def _iota(workload):
+def _iota(workload: Workload) -> Function:
     shape = workload.shape
 
-    def fill(start, delta):
+    def fill(start: jax.Array, delta: jax.Array) -> jax.Array:
         steps = lax.iota(workload.dtype, math.prod(shape))
         return (steps * delta + start).reshape(shape)
 
     return fill
 
 
-def _full(workload):
+def _full(workload: Workload) -> Function:
     return lambda value: jnp.full(workload.shape, value)

@@ -1,4 +1,4 @@
-"""The file of a run: records with the versions and the machine they belong to."""
+"""The file of a run: its records, the versions and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import jaxlib
 
 import dml_jax
 from benchmarks.peers import PEERS
@@ -23,8 +22,10 @@ SCHEMA = 1
 Document = Mapping[str, Any]
 
 
-def document(options: Mapping[str, Any], records: Iterable[Mapping]) -> Document:
-    """What a run has found, and under which circumstances."""
+def document(
+    options: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
+) -> Document:
+    """The records of a run, with its versions, machine and options."""
     device = jax.devices(options["device"])[0]
     return dict(
         schema=SCHEMA,
@@ -41,12 +42,12 @@ def document(options: Mapping[str, Any], records: Iterable[Mapping]) -> Document
     )
 
 
-def _versions():
-    found = dict(
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = dict(
         python=platform.python_version(),
         dml_jax=dml_jax.__version__,
         jax=jax.__version__,
-        jaxlib=jaxlib.__version__,
+        jaxlib=importlib.metadata.version("jaxlib"),
     )
     for name in PEERS:
         try:
@@ -56,7 +57,7 @@ def _versions():
     return found
 
 
-def _processor():
+def _processor() -> str:
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -97,8 +98,8 @@ def load(path: pathlib.Path) -> Document:
     return found
 
 
-def _check(found):
-    """Looks at every member that is read later on."""
+def _check(found: Document) -> None:
+    """Checks every member that is read later."""
     found["options"]["device"], found["options"]["quick"]
     for record in found["records"]:
         for member in ("name", "group", "baseline", "dtype"):
@@ -116,7 +117,7 @@ def _check(found):
                         raise TypeError(f"{record['name']} takes no time")
 
 
-def _require(value, kind):
+def _require(value: Any, kind: Any) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r} is not of {kind}")
 
@@ -124,16 +125,16 @@ def _require(value, kind):
 # As text ------------------------------------------------------------------------------
 
 
-def groups(found: Document) -> dict[str, list[Mapping]]:
+def groups(found: Document) -> dict[str, list[Mapping[str, Any]]]:
     """The records by group."""
-    ordered = {}
+    ordered: dict[str, list[Mapping[str, Any]]] = {}
     for record in found["records"]:
         ordered.setdefault(record["group"], []).append(record)
     return ordered
 
 
-def others(records: Iterable[Mapping]) -> list[str]:
-    """The candidates of some records, baselines left out, in order of appearance."""
+def others(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The candidates of some records without the baselines, dml_jax first."""
     names = dict.fromkeys(
         name
         for record in records
@@ -163,5 +164,5 @@ def table(found: Document) -> str:
     return "\n".join(lines[1:])
 
 
-def _time(seconds):
+def _time(seconds: float) -> str:
     return f"{1e3 * seconds:9.3g} ms"

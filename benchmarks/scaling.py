@@ -1,12 +1,11 @@
-"""How reversals scale with the number of devices that share an array.
+"""How reversals of sharded arrays scale with the number of devices.
 
-- `whole-axis`: the devices share the batch, and nothing is communicated. The baseline
-  is linear: the time of one device, by their number where they share its array.
-- `sharded-axis`: the devices share the axis that is reversed. The baseline is the link:
-  all at once, each device sends its shard to the next one. A single device copies it.
+- `whole-axis`: the batch is sharded, and nothing is communicated. The baseline is
+  linear scaling: the time of one device, divided by their number in a strong run.
+- `sharded-axis`: the reversed axis is sharded. The baseline is the link: all devices
+  send their shard to the next one at the same time. A single device copies it.
 
-In a weak run every device has a shard of the same size, in a strong one all of them
-share an array of the same size.
+In a weak run the size of a shard is fixed, in a strong run that of the whole array.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +26,21 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import measure, programs, results
-from benchmarks.candidates import Candidate
+from benchmarks.measure import Candidate, Settings
 from benchmarks.workloads import BATCH_MAJOR, Device, Workload
 
-# The time to launch a call on several devices, and to wait for all, should not count.
-FULL, QUICK = measure.Settings(7, batch=0.020), measure.Settings(3, batch=0.002)
+# Batches hide the time to dispatch a call to several devices and to wait for them.
+FULL, QUICK = Settings(7, batch=0.020), Settings(3, batch=0.002)
 SHARDS = 4  # of a weak run, in the array of a strong one
 LESS_ON_CPU, LESS_IF_QUICK = 16, 64
 
 
-def records(device: Device, quick: bool) -> Iterator[dict]:
+Record = dict[str, Any]
+Function = Callable[..., Any]
+Shape = tuple[int, ...]
+
+
+def records(device: Device, quick: bool) -> Iterator[Record]:
     """Measures on the first 1, 2, 4, 8, ... devices."""
     devices = jax.devices(device)
     counts = [2**power for power in range(len(devices).bit_length())]
@@ -51,7 +56,9 @@ def records(device: Device, quick: bool) -> Iterator[dict]:
                 yield from _sharded_axis(mesh, mode, less, settings)
 
 
-def _whole_axis(meshes, mode, direction, less, settings) -> Iterator[dict]:
+def _whole_axis(
+    meshes: Sequence[Mesh], mode: str, direction: str, less: int, settings: Settings
+) -> Iterator[Record]:
     """Many sequences, 1 GiB in a shard of a weak run; all meshes take turns."""
     found = {}
     for mesh in meshes:
@@ -70,14 +77,16 @@ def _whole_axis(meshes, mode, direction, less, settings) -> Iterator[dict]:
     samples = measure.samples(turns, settings)
     for count, (compiled, workload) in found.items():
         linear = np.divide(samples["1"], 1 if mode == "weak" else int(count))
-        times = dict(linear=linear, dml_jax=samples[count])
+        times: measure.Samples = dict(linear=linear, dml_jax=samples[count])
         figures = measure.summaries(times, "linear")
         figures["dml_jax"]["efficiency"] = measure.summary(linear / samples[count])
         parts = dict(mode=mode, direction=direction, devices=int(count))
         yield _record(workload, "linear", parts, figures, [compiled])
 
 
-def _sharded_axis(mesh, mode, less, settings) -> Iterator[dict]:
+def _sharded_axis(
+    mesh: Mesh, mode: str, less: int, settings: Settings
+) -> Iterator[Record]:
     """Eight long sequences, 1 GiB in a shard of a weak run."""
     steps = (mesh.size if mode == "weak" else SHARDS) * 2**19 // less
     shape = 8, steps, 64
@@ -88,7 +97,9 @@ def _sharded_axis(mesh, mode, less, settings) -> Iterator[dict]:
         on_host = _lengths(kind, 8, steps)
         arrays = x, jax.device_put(on_host.reshape(8, 1, 1), whole)
         compiled = compiled or _candidates(workload, arrays)
-        found = [c._replace(call=partial(c.call.func, *arrays)) for c in compiled]
+        found = [
+            c._replace(call=partial(_executable(c.call), *arrays)) for c in compiled
+        ]
         found = list(_sound(found, f"sharded-axis/{mode}/{kind}/{mesh.size}"))
         if not {"link", "dml_jax"} <= {candidate.name for candidate in found}:
             continue  # nothing that could be compared
@@ -102,7 +113,7 @@ def _sharded_axis(mesh, mode, less, settings) -> Iterator[dict]:
 
 
 def sent_steps(lengths: np.ndarray, steps: int, devices: int) -> np.ndarray:
-    """How many steps of lines each device has, but another one needs."""
+    """How many steps of lines each device holds that another one needs."""
     shard, sent = steps // devices, np.zeros(devices, np.int64)
     for length in lengths:
         step = np.arange(length)
@@ -111,11 +122,17 @@ def sent_steps(lengths: np.ndarray, steps: int, devices: int) -> np.ndarray:
     return sent
 
 
-def _record(workload, baseline, parts, figures, candidates) -> dict:
-    """Like one of another run, with its parts; temporary memory is that of a device."""
+def _record(
+    workload: Workload,
+    baseline: str,
+    parts: dict[str, Any],
+    figures: Record,
+    candidates: Sequence[Candidate],
+) -> Record:
+    """A record as of `run`, with `parts`; temporary memory is that of a device."""
     shard = workload.bytes_read // parts["devices"]
     for name, call, seconds, *_ in candidates:
-        temporary = call.func.memory_analysis().temp_size_in_bytes / shard
+        temporary = _executable(call).memory_analysis().temp_size_in_bytes / shard
         figures[name] |= dict(compile_seconds=seconds, temporary_shards=temporary)
     return dataclasses.asdict(workload) | dict(
         name="/".join(map(str, (workload.group, *parts.values()))),
@@ -145,41 +162,48 @@ def table(found: results.Document) -> str:
 # Candidates ---------------------------------------------------------------------------
 
 
+def _executable(call: Any) -> Any:
+    """The compiled program of a `functools.partial`."""
+    return call.func
+
+
 @contextlib.contextmanager
-def _guarded(name):
-    """What fails costs its figures, not the run."""
+def _guarded(name: str) -> Iterator[None]:
+    """Reports an error and goes on, without these figures."""
     try:
         yield
     except Exception as error:
         print(f"{name}: {error}".partition("\n")[0], file=sys.stderr)
 
 
-def _workload(group, operator, shape, options) -> Workload:
+def _workload(
+    group: str, operator: str, shape: Shape, options: Mapping[str, Any]
+) -> Workload:
     dtype, nbytes = np.dtype("float32"), 4 * math.prod(shape)
     return Workload(group, group, operator, dtype, shape, options, nbytes, nbytes)
 
 
-def _functions(workload) -> dict[str, Callable]:
-    """The plain idiom, which XLA divides its own way, and then ours."""
+def _functions(workload: Workload) -> dict[str, Function]:
+    """The plain idiom, which XLA partitions, and then ours."""
     operator = programs.operator(workload)
     backward = dataclasses.replace(workload, group="backward")
     gradient = programs.program(backward, operator)
     return dict(xla=programs.idiom(workload), dml_jax=operator, backward=gradient)
 
 
-def _link(sharding) -> Callable:
+def _link(sharding: NamedSharding) -> Function:
     count = sharding.mesh.size
     ring = [(device, (device + 1) % count) for device in range(count)]
     send, spec = partial(lax.ppermute, axis_name="devices", perm=ring), sharding.spec
     send = jax.shard_map(send, mesh=sharding.mesh, in_specs=spec, out_specs=spec)
-    return lambda x, lengths: send(x)
+    return lambda x, _: send(x)
 
 
-def _ragged(sharding) -> Callable:
-    """A ragged exchange, of equal parts of every shard."""
+def _ragged(sharding: NamedSharding) -> Function:
+    """A ragged all-to-all of equal parts of every shard."""
     (axis,), spec, count = sharding.mesh.axis_names, sharding.spec, sharding.mesh.size
 
-    def exchange(x):
+    def ragged(x: jax.Array) -> jax.Array:
         rows = x.reshape(-1, x.shape[-1])
         part = len(rows) // count
         sizes = jnp.full(count, part, jnp.int32)
@@ -194,19 +218,20 @@ def _ragged(sharding) -> Callable:
         )
         return received.reshape(x.shape)
 
-    options = dict(mesh=sharding.mesh, in_specs=spec, out_specs=spec)
-    exchange = jax.shard_map(exchange, check_vma=False, **options)
-    return lambda x, lengths: exchange(x)
+    mapped = jax.shard_map(
+        ragged, mesh=sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    return lambda x, _: mapped(x)
 
 
-def _lengths(kind, count, longest) -> np.ndarray:
-    """Random ones are the same shares of the longest one, whatever that is."""
+def _lengths(kind: str, count: int, longest: int) -> np.ndarray:
+    """Random ones are the same fractions of any longest one."""
     shares = np.random.default_rng(0).random(count) if kind == "random" else 1
     return np.full(count, shares * longest, np.int32)
 
 
-def _data(shape, sharding) -> jax.Array:
-    def scattered():  # whole numbers, those of a shard by its device
+def _data(shape: Shape, sharding: NamedSharding) -> jax.Array:
+    def scattered() -> jax.Array:  # whole numbers; each device computes its shard
         i, j, k = jnp.indices(shape, jnp.uint32, sparse=True)
         number = i * 1_000_000_007 + j * 1_500_450_271 + k * 2_038_074_743
         return (number >> 8).astype(jnp.float32)
@@ -214,28 +239,28 @@ def _data(shape, sharding) -> jax.Array:
     return jax.jit(scattered, out_shardings=sharding)()
 
 
-def _compiled(name, function, arrays) -> Candidate:
-    """With a result that is divided as the first array is."""
+def _compiled(name: str, function: Function, arrays: programs.Arrays) -> Candidate:
+    """With a result that is sharded as the first array is."""
     start = time.perf_counter()
     program = jax.jit(function, out_shardings=arrays[0].sharding)
     executable = program.lower(*arrays).compile()
     return Candidate(name, partial(executable, *arrays), time.perf_counter() - start)
 
 
-def _candidates(workload, arrays) -> list[Candidate]:
-    sharding = arrays[0].sharding
-    exchanges = dict(link=_link(sharding))
+def _candidates(workload: Workload, arrays: programs.Arrays) -> list[Candidate]:
+    sharding: Any = arrays[0].sharding
+    links = dict(link=_link(sharding))
     if sharding.mesh.devices.flat[0].platform != "cpu":
-        exchanges["ragged"] = _ragged(sharding)  # XLA has none for CPUs
-    found, functions = [], exchanges | _functions(workload)
+        links["ragged"] = _ragged(sharding)  # XLA has none for CPUs
+    found, functions = [], links | _functions(workload)
     for name, function in functions.items():
         with _guarded(f"{workload.group}: without {name}"):
             found.append(_compiled(name, function, arrays))
     return found
 
 
-def _sound(candidates, name) -> Iterator[Candidate]:
-    """Those that run and, if they reverse, give what the idiom gives."""
+def _sound(candidates: Sequence[Candidate], name: str) -> Iterator[Candidate]:
+    """Those that run and, if they reverse, agree with the idiom."""
     expected = None
     for candidate in candidates:
         with _guarded(f"{name}: without {candidate.name}"):
@@ -243,5 +268,5 @@ def _sound(candidates, name) -> Iterator[Candidate]:
             if candidate.name not in ("link", "ragged"):
                 expected = result if expected is None else expected
                 if not jnp.array_equal(result, expected):
-                    raise ValueError("it does not give what xla gives")
+                    raise ValueError("differs from xla")
             yield candidate

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from benchmarks import candidates, measure, peers, programs
-from benchmarks.candidates import Candidate
-from benchmarks.measure import Settings
+from benchmarks.measure import Candidate, Settings
 from benchmarks.workloads import Device, Workload, workloads
 
 BATCH = {"cpu": 0.020, "gpu": 0.005}
@@ -21,7 +20,7 @@ ROUNDS, QUICK_ROUNDS, COMPILATIONS = 7, 5, 3
 def records(
     selected: Sequence[Workload], device: Device, quick: bool
 ) -> Iterator[dict[str, Any]]:
-    """Measures the workloads one after the other, and checks them if `quick`."""
+    """Measures the workloads in turn, and checks them if `quick`."""
     settings = Settings(QUICK_ROUNDS if quick else ROUNDS, BATCH[device])
     tiny = {workload.name: workload for workload in workloads(device, "tiny")}
     jax.config.update("jax_enable_compilation_cache", False)
@@ -33,10 +32,9 @@ def records(
 
 
 def check(workload: Workload) -> None:
-    """Raises if dml_jax gives anything but what the reference gives.
+    """Raises if dml_jax differs from the reference, which is slow: use tiny workloads.
 
-    The reference is slow, so the workload should be tiny. A GPU may evaluate the tanh
-    of a pipeline in a slightly different way when it is fused with something else.
+    A GPU may evaluate the tanh of a pipeline differently where it is fused.
     """
     if workload.operator == "import":
         return
@@ -51,10 +49,10 @@ def check(workload: Workload) -> None:
     else:
         good = np.array_equal(result, wanted)
     if not good:
-        raise ValueError(f"{workload.name}: dml_jax is not what the reference is")
+        raise ValueError(f"{workload.name}: dml_jax differs from the reference")
 
 
-def _record(workload, device, settings):
+def _record(workload: Workload, device: Device, settings: Settings) -> dict[str, Any]:
     if workload.operator == "import":
         samples, compile_seconds = measure.imports(ROUNDS), None
     elif workload.group == "compile":
@@ -80,8 +78,8 @@ def _record(workload, device, settings):
     )
 
 
-def _candidates(workload, device) -> list[Candidate]:
-    """The baseline, dml_jax, and whoever else takes part."""
+def _candidates(workload: Workload, device: Device) -> list[Candidate]:
+    """The baseline, dml_jax, and all others."""
     arrays = programs.arrays(workload)
     if workload.group == "latency":
         found = candidates.small_calls(workload, arrays)
@@ -104,7 +102,7 @@ def _candidates(workload, device) -> list[Candidate]:
     return found
 
 
-def _progress(selected):
+def _progress(selected: Sequence[Workload]) -> Iterator[Workload]:
     try:
         from tqdm import tqdm
     except ImportError:

@@ -1,12 +1,12 @@
-"""The figures of a Markdown document, put between its markers.
+"""Writes figures into Markdown documents, between markers.
 
     <!-- figures: gpu fill; dml_jax called jnp torch -->
-    what is here comes from benchmarks/results/gpu.json
+    a table of figures from benchmarks/results/gpu.json
     <!-- end of figures -->
 
-A marker has a line of its own. It names devices, a group and dtypes, and candidates
-behind a semicolon; how many of each says what table it is. The rest of a document stays
-as it is, so that a new run changes figures and no prose.
+A marker has a line of its own. It names devices, a group and dtypes, and after a
+semicolon candidates; how many of each determines the kind of table. The rest of the
+document does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from benchmarks import results
 from benchmarks.results import Document
@@ -29,6 +29,8 @@ _MARKER = re.compile(rf"^({_START}.* -->|{_END})$", re.MULTILINE)
 _TITLES = dict(jnp="plain JAX", unreversed="without the reversal")
 _TITLES |= dict(numpy="NumPy", onnxruntime="ONNX Runtime")
 _EMPTY = "\N{EN DASH}"
+
+Record = Mapping[str, Any]
 
 
 def rewritten(path: pathlib.Path, folder: pathlib.Path) -> str:
@@ -95,8 +97,8 @@ def _words(marker: str) -> list[list[str]]:
     return [*named, candidates.split()]
 
 
-def _load(folder, device) -> Document:
-    """A run, after a look at what only these tables read."""
+def _load(folder: pathlib.Path, device: str) -> Document:
+    """A run at full size, with the members that only these tables read."""
     path = folder / f"{device}.json"
     found = results.load(path)
     if found["options"]["device"] != device or found["options"]["quick"]:
@@ -108,10 +110,10 @@ def _load(folder, device) -> Document:
     return found
 
 
-# What stands between them -------------------------------------------------------------
+# Tables -------------------------------------------------------------------------------
 
 
-def _machine(found) -> str:
+def _machine(found: Document) -> str:
     """A sentence: the machine, the versions and the day."""
     name, versions = found["machine"]["device"], found["versions"]
     if found["options"]["device"] == "cpu":
@@ -124,7 +126,9 @@ def _machine(found) -> str:
     return ", ".join([name, *libraries, found["date"][:10]]) + "."
 
 
-def _by_dtype(found, group, dtypes, candidates) -> str:
+def _by_dtype(
+    found: Document, group: str, dtypes: list[str], candidates: list[str]
+) -> str:
     """A row for each layout, where a cell has a figure for each candidate."""
     records = _records(found, group, *dtypes, *candidates)
     rows = []
@@ -137,9 +141,9 @@ def _by_dtype(found, group, dtypes, candidates) -> str:
     return _table(["layout", "float32 shape", *dtypes], rows)
 
 
-def _by_workload(runs, group, candidates: Sequence[str]) -> str:
+def _by_workload(runs: list[Document], group: str, candidates: list[str]) -> str:
     """A row for each workload, a column for each candidate, or for each device."""
-    # Beside "called", what is dml_jax's has to say that it is under `jit`.
+    # Beside the eager call, the title says that the other one is under `jit`.
     ours = "in a program" if "called" in candidates else "dml_jax"
     titles = [(_TITLES | dict(dml_jax=ours)).get(name, name) for name in candidates]
     if len(runs) > 1:
@@ -159,8 +163,8 @@ def _by_workload(runs, group, candidates: Sequence[str]) -> str:
     return _table([first, *titles], rows)
 
 
-def _records(found, group, *words) -> dict[str, Mapping]:
-    """The records of a group by name; refuses words that would make empty columns."""
+def _records(found: Document, group: str, *words: str) -> dict[str, Record]:
+    """The records of a group by name; each word must name a column with figures."""
     records = {
         record["name"].partition("/")[2]: record
         for record in found["records"]
@@ -175,13 +179,13 @@ def _records(found, group, *words) -> dict[str, Mapping]:
     return records
 
 
-def _cell(found, record, candidates) -> str:
+def _cell(found: Document, record: Record | None, candidates: Sequence[str]) -> str:
     if not record:
         return _EMPTY
     return " · ".join(_figure(found, record, name) for name in candidates)
 
 
-def _figure(found, record, candidate) -> str:
+def _figure(found: Document, record: Record, candidate: str) -> str:
     """Per cent of the speed of a GPU's memory, or a multiple of the baseline's time."""
     if candidate not in record["candidates"]:
         return _EMPTY

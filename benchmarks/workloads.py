@@ -3,9 +3,8 @@
 Tensors have about 1 GiB on a GPU, whatever the dtype, and tens of megabytes on a CPU.
 A quick workload has a sixteenth of the elements, a tiny one no more than a test needs.
 
-`bytes_read` and `bytes_written` are the least that an operator can get by with; memory
-is read in whole sectors, so a strided slice has to read more than it keeps. Lengths of
-sequences are not counted.
+`bytes_read` and `bytes_written` are the minimum for an operator. Memory is read in
+whole sectors, so a strided slice reads more than it keeps. Lengths are not counted.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ from ml_dtypes import bfloat16
 
 Device = Literal["cpu", "gpu"]
 Scale = Literal["full", "quick", "tiny"]
+Shape = tuple[int, ...]
 
 GROUPS = (
     "reverse",
@@ -74,7 +74,7 @@ TIME_MAJOR = dict(batch_axis=1, time_axis=0)
 
 
 class Layout(NamedTuple):
-    """Where the sequences lie in a tensor; `grows` is the axis that fills a GPU."""
+    """The axes of the sequences in a tensor; `grows` is the axis that fills a GPU."""
 
     name: str
     shape: tuple[int, ...]
@@ -121,7 +121,7 @@ def workloads(device: Device, scale: Scale = "full") -> list[Workload]:
 # Groups -------------------------------------------------------------------------------
 
 
-def _reversals(device, scale) -> Iterator[Workload]:
+def _reversals(device: Device, scale: Scale) -> Iterator[Workload]:
     for layout in LAYOUTS:
         for dtype in ("float32", "float16", "bfloat16", "uint8"):
             yield _reversal("reverse", layout, dtype, device, scale)
@@ -129,7 +129,7 @@ def _reversals(device, scale) -> Iterator[Workload]:
         yield _reversal("reverse", LAYOUT[name], "int32", device, scale)
 
 
-def _gradients(device, scale) -> Iterator[Workload]:
+def _gradients(device: Device, scale: Scale) -> Iterator[Workload]:
     for layout in LAYOUTS:
         for dtype in ("float32", "float16"):
             yield _reversal("backward", layout, dtype, device, scale)
@@ -137,7 +137,7 @@ def _gradients(device, scale) -> Iterator[Workload]:
         yield _reversal("backward", LAYOUT[name], "bfloat16", device, scale)
 
 
-def _slices(device, scale) -> Iterator[Workload]:
+def _slices(device: Device, scale: Scale) -> Iterator[Workload]:
     shape = _scaled((16384, 16384) if device == "gpu" else (4096, 4096), scale)
     images = _scaled((64, 512, 512, 3), scale)
     corner = (0, images[1] // 4, images[2] // 4, 0)
@@ -159,7 +159,7 @@ def _slices(device, scale) -> Iterator[Workload]:
             yield _slice(name, "slice_grad", shape, (5, 7), strides, device)
 
 
-def _fills(device, scale) -> Iterator[Workload]:
+def _fills(device: Device, scale: Scale) -> Iterator[Workload]:
     dtypes = ["float32", "float16", "bfloat16", "int32", "uint8"]
     if jax.config.read("jax_enable_x64"):
         dtypes.append("float64")
@@ -170,7 +170,7 @@ def _fills(device, scale) -> Iterator[Workload]:
         yield _fill(f"fill/{kind}/{dtype}", f"fill_value_{kind}", shape)
 
 
-def _pipelines(device, scale) -> Iterator[Workload]:
+def _pipelines(device: Device, scale: Scale) -> Iterator[Workload]:
     yield _reversal("pipeline", LAYOUT["rows"], "float16", device, scale)
     layout = LAYOUT["features-256"]._replace(gpu_shape=(256, 2048, 512))
     yield _reversal("pipeline", layout, "float32", device, scale)
@@ -181,11 +181,11 @@ def _small_calls() -> Iterator[Workload]:
     yield Workload("latency/import", "latency", "import", _dtype("uint8"), (), {}, 0, 0)
 
 
-def _compilations(device, scale) -> Iterator[Workload]:
+def _compilations(device: Device, scale: Scale) -> Iterator[Workload]:
     yield from _one_of_each("compile", _scaled((32, 512, 256), scale), device)
 
 
-def _sizes(device, scale) -> Iterator[Workload]:
+def _sizes(device: Device, scale: Scale) -> Iterator[Workload]:
     """Two sizes for each decade of bytes, from 10^4 on."""
     last = {"full": {"cpu": 17, "gpu": 19}[device], "quick": 15, "tiny": 8}[scale]
     for half_decades in range(8, last + 1):
@@ -200,7 +200,7 @@ def _sizes(device, scale) -> Iterator[Workload]:
         yield _fill(name.format("fill"), "fill_value_sequence", (count,))
 
 
-def _one_of_each(group, shape, device) -> Iterator[Workload]:
+def _one_of_each(group: str, shape: Shape, device: Device) -> Iterator[Workload]:
     """Every operator once, on float32."""
     for operator, options in (
         ("reverse_subsequences", dict(axis=1)),
@@ -221,7 +221,9 @@ def _one_of_each(group, shape, device) -> Iterator[Workload]:
 # Rows of the table: names are of the form group/what/dtype ----------------------------
 
 
-def _reversal(group, layout, dtype, device, scale) -> Workload:
+def _reversal(
+    group: str, layout: Layout, dtype: str, device: Device, scale: Scale
+) -> Workload:
     shape = list(layout.shape)
     if device == "gpu":
         shape = list(layout.gpu_shape or layout.shape)
@@ -235,14 +237,24 @@ def _reversal(group, layout, dtype, device, scale) -> Workload:
     return _moving(name, operator, dtype, _scaled(shape, scale), layout.options)
 
 
-def _moving(name, operator, dtype, shape, options) -> Workload:
+def _moving(
+    name: str, operator: str, dtype: str, shape: Shape, options: Mapping[str, Any]
+) -> Workload:
     """An operator that reads every element once and writes it once."""
-    group, dtype = name.partition("/")[0], _dtype(dtype)
-    nbytes = math.prod(shape) * dtype.itemsize
-    return Workload(name, group, operator, dtype, shape, options, nbytes, nbytes)
+    group, item = name.partition("/")[0], _dtype(dtype)
+    nbytes = math.prod(shape) * item.itemsize
+    return Workload(name, group, operator, item, shape, options, nbytes, nbytes)
 
 
-def _slice(name, operator, shape, offsets, strides, device, extents=None) -> Workload:
+def _slice(
+    name: str,
+    operator: str,
+    shape: Shape,
+    offsets: Shape,
+    strides: Shape,
+    device: Device,
+    extents: Shape | None = None,
+) -> Workload:
     """A slice from `offsets` on, of `extents` or up to the end of every dimension."""
     group, dtype = name.partition("/")[0], _dtype_of(name)
     if extents is None:
@@ -266,19 +278,19 @@ def _slice(name, operator, shape, offsets, strides, device, extents=None) -> Wor
     return Workload(name, group, operator, dtype, shape, options, read, kept)
 
 
-def _fill(name, operator, shape) -> Workload:
+def _fill(name: str, operator: str, shape: Shape) -> Workload:
     group, dtype = name.partition("/")[0], _dtype_of(name)
     options = dict(sizes=shape, value_data_type=dtype)
     written = math.prod(shape) * dtype.itemsize
     return Workload(name, group, operator, dtype, shape, options, 0, written)
 
 
-def _by(strides) -> str:
+def _by(strides: Shape) -> str:
     return "x".join(str(stride) for stride in strides)
 
 
-def _dtype_of(name) -> np.dtype:
-    """What the last part of a workload's name says; float32 if it says no dtype."""
+def _dtype_of(name: str) -> np.dtype:
+    """The last part of a workload's name; float32 if that is no dtype."""
     last = name.rpartition("/")[2]
     return _dtype(last if last in DTYPES else "float32")
 
@@ -286,37 +298,43 @@ def _dtype_of(name) -> np.dtype:
 # Sizes --------------------------------------------------------------------------------
 
 
-def _sectors(shape, offsets, sizes, strides, itemsize, device) -> int:
+def _sectors(
+    shape: Shape,
+    offsets: Shape,
+    sizes: Shape,
+    strides: Shape,
+    itemsize: int,
+    device: Device,
+) -> int:
     """The bytes that reading a slice takes, in sectors (GPU) or cache lines (CPU).
 
-    Counted for one entry of the first dimension; others are taken to be alike and to
-    lie apart.
+    One entry of the first dimension is counted; the others are assumed to be alike and
+    to share no sector with it.
     """
     sector = 32 if device == "gpu" else 64
     position = np.zeros((), np.int64)
-    for n, offset, size, stride in list(
-        zip(shape, offsets, sizes, strides, strict=True)
-    )[1:]:
+    windows = zip(shape, offsets, sizes, strides, strict=True)
+    for n, offset, size, stride in itertools.islice(windows, 1, None):
         along = offset + abs(stride) * np.arange(size)
         position = position[..., None] * n + along
     touched = np.unique(position * itemsize // sector).size
     return sizes[0] * touched * sector
 
 
-def _scaled(shape, scale: Scale) -> tuple[int, ...]:
-    """`shape`, its longest dimension halved until it is as small as it should be."""
+def _scaled(shape: Sequence[int], scale: Scale) -> Shape:
+    """`shape`, its longest dimension halved until the scale's limit is met."""
     count = math.prod(shape)
     limit = {"full": count, "quick": count // 16, "tiny": 256}[scale]
-    shape = list(shape)
-    while math.prod(shape) > limit:
-        shape[shape.index(max(shape))] //= 2
-    return tuple(shape)
+    sizes = list(shape)
+    while math.prod(sizes) > limit:
+        sizes[sizes.index(max(sizes))] //= 2
+    return tuple(sizes)
 
 
-def _near_square(count) -> tuple[int, int]:
+def _near_square(count: int) -> tuple[int, int]:
     width = 2 ** round(math.log2(count) / 2)
     return count // width, width
 
 
-def _dtype(name) -> np.dtype:
+def _dtype(name: str) -> np.dtype:
     return np.dtype(bfloat16 if name == "bfloat16" else name)

@@ -1,10 +1,11 @@
-"""The benchmark on several devices, at its quick size on four of a CPU."""
+"""The benchmark over numbers of devices, at its quick size on four CPU devices."""
 
 import json
 import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ import pytest
 from benchmarks import scaling
 from benchmarks.command import main
 
+pytestmark = pytest.mark.exhaustive
+
 COUNTS = (1, 2, 4)
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
+def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("scaling") / "result.json"
     child = subprocess.run(
         [sys.executable, "-m", "benchmarks", "scale", "--quick", "-o", path],
@@ -27,19 +30,19 @@ def path(tmp_path_factory):
             "JAX_PLATFORMS": "cpu",
             "JAX_DISABLE_JIT": "0",  # it compiles ahead of time
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4 "
-            "--xla_backend_optimization_level=0",  # spares time
+            "--xla_backend_optimization_level=0",
         },
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert child.returncode == 0, child.stderr
-    assert not child.stderr  # where a candidate that fails would be named
+    assert not child.stderr  # which names candidates that fail
     assert "sharded-axis/strong/full/4" in child.stdout
     return path
 
 
-def test_quick_run_has_every_mode_and_number_of_devices(path):
+def test_quick_run_has_every_mode_and_number_of_devices(path: pathlib.Path) -> None:
     found = json.loads(path.read_text())
     assert found["options"] == dict(
         device="cpu", quick=True, kind="scaling", device_count=4
@@ -61,7 +64,7 @@ def test_quick_run_has_every_mode_and_number_of_devices(path):
         check(record)
 
 
-def check(record):
+def check(record: dict[str, Any]) -> None:
     candidates, count = record["candidates"], record["devices"]
     if record["group"] == "whole-axis":
         assert candidates.keys() == {"linear", "dml_jax"}
@@ -81,7 +84,9 @@ def check(record):
     assert record["shard_bytes"] == record["bytes_read"] / count
 
 
-def test_runs_can_be_compared_and_drawn(path, tmp_path, capsys):
+def test_runs_can_be_compared_and_drawn(
+    path: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", str(path), str(path)]) == 0
     assert "whole-axis/weak/forward/2" in capsys.readouterr().out
     pytest.importorskip("matplotlib")
@@ -89,7 +94,7 @@ def test_runs_can_be_compared_and_drawn(path, tmp_path, capsys):
     assert [file.name for file in tmp_path.iterdir()] == ["scaling.png"]
 
 
-def by_definition(lengths, steps, devices):
+def by_definition(lengths: np.ndarray, steps: int, devices: int) -> list[int]:
     sent = [0] * devices
     for length in lengths:
         for target in range(length):
@@ -99,15 +104,17 @@ def by_definition(lengths, steps, devices):
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
-def test_elements_that_change_device_are_counted(devices):
+def test_elements_that_change_device_are_counted(devices: int) -> None:
     assert not scaling.sent_steps(np.zeros(8, int), 16, devices).any()
     lengths = np.arange(17)
     sent = scaling.sent_steps(lengths, 16, devices)
     assert sent.tolist() == by_definition(lengths, 16, devices)
 
 
-def test_candidate_that_fails_costs_its_figures_only(capsys):
-    def fail():
+def test_candidate_that_fails_costs_its_figures_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
         raise RuntimeError("out of memory\nand more")
 
     good = scaling.Candidate("link", lambda: 1)

@@ -1,4 +1,4 @@
-"""Every example in the documents runs, and prints what it says."""
+"""Every example in the documents runs, and its output is compared."""
 
 import doctest
 import pathlib
@@ -21,34 +21,56 @@ SHOWN = {
     "{eval-rst}",
     "{toctree}",
 }
-# The documents tell what JAX does by default.
-pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
+CHANGING = re.compile(r"\d+\.\d{4} ms|(?<=Running on ')[^']*")  # times and devices
+
+# The documents show JAX's defaults.
+pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
 
 
-def name(path):
+def name(path: pathlib.Path) -> str:
     return path.relative_to(DOCS).as_posix()
 
 
-def blocks(path, language):
+over_guides = pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=name(path),
+            marks=() if path.parent.name == "operators" else pytest.mark.exhaustive,
+        )
+        for path in GUIDES
+    ],
+)
+
+
+def blocks(path: pathlib.Path, language: str) -> list[str]:
     return [text for kind, text in FENCE.findall(path.read_text()) if kind == language]
 
 
-def session(path):
-    """A guide is one session: later blocks go on from earlier ones."""
+def session(path: pathlib.Path) -> doctest.DocTest:
+    """A guide is one session: later blocks use the names of earlier ones."""
     source = "\n".join(blocks(path, "pycon"))
     return doctest.DocTestParser().get_doctest(source, {}, name(path), str(path), 0)
 
 
 @pytest.fixture(autouse=True)
-def in_a_checkout(tmp_path, monkeypatch):
+def in_a_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions may write files, and read those of the documents."""
     (tmp_path / "docs").symlink_to(DOCS)
     monkeypatch.chdir(tmp_path)
 
 
+def test_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = blocks(ROOT / "README.md", "python")
+    exec(source, {})
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed == "[[ 6. 3. 0. 9.] [15. 12. 18. 21.]] [0. 3. 6. 9.]"
+
+
 @pytest.mark.parametrize("path", GUIDES, ids=name)
-def test_blocks_run_or_are_of_a_language_that_does_not(path):
+def test_blocks_have_a_known_language(path: pathlib.Path) -> None:
     text = path.read_text()
     for language, block in FENCE.findall(text):
         assert language in RUN | SHOWN
@@ -57,29 +79,22 @@ def test_blocks_run_or_are_of_a_language_that_does_not(path):
     assert not re.search(r"^ *(```|~~~|>>> |\$ )", rest, re.M)
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=name)
-def test_python(path):
+@over_guides
+def test_examples(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those in Python, and then the commands, which may read what they have written."""
     example = session(path)
     assert bool(example.examples) == (name(path) not in WITHOUT_EXAMPLES)
-    assert doctest.DocTestRunner().run(example).failed == 0
-
-
-@pytest.mark.parametrize("path", GUIDES, ids=name)
-def test_commands(path, capsys):
-    """Names of devices and times are those of another machine."""
-    commands = blocks(path, "console")
-    if commands:
-        doctest.DocTestRunner().run(session(path))  # may write what the commands read
+    results = doctest.DocTestRunner().run(example)
+    assert results.failed == 0, capsys.readouterr().out
     capsys.readouterr()
-    changing = re.compile(r"\d+\.\d{4} ms|(?<=Running on ')[^']*")
-    for block in commands:
+    for block in blocks(path, "console"):
         command, _, expected = block.partition("\n")
         assert cli.main(command.removeprefix("$ python -m dml_jax ").split()) == 0
         actual = capsys.readouterr().out
-        assert changing.sub("…", actual) == changing.sub("…", expected)
+        assert CHANGING.sub("…", actual) == CHANGING.sub("…", expected)
 
 
-def test_links_lead_to_files():
+def test_links_lead_to_files() -> None:
     for path in [ROOT / "README.md", *GUIDES]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), (path.name, target)

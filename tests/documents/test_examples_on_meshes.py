@@ -1,6 +1,6 @@
-"""The example of long sequences computes the same on one device and on meshes of eight.
+"""The example of long sequences computes the same on one device and on meshes.
 
-Each run is a process of its own, which takes the CPU for eight devices.
+Each run is a process of its own, with eight CPU devices.
 """
 
 import concurrent.futures
@@ -13,24 +13,25 @@ import sys
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.exhaustive
+
 EXAMPLE = pathlib.Path(__file__).parents[2] / "docs/examples/long_sequence.py"
-FLAG = "--xla_force_host_platform_device_count=8"
+EIGHT = "--xla_force_host_platform_device_count=8"
 MESHES = ["data=1", "time=8", "data=2,time=4"]
 
-LOSS = re.compile(r"^step \d+: loss (\d+\.\d{5})$", re.M)
-MEMORY = re.compile(r"temporary memory +([\d,]+) bytes")
 
-
-def run(folder, *options, devices=FLAG):
-    # What runs once need not be optimized.
-    flags = os.environ.get("XLA_FLAGS", ""), devices
+def run(
+    folder: pathlib.Path, *options: str, devices: str = EIGHT
+) -> subprocess.CompletedProcess[str]:
+    # A program that runs once need not be optimized.
+    flags = devices, "--xla_backend_optimization_level=0"
     return subprocess.run(
         [sys.executable, "-W", "error", EXAMPLE, *options],
         env={
             **os.environ,
             "JAX_PLATFORMS": "cpu",
             "JAX_DISABLE_JIT": "0",  # it compiles ahead of time
-            "XLA_FLAGS": " ".join([*flags, "--xla_backend_optimization_level=0"]),
+            "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *flags]),
             "PYTHONPATH": os.pathsep.join(sys.path),
         },
         cwd=folder,
@@ -40,28 +41,21 @@ def run(folder, *options, devices=FLAG):
     )
 
 
-def run_on_meshes(folder, *options):
-    """The outputs and the losses, [mesh, loss]; two run at a time."""
-
-    def run_on(mesh):
-        return run(folder, *options, f"--mesh={mesh}")
-
+def test_long_sequences(tmp_path: pathlib.Path) -> None:
+    # Neither the batch nor the time is a multiple of the sizes of the meshes.
+    options = "--batch=3", "--time=1000", "--features=3", "--steps=3"
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        children = list(pool.map(run_on, MESHES))
+        runs = pool.map(lambda mesh: run(tmp_path, *options, f"--mesh={mesh}"), MESHES)
+        children = list(runs)
     for child in children:
         assert child.returncode == 0, child.stderr
-    outputs = [child.stdout for child in children]
-    return outputs, np.array([LOSS.findall(output) for output in outputs], float)
-
-
-def test_long_sequences(tmp_path):
-    # Neither the batch nor the time is a multiple of what the meshes have.
-    options = "--batch=3", "--time=1000", "--features=3", "--steps=3"
-    outputs, losses = run_on_meshes(tmp_path, *options)
-    assert losses.shape == (len(MESHES), 3)
+    outputs = "\n".join(child.stdout for child in children)
+    found = re.findall(r"^step \d+: loss (\d+\.\d{5})$", outputs, re.M)
+    losses = np.array(found, float).reshape(len(MESHES), 3)
     assert losses[0, -1] < losses[0, 0]
     np.testing.assert_allclose(losses, losses[[0] * len(MESHES)], rtol=1e-3)
-    memory = [int(MEMORY.search(out)[1].replace(",", "")) for out in outputs]
+    found = re.findall(r"temporary memory +([\d,]+) bytes", outputs)
+    memory = [int(number.replace(",", "")) for number in found]
     assert max(memory[1:]) < memory[0] / 2
 
 
@@ -74,7 +68,9 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("mesh", ERRORS)
-def test_a_wrong_mesh_is_one_line(tmp_path, monkeypatch, mesh):
+def test_a_wrong_mesh_is_one_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mesh: str
+) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     child = run(tmp_path, f"--mesh={mesh}", devices="")
     assert child.returncode == 2

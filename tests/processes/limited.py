@@ -1,15 +1,16 @@
-"""Asks for more memory than a limit leaves, and then for what it does leave.
+"""Asks for more memory than a limit leaves, and then for what fits.
 
-Prints what came of it, one line each. The limit is set once JAX has its threads, whose
-memory depends on the machine.
+Prints the outcomes, one a line. The limit is set once JAX has its threads, whose memory
+depends on the machine.
 """
 
 import contextlib
 import json
 import pathlib
-import re
 import resource
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,9 @@ from models import bind, buffer, floats, model, save
 import dml_jax
 from dml_jax import cli
 
-ROOM = 2**30
+MORE = 2**30  # bytes that the limit leaves
 SMALL, LARGE = 2**10, 2**29  # elements of four bytes
-REQUESTS = {
+REQUESTS: dict[str, Callable[[int], jax.Array]] = {
     "slice_grad": lambda n: dml_jax.slice_grad(
         jnp.ones(1), (n,), (n - 1,), (1,), (-1,)
     ),
@@ -30,8 +31,10 @@ REQUESTS = {
 }
 
 
-def dispatch(count):
+def dispatch(count: int) -> str:
     """Holds the elements in a buffer of a model, and again on the device."""
+    result = pathlib.Path("r.npy")
+    result.unlink(missing_ok=True)
     desc = {
         "OutputTensor": floats(count),
         "ValueDataType": "FLOAT32",
@@ -45,35 +48,29 @@ def dispatch(count):
     )
     pathlib.Path("model.json").write_text(json.dumps(given))
     with contextlib.redirect_stdout(sys.stderr):
-        return cli.main(["dispatch", "model.json"])
+        status = cli.main(["dispatch", "model.json"])
+    return f"{status} {np.load(result).size if result.exists() else 0}"
 
 
-def attempt(request, count):
+def attempt(request: Callable[[int], jax.Array], count: int) -> str:
     try:
-        return int(jnp.sum(jax.block_until_ready(request(count)) == 1))
+        return str(jnp.sum(jax.block_until_ready(request(count)) == 1))
     except RuntimeError as error:
-        return re.search("Out of memory|$", str(error))[0]
+        return "Out of memory" if "Out of memory" in str(error) else ""
 
 
-def limit(room):
+def main() -> None:
+    requests: dict[str, Callable[[int], str]]
+    requests = {name: partial(attempt, call) for name, call in REQUESTS.items()}
+    requests["dispatch"] = dispatch
+    for request in requests.values():
+        request(SMALL)
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + room
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def main():
-    for request in REQUESTS.values():
-        attempt(request, SMALL)
-    dispatch(SMALL)
-    limit(ROOM)
-    for name, request in REQUESTS.items():
+    limit = pages * resource.getpagesize() + MORE
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for name, request in requests.items():
         for count in (LARGE, SMALL):
-            print(name, attempt(request, count), flush=True)
-    for count in (LARGE, SMALL):
-        pathlib.Path("r.npy").unlink(missing_ok=True)
-        status = dispatch(count)
-        written = np.load("r.npy").size if pathlib.Path("r.npy").exists() else 0
-        print("dispatch", status, written)
+            print(name, request(count), flush=True)
 
 
 main()

@@ -1,14 +1,16 @@
 """One of several processes: checks its shards of every operator, or sees one die.
 
-`../test_processes.py` starts them. Each has two devices, and the mesh has a row for
-every process: what is sharded over "hosts" is sharded across processes.
+`test_processes.py` starts them. Each has two devices, and the mesh has a row for every
+process: what is sharded over "hosts" is sharded across processes.
 """
 
 import argparse
 import dataclasses
 import os
 import warnings
+from collections.abc import Mapping
 from itertools import product
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,22 +18,21 @@ from assertions import assert_same_bits
 from cases import (
     BATCH_MAJOR,
     Case,
+    special_values,
     fill,
     lengths_for,
     numbers,
     sequence,
-    special_values,
     subsequences,
     window,
     windows,
 )
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 DIED = 13  # the status of a process that was told to die
 
-
-# Operators ----------------------------------------------------------------------------
+Layout = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,50 +40,40 @@ class Move:
     """A case that moves elements, and a letter for each dimension of its arrays.
 
     "b" is the batch, "t" the time along which elements move, "f" the features, "-" a
-    dimension of size 1. `scale` is by what the backward pass multiplies.
+    dimension of size 1. The backward pass multiplies by `scale`.
     """
 
     case: Case
-    dims: tuple[str, ...]
+    dims: tuple[str, ...] = ("btf",)
     scale: float = 1.0
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.case)
 
 
-SHAPE = (8, 16, 3)
+SHAPE, SHORT, SIZES = (8, 16, 3), (8, 8, 3), (8, 8)
 PER_LINE = lengths_for(SHAPE, 1)
 PER_ENTRY = PER_LINE[:, 0, 0]
 WINDOWS = windows([0, 0, 0], [8, 15, 3], [1, -2, 1])
-STRIDED = dict(offsets=[0, 1, 0], sizes=[8, 8, 3], strides=[1, 2, 1])
-SIZES = (8, 8)
+STRIDED = dict(offsets=[0, 1, 0], sizes=SHORT, strides=[1, 2, 1])
+GRADIENT = WINDOWS | dict(output_gradient_sizes=SHAPE)
 
-REVERSALS = [
-    Move(subsequences("length-per-line", SHAPE, PER_LINE, 1), ("btf", "b-f")),
+LINES = Move(subsequences("length-per-line", SHAPE, PER_LINE, 1), ("btf", "b-f"))
+LINE = Move(subsequences("rank-1", (16,), [13], 0), ("t", "-"))
+MOVES = [
+    LINES,
     Move(sequence("training", SHAPE, PER_ENTRY, **BATCH_MAJOR), ("btf", "b"), 0.5),
     Move(sequence("inference", (16, 8, 3), PER_ENTRY, training=False), ("tbf", "b")),
-]
-LINE = Move(subsequences("rank-1", (16,), [13], 0), ("t", "-"))
-SLICES = [
-    Move(window("slice", "strided", SHAPE, **STRIDED), ("btf",)),
-    Move(window("slice1", "backwards", SHAPE, **WINDOWS), ("btf",)),
-    Move(
-        window(
-            "slice_grad",
-            "backwards",
-            (8, 8, 3),
-            **WINDOWS,
-            output_gradient_sizes=SHAPE,
-        ),
-        ("btf",),
-    ),
+    Move(window("slice", "strided", SHAPE, **STRIDED)),
+    Move(window("slice1", "reversed", SHAPE, **WINDOWS)),
+    Move(window("slice_grad", "reversed", SHORT, **GRADIENT)),
 ]
 FILLS = [
-    fill("fraction", SIZES, -3.2, 0.1),
+    fill("fraction", list(SIZES), -3.2, 0.1),
     Case(
         "fill_value_constant",
         "rank-2",
-        dict(value=np.float32(1.5)),
+        dict(value=np.asarray(1.5, np.float32)),
         dict(sizes=SIZES, value_data_type=np.dtype(np.float32)),
     ),
 ]
@@ -92,24 +83,24 @@ BY_TIME = {"t": ("hosts", "devices")}
 BY_TIME_AND_BATCH = {"t": "hosts", "b": "devices"}
 
 
-def put(array, mesh, dims, layout):
-    """A global array, of which this process has what its devices have."""
+def put(array: Any, mesh: Mesh, dims: str, layout: Layout) -> jax.Array:
+    """A global array, of which this process has the shards of its devices."""
     sharding = NamedSharding(mesh, P(*map(layout.get, dims)))
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
-def assert_own_shards(actual, expected):
-    """Compares what this process has of a result with its part of the whole."""
+def assert_own_shards(actual: jax.Array, expected: Any) -> None:
+    """Compares the shards of this process with their part of the whole."""
     assert actual.shape == expected.shape
     assert len(actual.addressable_shards) == jax.local_device_count()
     for shard in actual.addressable_shards:
         assert_same_bits(shard.data, expected[shard.index])
 
 
-def pulled_back(case, cotangent):
-    """Every element of `cotangent` back where the reference takes it from.
+def pulled_back(case: Case, cotangent: np.ndarray) -> np.ndarray:
+    """Every element of `cotangent`, put where the reference takes it from.
 
-    The input counts from 1, so that the result tells the positions, and 0 is nowhere.
+    The input counts from 1, so that the result gives the positions; 0 stands for none.
     """
     x = next(iter(case.arrays.values()))
     gradient = np.zeros(1 + x.size, x.dtype)
@@ -117,29 +108,28 @@ def pulled_back(case, cotangent):
     return gradient[1:].reshape(x.shape)
 
 
-def check_move(move, mesh, layout):
+def check_move(move: Move, mesh: Mesh, layout: Layout) -> None:
     """The operator and its gradient, for arrays of this layout."""
     case = move.case
-    (name, numbered), *others = case.arrays.items()
+    name, *names = case.arrays
     options = {} if move.scale == 1 else dict(lda_coeff=move.scale)
 
     @jax.jit
-    def forward_and_backward(x, cotangent, *others):
-        arrays = dict(zip([*case.arrays][1:], others, strict=True))
+    def forward_and_backward(x: Any, cotangent: Any, *others: Any) -> Any:
+        arrays = dict(zip(names, others, strict=True))
         y, pull_back = jax.vjp(lambda x: case.run(**{name: x}, **arrays, **options), x)
         return y, *pull_back(cotangent)
 
-    data = special_values(numbered.shape)
+    data = special_values(case.arrays[name].shape)
     expected = case.expected(**{name: data})
     weights = numbers(*expected.shape)
-    x, cotangent, *others = (
+    x, *others = (
         put(array, mesh, dims, layout)
         for array, dims in zip(
-            (data, weights, *(array for _, array in others)),
-            (move.dims[0], *move.dims),
-            strict=True,
+            [data, *(case.arrays[name] for name in names)], move.dims, strict=True
         )
     )
+    cotangent = put(weights, mesh, move.dims[0], layout)
     y, gradient = forward_and_backward(x, cotangent, *others)
     assert_own_shards(y, expected)
     assert_own_shards(gradient, move.scale * pulled_back(case, weights))
@@ -147,20 +137,20 @@ def check_move(move, mesh, layout):
         assert result.sharding.is_equivalent_to(x.sharding, x.ndim)
 
 
-def check_fill(case, mesh, layout):
+def check_fill(case: Case, mesh: Mesh, layout: Layout) -> None:
     """The fill under an output sharding, and the gradients of its values."""
-    # Small whole numbers, whose sums are exact in whatever order they are taken.
+    # Small whole numbers, whose sums are exact in any order.
     weights = numbers(*SIZES) % 7
     cotangent = put(weights, mesh, "bt", layout)
 
-    def run(values):
+    def run(values: Any) -> jax.Array:
         return case.run(**values)
 
     @jax.jit
-    def backward(values, cotangent):
+    def backward(values: Any, cotangent: jax.Array) -> Any:
         return jax.vjp(run, values)[1](cotangent)[0]
 
-    with jax.disable_jit(False):  # else there is no output sharding
+    with jax.disable_jit(False):  # without `jit` there is no output sharding
         y = jax.jit(run, out_shardings=cotangent.sharding)(case.arrays)
     assert_own_shards(y, case.expected())
     assert y.sharding.is_equivalent_to(cotangent.sharding, y.ndim)
@@ -169,27 +159,17 @@ def check_fill(case, mesh, layout):
         assert_own_shards(gradient, np.vdot(case.expected(**direction), weights))
 
 
-# Every one of them costs a compilation in every process.
+# Each of them takes a compilation in every process.
 CHECKS = [
-    *product([check_move], REVERSALS, [BY_BATCH, BY_TIME_AND_BATCH]),
-    *product([check_move], [REVERSALS[0], LINE], [BY_TIME]),
-    *product([check_move], SLICES, [BY_BATCH, BY_TIME_AND_BATCH]),
+    *product([check_move], MOVES, [BY_BATCH, BY_TIME_AND_BATCH]),
+    *product([check_move], [LINES, LINE], [BY_TIME]),
     *product([check_fill], FILLS, [BY_TIME_AND_BATCH]),
 ]
 
 
-def check_operators(mesh):
-    for check, operation, layout in CHECKS:
-        print(f"checking {operation} for {layout}", flush=True)
-        check(operation, mesh, layout)
-
-
-# Death --------------------------------------------------------------------------------
-
-
-def see_die(victim, calls, mesh):
-    """One process leaves without a word, after some calls and before the last one."""
-    jax.config.update("jax_disable_jit", False)  # they are calls of a program
+def see_die(victim: int, calls: int, mesh: Mesh) -> None:
+    """One process exits, after some calls and before the last one."""
+    jax.config.update("jax_disable_jit", False)
     case = subsequences("rank-1", (12 * jax.process_count(),), [9], 0)
     x = put(case.arrays["input"], mesh, "t", BY_TIME)
     reverse = jax.jit(lambda x: case.run(input=x)).lower(x).compile()
@@ -201,10 +181,7 @@ def see_die(victim, calls, mesh):
     print("survived", flush=True)
 
 
-# The process --------------------------------------------------------------------------
-
-
-def parse_arguments():
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address")
     parser.add_argument("processes", type=int)
@@ -215,7 +192,7 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     warnings.simplefilter("error")
     arguments = parse_arguments()
     jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -239,10 +216,12 @@ def main():
     )
     for row, index in zip(mesh.devices, range(arguments.processes), strict=True):
         assert {device.process_index for device in row} == {index}
-    if arguments.victim is None:
-        check_operators(mesh)
-    else:
+    if arguments.victim is not None:
         see_die(arguments.victim, arguments.calls, mesh)
+        return
+    for check, operation, layout in CHECKS:
+        print(f"checking {operation} for {layout}", flush=True)
+        check(operation, mesh, layout)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 """Random programs over random meshes, and what they compute, by NumPy.
 
 A program is `after(operator(before(x)))`, itself or a derivative of it, with shardings
-stated at some places and left to XLA at others. All of it follows from a seed. Every
+stated at some points and left to XLA at others. All of it follows from a seed. Every
 program is linear in x, so that its derivatives are known exactly: the reference of the
-operator's adjoint, between the adjoints of what comes before and after.
+operator's adjoint, between the adjoints of `before` and `after`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -25,47 +26,47 @@ LARGEST = {1: 64, 2: 24, 3: 12, 4: 8}  # size of a dimension, by rank
 INTEGERS = ["int8", "uint8", "int16", "int32", "uint32", "int64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn"]
 FLOATS = [*NARROW, "float32", "float64"]
-DTYPES = ["bool", *INTEGERS, *FLOATS, "complex64"]
 MODES = ["forward", "vjp", "vjp_of_vjp", "jvp", "grad_of_squares"]
-OPERATORS = [
-    *["reverse_subsequences", "reverse_sequence", "slice", "slice1", "slice_grad"],
-    *["fill_value_constant", "fill_value_sequence"],
-]
+# With weights: most mistakes are possible in slices.
+OPERATORS = dict(reverse_subsequences=3, reverse_sequence=3, slice=5, slice1=6)
+OPERATORS |= dict(slice_grad=6, fill_value_constant=1, fill_value_sequence=1)
+
+Shape = tuple[int, ...]
+Spec = tuple[tuple[str, ...], ...]  # the entries of a PartitionSpec
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """How an array comes to its sharding, and the entries of its PartitionSpec."""
+    """How an array gets its sharding."""
 
     how: str = "none"  # or argument, in_shardings, out_shardings, inside
-    spec: tuple[tuple[str, ...], ...] = ()
+    spec: Spec = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What `draw` gives.
+    """What `draw` returns.
 
     `data` is "numbers" for small positive numbers, with which a program may compute, or
-    "bits" for any bits. Where XLA itself moves floats between devices, it does not keep
-    their bits: it adds zeros, or on CPU goes by way of float32. So floats have any bits
-    only in programs that are `local`: no operator, and no stated sharding, needs
-    another device, but for a reversal along a shared axis.
+    "bits" for any bits. XLA does not keep the bits of floats that it moves between
+    devices: it adds zeros, or converts to float32 on CPU. So floats have any bits only
+    in programs that are `local`: no operator, and no stated sharding, needs another
+    device, except for a reversal along a sharded axis.
     """
 
     seed: int
     shardy: bool
-    mesh: tuple[int, ...]
+    mesh: Shape
     explicit: bool
     operator: str
     options: dict[str, Any]
     dtype: str
     mode: str
-    shape: tuple[int, ...]  # of the input
-    result_shape: tuple[int, ...]  # of the operator
-    lengths: tuple[tuple[int, ...], str] | None  # their shape and dtype
+    shape: Shape  # of the input
+    result_shape: Shape  # of the operator
+    lengths: tuple[Shape, str] | None  # their shape and dtype
     before: str
     after: str
-    local: bool
     data: str
     of_input: Placement
     of_lengths: Placement
@@ -74,289 +75,278 @@ class Program:
     of_output: Placement  # of the program
 
     @property
-    def is_uneven(self):
-        """Whether XLA might divide arguments and results as JAX does not allow it."""
+    def is_uneven(self) -> bool:
+        """Whether XLA might shard arguments and results unevenly, which JAX refuses."""
         places = (self.of_input, self.shape), (self.of_result, self.result_shape)
         return any(
             placement.how == "inside"
-            and placement.spec != _evenly(placement.spec, shape, self.mesh)
+            and placement.spec != evenly(placement.spec, shape, self.mesh)
             for placement, shape in places
         )
 
-    @property
-    def is_wide(self):
-        return self.dtype in ("int64", "float64")
+
+class Picker:
+    """Random choices."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.random.random() < probability)
+
+    def between(self, low: int, high: int) -> int:
+        return int(self.random.integers(low, high + 1))
+
+    def one(self, values: Iterable[Any] | Mapping[Any, float]) -> Any:
+        """One of the values; the values of a mapping are weights."""
+        values = values if isinstance(values, Mapping) else dict.fromkeys(values, 1)
+        weights = np.fromiter(values.values(), float)
+        return [*values][self.random.choice(len(weights), p=weights / weights.sum())]
 
 
-def draw(seed):
+def draw(seed: int) -> Program:
     """The program of a seed."""
-    random = np.random.default_rng(seed)
-    mesh = MESHES[random.integers(len(MESHES))]
-    explicit = bool(random.random() < 0.3)
-    shardy = bool(random.random() < 0.5)
-    local = bool(random.random() < 0.2)
-    # Slices have the most ways of being wrong.
-    operator = _one(random, OPERATORS, [3, 3, 5, 6, 6, 1, 1])
-    options, shape, result_shape, lengths, of_input = _draw_operator(
-        random, operator, mesh, explicit, local
+    pick = Picker(seed)
+    mesh, explicit, shardy = pick.one(MESHES), pick.chance(0.3), pick.chance(0.5)
+    local, operator = pick.chance(0.2), pick.one(OPERATORS)
+    of_input, parts = draw_input(pick, operator, mesh, explicit, local)
+    sizes = tuple(draw_size(pick, p, LARGEST[len(parts)]) for p in parts)
+    options, shape, result_shape, lengths = draw_operator(
+        pick, operator, sizes, parts, local
     )
-    dtype = _draw_dtype(random, operator)
-    mode = _draw_mode(random, operator, options, dtype)
-    data = _draw_data(random, operator, options, dtype, mode, local)
-    before, after = _draw_work(
-        random, operator, mode, dtype, data, shardy or not explicit
-    )
-    shapes = dict(shape=shape, result_shape=result_shape)
-    placements = _draw_placements(
-        random, operator, mode, mesh, explicit, local, of_input, **shapes
-    )
+    # Derivatives are of floats alone.
+    dtypes = FLOATS if pick.chance(0.75) else ["bool", *INTEGERS, *FLOATS, "complex64"]
+    if operator == "fill_value_sequence":
+        dtypes = [dtype for dtype in dtypes if dtype != "bool"]
+    dtype = pick.one(dtypes)
+    mode = draw_mode(pick, operator, options, dtype)
+    data = draw_data(pick, operator, options, dtype, mode, local)
+    works = draw_works(operator, mode, dtype, data, shardy or not explicit)
     program = Program(
-        **dict(seed=seed, shardy=shardy, mesh=mesh, explicit=explicit, local=local),
+        **dict(seed=seed, shardy=shardy, mesh=mesh, explicit=explicit),
         **dict(operator=operator, options=options, dtype=dtype, mode=mode, data=data),
-        **dict(**shapes, lengths=lengths, before=before, after=after),
-        **dict(of_input=of_input, **placements),
-        of_lengths=_draw_placement_of_lengths(random, lengths, of_input.spec, mesh),
+        **dict(shape=shape, result_shape=result_shape, lengths=lengths),
+        **dict(before=pick.one(works), after=pick.one(works), of_input=of_input),
+        of_lengths=draw_placement_of_lengths(pick, lengths, of_input.spec, mesh),
+        **dict.fromkeys(("of_result", "of_cotangent", "of_output"), Placement()),
     )
+    if operator.startswith("fill"):
+        program = dataclasses.replace(program, of_input=Placement())
+    program = draw_placements(pick, program, of_input.spec if local else None)
     if program.is_uneven and program.of_output.how == "none":
         replicated = Placement("out_shardings")
         return dataclasses.replace(program, of_output=replicated)
     return program
 
 
-def _one(random, values, weights=None):
-    weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
-    return values[random.choice(len(values), p=weights / weights.sum())]
-
-
 # Shardings ----------------------------------------------------------------------------
 
 
-def names_of(mesh):
+def names_of(mesh: Shape) -> str:
     return "abc"[: len(mesh)]
 
 
-def parts_of(entry, mesh):
+def parts_of(entry: Iterable[str], mesh: Shape) -> int:
     return math.prod(mesh[names_of(mesh).index(name)] for name in entry)
 
 
-def _draw_spec(random, rank, mesh):
-    """Most axes of the mesh, in any order, each along some dimension."""
-    entries = [()] * rank
-    for name in random.permutation(list(names_of(mesh))):
-        if rank and random.random() < 0.85:
-            dimension = int(random.integers(rank))
-            entries[dimension] = (*entries[dimension], str(name))
-    return tuple(entries)
-
-
-def _evenly(spec, shape, mesh):
-    """What of the spec divides the shape evenly."""
+def evenly(spec: Sequence[tuple[str, ...]], shape: Shape, mesh: Shape) -> Spec:
+    """The spec without the entries that do not partition the shape evenly."""
     return tuple(
         entry if size % parts_of(entry, mesh) == 0 else ()
         for entry, size in zip(spec, shape, strict=True)
     )
 
 
-def _draw_placements(
-    random, operator, mode, mesh, explicit, local, of_input, shape, result_shape
-):
-    """Those of the operator's result, the second array and the program's output."""
-    is_pulled = mode in ("vjp", "grad_of_squares")
-    output_shape = shape if is_pulled else result_shape
-    other_shape = result_shape if is_pulled else shape
+def draw_spec(pick: Picker, rank: int, mesh: Shape) -> Spec:
+    """Most axes of the mesh, in any order, each along some dimension."""
+    entries: list[tuple[str, ...]] = [()] * rank
+    for name in pick.random.permutation(list(names_of(mesh))):
+        if rank and pick.chance(0.85):
+            entries[pick.between(0, rank - 1)] += (str(name),)
+    return tuple(entries)
 
-    def placed(weight, hows, shape):
-        how = _one(random, ["none", *hows], [weight, *[1] * len(hows)])
-        if how == "none":
-            return Placement()
-        if local:
-            return Placement(how, of_input.spec)
-        spec = _draw_spec(random, len(shape), mesh)
-        is_even = explicit or how != "inside"
-        return Placement(how, _evenly(spec, shape, mesh) if is_even else spec)
 
-    is_left_to_xla = not local and random.random() < 0.7
-    often = 1000 if is_left_to_xla else 2
-    of_result = placed(often, ["inside"], result_shape)
-    of_other = placed(0 if local else often, ["argument"], other_shape)
+def draw_input(
+    pick: Picker, operator: str, mesh: Shape, explicit: bool, local: bool
+) -> tuple[Placement, list[int]]:
+    """A placement, and by what the size of each dimension has to be divisible."""
+    least = 2 if operator == "reverse_sequence" else 1
+    rank = 1 if least == 1 and pick.chance(0.5) else pick.between(least, 4)
+    spec = draw_spec(pick, rank, mesh)
+    how = pick.one({"argument": 6, "in_shardings": 2, "inside": 3, "none": 1})
+    if local:  # with `in_shardings` an explicit type says nothing of the sharding
+        how = "argument" if explicit else pick.one(["argument", "in_shardings"])
+    is_uneven = how == "inside" and not explicit
+    parts = [1 if is_uneven else parts_of(entry, mesh) for entry in spec]
+    return Placement(how, spec if how != "none" else ()), parts
+
+
+def draw_placements(pick: Picker, program: Program, local: Spec | None) -> Program:
+    """Those of the operator's result, the cotangent and the program's output."""
+    is_pulled = program.mode in ("vjp", "grad_of_squares")
+    shapes = program.shape, program.result_shape
+    output_shape, other_shape = shapes if is_pulled else shapes[::-1]
+
+    def placed(weight: float, hows: Sequence[str], shape: Shape) -> Placement:
+        how = pick.one({"none": weight, **dict.fromkeys(hows, 1)})
+        if how == "none" or local is not None:
+            return Placement(how, () if how == "none" else local or ())
+        spec = draw_spec(pick, len(shape), program.mesh)
+        is_even = program.explicit or how != "inside"
+        return Placement(how, evenly(spec, shape, program.mesh) if is_even else spec)
+
+    often = 1000 if local is None and pick.chance(0.7) else 2  # mostly left to XLA
+    of_result = placed(often, ["inside"], program.result_shape)
+    of_other = placed(often if local is None else 0, ["argument"], other_shape)
     of_output = placed(often, ["out_shardings", "inside"], output_shape)
-    if operator.startswith("fill") and mode != "forward":
+    if program.operator.startswith("fill") and program.mode != "forward":
         of_output = Placement()  # of scalars
-        of_other = of_other if mode == "vjp" else Placement()
-    if 0 in output_shape:  # JAX takes no empty result that XLA divides
+        of_other = of_other if program.mode == "vjp" else Placement()
+    if 0 in output_shape:  # JAX takes no empty result that XLA shards
         of_output = Placement("out_shardings")
-    return dict(of_result=of_result, of_cotangent=of_other, of_output=of_output)
+    placements = dict(of_result=of_result, of_cotangent=of_other, of_output=of_output)
+    return dataclasses.replace(program, **placements)
 
 
-def _draw_placement_of_lengths(random, lengths, spec, mesh):
-    """As the input, in so far as they have its dimensions."""
-    if lengths is None or random.random() < 0.5:
+def draw_placement_of_lengths(
+    pick: Picker, lengths: tuple[Shape, str] | None, spec: Spec, mesh: Shape
+) -> Placement:
+    """As the input, for the dimensions that they share."""
+    if lengths is None or pick.chance(0.5):
         return Placement()
     shape, _ = lengths
     spec = spec[: len(shape)] if len(spec) >= len(shape) else ((),) * len(shape)
     entries = [() if size == 1 else e for e, size in zip(spec, shape, strict=True)]
-    return Placement("argument", _evenly(entries, shape, mesh))
+    return Placement("argument", evenly(entries, shape, mesh))
 
 
 # Operators ----------------------------------------------------------------------------
 
 
-def _draw_operator(random, operator, mesh, explicit, local):
-    """Options, shapes of input, result and lengths, and the placement of the input."""
-    rank = int(random.integers(2 if operator == "reverse_sequence" else 1, 5))
-    if operator != "reverse_sequence" and random.random() < 0.5:
-        rank = 1
-    how = _one(random, ["argument", "in_shardings", "inside", "none"], [6, 2, 3, 1])
-    if local:  # for `in_shardings` an explicit type says nothing of the sharding
-        how = "argument" if explicit else _one(random, ["argument", "in_shardings"])
-    spec = _draw_spec(random, rank, mesh)
-    is_uneven = how == "inside" and not explicit
-    parts = [1 if is_uneven else parts_of(entry, mesh) for entry in spec]
-    shape = tuple(_draw_size(random, p, LARGEST[rank]) for p in parts)
-    of_input = Placement(how, spec if how != "none" else ())
+def draw_size(pick: Picker, parts: int, largest: int) -> int:
+    if pick.chance(0.02):
+        return 0
+    return parts * pick.between(1, max(largest // parts, 1))
+
+
+def draw_operator(
+    pick: Picker, operator: str, sizes: Shape, parts: list[int], local: bool
+) -> tuple[dict[str, Any], Shape, Shape, tuple[Shape, str] | None]:
+    """Options, shapes of input and result, and the lengths."""
     if operator.startswith("reverse"):
-        options, lengths = _draw_reversal(random, operator, shape)
-        return options, shape, shape, lengths, of_input
+        return draw_reversal(pick, operator, sizes)
     if operator.startswith("fill"):
         of_scalars = () if operator == "fill_value_constant" else (2,)
-        of_input = Placement("none", spec if local else ())
-        return dict(sizes=shape), of_scalars, shape, None, of_input
+        return dict(sizes=sizes), of_scalars, sizes, None
     drawn = [
-        _draw_window(random, operator, size, p, whole=local and p > 1)
-        for size, p in zip(shape, parts, strict=True)
+        draw_window(pick, operator, size, p, whole=local and p > 1)
+        for size, p in zip(sizes, parts, strict=True)
     ]
-    offsets, sizes, strides, others = map(tuple, zip(*drawn, strict=True))
+    offsets, windows, strides, results = map(tuple, zip(*drawn, strict=True))
     if operator == "slice":
-        options = dict(offsets=offsets, sizes=sizes, strides=strides)
-        return options, shape, sizes, None, of_input
+        options = dict(offsets=offsets, sizes=windows, strides=strides)
+        return options, sizes, windows, None
     options = dict(
         input_window_offsets=offsets,
-        input_window_sizes=sizes,
+        input_window_sizes=windows,
         input_window_strides=strides,
     )
     if operator == "slice_grad":
-        options["output_gradient_sizes"] = others
-    return options, shape, others, None, of_input
+        options["output_gradient_sizes"] = results
+    return options, sizes, results, None
 
 
-def _draw_size(random, parts, largest):
-    if random.random() < 0.02:
-        return 0
-    return parts * int(random.integers(1, max(largest // parts, 1) + 1))
-
-
-def _draw_reversal(random, operator, shape):
-    options = dict(implementation=_one(random, [None, "gather", "scatter"], [3, 1, 1]))
-    dtype = _one(random, ["int32", "uint32", "int8"])
+def draw_reversal(
+    pick: Picker, operator: str, shape: Shape
+) -> tuple[dict[str, Any], Shape, Shape, tuple[Shape, str]]:
+    implementation = pick.one({None: 3, "gather": 1, "scatter": 1})
+    options: dict[str, Any] = dict(implementation=implementation)
+    dtype = pick.one(["int32", "uint32", "int8"])
     if operator == "reverse_subsequences":
-        options["axis"] = axis = int(random.integers(len(shape)))
-        whole = random.random(len(shape)) < 0.5
+        options["axis"] = axis = pick.between(0, len(shape) - 1)
         of_lengths = tuple(
-            1 if d == axis or not whole[d] else size for d, size in enumerate(shape)
+            1 if d == axis or pick.chance(0.5) else size for d, size in enumerate(shape)
         )
-        return options, (of_lengths, dtype)
-    options["batch_axis"] = int(random.integers(2))
-    options["time_axis"] = 1 - options["batch_axis"]
-    options["training"] = bool(random.random() < 0.6)
+        return options, shape, shape, (of_lengths, dtype)
+    batch_axis = pick.between(0, 1)
+    options |= dict(batch_axis=batch_axis, time_axis=1 - batch_axis)
+    options["training"] = pick.chance(0.6)
     if options["training"]:
-        options["lda_coeff"] = _one(random, [1.0, 0.5, 0.0])
-    return options, ((shape[options["batch_axis"]],), dtype)
+        options["lda_coeff"] = pick.one([1.0, 0.5, 0.0])
+    return options, shape, shape, ((shape[batch_axis],), dtype)
 
 
-def _draw_window(random, operator, extent, parts, whole):
-    """Offset, size and stride; the size that the operator makes of them.
+def draw_window(
+    pick: Picker, operator: str, extent: int, parts: int, whole: bool
+) -> tuple[int, int, int, int]:
+    """Offset, size and stride of a window, and the size of the result.
 
-    `extent` is the size of the input, which shares it evenly between `parts` devices.
+    `extent` is the size of the input, which `parts` devices share evenly.
     """
     if whole:
         return 0, extent, 1, extent
-    kind = _one(random, ["whole", "any", "few", "empty"], [1.5, 5, 4, 0.2])
-    stride = _one(random, [1, 2, 3, 5, 50], [3, 3, 2, 1, 0.3])
+    kind = pick.one({"whole": 1.5, "any": 5, "few": 4, "empty": 0.2})
+    step = pick.one({1: 3, 2: 3, 3: 2, 5: 1, 50: 0.3})
+    sign = 1 if operator == "slice" else pick.one([1, -1])
+    if kind == "whole" or (operator == "slice_grad" and extent == 0):
+        return 0, extent, sign, extent
     if operator == "slice_grad":
-        return _draw_window_around(random, kind, stride, extent, parts)
-    if kind == "whole":
-        stride = 1 if operator == "slice" else int(_one(random, [1, -1]))
-        return 0, extent, stride, extent
-    most = 1 + (extent - 1) // stride if extent else 0
-    count = _draw_count(random, kind, most, parts)
-    reads = stride * (count - 1) + 1 if count else 0
+        step = 1 if step * extent > 150 else step
+        window = step * (extent - 1) + pick.between(1, step)
+        before, after = (pick.between(0, 7) * pick.chance(0.7) for _ in "ab")
+        whole_size = before + window + after
+        if parts > 1 and pick.chance(0.4):
+            whole_size = -(-whole_size // parts) * parts
+        return before, window, sign * step, whole_size
+    most = 1 + (extent - 1) // step if extent else 0
+    count = 0 if kind == "empty" else draw_count(pick, kind, most, parts)
+    window = step * (count - 1) + 1 if count else 0
     if operator == "slice":
-        return _draw_offset(random, extent - reads), count, stride, count
-    slack = int(random.integers(min(stride, extent - reads + 1))) if count else 0
-    stride *= int(_one(random, [1, -1]))
-    return _draw_offset(random, extent - reads - slack), reads + slack, stride, count
+        return draw_offset(pick, extent - window), count, step, count
+    window += pick.between(0, min(step - 1, extent - window)) if count else 0
+    return draw_offset(pick, extent - window), window, sign * step, count
 
 
-def _draw_count(random, kind, most, parts):
-    """How many elements are read, mostly a number that the devices can divide."""
-    if most == 0 or kind == "empty":
+def draw_count(pick: Picker, kind: str, most: int, parts: int) -> int:
+    """How many elements are read, mostly a number that the devices can share."""
+    if most == 0:
         return 0
     if kind == "few":
-        return int(random.integers(1, min(most, 4) + 1))
-    if parts > 1 and most >= parts and random.random() < 0.4:
-        return parts * int(random.integers(1, most // parts + 1))
-    return int(random.integers(1, most + 1))
+        return pick.between(1, min(most, 4))
+    if parts > 1 and most >= parts and pick.chance(0.4):
+        return parts * pick.between(1, most // parts)
+    return pick.between(1, most)
 
 
-def _draw_offset(random, room):
-    return _one(random, [0, room, int(random.integers(room + 1))], [1, 1, 3])
-
-
-def _draw_window_around(random, kind, stride, count, parts):
-    """For `count` elements that are put back; the size of what they are put into."""
-    if kind == "whole" or count == 0:
-        return 0, count, int(_one(random, [1, -1])), count
-    if stride * count > 150:
-        stride = 1
-    window = stride * (count - 1) + 1 + int(random.integers(stride))
-    before, after = (int(random.integers(8)) * (random.random() < 0.7) for _ in "ab")
-    extent = before + window + after
-    if parts > 1 and random.random() < 0.4:
-        extent = -(-extent // parts) * parts
-    return before, window, stride * int(_one(random, [1, -1])), extent
+def draw_offset(pick: Picker, most: int) -> int:
+    return pick.one({0: 1, most: 1, pick.between(0, most): 3})
 
 
 # What is done with them ---------------------------------------------------------------
 
 
-def _draw_dtype(random, operator):
-    dtypes = DTYPES
-    if operator == "fill_value_sequence":
-        dtypes = [dtype for dtype in DTYPES if dtype != "bool"]
-    floats = random.random() < 0.75  # the others have no derivatives
-    return _one(random, FLOATS if floats else dtypes)
-
-
-def _draw_mode(random, operator, options, dtype):
+def draw_mode(pick: Picker, operator: str, options: dict[str, Any], dtype: str) -> str:
     if dtype not in (*FLOATS, "complex64"):
         return "forward"
-    modes = [*MODES, "vjp", "grad_of_squares"]
-    if operator in ("slice", "slice1"):  # XLA divides their gradients wrongly
-        modes += ["grad_of_squares"] * 5
+    modes = dict.fromkeys(MODES, 1) | dict(vjp=2, grad_of_squares=2)
+    if operator in ("slice", "slice1"):  # XLA partitions their gradients wrongly
+        modes["grad_of_squares"] = 7
     if dtype == "complex64":
-        modes = [mode for mode in modes if mode != "grad_of_squares"]
+        del modes["grad_of_squares"]
     if options.get("training"):
-        modes.remove("jvp")
-    if operator.startswith("fill"):
-        modes = ["forward", "vjp", "jvp"]
-    return _one(random, modes)
+        del modes["jvp"]
+    return pick.one(["forward", "vjp", "jvp"] if operator.startswith("fill") else modes)
 
 
-def _draw_work(random, operator, mode, dtype, data, with_flips):
-    if operator.startswith("fill"):
-        return "nothing", "nothing"
-    works = ["nothing"]
-    if data == "numbers" and dtype != "bool":
-        works.append("double")
-        if with_flips:  # JAX has no name for the sharding that GSPMD gives a flip
-            works.append("flip")
-    if data == "bits" and mode == "forward":
-        works.append("invert")
-    weights = [4, *[1] * (len(works) - 1)]
-    return _one(random, works, weights), _one(random, works, weights)
-
-
-def _draw_data(random, operator, options, dtype, mode, local):
+def draw_data(
+    pick: Picker,
+    operator: str,
+    options: dict[str, Any],
+    dtype: str,
+    mode: str,
+    local: bool,
+) -> str:
     is_float = dtype in (*FLOATS, "complex64")
     is_computed = (
         mode == "grad_of_squares"
@@ -368,46 +358,61 @@ def _draw_data(random, operator, options, dtype, mode, local):
     )
     if is_computed or (is_float and not local):
         return "numbers"
-    return "bits" if is_float else _one(random, ["bits", "numbers"])
+    return "bits" if is_float else pick.one(["bits", "numbers"])
+
+
+def draw_works(
+    operator: str, mode: str, dtype: str, data: str, with_flips: bool
+) -> dict[str, float]:
+    """What may come before and after the operator, with weights."""
+    works = {"nothing": 4.0}
+    if operator.startswith("fill"):
+        return works
+    if data == "numbers" and dtype != "bool":
+        works["double"] = 1
+        if with_flips:  # JAX has no name for the sharding that GSPMD gives a flip
+            works["flip"] = 1
+    if data == "bits" and mode == "forward":
+        works["invert"] = 1
+    return works
 
 
 # Arrays -------------------------------------------------------------------------------
 
 
-def arrays_of(program):
+def arrays_of(
+    program: Program,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """The input, the lengths or None, and the cotangent or tangent or None."""
-    random = np.random.default_rng([program.seed, 1])
+    random, dtype = np.random.default_rng([program.seed, 1]), np.dtype(program.dtype)
     make = numbers if program.data == "numbers" else any_bits
-    x = make(random, program.shape, np.dtype(program.dtype))
-    lengths = other = None
+    x, lengths, other = make(random, program.shape, dtype), None, None
     if program.lengths is not None:
-        shape, dtype = program.lengths
-        axis = program.options.get("axis", program.options.get("time_axis"))
-        low = 0 if dtype == "uint32" else -1
+        shape, of_lengths = program.lengths
+        axis = program.options["axis" if "axis" in program.options else "time_axis"]
+        low = 0 if of_lengths == "uint32" else -1
         high = min(program.shape[axis] + 3, 128)
-        lengths = random.integers(low, high, shape).astype(dtype)
+        lengths = random.integers(low, high, shape).astype(of_lengths)
     if program.mode == "vjp":
-        other = make(random, program.result_shape, np.dtype(program.dtype))
-        if program.operator.startswith("fill"):
-            other = _summable(random, program.result_shape, np.dtype(program.dtype))
+        make = summable if program.operator.startswith("fill") else make
+        other = make(random, program.result_shape, dtype)
     elif program.mode in ("vjp_of_vjp", "jvp"):
-        other = make(random, program.shape, np.dtype(program.dtype))
+        other = make(random, program.shape, dtype)
     return x, lengths, other
 
 
-def numbers(random, shape, dtype):
-    """Integers from 1 to 6; no zeros, which are what is missing."""
-    if dtype.name == "bool":
+def numbers(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+    """Integers from 1 to 6; no zeros, which stand for missing elements."""
+    if dtype.kind == "b":
         return random.random(shape) < 0.5
     x = random.integers(1, 7, shape)
-    return (x + 1j * random.integers(1, 7, shape) if dtype.kind == "c" else x).astype(
-        dtype
-    )
+    x = x + 1j * random.integers(1, 7, shape) if dtype.kind == "c" else x
+    return x.astype(dtype)
 
 
-def any_bits(random, shape, dtype):
+def any_bits(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
     """Zeros of both signs, infinities, NaNs with payloads, subnormals, any bits."""
-    if dtype.name == "bool":
+    if dtype.kind == "b":
         return random.random(shape) < 0.5
     if dtype.kind == "c":
         return any_bits(random, (*shape, 2), np.dtype("float32")).view(dtype)[..., 0]
@@ -417,16 +422,12 @@ def any_bits(random, shape, dtype):
         info = ml_dtypes.finfo(dtype)
         exponent = unsigned.type((2**info.nexp - 1) << info.nmant)
         sign = unsigned.type(1 << (8 * dtype.itemsize - 1))
-        kind = random.integers(5, size=shape)
-        x = np.select(
-            [kind == 0, kind == 1, kind == 2, kind == 3],
-            [x & sign, (x & sign) | exponent, x | exponent, x & ~exponent],
-            x,
-        )
+        kinds = [x & sign, (x & sign) | exponent, x | exponent, x & ~exponent, x]
+        x = np.choose(random.integers(5, size=shape), kinds)
     return x.astype(unsigned).view(dtype)
 
 
-def _summable(random, shape, dtype):
+def summable(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
     """Small numbers whose sum in any order has no rounding error in the dtype."""
     x = random.integers(0, 3, shape)
     bits = 24 if dtype.kind == "c" else ml_dtypes.finfo(dtype).nmant + 1
@@ -435,10 +436,10 @@ def _summable(random, shape, dtype):
     return x.astype(dtype)
 
 
-# What is to come out ------------------------------------------------------------------
+# Expected results ---------------------------------------------------------------------
 
 
-def expected(program):
+def expected(program: Program) -> np.ndarray:
     x, lengths, other = arrays_of(program)
     if program.mode == "forward":
         return apply(program, x, lengths)
@@ -450,22 +451,22 @@ def expected(program):
     return scaled(program, y) if program.mode == "vjp_of_vjp" else y
 
 
-def apply(program, x, lengths):
+def apply(program: Program, x: Any, lengths: Any) -> np.ndarray:
     y = operate(program, WORK[program.before](x), lengths)
     return WORK[program.after](y)
 
 
-def pull_back(program, cotangent, lengths):
-    """All that comes before and after is its own adjoint."""
+def pull_back(program: Program, cotangent: Any, lengths: Any) -> np.ndarray:
+    """The work before and after is its own adjoint."""
     cotangent = WORK[program.after](cotangent)
     return WORK[program.before](scaled(program, adjoint(program, cotangent, lengths)))
 
 
-def double(x):
+def double(x: np.ndarray) -> np.ndarray:
     return (x * x.dtype.type(2)).astype(x.dtype)
 
 
-def invert(x):
+def invert(x: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "c":
         return invert(x.view("f4")).view(x.dtype)
     return ~x if x.dtype == bool else (~x.view(f"u{x.itemsize}")).view(x.dtype)
@@ -474,47 +475,47 @@ def invert(x):
 WORK = {"nothing": lambda x: x, "flip": np.flip, "double": double, "invert": invert}
 
 
-def operate(program, x, lengths):
+def operate(program: Program, x: Any, lengths: Any) -> np.ndarray:
     dtype, options = np.dtype(program.dtype), program.options
-    if program.operator == "fill_value_constant":
-        return np.full(options["sizes"], x, dtype)
-    if program.operator == "fill_value_sequence":
-        return reference.fill_value_sequence(options["sizes"], dtype, *x)
-    if program.operator == "reverse_subsequences":
-        return reference.reverse_subsequences(x, lengths, options["axis"])
-    if program.operator == "reverse_sequence":
-        axes = options["batch_axis"], options["time_axis"]
-        return reference.reverse_sequence(x, lengths, *axes)
+    match program.operator:
+        case "fill_value_constant":
+            return np.full(options["sizes"], x, dtype)
+        case "fill_value_sequence":
+            return reference.fill_value_sequence(options["sizes"], dtype, *x)
+        case "reverse_subsequences":
+            return reference.reverse_subsequences(x, lengths, options["axis"])
+        case "reverse_sequence":
+            axes = options["batch_axis"], options["time_axis"]
+            return reference.reverse_sequence(x, lengths, *axes)
     return getattr(reference, program.operator)(x, **options)
 
 
-def adjoint(program, cotangent, lengths):
-    options = dict(program.options)
-    if program.operator.startswith("reverse"):
-        return operate(program, cotangent, lengths)
-    if program.operator == "slice_grad":
-        del options["output_gradient_sizes"]
-        return reference.slice1(cotangent, **options, output_sizes=program.shape)
-    if program.operator == "slice1":
-        sizes = dict(output_gradient_sizes=program.shape)
-        return reference.slice_grad(cotangent, **options, **sizes)
-    if program.operator == "slice":
-        windows = [
-            (size - 1) * stride + 1 if size else 0
-            for size, stride in zip(options["sizes"], options["strides"], strict=True)
-        ]
-        return reference.slice_grad(
-            cotangent, program.shape, options["offsets"], windows, options["strides"]
-        )
-    dtype = np.dtype(program.dtype)
-    numbers = cotangent.astype("c16" if dtype.kind == "c" else "f8").ravel()
-    if program.operator == "fill_value_constant":
-        return np.asarray(numbers.sum()).astype(dtype)
-    k = np.arange(numbers.size)
-    return np.array([numbers.sum(), (k * numbers).sum()]).astype(dtype)
+def adjoint(program: Program, cotangent: Any, lengths: Any) -> np.ndarray:
+    options, dtype = dict(program.options), np.dtype(program.dtype)
+    match program.operator:
+        case "slice_grad":
+            del options["output_gradient_sizes"]
+            return reference.slice1(cotangent, **options, output_sizes=program.shape)
+        case "slice1":
+            sizes = dict(output_gradient_sizes=program.shape)
+            return reference.slice_grad(cotangent, **options, **sizes)
+        case "slice":
+            sizes, strides = options["sizes"], options["strides"]
+            windows = [
+                (size - 1) * stride + 1 if size else 0
+                for size, stride in zip(sizes, strides, strict=True)
+            ]
+            window = options["offsets"], windows, strides
+            return reference.slice_grad(cotangent, program.shape, *window)
+        case "fill_value_constant" | "fill_value_sequence":
+            y = cotangent.astype("c16" if dtype.kind == "c" else "f8").ravel()
+            sums = np.array([y.sum(), (np.arange(y.size) * y).sum()])
+            is_constant = program.operator == "fill_value_constant"
+            return (sums[0] if is_constant else sums).astype(dtype)
+    return operate(program, cotangent, lengths)  # a reversal
 
 
-def scaled(program, x):
-    """What the training mode makes of a cotangent."""
+def scaled(program: Program, x: np.ndarray) -> np.ndarray:
+    """The cotangent times the coefficient of the training mode."""
     coefficient = program.options.get("lda_coeff", 1.0)
     return x if coefficient == 1 else (x * x.dtype.type(coefficient)).astype(x.dtype)

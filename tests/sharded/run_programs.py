@@ -1,131 +1,92 @@
-"""Runs the random programs of some seeds, and prints what came of each.
+"""Runs the random programs of some seeds, and prints what came of each as JSON.
 
-    PYTHONPATH=. python tests/sharded/run_programs.py SEED [SEED ...]
-
-A compiler that aborts takes the process with it; the last seed that was printed is the
-one to blame. `test_random_programs.py` starts this script for many seeds.
+A compiler that aborts ends the process; the last seed that was printed is the one to
+blame. `test_random_programs.py` runs this script for many seeds.
 """
+
+from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import json
-import math
 import os
+import pathlib
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
-DEVICES = 8
 LIMIT = 120  # seconds for a program, beyond which its devices wait for each other
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))  # for `assertions`
 os.environ["JAX_PLATFORMS"] = "cpu"
-# What runs once need not be optimized.
+# A program that runs once need not be optimized.
 os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0 "
-    f"--xla_force_host_platform_device_count={DEVICES}"
+    "--xla_force_host_platform_device_count=8"
 )
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import programs  # noqa: E402
+from assertions import assert_same_bits  # noqa: E402
+from devices import AUTO, EXPLICIT, HAS_GSPMD, mesh_of, partitioner  # noqa: E402
 from jax import lax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+from programs import Placement, Program  # noqa: E402
 
 import dml_jax  # noqa: E402
 
 
-def main(seeds):
-    # That the partitioner before Shardy is deprecated, and of what XLA does about it.
-    warnings.simplefilter("ignore")
+def main(seeds: Iterable[int]) -> None:
+    warnings.simplefilter("ignore")  # about GSPMD
     for count, seed in enumerate(seeds):
         program = programs.draw(seed)
-        say(seed=seed, program=repr(program))
+        report(seed=seed, program=repr(program))
         faulthandler.dump_traceback_later(LIMIT, exit=True)
-        say(seed=seed, **outcome(program))
+        report(seed=seed, **outcome(program))
         faulthandler.cancel_dump_traceback_later()
         if count % 50 == 49:
             jax.clear_caches()
 
 
-def say(**what):
+def report(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-def outcome(program):
-    """Whether it passed, was not allowed by JAX, or what was wrong."""
-    if not program.shardy and not has_partitioner_before_shardy():
-        return dict(outcome="skipped", why="no such partitioner")
-    wide = jax.enable_x64(True) if program.is_wide else contextlib.nullcontext()
+def outcome(program: Program) -> dict[str, str]:
+    """Whether it passed, was refused by JAX, or what was wrong."""
+    if not program.shardy and not HAS_GSPMD:
+        return dict(outcome="skipped", why="no GSPMD")
+    wide = program.dtype in ("int64", "float64")
     try:
-        with wide, partitioner(program):
+        with jax.enable_x64(wide), partitioner(shardy=program.shardy):
             actual = run(program)
     except Exception as error:
-        lines = traceback.format_exception_only(error)
-        why = "".join(lines).strip()[:2000]
+        why = "".join(traceback.format_exception_only(error)).strip()[:2000]
         if program.explicit and type(error).__name__ == "ShardingTypeError":
             return dict(outcome="skipped", why=why)
         return dict(outcome="error", why=why)
-    difference = difference_of(actual, programs.expected(program))
-    if difference is None:
-        return dict(outcome="passed")
-    return dict(outcome="wrong", why=difference)
-
-
-def has_partitioner_before_shardy():
-    return hasattr(jax.config, "jax_use_shardy_partitioner")
-
-
-@contextlib.contextmanager
-def partitioner(program):
-    if not has_partitioner_before_shardy():
-        yield
-        return
-    before = jax.config.jax_use_shardy_partitioner
-    jax.config.update("jax_use_shardy_partitioner", program.shardy)
-    yield
-    jax.config.update("jax_use_shardy_partitioner", before)
-
-
-def difference_of(actual, expected):
-    """Where the bits differ, in words, or None."""
-    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
-        return f"{actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"
-    pair = actual, np.asarray(expected)
-    of_bits = np.dtype((np.uint8, expected.dtype.itemsize))
-    actual_bits, expected_bits = (
-        np.ascontiguousarray(array).reshape(expected.shape).view(of_bits)
-        if expected.ndim
-        else np.frombuffer(array.tobytes(), np.uint8)
-        for array in pair
-    )
-    if np.array_equal(actual_bits, expected_bits):
-        return None
-    wrong = (actual_bits != expected_bits).any(-1)
-    first = tuple(int(index) for index in np.argwhere(wrong)[0]) if wrong.ndim else ()
-    return (
-        f"{wrong.sum()} of {wrong.size} elements, the first at {first}: "
-        f"{pair[0][first]} = {actual_bits[first][::-1].tobytes().hex()}, not "
-        f"{pair[1][first]} = {expected_bits[first][::-1].tobytes().hex()}"
-    )
+    try:
+        assert_same_bits(actual, programs.expected(program))
+    except AssertionError:
+        return dict(outcome="wrong", why=traceback.format_exc()[-2000:])
+    return dict(outcome="passed")
 
 
 # The program in JAX -------------------------------------------------------------------
 
 
-def run(program):
-    kind = AxisType.Explicit if program.explicit else AxisType.Auto
-    mesh = jax.make_mesh(
-        program.mesh,
-        tuple(programs.names_of(program.mesh)),
-        axis_types=(kind,) * len(program.mesh),
-        devices=jax.devices()[: math.prod(program.mesh)],
-    )
+def run(program: Program) -> np.ndarray:
+    sizes = dict(zip(programs.names_of(program.mesh), program.mesh, strict=True))
+    mesh = mesh_of(EXPLICIT if program.explicit else AUTO, **sizes)
     placements = [program.of_input, program.of_lengths, program.of_cotangent]
     arrays = programs.arrays_of(program)
     present = [index for index in range(3) if arrays[index] is not None]
-    options = {}
+    options: dict[str, Any] = {}
     if program.of_input.how == "in_shardings":
         options["in_shardings"] = tuple(
             sharding(mesh, program.of_input) if index == 0 else None
@@ -134,26 +95,25 @@ def run(program):
     if program.of_output.how == "out_shardings":
         options["out_shardings"] = sharding(mesh, program.of_output)
 
-    @functools.partial(jax.jit, **options)
-    def compiled(*given):
-        of_all = [None] * 3
-        for index, array in zip(present, given, strict=True):
-            of_all[index] = array
-        return transformed(program, mesh, *of_all)
+    @partial(jax.jit, **options)
+    def compiled(*given: jax.Array) -> jax.Array:
+        found = dict(zip(present, given, strict=True))
+        x, lengths, other = (found.get(index) for index in range(3))
+        result = derived(
+            program, mesh, partial(apply, program, mesh, lengths), x, other
+        )
+        return inside(program, result, mesh, program.of_output)
 
-    in_context = jax.set_mesh(mesh) if program.explicit else contextlib.nullcontext()
-    with in_context:
-        operands = [
-            put(program, arrays[index], mesh, placements[index]) for index in present
-        ]
+    with jax.set_mesh(mesh) if program.explicit else contextlib.nullcontext():
+        operands = [put(program, arrays[i], mesh, placements[i]) for i in present]
         return np.asarray(compiled(*operands))
 
 
-def sharding(mesh, placement):
+def sharding(mesh: Mesh, placement: Placement) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*(e or None for e in placement.spec)))
 
 
-def put(program, array, mesh, placement):
+def put(program: Program, array: Any, mesh: Mesh, placement: Placement) -> Any:
     if placement.how == "argument":
         return jax.device_put(array, sharding(mesh, placement))
     if program.is_uneven and placement.how != "in_shardings":
@@ -161,63 +121,60 @@ def put(program, array, mesh, placement):
     return array
 
 
-def inside(program, x, mesh, placement):
-    """`x`, with the sharding that is stated inside of the program."""
+def inside(program: Program, x: Any, mesh: Mesh, placement: Placement) -> Any:
+    """`x`, with the sharding that is stated inside the program."""
     if placement.how != "inside":
         return x
-    if program.explicit:
-        return jax.sharding.reshard(x, sharding(mesh, placement))
-    return lax.with_sharding_constraint(x, sharding(mesh, placement))
+    constrain = (
+        jax.sharding.reshard if program.explicit else lax.with_sharding_constraint
+    )
+    return constrain(x, sharding(mesh, placement))
 
 
-def transformed(program, mesh, x, lengths, other):
-    """The program itself or its derivative."""
-    function = functools.partial(apply, program, mesh, lengths)
-    result = derived(program, mesh, function, x, other)
-    return inside(program, result, mesh, program.of_output)
+def derived(
+    program: Program, mesh: Mesh, function: Callable[..., Any], x: Any, other: Any
+) -> Any:
+    """The result of the function, or of its derivative."""
 
+    def typed_as(like: Any) -> Any:
+        """`other` with the sharding of `like`, where that is part of the type."""
+        if not program.explicit:
+            return other
+        spec = jax.typeof(like).sharding.spec  # perhaps of no mesh
+        return jax.sharding.reshard(other, NamedSharding(mesh, spec))
 
-def derived(program, mesh, function, x, other):
-    if program.mode == "forward":
-        return function(x)
-    if program.mode == "grad_of_squares":
-        return jax.grad(lambda x: jnp.sum(function(x) * function(x)))(x)
-    if program.mode == "jvp":
-        return jax.jvp(function, (x,), (typed_as(program, mesh, other, x),))[1]
-    y, pull_back = jax.vjp(function, x)
-    if program.mode == "vjp":
-        return pull_back(typed_as(program, mesh, other, y))[0]
+    match program.mode:
+        case "forward":
+            return function(x)
+        case "grad_of_squares":
+            return jax.grad(lambda x: jnp.sum(function(x) * function(x)))(x)
+        case "jvp":
+            return jax.jvp(function, (x,), (typed_as(x),))[1]
+        case "vjp":
+            y, pull_back = jax.vjp(function, x)
+            return pull_back(typed_as(y))[0]
+    y, _ = jax.vjp(function, x)
     _, push_forward = jax.vjp(lambda ct: jax.vjp(function, x)[1](ct)[0], y)
-    return push_forward(typed_as(program, mesh, other, x))[0]
+    return push_forward(typed_as(x))[0]
 
 
-def typed_as(program, mesh, x, other):
-    """`x` with the sharding of `other`, where that is part of the type."""
-    if not program.explicit:
-        return x
-    # An array is on no mesh where nobody stated one.
-    spec = jax.typeof(other).sharding.spec
-    return jax.sharding.reshard(x, NamedSharding(mesh, spec))
-
-
-def apply(program, mesh, lengths, x):
+def apply(program: Program, mesh: Mesh, lengths: Any, x: Any) -> Any:
     x = inside(program, WORK[program.before](x), mesh, program.of_input)
     y = inside(program, operate(program, x, lengths), mesh, program.of_result)
     return WORK[program.after](y)
 
 
-def operate(program, x, lengths):
+def operate(program: Program, x: Any, lengths: Any) -> Any:
     operator, options = getattr(dml_jax, program.operator), program.options
     if program.operator.startswith("reverse"):
         return operator(x, lengths, **options)
-    if program.operator == "fill_value_constant":
-        return operator(options["sizes"], program.dtype, x)
-    if program.operator == "fill_value_sequence":
-        return operator(options["sizes"], program.dtype, x[0], x[1])
+    if program.operator.startswith("fill"):
+        scalars = (x,) if program.operator == "fill_value_constant" else (x[0], x[1])
+        return operator(options["sizes"], program.dtype, *scalars)
     return operator(x, **options)
 
 
-def invert(x):
+def invert(x: jax.Array) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.complex(invert(x.real), invert(x.imag))
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -226,7 +183,7 @@ def invert(x):
     return lax.bitcast_convert_type(~lax.bitcast_convert_type(x, unsigned), x.dtype)
 
 
-WORK = {
+WORK: dict[str, Callable[..., Any]] = {
     "nothing": lambda x: x,
     "flip": lambda x: lax.rev(x, range(x.ndim)),
     "double": lambda x: x * 2,

@@ -1,13 +1,14 @@
-"""Arrays whose reversed or sliced axis several devices share.
+"""Arrays whose reversed, sliced or filled axis is sharded.
 
-What one device computes is what is expected, bit for bit. What is held and what is sent
-is read off the compiled program: no device may need more than a few shards, however
-many devices there are.
+The expected bits are those of one device. The compiled program tells what a device
+holds and receives: a few shards, however many devices there are.
 """
 
-import functools
 import math
 import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,16 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import numbers
+from devices import (
+    AUTO,
+    EXPLICIT,
+    MODES,
+    compile_for,
+    default_of,
+    mesh_of,
+    put,
+    sent_bytes,
+)
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -22,372 +33,258 @@ from jax.sharding import PartitionSpec as P
 import dml_jax
 from dml_jax import reference
 
-MODES = [AxisType.Auto, AxisType.Explicit]
-REVERSE = functools.partial(dml_jax.reverse_subsequences, axis=1)
+REVERSE = partial(dml_jax.reverse_subsequences, axis=1)
+EXPECTED = partial(reference.reverse_subsequences, axis=1)
 
 
-def make_mesh(axis_type, shape=(8,), names=("time",)):
-    devices = jax.devices()[: math.prod(shape)]
-    axis_types = (axis_type,) * len(names)
-    return jax.make_mesh(shape, names, axis_types=axis_types, devices=devices)
-
-
-def put(array, mesh, *spec):
-    return jax.device_put(array, NamedSharding(mesh, P(*spec)))
-
-
-def lengths_of(kind, shape, size):
-    return {
-        "none": np.zeros(shape, np.int32),
-        "full": np.full(shape, size, np.int32),
-        "random": np.random.default_rng(0).integers(0, size + 1, shape, np.int32),
-    }[kind]
+def lengths_of(shape: tuple[int, ...], size: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, size + 1, shape, np.int32)
 
 
 # Values -------------------------------------------------------------------------------
 
-# Shape, axis, shape of the lengths: some have a dimension that the devices can divide.
-LINES = {
-    "features": ((3, 16, 8), 1, (3, 1, 1)),
-    "batch": ((8, 16, 3), 1, (8, 1, 1)),
-    "one-length": ((8, 16), 1, (1, 1)),
-    "rows": ((3, 16), 1, (3, 1)),
-    "one-line": ((16,), 0, (1,)),
-    "time-major": ((16, 5), 0, (1, 5)),
-    "columns": ((3, 16, 8), 1, (3, 1, 8)),
-    "planes": ((2, 3, 16, 5), 2, (2, 3, 1, 1)),
-    "one-step-a-device": ((3, 8), 1, (3, 1)),
+TIME = (None, "time")
+# Mesh, spec, shape of the input, shape of the lengths. Some have a dimension beside the
+# reversed one that the devices can partition, some have none.
+REVERSALS = {
+    "features": (dict(time=8), TIME, (3, 16, 8), (3, 1, 1)),
+    "no-features": (dict(time=4), TIME, (3, 16), (3, 1)),
+    "batch": (dict(time=8), TIME, (8, 16, 3), (8, 1, 1)),
+    "one-length": (dict(time=2), TIME, (8, 16), (1, 1)),
+    "one-line": (dict(time=4), TIME, (1, 16), (1, 1)),
+    "columns": (dict(time=4), TIME, (3, 16, 8), (3, 1, 8)),
+    "one-step-a-device": (dict(time=8), TIME, (3, 8), (3, 1)),
+    "three-devices": (dict(time=3), TIME, (5, 12, 6), (5, 1, 1)),
+    "seven-devices": (dict(time=7), TIME, (5, 28, 6), (5, 1, 1)),
+    "two-mesh-axes": (dict(a=2, b=4), (None, ("a", "b")), (4, 16, 8), (4, 1, 1)),
+    "mesh-axes-swapped": (dict(a=2, b=4), (None, ("b", "a")), (4, 16, 6), (4, 1, 1)),
+    "batch-too": (dict(a=2, b=4), ("a", "b"), (4, 16, 6), (4, 1, 1)),
+    "features-too": (dict(a=2, b=4), (None, "b", "a"), (4, 16, 6), (4, 1, 1)),
 }
 
 
-@pytest.mark.parametrize("devices", [2, 4, 8])
-@pytest.mark.parametrize("mode", MODES, ids=str)
-@pytest.mark.parametrize("name", LINES)
-def test_reversal(name, mode, devices):
-    shape, axis, lengths_shape = LINES[name]
-    x, mesh = numbers(*shape), make_mesh(mode, (devices,))
-    reverse = jax.jit(functools.partial(dml_jax.reverse_subsequences, axis=axis))
-    for kind in ("none", "full", "random"):
-        lengths = lengths_of(kind, lengths_shape, shape[axis])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "name", default_of(REVERSALS, "features", "no-features", "batch-too")
+)
+def test_reversal(name: str, mode: AxisType) -> None:
+    sizes, spec, shape, of_lengths = REVERSALS[name]
+    x, mesh = numbers(*shape), mesh_of(mode, **sizes)
+    reverse = jax.jit(REVERSE)
+    some, steps = lengths_of(of_lengths, shape[1]), shape[1]
+    for lengths in (some, np.full_like(some, steps), np.zeros_like(some)):
         with jax.set_mesh(mesh):
-            of_shards = put(x, mesh, *[None] * axis, "time")
-            y = reverse(of_shards, put(lengths, mesh))
-        assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
-        assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
+            sharded = put(x, mesh, *spec)
+            y = reverse(sharded, put(lengths, mesh, spec[0]))
+        assert y.sharding.is_equivalent_to(sharded.sharding, x.ndim)
+        assert_same_bits(y, EXPECTED(x, lengths))
 
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
-    "dtype", ["bool", "int8", "float8_e4m3fn", "float16", "bfloat16", "float32"]
+    "dtype",
+    default_of(["bool", "int8", "float8_e4m3fn", "float16", "bfloat16"], "bfloat16"),
 )
 @pytest.mark.parametrize("features", [8, 3])
-def test_bits(features, dtype):
-    """Of every dtype, NaN payloads and subnormals included."""
-    dtype, random = jnp.dtype(dtype), np.random.default_rng(0)
-    highest = 2 if dtype.name == "bool" else 256
-    data = random.integers(0, highest, (3, 16, features * dtype.itemsize), np.uint8)
-    x, lengths = data.view(dtype), lengths_of("random", (3, 1, 1), 16)
-    mesh = make_mesh(AxisType.Auto)
-    y = jax.jit(REVERSE)(put(x, mesh, None, "time"), lengths)
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
+def test_bits(features: int, dtype: str) -> None:
+    """NaN payloads and subnormals included."""
+    item, random = jnp.dtype(dtype), np.random.default_rng(0)
+    highest = 2 if dtype == "bool" else 256
+    data = random.integers(0, highest, (3, 16, features * item.itemsize), np.uint8)
+    x, lengths = data.view(item), lengths_of((3, 1, 1), 16)
+    y = jax.jit(REVERSE)(put(x, mesh_of(time=8), *TIME), lengths)
+    assert_same_bits(y, EXPECTED(x, lengths))
 
 
-def test_keys():
+def test_keys() -> None:
     keys, lengths = jax.random.split(jax.random.key(0), (3, 16)), [[5], [16], [0]]
-    mesh = make_mesh(AxisType.Auto)
-    y = jax.jit(REVERSE)(put(keys, mesh, None, "time"), jnp.asarray(lengths))
+    y = jax.jit(REVERSE)(put(keys, mesh_of(time=8), *TIME), jnp.asarray(lengths))
     data = np.asarray(jax.random.key_data(keys))
-    expected = reference.reverse_subsequences(data, np.asarray(lengths)[..., None], 1)
+    expected = EXPECTED(data, np.asarray(lengths)[..., None])
     assert_same_bits(jax.random.key_data(y), expected)
 
 
-# The axis is shared by two axes of the mesh, or the batch is divided as well.
-SPECS = {
-    "two-mesh-axes": P(None, ("a", "b")),
-    "two-mesh-axes-turned": P(None, ("b", "a")),
-    "batch-too": P("a", "b"),
-    "features-too": P(None, "b", "a"),
-}
-
-
-@pytest.mark.parametrize("mode", MODES, ids=str)
-@pytest.mark.parametrize("features", [8, 6])
-@pytest.mark.parametrize("name", SPECS)
-def test_meshes_of_two_axes(name, features, mode):
-    x, lengths = numbers(4, 16, features), lengths_of("random", (4, 1, 1), 16)
-    mesh, spec = make_mesh(mode, (2, 4), ("a", "b")), SPECS[name]
+def test_automatic_axes_within_an_explicit_program() -> None:
+    x, lengths = numbers(3, 16, 8), lengths_of((3, 1, 1), 16)
+    mesh = mesh_of(EXPLICIT, time=8)
     with jax.set_mesh(mesh):
-        of_shards = put(x, mesh, *spec)
-        y = jax.jit(REVERSE)(of_shards, put(lengths, mesh, spec[0]))
-    assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
+        reverse = jax.sharding.auto_axes(REVERSE, out_sharding=P(*TIME, None))
+        y = jax.jit(reverse)(put(x, mesh, *TIME), put(lengths, mesh))
+    assert_same_bits(y, EXPECTED(x, lengths))
 
 
-@pytest.mark.parametrize("features", [8, 3])
-@pytest.mark.parametrize("size", [17, 23, 5])
-def test_uneven_shards(size, features):
-    """XLA pads the last shards of an array that only exists inside of a program."""
-    x, lengths = numbers(3, size, features), lengths_of("random", (3, 1, 1), size)
-    sharding = NamedSharding(make_mesh(AxisType.Auto), P(None, "time"))
-
-    @jax.jit
-    def run(x, lengths):
-        x = lax.with_sharding_constraint(x * 2, sharding)
-        y = dml_jax.reverse_subsequences(x, lengths, 1)
-        return lax.with_sharding_constraint(y, sharding) * 3
-
-    assert_same_bits(
-        run(x, lengths), reference.reverse_subsequences(x * 2, lengths, 1) * 3
-    )
-
-
-@pytest.mark.parametrize("devices", [3, 5, 6, 7])
-def test_other_numbers_of_devices(devices):
-    x, lengths = (
-        numbers(5, 4 * devices, 6),
-        lengths_of("random", (5, 1, 1), 4 * devices),
-    )
-    of_shards = put(x, make_mesh(AxisType.Auto, (devices,)), None, "time")
-    y = jax.jit(REVERSE)(of_shards, lengths)
-    assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
-
-
-def test_automatic_axes_within_an_explicit_program():
-    x, lengths = numbers(3, 16, 8), lengths_of("random", (3, 1, 1), 16)
-    mesh = make_mesh(AxisType.Explicit)
-    with jax.set_mesh(mesh):
-        reverse = jax.sharding.auto_axes(REVERSE, out_sharding=P(None, "time", None))
-        y = jax.jit(reverse)(put(x, mesh, None, "time"), put(lengths, mesh))
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_the_partitioner_before_shardy(axis):
-    x, lengths = numbers(8, 16, 8), lengths_of("random", (8, 16, 1), 8)
-    lengths = np.take(lengths, [0], axis)
-    of_shards = put(x, make_mesh(AxisType.Auto), None, "time")
-    reverse = functools.partial(dml_jax.reverse_subsequences, axis=axis)
-    is_shardy = jax.config.jax_use_shardy_partitioner
-    jax.config.update("jax_use_shardy_partitioner", False)
-    try:
-        y = jax.jit(reverse)(of_shards, lengths)
-    finally:
-        jax.config.update("jax_use_shardy_partitioner", is_shardy)
-    assert y.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
-
-
-def test_programs_of_different_axes_differ():
-    """Their texts do, by which a persistent cache knows them."""
-    x = put(numbers(8, 8), make_mesh(AxisType.Auto), "time")
-    texts = []
+def test_programs_of_different_axes_differ() -> None:
+    """The persistent cache identifies a program by its text."""
+    x = put(numbers(8, 8), mesh_of(time=8), "time")
+    texts = set()
     for axis in (0, 1):
-        reverse = functools.partial(dml_jax.reverse_subsequences, axis=axis)
-        text = jax.jit(reverse).lower(x, jnp.ones((1, 1), jnp.int32)).as_text()
-        texts.append(re.sub(r'backend_config = "\d+"', "", text))
+        reverse = jax.jit(partial(dml_jax.reverse_subsequences, axis=axis))
+        text = reverse.lower(x, jnp.ones((1, 1), jnp.int32)).as_text()
         assert "CustomSPMDPartitioning" in text
-    assert texts[0] != texts[1]
+        texts.add(re.sub(r'backend_config = "\d+"', "", text))
+    assert len(texts) == 2
 
 
-def test_the_gather_is_left_to_xla():
-    """On more meshes than one, too."""
-    x, lengths = numbers(8, 16), lengths_of("random", (8, 1), 16)
-    other = make_mesh(AxisType.Auto, (2, 4), ("a", "b"))
-    scale = put(np.float32(2), other)
+def test_the_gather_on_two_meshes() -> None:
+    """XLA partitions it, for arguments on different meshes too."""
+    x, lengths = numbers(8, 16), lengths_of((8, 1), 16)
+    scale = put(np.float32(2), mesh_of(a=2, b=4))
 
     @jax.jit
-    def run(x, lengths, scale):
+    def run(x: jax.Array, lengths: jax.Array, scale: jax.Array) -> jax.Array:
         return REVERSE(x, lengths, implementation="gather") * scale
 
-    y = run(put(x, make_mesh(AxisType.Auto), "time"), lengths, scale)
-    assert_same_bits(y, 2 * reference.reverse_subsequences(x, lengths, 1))
+    y = run(put(x, mesh_of(time=8), "time"), lengths, scale)
+    assert_same_bits(y, 2 * EXPECTED(x, lengths))
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_training(mode):
-    """A bidirectional model's gradient: forwards and backwards over shared steps."""
-    x, lengths = numbers(3, 16, 8), lengths_of("random", (3,), 16)
+@pytest.mark.parametrize("mode", MODES)
+def test_training(mode: AxisType) -> None:
+    """The gradient of a bidirectional model."""
+    x, lengths = numbers(3, 16, 8), lengths_of((3,), 16)
 
-    def loss(x, lengths):
+    def loss(x: jax.Array, lengths: jax.Array) -> jax.Array:
         y = dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
         return jnp.sum(y * y * x)
 
-    expected = jax.grad(loss)(x, lengths)
-    mesh = make_mesh(mode)
+    expected, mesh = jax.grad(loss)(x, lengths), mesh_of(mode, time=8)
     with jax.set_mesh(mesh):
-        of_shards = put(x, mesh, None, "time")
-        gradient = jax.jit(jax.grad(loss))(of_shards, put(lengths, mesh))
-    assert gradient.sharding.is_equivalent_to(of_shards.sharding, x.ndim)
+        sharded = put(x, mesh, *TIME)
+        gradient = jax.jit(jax.grad(loss))(sharded, put(lengths, mesh))
+    assert gradient.sharding.is_equivalent_to(sharded.sharding, x.ndim)
     assert_same_bits(gradient, expected)
 
 
-# What is held and what is sent --------------------------------------------------------
+# What is held and sent ----------------------------------------------------------------
 
 
-def forward(x, lengths):
-    return REVERSE(x, lengths)
-
-
-def vjp(x, lengths):
+def vjp(x: jax.Array, lengths: jax.Array) -> jax.Array:
     return jax.vjp(lambda x: REVERSE(x, lengths), x)[1](x)[0]
 
 
-def jvp(x, lengths):
+def jvp(x: jax.Array, lengths: jax.Array) -> jax.Array:
     return jax.jvp(lambda x: REVERSE(x, lengths), (x,), (x,))[1]
 
 
-def vmap(x, lengths):
+def vmap(x: jax.Array, lengths: jax.Array) -> jax.Array:
     return jax.vmap(lambda x, n: dml_jax.reverse_subsequences(x, n, 0))(x, lengths)
 
 
-def sent(compiled, itemsize=4):
-    """The bytes that collectives give to one device, by the name of the collective."""
-    found = {}
-    lines = re.findall(r"= \(?\w+\[([\d,]+)\].* ([a-z-]+)\(", compiled.as_text())
-    for shape, name in lines:
-        if name in ("collective-permute", "all-to-all") or "all-" in name:
-            size = math.prod(map(int, shape.split(","))) * itemsize
-            found[name] = found.get(name, 0) + size
-    return found
-
-
-# A transformed reversal is a reversal again, of which a device knows no more.
-@pytest.mark.parametrize(
-    ("transformation", "devices"),
-    [(forward, 2), (forward, 4), (forward, 8), (vjp, 2), (jvp, 8), (vmap, 4)],
-)
-@pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("features", [64, 63])
-def test_a_device_holds_a_few_shards(features, mode, devices, transformation):
-    x = numbers(3, 1024, features)
-    mesh, shard = make_mesh(mode, (devices,)), x.nbytes // devices
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("function", "devices"),
+    default_of([(vjp, 8), (REVERSE, 2), (REVERSE, 4), (jvp, 8), (vmap, 4)], (vjp, 8)),
+)
+def test_a_device_holds_a_few_shards(
+    function: Callable[..., Any], devices: int, mode: AxisType, features: int
+) -> None:
+    x, mesh = numbers(3, 1024, features), mesh_of(mode, time=devices)
+    shard = x.nbytes // devices
     with jax.set_mesh(mesh):
-        x = put(x, mesh, None, "time")
         lengths = put(np.full((3, 1, 1), 700, np.int32), mesh)
-        compiled = jax.jit(transformation).lower(x, lengths).compile()
+        compiled = compile_for(function, put(x, mesh, *TIME), lengths)
     assert compiled.memory_analysis().temp_size_in_bytes <= 3.1 * shard
     if features % devices == 0 and devices > 2:
-        assert sent(compiled).keys() == {"all-to-all"}
+        assert sent_bytes(compiled).keys() == {"all-to-all"}
     else:
         steps = {2: 1, 4: 3, 8: 4}[devices]
-        assert sent(compiled) == {"collective-permute": steps * shard}
+        assert sent_bytes(compiled) == {"collective-permute": steps * shard}
 
 
-def test_a_whole_axis_is_reversed_as_on_one_device():
-    """By what the platform has, and not by the gather that XLA could divide."""
-    mesh = make_mesh(AxisType.Auto)
+def test_an_axis_that_is_not_sharded_is_reversed_as_on_one_device() -> None:
+    mesh = mesh_of(time=8)
     x = put(numbers(64, 4096), mesh, "time")
-    lengths = put(lengths_of("random", (64, 1), 4096), mesh, "time")
-    text = jax.jit(REVERSE).lower(x, lengths).compile().as_text()
+    lengths = put(lengths_of((64, 1), 4096), mesh, "time")
+    text = compile_for(REVERSE, x, lengths).as_text()
     assert "CustomSPMDPartitioning" not in text
     assert "reverse(" in text or "dynamic-update-slice" in text
 
 
-# Slices -------------------------------------------------------------------------------
-
-# Offset, size and stride of a result that the devices can divide.
-CUTS = {
+# First position, size and stride of slices whose results the devices can partition.
+WINDOWS = {
     "shifted": (5, 1000, 1),
     "strided": (3, 336, 3),
     "aligned": (0, 512, 2),
-    "backwards": (1020, 1016, -1),
-    "backwards-strided": (1019, 320, -3),
+    "reversed": (1020, 1016, -1),
+    "reversed-strided": (1019, 320, -3),
 }
 
 
-def cut(x, first, size, step):
-    window = (size - 1) * abs(step) + 1
-    lowest = first if step > 0 else first - window + 1
+def slice_steps(first: int, size: int, stride: int, x: jax.Array) -> jax.Array:
+    window = (size - 1) * abs(stride) + 1
+    lowest = first if stride > 0 else first - window + 1
     b, _, f = x.shape
-    return dml_jax.slice1(x, [0, lowest, 0], [b, window, f], [1, step, 1])
+    return dml_jax.slice1(x, [0, lowest, 0], [b, window, f], [1, stride, 1])
 
 
-def cut_gradient(x, first, size, step):
-    return jax.vjp(lambda x: cut(x, first, size, step), x)[1](x[:, :size])[0]
+def slice_gradient(first: int, size: int, stride: int, x: jax.Array) -> jax.Array:
+    run = partial(slice_steps, first, size, stride)
+    return jax.vjp(run, x)[1](x[:, :size])[0]
 
 
-@pytest.mark.parametrize("function", [cut, cut_gradient])
-@pytest.mark.parametrize("mode", MODES, ids=str)
-@pytest.mark.parametrize("name", CUTS)
-def test_slices_exchange_their_rims(name, mode, function):
-    x, options = numbers(3, 1024, 8), CUTS[name]
-    expected = np.asarray(jax.jit(function, static_argnums=(1, 2, 3))(x, *options))
-    mesh = make_mesh(mode)
+@pytest.mark.parametrize("function", [slice_steps, slice_gradient])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "name",
+    default_of(WINDOWS, "strided", "reversed-strided"),
+)
+def test_slices_send_what_neighbours_lack(
+    name: str, mode: AxisType, function: Callable[..., Any]
+) -> None:
+    x, run = numbers(3, 1024, 8), partial(function, *WINDOWS[name])
+    expected = np.asarray(jax.jit(run)(x))
+    mesh, shard = mesh_of(mode, time=8), x.nbytes // 8
     with jax.set_mesh(mesh):
-        of_shards = put(x, mesh, None, "time")
-        run = jax.jit(
-            functools.partial(
-                function, **dict(zip(("first", "size", "step"), options, strict=True))
-            ),
-            out_shardings=of_shards.sharding,
-        )
-        compiled = run.lower(of_shards).compile()
-        y = compiled(of_shards)
+        sharded = put(x, mesh, *TIME)
+        compiled = compile_for(run, sharded, out_shardings=sharded.sharding)
+        y = compiled(sharded)
     assert_same_bits(y, expected)
-    shard = x.nbytes // 8
-    assert sum(sent(compiled).values()) <= 3 * shard
-    assert not {"all-gather", "all-reduce", "all-to-all"} & sent(compiled).keys()
+    sent = sent_bytes(compiled)
+    assert sum(sent.values()) <= 3 * shard
+    assert not {"all-gather", "all-reduce", "all-to-all"} & sent.keys()
     assert compiled.memory_analysis().temp_size_in_bytes <= 4 * shard
 
 
-# Fills --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
-def test_fills_of_an_explicit_program_stay_in_their_shards(dtype):
-    size, mesh = 2**16, make_mesh(AxisType.Explicit)
-    run = functools.partial(dml_jax.fill_value_sequence, (size,), dtype)
-    start, delta = np.asarray([10, 3], jnp.dtype(dtype))
-    expected = np.asarray(jax.jit(run)(start, delta))
-    with jax.set_mesh(mesh):
-        sharded = jax.jit(run, out_shardings=NamedSharding(mesh, P("time")))
-        compiled = sharded.lower(start, delta).compile()
-        y = compiled(start, delta)
-    assert_same_bits(y, expected)
-    assert sent(compiled) == {}
-    assert compiled.memory_analysis().temp_size_in_bytes < size / 8
-
-
-# More elements than 32 bits can count. Each device is asked for the ends of its shard,
-# so that nobody computes the rest.
+# More elements than 32 bits can count. Each device returns the ends of its shard, so
+# that nothing else is computed.
 LONG = {
     "one-dimension": ((2**32 + 2**14,), P("time")),
     "two-dimensions": ((2**17, 2**16), P("time")),
-    "two-dimensions-the-other-sharded": ((2**16, 2**17), P(None, "time")),
+    "minor-dimension-sharded": ((2**16, 2**17), P(None, "time")),
 }
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    default_of(["uint8", "float16", "float32", "int64"], "uint8"),
+)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", LONG)
-def test_long_fills(name, mode, dtype):
-    (sizes, spec), mesh = LONG[name], make_mesh(mode)
+def test_long_fills(name: str, mode: AxisType, dtype: str) -> None:
+    (sizes, spec), mesh = LONG[name], mesh_of(mode, time=8)
     sharding = NamedSharding(mesh, spec)
     start, delta = (-2.0, 2.0**-20) if "float" in dtype else (1, 37)
-    divide = lax.with_sharding_constraint
-    if mode == AxisType.Explicit:
-        divide = jax.sharding.reshard
+    shard = lax.with_sharding_constraint if mode == AUTO else jax.sharding.reshard
 
-    def ends(shard):
+    def ends(shard: jax.Array) -> jax.Array:
         return jnp.stack([shard[(0,) * shard.ndim], shard[(-1,) * shard.ndim]])
 
     @jax.jit
-    def run():
+    def run() -> jax.Array:
         y = dml_jax.fill_value_sequence(sizes, dtype, start, delta)
         of_shards = jax.shard_map(ends, mesh=mesh, in_specs=spec, out_specs=P("time"))
-        return of_shards(divide(y, sharding))
+        return of_shards(shard(y, sharding))
 
     with jax.set_mesh(mesh), jax.enable_x64(dtype == "int64"):
         found = run()
-    k = np.array(positions_of_ends(sizes, sharding))
-    expected = k * delta + start
+    expected = np.array(positions_of_ends(sizes, sharding)) * delta + start
     if dtype == "float16":
         expected = np.minimum(expected, 65504)
     assert_same_bits(found, expected.astype(dtype))
 
 
-def positions_of_ends(sizes, sharding):
+def positions_of_ends(sizes: tuple[int, ...], sharding: NamedSharding) -> list[int]:
     """The row-major positions of the first and the last element of every shard."""
     strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
     found = []

@@ -1,41 +1,41 @@
-"""Buffers of strided tensors that several devices share, and their derivatives.
+"""Sharded buffers of strided tensors, and their derivatives.
 
-Layouts, sizes, data types and meshes are random. What one device would compute is what
-is expected, bit for bit: the places where elements lie say it.
+Layouts, sizes, data types and meshes are random. The positions of the elements in the
+buffers give the expected bits.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
 from descriptions import buffer_size, expected_of
-from jax.sharding import AxisType, NamedSharding
+from devices import EXPLICIT, default_of, mesh_of
+from devices import put as put_on
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType
 
+MESHES = {2: dict(x=2), 3: dict(x=3), 4: dict(x=2, y=2), 8: dict(x=4, y=2)}
 TYPES = [data_type for data_type in DataType if data_type.bits >= 8]
 FLOATS = [DataType.FLOAT16, DataType.FLOAT32, DataType.FLOAT64]
-MESHES = {2: (2,), 3: (3,), 4: (2, 2), 8: (4, 2)}  # by the number of devices
 
 
-def sharding_of(devices):
-    """A buffer that all devices of a mesh share."""
-    names = ("x", "y")[: len(MESHES[devices])]
-    mesh = jax.make_mesh(
-        MESHES[devices],
-        names,
-        axis_types=(AxisType.Auto,) * len(names),
-        devices=jax.devices()[:devices],
-    )
-    return NamedSharding(mesh, P(names))
+def sharding_of(devices: int) -> NamedSharding:
+    """Of a buffer, over all devices of a mesh."""
+    sizes = MESHES[devices]
+    return NamedSharding(mesh_of(**sizes), P(tuple(sizes)))
 
 
-def random_strides(random, sizes, is_output):
-    """None, nested ones with gaps in any order; of inputs also others and zeros."""
+def random_strides(
+    random: np.random.Generator, sizes: tuple[int, ...], is_output: bool
+) -> tuple[int, ...] | None:
+    """None, or nested ones with gaps in any order; any others for inputs."""
     kind = random.integers(4)
     if kind == 0:
         return None
@@ -50,20 +50,18 @@ def random_strides(random, sizes, is_output):
     return tuple(strides)
 
 
-def random_tensor(random, data_type, sizes, devices, is_output=False):
-    """A tensor whose buffer the devices can divide."""
-    strides = random_strides(random, sizes, is_output)
-    needed = BufferTensorDesc(data_type, sizes, strides).total_tensor_size_in_bytes
-    unit = data_type.dtype.itemsize * devices * 4
-    total = (-(-needed // unit) + int(random.integers(2))) * unit
-    return BufferTensorDesc(data_type, sizes, strides, total)
-
-
-def random_desc(random, data_type, devices):
-    """A copy, or a reversal by lengths that each device has."""
+def random_desc(random: np.random.Generator, data_type: DataType, devices: int) -> Any:
+    """A copy or a reversal, between buffers that the devices can partition."""
     sizes = tuple(map(int, random.integers(1, 7, random.integers(1, 4))))
-    source = random_tensor(random, data_type, sizes, devices)
-    output = random_tensor(random, data_type, sizes, devices, is_output=True)
+
+    def tensor(is_output: bool) -> BufferTensorDesc:
+        strides = random_strides(random, sizes, is_output)
+        needed = BufferTensorDesc(data_type, sizes, strides).total_tensor_size_in_bytes
+        unit = data_type.dtype.itemsize * devices * 4
+        total = (-(-needed // unit) + int(random.integers(2))) * unit
+        return BufferTensorDesc(data_type, sizes, strides, total)
+
+    source, output = tensor(False), tensor(True)
     if random.integers(2):
         zeros, ones = (0,) * len(sizes), (1,) * len(sizes)
         return dml.SliceOperatorDesc(source, output, zeros, sizes, ones)
@@ -74,59 +72,81 @@ def random_desc(random, data_type, devices):
     return dml.ReverseSubsequencesOperatorDesc(source, lengths, output, axis)
 
 
-def random_bits(random, tensor):
-    """NaNs with payloads and zeros of both signs among them."""
-    dtype = tensor.data_type.dtype
-    content = random.integers(0, 256, buffer_size(tensor) * dtype.itemsize, np.uint8)
-    return (
-        np.where(random.integers(4, size=content.size) > 0, content, 0x80)
-        .astype(np.uint8)
-        .view(dtype)
+def slice_desc(
+    sizes: tuple[int, ...],
+    input_strides: tuple[int, ...],
+    output_strides: tuple[int, ...],
+    elements: tuple[int, int],
+) -> Any:
+    """A copy between float32 buffers of these strides and numbers of elements."""
+    source, output = (
+        BufferTensorDesc(DataType.FLOAT32, sizes, strides, 4 * count)
+        for strides, count in zip(
+            (input_strides, output_strides), elements, strict=True
+        )
     )
+    return dml.SliceOperatorDesc(source, output, (0, 0), sizes, (1, 1))
 
 
-def lengths_of(desc, random):
+def random_lengths(random: np.random.Generator, desc: Any) -> list[np.ndarray]:
     return [
         random.integers(0, 8, buffer_size(tensor)).astype(np.uint32)
         for tensor in desc.inputs[1:]
     ]
 
 
-def program(desc):
+def program(desc: Any) -> Callable[..., Any]:
     compiled = dml.compile_operator(desc)
     return lambda x, buffer, *lengths: compiled(x, *lengths, outputs=[buffer])
 
 
-def compiled_for(function, sharding, inputs, lengths, outputs):
-    replicated = [NamedSharding(sharding.mesh, P())] * len(lengths)
+def jitted(
+    function: Callable[..., Any],
+    sharding: NamedSharding,
+    ins: int,
+    lengths: int,
+    out: int,
+) -> Callable[..., Any]:
+    """With this many sharded inputs, replicated lengths and sharded outputs."""
+    replicated = NamedSharding(sharding.mesh, P())
     return jax.jit(
         function,
-        in_shardings=(*[sharding] * inputs, *replicated),
-        out_shardings=sharding if outputs == 1 else (sharding,) * outputs,
+        in_shardings=(*[sharding] * ins, *[replicated] * lengths),
+        out_shardings=sharding if out == 1 else (sharding,) * out,
     )
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("devices", MESHES)
-@pytest.mark.parametrize("data_type", TYPES, ids=lambda t: t.name)
-def test_random_layouts(data_type, devices):
+@pytest.mark.parametrize("devices", default_of(MESHES, 8))
+@pytest.mark.parametrize(
+    "data_type", default_of(TYPES, DataType.FLOAT16), ids=lambda t: t.name
+)
+def test_random_layouts(data_type: DataType, devices: int) -> None:
     random = np.random.default_rng([data_type, devices])
-    sharding = sharding_of(devices)
+    sharding, dtype = sharding_of(devices), data_type.dtype
     for _ in range(3):
         desc = random_desc(random, data_type, devices)
-        x, buffer = (random_bits(random, t) for t in (desc.inputs[0], desc.output))
-        lengths = lengths_of(desc, random)
+        x, buffer = (  # NaNs with payloads and zeros of both signs among them
+            random.choice(np.r_[:256, [0x80] * 85].astype(np.uint8), size).view(dtype)
+            for size in (
+                buffer_size(tensor) * dtype.itemsize
+                for tensor in (desc.inputs[0], desc.output)
+            )
+        )
+        lengths = random_lengths(random, desc)
         with jax.enable_x64(data_type.bits == 64):
-            call = compiled_for(program(desc), sharding, 2, lengths, 1)
+            call = jitted(program(desc), sharding, 2, len(lengths), 1)
             found = call(x, buffer, *lengths)
         assert found.sharding.is_equivalent_to(sharding, 1)
         assert_same_bits(found, expected_of(desc, [x, *lengths], buffer))
 
 
-def places_of(desc, lengths):
-    """For every place of the output its source: above 0 the input, below the buffer."""
+def sources_of(desc: Any, lengths: list[np.ndarray]) -> np.ndarray:
+    """Per element of the output: k > 0 for element k - 1 of the input, k < 0 for -k - 1
+    of the buffer.
+    """
 
-    def counted(tensor):
+    def counted(tensor: BufferTensorDesc) -> BufferTensorDesc:
         size = buffer_size(tensor) * 8
         return dataclasses.replace(
             tensor, data_type=DataType.INT64, total_tensor_size_in_bytes=size
@@ -134,87 +154,76 @@ def places_of(desc, lengths):
 
     members = (desc.input_members[0], desc.output_member)
     wide = dataclasses.replace(desc, **{m: counted(getattr(desc, m)) for m in members})
-    places, before = (
+    positions, before = (
         1 + np.arange(buffer_size(t), dtype=np.int64)
         for t in (desc.inputs[0], desc.output)
     )
-    return expected_of(wide, [places, *lengths], -before)
+    return expected_of(wide, [positions, *lengths], -before)
 
 
-def pullback_of(desc):
-    call = program(desc)
+def scattered(
+    sources: np.ndarray, cotangent: np.ndarray, sizes: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The cotangents of the input and of the buffer."""
+    by_input, by_buffer = (np.zeros(size, cotangent.dtype) for size in sizes)
+    of_input = sources > 0
+    np.add.at(by_input, sources[of_input] - 1, cotangent[of_input])
+    np.add.at(by_buffer, -sources[~of_input] - 1, cotangent[~of_input])
+    return by_input, by_buffer
 
-    def pullback(x, buffer, cotangent, *lengths):
-        _, transposed = jax.vjp(lambda x, b: call(x, b, *lengths), x, buffer)
-        return transposed(cotangent)
 
-    return pullback
-
-
-@pytest.mark.parametrize("devices", MESHES)
-@pytest.mark.parametrize("data_type", FLOATS, ids=lambda t: t.name)
-def test_gradients_of_random_layouts(data_type, devices):
+@pytest.mark.parametrize("devices", default_of(MESHES, 4))
+@pytest.mark.parametrize(
+    "data_type", default_of(FLOATS, DataType.FLOAT32), ids=lambda t: t.name
+)
+def test_gradients_of_random_layouts(data_type: DataType, devices: int) -> None:
     random = np.random.default_rng([data_type, devices, 1])
-    sharding, dtype = sharding_of(devices), data_type.dtype
+    sharding = sharding_of(devices)
     for _ in range(5):
         desc = random_desc(random, data_type, devices)
-        lengths = lengths_of(desc, random)
+        lengths, call = random_lengths(random, desc), program(desc)
         x, buffer, cotangent = (
-            random.integers(-9, 9, buffer_size(t)).astype(dtype)
+            random.integers(-9, 9, buffer_size(t)).astype(data_type.dtype)
             for t in (desc.inputs[0], desc.output, desc.output)
         )
 
+        def pull_back(x: Any, b: Any, ct: Any, *n: Any, call: Any = call) -> Any:
+            return jax.vjp(lambda x, b: call(x, b, *n), x, b)[1](ct)
+
         with jax.enable_x64(data_type.bits == 64):
-            call = compiled_for(pullback_of(desc), sharding, 3, lengths, 2)
-            by_input, by_buffer = call(x, buffer, cotangent, *lengths)
-        expected = np.zeros_like(x), np.zeros_like(buffer)
-        places = places_of(desc, lengths)
-        np.add.at(expected[0], places[places > 0] - 1, cotangent[places > 0])
-        np.add.at(expected[1], -places[places < 0] - 1, cotangent[places < 0])
-        np.testing.assert_array_equal(by_input, expected[0])
-        np.testing.assert_array_equal(by_buffer, expected[1])
+            run = jitted(pull_back, sharding, 3, len(lengths), 2)
+            found = run(x, buffer, cotangent, *lengths)
+        sources = sources_of(desc, lengths)
+        expected = scattered(sources, cotangent, (x.size, buffer.size))
+        for actual, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(actual, wanted)
 
 
-def test_neighbours_of_a_strided_operator_are_divided_rightly():
-    """Elements that are made and used on the devices which share them."""
-    sizes, devices = (6, 5), 8
-    source = BufferTensorDesc(DataType.FLOAT32, sizes, (11, 2), 4 * 72)
-    output = BufferTensorDesc(DataType.FLOAT32, sizes, (1, 7), 4 * 40)
-    desc = dml.SliceOperatorDesc(source, output, (0, 0), sizes, (1, 1))
-    sharding = sharding_of(devices)
-    random = np.random.default_rng(0)
+def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
+    """Elements are made and used on the devices that hold them."""
+    desc, sharding = slice_desc((6, 5), (11, 2), (1, 7), (72, 40)), sharding_of(8)
+    operator, random = program(desc), np.random.default_rng(0)
     x, buffer = (random.integers(-9, 9, n).astype(np.float32) for n in (72, 40))
-    operator = program(desc)
 
-    def loss(x, buffer):
+    def loss(x: jax.Array, buffer: jax.Array) -> jax.Array:
         return (operator(x * 2, buffer + 1) ** 2).sum()
 
-    found = compiled_for(jax.grad(loss, (0, 1)), sharding, 2, [], 2)(x, buffer)
+    found = jitted(jax.grad(loss, (0, 1)), sharding, 2, 0, 2)(x, buffer)
     y = expected_of(desc, [2 * x], buffer + 1)
-    places = places_of(desc, [])
-    expected = np.zeros_like(x), np.zeros_like(buffer)
-    np.add.at(expected[0], places[places > 0] - 1, 4 * y[places > 0])
-    np.add.at(expected[1], -places[places < 0] - 1, 2 * y[places < 0])
-    for gradient, wanted in zip(found, expected, strict=True):
+    by_x, by_buffer = scattered(sources_of(desc, []), 2 * y, (72, 40))
+    for gradient, wanted in zip(found, (2 * by_x, by_buffer), strict=True):
         assert gradient.sharding.is_equivalent_to(sharding, 1)
         np.testing.assert_array_equal(gradient, wanted)
 
 
-def test_buffers_of_an_explicit_mesh_are_gathered():
-    """What is read, or kept between elements, is the same on every device."""
-    sizes = (2, 3)
-    source = BufferTensorDesc(DataType.FLOAT32, sizes, (5, 1), 4 * 16)
-    output = BufferTensorDesc(DataType.FLOAT32, sizes, (1, 4), 4 * 16)
-    desc = dml.SliceOperatorDesc(source, output, (0, 0), sizes, (1, 1))
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
-    x = np.arange(16, dtype=np.float32)
+def test_buffers_of_an_explicit_mesh_are_gathered() -> None:
+    """The operator reads and keeps elements that are the same on every device."""
+    desc, mesh = slice_desc((2, 3), (5, 1), (1, 4), (16, 16)), mesh_of(EXPLICIT, x=8)
+    x, operator = np.arange(16, dtype=np.float32), program(desc)
     with jax.set_mesh(mesh):
-        bound = [jax.device_put(a, NamedSharding(mesh, P("x"))) for a in (x, -x)]
-        operator = program(desc)
+        bound = [put_on(array, mesh, "x") for array in (x, -x)]
         found = operator(*bound)
-        (by_x, _) = jax.vjp(operator, *bound)[1](found)
+        by_x, _ = jax.vjp(operator, *bound)[1](found)
     assert_same_bits(found, expected_of(desc, [x], -x))
-    places = places_of(desc, [])
-    expected = np.zeros_like(x)
-    np.add.at(expected, places[places > 0] - 1, np.asarray(found)[places > 0])
+    expected, _ = scattered(sources_of(desc, []), np.asarray(found), (16, 16))
     np.testing.assert_array_equal(by_x, expected)
