@@ -100,7 +100,7 @@ def load(path: pathlib.Path) -> Document:
 
 def _check(found: Document) -> None:
     """Checks every member that is read later."""
-    found["options"]["device"], found["options"]["quick"]
+    _ = found["options"]["device"], found["options"]["quick"]
     for record in found["records"]:
         for member in ("name", "group", "baseline", "dtype"):
             _require(record[member], str)
@@ -108,7 +108,7 @@ def _check(found: Document) -> None:
         _require(record["bytes_read"], int)
         _require(record["bytes_written"], int)
         candidates = record["candidates"]
-        candidates["dml_jax"], candidates[record["baseline"]]
+        _ = candidates["dml_jax"], candidates[record["baseline"]]
         for candidate in candidates.values():
             for summary in (candidate["seconds"], candidate["ratio"]):
                 for member in ("median", "q1", "q3"):

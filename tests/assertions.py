@@ -3,12 +3,13 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
 def bits(array: Any) -> np.ndarray:
     """The bytes of every element, as integers of the dtype's storage."""
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     array = np.ascontiguousarray(array)
     return array.view(np.dtype((np.uint8, array.dtype.itemsize)))

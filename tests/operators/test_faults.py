@@ -108,6 +108,7 @@ def test_lines_whose_positions_need_more_than_32_bits(function: str):
         LINES_OF_2_32[function](expanded(ONE, 2**32, 2))
 
 
+@pytest.mark.exhaustive
 def test_no_memory_for_strings():
     """NumPy reverses them, and raises an error of its own."""
     words = expanded(np.array("w"), 2**24, 2**24)

@@ -168,12 +168,13 @@ def test_coefficient_scales_the_cotangent(
     coefficient: float, dtype: str | None
 ) -> None:
     """A Python number, or an array of any real dtype."""
+    given: Any = coefficient
     if dtype:
-        coefficient = jnp.asarray(coefficient).astype(dtype)
-    expected = np.float32(coefficient) * REVERSED
-    assert_same_bits(cotangent_by(coefficient), expected)
+        given = jnp.asarray(coefficient).astype(dtype)
+    expected = np.float32(given) * REVERSED
+    assert_same_bits(cotangent_by(given), expected)
     with jax.disable_jit():
-        assert_same_bits(cotangent_by(coefficient, jnp.asarray(X)), expected)
+        assert_same_bits(cotangent_by(given, jnp.asarray(X)), expected)
 
 
 @pytest.mark.parametrize("coefficient", [0.5, 3.0, np.nan, np.inf])

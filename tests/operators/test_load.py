@@ -20,7 +20,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from cases import CASES
-from test_compilations import COMPILATION, counted
+from test_compilations import COMPILATION, recorded_events
 
 import dml_jax
 from dml_jax import onnx_backend
@@ -144,7 +144,7 @@ def each_call(first: str) -> pytest.MarkDecorator:
 def test_threads_that_make_the_same_call_share_a_compilation(call: Call):
     for _ in range(4):
         calls = [functools.partial(call, next(SIZES))] * THREADS
-        with counted() as events:
+        with recorded_events() as events:
             results = at_once(calls)
         assert events.count(COMPILATION) == 1
         for result in results:

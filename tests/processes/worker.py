@@ -18,11 +18,11 @@ from assertions import assert_same_bits
 from cases import (
     BATCH_MAJOR,
     Case,
-    special_values,
     fill,
     lengths_for,
     numbers,
     sequence,
+    special_values,
     subsequences,
     window,
     windows,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import BATCH_MAJOR, special_values, lengths_for, numbers
+from cases import BATCH_MAJOR, lengths_for, numbers, special_values
 from devices import AUTO, EXHAUSTIVE, EXPLICIT, MODES, collectives, compile_for
 from devices import mesh_of as mesh_of_axes
 from jax import lax
