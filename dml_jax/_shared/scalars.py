@@ -82,7 +82,7 @@ def _to_real(function: str, name: str, value: float, dtype: np.dtype) -> float:
     nearest = _nearest(function, name, value, value, dtype)
     stored = float(dtype.type(nearest))
     if stored != nearest and not (math.isnan(stored) and math.isnan(nearest)):
-        rule = f"be a value that {dtype} has"
+        rule = f"be representable in {dtype}"
         raise arguments.error(OverflowError, function, name, rule, value)
     return nearest
 

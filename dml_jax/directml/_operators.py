@@ -191,7 +191,7 @@ class FillValueConstantOperatorDesc(_FillDesc):
       value: the bits of every element.
 
     Raises:
-      TypeError: a member does not have its type.
+      TypeError: a member has the wrong type.
       ValueError: there is no such data type.
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
@@ -218,7 +218,7 @@ class FillValueSequenceOperatorDesc(_FillDesc):
       value_delta: the bits of the difference between two consecutive elements.
 
     Raises:
-      TypeError: a member does not have its type.
+      TypeError: a member has the wrong type.
       ValueError: there is no such data type.
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.

@@ -35,7 +35,7 @@ def require(struct: str, member: str, holds: bool, rule: str, got: object) -> No
 def require_operator(
     struct: str, operator: OperatorType, level: FeatureLevel
 ) -> Support:
-    """What the operator supports at a level; refuses an operator not yet there."""
+    """What an operator supports at a level; refuses one that does not exist there."""
     first = _levels.rows_of(operator)[0].since.label
     rows = _levels.rows_of(operator, level)
     require(struct, "FeatureLevel", bool(rows), f"be {first} or later", level.label)

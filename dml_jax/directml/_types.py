@@ -54,10 +54,8 @@ class DataType(enum.IntEnum):
     def dtype(self) -> np.dtype:
         """The NumPy dtype; UNKNOWN and the 4-bit types have none (ValueError)."""
         if self.bits < 8:
-            raise ValueError(
-                "DataType: `dtype` must be of a type of at least 8 bits; got "
-                f"{self.name}"
-            )
+            rule = "have at least 8 bits"
+            raise arguments.error(ValueError, "DataType", "dtype", rule, self.name)
         return np.dtype(self.name.lower())
 
 
@@ -154,10 +152,8 @@ class ScalarUnion:
 
     def __init__(self, **members: Any):
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
-            raise TypeError(
-                "ScalarUnion: `members` must be one of bytes, "
-                f"{', '.join(_MEMBERS)}; got {', '.join(members)}"
-            )
+            got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"
+            raise arguments.error(TypeError, "ScalarUnion", "members", rule, got)
         content = b""
         for name, value in members.items():
             is_bytes = name == "bytes"

@@ -20,7 +20,7 @@ def read(tensor: BufferTensorDesc, bound: jax.Array) -> jax.Array:
 
 
 def broadcast(elements: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """`jnp.broadcast_to` without new dimensions.
+    """`jnp.broadcast_to` for `sizes` of the same rank.
 
     Its transpose, unlike JAX's, rounds the sums of repeated elements once.
     """

@@ -6,7 +6,7 @@ strides, such a buffer is an array of rows, each of which is an array of rows, a
 on. Slices, reshapes and one transpose read and write it, and XLA fuses them with the
 operator. Other layouts, such as overlapping windows, need a gather or a scatter.
 
-Partitioned programs read nested layouts by gathers, too, because XLA partitions
+Partitioned programs use gathers for nested layouts, too, because XLA partitions
 `lax.pad` incorrectly, and lowers slices and updates of sharded rows to pads. XLA
 partitions a gather as a sum to which the other shards contribute zeros. The sum keeps
 the bits of integers, but not of floats, so floats are gathered as integers.
