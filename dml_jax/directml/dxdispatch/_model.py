@@ -79,11 +79,8 @@ def _model(root: Entry, folder: pathlib.Path, max_bytes: int) -> Model:
     resource_entries = members["resources"].entries()
     dispatchable_entries = members["dispatchables"].entries()
     command_entries = members["commands"].elements()
-    needs = _unsupported(
-        resource_entries.values(), dispatchable_entries.values(), command_entries
-    )
-    unsupported = ", ".join(needs)
-    if unsupported:
+    entries = resource_entries.values(), dispatchable_entries.values(), command_entries
+    if unsupported := ", ".join(_unsupported(*entries)):
         operators = ", ".join(PREFIX + name for name in STRUCTS)
         raise NotImplementedError(
             f"`the model` must use only {operators}, buffers of numbers, and .npy, "
