@@ -12,7 +12,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("_build/**/*")})
 
-WITHOUT_EXAMPLES = {"api.md", "changelog.md", "contributing.md", "design.md", "xla.md"}
+WITHOUT_EXAMPLES = {
+    "api.md",
+    "changelog.md",
+    "contributing.md",
+    "design.md",
+    "fuzzing.md",
+    "xla.md",
+}
 RUN = {"pycon", "console"}
 SHOWN = {
     "cpp",  # what Python replaces
