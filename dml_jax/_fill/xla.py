@@ -107,6 +107,17 @@ def rounded_by_float64(
     return _by_position(sizes, dtype, layout, np.uint32, element)
 
 
+def tangent(sizes: Sizes, start: jax.Array, delta: jax.Array) -> jax.Array:
+    """`start + k * delta`, in at least float32."""
+    wide = np.promote_types(start.dtype, np.float32)
+    if position_bound(sizes) <= 2**32:
+        k = position(sizes, np.uint32).astype(wide)
+    else:
+        low, high = long_position(sizes)
+        k = low.astype(wide) + high.astype(wide) * 2.0**24
+    return (start.astype(wide) + k * delta.astype(wide)).astype(start.dtype)
+
+
 def rounded_by_integers(
     sizes: Sizes, count: int, start: jax.Array, delta: jax.Array
 ) -> jax.Array:
