@@ -17,9 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-import dml_jax
 from dml_jax._shared import array_files
-from dml_jax.cli import devices
+from dml_jax.cli import devices, info, verify
 from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
 
 _DISPATCH = """\
@@ -51,12 +50,12 @@ The versions of the ONNX operators are shown if onnx is installed (dml_jax[onnx]
 
 _VERIFY = """\
 Compares every operator with the NumPy reference, bit for bit, on random cases of all
-dtypes, including 64-bit ones. Then times it, relative to a copy of its result on the
-device. Fills only write, so they may take less time than a copy.
+dtypes, including 64-bit ones. Then measures the time of the operator, relative to a
+copy of its result on the device. Fills only write, so they may be faster than a copy.
 
-The number of a case, counted from --seed on, determines it completely: the first wrong
-case is printed with the options that repeat it alone. The exit status is 0 if every
-case is right, 1 if any is wrong, 2 if the command line is.
+Cases are numbered from --seed on, and the number determines a case: the first wrong one
+is printed with the options that repeat it. The exit status is 0 if every case is right,
+1 if any is wrong, and 2 for an error in the command line.
 """
 
 # XLA raises RuntimeError, for example if a device has too little memory.
@@ -169,9 +168,8 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
     add("--cases", type=_positive, default=300, metavar="N", help=text)
     text = "the number of the first case (default: 0)"
     add("--seed", type=_natural, default=0, metavar="S", help=text)
-    operators = [name for name in dml_jax.__all__ if name != "checked"]
     text = "one operator, such as slice1 (default: all)"
-    add("--only", choices=operators, metavar="OPERATOR", help=text)
+    add("--only", choices=info.OPERATORS, metavar="OPERATOR", help=text)
 
 
 def _add_device(
@@ -261,16 +259,12 @@ def _onnx(options: argparse.Namespace) -> None:
 
 
 def _info(_: argparse.Namespace) -> None:
-    from dml_jax.cli import info
-
     print(info.report())
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from dml_jax.cli.verify import verify
-
     text = options.device
-    return verify(
+    return verify.verify(
         devices=devices.every() if text is None else devices.named(text),
         numbers=range(options.seed, options.seed + options.cases),
         only=options.only,

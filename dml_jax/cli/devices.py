@@ -40,7 +40,7 @@ def named(text: str) -> list[Any]:
 
 
 def name_of(device: Any) -> str:
-    """A device as `--device` takes it."""
+    """The name of a device for `--device`."""
     return f"{device.platform}:{device.id}"
 
 

@@ -69,7 +69,7 @@ def _memory(device: Any) -> str:
 
 
 def _operators() -> _Rows:
-    """One row for each function; versions of ONNX operators need onnx."""
+    """One row for each function; without onnx, ONNX operators have no versions."""
     try:
         from dml_jax.onnx_backend._operators import OPERATORS as onnx_operators
     except ImportError:
@@ -89,7 +89,7 @@ def _operators() -> _Rows:
 
 
 def _levels() -> _Rows:
-    """What each level adds: a row holds until the next one of its operator."""
+    """What each level adds: a row is valid until the next one of its operator."""
     rows = [("level", "operator", "rank", "data types", "lengths")]
     for level in FeatureLevel:
         label = level.label
@@ -106,7 +106,7 @@ def _levels() -> _Rows:
 
 
 def _types(data_types: Iterable[DataType]) -> str:
-    """Data types in short: INT8/16 for INT8 and INT16."""
+    """A short list of data types: INT8/16 for INT8 and INT16."""
     widths: dict[str, list[str]] = {}
     for data_type in sorted(data_types, key=lambda data_type: data_type.bits):
         kind = data_type.name.rstrip("0123456789")

@@ -1,8 +1,8 @@
-"""The `verify` command: the operators on this machine's devices against the reference.
+"""The `verify` command: compares the operators on devices with the reference.
 
 A case is one call on random data. Its number determines the dtype, the layout and the
-seed of the data. Dtypes and layouts take turns, so that a few hundred cases cover all
-of them with few compilations.
+seed of the data. Cases cycle through dtypes and layouts, so a few hundred cover all of
+them with few compilations.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _ratio(row: Row, device: Any) -> float:
     """The time of an operator divided by that of a copy of its result.
 
     The result is 16 MiB of float32 on a CPU, 64 MiB elsewhere. The operator and the
-    copy take turns, and the ratio is the median over the rounds.
+    copy are timed alternately, and the ratio is the median over the rounds.
     """
     layout = row.large(1024 if device.platform == "cpu" else 4096)
     case = row.make(np.random.default_rng(0), np.dtype("float32"), layout)
@@ -138,7 +138,7 @@ def _ratio(row: Row, device: Any) -> float:
 
 
 def _seconds(call: Callable[[], jax.Array], calls: int) -> float:
-    """The time of calls that are dispatched one after the other."""
+    """The time of calls that are dispatched without waiting for the results."""
     start = time.perf_counter()
     result = None
     for _ in range(calls):

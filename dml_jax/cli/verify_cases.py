@@ -1,8 +1,7 @@
 """The cases that `verify` compares: operators, layouts, dtypes and random data.
 
-Every layout is a program to compile, so there are few. They include empty arrays and
-single elements. Data are random bits, and lengths are inside the axis, at its ends and
-beyond.
+Every layout must be compiled, so there are few. They include empty arrays and single
+elements. Data are random bits, and lengths are inside the axis, at its ends and beyond.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ class Row(NamedTuple):
     Attributes:
       function: its name in `dml_jax` and in `reference`.
       make: makes a case from a random generator, a dtype and a layout.
-      layouts: small layouts, which cases take in turn.
-      large: makes the layout to be timed from a number of rows of 4096 elements.
-      dtypes: the dtypes, which cases take in turn.
-      is_gradient: whether the gradient of the function is meant.
+      layouts: small layouts, through which cases cycle.
+      large: makes the layout to time from a number of rows of 4096 elements.
+      dtypes: the dtypes, through which cases cycle.
+      is_gradient: whether to test the gradient of the function.
     """
 
     function: str
@@ -63,7 +62,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function, or its gradient, in the table."""
+        """The name of the function, or of its gradient, in the table."""
         return f"{self.function}{' gradient' if self.is_gradient else ''}"
 
     def actual(self, case: Case, device: Any) -> Callable[[], jax.Array]:
@@ -81,7 +80,7 @@ class Row(NamedTuple):
 
 
 def _array(random: Random, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
-    """Random bits, among them NaNs of all kinds, subnormals and zeros."""
+    """Random bits, including NaNs of all kinds, subnormals and zeros."""
     data = random.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
     if dtype.kind == "b":
         data %= 2
@@ -112,7 +111,7 @@ def _sequence(random: Random, dtype: np.dtype, layout: Any) -> Case:
 
 
 def _cotangent(random: Random, dtype: np.dtype, layout: Any) -> Case:
-    """Random bits without training; with it, numbers whose halves are exact."""
+    """Random bits, or in training mode numbers whose halves are exact."""
     arrays, options = _sequence(random, dtype, layout)
     training = bool(random.integers(2))
     if training:
@@ -171,7 +170,7 @@ def _constant(random: Random, dtype: np.dtype, layout: Any) -> Case:
 
 
 def _terms(random: Random, dtype: np.dtype, layout: Any) -> Case:
-    """A start and a delta of random bits, or floats of which many sums cancel."""
+    """A start and a delta of random bits, or floats whose sums often cancel."""
     start, delta = _array(random, dtype, (2,))
     if dtype in _FLOATS and random.integers(2):
         delta = dtype.type(random.normal())
@@ -210,7 +209,9 @@ _SIZES = [(300,), (2, 1, 3, 4), (1,), (), (2, 0)]
 
 ROWS = [
     Row(
-        *("reverse_subsequences", _subsequences, _SUBSEQUENCES),
+        "reverse_subsequences",
+        _subsequences,
+        _SUBSEQUENCES,
         lambda rows: ((rows, 4096), (rows, 1), 1),
     ),
     Row("reverse_sequence", _sequence, _SEQUENCES, lambda rows: ((rows, 4096), 1)),

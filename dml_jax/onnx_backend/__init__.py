@@ -2,11 +2,11 @@
 
 It runs ReverseSequence, Slice, Range and ConstantOfShape at every version, with
 Constant, Identity and Cast between them; functions of a model are inlined. `prepare`
-turns a model into an object with two methods. `run` takes and returns NumPy arrays, at
-full width whatever `jax_enable_x64` says. `jax_fn` is a pure function of the graph's
-inputs, to be jitted, mapped, differentiated and exported.
+returns an object with two methods. `run` takes and returns NumPy arrays, in 64-bit mode
+whatever `jax_enable_x64` says. `jax_fn` is a pure function of the graph's inputs, which
+can be jitted, mapped, differentiated and exported.
 
-Where ONNX leaves something open, or implementations differ:
+Where ONNX is not specific, or implementations differ:
 
 - Concrete sequence lengths outside [0, time] are refused, as in ONNX Runtime. Traced
   ones are clamped.

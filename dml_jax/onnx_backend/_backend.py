@@ -1,4 +1,4 @@
-"""The interface of the ONNX backend, and the loading of models."""
+"""The interface of the ONNX backend, and `load_model`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dml_jax.onnx_backend._model import Model, as_numpy, wrong_inputs
 
 
 class Backend(onnx.backend.base.Backend):
-    """The interface that ONNX defines for backends, and that its test suite uses.
+    """Implements ONNX's interface for backends, which its test suite uses.
 
     Source: ONNX, onnx.backend.base.Backend.
     """

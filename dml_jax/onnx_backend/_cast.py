@@ -2,9 +2,9 @@
 
 XLA on CPU flushes subnormal numbers to zero between float32 and float64, and rounds
 twice between some other dtypes. Floats are therefore rounded once, on their bits: the
-fraction is shifted and the exponent rebased. Where the result is subnormal, a power of
-two is added whose unit in the last place is the smallest subnormal number, so that the
-addition does the rounding.
+fraction is shifted and the exponent rebased. For subnormal results, a power of two is
+added whose unit in the last place is the smallest subnormal number, so the addition
+rounds them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from jax import lax
 
 from dml_jax._shared import bitwise
 
-_WORDS = {np.dtype(np.float32): jnp.uint32, np.dtype(np.float64): jnp.uint64}
-
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def cast(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
@@ -34,7 +32,7 @@ def cast(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
         if jnp.issubdtype(dtype, jnp.floating):
             return _float_to_float(x, dtype, saturate)
-        wide = _widen(x)  # XLA takes the largest float4_e2m1fn for an infinity
+        wide = _widen(x)  # XLA converts the largest float4_e2m1fn as an infinity
         if dtype == jnp.bool_:
             return _split_sign(wide)[0] != 0
         return _convert(wide, dtype)
@@ -64,7 +62,7 @@ def _integer_to_float32(x: jax.Array) -> jax.Array:
     return jnp.where(x < 0, -single, single)
 
 
-# A custom derivative, since that of a bitcast is zero.
+# A custom rule, because the derivative of a bitcast is zero.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _float_to_float(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
     wide = _widen(x)
@@ -86,12 +84,12 @@ def _float_to_float_jvp(
 
 def _widen(x: jax.Array) -> jax.Array:
     """Casts floats below 32 bits to float32."""
-    return x if x.dtype in _WORDS else x.astype(jnp.float32)
+    return x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
 
 
 def _split_sign(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The bits of float32 or float64 numbers without the sign bit, and that bit."""
-    word = np.dtype(_WORDS[x.dtype])
+    word = np.dtype(f"u{x.dtype.itemsize}")
     bits = lax.bitcast_convert_type(x, word)
     last = 8 * word.itemsize - 1
     return bits & word.type(2**last - 1), bits >> last
@@ -122,7 +120,7 @@ def _narrow(x: jax.Array, dtype: Any, saturate: bool) -> jax.Array:
         is_subnormal = magnitude < word((rebase + 1) << int(wide.nmant))
         code = jnp.where(is_subnormal, count & word(2 ** (fraction + 1) - 1), code)
 
-    # The codes of the largest number, of what is beyond it, of NaN and of -0.
+    # The codes of the largest number, of overflow, of NaN and of -0.
     special = np.array([np.inf, np.nan, -0.0]).astype(dtype)
     codes = np.append(info.max.astype(dtype), special).view(f"u{dtype.itemsize}")
     largest, infinity, nan, negative_zero = map(word, codes)
@@ -130,7 +128,7 @@ def _narrow(x: jax.Array, dtype: Any, saturate: bool) -> jax.Array:
     is_nan = magnitude > _split_sign(jnp.full((), np.inf, x.dtype))[0]
     code = jnp.where(is_nan, nan, code)
     signed = code ^ (sign << (int(info.bits) - 1))
-    if negative_zero == 0:  # the dtype has no -0, and its bits stand for NaN
+    if negative_zero == 0:  # the dtype has no -0, whose bits are those of NaN
         signed = jnp.where((code == 0) | (code == nan), code, signed)
     unsigned = bitwise.UNSIGNED.get(int(info.bits), jnp.uint32)
     return lax.bitcast_convert_type(signed.astype(unsigned), dtype)

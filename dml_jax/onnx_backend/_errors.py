@@ -1,4 +1,4 @@
-"""Errors of ONNX and protobuf as errors of this package."""
+"""Converts errors of ONNX and protobuf to errors of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx.checker
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
 
-# ONNX turns errors of the file system into RuntimeError.
+# ONNX raises RuntimeError for errors of the file system.
 _ERRORS = (
     DecodeError,
     onnx.checker.ValidationError,
@@ -21,7 +21,7 @@ _ERRORS = (
 
 @contextlib.contextmanager
 def as_value_error(prefix: str, *more: type[Exception]) -> Iterator[None]:
-    """Raises a ValueError of one line for errors of ONNX, and for `more`."""
+    """Converts errors of ONNX, and those in `more`, to a ValueError of one line."""
     try:
         yield
     except (*_ERRORS, *more) as error:

@@ -73,7 +73,7 @@ def require_supported(inlined: Inlined) -> None:
             missing.append(f"'{info.name}', which is not a tensor")
     if missing:
         raise NotImplementedError(
-            f"onnx: the model must be of tensors and {', '.join(OPERATORS)}; got "
+            f"onnx: the model must have only tensors and {', '.join(OPERATORS)}; got "
             f"{', '.join(missing)}"
         )
 
@@ -95,7 +95,7 @@ def node_of(node: onnx.NodeProto, opset: int, options: Mapping[str, Any]) -> Nod
     return Node(
         kind=node.op_type,
         label=_label(node),
-        version=_version(node, opset) or 0,
+        version=_version(node, opset),
         attributes={a.name: _value(node, a) for a in node.attribute},
         inputs=tuple(node.input),
         output=node.output[0],
@@ -114,12 +114,12 @@ def _label(node: onnx.NodeProto) -> str:
     return f"{kind} '{node.name or ', '.join(node.output)}'"
 
 
-def _version(node: onnx.NodeProto, opset: int) -> int | None:
-    """The version of a node's operator in an opset, None if the opset has none."""
+def _version(node: onnx.NodeProto, opset: int) -> int:
+    """The version of a node's operator in an opset, 0 if the opset has none."""
     try:
         return onnx.defs.get_schema(node.op_type, opset).since_version
     except (onnx.defs.SchemaError, TypeError):  # TypeError: beyond 32 bits
-        return None
+        return 0
 
 
 def static_names(nodes: Sequence[Node]) -> frozenset[str]:

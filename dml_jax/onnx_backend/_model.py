@@ -20,14 +20,14 @@ from dml_jax.onnx_backend._tensors import array_of
 
 
 class Model(onnx.backend.base.BackendRep):
-    """A model that `prepare` has checked, to be run.
+    """A model that `prepare` has checked.
 
     Attributes:
       input_names: the inputs of the graph without an initializer, in order.
-      default_names: the inputs with one, in order. From version 4 of ONNX's IR on, the
-        initializer is a default; before, it is a constant, and not an input here.
-      output_names: its outputs, in order.
-      dtypes: the dtypes of the inputs by name; that of strings is NumPy's object.
+      default_names: the inputs with an initializer, in order. From version 4 of ONNX's
+        IR on, the initializer is a default; before, it is a constant, and not an input.
+      output_names: the outputs of the graph, in order.
+      dtypes: the dtypes of the inputs by name, object for strings.
       device: the device that `run` runs on.
       static_names: the inputs whose values determine shapes, such as the starts of a
         Slice; they must be constants under JAX's transformations.
@@ -182,7 +182,7 @@ class Model(onnx.backend.base.BackendRep):
 
 
 def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
-    """Whether `given` is the dtype that .npy files store for `wanted`, as bfloat16."""
+    """Whether .npy files store `wanted`, such as bfloat16, as the dtype `given`."""
     is_raw = given.type is np.void and given.names is None
     return is_raw and wanted.kind == "V" and given.itemsize == wanted.itemsize
 
@@ -203,7 +203,7 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 def wrong_inputs(
     names: Sequence[str], got: str, defaults: Sequence[str] = ()
 ) -> TypeError:
-    """The error for inputs that are not those of the names."""
+    """The error for missing or unknown inputs."""
     if not names and not defaults:
         return TypeError(f"onnx: `inputs` must be empty; got {got}")
     rule = ", ".join(names) or "none"

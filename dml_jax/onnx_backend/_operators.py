@@ -1,8 +1,8 @@
-"""The operators of ONNX, each a function of a node and its inputs.
+"""The operators of ONNX, as functions of a node and its inputs.
 
 To support another operator, write its function and add it to the table `OPERATORS`. A
-function gets one argument for each input: a NumPy array where the value is constant,
-which inputs in `Operator.static` always are. Its errors are prefixed with the node.
+function has one parameter for each input. Constant inputs, which include those in
+`Operator.static`, are NumPy arrays. `evaluate` prefixes its errors with the node.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Operator(NamedTuple):
 def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
     batch_axis = node.attributes.get("batch_axis", 1)
     time_axis = node.attributes.get("time_axis", 0)
-    # As in ONNX Runtime; `reverse_sequence` would clamp the lengths.
+    # An error as in ONNX Runtime; `reverse_sequence` would clamp the lengths.
     if not isinstance(sequence_lens, Tracer) and 0 <= time_axis < np.ndim(input):
         lengths, time = np.asarray(sequence_lens), np.shape(input)[time_axis]
         outside = lengths[(lengths < 0) | (lengths > time)]

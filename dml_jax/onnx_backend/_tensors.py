@@ -1,8 +1,8 @@
-"""The tensors of an ONNX model, whichever message holds them.
+"""Tensors of an ONNX model, in any of its messages.
 
-The data of a tensor may be in another file. Only `load` reads such files, and only from
-the folder of the model. All other entry points refuse these tensors, since ONNX would
-look for the files in the current folder.
+A tensor may have its data in another file. Only `load` reads such files, and only from
+the folder of the model. All other functions refuse these tensors, because ONNX would
+search the files in the current folder.
 """
 
 from __future__ import annotations

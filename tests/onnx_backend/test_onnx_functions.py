@@ -158,7 +158,7 @@ def test_functions_are_checked_by_their_own_opsets(
 ) -> None:
     error = ValueError
     if (opset, own, body, pattern) in UNSUPPORTED:
-        error, pattern = NotImplementedError, f"the model must be .*; got {pattern}$"
+        error, pattern = NotImplementedError, f"the model must have .*; got {pattern}$"
     pattern = pattern.replace("NEWEST", str(onnx.defs.onnx_opset_version()))
     model = parse(model_of(int(opset), function(int(own), body)))
     require_error(error, f"onnx: {pattern}", onnx_backend.prepare, model)

@@ -152,7 +152,7 @@ def test_run_takes_no_options() -> None:
 @pytest.mark.parametrize(
     ("kind", "inputs", "options", "error", "message"),
     [
-        ("Abs", [X], {}, NotImplementedError, "onnx: the model must be .* got Abs 'y'"),
+        ("Abs", [X], {}, NotImplementedError, "onnx: the model must .* got Abs 'y'"),
         ("Frob", [X], {}, NotImplementedError, "onnx: .* got Frob 'y'"),
         (
             "ReverseSequence",

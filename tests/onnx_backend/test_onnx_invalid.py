@@ -26,7 +26,7 @@ from dml_jax import onnx_backend
 from dml_jax.onnx_backend._operators import OPERATORS
 
 ONLY = (
-    "onnx: the model must be of tensors and ReverseSequence, Slice, Range, "
+    "onnx: the model must have only tensors and ReverseSequence, Slice, Range, "
     "ConstantOfShape, Constant, Identity, Cast; got "
 )
 # What follows ONLY.
