@@ -40,7 +40,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._fill import rounding
 from dml_jax._shared import bitwise
@@ -54,14 +54,14 @@ def suffices(dtype: np.dtype, count: int) -> bool:
 class Sequence(NamedTuple):
     """The scalars of `x = (position * delta + start - offset) * unit`."""
 
-    start: jax.Array
-    delta: jax.Array
-    offset: jax.Array | None = None
-    unit: jax.Array | None = None
-    first: tuple[jax.Array, ...] = ()  # bits of elements computed separately
+    start: Array
+    delta: Array
+    offset: Array | None = None
+    unit: Array | None = None
+    first: tuple[Array, ...] = ()  # bits of elements computed separately
 
 
-def prepare(start: jax.Array, delta: jax.Array, platform: str) -> Sequence:
+def prepare(start: Array, delta: Array, platform: str) -> Sequence:
     """The scalars of a sequence.
 
     Args:
@@ -82,8 +82,8 @@ def prepare(start: jax.Array, delta: jax.Array, platform: str) -> Sequence:
 
 
 def element(
-    sequence: Sequence, position: jax.Array, dtype: np.dtype, platform: str
-) -> jax.Array:
+    sequence: Sequence, position: Array, dtype: np.dtype, platform: str
+) -> Array:
     """The elements at uint32 positions, as an array of `dtype`."""
     with jax.enable_x64(True):
         # k from the bits of 2^52 + k: eight times as fast on a GPU as a conversion.
@@ -115,16 +115,14 @@ def _is_exact(dtype: np.dtype) -> bool:
     return int(info.maxexp) - int(info.minexp) + int(info.nmant) < 50
 
 
-def _prepare(
-    start: jax.Array, delta: jax.Array, dtype: np.dtype, platform: str
-) -> Sequence:
+def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequence:
     sums = [rounding.add_to_odd(start, i * delta) for i in range(2)]
     first = tuple(_round_scalar(x, dtype, platform == "cpu") for x in sums)
     precision = int(jnp.finfo(dtype).nmant) + 1
     boundary = _power_of_two(start)
     boundary = jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
-    def dominates(bits: int) -> jax.Array:
+    def dominates(bits: int) -> Array:
         """Whether start is finite and 2^bits times as large as all products."""
         reach = jnp.abs(delta) * 2.0 ** (_position_bits(dtype) + bits)
         return (boundary >= reach) & (boundary > 0) & (boundary < jnp.inf)
@@ -146,7 +144,7 @@ def _prepare(
     return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
 
 
-def _nudge(start: jax.Array, delta: jax.Array, dtype: np.dtype) -> jax.Array:
+def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:
     """`start`, at least 3/8 from the multiples of delta's last bit, or one of them."""
     last_bit = _power_of_two(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
@@ -157,7 +155,7 @@ def _nudge(start: jax.Array, delta: jax.Array, dtype: np.dtype) -> jax.Array:
     return jnp.where(is_close, nudged, start)
 
 
-def _widen(x: jax.Array) -> jax.Array:
+def _widen(x: Array) -> Array:
     """A scalar as float64, also if subnormal: XLA on CPU flushes float32."""
     info = jnp.finfo(x.dtype)
     code = lax.bitcast_convert_type(x, bitwise.UNSIGNED.get(info.bits, jnp.uint32))
@@ -169,13 +167,13 @@ def _widen(x: jax.Array) -> jax.Array:
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
 
 
-def _power_of_two(x: jax.Array) -> jax.Array:
+def _power_of_two(x: Array) -> Array:
     """The largest power of two up to |x|, for a float64 scalar."""
     field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
     return lax.bitcast_convert_type(field, jnp.float64)
 
 
-def _unit(power_of_two: jax.Array) -> jax.Array:
+def _unit(power_of_two: Array) -> Array:
     """A unit for numbers within 45 binades of a power of two."""
     return jnp.clip(power_of_two, 2.0**-80, 2.0**80)
 
@@ -188,14 +186,12 @@ def _rounds_directly(platform: str, dtype: np.dtype) -> bool:
     return platform == "cuda" and dtype in (jnp.float16, jnp.bfloat16)
 
 
-def _round_directly(x: jax.Array, dtype: np.dtype) -> jax.Array:
+def _round_directly(x: Array, dtype: np.dtype) -> Array:
     """`x`, rounded to the dtype by that instruction."""
     return x.astype(dtype)
 
 
-def _round(
-    x: jax.Array, unit: jax.Array | None, dtype: np.dtype, flushes: bool
-) -> jax.Array:
+def _round(x: Array, unit: Array | None, dtype: np.dtype, flushes: bool) -> Array:
     """`x * unit`, rounded from float64 to the dtype."""
     if dtype == jnp.float32:
         single = x.astype(jnp.float32)
@@ -209,7 +205,7 @@ def _round(
     return rounding.from_single(single, dtype)
 
 
-def _round_scalar(x: jax.Array, dtype: np.dtype, flushes: bool) -> jax.Array:
+def _round_scalar(x: Array, dtype: np.dtype, flushes: bool) -> Array:
     """The bits of `x`, rounded to the dtype."""
     unit = None
     if dtype == jnp.bfloat16:
@@ -219,7 +215,7 @@ def _round_scalar(x: jax.Array, dtype: np.dtype, flushes: bool) -> jax.Array:
     return bitwise.to_bits(_round(x, unit, dtype, flushes))
 
 
-def _single_to_odd(x: jax.Array) -> jax.Array:
+def _single_to_odd(x: Array) -> Array:
     """`x` as float32, with the last bit 1 if it is not exact.
 
     For zeros, infinities, NaNs and normal numbers of float32, whose float64 exponents
@@ -233,7 +229,7 @@ def _single_to_odd(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(code, jnp.float32)
 
 
-def _unflushed(single: jax.Array, x: jax.Array) -> jax.Array:
+def _unflushed(single: Array, x: Array) -> Array:
     """`single`, or if that is zero, `x` as a subnormal float32.
 
     `x` is then a multiple of 2^-149, and the last bits of 2^(52 - 149) + |x| count it.

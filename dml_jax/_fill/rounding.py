@@ -33,10 +33,9 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise
 
@@ -99,8 +98,8 @@ def words_of_index(dtype: np.dtype, count: int) -> tuple[int, int]:
 
 
 def multiply_add(
-    index: list[jax.Array], delta: jax.Array, start: jax.Array, index_bits: int
-) -> jax.Array:
+    index: list[Array], delta: Array, start: Array, index_bits: int
+) -> Array:
     """The floats nearest to `start + index * delta`, ties to even.
 
     Args:
@@ -129,13 +128,13 @@ def multiply_add(
 
 
 def _with_exceptions(
-    code: jax.Array,
-    first: jax.Array,
-    is_first: jax.Array,
-    start: jax.Array,
-    delta: jax.Array,
+    code: Array,
+    first: Array,
+    is_first: Array,
+    start: Array,
+    delta: Array,
     form: _Format,
-) -> jax.Array:
+) -> Array:
     """The result for k = 0, which is `first`, and for infinities and NaNs."""
     wide_start, wide_delta = start.astype(form.float), delta.astype(form.float)
     finite = jnp.isfinite(wide_start) & jnp.isfinite(wide_delta)
@@ -147,7 +146,7 @@ def _with_exceptions(
     return lax.bitcast_convert_type(code, form.dtype)
 
 
-def _code(x: jax.Array, form: _Format) -> jax.Array:
+def _code(x: Array, form: _Format) -> Array:
     return lax.bitcast_convert_type(x, form.code)
 
 
@@ -157,16 +156,16 @@ def _code(x: jax.Array, form: _Format) -> jax.Array:
 class _Parts(NamedTuple):
     """(-1)^negative * significand * 2^exponent, with the leading bit set."""
 
-    negative: jax.Array
-    significand: jax.Array
-    exponent: jax.Array
+    negative: Array
+    significand: Array
+    exponent: Array
 
     @property
-    def is_zero(self) -> jax.Array:
+    def is_zero(self) -> Array:
         return self.significand == 0
 
 
-def _decode(x: jax.Array, form: _Format) -> _Parts:
+def _decode(x: Array, form: _Format) -> _Parts:
     code = _code(x, form).astype(form.word)
     magnitude = code & form.word.type(form.sign_bit - 1)
     field = (magnitude >> form.fraction_bits).astype(jnp.int32)
@@ -186,10 +185,10 @@ def _decode(x: jax.Array, form: _Format) -> _Parts:
 class _Scaled(NamedTuple):
     """Start and delta in units of 2^unit, delta as a factor and its sign."""
 
-    start: jax.Array
-    factor: jax.Array
-    sign: jax.Array
-    unit: jax.Array
+    start: Array
+    factor: Array
+    sign: Array
+    unit: Array
 
 
 def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Scaled:
@@ -210,7 +209,7 @@ def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Sca
     )
 
 
-def _power_of_two(exponent: jax.Array, form: _Format) -> jax.Array:
+def _power_of_two(exponent: Array, form: _Format) -> Array:
     field = (exponent + form.bias).astype(form.word)
     return lax.bitcast_convert_type(field << (form.limb_bits - 1), form.float)
 
@@ -218,7 +217,7 @@ def _power_of_two(exponent: jax.Array, form: _Format) -> jax.Array:
 # The product and the sum --------------------------------------------------------------
 
 
-def _limbs(index: list[jax.Array], scaled: _Scaled, form: _Format) -> list[jax.Array]:
+def _limbs(index: list[Array], scaled: _Scaled, form: _Format) -> list[Array]:
     """The product as signed nonoverlapping floats, smallest first."""
     limbs = _product(index[0], scaled.factor, form)
     if len(index) == 2:
@@ -233,7 +232,7 @@ def _limbs(index: list[jax.Array], scaled: _Scaled, form: _Format) -> list[jax.A
     ]
 
 
-def _product(index: jax.Array, factor: jax.Array, form: _Format) -> list[jax.Array]:
+def _product(index: Array, factor: Array, form: _Format) -> list[Array]:
     """The product as two integers of `limb_bits`, the lower one first."""
     low = index * factor
     estimate = index.astype(form.float) * (
@@ -247,7 +246,7 @@ def _product(index: jax.Array, factor: jax.Array, form: _Format) -> list[jax.Arr
     return [low & mask, high.astype(form.word)]
 
 
-def _round_sum(start: jax.Array, limbs: list[jax.Array], form: _Format) -> jax.Array:
+def _round_sum(start: Array, limbs: list[Array], form: _Format) -> Array:
     """The sum, rounded to nearest, or to odd if `_encode` rounds it once more."""
     expansion = []
     total = start
@@ -268,14 +267,14 @@ def _round_sum(start: jax.Array, limbs: list[jax.Array], form: _Format) -> jax.A
     return add_to_odd(leading, remainder)
 
 
-def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """`a + b`, rounded to nearest, and its exact error."""
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
 
 
-def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
+def add_to_odd(a: Array, b: Array) -> Array:
     """`a + b` if that is a float, else the neighbouring float whose last bit is 1."""
     total, error = _two_sum(a, b)
     integer = np.dtype(f"int{8 * total.dtype.itemsize}")
@@ -291,7 +290,7 @@ def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
 # The result ---------------------------------------------------------------------------
 
 
-def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
+def from_single(x: Array, dtype: np.dtype) -> Array:
     """The nearest floats of a dtype of up to 16 bits to float32 `x`.
 
     All values of the dtype are normal numbers in float32.
@@ -305,7 +304,7 @@ def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.bitcast_convert_type(code, form.dtype)
 
 
-def _encode(x: jax.Array, unit: Any, form: _Format) -> jax.Array:
+def _encode(x: Array, unit: Any, form: _Format) -> Array:
     """The bits of `x * 2^unit`, which is not zero, in the dtype."""
     bits = lax.bitcast_convert_type(x, form.word)
     sign = bits >> (8 * form.word.itemsize - 1)

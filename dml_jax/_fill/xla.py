@@ -28,7 +28,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._fill import float64, rounding
 from dml_jax._shared import bitwise, lowering
@@ -50,7 +50,7 @@ class StoreLayout(NamedTuple):
 # Formulations -------------------------------------------------------------------------
 
 
-def constant(sizes: Sizes, layout: StoreLayout, value: jax.Array) -> jax.Array:
+def constant(sizes: Sizes, layout: StoreLayout, value: Array) -> Array:
     """The value everywhere, with every bit."""
     word = bitwise.to_bits(value)
     if layout.per_word > 1:
@@ -62,21 +62,19 @@ def constant(sizes: Sizes, layout: StoreLayout, value: jax.Array) -> jax.Array:
         # XLA would merge neighbouring parts that are equal.
         words[1] = lax.optimization_barrier(word)
 
-    def broadcast(part: _Part) -> jax.Array:
+    def broadcast(part: _Part) -> Array:
         return lax.broadcast(words[part.number % 2], part.sizes)
 
     return _concatenate_parts(sizes, value.dtype, layout, broadcast)
 
 
-def integers(
-    sizes: Sizes, layout: StoreLayout, start: jax.Array, delta: jax.Array
-) -> jax.Array:
+def integers(sizes: Sizes, layout: StoreLayout, start: Array, delta: Array) -> Array:
     """`start + k * delta` in uint32 or uint64, truncated."""
     dtype = start.dtype
     wide = np.uint64 if dtype.itemsize == 8 else np.uint32
     start, delta = start.astype(wide), delta.astype(wide)
 
-    def element(position: jax.Array) -> jax.Array:
+    def element(position: Array) -> Array:
         return _truncate(start + position * delta, dtype)
 
     return _by_position(sizes, dtype, layout, wide, element)
@@ -87,9 +85,9 @@ def rounded_by_float64(
     layout: StoreLayout,
     platform: str,
     materialize: bool,
-    start: jax.Array,
-    delta: jax.Array,
-) -> jax.Array:
+    start: Array,
+    delta: Array,
+) -> Array:
     """`start + k * delta`, for what `float64.suffices`."""
     dtype = start.dtype
     sequence = float64.prepare(start, delta, platform)
@@ -101,15 +99,13 @@ def rounded_by_float64(
                 lambda x: lowering.materialize(x[None])[0], sequence
             )
 
-    def element(position: jax.Array) -> jax.Array:
+    def element(position: Array) -> Array:
         return float64.element(sequence, position, dtype, platform)
 
     return _by_position(sizes, dtype, layout, np.uint32, element)
 
 
-def rounded_by_integers(
-    sizes: Sizes, count: int, start: jax.Array, delta: jax.Array
-) -> jax.Array:
+def rounded_by_integers(sizes: Sizes, count: int, start: Array, delta: Array) -> Array:
     """`start + k * delta`, for positions k below `count`."""
     words, word_bits = rounding.words_of_index(start.dtype, count)
     if words == 1:
@@ -122,7 +118,7 @@ def rounded_by_integers(
     return rounding.multiply_add(index, delta, start, count.bit_length())
 
 
-def _truncate(words: jax.Array, dtype: np.dtype) -> jax.Array:
+def _truncate(words: Array, dtype: np.dtype) -> Array:
     """The low bits of unsigned integers, as a possibly signed and narrower integer."""
     bits = jnp.iinfo(dtype).bits
     unsigned = jnp.dtype(f"uint{bits}")
@@ -147,11 +143,11 @@ def _by_position(
     dtype: np.dtype,
     layout: StoreLayout,
     counter: Any,
-    element: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
+    element: Callable[[Array], Array],
+) -> Array:
     """The array of `element(position)`, with positions of dtype `counter`."""
 
-    def make(part: _Part) -> jax.Array:
+    def make(part: _Part) -> Array:
         first = _positions(part, counter)
         if layout.per_word == 1:
             return element(first)
@@ -167,11 +163,8 @@ def _by_position(
 
 
 def _concatenate_parts(
-    sizes: Sizes,
-    dtype: np.dtype,
-    layout: StoreLayout,
-    make: Callable[[_Part], jax.Array],
-) -> jax.Array:
+    sizes: Sizes, dtype: np.dtype, layout: StoreLayout, make: Callable[[_Part], Array]
+) -> Array:
     """The array whose words `make` computes part by part."""
     whole, d = sizes_in_words(sizes, layout.per_word), layout.split_dim
     strides = _strides(whole)
@@ -201,12 +194,12 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 # Positions ----------------------------------------------------------------------------
 
 
-def position(sizes: Sizes, counter: Any) -> jax.Array:
+def position(sizes: Sizes, counter: Any) -> Array:
     """The row-major position of every element, modulo the range of `counter`."""
     return _positions(_Part(0, sizes, _strides(sizes), 0), counter)
 
 
-def _positions(part: _Part, counter: Any) -> jax.Array:
+def _positions(part: _Part, counter: Any) -> Array:
     """The positions of the words of a part.
 
     A sum over the dimensions instead of one reshaped iota, so that each shard of a
@@ -220,7 +213,7 @@ def _positions(part: _Part, counter: Any) -> jax.Array:
     return total
 
 
-def _iota(sizes: Sizes, d: int, counter: Any) -> jax.Array:
+def _iota(sizes: Sizes, d: int, counter: Any) -> Array:
     """`lax.broadcasted_iota`, also for sizes of 2^31 and more.
 
     XLA multiplies the number of a shard by its size in 32 bits. Such a dimension is
@@ -255,7 +248,7 @@ def position_bound(sizes: Sizes) -> int:
     return 2**32 if jax.export.is_symbolic_dim(total) else total
 
 
-def long_position(sizes: Sizes) -> list[jax.Array]:
+def long_position(sizes: Sizes) -> list[Array]:
     """The position of more than 2^32 elements as two words of 24 bits, low first."""
     with jax.enable_x64(True):
         both = position(sizes, np.uint64)

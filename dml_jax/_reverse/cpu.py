@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import math
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, lowering
@@ -28,7 +27,7 @@ _CACHE_LINE = 64  # bytes
 _CACHE_BYTES = 2**22  # most of this stays in the second-level cache
 
 
-def reversed_windows(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     """For contiguous lines, with lengths only along dimensions before the axis.
 
     Of lines of T elements one after the other, the reversed part of line r, of length
@@ -58,7 +57,7 @@ def reversed_windows(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array |
     return lowering.materialize(bitwise.from_bits(bits, x.dtype)).reshape(x.shape)
 
 
-def _reverse_flat_lines(x: jax.Array, lengths: jax.Array, step: int) -> jax.Array:
+def _reverse_flat_lines(x: Array, lengths: Array, step: int) -> Array:
     """The bits of the result, for flat lines and lengths in steps."""
     lines, size = x.shape
     line = lax.broadcasted_iota(jnp.int32, (lines, 1), 0)
@@ -78,20 +77,20 @@ def _reverse_flat_lines(x: jax.Array, lengths: jax.Array, step: int) -> jax.Arra
     return y
 
 
-def _reversed_bits_from(x: jax.Array, starts: jax.Array, size: int) -> jax.Array:
+def _reversed_bits_from(x: Array, starts: Array, size: int) -> Array:
     """The bits of the windows of flat `x` from `starts` on, each window reversed."""
     starts = jnp.clip(starts, 0, x.size - size)
     return bitwise.to_bits(lax.rev(_windows(x.reshape(-1), starts, size), (1,)))
 
 
-def _windows(x: jax.Array, starts: jax.Array, size: int) -> jax.Array:
+def _windows(x: Array, starts: Array, size: int) -> Array:
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,)
     )
     return lax.gather(x, starts, dimensions, (size,), mode="promise_in_bounds")
 
 
-def _is_below(lengths: jax.Array, size: int) -> jax.Array:
+def _is_below(lengths: Array, size: int) -> Array:
     """Whether each of `size` positions is below the length of its line.
 
     A comparison needs 32 bits for each position, which makes vectors of narrow elements
@@ -106,7 +105,7 @@ def _is_below(lengths: jax.Array, size: int) -> jax.Array:
     return _windows(mask, size - lengths, size) != 0
 
 
-def cache_blocked(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def cache_blocked(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own, in arrays larger than the cache.
 
     Neighbouring elements of the result then come from distant rows, and a cache line is
@@ -131,7 +130,7 @@ def cache_blocked(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | No
     return lowering.materialize(y).swapaxes(1, 2).reshape(x.shape)
 
 
-def preclamped(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def preclamped(x: Array, lengths: Array, axis: int) -> Array | None:
     """For lengths that are read again at every step: they are clamped before."""
     if math.prod(lengths.shape[axis:]) == 1 or x.nbytes <= _MIN_BYTES:
         return None

@@ -17,7 +17,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._reverse import shared_memory_kernel, xla
 from dml_jax._shared import bitwise, lowering, packed_copy_kernel
@@ -28,7 +28,7 @@ _CACHE_BYTES = 2**25
 _SECTOR = 32  # bytes; the smallest read of memory
 
 
-def split_stores(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def split_stores(x: Array, lengths: Array, axis: int) -> Array | None:
     """Four gathers of a quarter each, concatenated, in one kernel.
 
     A thread then stores four elements of each quarter instead of four in all: 64 bytes
@@ -57,7 +57,7 @@ def split_stores(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | Non
     return lax.concatenate(parts, dimension)
 
 
-def _split(x: jax.Array, dimension: int) -> list[jax.Array]:
+def _split(x: Array, dimension: int) -> list[Array]:
     """Four parts of equal size, or four times `x` if it has size 1."""
     if x.shape[dimension] == 1:
         return [x] * 4
@@ -67,7 +67,7 @@ def _split(x: jax.Array, dimension: int) -> list[jax.Array]:
     ]
 
 
-def packed_u32(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def packed_u32(x: Array, lengths: Array, axis: int) -> Array | None:
     """For rows of bytes: every word of the result is loaded and stored whole.
 
     The source of a word is not aligned, so it is shifted out of the two words that it
@@ -96,15 +96,13 @@ def packed_u32(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
         return bitwise.split(y, x.dtype)
 
 
-def _swap_bytes(word: jax.Array) -> jax.Array:
+def _swap_bytes(word: Array) -> Array:
     """The four bytes of each word in reverse order."""
     word = ((word >> 8) & 0x00FF00FF) | ((word & 0x00FF00FF) << 8)
     return (word >> 16) | (word << 16)
 
 
-def shared_memory_tiles(
-    x: jax.Array, lengths: jax.Array, axis: int
-) -> jax.Array | None:
+def shared_memory_tiles(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own: a kernel."""
     varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
     if not varying or x.nbytes < _MIN_BYTES:
@@ -124,9 +122,7 @@ def shared_memory_tiles(
     return y.reshape(x.shape)
 
 
-def fused_shared_memory_tiles(
-    x: jax.Array, lengths: jax.Array, axis: int
-) -> jax.Array | None:
+def fused_shared_memory_tiles(x: Array, lengths: Array, axis: int) -> Array | None:
     """`shared_memory_tiles` where it is faster even though its neighbours do not fuse.
 
     A gather is faster if it finds most of what it reads in the cache.
@@ -136,7 +132,7 @@ def fused_shared_memory_tiles(
     return shared_memory_tiles(x, lengths, axis)
 
 
-def packed_copy(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def packed_copy(x: Array, lengths: Array, axis: int) -> Array | None:
     """For rows of elements of up to 32 bits, or of short steps: a kernel."""
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
     if math.prod(lengths.shape[axis:]) != 1 or x.nbytes < _MIN_BYTES:
@@ -150,7 +146,7 @@ def packed_copy(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None
     return None if y is None else y.reshape(x.shape)
 
 
-def transposed(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def transposed(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own, in arrays larger than the cache.
 
     Narrow elements are left out: XLA transposes them more slowly than it gathers them.
@@ -166,6 +162,6 @@ def transposed(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
     return jnp.moveaxis(y, -1, axis)
 
 
-def _read_bytes(x: jax.Array, axis: int) -> int:
+def _read_bytes(x: Array, axis: int) -> int:
     """The bytes among which the sources of neighbouring elements may lie."""
     return math.prod(x.shape[axis:]) * x.dtype.itemsize

@@ -39,23 +39,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, partitioner
 
-ReverseLines = Callable[[jax.Array, jax.Array, int], jax.Array]
+ReverseLines = Callable[[Array, Array, int], Array]
 
 
 def reverse_shards(
     reverse_lines: ReverseLines,
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     axis: int,
     mesh: Any,
     spec: PartitionSpec,
-) -> jax.Array:
+) -> Array:
     """This device's shard of the result, which is sharded by `spec`.
 
     The operands are shards, too. `reverse_lines` reverses lines that are not sharded.
@@ -78,12 +78,12 @@ def reverse_shards(
 
 def _reverse_by_all_to_all(
     reverse_lines: ReverseLines,
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     axis: int,
     mesh_axes: tuple[str, ...],
     dimension: int,
-) -> jax.Array:
+) -> Array:
     """Shards `dimension` instead of `axis`, reverses whole lines, and shards back."""
     if lengths.shape[dimension] != 1:
         size = x.shape[dimension] // lax.axis_size(mesh_axes)
@@ -95,8 +95,8 @@ def _reverse_by_all_to_all(
 
 
 def _reverse_by_permutes(
-    x: jax.Array, lengths: jax.Array, axis: int, mesh: Any, mesh_axes: tuple[str, ...]
-) -> jax.Array:
+    x: Array, lengths: Array, axis: int, mesh: Any, mesh_axes: tuple[str, ...]
+) -> Array:
     size = x.shape[axis]
     last = jnp.maximum(lengths, 1) - 1
     last_shard = (last // size).astype(jnp.int32)
@@ -115,13 +115,13 @@ def _reverse_by_permutes(
 
 
 def _receive(
-    x: jax.Array, device_sum: jax.Array, mesh: Any, mesh_axes: tuple[str, ...]
-) -> jax.Array:
+    x: Array, device_sum: Array, mesh: Any, mesh_axes: tuple[str, ...]
+) -> Array:
     """Each element of device `device_sum` - d, on device d."""
     devices = math.prod(mesh.shape[name] for name in mesh_axes)
     device_sum = device_sum % devices
 
-    def permute(x: jax.Array, target: Callable[[int], int]) -> jax.Array:
+    def permute(x: Array, target: Callable[[int], int]) -> Array:
         pairs = [(device, target(device) % devices) for device in range(devices)]
         return partitioner.send(x, pairs, mesh, mesh_axes)
 
@@ -138,11 +138,11 @@ def _receive(
 
 def reverse_explicit(
     reverse_lines: ReverseLines,
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     axis: int,
     sharding: NamedSharding,
-) -> jax.Array:
+) -> Array:
     """The result with that sharding, of arrays on a mesh with explicit axes."""
     spec = partitioner.complete(sharding.spec, x.ndim)
     shape = broadcast_shape(x.shape, lengths.shape, axis)

@@ -22,7 +22,7 @@ import jax
 import jax.export
 import jax.extend.core
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
 from dml_jax._reverse import cpu, gpu, partitioning, xla
@@ -33,8 +33,8 @@ reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
 
 
 def reverse(
-    x: jax.Array, lengths: jax.Array, axis: int, implementation: Implementation | None
-) -> jax.Array:
+    x: Array, lengths: Array, axis: int, implementation: Implementation | None
+) -> Array:
     """Binds the primitive."""
     return reverse_subsequences_p.bind(
         x, lengths, axis=axis, implementation=implementation
@@ -57,21 +57,17 @@ def _sharding(x: Any, lengths: Any) -> jax.sharding.NamedSharding:
     spec = [
         of_lengths if size != length_size and length_size != 1 else of_x
         for size, length_size, of_x, of_lengths in zip(
-            x.shape,
-            lengths.shape,
-            x.sharding.spec,
-            lengths.sharding.spec,
-            strict=True,
+            x.shape, lengths.shape, x.sharding.spec, lengths.sharding.spec, strict=True
         )
     ]
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _jvp_of_x(tangent: jax.Array, _: Any, lengths: jax.Array, **params: Any):
+def _jvp_of_x(tangent: Array, _: Any, lengths: Array, **params: Any):
     return reverse(tangent, lengths, **params)
 
 
-def _transpose(cotangent: jax.Array, x: Any, lengths: jax.Array, **params: Any):
+def _transpose(cotangent: Array, x: Any, lengths: Array, **params: Any):
     cotangent = reverse(cotangent, lengths, **params)
     broadcast = broadcast_dimensions(x.aval.shape, cotangent.shape)
     # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
@@ -93,7 +89,7 @@ def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):
     return reverse(x, lengths, axis + 1, implementation), 0
 
 
-def with_leading_batch(operands: Any, dimensions: Any) -> list[jax.Array]:
+def with_leading_batch(operands: Any, dimensions: Any) -> list[Array]:
     """The operands with the mapped dimension first; of size 1 if one is not mapped."""
     return [
         lax.expand_dims(operand, (0,))
@@ -142,15 +138,15 @@ _PLATFORMS: dict[str | None, _Formulations] = {
 
 
 def _compute(
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     *,
     axis: int,
     implementation: Implementation | None,
     formulations: tuple[xla.Formulation, ...] = (),
     widest_moved: int = 16,
     sees_full_arrays: bool = False,
-) -> jax.Array:
+) -> Array:
     """The reversal by the first of the formulations that takes the operands."""
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise, jax_versions
 
@@ -53,7 +53,7 @@ def tile_width(time: int, columns: int, dtype: np.dtype) -> int | None:
     return None
 
 
-def reverse_tiles(x: jax.Array, lengths: jax.Array, width: int) -> jax.Array:
+def reverse_tiles(x: Array, lengths: Array, width: int) -> Array:
     """`x` [B, T, C], reversed along T by the int32 `lengths` [B, C]."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import mosaic_gpu as plgpu

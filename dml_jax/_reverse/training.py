@@ -17,7 +17,7 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
 from dml_jax._reverse.primitive import (
@@ -35,12 +35,12 @@ backward_p = jax.extend.core.Primitive("reverse_sequence_backward")
 
 
 def reverse_for_training(
-    x: jax.Array,
-    lengths: jax.Array,
-    coefficient: jax.Array,
+    x: Array,
+    lengths: Array,
+    coefficient: Array,
     axis: int,
     implementation: Implementation | None,
-) -> jax.Array:
+) -> Array:
     """The reversal, whose backward pass is multiplied by the scalar `coefficient`."""
     coefficient = lax.broadcast(coefficient, (1,) * x.ndim)
     return training_p.bind(
@@ -54,8 +54,8 @@ def _abstract_eval(x: Any, lengths: Any, coefficient: Any, *, axis: int, **_: An
 
 
 def _compute(
-    x: jax.Array, lengths: jax.Array, coefficient: Any, *, axis: int, **params: Any
-) -> jax.Array:
+    x: Array, lengths: Array, coefficient: Any, *, axis: int, **params: Any
+) -> Array:
     shape = broadcast_shape(x.shape, coefficient.shape, axis)
     return reverse(jnp.broadcast_to(x, shape), lengths, axis, **params)
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise
 
@@ -23,9 +22,7 @@ from dml_jax._shared import bitwise
 class Formulation(Protocol):
     """Computes the reversal, or returns None for layouts that it is not made for."""
 
-    def __call__(
-        self, x: jax.Array, lengths: jax.Array, axis: int
-    ) -> jax.Array | None: ...
+    def __call__(self, x: Array, lengths: Array, axis: int) -> Array | None: ...
 
 
 def broadcast_shape(
@@ -40,21 +37,21 @@ def broadcast_shape(
     )
 
 
-def gather(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
+def gather(x: Array, lengths: Array, axis: int) -> Array:
     """The reversal as one gather."""
     bits = bitwise.to_bits(x)
     y = take_along_axis(bits, source_index(x.shape, lengths, axis), axis)
     return bitwise.from_bits(y, x.dtype)
 
 
-def take_along_axis(x: jax.Array, source: jax.Array, axis: int) -> jax.Array:
+def take_along_axis(x: Array, source: Array, axis: int) -> Array:
     """`jnp.take_along_axis` for indices that are in bounds and may be uint32."""
     # JAX makes the indices signed, and uint32 then needs 64-bit mode.
     with bitwise.full_width(np.promote_types(source.dtype, np.int32)):
         return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
 
 
-def source_index(shape: tuple[int, ...], lengths: jax.Array, axis: int) -> jax.Array:
+def source_index(shape: tuple[int, ...], lengths: Array, axis: int) -> Array:
     """The index along `axis` of each element's source.
 
     The reversal is an involution, so it is also the index of each element's target.
@@ -64,7 +61,7 @@ def source_index(shape: tuple[int, ...], lengths: jax.Array, axis: int) -> jax.A
     return jnp.where(position < lengths, lengths - 1 - position, position)
 
 
-def scatter(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
+def scatter(x: Array, lengths: Array, axis: int) -> Array:
     """The reversal as one scatter of blocks, each with one row-major index."""
     dtype, x = x.dtype, bitwise.to_bits(x)
     target = source_index(x.shape, lengths, axis)

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from dml_jax._shared import jax_versions
 
@@ -53,7 +54,7 @@ class _Dim(NamedTuple):
     sign: int  # -1 if the last position comes first
 
 
-def reverse(x: jax.Array, lengths: jax.Array) -> jax.Array | None:
+def reverse(x: Array, lengths: Array) -> Array | None:
     """`x` [R, T, C], of 8 to 32 bits, reversed along T by `lengths` [R]; or None."""
     rows, _, step = x.shape
     row_size = math.prod(x.shape[1:])
@@ -64,7 +65,7 @@ def reverse(x: jax.Array, lengths: jax.Array) -> jax.Array | None:
     return _launch(load, row_size, x.shape, _CHUNKS_OF_REVERSAL, x, lengths)
 
 
-def strided_slice(x: jax.Array, window: Any) -> jax.Array | None:
+def strided_slice(x: Array, window: Any) -> Array | None:
     """The elements in a strided window of `x`, of 8 or 16 bits; or None."""
     dims = _merged_dims(x.shape, window)
     size = max(x.size, math.prod(window.sizes))
@@ -77,8 +78,8 @@ def strided_slice(x: jax.Array, window: Any) -> jax.Array | None:
 
 
 def strided_slice_transpose(
-    gradient: jax.Array, shape: tuple[int, ...], window: Any
-) -> jax.Array | None:
+    gradient: Array, shape: tuple[int, ...], window: Any
+) -> Array | None:
     """Zeros of this shape, with `gradient` in a strided window of them; or None."""
     dims = _merged_dims(shape, window)
     size = math.prod(shape) * min(gradient.size, 1)
@@ -295,8 +296,8 @@ def _launch(
     row_size: int,
     shape: Sequence[int],
     chunks: int,
-    *operands: jax.Array,
-) -> jax.Array:
+    *operands: Array,
+) -> Array:
     """The result of the kernel, whose threads store `chunks` chunks each."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 

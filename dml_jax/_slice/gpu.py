@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.export
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise, packed_copy_kernel
 from dml_jax._slice.window import StridedWindow
@@ -30,7 +30,7 @@ _THREADS = 128  # in a block of the kernels that XLA generates
 _GPU_CACHE = 2**25  # bytes
 
 
-def even_split_stores(x: jax.Array, window: StridedWindow) -> jax.Array | None:
+def even_split_stores(x: Array, window: StridedWindow) -> Array | None:
     """In four parts of equal size, each a multiple of what a thread stores."""
     if _is_small(x, window.sizes) or not _is_even(window.sizes):
         return None
@@ -38,7 +38,7 @@ def even_split_stores(x: jax.Array, window: StridedWindow) -> jax.Array | None:
     return _in_four_parts(x, window, divisible[0]) if divisible else None
 
 
-def split_stores(x: jax.Array, window: StridedWindow) -> jax.Array | None:
+def split_stores(x: Array, window: StridedWindow) -> Array | None:
     """In four parts of about equal size, where a thread would store one element."""
     if _is_small(x, window.sizes) or math.prod(window.sizes) % 4 == 0:
         return None
@@ -51,13 +51,13 @@ def _is_even(sizes: tuple[int, ...]) -> bool:
     return math.prod(sizes) % (4 * 4 * _THREADS) == 0
 
 
-def _is_small(x: jax.Array, result_shape: tuple[Any, ...]) -> bool:
+def _is_small(x: Array, result_shape: tuple[Any, ...]) -> bool:
     """Whether XLA's own slice is as fast, or a size is not known."""
     is_symbolic = any(map(jax.export.is_symbolic_dim, (*x.shape, *result_shape)))
     return is_symbolic or math.prod(result_shape) < _WORTHWHILE
 
 
-def _in_four_parts(x: jax.Array, window: StridedWindow, d: int) -> jax.Array:
+def _in_four_parts(x: Array, window: StridedWindow, d: int) -> Array:
     size, stride = window.sizes[d], window.strides[d]
     parts = []
     for i in range(4):
@@ -72,7 +72,7 @@ def _in_four_parts(x: jax.Array, window: StridedWindow, d: int) -> jax.Array:
     return lax.concatenate(parts, d)
 
 
-def packed_u32(x: jax.Array, window: StridedWindow) -> jax.Array | None:
+def packed_u32(x: Array, window: StridedWindow) -> Array | None:
     """As 32-bit words, for narrow elements with stride 1 along the last dimension."""
     if _is_small(x, window.sizes) or bitwise.width(x.dtype) not in (8, 16):
         return None
@@ -86,7 +86,7 @@ def packed_u32(x: jax.Array, window: StridedWindow) -> jax.Array | None:
     first, shift = divmod(merged.starts[-1], per_word)
     count = merged.sizes[-1] // per_word
 
-    def words_from(first: int) -> jax.Array:
+    def words_from(first: int) -> Array:
         part = merged.with_dimension(len(shape) - 1, first, count, 1)
         return lax.slice(words, part.starts, part.limits, part.strides)
 
@@ -98,7 +98,7 @@ def packed_u32(x: jax.Array, window: StridedWindow) -> jax.Array | None:
     return lax.rev(y, window.reversed_dims)
 
 
-def packed_copy(x: jax.Array, window: StridedWindow) -> jax.Array | None:
+def packed_copy(x: Array, window: StridedWindow) -> Array | None:
     """A kernel, unless `even_split_stores` in the cache is as fast."""
     if _is_small(x, window.sizes):
         return None
@@ -109,8 +109,8 @@ def packed_copy(x: jax.Array, window: StridedWindow) -> jax.Array | None:
 
 
 def packed_copy_with_zeros(
-    x: jax.Array, shape: tuple[int, ...], window: StridedWindow
-) -> jax.Array | None:
+    x: Array, shape: tuple[int, ...], window: StridedWindow
+) -> Array | None:
     """The same kernel for the transpose, with zeros between the elements."""
     if _is_small(x, shape):
         return None

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._shared import bitwise, partitioner
@@ -33,14 +33,14 @@ Names: TypeAlias = tuple[str, ...]  # of mesh axes
 
 
 def transpose_shards(
-    transpose: Callable[..., jax.Array],
-    x: jax.Array,
+    transpose: Callable[..., Array],
+    x: Array,
     *,
     shape: tuple[int, ...],
     window: StridedWindow,
     mesh: Any,
     spec: PartitionSpec,
-) -> jax.Array:
+) -> Array:
     """One device's shard of `transpose(x, shape=shape, window=window)`.
 
     Args:
@@ -109,8 +109,8 @@ def _pieces(firsts: list[int], capacity: int, size: int, held: int) -> list[_Pie
 
 
 def _fetch(
-    x: jax.Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
-) -> jax.Array:
+    x: Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
+) -> Array:
     """The elements for a device's shard of the result, and zeros where none are."""
     shape = [capacity if axis == d else size for axis, size in enumerate(x.shape)]
     fetched = jnp.zeros(shape, x.dtype)
@@ -123,13 +123,8 @@ def _fetch(
 
 
 def _receive(
-    fetched: jax.Array,
-    x: jax.Array,
-    d: int,
-    pieces: list[_Piece],
-    mesh: Any,
-    names: Names,
-) -> jax.Array:
+    fetched: Array, x: Array, d: int, pieces: list[_Piece], mesh: Any, names: Names
+) -> Array:
     """`fetched` with pieces, of which a device sends and receives one at most."""
     held, needed = x.shape[d], fetched.shape[d]
     longest = pieces[0].size
@@ -162,18 +157,18 @@ def _receive(
     return lax.dynamic_update_slice_in_dim(fetched, piece, of_device(target_starts), d)
 
 
-def _lookup(table: np.ndarray, device: jax.Array) -> Any:
+def _lookup(table: np.ndarray, device: Array) -> Any:
     """The entry of a device, a constant if all entries are equal."""
     return table[0] if (table == table[0]).all() else jnp.asarray(table)[device]
 
 
 def transpose_explicitly(
-    transpose: Callable[..., jax.Array],
-    x: jax.Array,
+    transpose: Callable[..., Array],
+    x: Array,
     shape: tuple[int, ...],
     window: StridedWindow,
     sharding: NamedSharding,
-) -> jax.Array:
+) -> Array:
     """The transpose, with an explicit sharding, of an array on an explicit mesh."""
     mesh: Any = sharding.mesh
     spec = partitioner.complete(sharding.spec, x.ndim)

@@ -18,7 +18,7 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -30,13 +30,13 @@ slice_p = jax.extend.core.Primitive("strided_slice")
 transpose_p = jax.extend.core.Primitive("strided_slice_transpose")
 
 
-def strided_slice(x: jax.Array, window: StridedWindow, standalone: bool) -> jax.Array:
+def strided_slice(x: Array, window: StridedWindow, standalone: bool) -> Array:
     return slice_p.bind(x, window=window, standalone=standalone)
 
 
 def strided_slice_transpose(
-    x: jax.Array, shape: tuple[int, ...], window: StridedWindow, standalone: bool
-) -> jax.Array:
+    x: Array, shape: tuple[int, ...], window: StridedWindow, standalone: bool
+) -> Array:
     return transpose_p.bind(x, shape=shape, window=window, standalone=standalone)
 
 
@@ -86,25 +86,25 @@ def _transpose_batch(
 
 
 def _slice(
-    x: jax.Array,
+    x: Array,
     *,
     window: StridedWindow,
     formulations: tuple[SliceFormulation, ...] = (),
     **_: Any,
-) -> jax.Array:
+) -> Array:
     y = _first_result(x, formulations, window)
     return xla.strided_slice(x, window) if y is None else y
 
 
 def _transpose(
-    x: jax.Array,
+    x: Array,
     *,
     shape: tuple[int, ...],
     window: StridedWindow,
     formulations: tuple[TransposeFormulation, ...] = (),
     sees_full_arrays: bool = False,
     **_: Any,
-) -> jax.Array:
+) -> Array:
     aval = _transpose_abstract_eval(jax.typeof(x), shape=shape, window=window)
     if getattr(aval.sharding.mesh, "explicit_axes", ()):
         x, window = _reverse(x, window)
@@ -121,8 +121,8 @@ def _transpose(
 
 
 def _first_result(
-    x: jax.Array, formulations: tuple[Callable[..., Any], ...], *params: Any
-) -> jax.Array | None:
+    x: Array, formulations: tuple[Callable[..., Any], ...], *params: Any
+) -> Array | None:
     """The result of the first formulation that is made for the bits of `x`."""
     bits = bitwise.to_integers(x)
     for formulation in formulations if bits is not None else ():
@@ -132,16 +132,16 @@ def _first_result(
     return None
 
 
-def _reverse(x: jax.Array, window: StridedWindow) -> tuple[jax.Array, StridedWindow]:
+def _reverse(x: Array, window: StridedWindow) -> tuple[Array, StridedWindow]:
     """`x`, reversed, and the window without reversed dimensions."""
     bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
     return bitwise.from_bits(bits, x.dtype), window._replace(reversed_dims=())
 
 
-def _transpose_of_bits(dtype: np.dtype) -> Callable[..., jax.Array]:
+def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
     """The transpose of the bits of narrow floats, in which collectives move them."""
 
-    def transpose(bits: jax.Array, **params: Any) -> jax.Array:
+    def transpose(bits: Array, **params: Any) -> Array:
         # The primitive takes the floats, of which `bitwise.pad_bits` must know.
         x = bitwise.from_bits(bits, dtype)
         return bitwise.to_bits(transpose_p.bind(x, standalone=False, **params))
@@ -155,7 +155,7 @@ _KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
 
 
 def _lowering(
-    compute: Callable[..., jax.Array],
+    compute: Callable[..., Array],
     default: tuple[SliceFormulation, ...] = (),
     standalone: tuple[SliceFormulation | TransposeFormulation, ...] = (),
     has_partitioner_callback: bool = False,
@@ -178,7 +178,7 @@ def _lowering(
     return lower
 
 
-def _lower(ctx: Any, function: Callable[..., jax.Array], x: Any, **params: Any):
+def _lower(ctx: Any, function: Callable[..., Array], x: Any, **params: Any):
     function = functools.partial(function, **params)
     with bitwise.full_width(*ctx.avals_in):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
@@ -214,9 +214,7 @@ def _lower_partitioned(ctx: Any, x: Any, **params: Any):
     )
 
 
-def _reverse_first(
-    x: jax.Array, *, shape: tuple[int, ...], window: StridedWindow
-) -> jax.Array:
+def _reverse_first(x: Array, *, shape: tuple[int, ...], window: StridedWindow) -> Array:
     x, window = _reverse(x, window)
     return strided_slice_transpose(x, shape, window, standalone=False)
 

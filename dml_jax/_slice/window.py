@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-import jax
+from jax import Array
 
 
 class StridedWindow(NamedTuple):
@@ -80,12 +80,12 @@ class StridedWindow(NamedTuple):
 class SliceFormulation(Protocol):
     """Computes a slice of integers or booleans; None if it is not made for this one."""
 
-    def __call__(self, x: jax.Array, window: StridedWindow, /) -> jax.Array | None: ...
+    def __call__(self, x: Array, window: StridedWindow, /) -> Array | None: ...
 
 
 class TransposeFormulation(Protocol):
     """Computes the transpose of a slice of an array of this shape, or gives None."""
 
     def __call__(
-        self, x: jax.Array, shape: tuple[int, ...], window: StridedWindow, /
-    ) -> jax.Array | None: ...
+        self, x: Array, shape: tuple[int, ...], window: StridedWindow, /
+    ) -> Array | None: ...
