@@ -5,21 +5,20 @@
     rounded_by_float64     correctly rounded in float64, where it is fast: `float64`
     rounded_by_integers    correctly rounded in integers, on any platform: `rounding`
 
-A GPU spends the time for a fill on stores. In the code that XLA generates, a thread
-stores four elements. Two layouts raise the throughput, and neither changes the result:
+A GPU spends the time for a fill on stores. Two layouts raise their throughput without
+changing the result:
 
 - Elements below 32 bits are packed into 32-bit words. 64-bit words are slower.
-- Four parts of the result are concatenated, so that a thread stores four elements of
-  each. That pays for 32-bit words, unless something is computed from the result, as a
-  complex number is from its components.
+- The result is a concatenation of four parts (`_shared/gpu.py`). That is faster for
+  32-bit words, unless something is computed from the result, as a complex number is
+  from its components.
 
-`StoreLayout` says which of them apply. There are no parts where XLA partitions the
-program: every device would compute all of a concatenated dimension.
+`StoreLayout` says which of them apply. Where XLA partitions the program, the result has
+no parts, because every device would compute the whole concatenated dimension.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -33,15 +32,15 @@ from jax import Array, lax
 from dml_jax._fill import float64, rounding
 from dml_jax._shared import bitwise, lowering
 from dml_jax._shared.arguments import Size
+from dml_jax._shared.gpu import part_bounds
 
 Sizes: TypeAlias = tuple[Size, ...]
 WORD = np.dtype("uint32")
-PARTS = 4
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
 
 
 class StoreLayout(NamedTuple):
-    """How a fill is composed."""
+    """The layouts above that a fill has."""
 
     per_word: int = 1  # elements packed into a word
     split_dim: int | None = None  # dimension of the words that is split into parts
@@ -88,12 +87,12 @@ def rounded_by_float64(
     start: Array,
     delta: Array,
 ) -> Array:
-    """`start + k * delta`, for what `float64.suffices`."""
+    """`start + k * delta`, if `float64.suffices` for the dtype and the positions."""
     dtype = start.dtype
     sequence = float64.prepare(start, delta, platform)
     if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
-        # In a loop over an uneven number of elements, XLA would recompute the scalars
-        # for each of them.
+        # In a loop over an odd number of elements, XLA would recompute the scalars for
+        # each element.
         with jax.enable_x64(True):
             sequence = jax.tree.map(
                 lambda x: lowering.materialize(x[None])[0], sequence
@@ -119,7 +118,7 @@ def rounded_by_integers(sizes: Sizes, count: int, start: Array, delta: Array) ->
 
 
 def _truncate(words: Array, dtype: np.dtype) -> Array:
-    """The low bits of unsigned integers, as a possibly signed and narrower integer."""
+    """The low bits of unsigned integers, as integers of `dtype`."""
     bits = jnp.iinfo(dtype).bits
     unsigned = jnp.dtype(f"uint{bits}")
     words = (words & words.dtype.type(2**bits - 1)).astype(unsigned)
@@ -171,9 +170,8 @@ def _concatenate_parts(
     if d is None:
         words = make(_Part(0, whole, strides, 0))
     else:
-        bounds = [whole[d] * i // PARTS for i in range(PARTS + 1)]
         parts = []
-        for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        for i, (begin, end) in enumerate(part_bounds(whole[d])):
             part_sizes = (*whole[:d], end - begin, *whole[d + 1 :])
             parts.append(make(_Part(i, part_sizes, strides, begin * strides[d])))
         words = lax.concatenate(parts, d)
@@ -202,9 +200,9 @@ def position(sizes: Sizes, counter: Any) -> Array:
 def _positions(part: _Part, counter: Any) -> Array:
     """The positions of the words of a part.
 
-    A sum over the dimensions instead of one reshaped iota, so that each shard of a
-    sharded result computes its own positions only. XLA partitions an iota of a rounded
-    dtype incorrectly.
+    They are a sum over the dimensions instead of one reshaped iota, so that each device
+    computes only the positions of its shard. Their dtype is an integer: XLA partitions
+    an iota incorrectly if its dtype rounds the positions.
     """
     total = jnp.full(part.sizes, _modulo(part.offset, counter), counter)
     for d in reversed(range(len(part.sizes))):
@@ -216,8 +214,8 @@ def _positions(part: _Part, counter: Any) -> Array:
 def _iota(sizes: Sizes, d: int, counter: Any) -> Array:
     """`lax.broadcasted_iota`, also for sizes of 2^31 and more.
 
-    XLA multiplies the number of a shard by its size in 32 bits. Such a dimension is
-    composed of two, of which the first is sharded.
+    XLA multiplies the index of a shard by its size in 32 bits. So an iota of such a
+    size is composed of two dimensions, of which XLA shards the first.
     """
     size = sizes[d]
     is_narrow = np.dtype(counter).itemsize < 8

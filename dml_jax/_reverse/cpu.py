@@ -1,12 +1,12 @@
 """Formulations of the reversal for CPUs.
 
-    reversed_windows   lengths before the axis only: reversed windows of flat lines
-    cache_blocked      one length a column: columns copied to blocks of a cache line
-    preclamped         one length a column: the gather, with the clamp not fused
+    reversed_windows   one length per line: reversed windows of flat lines
+    cache_blocked      one length per column: columns copied to blocks of a cache line
+    preclamped         one length per column: the gather, with the clamp not fused
 
-XLA's gather computes an index for every element, one element at a time. `preclamped`
-fuses with its neighbours, the others do not. The first two take float16 and bfloat16
-as floats, which XLA does not widen there.
+XLA's gather computes an index for every element, one element at a time. XLA fuses
+`preclamped` with surrounding operations, but not the others. float16 and bfloat16 are
+moved as floats by the first two, in which XLA does not widen them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, lowering
 
 _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
-_MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; a gather moves longer steps
+_MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
 _CACHE_LINE = 64  # bytes
@@ -28,17 +28,17 @@ _CACHE_BYTES = 2**22  # most of this stays in the second-level cache
 
 
 def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For contiguous lines, with lengths only along dimensions before the axis.
+    """For lengths that vary only along dimensions before the axis.
 
-    Of lines of T elements one after the other, the reversed part of line r, of length
-    n, is the window of T elements that ends at r * T + n, reversed:
+    The array is flat, with lines of T elements. If line r has length n, its reversed
+    part is read from the window of T elements that ends at r * T + n:
 
         y[r, k] = x[r * T + n - 1 - k]  for k < n
 
-    The addresses are affine in k, so the loop becomes vector instructions. For steps of
-    several elements, one window for each element of a step is blended. The first line's
-    window would start before the array, and the last one's may end beyond it, so those
-    lines are gathered.
+    The addresses are affine in k, so XLA vectorizes the loop. If a step has several
+    elements, the result is blended from one window for each of them. The window of the
+    first line would start before the array, and that of the last line may end beyond
+    it, so those lines are gathered.
     """
     time = x.shape[axis]
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
@@ -93,9 +93,9 @@ def _windows(x: Array, starts: Array, size: int) -> Array:
 def _is_below(lengths: Array, size: int) -> Array:
     """Whether each of `size` positions is below the length of its line.
 
-    A comparison needs 32 bits for each position, which makes vectors of narrow elements
-    shorter. Long lines read a window of ones followed by zeros instead. It has bytes,
-    since XLA does not vectorize loads of booleans.
+    A comparison needs 32 bits for each position, so that a vector has fewer narrow
+    elements. For long lines, the result is read from an array of ones followed by
+    zeros. Its elements are bytes, since XLA does not vectorize loads of booleans.
     """
     if size < _MIN_MASKED_LINE:
         return lax.broadcasted_iota(jnp.int32, (1, size), 1) < lengths
@@ -108,19 +108,17 @@ def _is_below(lengths: Array, size: int) -> Array:
 def cache_blocked(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own, in arrays larger than the cache.
 
-    Neighbouring elements of the result then come from distant rows, and a cache line is
-    evicted before its other elements are read. Columns of a cache line's width are
-    copied to blocks of their own, reversed, and copied back.
+    Neighbouring elements of the result come from distant rows, and a cache line is
+    evicted before its other elements are read. So columns of a cache line's width are
+    copied to separate blocks, reversed there, and copied back.
     """
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
     width = _CACHE_LINE // x.dtype.itemsize
     columns = math.prod(x.shape[axis + 1 :])
-    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
-    if not varying or columns % width:
-        return None
-    contiguous_bytes = math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
     read_bytes = x.shape[axis] * columns * x.dtype.itemsize
-    if contiguous_bytes >= _CACHE_LINE or read_bytes <= _CACHE_BYTES:
+    if columns % width or read_bytes <= _CACHE_BYTES:
+        return None
+    if xla.contiguous_bytes(x, lengths, axis) >= _CACHE_LINE:
         return None
     shape = (math.prod(x.shape[:axis]), x.shape[axis], columns // width, width)
     lengths = jnp.broadcast_to(
@@ -131,7 +129,7 @@ def cache_blocked(x: Array, lengths: Array, axis: int) -> Array | None:
 
 
 def preclamped(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For lengths that are read again at every step: they are clamped before."""
+    """For lengths that are read again at every step, and so are clamped beforehand."""
     if math.prod(lengths.shape[axis:]) == 1 or x.nbytes <= _MIN_BYTES:
         return None
     return xla.gather(x, lowering.materialize(lengths), axis)

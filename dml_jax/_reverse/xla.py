@@ -1,10 +1,10 @@
 """The reversal in operations that XLA has on every platform.
 
-    gather    defines what the operator computes, and is what XLA can partition
-    scatter   the same, indexed by the source; for programs that are not partitioned
+    gather    defines what the operator computes; XLA partitions it well
+    scatter   the same as a scatter, for programs that are not partitioned
 
-The indices have size 1 along every dimension along which the lengths have size 1, so
-that XLA moves whole blocks.
+Where the lengths have size 1 along a dimension, so have the indices. XLA then moves
+whole blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dml_jax._shared import bitwise
 
 
 class Formulation(Protocol):
-    """Computes the reversal, or returns None for layouts that it is not made for."""
+    """Computes the reversal, or returns None if it does not apply to the operands."""
 
     def __call__(self, x: Array, lengths: Array, axis: int) -> Array | None: ...
 
@@ -35,6 +35,14 @@ def broadcast_shape(
             zip(shape, lengths_shape, strict=True)
         )
     )
+
+
+def contiguous_bytes(x: Array, lengths: Array, axis: int) -> float:
+    """The bytes of consecutive elements with one length, in one step or all of them."""
+    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
+    if not varying:
+        return math.inf
+    return math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
 
 
 def gather(x: Array, lengths: Array, axis: int) -> Array:
@@ -80,7 +88,7 @@ def scatter(x: Array, lengths: Array, axis: int) -> Array:
                 position = target.reshape(target.shape[:rank]).astype(index_dtype)
             index = index + position * index_dtype.type(stride)
         x = jnp.broadcast_to(x, shape).reshape(blocks, 1, math.prod(shape[rank:]))
-        # XLA would bring another form to this one, by a copy.
+        # XLA converts other dimension numbers to these, with a copy.
         dimensions = lax.ScatterDimensionNumbers(
             update_window_dims=(1, 2),
             inserted_window_dims=(),
