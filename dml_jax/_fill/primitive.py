@@ -6,7 +6,8 @@ The kinds are "constant" (of a value), and "integers", "floats" and "components"
 complex numbers (of a start and a delta). `xla` and `gpu` have the formulations.
 
 The derivatives are those of the formula, 1 by start and k by delta, instead of those of
-the operations that compute it. Only constants are linear. The parameter `vmaps` says
+the operations that compute it. A "tangent" is that formula, and linear; a constant is
+linear too. The parameter `vmaps` says
 for each `vmap`, outermost first, which of the scalars it maps.
 """
 
@@ -30,6 +31,7 @@ Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
 
 fill_p = jax.extend.core.Primitive("fill_value")
 _GPUS = ("cuda", "rocm")
+_LINEAR = ("constant", "tangent")
 
 
 def fill(kind: str, sizes: xla.Sizes, *scalars: jax.Array) -> jax.Array:
@@ -81,31 +83,32 @@ def _jvp(scalars: Any, tangents: Any, *, kind: str, sizes: xla.Sizes, vmaps: Vma
     y = fill_p.bind(*scalars, **params)
     if all(type(tangent) is ad.Zero for tangent in tangents):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    tangents = [*map(ad.instantiate_zeros, tangents)]
-    if kind == "constant":
-        return y, fill_p.bind(*tangents, **params)
-    with bitwise.full_width(y):
-        return y, _mapped(functools.partial(_tangent, sizes), vmaps)(*tangents)
+    if kind not in _LINEAR:
+        params["kind"] = "tangent"
+    return y, fill_p.bind(*map(ad.instantiate_zeros, tangents), **params)
 
 
-def _tangent(sizes: xla.Sizes, start: jax.Array, delta: jax.Array) -> jax.Array:
-    """`start + k * delta`, in at least float32."""
-    wide = np.promote_types(start.dtype, np.float32)
-    if xla.position_bound(sizes) <= 2**32:
-        k = xla.position(sizes, np.uint32).astype(wide)
-    else:
-        low, high = xla.long_position(sizes)
-        k = low.astype(wide) + high.astype(wide) * 2.0**24
-    return (start.astype(wide) + k * delta.astype(wide)).astype(start.dtype)
-
-
-def _transpose(cotangent: Any, *scalars: Any, kind: str, sizes: Any, **_: Any):
-    if kind != "constant":
+def _transpose(cotangent: Any, *scalars: Any, kind: str, sizes: Any, vmaps: Vmaps):
+    if kind not in _LINEAR:
         raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
     if type(cotangent) is ad.Zero:
-        return [ad.Zero(scalars[0].aval)]
-    axes = range(cotangent.ndim - len(sizes), cotangent.ndim)
-    return [bitwise.sum_wide(cotangent, axes)]
+        return [ad.Zero(scalar.aval) for scalar in scalars]
+    if kind == "constant":
+        axes = range(cotangent.ndim - len(sizes), cotangent.ndim)
+        return [bitwise.sum_wide(cotangent, axes)]
+    zeros = [ad.instantiate_zeros(ad.Zero(_aval(scalar))) for scalar in scalars]
+    with bitwise.full_width(cotangent):
+        _, pull_back = jax.vjp(
+            _mapped(functools.partial(xla.tangent, sizes), vmaps), *zeros
+        )
+        return [
+            cotangent_of if ad.is_undefined_primal(scalar) else None
+            for scalar, cotangent_of in zip(scalars, pull_back(cotangent), strict=True)
+        ]
+
+
+def _aval(scalar: Any) -> Any:
+    return scalar.aval if ad.is_undefined_primal(scalar) else jax.typeof(scalar)
 
 
 # Lowering -----------------------------------------------------------------------------
@@ -128,6 +131,8 @@ def _formulation(
         return functools.partial(xla.constant, sizes, layout)
     if kind == "integers":
         return functools.partial(xla.integers, sizes, layout)
+    if kind == "tangent":
+        return functools.partial(xla.tangent, sizes)
     count = xla.position_bound(sizes)
     if platform == "other" or not float64.suffices(dtype, count):
         return functools.partial(xla.rounded_by_integers, sizes, count)

@@ -91,8 +91,8 @@ def rounded_by_float64(
     dtype = start.dtype
     sequence = float64.prepare(start, delta, platform)
     if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
-        # In a loop over an odd number of elements, XLA would recompute the scalars for
-        # each element.
+        # Unless the iterations of a loop divide evenly among threads, XLA would
+        # recompute the scalars for each element.
         with jax.enable_x64(True):
             sequence = jax.tree.map(
                 lambda x: lowering.materialize(x[None])[0], sequence
@@ -102,6 +102,17 @@ def rounded_by_float64(
         return float64.element(sequence, position, dtype, platform)
 
     return _by_position(sizes, dtype, layout, np.uint32, element)
+
+
+def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:
+    """The tangent of a sequence, `start + k * delta`, in at least float32."""
+    wide = np.promote_types(start.dtype, np.float32)
+    if position_bound(sizes) <= 2**32:
+        k = position(sizes, np.uint32).astype(wide)
+    else:
+        low, high = long_position(sizes)
+        k = low.astype(wide) + high.astype(wide) * 2.0**24
+    return (start.astype(wide) + k * delta.astype(wide)).astype(start.dtype)
 
 
 def rounded_by_integers(sizes: Sizes, count: int, start: Array, delta: Array) -> Array:
