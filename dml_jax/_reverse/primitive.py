@@ -2,14 +2,14 @@
 
     reverse(x, lengths, axis, implementation)
 
-takes operands of the same rank that broadcast against each other along every dimension
+The operands have the same rank, and broadcast against each other along every dimension
 but `axis`. The lengths have size 1 along `axis` and lie in [0, axis size].
 
-The map is linear in `x`, an involution, and its own adjoint. JAX transposes a gather
-into a scatter, which is several times slower; here the tangent and the cotangent are
-the primitive again, so every derivative of every order costs one gather. A `custom_vjp`
-would lose forward mode, a `custom_jvp` would keep the scatter, and `linear_call` has no
-batching rule.
+The operator is linear in `x`, an involution, and its own adjoint. JAX transposes a
+gather into a scatter, which is several times slower. Here the JVP and the transpose
+bind the primitive again, so every derivative of every order costs one gather. A
+`custom_vjp` would lose forward mode, a `custom_jvp` would keep the scatter, and
+`linear_call` has no batching rule.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def abstract_eval(x: Any, lengths: Any, *, axis: int, **_: Any) -> Any:
 
 
 def _sharding(x: Any, lengths: Any) -> jax.sharding.NamedSharding:
-    """That of `x`, or of the lengths along dimensions that only they have a size in."""
+    """The sharding of `x`, or of the lengths along dimensions that broadcast `x`."""
     mesh = lengths.sharding.mesh if x.sharding.mesh.empty else x.sharding.mesh
     spec = [
         of_lengths if size != length_size and length_size != 1 else of_x
@@ -90,7 +90,7 @@ def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):
 
 
 def with_leading_batch(operands: Any, dimensions: Any) -> list[Array]:
-    """The operands with the mapped dimension first; of size 1 if one is not mapped."""
+    """The operands with the mapped dimension first, or with size 1 if not mapped."""
     return [
         lax.expand_dims(operand, (0,))
         if dimension is None
@@ -110,15 +110,15 @@ taylor.define_linear(reverse_subsequences_p, constants=(1,))
 
 
 class _Formulations(NamedTuple):
-    """What a platform prefers to the gather: the first that takes the operands.
+    """The formulations that a platform tries, in this order, before the gather.
 
     `standalone` is for implementation="standalone", `default` for None. Floats of up to
-    `widest_moved` bits are passed to the formulations as unsigned integers.
+    `max_bits_as_uint` bits are passed to them as unsigned integers.
     """
 
     default: tuple[xla.Formulation, ...] = ()
     standalone: tuple[xla.Formulation, ...] = ()
-    widest_moved: int = 16
+    max_bits_as_uint: int = 16
 
 
 _KERNELS = frozenset(
@@ -127,8 +127,9 @@ _KERNELS = frozenset(
 _CPU = (cpu.reversed_windows, cpu.cache_blocked, cpu.preclamped)
 _GPU_STANDALONE = (gpu.packed_u32, gpu.transposed, gpu.split_stores)
 _PLATFORMS: dict[str | None, _Formulations] = {
-    # XLA on CPU reads floats of 16 bits as they are: a bitcast would be another pass.
-    "cpu": _Formulations(default=_CPU, standalone=_CPU, widest_moved=8),
+    # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
+    # another pass over memory.
+    "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
     "cuda": _Formulations(
         default=(gpu.fused_shared_memory_tiles, gpu.split_stores),
         standalone=(gpu.shared_memory_tiles, gpu.packed_copy, *_GPU_STANDALONE),
@@ -144,23 +145,26 @@ def _compute(
     axis: int,
     implementation: Implementation | None,
     formulations: tuple[xla.Formulation, ...] = (),
-    widest_moved: int = 16,
+    max_bits_as_uint: int = 16,
     sees_full_arrays: bool = False,
 ) -> Array:
-    """The reversal by the first of the formulations that takes the operands."""
+    """The reversal by the first formulation that applies, or by the gather."""
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     if mesh.explicit_axes:
         reverse_lines = functools.partial(reverse, implementation=implementation)
-        return partitioning.reverse_explicit(reverse_lines, x, lengths, axis, sharding)
+        return partitioner.map_explicit_shards(
+            functools.partial(partitioning.reverse_shards, reverse_lines, axis=axis),
+            xla.broadcast_shape(x.shape, lengths.shape, axis),
+            sharding,
+            x,
+            lengths,
+        )
     if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         formulations = ()
-    is_moved = (
-        bitwise.is_narrow_float(x.dtype) and bitwise.width(x.dtype) <= widest_moved
-    )
     for formulation in formulations:
-        bits = bitwise.to_bits(x) if is_moved else x
-        y = formulation(bits, lengths, axis)
+        as_uint = bitwise.width(x.dtype) <= max_bits_as_uint
+        y = formulation(bitwise.to_bits(x) if as_uint else x, lengths, axis)
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
     if not sees_full_arrays:
@@ -171,7 +175,7 @@ def _compute(
 
 
 def _lowering(platform: str | None) -> Callable[..., Any]:
-    """The lowering rule of a platform, or of those that no other rule is for."""
+    """The lowering rule of a platform; None is for all platforms without a rule."""
     preferred = _PLATFORMS.get(platform, _Formulations())
     formulations = {None: preferred.default, "standalone": preferred.standalone}
 
@@ -193,7 +197,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         compute = functools.partial(
             _compute,
             formulations=lowering.available(ctx, chosen, _KERNELS),
-            widest_moved=preferred.widest_moved,
+            max_bits_as_uint=preferred.max_bits_as_uint,
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
@@ -206,8 +210,9 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 def _is_partitioned_by_callback(ctx: Any, implementation: Implementation | None):
     """Whether XLA's partitioner calls `partitioning.reverse_shards`.
 
-    The gather is left to XLA, and so are TPUs (jax-ml/jax#38196) and the automatic axes
-    of a mesh that has explicit axes. XLA has no collectives of two-bit integers.
+    XLA itself partitions the gather, programs for TPUs (jax-ml/jax#38196), and
+    automatic axes of a mesh that has explicit axes. It has no collectives of two-bit
+    integers.
     """
     return (
         implementation != "gather"

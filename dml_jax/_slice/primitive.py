@@ -3,9 +3,9 @@
     strided_slice(x, window, standalone)                     `lax.slice`, `lax.rev`
     strided_slice_transpose(x, shape, window, standalone)    `lax.rev`, `lax.pad`
 
-Each is linear and the transpose of the other. The formulations are not differentiated:
-their transposes are slow, or JAX has none. `standalone` says that the operator is
-compiled on its own, outside of a larger program; GPUs have other formulations for that.
+Both are linear, and each is the transpose of the other. The formulations are not
+differentiated: their transposes are slow, or JAX has none. If `standalone` is true, the
+operator is compiled as a program of its own; GPUs have other formulations for that.
 """
 
 from __future__ import annotations
@@ -109,9 +109,10 @@ def _transpose(
     if getattr(aval.sharding.mesh, "explicit_axes", ()):
         x, window = _reverse(x, window)
         transpose = _transpose_of_bits(x.dtype)
-        return partitioning.transpose_explicitly(
-            transpose, x, shape, window, aval.sharding
+        transpose = functools.partial(
+            partitioning.transpose_shards, transpose, shape=shape, window=window
         )
+        return partitioner.map_explicit_shards(transpose, shape, aval.sharding, x)
     if not sees_full_arrays:
         if window.covers(shape):
             return _reverse(x, window)[0]
@@ -123,7 +124,7 @@ def _transpose(
 def _first_result(
     x: Array, formulations: tuple[Callable[..., Any], ...], *params: Any
 ) -> Array | None:
-    """The result of the first formulation that is made for the bits of `x`."""
+    """The result of the first formulation that applies to the bits of `x`."""
     bits = bitwise.to_integers(x)
     for formulation in formulations if bits is not None else ():
         y = formulation(bits, *params)
@@ -139,10 +140,10 @@ def _reverse(x: Array, window: StridedWindow) -> tuple[Array, StridedWindow]:
 
 
 def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
-    """The transpose of the bits of narrow floats, in which collectives move them."""
+    """The transpose on bits: collectives move narrow floats as unsigned integers."""
 
     def transpose(bits: Array, **params: Any) -> Array:
-        # The primitive takes the floats, of which `bitwise.pad_bits` must know.
+        # The primitive takes floats: `bitwise.pad_bits` is used for narrow floats only.
         x = bitwise.from_bits(bits, dtype)
         return bitwise.to_bits(transpose_p.bind(x, standalone=False, **params))
 
@@ -164,7 +165,7 @@ def _lowering(
     formulations = {False: default, True: standalone}
 
     def lower(ctx: Any, x: Any, *, standalone: bool, **params: Any):
-        if has_partitioner_callback and _is_partitioned_by_us(ctx, **params):
+        if has_partitioner_callback and _is_partitioned_by_callback(ctx, **params):
             return _lower_partitioned(ctx, x, **params)
         return _lower(
             ctx,
@@ -184,13 +185,13 @@ def _lower(ctx: Any, function: Callable[..., Array], x: Any, **params: Any):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
 
 
-def _is_partitioned_by_us(
+def _is_partitioned_by_callback(
     ctx: Any, shape: tuple[int, ...], window: StridedWindow
 ) -> bool:
-    """Whether XLA's partitioner calls this package back to partition the transpose.
+    """Whether XLA's partitioner calls `partitioning.transpose_shards`.
 
-    It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
-    explicit ones. It has no collectives of two bits.
+    XLA itself partitions programs for TPUs (jax-ml/jax#38196), and automatic axes of a
+    mesh that has explicit axes. It has no collectives of two-bit integers.
     """
     return (
         lowering.is_spmd_partitioned(ctx)
@@ -202,7 +203,7 @@ def _is_partitioned_by_us(
 
 def _lower_partitioned(ctx: Any, x: Any, **params: Any):
     if params["window"].reversed_dims:
-        # XLA partitions the reversal, and removes it where a backward pass undoes it.
+        # XLA partitions the reversal, and removes it if a backward pass reverses it.
         return _lower(ctx, _reverse_first, x, **params)
     transpose = _transpose_of_bits(ctx.avals_in[0].dtype)
     return partitioner.lower_partitioned(

@@ -84,7 +84,7 @@ def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> No
         axis=axis,
         implementation=None,
         formulations=(getattr(module, formulation),),
-        widest_moved=primitive._PLATFORMS[platform].widest_moved,
+        max_bits_as_uint=primitive._PLATFORMS[platform].max_bits_as_uint,
         sees_full_arrays=True,
     )
     y = jax.jit(compute)(jnp.asarray(x), lengths)
