@@ -1,21 +1,21 @@
 """`start + k * delta`, correctly rounded, in the arithmetic that every platform has.
 
-The exact value may have hundreds of bits. It is computed in these steps, of which the
-first two are for scalars:
+The exact value may have hundreds of bits. It is computed in these steps, the first two
+on scalars:
 
 1. In units of the last bit of delta, delta is an integer D and start is a float s. If
-   one of them is so large that the other is below half a unit of its last bit, the
-   other is reduced to what still decides a tie. Then all numbers stay far from overflow
-   and underflow: XLA on CPU flushes subnormal floats to zero.
+   one of them is less than half the last bit of the other, it is reduced to what still
+   decides a tie. So all numbers stay far from overflow, and from underflow: XLA on CPU
+   flushes subnormal floats to zero.
 2. Infinities, NaNs, the sign of zero and the element k = 0 follow IEEE arithmetic.
-3. The integer k * D is computed exactly, as limbs of the float's precision: low bits
-   by wrapping multiplication, high bits from an estimate in floats, which the low bits
-   correct. Each limb is converted to a float without rounding.
+3. The integer k * D is computed exactly, as limbs of the float's precision. Wrapping
+   multiplication gives the low bits. An estimate in floats, corrected by the low bits,
+   gives the high bits. Each limb is converted to a float without rounding.
 4. s and the limbs are summed into an expansion of nonoverlapping floats [1]. All but
    the leading one are added with rounding to odd [2], which keeps the sum on the right
    side of every tie. The leading one is then added with rounding to nearest.
 5. The sum, still in units of delta's last bit, is encoded in the dtype. All values of a
-   dtype are multiples of its smallest subnormal, so a sum in the subnormal range is
+   dtype are multiples of its smallest subnormal. So a sum in the subnormal range is
    exact, and its bits are only shifted.
 
 No product is rounded before it is added, so XLA may contract multiplication and
@@ -197,7 +197,7 @@ def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Sca
     # eighth of the last bit of start, which is 2^gap.
     largest_gap = form.precision + index_bits + 3
     alone = delta.is_zero | ((gap > largest_gap) & ~start.is_zero)
-    # The last bit of delta is 1: all starts below 1/4 decide ties alike.
+    # In these units delta's last bit is 1, so all starts below 1/4 decide ties alike.
     gap = jnp.maximum(gap, -form.precision - 6)
     gap = jnp.where(alone | start.is_zero, 0, gap)
     value = start.significand.astype(form.float) * _power_of_two(gap, form)
@@ -238,7 +238,7 @@ def _product(index: Array, factor: Array, form: _Format) -> list[Array]:
     estimate = index.astype(form.float) * (
         factor.astype(form.float) * 2.0**-form.limb_bits
     )
-    # The estimate is off by one at most, and `low` has the last bits of `high`.
+    # The estimate is off by at most one, which the last bits of `high`, in `low`, tell.
     high = estimate.astype(form.integer)
     overlap = (low >> form.limb_bits).astype(form.integer) - high
     high = high + ((overlap << form.limb_bits) >> form.limb_bits)
@@ -255,7 +255,7 @@ def _round_sum(start: Array, limbs: list[Array], form: _Format) -> Array:
         expansion.append(error)
     expansion.append(total)
 
-    # From the smallest up, so that the remainder is below an ulp of the leading float.
+    # Added from the smallest up, the remainder is below an ulp of the leading float.
     leading, *rest = expansion
     tail = []
     for component in rest:
@@ -281,7 +281,7 @@ def add_to_odd(a: Array, b: Array) -> Array:
     bits = lax.bitcast_convert_type(total, integer)
     error_bits = lax.bitcast_convert_type(error, integer)
     away_from_zero = ((bits ^ error_bits) >> (8 * integer.itemsize - 1)) | 1
-    # The error of an infinite total is NaN, so that it is kept.
+    # The error of an infinite total is NaN, so the total is kept.
     even_and_inexact = (jnp.abs(error) > 0) & (bits & 1 == 0)
     bits = jnp.where(even_and_inexact, bits + away_from_zero, bits)
     return lax.bitcast_convert_type(bits, total.dtype)

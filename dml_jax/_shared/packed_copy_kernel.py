@@ -1,22 +1,23 @@
 """A GPU kernel that copies elements from unaligned positions, 16 bytes a thread.
 
-XLA's threads load elements one by one, and store four of them if four divides their
-number, else one. For narrow elements, and odd sizes of 32-bit ones, that leaves most of
-the bandwidth unused. Here a thread stores 16 bytes at once, a chunk: it loads the
-aligned words that its elements lie in, shifts them to where the elements begin, and
-permutes the bytes.
+In XLA's kernels a thread loads elements one by one, and stores four elements if their
+number is divisible by four, else one. For narrow elements, and for odd sizes of 32-bit
+ones, that leaves most of the bandwidth unused. Here a thread stores a chunk of 16 bytes
+at once. It loads the aligned words in which its elements lie, shifts them to where the
+elements begin, and permutes the bytes.
 
     reverse                  y[r, k, c] = x[r, n - 1 - k if k < n else k, c]
                              with n = lengths[r]
     strided_slice            y[i] = x[start + stride * i]
     strided_slice_transpose  y[start + stride * i] = g[i], 0 everywhere else
 
-Chunks that cross the end of a row or of a length are blended from two. XLA cannot fuse
-the kernel with its neighbours.
+A chunk that crosses the end of a row or of a length is blended from two. XLA cannot
+fuse the kernel with surrounding operations.
 
-What a thread computes is written for a `machine` with words of 32 bits: MLIR in a
-program, which Pallas cannot express, and NumPy in the tests. Rows are those of the
-result: its last dimensions as far as they are contiguous in both arrays.
+What a thread computes is written for a `machine` with words of 32 bits. In a program
+these are MLIR values, because Pallas cannot express the operations; in the tests they
+are NumPy integers. A row has the last dimensions of the result, as far as they are
+contiguous in both arrays.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _WORD = 4  # bytes
 _CHUNKS_OF_SLICE = 2  # that a thread stores
 _CHUNKS_OF_REVERSAL = 4
 _WARPGROUP = 128  # threads of a block
-_MAX_BYTES = 2**31 - 2**16  # of an array, so that positions beyond it fit 32 bits, too
+_MAX_BYTES = 2**31 - 2**16  # of an array; positions just beyond it fit 32 bits, too
 _MAX_ITEMSIZE_OF_SLICE = 2  # XLA slices wider elements as fast
 _MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
 _MAX_STEP = 15  # bytes of reversed steps; XLA moves longer ones as vectors
@@ -51,7 +52,7 @@ class _Dim(NamedTuple):
     start: int
     size: int
     stride: int
-    sign: int  # -1 if the last position comes first
+    sign: int  # -1 if the dimension is reversed
 
 
 def reverse(x: Array, lengths: Array) -> Array | None:
@@ -97,9 +98,9 @@ def _is_dense(dtype: np.dtype, dims: Sequence[_Dim]) -> bool:
 
 
 def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) -> bool:
-    """Whether dtype, rows and size are such as the kernel handles.
+    """Whether the kernel supports the dtype and the sizes of the row and the array.
 
-    A chunk may lie in two rows at most, and positions in bytes have 32 bits.
+    A chunk may lie in at most two rows, and positions in bytes must fit 32 bits.
     """
     if dtype.kind not in "iuf" or dtype.itemsize > max_itemsize:
         return False
@@ -108,7 +109,7 @@ def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) 
 
 
 def _merged_dims(shape: Sequence[int], window: Any) -> list[_Dim]:
-    """The dimensions, with those merged that are contiguous in both arrays."""
+    """The dimensions, merged where they are contiguous in both arrays."""
     dims = []
     for d, numbers in enumerate(
         zip(shape, window.starts, window.sizes, window.strides, strict=True)
@@ -126,7 +127,7 @@ def _merged_dims(shape: Sequence[int], window: Any) -> list[_Dim]:
 
 
 def _chunk(machine: Any, load: Callable[..., Any], row_size: int, position: Any) -> Any:
-    """The words of a chunk from `position` on, of two rows at most."""
+    """The words of the chunk that starts at `position`, from at most two rows."""
     row, column = position // row_size, position % row_size
     words, left = load(machine, row, column), row_size - column
     return machine.cond(
@@ -218,7 +219,7 @@ def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: _Dim) -> An
 
 
 def _index_in_window(machine: Any, position: Any, dim: _Dim) -> tuple[Any, Any]:
-    """The index in the window that a position has, and whether it has one."""
+    """The index in the window of a position, and whether it is in the window."""
     distance = position - dim.start
     index = machine.maximum(distance, 0) // dim.stride
     is_inside = (
@@ -228,7 +229,7 @@ def _index_in_window(machine: Any, position: Any, dim: _Dim) -> tuple[Any, Any]:
 
 
 def _load(machine: Any, first: Any, count: int) -> list[Any]:
-    """The words of `count` elements from `first` on; out of bounds, any words."""
+    """The words of `count` elements from `first` on; undefined out of bounds."""
     first, span = first * machine.itemsize, count * machine.itemsize
     vector, shift = first >> 4, first & 15
     words = []
@@ -239,7 +240,7 @@ def _load(machine: Any, first: Any, count: int) -> list[Any]:
 
 
 def _drop_bytes(machine: Any, words: list[Any], count: Any) -> list[Any]:
-    """The words without the first `count` bytes, of 15 at most."""
+    """The words without the first `count` bytes, which are at most 15."""
     words = [*words, *[machine.zero] * 4]
     for size in (8, 4):
         is_dropped = (count & size) > 0
@@ -268,7 +269,7 @@ def _pick_elements(
 
 
 def _pick_bytes(machine: Any, words: list[Any], sources: Sequence[Any]) -> Any:
-    """A word of four bytes, each given by word and position in it; None for zero."""
+    """A word of four bytes, each given by a word and a byte in it, or None for zero."""
     picked = machine.zero
     for number in sorted({source[0] for source in sources if source is not None}):
         selector = [
