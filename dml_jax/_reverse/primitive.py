@@ -181,7 +181,9 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 
     def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
         params = {"axis": axis, "implementation": implementation}
-        if platform is not None and _is_partitioned_by_callback(ctx, implementation):
+        # XLA itself partitions the gather, and programs for TPUs (jax-ml/jax#38196).
+        by_xla = implementation == "gather" or platform is None
+        if not by_xla and lowering.is_partitioned_by_callback(ctx):
             reverse_lines = functools.partial(reverse, implementation=implementation)
             return partitioner.lower_partitioned(
                 ctx,
@@ -205,21 +207,6 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
             return mlir.lower_fun(compute, multiple_results=False)(ctx, x, lengths)
 
     return lower
-
-
-def _is_partitioned_by_callback(ctx: Any, implementation: Implementation | None):
-    """Whether XLA's partitioner calls `partitioning.reverse_shards`.
-
-    XLA itself partitions the gather, programs for TPUs (jax-ml/jax#38196), and
-    automatic axes of a mesh that has explicit axes. It has no collectives of two-bit
-    integers.
-    """
-    return (
-        implementation != "gather"
-        and lowering.is_spmd_partitioned(ctx)
-        and not lowering.has_explicit_shardings(ctx)
-        and "int2" not in ctx.avals_in[0].dtype.name
-    )
 
 
 reverse_subsequences_p.def_impl(

@@ -45,7 +45,7 @@ _MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
 _MAX_STEP = 15  # bytes of reversed steps; XLA moves longer ones as vectors
 
 
-class _Dim(NamedTuple):
+class Dim(NamedTuple):
     """A dimension, and the positions start + stride * i in it, for 0 <= i < size."""
 
     extent: int
@@ -68,7 +68,7 @@ def reverse(x: Array, lengths: Array) -> Array | None:
 
 def strided_slice(x: Array, window: Any) -> Array | None:
     """The elements in a strided window of `x`, of 8 or 16 bits; or None."""
-    dims = _merged_dims(x.shape, window)
+    dims = merged_dims(x.shape, window)
     size = max(x.size, math.prod(window.sizes))
     if not _is_dense(x.dtype, dims) or not _is_supported(
         x.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].size, size
@@ -82,7 +82,7 @@ def strided_slice_transpose(
     gradient: Array, shape: tuple[int, ...], window: Any
 ) -> Array | None:
     """Zeros of this shape, with `gradient` in a strided window of them; or None."""
-    dims = _merged_dims(shape, window)
+    dims = merged_dims(shape, window)
     size = math.prod(shape) * min(gradient.size, 1)
     if not _is_dense(gradient.dtype, dims) or not _is_supported(
         gradient.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].extent, size
@@ -92,7 +92,7 @@ def strided_slice_transpose(
     return _launch(load, dims[-1].extent, shape, _CHUNKS_OF_SLICE, gradient)
 
 
-def _is_dense(dtype: np.dtype, dims: Sequence[_Dim]) -> bool:
+def _is_dense(dtype: np.dtype, dims: Sequence[Dim]) -> bool:
     """Whether consecutive elements are close enough for one vector load."""
     return bool(dims) and dims[-1].stride * dtype.itemsize <= _MAX_STRIDE
 
@@ -108,17 +108,17 @@ def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) 
     return is_long and 0 < size * dtype.itemsize <= _MAX_BYTES
 
 
-def _merged_dims(shape: Sequence[int], window: Any) -> list[_Dim]:
+def merged_dims(shape: Sequence[int], window: Any) -> list[Dim]:
     """The dimensions, merged where they are contiguous in both arrays."""
     dims = []
     for d, numbers in enumerate(
         zip(shape, window.starts, window.sizes, window.strides, strict=True)
     ):
-        dim = _Dim(*numbers, -1 if d in window.reversed_dims else 1)
+        dim = Dim(*numbers, -1 if d in window.reversed_dims else 1)
         is_whole = dim == (dim.extent, 0, dim.extent, 1, 1)
         if is_whole and dims and dims[-1][3:] == (1, 1):
             extent, start, size = (n * dim.extent for n in dims.pop()[:3])
-            dim = _Dim(extent, start, size, 1, 1)
+            dim = Dim(extent, start, size, 1, 1)
         dims.append(dim)
     return dims
 
@@ -171,7 +171,7 @@ def _steps_of_chunk(machine: Any, column: Any, step: int) -> tuple[int, Any]:
     return -(-(machine.per_chunk + step - 1) // step), (column + offset) % step
 
 
-def _sliced_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) -> Any:
+def _sliced_words(machine: Any, row: Any, column: Any, *, dims: Sequence[Dim]) -> Any:
     *outer, dim = dims
     begin, pitch, count = dim.start, dim.extent, machine.per_chunk
     for outer_dim in reversed(outer):
@@ -186,7 +186,7 @@ def _sliced_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) 
     return _pick_elements(machine, words, order)
 
 
-def _padded_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) -> Any:
+def _padded_words(machine: Any, row: Any, column: Any, *, dims: Sequence[Dim]) -> Any:
     *outer, dim = dims
     begin, pitch, conditions = 0, dim.size, []
     for outer_dim in reversed(outer):
@@ -201,7 +201,7 @@ def _padded_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) 
     return words
 
 
-def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: _Dim) -> Any:
+def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: Dim) -> Any:
     stride, count = dim.stride, machine.per_chunk
     # An offset that keeps the dividend from being negative.
     offset = -(-(dim.start + count) // stride)
@@ -218,7 +218,7 @@ def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: _Dim) -> An
     return _blend(machine, words, zeros, end - column)
 
 
-def _index_in_window(machine: Any, position: Any, dim: _Dim) -> tuple[Any, Any]:
+def _index_in_window(machine: Any, position: Any, dim: Dim) -> tuple[Any, Any]:
     """The index in the window of a position, and whether it is in the window."""
     distance = position - dim.start
     index = machine.maximum(distance, 0) // dim.stride

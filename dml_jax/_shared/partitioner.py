@@ -48,7 +48,7 @@ def lower_partitioned(
     If the first operand has narrow floats, both functions take and return their bits.
 
     Args:
-      ctx: context of a lowering rule, for which `lowering.is_spmd_partitioned` is true.
+      ctx: context of a lowering rule that `lowering.is_partitioned_by_callback`.
       whole: the function of whole arrays.
       of_shards: the function of shards, `of_shards(*shards, mesh=..., spec=...)` with
         the mesh and the sharding of the result. `specs_of_operands` gives the

@@ -81,12 +81,14 @@ def packed_u32(x: Array, window: StridedWindow) -> Array | None:
     """For narrow elements with stride 1 along the last dimension, as 32-bit words."""
     if _is_small(x, window.sizes) or bitwise.width(x.dtype) not in (8, 16):
         return None
-    shape, merged = _merge_contiguous(x.shape, window)
+    dims = packed_copy_kernel.merged_dims(x.shape, window._replace(reversed_dims=()))
     per_word = 4 // x.dtype.itemsize
-    if not shape or merged.strides[-1] != 1:
+    if not dims or dims[-1].stride != 1:
         return None
-    if shape[-1] % per_word or merged.sizes[-1] % per_word:
+    if dims[-1].extent % per_word or dims[-1].size % per_word:
         return None
+    shape, starts, sizes, strides, _ = zip(*dims, strict=True)
+    merged = window._replace(starts=starts, sizes=sizes, strides=strides)
     words = bitwise.join(x.reshape(shape), jnp.uint32)
     first, shift = divmod(merged.starts[-1], per_word)
     count = merged.sizes[-1] // per_word
@@ -120,21 +122,3 @@ def packed_copy_with_zeros(
     if _is_small(x, shape):
         return None
     return packed_copy_kernel.strided_slice_transpose(x, shape, window)
-
-
-def _merge_contiguous(
-    shape: tuple[int, ...], window: StridedWindow
-) -> tuple[tuple[int, ...], StridedWindow]:
-    """The shape and the window, with dimensions merged where the reads are contiguous.
-
-    The caller reverses the `reversed_dims`, which the merged window lacks.
-    """
-    merged: list[tuple[int, int, int, int]] = []
-    for extent, start, size, stride in zip(
-        shape, window.starts, window.sizes, window.strides, strict=True
-    ):
-        if merged and (start, size, stride) == (0, extent, 1) and merged[-1][3] == 1:
-            extent, start, size = (number * extent for number in merged.pop()[:3])
-        merged.append((extent, start, size, stride))
-    extents, starts, sizes, strides = zip(*merged, strict=True) if merged else [()] * 4
-    return extents, StridedWindow(window.operator, starts, sizes, strides, ())

@@ -165,7 +165,11 @@ def _lowering(
     formulations = {False: default, True: standalone}
 
     def lower(ctx: Any, x: Any, *, standalone: bool, **params: Any):
-        if has_partitioner_callback and _is_partitioned_by_callback(ctx, **params):
+        if (
+            has_partitioner_callback
+            and lowering.is_partitioned_by_callback(ctx)
+            and not params["window"].covers(params["shape"])
+        ):
             return _lower_partitioned(ctx, x, **params)
         return _lower(
             ctx,
@@ -183,22 +187,6 @@ def _lower(ctx: Any, function: Callable[..., Array], x: Any, **params: Any):
     function = functools.partial(function, **params)
     with bitwise.full_width(*ctx.avals_in):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
-
-
-def _is_partitioned_by_callback(
-    ctx: Any, shape: tuple[int, ...], window: StridedWindow
-) -> bool:
-    """Whether XLA's partitioner calls `partitioning.transpose_shards`.
-
-    XLA itself partitions programs for TPUs (jax-ml/jax#38196), and automatic axes of a
-    mesh that has explicit axes. It has no collectives of two-bit integers.
-    """
-    return (
-        lowering.is_spmd_partitioned(ctx)
-        and not lowering.has_explicit_shardings(ctx)
-        and not window.covers(shape)
-        and "int2" not in ctx.avals_in[0].dtype.name
-    )
 
 
 def _lower_partitioned(ctx: Any, x: Any, **params: Any):
@@ -247,6 +235,7 @@ for _platform, _rule in {
     "rocm": _lowering(_slice, _FUSED, standalone=_STANDALONE),
 }.items():
     mlir.register_lowering(slice_p, _rule, _platform)
+# XLA itself partitions programs for TPUs (jax-ml/jax#38196).
 _transpose_lowering = functools.partial(
     _lowering, _transpose, has_partitioner_callback=True
 )
