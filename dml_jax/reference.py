@@ -1,8 +1,8 @@
 """The operators in plain NumPy loops, as an executable specification.
 
-This module is written to be compared with the specifications, not to be fast. It moves
-one line or one element at a time, and computes sequences of floats as exact rationals
-that are rounded once. It does not use JAX, and the operators do not use it: the tests
+This module is easy to compare with the specifications rather than fast. It moves one
+line or one element at a time, and computes sequences of floats as exact rationals that
+are rounded once. It does not use JAX, and the operators do not use it. The tests
 compare the two bit for bit.
 
 Arguments are not checked. Lengths outside of [0, axis size] are clamped.
@@ -22,7 +22,7 @@ import numpy as np
 def reverse_subsequences(
     input: np.ndarray, sequence_lengths: np.ndarray, axis: int
 ) -> np.ndarray:
-    """Reverses the first n elements of every line along `axis`, n for each line."""
+    """Reverses the first n elements of every line along `axis`; n is its length."""
     axis %= input.ndim
     lengths = np.broadcast_to(
         sequence_lengths, (*input.shape[:axis], 1, *input.shape[axis + 1 :])
@@ -41,7 +41,7 @@ def reverse_sequence(
     batch_axis: int = 1,
     time_axis: int = 0,
 ) -> np.ndarray:
-    """Reverses the first n steps of every batch entry, n for each entry."""
+    """Reverses the first n time steps of every batch entry; n is its length."""
     output = np.moveaxis(input, (batch_axis, time_axis), (0, 1)).copy()
     for entry, length in zip(output, sequence_lens, strict=True):
         n = min(max(int(length), 0), input.shape[time_axis])
@@ -116,8 +116,8 @@ def fill_value_sequence(
     """y[k] = start + k * delta for the row-major position k, rounded once.
 
     Integers are taken modulo 2^bits. Floats that overflow become an infinity, a NaN or
-    the largest value, as the dtype has it. The real and the imaginary parts of complex
-    numbers are two sequences.
+    the largest value, depending on the dtype. The real and the imaginary parts of
+    complex numbers are two sequences.
     """
     dtype = np.dtype(value_data_type)
     count = math.prod(sizes)
@@ -179,7 +179,7 @@ def _is_integer(dtype: np.dtype) -> bool:
 def _first(
     offsets: Sequence[int], windows: Sequence[int], strides: Sequence[int]
 ) -> list[int]:
-    """The first index that is read: the last of the window for a negative stride."""
+    """The first index that is read; for a negative stride, the window's last one."""
     return [
         offset if stride > 0 else offset + window - 1
         for offset, window, stride in zip(offsets, windows, strides, strict=True)

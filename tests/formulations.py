@@ -33,7 +33,7 @@ def text_for_cuda(
     function: Callable[..., Any], *operands: Any, are_hoppers: bool = True
 ) -> str:
     """The program for GPUs that all take the Mosaic kernels, or of which none does."""
-    takes_kernels = are_hoppers and jax_versions._SPEAKS_MOSAIC
+    takes_kernels = are_hoppers and jax_versions._SUPPORTS_MOSAIC
     runs_mosaic = mock.patch.object(
         jax_versions, "runs_mosaic", return_value=takes_kernels
     )

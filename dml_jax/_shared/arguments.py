@@ -1,10 +1,10 @@
 """Checks of the arguments of public functions, and the errors they raise.
 
-Checks of arrays read shapes and dtypes only, so they cost microseconds and work on
-traced arguments. Checks of NumPy lengths and of lists read the values too.
+Checks of arrays read shapes and dtypes only, so they take microseconds and work on
+traced arguments. Checks of lists, and of lengths in NumPy arrays, also read the values.
 
-`TypeError` for a wrong kind, `ValueError` for a wrong value, shape or option,
-`OverflowError` for a number that does not fit its dtype.
+They raise `TypeError` for a wrong type, `ValueError` for a wrong value, shape or
+option, and `OverflowError` for a number that does not fit its dtype.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
 
 @functools.cache
 def is_array(kind: type) -> bool:
-    """Whether a type is that of concrete JAX arrays."""
+    """Whether `kind` is a type of concrete JAX arrays."""
     return issubclass(kind, jax.Array) and not is_traced(kind)
 
 
 @functools.cache
 def is_traced(kind: type) -> bool:
-    """Whether a type is that of traced arrays."""
+    """Whether `kind` is a type of traced arrays."""
     return issubclass(kind, Tracer)
 
 
 def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
-    """`value` as an array of a dtype that JAX keeps."""
+    """`value` as an array whose dtype JAX does not change."""
     if isinstance(value, jax.Array):
         return value
     array, is_typed = _to_array(function, name, value)
@@ -61,9 +61,9 @@ def lengths(
 ) -> tuple[jax.Array | np.ndarray, tuple[int, int] | None]:
     """`value` as an array of integers, clipped to 32 bits outside of 64-bit mode.
 
-    No axis is longer than 32 bits can count, so clipped lengths act as before. JAX
-    would take 64-bit integers of NumPy modulo 2^32, and 2^32 + 1 would become 1. If
-    clipping changes a length, the extremes of `value` come with the result.
+    JAX would take NumPy's 64-bit integers modulo 2^32, and 2^32 + 1 would become 1.
+    Clipping changes no result, because the size of every axis fits 32 bits. The second
+    result is the minimum and the maximum of `value` if clipping changed a length.
     """
     if isinstance(value, jax.Array):
         require_integer(function, name, value.dtype)
@@ -74,7 +74,7 @@ def lengths(
         if kinds.of_jax and kinds.are_integers:
             return _lengths_of_jax(function, name, value), None
     array, is_typed = _to_array(function, name, value, kinds)
-    if not is_typed and array.size == 0:  # a list without elements has no dtype
+    if not is_typed and array.size == 0:  # an empty list has no dtype
         return array.astype(np.int32), None
     if array.dtype == object and not is_typed:
         _require_64_bits(function, name, array)
@@ -99,11 +99,11 @@ def _lengths_of_jax(function: str, name: str, value: Any) -> jax.Array:
 
 
 def _clip_to_32_bits(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | None]:
-    """Integers in 32 bits, and their extremes if some are beyond those."""
+    """`array` clipped to 32 bits, and its extremes if that changed an integer."""
     if array.size == 0:
         return array.astype(np.int32), None
     smallest, largest = int(array.min()), int(array.max())
-    # uint32 counts the longest axis, and only int32 has negative lengths.
+    # uint32 holds the size of the longest axis, int32 negative lengths.
     is_signed = largest < 2**31
     dtype = np.int32 if is_signed else np.uint32
     low, high = (-(2**31), 2**31 - 1) if is_signed else (0, 2**32 - 1)
@@ -114,7 +114,7 @@ def _clip_to_32_bits(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | N
 
 
 def _require_64_bits(function: str, name: str, array: np.ndarray) -> None:
-    """Refuses integers of a list that no dtype has."""
+    """Refuses integers in a list that no dtype can hold."""
     for number in (array.min(), array.max()) if array.size else ():
         if not -(2**63) <= number < 2**64:
             rule = "fit int64 or uint64"
@@ -134,8 +134,8 @@ def _to_array(
 ) -> tuple[Any, bool]:
     """`value` as an array, and whether it has a dtype of its own.
 
-    The result is an array of JAX if `value` contains one, otherwise an array of NumPy.
-    Its dtype is object for a list of integers that have no dtype in common.
+    The result is a JAX array if `value` contains one, otherwise a NumPy array. Its
+    dtype is object for a list of integers that have no common dtype.
     """
     if isinstance(value, np.ma.MaskedArray):
         rule = "be an array without a mask, as of `.filled()`"
@@ -170,7 +170,7 @@ def _not_an_array(function: str, name: str, value: object) -> Exception:
 
 
 def _stack(function: str, name: str, value: Any, kinds: lists.Kinds) -> jax.Array:
-    """Numbers and arrays of JAX as one array, none of them narrowed."""
+    """Stacks numbers and JAX arrays into one array without narrowing any of them."""
     dtypes = map(np.dtype, kinds.of_jax & _OF_64_BITS)
     try:
         with np.errstate(over="ignore"), bitwise.full_width(*dtypes):
@@ -193,14 +193,14 @@ _OF_64_BITS = frozenset({np.int64, np.uint64, np.float64, np.complex128})
 def _in_default_width(
     function: str, name: str, array: np.ndarray, value: object
 ) -> np.ndarray:
-    """Python numbers in the dtype that JAX gives them, if they fit."""
+    """Python numbers as an array of JAX's default dtype, if they fit."""
     is_integer = array.dtype == object or array.dtype.kind in "iu"
     dtype = jax.dtypes.canonicalize_dtype(int if is_integer else array.dtype)
     if is_integer and array.size:
         info = np.iinfo(dtype)
         if array.min() < info.min or array.max() > info.max:
             raise _does_not_fit(function, name, dtype, value)
-    with np.errstate(over="ignore", invalid="ignore"):  # a NaN may be a signalling one
+    with np.errstate(over="ignore", invalid="ignore"):  # a NaN may be signalling
         result = array.astype(dtype)
     if not is_integer and np.any(np.isfinite(array) & ~np.isfinite(result)):
         raise _does_not_fit(function, name, dtype, value)
@@ -224,7 +224,7 @@ def is_text(value: object) -> bool:
 
 @functools.cache
 def is_known(dtype: np.dtype) -> bool:
-    """Whether JAX computes with a dtype: not with text, times or long doubles."""
+    """Whether JAX supports a dtype, unlike text, times and long doubles."""
     if dtype == np.bool_ or not dtype.isnative or dtype.kind in "mM":
         return dtype == np.bool_
     if jnp.issubdtype(dtype, jnp.integer):
@@ -241,13 +241,13 @@ def _require_known(function: str, name: str, dtype: np.dtype) -> None:
 
 
 def has_zero(dtype: Any) -> bool:
-    """Whether a dtype has a zero: PRNG keys and powers of two do not."""
+    """Whether a dtype has a zero, unlike PRNG keys and powers of two."""
     return isinstance(dtype, np.dtype) and dtype != jnp.float8_e8m0fnu
 
 
 def require_width(function: str, name: str, dtype: np.dtype) -> None:
-    """Refuses 64-bit dtypes while JAX would silently narrow them."""
-    if dtype.itemsize >= 8 and jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    """Refuses a 64-bit dtype if JAX would silently narrow it."""
+    if bitwise.is_narrowed(dtype):
         raise ValueError(
             f"{function}: `{name}` has dtype {dtype}, which needs 64-bit mode; enable "
             "it with `jax.config.update('jax_enable_x64', True)` or inside "
@@ -357,7 +357,7 @@ def optional_name(function: str, name: str, value: object) -> str | None:
 
 
 def output_name(function: str, name: str, value: Any) -> str:
-    """The name of an operator's only result, alone or as the only one of a sequence."""
+    """The name of an operator's only result, from a string or a sequence of one."""
     names = value.tolist() if isinstance(value, np.ndarray) else value
     if not lists.is_list(names):
         names = [names]
@@ -374,7 +374,7 @@ def output_name(function: str, name: str, value: Any) -> str:
 
 
 def scalar(function: str, name: str, value: Any) -> Any:
-    """`value`, if it is a real number or a traced scalar; host numbers as float."""
+    """`value` as a real scalar: a JAX array unchanged, any other number as a float."""
     if type(value) is float and -1e38 < value < 1e38:  # the most common argument
         return value
     number = value
@@ -404,7 +404,7 @@ def _finite_float(function: str, name: str, number: int | float) -> float:
 def beyond(
     function: str, name: str, dtype: Any, largest: float, value: object
 ) -> Exception:
-    """The error for a number beyond the largest of a float dtype."""
+    """The error for a number beyond the largest value of a float dtype."""
     rule = f"fit {dtype}, whose largest value is {largest}"
     return error(OverflowError, function, name, rule, show(value))
 
@@ -412,7 +412,7 @@ def beyond(
 def error(
     kind: type[Exception], function: str, name: str, rule: str, got: object
 ) -> Exception:
-    """An error in the form that all of them have."""
+    """An error whose message has the common form."""
     return kind(f"{function}: `{name}` must {rule}; got {got}")
 
 
@@ -433,7 +433,7 @@ def show(number: object) -> str:
 
 
 class _Short(reprlib.Repr):
-    """Also shows integers that have more digits than Python converts."""
+    """Also shows integers with more digits than Python converts to text."""
 
     def repr_int(self, x: int, level: int) -> str:
         limit = sys.get_int_max_str_digits()

@@ -1,4 +1,4 @@
-"""Arrays in files: .npy files are untrusted input, and writes are atomic."""
+"""Reads .npy files as untrusted input, and writes arrays to files atomically."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import numpy as np
 def read(path: pathlib.Path) -> np.ndarray:
     """The memory-mapped array of an .npy file; ValueError if it is invalid.
 
-    Mapping compares the size in the header with the size of the file before anything is
-    allocated, and it refuses pickled objects.
+    Memory mapping compares the size in the header with that of the file before it
+    allocates anything, and refuses pickled objects.
     """
     try:
         with warnings.catch_warnings(action="error"):
@@ -31,8 +31,8 @@ def read(path: pathlib.Path) -> np.ndarray:
 def write(path: pathlib.Path, array: np.ndarray) -> None:
     """Writes an array as .npy, or its bytes if the suffix is another one.
 
-    The file appears complete or not at all. Links are followed, an existing file keeps
-    its mode, and only regular files are replaced.
+    The file is written completely or not at all. Links are followed, an existing file
+    keeps its mode, and only regular files are replaced.
     """
     try:
         target = pathlib.Path(os.path.realpath(path))
@@ -41,7 +41,7 @@ def write(path: pathlib.Path, array: np.ndarray) -> None:
         if target.exists() and not (target.is_file() or target.is_dir()):
             raise OSError(errno.EINVAL, "Not a regular file")
         _replace(target, array, is_npy=path.suffix.lower() == ".npy")
-    except OSError as error:  # its file name may be the temporary one, or missing
+    except OSError as error:  # may lack the file name, or name the temporary file
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 

@@ -29,16 +29,17 @@ def to_bits(x: jax.Array) -> jax.Array:
 
 
 def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context of 64-bit mode, if an array or dtype has 64 bits and the mode is off.
+    """A context that enables 64-bit mode if an array or dtype needs it.
 
-    Outside of the mode, 64-bit arrays keep their dtype but arithmetic narrows them.
+    Outside of the mode, 64-bit arrays keep their dtype, but arithmetic narrows them.
     """
     dtypes = (getattr(array, "dtype", array) for array in arrays)
-    is_narrowed = any(map(_is_narrowed, dtypes))
-    return jax.enable_x64(True) if is_narrowed else contextlib.nullcontext()
+    needs_mode = any(map(is_narrowed, dtypes))
+    return jax.enable_x64(True) if needs_mode else contextlib.nullcontext()
 
 
-def _is_narrowed(dtype: Any) -> bool:
+def is_narrowed(dtype: Any) -> bool:
+    """Whether `dtype` has 64 bits, and JAX narrows it in the current mode."""
     if not isinstance(dtype, np.dtype) or dtype.itemsize < 8:
         return False
     return jax.dtypes.canonicalize_dtype(dtype) != dtype
@@ -62,7 +63,7 @@ def width(dtype: np.dtype) -> int:
 
 
 def to_integers(x: jax.Array) -> jax.Array | None:
-    """The bits of `x` as integers or booleans; None if it has more than 32 of them."""
+    """The bits of `x` as integers or booleans; None if elements exceed 32 bits."""
     if x.dtype == jnp.float32:
         return lax.bitcast_convert_type(x, jnp.uint32)
     bits = to_bits(x)
@@ -71,10 +72,10 @@ def to_integers(x: jax.Array) -> jax.Array | None:
 
 
 def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """`movement(x)`, applied to the bits of `x`, widened to uint8 below 8 bits.
+    """Applies `movement` to the bits of `x`, as integers of at least 8 bits.
 
-    XLA partitions a gather as an all-reduce, a sum in which all devices but one have
-    zeros. That preserves integers, but not every float.
+    XLA partitions a gather as an all-reduce: it adds the zeros of all other devices to
+    the value of one. The sum preserves integers, but not every float.
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.complex(*(by_integers(movement, part) for part in (x.real, x.imag)))
@@ -131,8 +132,8 @@ def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Ar
 
     if bits.dtype != jnp.uint16 or bits.size == 0:
         return pad(bits)
-    # On CPU a pad selects an element or zero. If the result is used as bfloat16, LLVM
-    # selects in bfloat16, which goes through float32 and quiets NaNs.
+    # On CPU a pad is a select between an element and zero. If the result is used as
+    # bfloat16, LLVM selects in bfloat16, which goes through float32 and quiets NaNs.
     return lax.platform_dependent(bits, cpu=pad_by_windows, default=pad)
 
 

@@ -14,11 +14,11 @@ R = TypeVar("R")
 
 
 def memoized(check: Callable[..., R]) -> Callable[..., R]:
-    """Memoizes a check of arrays' types and shapes, and of static options.
+    """Memoizes a check of the types and shapes of arrays, and of static options.
 
-    A check takes longer than the compiled program of a small array. Only options of
-    immutable built-in types are memoized. Others may change, or may be invalid although
-    they equal valid ones, as 1.0 equals 1.
+    A check takes longer than the compiled program of a small array. Only calls whose
+    options have immutable built-in types are memoized. Other options may change, or may
+    be invalid although they equal valid ones, as 1.0 equals 1.
     """
     memo = functools.lru_cache(maxsize=4096, typed=True)(check)
 
@@ -47,9 +47,9 @@ def compiled(
 ) -> Callable[..., Any]:
     """The implementation of a primitive outside of `jit`: one compiled program.
 
-    Run operation by operation, `formulation` would store every intermediate result, and
-    XLA would partition its operations separately, with sums of floats. It runs that way
-    only where JAX, under `jax_debug_nans`, searches for the operation that made a NaN.
+    If `formulation` ran one operation at a time, every intermediate result would be
+    stored, and XLA would partition each operation separately, with sums of floats. It
+    runs like that only if JAX searches for the origin of a NaN (`jax_debug_nans`).
     """
 
     def traced(*operands: jax.Array, **params: Any) -> Any:

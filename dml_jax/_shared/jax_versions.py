@@ -49,9 +49,9 @@ def _vary_narrow_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> Any:
 
 
 def mesh_of_new_arrays() -> Any:
-    """The mesh in the type of an array that a program creates, as by `jnp.full`.
+    """The mesh in the type of an array that a program creates, such as by `jnp.full`.
 
-    It is the mesh of the context, or empty in some JAX versions, such as 0.8.1.
+    This is the mesh of the context; in some JAX versions, such as 0.8.1, it is empty.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -62,14 +62,14 @@ def mesh_of_new_arrays() -> Any:
 
 # Before jax 0.11.2 Pallas copies only multiples of 128 bytes to shared memory.
 COPIES_ANY_ROWS = jax.__version_info__ >= (0, 11, 2)
-_SPEAKS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
-_HOPPER = 9  # the major compute capability of the GPUs that the kernels were run on
+_SUPPORTS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
+_HOPPER = 9  # major compute capability of the GPUs on which the kernels were run
 
 
 def launch(kernel: Any, *operands: jax.Array) -> Any:
     """The result of a Mosaic kernel.
 
-    Since jax 0.11 the jaxpr of every kernel holds references of Pallas, which
+    Since jax 0.11 the jaxpr of a kernel holds Pallas references, which
     `jax_check_tracer_leaks` reports as leaks.
     """
     with jax.check_tracer_leaks(False):
@@ -77,15 +77,15 @@ def launch(kernel: Any, *operands: jax.Array) -> Any:
 
 
 def runs_mosaic() -> bool:
-    """Whether all CUDA devices of this process run the Mosaic kernels.
+    """Whether all CUDA devices of this process can run the Mosaic kernels.
 
-    A lowering rule does not know which of them its program is for. The kernels were
-    lowered with these versions; Pallas promises no stability beyond them.
+    All must, since a lowering rule does not know which device its program is for. The
+    kernels were lowered with the versions above; Pallas guarantees no others.
     """
     try:
         devices = jax.devices("cuda")
-    except RuntimeError:  # the program is lowered where there is no GPU
+    except RuntimeError:  # there is no GPU where the program is lowered
         return False
-    return _SPEAKS_MOSAIC and all(
+    return _SUPPORTS_MOSAIC and all(
         int(float(device.compute_capability)) == _HOPPER for device in devices
     )

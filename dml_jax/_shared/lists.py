@@ -2,7 +2,7 @@
 
 NumPy converts integers without a common dtype, such as 2^63 and -1, to floats, and JAX
 takes integers modulo 2^32 outside of 64-bit mode. Lists are therefore examined before
-either of them converts one.
+NumPy or JAX converts them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Kinds(NamedTuple):
 
     @property
     def are_numbers_of_python(self) -> bool:
-        """Whether none has a dtype of its own."""
+        """Whether all are Python numbers, which have no dtype of their own."""
         return not self.of_jax and all(map(_is_number_of_python, self.on_host))
 
     @property
     def are_integers(self) -> bool:
-        """Whether all are integers, or booleans next to integers, as in Python."""
+        """Whether all are integers, or a mix of integers and booleans."""
         numbers = (self.on_host | self.of_jax) - _BOOLEANS
         return bool(numbers) and all(map(_is_integer, numbers))
 
@@ -50,7 +50,7 @@ def _is_integer(kind: type) -> bool:
 
 
 def is_list(value: object) -> bool:
-    """Whether `value` is a sequence of its elements: text and buffers are not."""
+    """Whether `value` is a sequence other than text, a buffer or an array."""
     if isinstance(value, (list, tuple, range)):
         return True
     if not isinstance(value, Sequence) or isinstance(value, str):
@@ -65,14 +65,14 @@ def is_list(value: object) -> bool:
 
 
 def kinds(value: Any) -> Kinds:
-    """The kinds of the numbers in `value`, or of `value` itself."""
+    """The types of the numbers in `value`, or of `value` itself."""
     on_host: set[type] = set()
     of_jax: set[type] = set()
 
     def collect(value: Any) -> None:
         if is_list(value):
             types = set(map(type, value))
-            if types <= _NUMBERS_OF_PYTHON:  # all at once, since lists may be long
+            if types <= _NUMBERS_OF_PYTHON:  # fast for long lists
                 on_host.update(types)
             else:
                 for element in value:
@@ -98,12 +98,12 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def nested(value: Any) -> Any:
-    """`value` with all of its sequences as lists, which JAX accepts."""
+    """`value` with all of its sequences converted to lists, which JAX accepts."""
     return [nested(element) for element in value] if is_list(value) else value
 
 
 def exact(value: Any) -> np.ndarray:
-    """A list of integers as an array of Python integers, which have any size."""
+    """A list of integers as an object array of Python integers."""
     array = np.array(nested(value), object)
     numbers = [int(number) for number in array.flat]
     return np.array(numbers, object).reshape(array.shape)

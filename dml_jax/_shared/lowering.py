@@ -1,4 +1,4 @@
-"""Helpers of lowering rules: how a program is partitioned, and what it may contain."""
+"""Helpers for lowering rules: partitioning, formulations, and stored arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_jax._shared import jax_versions
 def sees_full_arrays(ctx: Any) -> bool:
     """Whether the operands of a lowering rule are whole arrays or manual shards.
 
-    Otherwise XLA partitions the program, or may do so after it is exported.
+    Otherwise XLA partitions the program, or may partition it after export.
     """
     if ctx.module_context.lowering_parameters.for_export:
         return False
@@ -40,7 +40,7 @@ def is_partitioned_by_callback(ctx: Any) -> bool:
 
 
 def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
-    """The context with its explicit axes made automatic, and the mesh of the result."""
+    """The context and its mesh, with explicit axes made automatic."""
     mesh = ctx.avals_out[0].sharding.mesh
     explicit = getattr(mesh, "explicit_axes", ())
     mesh = mesh.update_axis_types(dict.fromkeys(explicit, jax.sharding.AxisType.Auto))
@@ -55,7 +55,7 @@ def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
 
 
 def available(ctx: Any, formulations: tuple, kernels: frozenset) -> tuple:
-    """The formulations that a lowering rule's program can contain."""
+    """The formulations that a lowering rule can choose from."""
     if not sees_full_arrays(ctx):
         return ()
     if kernels.isdisjoint(formulations) or jax_versions.runs_mosaic():
@@ -64,8 +64,8 @@ def available(ctx: Any, formulations: tuple, kernels: frozenset) -> tuple:
 
 
 def materialize(x: jax.Array) -> jax.Array:
-    """`x`, which XLA stores instead of fusing it into its consumers.
+    """Makes XLA store `x` instead of fusing it into its consumers.
 
-    An array that is in memory already is not copied.
+    An array that is already in memory is not copied.
     """
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))

@@ -1,15 +1,15 @@
 """Operators that this package partitions itself, instead of XLA's SPMD partitioner.
 
-XLA partitions a program with automatic shardings when it compiles it. For an operator
-lowered by `lower_partitioned`, XLA calls back with the sharding that it chose for the
-result, and compiles the function that the operator has for shards. All shards have the
-size of the largest; elements beyond the end of an array are undefined.
+XLA partitions a program with automatic shardings while it compiles the program. For an
+operator lowered by `lower_partitioned`, XLA calls back with the sharding that it chose
+for the result, and compiles the operator's function of shards. All shards have the size
+of the largest; elements beyond the end of an array are undefined.
 
-This uses JAX's `custom_partitioning`. If that is traced, every lowering needs concrete
-devices, which rules out abstract meshes. Here the lowering rule inserts it, with
-integers as devices: a sharding depends only on their number and order. The callback
-receives the tile of each device, and constructs a mesh and PartitionSpecs with the same
-tiles.
+This uses JAX's `custom_partitioning`. Tracing it would require concrete devices in
+every lowering, which rules out abstract meshes. Instead, the lowering rule inserts it
+with integers as devices, since a sharding depends only on their number and order. The
+callback receives the tiles of each device, and constructs a mesh and PartitionSpecs
+with the same tiles.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lower_partitioned(
     key: object,
     *operands: Any,
 ) -> Any:
-    """Lowers `whole(*operands)` so that XLA partitions it by means of `of_shards`.
+    """Lowers `whole(*operands)`, which XLA partitions by calling `of_shards`.
 
     If the first operand has narrow floats, both functions take and return their bits.
 
@@ -73,8 +73,8 @@ def lower_partitioned(
 
         def local(mark: Any, *shards: jax.Array) -> jax.Array:
             del mark
-            # XLA calls this while it compiles, when the mesh and the 64-bit mode of the
-            # context are not those of the program.
+            # XLA calls this while it compiles. The mesh and the 64-bit mode of the
+            # context are then not those of the program.
             no_mesh = jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
             with no_mesh, bitwise.full_width(*shards):
                 return of_shards(*shards, mesh=mesh, spec=spec)
@@ -94,8 +94,8 @@ def lower_partitioned(
         sharding_rule=_rule(shapes, result_shape),
         decode_shardings=False,
     )
-    # JAX's persistent cache keys a program by its text, which lacks the callbacks. A
-    # constant operand adds a hash of what they depend on.
+    # The key of JAX's persistent cache is the text of a program, which lacks the
+    # callbacks. A constant operand adds a hash of what they depend on.
     mark = np.uint32(zlib.crc32(repr((__version__, key)).encode()))
     axis_context = dataclasses.replace(
         module.axis_context, device_assignment=tuple(range(devices))
@@ -174,9 +174,9 @@ def _is_broadcast(size: int, result_size: int) -> bool:
 def _decode(
     shardings: Sequence[Any], ranks: Sequence[int], devices: int
 ) -> tuple[AbstractMesh, list[PartitionSpec]]:
-    """A mesh of all devices, and the specs that are equivalent to `shardings`.
+    """A mesh of all devices, and specs on it that are equivalent to `shardings`.
 
-    If there is no such mesh, all arrays are replicated.
+    If there is no such mesh, the specs replicate all arrays.
     """
     tiles = [_tiles(*array, devices) for array in zip(shardings, ranks, strict=True)]
     axes = _axes(np.concatenate(tiles, axis=1))
@@ -283,7 +283,7 @@ def names_of(entry: Entry) -> tuple[str, ...]:
 def send(
     x: jax.Array, pairs: Sequence[tuple[int, int]], mesh: Any, names: tuple[str, ...]
 ) -> jax.Array:
-    """`lax.ppermute` over the axes `names`, of which the first is the major one.
+    """`lax.ppermute` over the axes `names`, ordered from major to minor.
 
     Devices that are not the target of a pair receive zeros.
     """

@@ -1,9 +1,9 @@
-"""Scalars that are converted to a given dtype.
+"""Conversion of scalars to a given dtype.
 
-Python and NumPy numbers count by value: a real number is rounded to the nearest value
-of the dtype, and an integer may be in the signed or the unsigned range of its width.
-Arrays and traced values count by dtype, except for JAX's weakly typed ones, which stand
-for Python numbers.
+Python and NumPy numbers are converted by value: a real number is rounded to the nearest
+value of the dtype, and an integer may be in the signed or the unsigned range of its
+width. Arrays and traced values must have the dtype already. JAX's weakly typed ones are
+treated as Python numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from dml_jax._shared import arguments
 
-# By rank: the name of a kind of dtype, and the Python numbers that it accepts.
+# For each rank, the name of the kind of dtype and the Python types that it accepts.
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("a boolean", (bool,)),
     ("an integer", (int,)),
@@ -54,7 +54,7 @@ def _rank(dtype: Any) -> int:
 
 
 def _number(value: Any, dtype: np.dtype) -> Any:
-    """The Python number of a concrete scalar that is not of `dtype` already."""
+    """A concrete scalar as a Python number, unless it has `dtype` already."""
     if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
         has_other_dtype = arguments.is_known(value.dtype) and value.dtype != dtype
         return value.item() if has_other_dtype else np.asarray(value)[()]
@@ -82,7 +82,7 @@ def _to_real(function: str, name: str, value: float, dtype: np.dtype) -> float:
     nearest = _nearest(function, name, value, value, dtype)
     stored = float(dtype.type(nearest))
     if stored != nearest and not (math.isnan(stored) and math.isnan(nearest)):
-        rule = f"be a value that {dtype} has"
+        rule = f"be representable in {dtype}"
         raise arguments.error(OverflowError, function, name, rule, value)
     return nearest
 

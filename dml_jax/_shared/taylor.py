@@ -1,4 +1,4 @@
-"""Rules of the primitives for Taylor mode, `jax.experimental.jet`.
+"""Rules for Taylor mode, `jax.experimental.jet`.
 
 A linear map applies to each coefficient of a Taylor polynomial.
 """
@@ -21,7 +21,7 @@ def define_linear(
 
 
 def refuse(primitive: jax.extend.core.Primitive, error: Callable[..., Any]) -> None:
-    """Registers a primitive that has no Taylor mode: `error` raises."""
+    """Registers `error`, which raises, for a primitive without Taylor mode."""
     jet.jet_rules[primitive] = error
 
 

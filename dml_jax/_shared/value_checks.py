@@ -1,11 +1,11 @@
 """Run-time checks of values, which `checked` turns on.
 
-A length outside of its axis has a defined result on every platform, so no index leaves
-an array and no check is needed. Such a length is most likely a mistake all the same.
-`checked` compiles a variant of a function in which the operators report their lengths
-by callbacks. A context that is part of the key of `jit` selects the variant, so code
-outside of `checked` pays nothing: an effect that is always there, such as that of
-`checkify.debug_check`, would take every enclosing `jit` off its fast dispatch path.
+The operators define the result of every length on every platform, so no index is out of
+bounds and no check is needed. A length outside of its axis is probably a mistake,
+though. `checked` compiles a variant of a function in which the operators report their
+lengths by callbacks. A context that is part of the key of `jit` selects the variant, so
+code outside of `checked` pays nothing. In contrast, an effect in every program, such as
+that of `checkify.debug_check`, would take `jit` off its fast dispatch path.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ _UNDER_TRANSFORMATION = (
 
 
 def checked(fn: Callable[P, R]) -> Callable[P, R]:
-    """Runs `fn` with the values of its lengths checked, and raises what it finds.
+    """Wraps `fn` so that it checks the values of its lengths.
 
     Outside of `checked`, a negative length acts as 0 and a length beyond the axis acts
     as the axis size, on every platform. Inside, either raises a `ValueError` after the
-    computation. The check covers every operator of this package in `fn`, also inside
-    `jit`, `vmap`, `grad`, `scan`, `remat` or `shard_map`. The checks are compiled into
-    a variant of `fn`, so code outside of `checked` pays nothing for them. Strings and
-    objects, which never reach the compiler, are not checked.
+    computation. The checks cover every operator of this package in `fn`, also inside
+    `jit`, `vmap`, `grad`, `scan`, `remat` or `shard_map`. They are compiled into a
+    variant of `fn`, so code outside of `checked` pays nothing for them. The lengths of
+    arrays of strings and objects, which are never compiled, are not checked.
 
     Args:
       fn: a function of arrays (pytrees of them) that JAX can trace. It is jitted.
 
     Returns:
       A function with the arguments and results of `fn`. It reads the error back from
-      the device, so call it from Python: it is not itself a function to `jit`.
+      the device, so it cannot itself be transformed, for example by `jit`.
 
     Raises:
       ValueError: a length is outside [0, axis size]; the message has the smallest and
-        the largest length. Or an argument has NumPy integers beyond 32 bits, outside
-        of 64-bit mode.
+        the largest length. Or a NumPy argument has integers that do not fit 32 bits,
+        outside of 64-bit mode.
       TypeError: the returned function was called under a transformation.
 
     Derivatives: differentiate inside, as in `checked(jax.grad(fn))`.
     Sharding: arguments and results keep their shardings. The lengths of all devices are
-    checked, and every process raises. Runs of checked functions do not overlap.
+    checked, and every process raises. Only one checked function runs at a time.
 
     Example:
       >>> import jax.numpy as jnp
@@ -106,7 +106,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_lengths(function: str, name: str, lengths: jax.Array, size: Any) -> None:
-    """Inside `checked`: reports lengths outside [0, size]. Outside: nothing at all."""
+    """Reports the extremes of `lengths` inside `checked`, and does nothing outside."""
     if not _is_checking.value or lengths.size == 0:
         return
     # A 64-bit array may be used outside of the 64-bit mode in which it was made.
@@ -127,7 +127,7 @@ def reported(
     extremes: tuple[int, int],
     size: Any,
 ) -> Callable[..., R]:
-    """`program`; inside `checked` it reports lengths that were clipped to 32 bits."""
+    """`program`; inside `checked`, reports lengths that were clipped to 32 bits."""
     if not _is_checking.value:
         return program
     check = _Check(next(_order), function, name, size)
@@ -164,7 +164,7 @@ def _extremes(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @_extremes.def_vmap
 def _extremes_of_batch(axis_size: int, is_batched: Any, lengths: jax.Array) -> Any:
-    """The extremes of the whole batch, so that vmap reports once."""
+    """The extremes of the whole batch, so that there is one report under vmap."""
     del axis_size, is_batched
     return _extremes(lengths), (False, False)
 
@@ -194,7 +194,7 @@ _recorded_extremes: _Extremes = {}
 def _recorded() -> Iterator[_Extremes]:
     """Records what the checks report in this block.
 
-    Callbacks do not know the run they belong to, so there is one run at a time.
+    A callback does not know to which run it belongs, so there is one run at a time.
     """
     global _recorded_extremes
     with _one_run:
@@ -244,7 +244,7 @@ def _first_error(extremes_of: _Extremes) -> str:
 
 
 def _of_all_processes(message: str, leaves: Iterable[Any]) -> str:
-    """`message`, or that of another process where a program runs in all of them.
+    """The first error of all processes, if arrays span them; otherwise `message`.
 
     XLA calls back from only one device of an automatically partitioned program.
     """
@@ -262,4 +262,4 @@ def _of_all_processes(message: str, leaves: Iterable[Any]) -> str:
     return next(filter(None, messages), "")
 
 
-_ROW = 256  # longer than every message
+_ROW = 256  # bytes, more than any message has

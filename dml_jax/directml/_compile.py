@@ -1,8 +1,8 @@
 """Compiles descriptions to functions of arrays.
 
-An operator, or a graph of operators, becomes a `CompiledOperator`, whose steps are in
-topological order. It is a static argument of one jitted function, so equal descriptions
-share a compiled program.
+An operator or a graph of operators becomes a `CompiledOperator`, whose steps are in
+topological order. It is a static argument of one jitted function, so that equal
+descriptions share a compiled program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dml_jax.directml._types import LATEST, FeatureLevel
 
 
 class Source(NamedTuple):
-    """The origin of a step's input: an index of an input, a step, or a constant."""
+    """The source of a step's input: the index of an input, a step, or a constant."""
 
     input: int | None = None
     step: int | None = None
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An operator and the origins of its inputs."""
+    """An operator and the sources of its inputs."""
 
     operator: OperatorDesc
     sources: tuple[Source, ...]
@@ -53,11 +53,11 @@ class Binding(NamedTuple):
 class CompiledOperator:
     """IDMLCompiledOperator: a function of the arrays that are bound to its tensors.
 
-    Created by `compile_operator` and `compile_graph`. It is a pure function of arrays,
-    which `jit`, `vmap`, `grad` and shardings work with.
+    `compile_operator` and `compile_graph` create it. It is a pure function of arrays
+    that supports `jit`, `vmap`, `grad` and shardings.
 
     Attributes:
-      name: the start of error messages.
+      name: the name with which error messages begin.
       inputs: the names and tensors of the inputs, in binding order.
       outputs: the names and tensors of the outputs, in binding order.
       steps: the operators in the order in which they run.
@@ -77,31 +77,32 @@ class CompiledOperator:
     ) -> Any:
         """Computes the outputs from inputs in binding order.
 
-        A packed tensor is bound as an array of its sizes or as a flat buffer, any other
-        tensor as a flat buffer. A flat buffer has at least as many elements as fit into
-        `total_tensor_size_in_bytes`; strides are in units of its elements.
+        A packed tensor is bound as an array with its sizes or as a flat buffer, any
+        other tensor as a flat buffer. A flat buffer has at least as many elements as
+        fit into `total_tensor_size_in_bytes`. Strides are in units of its elements.
 
         Args:
           inputs: for each input an array of the dtype of its tensor.
-          outputs: for each output its previous buffer, or None. The parts of the buffer
-            that are not elements of the tensor are kept; without a buffer they are 0.
+          outputs: for each output its previous buffer, or None. The result keeps the
+            parts of the buffer that are not elements of the tensor; for None they are
+            0.
 
         Returns:
-          The output, or a tuple of several outputs: of the shape of the previous
-          buffer; without one an array of the sizes of a packed tensor, and a flat
-          buffer of any other tensor.
+          The output, or a tuple of several outputs. Each has the shape of its previous
+          buffer. Without one, it is an array with the sizes of a packed tensor, or the
+          flat buffer of any other tensor.
 
         Raises:
-          TypeError: the number of arrays is wrong, or the dtype of one.
+          TypeError: the number of arrays or the dtype of one is wrong.
           ValueError: an array has neither the shape nor the size of its tensor; a NumPy
             array has 64 bits while 64-bit mode is off; or an output has 64 bits while
             the mode is off and no argument has.
 
         Derivatives: those of the operators, in both modes, also with respect to the
-        kept parts of buffers. Gradients of elements that are read more than once are
-        sums, rounded once. Where a graph reads bytes as another data type, derivatives
-        are 0. Sharding: that of the operators for packed tensors; strided buffers may
-        be sharded, and are gathered.
+        kept parts of buffers. The gradient of an element that is read more than once is
+        a sum, rounded once. Where a graph reads bytes as another data type, derivatives
+        are 0. Sharding: that of the operators for packed tensors. Strided buffers may
+        be sharded, but are gathered.
         """
         bound = self._bind("inputs", self.inputs, inputs)
         if outputs is None:
@@ -125,7 +126,10 @@ class CompiledOperator:
         return self.name
 
     def _mode(self, *arrays: Any) -> contextlib.AbstractContextManager[Any]:
-        """64-bit mode if a tensor has 64 bits; an output alone needs it to be on."""
+        """A context with 64-bit mode if a tensor has 64 bits.
+
+        If an output has 64 bits but no bound array has, the mode must be on already.
+        """
         operators = [step.operator for step in self.steps]
         tensors = [t for desc in operators for t in (*desc.inputs, desc.output)]
         if not any(map(_is_wide, tensors)):
@@ -141,16 +145,12 @@ class CompiledOperator:
         self, kind: str, bindings: tuple[Binding, ...], values: Any
     ) -> tuple[Any, ...]:
         if not isinstance(values, (tuple, list)):
-            raise TypeError(
-                f"{self.name}: `{kind}` must be a sequence of arrays; got "
-                f"{arguments.describe(values)}"
-            )
+            got, rule = arguments.describe(values), "be a sequence of arrays"
+            raise arguments.error(TypeError, self.name, kind, rule, got)
         if len(values) != len(bindings):
             names = ", ".join(binding.name for binding in bindings) or "none"
-            raise TypeError(
-                f"{self.name}: `{kind}` must have {len(bindings)} arrays, one for each "
-                f"tensor ({names}); got {len(values)}"
-            )
+            rule = f"have {len(bindings)} arrays, one for each tensor ({names})"
+            raise arguments.error(TypeError, self.name, kind, rule, len(values))
         return tuple(
             None
             if value is None and kind == "outputs"
@@ -166,7 +166,7 @@ def compile_operator(
 
     Args:
       desc: the description of the operator.
-      feature_level: the level that it is validated against.
+      feature_level: the level for which it is validated.
 
     Returns:
       A function of the operator's inputs, which returns its output.
@@ -220,14 +220,12 @@ def _as_bound(
         value = arguments.as_array(function, name, value)
     if getattr(value, "dtype", None) != dtype:
         got = getattr(value, "dtype", type(value).__name__)
-        raise TypeError(f"{function}: `{name}` must have dtype {dtype}; got {got}")
+        raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
     if not is_buffer and not api.is_logical(tensor, value):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
-        raise ValueError(
-            f"{function}: `{name}` must {shape}be a flat buffer of at least "
-            f"{tensor.buffer_size} elements; got shape {value.shape}"
-        )
+        rule = f"{shape}be a flat buffer of at least {tensor.buffer_size} elements"
+        raise arguments.error(ValueError, function, name, rule, f"shape {value.shape}")
     return value
 
 
@@ -236,7 +234,7 @@ def _as_bound(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
-    # Where `jit` is disabled, NumPy arrays arrive unconverted.
+    # If `jit` is disabled, it does not convert NumPy arrays.
     inputs, previous, constants = jax.tree.map(jnp.asarray, arrays)
     elements: list[jax.Array] = []
     for step in compiled.steps:

@@ -1,8 +1,8 @@
 """Compiles graphs of operators to one program.
 
-An edge between two nodes is a buffer. The node that reads it may describe it with
-another shape, other strides or another data type than the node that wrote it: it reads
-the same bytes. Both descriptions must have the same total size.
+An edge between two nodes is a buffer. The node that reads it may describe the same
+bytes with another shape, strides or data type than the node that wrote it. Both
+descriptions must have the same total size.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import functools
 import graphlib
 from typing import Any
 
+from dml_jax._shared import arguments
 from dml_jax.directml import _rules
 from dml_jax.directml._compile import Binding, CompiledOperator, Source, Step
 from dml_jax.directml._graph_descs import (
@@ -31,25 +32,26 @@ def compile_graph(
 ) -> CompiledOperator:
     """IDMLDevice1.CompileGraph: a graph of operators as one function.
 
-    Every operator is validated. Every input and output must be connected, inputs of
-    nodes and outputs of the graph exactly once, and both ends of an edge must have the
-    same TotalTensorSizeInBytes. Where they differ in layout or data type, the bytes are
-    reinterpreted; bytes between elements are 0.
+    Every operator is validated. Every input and output must be connected. Inputs of
+    nodes and outputs of the graph must be connected exactly once. Both ends of an edge
+    must have the same TotalTensorSizeInBytes. If they differ in layout or data type,
+    the bytes are reinterpreted; bytes between elements are 0.
 
     Args:
       desc: the graph.
-      feature_level: the level that it is validated against; graphs need 2_1, constant
-        nodes 6_2.
+      feature_level: the level for which it is validated. Graphs need 2_1, and constant
+        nodes need 6_2.
 
     Returns:
       A function of the graph's inputs, which returns its outputs. An input is bound as
-      the tensor at the end of its first edge, an output as that of its node. The flat
-      buffer of an input has one element more than that tensor where another edge reads
-      bytes after its last whole element.
+      the tensor at the end of its first edge, an output as the tensor of its node. If
+      another edge of an input reads bytes after the last whole element of that tensor,
+      the input's flat buffer has one element more.
 
     Raises:
       TypeError: `desc` is not a GraphDesc.
-      ValueError: DirectML would refuse the graph or one of its operators; a cycle.
+      ValueError: DirectML would refuse the graph or one of its operators, or the graph
+        has a cycle.
 
     Derivatives and sharding: those of the operators.
 
@@ -144,7 +146,7 @@ def _operator(desc: GraphDesc, member: str, index: int) -> OperatorDesc:
 
 
 def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
-    """For each node with an operator the sources of its inputs; `step` is the node."""
+    """The sources of the inputs of each operator node, whose `step` is a node."""
     found: dict[tuple[int, int], Source] = {}
 
     def connect(name: str, edge: Any) -> None:
@@ -183,7 +185,7 @@ def _source(
     edge: IntermediateGraphEdgeDesc,
     tensor: BufferTensorDesc,
 ) -> Source:
-    """The source of an intermediate edge, whose size is that of the `tensor` read."""
+    """The source of an intermediate edge, whose size must be that of `tensor`."""
     start = edge.from_node_index
     _require_index(f"{name}.FromNodeIndex", start, len(desc.nodes), "Nodes")
     _require_only_output(name, edge.from_node_output_index)
@@ -216,13 +218,14 @@ def _topological_order(sources: dict[int, list[Source]]) -> list[int]:
     try:
         return list(graphlib.TopologicalSorter(before).static_order())
     except graphlib.CycleError as error:
-        cycle = " to ".join(map(str, error.args[1]))
-    _require("IntermediateEdges", False, "have no cycle", f"nodes {cycle}")
-    return []
+        got = f"nodes {' to '.join(map(str, error.args[1]))}"
+        raise arguments.error(
+            ValueError, "DML_GRAPH_DESC", "IntermediateEdges", "have no cycle", got
+        ) from None
 
 
 def _inputs(desc: GraphDesc) -> list[Binding]:
-    """The inputs of the graph, each as the tensor at the end of its first edge."""
+    """The inputs of the graph, each with the tensor at the end of its first edge."""
     readers: dict[int, list[tuple[str, Any, BufferTensorDesc]]] = {}
     for i, edge in enumerate(desc.input_edges):
         node: Any = desc.nodes[edge.to_node_index]
@@ -237,7 +240,7 @@ def _inputs(desc: GraphDesc) -> list[Binding]:
         total = first.total_tensor_size_in_bytes
         for name, _, tensor in readers[index]:
             got = tensor.total_tensor_size_in_bytes
-            rule = f"have TotalTensorSizeInBytes {total}, as the input's first edge"
+            rule = f"have TotalTensorSizeInBytes {total}, like the input's first edge"
             _require(name, got == total, rule, got)
         needed = max(tensor.needed_bytes for *_, tensor in readers[index])
         itemsize = first.data_type.dtype.itemsize

@@ -50,7 +50,7 @@ class ConstantDataGraphNodeDesc(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class InputGraphEdgeDesc(Struct):
-    """DML_INPUT_GRAPH_EDGE_DESC: from an input of the graph to one of a node.
+    """DML_INPUT_GRAPH_EDGE_DESC: from an input of the graph to an input of a node.
 
     Args:
       graph_input_index: the input of the graph.
@@ -73,12 +73,11 @@ class InputGraphEdgeDesc(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class OutputGraphEdgeDesc(Struct):
-    """DML_OUTPUT_GRAPH_EDGE_DESC: from an output of a node to one of the graph.
+    """DML_OUTPUT_GRAPH_EDGE_DESC: from an output of a node to an output of the graph.
 
     Args:
       from_node_index: the node.
-      from_node_output_index: the output of the node, 0 for all operators of this
-        package.
+      from_node_output_index: the output of the node, which is 0 for all operators.
       graph_output_index: the output of the graph.
       name: the name in error messages; None for no name.
 
@@ -97,11 +96,11 @@ class OutputGraphEdgeDesc(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class IntermediateGraphEdgeDesc(Struct):
-    """DML_INTERMEDIATE_GRAPH_EDGE_DESC: from an output of a node to an input of one.
+    """DML_INTERMEDIATE_GRAPH_EDGE_DESC: from an output of a node to another's input.
 
     Args:
       from_node_index: the node that writes.
-      from_node_output_index: its output, 0 for all operators of this package.
+      from_node_output_index: its output, which is 0 for all operators.
       to_node_index: the node that reads.
       to_node_input_index: its input.
       name: the name in error messages; None for no name.
@@ -161,9 +160,9 @@ class GraphDesc:
             set_frozen(self, **{name: tuple(parts)})
 
 
-def _refused(name: str, expected: str, got: object) -> TypeError:
-    got = arguments.describe(got)
-    return TypeError(f"GraphDesc: `{name}` must be {expected}; got {got}")
+def _refused(name: str, expected: str, got: object) -> Exception:
+    got, rule = arguments.describe(got), f"be {expected}"
+    return arguments.error(TypeError, "GraphDesc", name, rule, got)
 
 
 _KINDS = {

@@ -1,7 +1,7 @@
 """What each feature level of DirectML supports, as one table.
 
-A row says what its operator supports from its level on, until the next row of that
-operator. Optional data types (64-bit ones) count as supported.
+A row applies from its feature level up to that of the operator's next row. The optional
+data types, those of 64 bits, count as supported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Support:
       dimension_counts: the allowed ranks of its tensors.
       data_types: the allowed data types of its tensors, except the sequence lengths.
       lengths_data_types: those of SequenceLengthsTensor; empty for other operators.
-      source: the page of DirectML's documentation that has the table.
+      source: the page of DirectML's documentation on the operator, with this table.
     """
 
     operator_type: OperatorType
@@ -87,18 +87,18 @@ TABLE = tuple(
 def supported(
     operator_type: OperatorType, feature_level: FeatureLevel = LATEST
 ) -> Support | None:
-    """What an operator supports at a feature level; None where it does not exist.
+    """What an operator supports at a feature level, or None if it does not exist there.
 
     Args:
       operator_type: the operator.
       feature_level: the level, DirectML's last one by default.
 
     Returns:
-      The row of the table that applies at `feature_level`, or None.
+      The row of the table that applies at `feature_level`; None before the first row.
 
     Raises:
       TypeError: an argument is not an integer.
-      ValueError: no such operator or feature level.
+      ValueError: there is no such operator or feature level.
 
     Example:
       >>> from dml_jax.directml import FeatureLevel, OperatorType, supported
@@ -117,6 +117,6 @@ def supported(
 
 
 def rows_of(operator: OperatorType, level: FeatureLevel = LATEST) -> list[Support]:
-    """The rows of an operator, from its first feature level up to a level."""
+    """The rows of an operator, from its first feature level up to `level`."""
     rows = [row for row in TABLE if row.operator_type is operator]
     return [row for row in rows if row.since <= level]

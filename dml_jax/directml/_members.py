@@ -53,19 +53,18 @@ def set_frozen(instance: Any, **values: Any) -> None:
 
 
 def integer(function: str, name: str, value: Any, limits: range = UINT) -> int:
-    """`value` as an integer of a type of C, given by its range."""
+    """`value` as an integer in the range of a C type."""
     number = arguments.integer(function, name, value)
     if number not in limits:
-        raise ValueError(
-            f"{function}: `{name}` must be {limits[0]} to {limits[-1]}; got {number}"
-        )
+        rule = f"be {limits[0]} to {limits[-1]}"
+        raise arguments.error(ValueError, function, name, rule, number)
     return number
 
 
 def integers(
     function: str, name: str, value: Any, limits: range = UINT, count: int | None = None
 ) -> tuple[int, ...]:
-    """`value` as a tuple of such integers, `count` of them if that is given."""
+    """`value` as a tuple of integers in the range of a C type."""
     numbers = arguments.integers(function, name, value, count)
     for i, number in enumerate(numbers):
         integer(function, f"{name}[{i}]", number, limits)
@@ -77,24 +76,22 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
     try:
         return enumeration(arguments.integer(function, name, value))
     except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"{function}: `{name}` must be {_with_article(enumeration)}; got "
-            f"{arguments.describe(value)}"
-        ) from None
+        raise _of_other_type(type(error), function, name, value, enumeration) from None
 
 
 def instance_of(function: str, name: str, value: Any, kind: type) -> Any:
     """`value`, if it is an instance of a class."""
     if not isinstance(value, kind):
-        raise TypeError(
-            f"{function}: `{name}` must be {_with_article(kind)}; got "
-            f"{arguments.describe(value)}"
-        )
+        raise _of_other_type(TypeError, function, name, value, kind)
     return value
 
 
-def _with_article(kind: type) -> str:
-    name = kind.__name__
-    if name == "bytes":
-        return name
-    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"
+def _of_other_type(
+    error: type[Exception], function: str, name: str, value: Any, kind: type
+) -> Exception:
+    expected = kind.__name__
+    if expected != "bytes":
+        article = "an" if expected[0] in "AEIOU" else "a"
+        expected = f"{article} {expected}"
+    got = arguments.describe(value)
+    return arguments.error(error, function, name, f"be {expected}", got)

@@ -1,6 +1,6 @@
 """Operator descriptions: the base class, the reversal and the fills.
 
-Each class mirrors one C structure, its members in snake_case. `validate` checks
+Each class mirrors one C structure, with members in snake_case. `validate` checks
 DirectML's rules, and `evaluate` calls the public function that computes the operator.
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import re
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 
 import dml_jax
+from dml_jax._shared import arguments
 from dml_jax.directml import _rules
 from dml_jax.directml._members import Struct, member_of
 from dml_jax.directml._strided import api
@@ -35,8 +36,8 @@ class OperatorDesc(Struct, abc.ABC):
       type: the operator.
       input_members: the members that hold input tensors, in binding order.
       output_member: the member that holds the output tensor.
-      evaluate: computes the output tensor from the input tensors, whose size is 1
-        where their stride is 0.
+      evaluate: computes the output tensor from the input tensors. Dimensions with a
+        stride of 0 have size 1 in the inputs.
     """
 
     type: ClassVar[OperatorType]
@@ -56,7 +57,7 @@ class OperatorDesc(Struct, abc.ABC):
 
     @property
     def struct(self) -> str:
-        """The name of the structure in C, which error messages begin with."""
+        """The name of the C structure, with which error messages begin."""
         return f"DML_{self.type.name}_OPERATOR_DESC"
 
     def validate(self, feature_level: FeatureLevel = LATEST) -> None:
@@ -67,9 +68,9 @@ class OperatorDesc(Struct, abc.ABC):
 
         Raises:
           TypeError: `feature_level` is not an integer.
-          ValueError: DirectML would refuse the description; the message names the
-            member as in C, the rule, the value and, where a level decides, the level
-            that would allow it.
+          ValueError: DirectML would refuse the description. The message has the member
+            as in C, the rule and the value. If the rule depends on the level, it also
+            has the level from which the value is allowed.
         """
         level = member_of("validate", "feature_level", feature_level, FeatureLevel)
         support = _rules.require_operator(self.struct, self.type, level)
@@ -84,12 +85,13 @@ class OperatorDesc(Struct, abc.ABC):
         """Checks the rules between members."""
 
     def _require(self, member: str, holds: bool, rule: str, got: object) -> None:
-        _rules.require(self.struct, member, holds, rule, got)
+        if not holds:
+            raise arguments.error(ValueError, self.struct, member, rule, got)
 
     def _require_equal(self, member: str, got: Any, other: str, expected: Any) -> None:
-        name = getattr(expected, "name", expected)
-        rule = f"be {name}, that of `{other}`"
-        self._require(member, got == expected, rule, getattr(got, "name", got))
+        if got != expected:
+            rule = f"be {getattr(expected, 'name', expected)}, that of `{other}`"
+            self._require(member, False, rule, getattr(got, "name", got))
 
     def _require_same(self, member: str, other: str, *attributes: str) -> None:
         """Checks that two tensors have the same attributes, such as `data_type`."""
@@ -101,14 +103,10 @@ class OperatorDesc(Struct, abc.ABC):
             self._require_equal(names[0], got, names[1], expected)
 
 
+@functools.cache
 def camel(member: str) -> str:
     """The C name of a member: InputTensor for input_tensor."""
     return "".join(word.capitalize() for word in member.split("_"))
-
-
-def snake(member: str) -> str:
-    """The Python name of a C member: input_tensor for InputTensor."""
-    return re.sub("(?!^)([A-Z])", r"_\1", member).lower()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +116,9 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     Args:
       input_tensor: the sequences.
       sequence_lengths_tensor: the length of each sequence, with the sizes of
-        `input_tensor` but 1 along `axis`. UINT32, or UINT64 from 5_0 on. A stride of 0
-        broadcasts a length along a dimension; it is never expanded.
-      output_tensor: sizes and data type of `input_tensor`.
+        `input_tensor`, but 1 along `axis`. UINT32, or UINT64 from 5_0 on. A stride of 0
+        broadcasts a length along a dimension without expanding it.
+      output_tensor: the result, with the sizes and data type of `input_tensor`.
       axis: the dimension along which elements are reversed.
 
     Raises:
@@ -193,8 +191,8 @@ class FillValueConstantOperatorDesc(_FillDesc):
       value: the bits of every element.
 
     Raises:
-      TypeError: a member is not of its type.
-      ValueError: no such data type.
+      TypeError: a member has the wrong type.
+      ValueError: there is no such data type.
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
     """
@@ -214,15 +212,14 @@ class FillValueSequenceOperatorDesc(_FillDesc):
     """DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC: `dml_jax.fill_value_sequence`.
 
     Args:
-      output_tensor: the tensor that is filled, in row-major order of its sizes, not of
-        its strides.
+      output_tensor: the tensor that is filled, in row-major order whatever its strides.
       value_data_type: its data type, and that of the values.
       value_start: the bits of the first element.
-      value_delta: the bits of the difference between an element and the one before.
+      value_delta: the bits of the difference between two consecutive elements.
 
     Raises:
-      TypeError: a member is not of its type.
-      ValueError: no such data type.
+      TypeError: a member has the wrong type.
+      ValueError: there is no such data type.
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.
     """

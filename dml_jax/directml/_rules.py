@@ -1,7 +1,7 @@
-"""The rules by which CreateOperator refuses descriptions.
+"""The rules that CreateOperator checks.
 
-Messages name members as in C, since the rules are DirectML's. Where a feature level
-decides, they end with the level from which a value is allowed.
+Messages name members as in C, since the rules are DirectML's. If a rule depends on the
+feature level, they end with the level from which the value is allowed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dml_jax._shared import arguments
 from dml_jax.directml import _levels
 from dml_jax.directml._levels import Support
 from dml_jax.directml._members import UINT
@@ -21,20 +22,20 @@ from dml_jax.directml._tensor import (
 )
 from dml_jax.directml._types import FeatureLevel, OperatorType
 
-# Strides that are not nested are checked by enumerating up to this many elements.
+# Strides that are not nested are checked by enumerating at most this many elements.
 _MAX_ENUMERATED = 2**22
 
 
 def require(struct: str, member: str, holds: bool, rule: str, got: object) -> None:
-    """Refuses a member of which a rule does not hold."""
+    """Refuses a member if its rule does not hold."""
     if not holds:
-        raise ValueError(f"{struct}: `{member}` must {rule}; got {got}")
+        raise arguments.error(ValueError, struct, member, rule, got)
 
 
 def require_operator(
     struct: str, operator: OperatorType, level: FeatureLevel
 ) -> Support:
-    """What the level supports of the operator, if it exists there."""
+    """What an operator supports at a level; refuses one that does not exist there."""
     first = _levels.rows_of(operator)[0].since.label
     rows = _levels.rows_of(operator, level)
     require(struct, "FeatureLevel", bool(rows), f"be {first} or later", level.label)
@@ -48,7 +49,7 @@ def require_tensor(
     support: Support,
     level: FeatureLevel,
 ) -> None:
-    """Refuses a tensor that breaks a rule which does not depend on other tensors."""
+    """Checks the rules for a tensor that do not depend on other members."""
     _require_support(struct, member, tensor, support, level)
 
     def check(name: str, holds: bool, rule: str, got: object) -> None:
@@ -56,10 +57,10 @@ def require_tensor(
 
     for d, size in enumerate(tensor.sizes):
         check(f"Sizes[{d}]", size >= 1, "be at least 1", size)
-    count, reach = math.prod(tensor.sizes), extent(tensor.sizes, tensor.strides)
+    count, span = math.prod(tensor.sizes), extent(tensor.sizes, tensor.strides)
     maximum = UINT[-1]
     check("Sizes", count <= maximum, f"give at most {maximum} elements", count)
-    check("Strides", reach <= maximum, f"reach over at most {maximum} elements", reach)
+    check("Strides", span <= maximum, f"span at most {maximum} elements", span)
 
     total, needed = tensor.total_tensor_size_in_bytes, tensor.needed_bytes
     largest = rounded_bytes(tensor.data_type, maximum)
@@ -84,7 +85,7 @@ def _require_support(
     support: Support,
     level: FeatureLevel,
 ) -> None:
-    """Refuses data types and ranks that the operator does not have at a level."""
+    """Refuses data types and ranks that the operator does not support at a level."""
     is_lengths = member == "SequenceLengthsTensor"
     data_types = "lengths_data_types" if is_lengths else "data_types"
     for name, value, attribute in (
@@ -110,18 +111,18 @@ def _choice(allowed: Any) -> str:
 
 
 def require_output(struct: str, member: str, tensor: BufferTensorDesc) -> None:
-    """Refuses what only inputs may have: flags, and elements that overlap."""
+    """Refuses flags and overlapping elements, which only inputs may have."""
     rule = "be NONE, since only inputs are owned by DirectML"
     require(struct, f"{member}.Flags", not tensor.flags, rule, tensor.flags.name)
     sizes, strides = tensor.sizes, tensor.strides
     if strides is None or is_nested(sizes, strides):
         return
-    rule = f"give each element of Sizes {sizes} a position of its own"
-    count, is_disjoint = math.prod(sizes), False
-    if count > extent(sizes, strides):
-        pass
-    elif count > _MAX_ENUMERATED:
-        rule = f"each exceed what the smaller ones reach, for Sizes {sizes}"
+    count = math.prod(sizes)
+    has_room = count <= extent(sizes, strides)
+    if has_room and count > _MAX_ENUMERATED:
+        holds = False
+        rule = f"each exceed the extent of the smaller ones, for Sizes {sizes}"
     else:
-        is_disjoint = not has_overlap(sizes, strides)
-    require(struct, f"{member}.Strides", is_disjoint, rule, strides)
+        holds = has_room and not has_overlap(sizes, strides)
+        rule = f"give no two elements of Sizes {sizes} the same position"
+    require(struct, f"{member}.Strides", holds, rule, strides)

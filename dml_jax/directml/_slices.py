@@ -1,4 +1,4 @@
-"""Operator descriptions: the three slices."""
+"""Operator descriptions: the slices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints: TypeAlias = tuple[int, ...]
 
 
 class _SliceDesc(OperatorDesc):
-    """What the three slices have in common: arrays with an element per dimension."""
+    """Base class of the slices, whose arrays have one element for each dimension."""
 
     def _require_counts(self, *members: str) -> None:
         count = self.output.dimension_count
@@ -35,10 +35,10 @@ class SliceOperatorDesc(_SliceDesc):
 
     Args:
       input_tensor: the tensor that is read.
-      output_tensor: sizes `sizes` and the data type of `input_tensor`.
+      output_tensor: the result, with the data type of `input_tensor` and these `sizes`.
       offsets: for each dimension the first index that is read.
       sizes: for each dimension the number of elements that are read.
-      strides: for each dimension the distance between two of them, at least 1.
+      strides: for each dimension the distance between two elements, at least 1.
 
     Raises:
       TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
@@ -82,7 +82,7 @@ class SliceOperatorDesc(_SliceDesc):
 
 
 class _WindowDesc(_SliceDesc):
-    """What SLICE1 and SLICE_GRAD have in common: a window with strides."""
+    """Base class of SLICE1 and SLICE_GRAD, which have a window with strides."""
 
     input_window_offsets: tuple[int, ...]
     input_window_sizes: tuple[int, ...]
@@ -98,7 +98,7 @@ class _WindowDesc(_SliceDesc):
         )
 
     def _validate_window(self, whole_member: str, part_member: str) -> None:
-        """Checks a window of one tensor, from which another one has its elements."""
+        """Checks the window of one tensor that holds the elements of the other."""
         members = (self.output_member, *self.input_members)
         self._require_same(*members, "data_type", "dimension_count")
         names = [f"input_window_{name}" for name in ("offsets", "sizes", "strides")]
@@ -125,12 +125,12 @@ class Slice1OperatorDesc(_WindowDesc):
 
     Args:
       input_tensor: the tensor that is read.
-      output_tensor: the data type of `input_tensor`; along each dimension at most as
-        many elements as the window has.
+      output_tensor: the result, with the data type of `input_tensor` and, along each
+        dimension, at most as many elements as the window.
       input_window_offsets: for each dimension the index at which the window starts.
-      input_window_sizes: for each dimension the size of the window, in the input.
-      input_window_strides: for each dimension the distance between two elements, not 0;
-        negative ones start from the window's last element.
+      input_window_sizes: for each dimension the size of the window in the input.
+      input_window_strides: for each dimension the distance between two elements, not 0.
+        A negative stride starts from the window's last element.
 
     Raises:
       TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
@@ -164,9 +164,9 @@ class SliceGradOperatorDesc(_WindowDesc):
     DimensionCount is the number of dimensions of the tensors.
 
     Args:
-      input_gradient_tensor: the gradient by the output of SLICE1.
-      output_gradient_tensor: the gradient by the input of SLICE1; the data type of
-        `input_gradient_tensor`.
+      input_gradient_tensor: the gradient with respect to the output of SLICE1.
+      output_gradient_tensor: the gradient with respect to the input of SLICE1, with the
+        data type of `input_gradient_tensor`.
       input_window_offsets: for each dimension the index at which the window starts.
       input_window_sizes: for each dimension the size of the window.
       input_window_strides: for each dimension the distance between two elements.

@@ -1,4 +1,4 @@
-"""Tensor descriptions, and where the elements of a tensor lie in its buffer."""
+"""Tensor descriptions, and the positions of elements in a buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dml_jax.directml._types import DataType, TensorFlags
 def calc_buffer_tensor_size(
     data_type: DataType, sizes: Sequence[int], strides: Sequence[int] | None = None
 ) -> int:
-    """The size in bytes of a buffer that holds a tensor: DMLCalcBufferTensorSize.
+    """DMLCalcBufferTensorSize: the size in bytes of a buffer that holds a tensor.
 
     This is the index of the last element plus one, times the size of an element,
     rounded up to a multiple of 4. DirectMLX computes the index modulo 2^32; here it is
@@ -28,14 +28,14 @@ def calc_buffer_tensor_size(
       data_type: the type of the elements; UNKNOWN gives 0.
       sizes: for each dimension the number of elements.
       strides: for each dimension the distance between two elements, in elements; None
-        for packed in row-major order.
+        if the tensor is packed in row-major order.
 
     Returns:
       The size in bytes.
 
     Raises:
       TypeError: `sizes` or `strides` is not a sequence of integers.
-      ValueError: a number is negative, or there are not as many strides as sizes.
+      ValueError: a number is negative, or the numbers of strides and sizes differ.
 
     Example:
       >>> from dml_jax.directml import DataType, calc_buffer_tensor_size
@@ -62,7 +62,7 @@ def _as_layout(
 
 
 def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
-    """The number of elements from the first one to the last, gaps included."""
+    """The number of positions from the first element to the last, gaps included."""
     if strides is None or 0 in sizes:
         return math.prod(sizes)
     pairs = zip(sizes, strides, strict=True)
@@ -70,7 +70,7 @@ def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
 
 
 def rounded_bytes(data_type: DataType, elements: int) -> int:
-    """The bytes of a number of elements, rounded up to a multiple of 4."""
+    """The size of `elements` elements in bytes, rounded up to a multiple of 4."""
     return -(-elements * data_type.bits // 32) * 4
 
 
@@ -80,7 +80,7 @@ def packed_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_packed(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements lie in row-major order without gaps."""
+    """Whether the elements are in row-major order without gaps."""
     triples = zip(sizes, strides, packed_strides(sizes), strict=True)
     return all(size == 1 or given == packed for size, given, packed in triples)
 
@@ -109,24 +109,26 @@ def has_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 class BufferTensorDesc:
     """DML_BUFFER_TENSOR_DESC: the type, shape and layout of a tensor in a buffer.
 
-    It accepts what the C structure can hold; `validate` of an operator checks whether
-    DirectML would create the operator with it. DimensionCount is the number of `sizes`.
+    The class accepts what the C structure can hold. The `validate` method of an
+    operator description checks whether DirectML would create the operator with it.
+    DimensionCount is the number of `sizes`.
 
     Args:
       data_type: the type of the elements.
       sizes: for each dimension the number of elements.
       strides: for each dimension the distance between two elements, in elements, not
-        bytes: 0 broadcasts, more than packed pads. None for packed in row-major order.
+        bytes: 0 broadcasts, and strides larger than the packed ones leave gaps. None if
+        the tensor is packed in row-major order.
       total_tensor_size_in_bytes: the size of the tensor's part of the buffer; None for
-        `calc_buffer_tensor_size`.
+        the result of `calc_buffer_tensor_size`.
       flags: OWNED_BY_DML for an input that is bound at initialization.
       guaranteed_base_offset_alignment: the alignment of the buffer's offset in bytes; 0
-        for the 16 bytes that hold for every buffer.
+        for the minimum that holds for every buffer, 16.
 
     Raises:
       TypeError: a number is not an integer.
       ValueError: a number does not fit its member, the data type or a flag is unknown,
-        or there are not as many strides as sizes.
+        or the numbers of strides and sizes differ.
 
     Example:
       >>> from dml_jax.directml import BufferTensorDesc, DataType
@@ -172,7 +174,7 @@ class BufferTensorDesc:
 
     @functools.cached_property
     def is_packed(self) -> bool:
-        """Whether the elements lie in row-major order without gaps."""
+        """Whether the elements are in row-major order without gaps."""
         return self.strides is None or is_packed(self.sizes, self.strides)
 
     @property
@@ -190,5 +192,5 @@ class BufferTensorDesc:
 def _as_flags(struct: str, value: Any) -> TensorFlags:
     number = arguments.integer(struct, "flags", value)
     if not 0 <= number <= sum(TensorFlags):
-        raise ValueError(f"{struct}: `flags` must be TensorFlags; got {number}")
+        raise arguments.error(ValueError, struct, "flags", "be TensorFlags", number)
     return TensorFlags(number)

@@ -1,6 +1,6 @@
 """DirectML's enumerations, constants and scalar union.
 
-Members of an enumeration have the number and the name of the C header, without the
+Members of an enumeration have the numbers of the C header, and its names without the
 prefix: DML_TENSOR_DATA_TYPE_FLOAT32 is `DataType.FLOAT32`.
 """
 
@@ -22,7 +22,7 @@ TENSOR_DIMENSION_COUNT_MAX1 = 8
 """DML_TENSOR_DIMENSION_COUNT_MAX1: the maximum rank of a tensor, from 3_0 on."""
 
 MINIMUM_BUFFER_TENSOR_ALIGNMENT = 16
-"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT: of the offset of every bound buffer."""
+"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT: of the offsets of bound buffers, in bytes."""
 
 
 class DataType(enum.IntEnum):
@@ -54,10 +54,8 @@ class DataType(enum.IntEnum):
     def dtype(self) -> np.dtype:
         """The NumPy dtype; UNKNOWN and the 4-bit types have none (ValueError)."""
         if self.bits < 8:
-            raise ValueError(
-                "DataType: `dtype` must be of a type of at least 8 bits; got "
-                f"{self.name}"
-            )
+            rule = "have at least 8 bits"
+            raise arguments.error(ValueError, "DataType", "dtype", rule, self.name)
         return np.dtype(self.name.lower())
 
 
@@ -96,7 +94,7 @@ class OperatorType(enum.IntEnum):
 
 
 class FeatureLevel(enum.IntEnum):
-    """DML_FEATURE_LEVEL: what a DirectML device supports; each includes those below."""
+    """DML_FEATURE_LEVEL: what a device supports; a level includes all lower ones."""
 
     LEVEL_1_0 = 0x1000
     LEVEL_2_0 = 0x2000
@@ -131,13 +129,13 @@ class ScalarUnion:
     number to `ScalarUnion.of`. Bytes that a member does not set are 0.
 
     Args:
-      members: one of `bytes` (8 of them), `int8`, `uint8`, `int16`, `uint16`, `int32`,
+      members: one of `bytes` (8 bytes), `int8`, `uint8`, `int16`, `uint16`, `int32`,
         `uint32`, `int64`, `uint64`, `float32`, `float64`; none for 8 zeros. An integer
         may be given in the signed or the unsigned range of its width.
 
     Raises:
       TypeError: more than one member, an unknown one, or a value of the wrong kind.
-      ValueError: `bytes` has not 8 of them.
+      ValueError: `bytes` does not have 8 bytes.
       OverflowError: the value does not fit the member's width.
 
     Example:
@@ -154,10 +152,8 @@ class ScalarUnion:
 
     def __init__(self, **members: Any):
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
-            raise TypeError(
-                "ScalarUnion: `members` must be one of bytes, "
-                f"{', '.join(_MEMBERS)}; got {', '.join(members)}"
-            )
+            got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"
+            raise arguments.error(TypeError, "ScalarUnion", "members", rule, got)
         content = b""
         for name, value in members.items():
             is_bytes = name == "bytes"
@@ -166,10 +162,10 @@ class ScalarUnion:
 
     @classmethod
     def of(cls, data_type: DataType, value: Any) -> ScalarUnion:
-        """The union that reads as `value`, rounded once, as a `data_type`.
+        """A union with `value`, rounded once to `data_type`.
 
-        Raises TypeError for what is not a static number, OverflowError for one that
-        does not fit, ValueError for a data type below 8 bits.
+        Raises TypeError if `value` is not a static number, OverflowError if it does not
+        fit, ValueError if `data_type` has fewer than 8 bits.
         """
         dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
         return cls(bytes=_bits("value", value, dtype).ljust(8, b"\0"))
@@ -187,10 +183,8 @@ class ScalarUnion:
 
 def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
     if isinstance(value, Tracer):
-        raise TypeError(
-            f"ScalarUnion: `{name}` must be a static number; got "
-            f"{arguments.describe(value)}"
-        )
+        got, rule = arguments.describe(value), "be a static number"
+        raise arguments.error(TypeError, "ScalarUnion", name, rule, got)
     return as_scalar("ScalarUnion", name, value, dtype).tobytes()
 
 

@@ -109,7 +109,7 @@ def test_who_gets_the_kernel(name: str, are_hoppers: bool):
         x = jax.ShapeDtypeStruct(shape, dtype)
         lengths = jax.ShapeDtypeStruct((1, shape[1]), np.int32)
         text = text_for_cuda(reverse, x, lengths, are_hoppers=are_hoppers)
-    is_chosen = is_chosen and are_hoppers and jax_versions._SPEAKS_MOSAIC
+    is_chosen = is_chosen and are_hoppers and jax_versions._SUPPORTS_MOSAIC
     assert ("mosaic_gpu" in text) == is_chosen
 
 
@@ -120,7 +120,7 @@ def test_which_gpus_take_it(capabilities: str, monkeypatch: pytest.MonkeyPatch):
     ]
     monkeypatch.setattr(jax, "devices", lambda _: devices)
     are_hoppers = set(capabilities.split()) == {"9.0"}
-    assert jax_versions.runs_mosaic() == (are_hoppers and jax_versions._SPEAKS_MOSAIC)
+    assert jax_versions.runs_mosaic() == (are_hoppers and jax_versions._SUPPORTS_MOSAIC)
 
 
 def test_exported_programs_are_for_any_gpu(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""Tensors in buffers: converts flat buffers to arrays, and back."""
+"""Converts flat buffers of tensors to arrays, and arrays to buffers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dml_jax.directml._tensor import BufferTensorDesc, packed_strides
 
 
 def read(tensor: BufferTensorDesc, bound: jax.Array) -> jax.Array:
-    """The elements of a tensor, with size 1 where its stride is 0."""
+    """The elements of a tensor; dimensions with a stride of 0 have size 1."""
     if is_logical(tensor, bound):
         return bound
     return primitive.gather_strided(bound, _layout(tensor).compact)
 
 
 def broadcast(elements: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """`elements` with the dimensions of size 1 repeated up to `sizes`.
+    """`jnp.broadcast_to` for `sizes` of the same rank.
 
-    Its transpose rounds the sums of repeated elements once, unlike JAX's.
+    Its transpose, unlike JAX's, rounds the sums of repeated elements once.
     """
     if elements.shape == sizes:
         return elements
@@ -35,9 +35,10 @@ def broadcast(elements: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
 def write(
     tensor: BufferTensorDesc, elements: jax.Array, previous: jax.Array | None
 ) -> jax.Array:
-    """The buffer of a tensor after its elements are written; the rest is kept.
+    """The buffer of a tensor with its elements written; the rest is kept.
 
-    Without a previous buffer the rest is 0, and a packed tensor is returned as it is.
+    If there is no previous buffer, the rest is 0, and a packed tensor is returned as an
+    array of its sizes.
     """
     if previous is None:
         return elements if tensor.is_packed else flatten(tensor, elements)
@@ -53,7 +54,7 @@ def flatten(tensor: BufferTensorDesc, elements: jax.Array) -> jax.Array:
 
 
 def is_logical(tensor: BufferTensorDesc, bound: jax.Array | np.ndarray) -> bool:
-    """Whether the tensor is bound as an array of its sizes, not as a flat buffer."""
+    """Whether a tensor is bound as an array with its sizes, not as a flat buffer."""
     return tensor.is_packed and bound.shape == tensor.sizes
 
 
@@ -67,8 +68,8 @@ def _layout(tensor: BufferTensorDesc) -> Layout:
 def reinterpret(buffer: jax.Array, tensor: BufferTensorDesc) -> jax.Array:
     """The bytes of a buffer as the buffer of a tensor of any data type.
 
-    Arithmetic changes the width, not a bitcast as in `bitwise.join` and `split`: XLA
-    merges two consecutive bitcasts that change it into one of the wrong shape.
+    Arithmetic changes the width, unlike in `bitwise.join` and `bitwise.split`: XLA
+    merges two consecutive bitcasts that change the width into one of the wrong shape.
     """
     dtype = tensor.data_type.dtype
     if buffer.dtype == dtype:
@@ -84,7 +85,7 @@ def reinterpret(buffer: jax.Array, tensor: BufferTensorDesc) -> jax.Array:
 
 
 def _join(parts: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Consecutive integers as wider ones, the first as the lowest bits."""
+    """Packs consecutive integers into wider ones, the first into the lowest bits."""
     count = dtype.itemsize // parts.dtype.itemsize
     parts, bits = parts.reshape(-1, count).astype(dtype), 8 * parts.dtype.itemsize
     word = parts[:, 0]

@@ -4,10 +4,11 @@
     scatter_strided(elements, buffer, layout)  the buffer with these elements replaced
     scatter_add_strided(elements, layout, n)   a buffer of n zeros plus the elements
 
-All are linear; `scatter_add_strided` is the transpose of `gather_strided`, which is the
-transpose of both others. JAX's own transposes would accumulate in the dtype of the
-elements, depend on whether 64-bit mode is on when they are called, and contain pads,
-which XLA partitions incorrectly. Leading dimensions, which vmap adds, are batched.
+All three are linear. The transpose of `gather_strided` is `scatter_add_strided`, and
+the transpose of both others is `gather_strided`. JAX's transposes of the formulations
+would accumulate in the dtype of the elements, would depend on whether 64-bit mode is on
+when they are called, and would contain pads, which XLA partitions incorrectly. Leading
+dimensions, which vmap adds, are batch dimensions.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def scatter_add_strided(elements: jax.Array, layout: Layout, size: int) -> jax.A
 
 
 def _with_shape(x: Any, batch: int, shape: tuple[int, ...]) -> Any:
-    """The type of an array with the batch dimensions of `x` and the given shape."""
+    """The type of an array with `batch` leading dimensions of `x` and then `shape`."""
     spec = [*x.sharding.spec[:batch], *[None] * len(shape)]
     return x.update(
         shape=(*x.shape[:batch], *shape),
@@ -104,7 +105,7 @@ def _scatter_add_transpose(cotangent: Any, elements: Any, *, layout: Layout, **_
 
 
 def _shard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
-    """The cotangent of an operand, with its sharding on a mesh with explicit axes."""
+    """`cotangent` with the sharding of `operand`, on a mesh with explicit axes."""
     sharding = operand.aval.sharding
     if not getattr(sharding.mesh, "explicit_axes", ()):
         return cotangent
@@ -112,7 +113,7 @@ def _shard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
 
 
 def _batch(bind: Callable[..., Any], operands: Any, dimensions: Any, **params: Any):
-    """Adds a leading dimension, along which operands that are not mapped repeat."""
+    """Adds a leading batch dimension, along which unmapped operands are broadcast."""
     size = next(
         x.shape[d] for x, d in zip(operands, dimensions, strict=True) if d is not None
     )
@@ -144,7 +145,7 @@ def _batched(
 def _lowering(
     formulation: Callable[..., Any], partitioned: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The lowering rule with one formulation for one device and one for several."""
+    """A lowering rule with formulations for one device and for several devices."""
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         chosen = formulation if lowering.sees_full_arrays(ctx) else partitioned
@@ -196,5 +197,5 @@ _define(
     xla.scatter_add,
     xla.scatter_add_partitioned,
 )
-# The default rule makes zeros in the current mode, which may not have 64 bits.
+# The default rule creates zeros in the current mode, which may lack 64 bits.
 ad.primitive_jvps[scatter_p] = _scatter_jvp

@@ -1,15 +1,15 @@
 """XLA formulations of strided reads and writes.
 
-A layout is nested if each stride exceeds the extent of the dimensions of smaller
-strides: every packed, permuted and padded layout is. In the order of its strides, such
-a buffer is an array of rows, each of which is an array of rows, and so on. Slices,
-reshapes and one transpose read and write it, and XLA fuses them with the operator.
-Other layouts, such as overlapping windows, need a gather or a scatter.
+A layout is nested if each stride exceeds the extent of the dimensions with smaller
+strides. All packed, permuted and padded layouts are nested. In the order of its
+strides, such a buffer is an array of rows, each of which is an array of rows, and so
+on. Slices, reshapes and one transpose read and write it, and XLA fuses them with the
+operator. Other layouts, such as overlapping windows, need a gather or a scatter.
 
-In partitioned programs, nested layouts are gathers, too: XLA partitions `lax.pad`
-incorrectly, and lowers slices and updates of sharded rows to pads. A gather from shards
-is a sum to which other shards contribute zeros. That keeps the bits of integers, but
-not of floats, so floats are gathered as integers of their width.
+Partitioned programs use gathers for nested layouts, too, because XLA partitions
+`lax.pad` incorrectly, and lowers slices and updates of sharded rows to pads. XLA
+partitions a gather as a sum to which the other shards contribute zeros. The sum keeps
+the bits of integers, but not of floats, so floats are gathered as integers.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dml_jax.directml._tensor import is_nested, is_packed, packed_strides
 
 
 class Layout(NamedTuple):
-    """For each dimension the number of elements, and the distance between two."""
+    """For each dimension, the number of elements and the distance between two."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
     def compact(self) -> Layout:
-        """The layout without repeated elements: of size 1 where its stride is 0."""
+        """The layout with size 1 in dimensions with a stride of 0."""
         pairs = zip(*self, strict=True)
         sizes = tuple(1 if stride == 0 else size for size, stride in pairs)
         return self._replace(sizes=sizes)
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
 
 
 def resize(rows: jax.Array, length: int) -> jax.Array:
-    """Rows sliced to a length, or extended to it by zeros."""
+    """Rows sliced to `length`, or extended to it with zeros."""
     missing = length - rows.shape[-1]
     if missing <= 0:
         return lax.slice_in_dim(rows, 0, length, axis=-1)
@@ -57,7 +57,7 @@ def resize(rows: jax.Array, length: int) -> jax.Array:
 
 
 def _resize_by_pad(rows: jax.Array, length: int) -> jax.Array:
-    """`resize` without a pass over memory, which XLA does not partition correctly."""
+    """`resize` by a pad, without a pass over memory; not for partitioned programs."""
     if length <= rows.shape[-1]:
         return resize(rows, length)
     return _pad_rows(rows, length)
@@ -85,7 +85,7 @@ def gather(buffer: jax.Array, layout: Layout) -> jax.Array:
 
 
 def scatter(elements: jax.Array, buffer: jax.Array, layout: Layout) -> jax.Array:
-    """The buffer with elements replaced, whose positions differ."""
+    """The buffer with its elements replaced; their positions must be distinct."""
     bits, previous = bitwise.to_bits(elements), bitwise.to_bits(buffer)
     if is_packed(*layout):
         result = _overwrite(bits.reshape(-1), previous)
@@ -100,7 +100,7 @@ def scatter(elements: jax.Array, buffer: jax.Array, layout: Layout) -> jax.Array
 
 
 def scatter_add(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-    """Zeros to which the elements are added: the transpose of `gather`."""
+    """Adds the elements to a buffer of zeros: the transpose of `gather`."""
     return _scatter_add(elements, layout, size, _scatter_to_zeros)
 
 
@@ -110,7 +110,7 @@ def _scatter_add(
     size: int,
     scatter_to_zeros: Callable[[jax.Array, Layout, int], jax.Array],
 ) -> jax.Array:
-    """The sums, accumulated in at least float32 and rounded once."""
+    """`scatter_add`, accumulated in at least float32 and rounded once."""
     dtype, compact = elements.dtype, layout.compact
     is_disjoint = is_nested(*compact)
     repeated = [d for d, n in enumerate(compact.sizes) if n != layout.sizes[d]]
@@ -125,7 +125,7 @@ def _scatter_add(
 
 
 def _scatter_to_zeros(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-    """Elements among zeros, which XLA fuses with their computation by pads."""
+    """Adds zeros around the elements by pads, which XLA fuses with the operator."""
     rows = _in_order(elements, layout)[..., None]
     for d in reversed(layout.order):
         rows = _pad_rows(rows, layout.strides[d])
@@ -134,7 +134,7 @@ def _scatter_to_zeros(elements: jax.Array, layout: Layout, size: int) -> jax.Arr
 
 
 def _in_order(elements: jax.Array, layout: Layout) -> jax.Array:
-    """The elements with dimensions in the order of their strides, none of size 1."""
+    """The elements without dimensions of size 1, in the order of their strides."""
     elements = elements.reshape([size for size in layout.sizes if size > 1])
     return elements.transpose(np.argsort(np.argsort(layout.order)))
 
@@ -150,7 +150,7 @@ def _gather_nested(buffer: jax.Array, layout: Layout) -> jax.Array:
 def _scatter_nested(
     rows: Sequence[tuple[int, int]], elements: jax.Array, buffer: jax.Array
 ) -> jax.Array:
-    """`buffer` with `elements` at the starts of rows, given by count and length."""
+    """`buffer` with `elements` at the starts of nested rows, each (count, length)."""
     if not rows:
         return _overwrite(elements[..., None], buffer)
     (size, stride), *inner = rows
@@ -163,14 +163,14 @@ def _scatter_nested(
 
 
 def _overwrite(elements: jax.Array, buffer: jax.Array) -> jax.Array:
-    """`buffer` with `elements` at its start, in place where XLA can."""
+    """`buffer` with `elements` at its start; in place if XLA can do that."""
     if elements.shape == buffer.shape:
         return elements
     return lax.dynamic_update_slice(buffer, elements, (0,) * buffer.ndim)
 
 
 def _positions(layout: Layout) -> jax.Array:
-    """The position in the buffer of every element; DirectML limits it to a uint32."""
+    """The position of every element in the buffer; DirectML limits it to 32 bits."""
     positions = jnp.zeros(layout.sizes, jnp.uint32)
     for d, stride in enumerate(layout.strides):
         iota = lax.broadcasted_iota(jnp.uint32, layout.sizes, d)
@@ -225,7 +225,7 @@ def _as_unsigned(x: jax.Array) -> jax.Array:
 
 
 def _element_at(layout: Layout, size: int) -> tuple[jax.Array, jax.Array]:
-    """For each position of a buffer whether it has an element, and the index of it."""
+    """For each position, whether it holds an element, and the index of the element."""
     rest = lax.iota(jnp.uint32, size)
     is_element, index = jnp.ones(size, bool), jnp.zeros(size, jnp.uint32)
     packed = packed_strides(layout.sizes)

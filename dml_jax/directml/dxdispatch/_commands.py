@@ -21,7 +21,7 @@ from dml_jax.directml.dxdispatch._resources import Context, Resource
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
-    """Runs an operator on views of resources, by tensor name."""
+    """Runs an operator on views of resources, given by the names of its tensors."""
 
     dispatchable: str
     views: dict[str, View]

@@ -1,4 +1,4 @@
-"""Operator and tensor descriptions, from JSON."""
+"""Parses operator and tensor descriptions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _tensor(entry: Entry) -> BufferTensorDesc:
         parse_data_type(members["DataType"]),
         sizes,
         strides or None,
-        # As in DxDispatch, 0 stands for the size that the layout needs.
+        # As in DxDispatch, 0 means the size that the layout needs.
         members["TotalTensorSizeInBytes"].unsigned(64) or None,  # type: ignore
         members["Flags"].flags_of(TensorFlags, "DML_TENSOR_FLAG_"),
         members["GuaranteedBaseOffsetAlignment"].unsigned(),

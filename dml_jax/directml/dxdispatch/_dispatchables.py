@@ -27,7 +27,7 @@ PREFIX = "DML_OPERATOR_"
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """The part of a resource from an offset in bytes on, bound to a tensor."""
+    """The part of a resource that is bound to a tensor; `offset` is in bytes."""
 
     resource: str
     offset: int
@@ -35,7 +35,7 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Dispatchable:
-    """An operator, and views by tensor name for the inputs that it owns."""
+    """An operator, and the views that are bound to its owned inputs, by tensor name."""
 
     operator: CompiledOperator
     owned: dict[str, View]
@@ -49,7 +49,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
-    """A validated operator with the inputs that are bound at initialization."""
+    """A validated operator, and the inputs that are bound at initialization."""
     given = entry.entries()
     type_name = "Type" if "Type" in given else "type"
     if type_name not in given:
@@ -73,7 +73,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
         operator = compile_operator(desc)
     except ValueError as error:
         raise ValueError(f"`{entry.location}`: {error}") from None
-    # DmlCompileGraph makes a graph of the operator alone, which is the same program.
+    # DmlCompileGraph compiles a graph of this one operator, which is the same program.
     if members["dmlCompileType"].text() not in ("DmlCompileOp", "DmlCompileGraph"):
         raise members["dmlCompileType"].error("be DmlCompileOp or DmlCompileGraph")
     owned = {name: tensor for name, tensor in operator.inputs if is_owned(tensor)}
@@ -81,12 +81,12 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
 
 
 def is_owned(tensor: BufferTensorDesc) -> bool:
-    """Whether a tensor is bound once, before its operator runs."""
+    """Whether a tensor is bound at initialization, before its operator runs."""
     return bool(tensor.flags & TensorFlags.OWNED_BY_DML)
 
 
 def _require_expandable(entry: Entry, desc: OperatorDesc, context: Context) -> None:
-    """Refuses tensors whose overlapping elements exceed the memory when copied."""
+    """Refuses tensors of overlapping elements whose copies need too much memory."""
     for member, tensor in zip(desc.input_members, desc.inputs, strict=True):
         if tensor.strides is None:
             continue
@@ -101,7 +101,7 @@ def _require_expandable(entry: Entry, desc: OperatorDesc, context: Context) -> N
 def parse_views(
     entry: Entry, tensors: dict[str, BufferTensorDesc], context: Context
 ) -> dict[str, View]:
-    """The resources that are bound to tensors, one to each of them."""
+    """The views that are bound to tensors, one to each."""
     bindings = entry.entries()
     for name, binding in bindings.items():
         if name not in tensors:
@@ -123,14 +123,14 @@ _VIEW_DEFAULTS: dict[str, Any] = {
     "elementOffset": 0,
     "elementStride": 0,
     "elementSizeInBytes": 0,
-    "elementCount": 0,  # this one and the next two are for shaders and ONNX models
+    "elementCount": 0,  # this and the next two are for shaders and ONNX models
     "format": "",
     "shape": [],
 }
 
 
 def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
-    """A view, from the name of a resource, an object, or an array of one of these."""
+    """A view, from the name of a resource or an object, or an array of one such."""
     if isinstance(entry.value, list):
         if len(entry.value) != 1:
             raise entry.error("be 1 resource")

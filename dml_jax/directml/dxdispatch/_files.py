@@ -1,4 +1,4 @@
-"""The files that a model reads and writes, inside its folder or the current one."""
+"""The files that a model reads and writes, in its folder or the current folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dml_jax.directml.dxdispatch._json import Entry
 
 
 def source_path(entry: Entry, folder: pathlib.Path) -> pathlib.Path:
-    """The file to read, relative to the model's folder or else the current one."""
+    """The file to read, relative to the model's folder, or else the current folder."""
     for base in (folder, pathlib.Path.cwd()):
         path = _resolve(entry, base, folder)
         if path.is_file():
@@ -35,12 +35,12 @@ def target_path(entry: Entry, folder: pathlib.Path) -> pathlib.Path:
 
 
 def _resolve(entry: Entry, base: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """A path with all links resolved, if it is inside one of the two folders."""
+    """A path with all links resolved, which must be inside one of the two folders."""
     text = entry.text()
     try:
         path = (base / text).resolve()
         allowed = [folder.resolve(), pathlib.Path.cwd().resolve()]
-        path.is_file()  # fails for a name that is too long and for a loop of links
+        path.is_file()  # raises if a name is too long or links form a loop
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise entry.error(f"be a path that can be read ({reason})") from None

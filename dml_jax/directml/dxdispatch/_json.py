@@ -1,7 +1,7 @@
-"""JSON as DxDispatch reads it, with the location of every value for error messages.
+"""Parses JSON as DxDispatch does, and locates each value for error messages.
 
 DxDispatch accepts comments and trailing commas, which Python's parser rejects. They are
-replaced by spaces before parsing, so that lines and columns in errors stay right.
+replaced by spaces before parsing, which keeps lines and columns in errors correct.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ class Entry:
     def members(
         self, required: Iterable[str] = (), defaults: Mapping[str, Any] | None = None
     ) -> dict[str, Entry]:
-        """The members of an object of the format.
+        """The members of an object that has only required and default members.
 
-        Names that begin with $, _ or // are comments. Members that are missing from the
-        object have their value in `defaults`.
+        Members whose names begin with $, _ or // are comments. Missing members have
+        their value in `defaults`.
         """
         members = self.entries()
         for name in required:
@@ -138,7 +138,7 @@ def parse(text: str) -> Entry:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """A string unchanged; spaces and line breaks for anything else."""
+    """A string unchanged; anything else replaced by spaces, except for line breaks."""
     return match[1] or re.sub(r"[^\n]", " ", match[0])
 
 
@@ -168,10 +168,10 @@ _DECODER = json.JSONDecoder(
 
 
 def shown(value: Any) -> str:
-    """A value as printable JSON, cut where it is long."""
+    """A value as printable JSON, shortened if it is long."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
-        return f"{type(value).__name__} of too many levels"
+        return f"{type(value).__name__} with too many levels"
     text = text if text.isprintable() else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

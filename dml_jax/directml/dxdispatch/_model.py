@@ -1,4 +1,4 @@
-"""A DxDispatch model: buffers, operators, and commands to run in order."""
+"""DxDispatch models, which have buffers, operators and commands."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MAX_FILE_SIZE = 2**24
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model, checked as a whole before any command runs.
+    """A model, which is validated as a whole before any command runs.
 
     Attributes:
       resources: its buffers by name; `run_model` changes their contents.
       dispatchables: its operators by name.
-      commands: the commands in order.
+      commands: its commands in the order in which they run.
     """
 
     resources: dict[str, Resource]
@@ -41,8 +41,8 @@ def load_model(path: str | pathlib.Path, max_bytes: int = MOST_BYTES) -> Model:
 
     Args:
       path: the JSON file.
-      max_bytes: the maximum size of its buffers together, and of a tensor whose strides
-        of 0 are expanded.
+      max_bytes: the maximum size of all buffers together. An input with overlapping
+        elements, which are copied, must fit into what the buffers leave.
 
     Returns:
       The model.
@@ -50,7 +50,7 @@ def load_model(path: str | pathlib.Path, max_bytes: int = MOST_BYTES) -> Model:
     Raises:
       ValueError: the model is invalid; the message names the file, the location in it,
         the rule and the value.
-      NotImplementedError: the model needs features that this package does not have.
+      NotImplementedError: the model needs features that this package lacks.
       OSError: the file cannot be read.
     """
     path = pathlib.Path(path)
@@ -79,11 +79,8 @@ def _model(root: Entry, folder: pathlib.Path, max_bytes: int) -> Model:
     resource_entries = members["resources"].entries()
     dispatchable_entries = members["dispatchables"].entries()
     command_entries = members["commands"].elements()
-    needs = _unsupported(
-        resource_entries.values(), dispatchable_entries.values(), command_entries
-    )
-    unsupported = ", ".join(needs)
-    if unsupported:
+    entries = resource_entries.values(), dispatchable_entries.values(), command_entries
+    if unsupported := ", ".join(_unsupported(*entries)):
         operators = ", ".join(PREFIX + name for name in STRUCTS)
         raise NotImplementedError(
             f"`the model` must use only {operators}, buffers of numbers, and .npy, "
@@ -107,7 +104,7 @@ def _unsupported(
     dispatchables: Iterable[Entry],
     commands: Iterable[Entry],
 ) -> Iterator[str]:
-    """The features of DxDispatch that a model uses and this package does not have."""
+    """The features of DxDispatch that a model uses but this package lacks."""
     for entry in resources:
         initial = entry.entries().get("initialValues", Entry(None, ""))
         if initial.value == "deferred":
@@ -119,16 +116,13 @@ def _unsupported(
     for entry in dispatchables:
         members = entry.entries()
         kind = members.get("Type", members.get("type", Entry(None, "")))
-        if isinstance(kind.value, str) and not _is_supported(kind.text()):
+        is_text = isinstance(kind.value, str)
+        if is_text and kind.text().removeprefix(PREFIX) not in STRUCTS:
             yield f"{kind.value[:60]} (`{kind.location}`)"
     for entry in commands:
         target = entry.entries().get("targetPath", Entry(None, ""))
         if _is_image(target.value):
             yield f"an image (`{target.location}`)"
-
-
-def _is_supported(operator: str) -> bool:
-    return operator.removeprefix(PREFIX) in STRUCTS
 
 
 def _is_image(path: Any) -> bool:

@@ -25,9 +25,9 @@ class Resource:
 
     Attributes:
       data: its bytes, uint8, padded to a multiple of 4.
-      data_type: the type of its elements; UNKNOWN if they are of several types.
-      printed: the number of bytes that `print` shows, from byte 0 on: the size of the
-        initial values, wherever these are in the buffer.
+      data_type: the type of its elements; UNKNOWN if they have several types.
+      printed: the number of bytes that `print` shows, from byte 0 on. It is the size of
+        the initial values, even if these start at another offset.
       length: its size in bytes without the padding.
     """
 
@@ -51,7 +51,7 @@ class Resource:
 
 @dataclasses.dataclass
 class Context:
-    """What the parsers of a model share.
+    """The state that the parsers of a model share.
 
     Attributes:
       folder: the folder of the model.
@@ -64,7 +64,7 @@ class Context:
     resources: dict[str, Resource] = dataclasses.field(default_factory=dict)
 
     def require_memory(self, entry: Entry, size: int) -> None:
-        """Raises if an entry needs more bytes than the buffers leave."""
+        """Raises if an entry needs more bytes than the parsed buffers leave."""
         left = self.max_bytes - sum(r.length for r in self.resources.values())
         if size > left:
             raise ValueError(
@@ -85,7 +85,7 @@ def parse_resource(entry: Entry, context: Context) -> Resource:
         "initialValuesDataType": "UNKNOWN",
         "initialValuesOffsetInBytes": 0,
         "sizeInBytes": None,
-        "resampleSize": None,  # this one and the next are for images
+        "resampleSize": None,  # this and the next are for images
         "resampleMode": None,
     }
     members = entry.members(("initialValues",), defaults)
@@ -109,7 +109,7 @@ def parse_resource(entry: Entry, context: Context) -> Resource:
 def _initial_values(
     entry: Entry, initial: Entry, data_type: DataType, context: Context
 ) -> tuple[np.ndarray, DataType]:
-    """The initial values and their data type, which an .npy file may determine."""
+    """The initial values, and their data type, which may come from an .npy file."""
     if isinstance(initial.value, list):
         if not initial.value:
             raise initial.error("have at least one element")
@@ -129,7 +129,7 @@ def _initial_values(
 def _file(
     entry: Entry, initial: Entry, data_type: DataType, context: Context
 ) -> tuple[np.ndarray, DataType]:
-    """The elements of an .npy file, or the bytes of any other."""
+    """The elements of an .npy file, or the bytes of any other file."""
     source = initial.members(required=("sourcePath",))["sourcePath"]
     path = _files.source_path(source, context.folder)
     context.require_memory(source, path.stat().st_size)
@@ -171,7 +171,7 @@ def _require_data_type(entry: Entry, data_type: DataType) -> None:
 
 
 def _mixed(entry: Entry) -> np.ndarray:
-    """The bytes of elements that have a data type each."""
+    """The bytes of elements, each of which has its own data type."""
     parts = []
     for element in entry.elements():
         members = element.members(("type", "value"), {"name": None})

@@ -1,4 +1,4 @@
-"""Runs the commands of a model and reports the lines that DxDispatch prints."""
+"""Runs the commands of a model, and reports the lines that DxDispatch prints."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Timing:
 
     Attributes:
       iterations: the number of samples of each dispatch.
-      repeat: the number of runs in a sample, whose time is their mean.
-      milliseconds: the time to take samples for, in place of `iterations`.
+      repeat: the number of runs in a sample. The time of a sample is their mean.
+      milliseconds: the time during which samples are taken, instead of `iterations`.
       interval: the minimum time in milliseconds between the starts of two samples.
-      warmup_samples: the first samples, which do not count if there are others.
+      warmup_samples: the number of first samples that statistics leave out, if there
+        are others.
       verbosity: 0 for the median, 1 for all statistics, 2 for each sample as well.
     """
 
@@ -53,14 +54,14 @@ def run_model(
     """Runs the commands of a model, which change its resources.
 
     64-bit data keeps its full width, NaNs raise no error and dispatches are compiled,
-    whatever `jax_enable_x64`, `jax_debug_nans` and `jax_disable_jit` are. Times are
+    regardless of `jax_enable_x64`, `jax_debug_nans` and `jax_disable_jit`. Times are
     measured on the host, from the call of the compiled program until its result is
     ready. They do not include binding.
 
     Args:
       model: the result of `load_model`.
       timing: how often dispatches run.
-      report: called with each line; prints it by default.
+      report: called with each line; the default prints it.
       progress: called with the iterations of a dispatch and its name; returns the
         iterations, as `tqdm.tqdm` does.
 
@@ -104,7 +105,7 @@ class _Program:
         self.operator = operator = dispatchable.operator
         self.resources = resources
         owned = self._bound(operator.inputs, dispatchable.owned)
-        # On CPU an array may share the memory of its resource, which will change.
+        # On CPU an array may share the memory of its resource, which changes later.
         self.owned = {name: array.copy() for name, array in owned.items()}
         self.call = (
             jax.jit(lambda inputs, outputs: operator(*inputs, outputs=outputs))
@@ -197,7 +198,7 @@ def _statistics(name: str, samples: list[float], timing: Timing) -> Iterator[str
 
 
 def _shown(resource: Resource, is_verbose: bool) -> str:
-    """The elements in six significant digits, as C++ streams print them."""
+    """The elements with six significant digits, as C++ streams print them."""
     elements = resource.printed_elements()
     texts = [f"{x:.6g}" if x.dtype.kind == "f" else str(x) for x in elements]
     if not is_verbose:

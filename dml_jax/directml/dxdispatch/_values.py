@@ -1,4 +1,4 @@
-"""Numbers of a DirectML data type, from JSON."""
+"""Parses numbers of a DirectML data type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse_numbers(entry: Entry, data_type: DataType) -> np.ndarray:
             array = np.array(entry.value, dtype)
             if np.isfinite(array).all():
                 return array
-    # Some elements are special values or wrong.
+    # Some elements are special values or errors.
     return np.array([parse_number(element, data_type) for element in entry.elements()])
 
 
