@@ -4,13 +4,13 @@
     fill_value_sequence    y[k] = start + k * delta
 
 DirectML's page described an accumulation (value += delta) until it was corrected in
-2024; ONNX's Range has the same formula in its text and an accumulation in its function
-body. Here the formula defines the result: integers are computed modulo 2^bits, and a
-float is the correctly rounded value of start + k * delta for every k, whatever the
-size, the platform and the compiler. An accumulation drifts, an index in the dtype of
-the result saturates, and rounding the product loses all digits where start and
-k * delta cancel. Whether XLA rounds it depends on the instruction set, since it may
-contract the product and the sum.
+2024. ONNX's Range has the formula in its text, and an accumulation in its function
+body. Here the formula defines the result. Integers are computed modulo 2^bits. A float
+is the correctly rounded value of start + k * delta for every k, whatever the size, the
+platform and the compiler. Simpler computations are inexact: an accumulation drifts, an
+index in the dtype of the result saturates, and rounding the product loses all digits
+where start and k * delta cancel. Whether XLA rounds the product depends on the
+instruction set, since it may contract the product and the sum.
 
 `xla` has the formulations.
 """
@@ -56,8 +56,8 @@ def fill_value_constant(
         2^48, or the dtype is a 64-bit one outside of 64-bit mode.
       OverflowError: `value` does not fit `value_data_type`.
 
-    Derivatives: linear in `value`, both modes; its cotangent is the sum of the
-    result's.
+    Derivatives: linear in `value`, both modes; the cotangent of `value` is the sum of
+    that of the result.
     Sharding: with an output sharding each device fills its own shard.
 
     Example:
@@ -82,7 +82,7 @@ def fill_value_sequence(
     """An arithmetic sequence: start + k * delta at row-major position k.
 
     Integers wrap modulo 2^bits. Floats are correctly rounded for every k, subnormals
-    included. An overflow gives what the dtype has for it: an infinity, a NaN, or the
+    included. An overflow gives, depending on the dtype, an infinity, a NaN, or the
     largest value (float4). Infinities and NaNs propagate as in IEEE arithmetic, so an
     infinite delta gives a NaN at k = 0. The real and imaginary parts of a complex
     sequence are two sequences.
@@ -106,8 +106,8 @@ def fill_value_sequence(
         2^48, or the dtype is a 64-bit one outside of 64-bit mode.
       OverflowError: `value_start` or `value_delta` does not fit `value_data_type`.
 
-    Derivatives: 1 by `value_start` and k by `value_delta`, both modes, computed in at
-    least float32.
+    Derivatives: 1 with respect to `value_start` and k with respect to `value_delta`, in
+    both modes, computed in at least float32.
     Sharding: with an output sharding each device fills its own shard.
 
     Example:

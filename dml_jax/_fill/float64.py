@@ -4,30 +4,30 @@ Where float64 is fast, on CPU and on GPU, an element takes a few operations:
 
     x = (k * delta + a) - m,    and x is rounded to the dtype.
 
-With a precision of P bits and k below 2^(52 - P) the product is exact, whether or not
-the compiler contracts it with the sum. a and m are chosen once for all elements, so
-that the sum has all bits that matter:
+If the dtype has a precision of P bits and k is below 2^(52 - P), the product is exact,
+whether or not the compiler contracts it with the sum. a and m are chosen once for all
+elements, so that the sum has all bits that matter:
 
 - If no sum has more than 53 bits, a is start and m is 0.
-- The bits of start below the last bit of delta only decide ties. From k = 2 on,
-  |x| >= |delta|, so that ties are multiples of 1/2 in units of that last bit. A start
-  within 3/8 of an integer, but not equal to it, is moved to a distance of 3/8, which no
-  sum below 2^52 rounds to an integer. The elements 0 and 1 are computed separately.
+- The bits of start below the last bit of delta only decide ties. In units of that last
+  bit, ties are multiples of 1/2 from k = 2 on, where |x| >= |delta|. So a start within
+  3/8 of an integer, but not equal to it, is moved to a distance of 3/8: no sum below
+  2^52 then rounds to an integer. The elements 0 and 1 are computed separately.
 - If start is so large that a sum has more than 53 bits, all results are in the two
-  binades around a power of two b. Then m = b * 2^(53 - P) - b and a = start + m (both
-  negative for a negative start), which are exact. Around b + m a float64 has the bits
-  that the dtype has around b: from b + m = b * 2^(53 - P) on it is twice as coarse, as
-  the dtype is from b on. So the sum is rounded to nearest as in the dtype, and m is
+  binades around a power of two b. Then m = b * 2^(53 - P) - b and a = start + m are
+  exact (and negative for a negative start). A float64 near b + m has the same last bit
+  as the dtype near b: that of the float64 doubles at b + m = b * 2^(53 - P), and that
+  of the dtype at b. So the sum is rounded to nearest as in the dtype, and m is
   subtracted exactly. Multiples of the dtype's smallest subnormal are kept.
 
-bfloat16 is so narrow that the first case holds as long as k * delta matters; beyond,
-delta is taken as 0. float16 and narrower dtypes need none of this: their values are
-multiples of 2^-24 or more, so that a sum of more than 53 bits overflows by far.
+bfloat16 is so narrow that the first case holds as long as k * delta matters; beyond
+that, delta is taken as 0. float16 and narrower dtypes need none of this: their values
+are multiples of 2^-24 or more, so a sum of more than 53 bits overflows by far.
 Infinities, NaNs and the signs of zeros follow IEEE arithmetic.
 
-CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is rounded to odd in float32
-first, to avoid double rounding [1]. bfloat16 has the range of float32: until then, x is
-in a unit that keeps the elements far from overflow and underflow.
+CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
+float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
+computed in a unit that keeps the elements far from overflow and underflow.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -40,7 +40,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._fill import rounding
 from dml_jax._shared import bitwise
@@ -54,19 +54,19 @@ def suffices(dtype: np.dtype, count: int) -> bool:
 class Sequence(NamedTuple):
     """The scalars of `x = (position * delta + start - offset) * unit`."""
 
-    start: jax.Array
-    delta: jax.Array
-    offset: jax.Array | None = None
-    unit: jax.Array | None = None
-    first: tuple[jax.Array, ...] = ()  # bits of elements computed separately
+    start: Array
+    delta: Array
+    offset: Array | None = None
+    unit: Array | None = None
+    first: tuple[Array, ...] = ()  # bits of elements computed separately
 
 
-def prepare(start: jax.Array, delta: jax.Array, platform: str) -> Sequence:
+def prepare(start: Array, delta: Array, platform: str) -> Sequence:
     """The scalars of a sequence.
 
     Args:
       start: the element at position 0, in the dtype of the sequence.
-      delta: the difference of two elements, in that dtype.
+      delta: the difference of consecutive elements, in that dtype.
       platform: "cpu", which may flush subnormal float32 numbers, "cuda", which rounds a
         float64 to 16 bits directly, or any other.
     """
@@ -77,16 +77,17 @@ def prepare(start: jax.Array, delta: jax.Array, platform: str) -> Sequence:
             sequence = Sequence(start, delta)
         else:
             sequence = _prepare(start, delta, dtype, platform)
-        # Without the barrier each thread of a GPU would recompute them.
+        # Without the barrier, each thread of a GPU would recompute these scalars.
         return lax.optimization_barrier(sequence)
 
 
 def element(
-    sequence: Sequence, position: jax.Array, dtype: np.dtype, platform: str
-) -> jax.Array:
+    sequence: Sequence, position: Array, dtype: np.dtype, platform: str
+) -> Array:
     """The elements at uint32 positions, as an array of `dtype`."""
     with jax.enable_x64(True):
-        # k from the bits of 2^52 + k: eight times as fast on a GPU as a conversion.
+        # k is taken from the bits of 2^52 + k. On a GPU that is eight times as fast as
+        # a conversion.
         bits = position.astype(jnp.uint64) | np.uint64(0x433 << 52)
         k = lax.bitcast_convert_type(bits, jnp.float64) - 2.0**52
         x = k * sequence.delta + sequence.start
@@ -110,21 +111,19 @@ def _position_bits(dtype: np.dtype) -> int:
 
 
 def _is_exact(dtype: np.dtype) -> bool:
-    """Whether all sums in the finite range of the dtype are exact in float64."""
+    """Whether float64 is exact for all sums in the finite range of the dtype."""
     info = jnp.finfo(dtype)
     return int(info.maxexp) - int(info.minexp) + int(info.nmant) < 50
 
 
-def _prepare(
-    start: jax.Array, delta: jax.Array, dtype: np.dtype, platform: str
-) -> Sequence:
+def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequence:
     sums = [rounding.add_to_odd(start, i * delta) for i in range(2)]
     first = tuple(_round_scalar(x, dtype, platform == "cpu") for x in sums)
     precision = int(jnp.finfo(dtype).nmant) + 1
     boundary = _power_of_two(start)
     boundary = jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
-    def dominates(bits: int) -> jax.Array:
+    def dominates(bits: int) -> Array:
         """Whether start is finite and 2^bits times as large as all products."""
         reach = jnp.abs(delta) * 2.0 ** (_position_bits(dtype) + bits)
         return (boundary >= reach) & (boundary > 0) & (boundary < jnp.inf)
@@ -137,7 +136,7 @@ def _prepare(
         start = jnp.where(is_large, start + offset, nudged)
         return Sequence(start, delta, offset, first=first)
 
-    # No product is then an eighth of start's last bit or more.
+    # Then every product is less than an eighth of start's last bit.
     is_alone = dominates(precision + 3)
     unit = _unit(jnp.where(is_alone, boundary, _power_of_two(delta)))
     delta = jnp.where(is_alone, 0, delta)
@@ -146,8 +145,8 @@ def _prepare(
     return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
 
 
-def _nudge(start: jax.Array, delta: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`start`, at least 3/8 from the multiples of delta's last bit, or one of them."""
+def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:
+    """`start`, in units of delta's last bit an integer or 3/8 or more from one."""
     last_bit = _power_of_two(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
     whole = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
@@ -157,8 +156,8 @@ def _nudge(start: jax.Array, delta: jax.Array, dtype: np.dtype) -> jax.Array:
     return jnp.where(is_close, nudged, start)
 
 
-def _widen(x: jax.Array) -> jax.Array:
-    """A scalar as float64, also if subnormal: XLA on CPU flushes float32."""
+def _widen(x: Array) -> Array:
+    """A scalar as float64; if subnormal, from its bits, since XLA on CPU flushes it."""
     info = jnp.finfo(x.dtype)
     code = lax.bitcast_convert_type(x, bitwise.UNSIGNED.get(info.bits, jnp.uint32))
     code = code.astype(jnp.uint32)
@@ -169,13 +168,13 @@ def _widen(x: jax.Array) -> jax.Array:
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
 
 
-def _power_of_two(x: jax.Array) -> jax.Array:
+def _power_of_two(x: Array) -> Array:
     """The largest power of two up to |x|, for a float64 scalar."""
     field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
     return lax.bitcast_convert_type(field, jnp.float64)
 
 
-def _unit(power_of_two: jax.Array) -> jax.Array:
+def _unit(power_of_two: Array) -> Array:
     """A unit for numbers within 45 binades of a power of two."""
     return jnp.clip(power_of_two, 2.0**-80, 2.0**80)
 
@@ -184,18 +183,16 @@ def _unit(power_of_two: jax.Array) -> jax.Array:
 
 
 def _rounds_directly(platform: str, dtype: np.dtype) -> bool:
-    """Whether one instruction rounds a float64 to the dtype, though not a constant."""
+    """Whether one instruction rounds a float64 that is not a constant to the dtype."""
     return platform == "cuda" and dtype in (jnp.float16, jnp.bfloat16)
 
 
-def _round_directly(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`x`, rounded to the dtype by that instruction."""
+def _round_directly(x: Array, dtype: np.dtype) -> Array:
+    """`x` rounded to the dtype by one instruction; the tests emulate it."""
     return x.astype(dtype)
 
 
-def _round(
-    x: jax.Array, unit: jax.Array | None, dtype: np.dtype, flushes: bool
-) -> jax.Array:
+def _round(x: Array, unit: Array | None, dtype: np.dtype, flushes: bool) -> Array:
     """`x * unit`, rounded from float64 to the dtype."""
     if dtype == jnp.float32:
         single = x.astype(jnp.float32)
@@ -209,7 +206,7 @@ def _round(
     return rounding.from_single(single, dtype)
 
 
-def _round_scalar(x: jax.Array, dtype: np.dtype, flushes: bool) -> jax.Array:
+def _round_scalar(x: Array, dtype: np.dtype, flushes: bool) -> Array:
     """The bits of `x`, rounded to the dtype."""
     unit = None
     if dtype == jnp.bfloat16:
@@ -219,11 +216,12 @@ def _round_scalar(x: jax.Array, dtype: np.dtype, flushes: bool) -> jax.Array:
     return bitwise.to_bits(_round(x, unit, dtype, flushes))
 
 
-def _single_to_odd(x: jax.Array) -> jax.Array:
+def _single_to_odd(x: Array) -> Array:
     """`x` as float32, with the last bit 1 if it is not exact.
 
-    For zeros, infinities, NaNs and normal numbers of float32, whose float64 exponents
-    differ from the bias by less than 128, so that three of their bits are redundant.
+    `x` must not be subnormal in float32. Its float64 exponent then differs from the
+    bias by less than 128, or is that of a zero, infinity or NaN, so that three of the
+    exponent's bits are redundant.
     """
     bits = lax.bitcast_convert_type(x, jnp.uint64)
     sign_and_first = (bits >> 32).astype(jnp.uint32) & np.uint32(0xC0000000)
@@ -233,10 +231,10 @@ def _single_to_odd(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(code, jnp.float32)
 
 
-def _unflushed(single: jax.Array, x: jax.Array) -> jax.Array:
+def _unflushed(single: Array, x: Array) -> Array:
     """`single`, or if that is zero, `x` as a subnormal float32.
 
-    `x` is then a multiple of 2^-149, and the last bits of 2^(52 - 149) + |x| count it.
+    A subnormal is a multiple n of 2^-149, and n is the last bits of 2^(52 - 149) + |x|.
     """
     shifted = jnp.abs(x) + 2.0 ** (52 - 149)
     count = lax.bitcast_convert_type(shifted, jnp.uint64).astype(jnp.uint32)

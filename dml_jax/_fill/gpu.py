@@ -1,4 +1,4 @@
-"""The layout of stores in which a GPU computes a fill."""
+"""The layout in which a GPU stores a fill."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import math
 import jax.export
 import numpy as np
 
-from dml_jax._fill.xla import PARTS, WORD, Sizes, StoreLayout, sizes_in_words
+from dml_jax._fill.xla import WORD, Sizes, StoreLayout, sizes_in_words
 from dml_jax._shared import bitwise
-
-_PER_STORE = 4  # elements that a thread stores if their number is divisible by it
-_WORTHWHILE = 2**20  # elements; the time for fewer is that of launching the kernel
+from dml_jax._shared.gpu import (
+    MIN_ELEMENTS,
+    PARTS,
+    PER_STORE,
+    divisible_dim,
+    large_dim,
+)
 
 
 def store_layout(sizes: Sizes, dtype: np.dtype, sees_full_arrays: bool) -> StoreLayout:
@@ -22,14 +26,13 @@ def store_layout(sizes: Sizes, dtype: np.dtype, sees_full_arrays: bool) -> Store
     words = sizes_in_words(sizes, per_word)
     total = math.prod(words)
     is_word = per_word * dtype.itemsize == WORD.itemsize
-    if not is_word or total * per_word < _WORTHWHILE:
+    if not is_word or total * per_word < MIN_ELEMENTS:
         return StoreLayout(per_word)
-    divisible = [d for d, size in enumerate(words) if size % PARTS == 0]
-    if total % (PARTS * _PER_STORE) == 0 and divisible:
-        return StoreLayout(per_word, divisible[0])
-    # A thread would store one element: then one element of each part is faster.
-    large = [d for d, size in enumerate(words) if size >= PARTS]
-    return StoreLayout(per_word, large[0] if total % _PER_STORE and large else None)
+    split_dim = divisible_dim(words)
+    if total % (PARTS * PER_STORE) == 0 and split_dim is not None:
+        return StoreLayout(per_word, split_dim)
+    # Where a thread would store one element, one element of each part is faster.
+    return StoreLayout(per_word, large_dim(words) if total % PER_STORE else None)
 
 
 def _elements_per_word(sizes: Sizes, dtype: np.dtype) -> int:

@@ -1,21 +1,21 @@
 """`start + k * delta`, correctly rounded, in the arithmetic that every platform has.
 
-The exact value may have hundreds of bits. It is computed in these steps, of which the
-first two are for scalars:
+The exact value may have hundreds of bits. It is computed in these steps, the first two
+on scalars:
 
 1. In units of the last bit of delta, delta is an integer D and start is a float s. If
-   one of them is so large that the other is below half a unit of its last bit, the
-   other is reduced to what still decides a tie. Then all numbers stay far from overflow
-   and underflow: XLA on CPU flushes subnormal floats to zero.
+   one of them is less than half the last bit of the other, it is reduced to what still
+   decides a tie. So all numbers stay far from overflow, and from underflow: XLA on CPU
+   flushes subnormal floats to zero.
 2. Infinities, NaNs, the sign of zero and the element k = 0 follow IEEE arithmetic.
-3. The integer k * D is computed exactly, as limbs of the float's precision: low bits
-   by wrapping multiplication, high bits from an estimate in floats, which the low bits
-   correct. Each limb is converted to a float without rounding.
+3. The integer k * D is computed exactly, as limbs of the float's precision. Wrapping
+   multiplication gives the low bits. An estimate in floats, corrected by the low bits,
+   gives the high bits. Each limb is converted to a float without rounding.
 4. s and the limbs are summed into an expansion of nonoverlapping floats [1]. All but
    the leading one are added with rounding to odd [2], which keeps the sum on the right
    side of every tie. The leading one is then added with rounding to nearest.
 5. The sum, still in units of delta's last bit, is encoded in the dtype. All values of a
-   dtype are multiples of its smallest subnormal, so a sum in the subnormal range is
+   dtype are multiples of its smallest subnormal. So a sum in the subnormal range is
    exact, and its bits are only shifted.
 
 No product is rounded before it is added, so XLA may contract multiplication and
@@ -33,10 +33,9 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise
 
@@ -99,8 +98,8 @@ def words_of_index(dtype: np.dtype, count: int) -> tuple[int, int]:
 
 
 def multiply_add(
-    index: list[jax.Array], delta: jax.Array, start: jax.Array, index_bits: int
-) -> jax.Array:
+    index: list[Array], delta: Array, start: Array, index_bits: int
+) -> Array:
     """The floats nearest to `start + index * delta`, ties to even.
 
     Args:
@@ -129,13 +128,13 @@ def multiply_add(
 
 
 def _with_exceptions(
-    code: jax.Array,
-    first: jax.Array,
-    is_first: jax.Array,
-    start: jax.Array,
-    delta: jax.Array,
+    code: Array,
+    first: Array,
+    is_first: Array,
+    start: Array,
+    delta: Array,
     form: _Format,
-) -> jax.Array:
+) -> Array:
     """The result for k = 0, which is `first`, and for infinities and NaNs."""
     wide_start, wide_delta = start.astype(form.float), delta.astype(form.float)
     finite = jnp.isfinite(wide_start) & jnp.isfinite(wide_delta)
@@ -147,7 +146,7 @@ def _with_exceptions(
     return lax.bitcast_convert_type(code, form.dtype)
 
 
-def _code(x: jax.Array, form: _Format) -> jax.Array:
+def _code(x: Array, form: _Format) -> Array:
     return lax.bitcast_convert_type(x, form.code)
 
 
@@ -157,16 +156,16 @@ def _code(x: jax.Array, form: _Format) -> jax.Array:
 class _Parts(NamedTuple):
     """(-1)^negative * significand * 2^exponent, with the leading bit set."""
 
-    negative: jax.Array
-    significand: jax.Array
-    exponent: jax.Array
+    negative: Array
+    significand: Array
+    exponent: Array
 
     @property
-    def is_zero(self) -> jax.Array:
+    def is_zero(self) -> Array:
         return self.significand == 0
 
 
-def _decode(x: jax.Array, form: _Format) -> _Parts:
+def _decode(x: Array, form: _Format) -> _Parts:
     code = _code(x, form).astype(form.word)
     magnitude = code & form.word.type(form.sign_bit - 1)
     field = (magnitude >> form.fraction_bits).astype(jnp.int32)
@@ -186,10 +185,10 @@ def _decode(x: jax.Array, form: _Format) -> _Parts:
 class _Scaled(NamedTuple):
     """Start and delta in units of 2^unit, delta as a factor and its sign."""
 
-    start: jax.Array
-    factor: jax.Array
-    sign: jax.Array
-    unit: jax.Array
+    start: Array
+    factor: Array
+    sign: Array
+    unit: Array
 
 
 def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Scaled:
@@ -198,7 +197,7 @@ def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Sca
     # eighth of the last bit of start, which is 2^gap.
     largest_gap = form.precision + index_bits + 3
     alone = delta.is_zero | ((gap > largest_gap) & ~start.is_zero)
-    # The last bit of delta is 1: all starts below 1/4 decide ties alike.
+    # In these units delta's last bit is 1, so all starts below 1/4 decide ties alike.
     gap = jnp.maximum(gap, -form.precision - 6)
     gap = jnp.where(alone | start.is_zero, 0, gap)
     value = start.significand.astype(form.float) * _power_of_two(gap, form)
@@ -210,7 +209,7 @@ def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Sca
     )
 
 
-def _power_of_two(exponent: jax.Array, form: _Format) -> jax.Array:
+def _power_of_two(exponent: Array, form: _Format) -> Array:
     field = (exponent + form.bias).astype(form.word)
     return lax.bitcast_convert_type(field << (form.limb_bits - 1), form.float)
 
@@ -218,7 +217,7 @@ def _power_of_two(exponent: jax.Array, form: _Format) -> jax.Array:
 # The product and the sum --------------------------------------------------------------
 
 
-def _limbs(index: list[jax.Array], scaled: _Scaled, form: _Format) -> list[jax.Array]:
+def _limbs(index: list[Array], scaled: _Scaled, form: _Format) -> list[Array]:
     """The product as signed nonoverlapping floats, smallest first."""
     limbs = _product(index[0], scaled.factor, form)
     if len(index) == 2:
@@ -233,13 +232,13 @@ def _limbs(index: list[jax.Array], scaled: _Scaled, form: _Format) -> list[jax.A
     ]
 
 
-def _product(index: jax.Array, factor: jax.Array, form: _Format) -> list[jax.Array]:
+def _product(index: Array, factor: Array, form: _Format) -> list[Array]:
     """The product as two integers of `limb_bits`, the lower one first."""
     low = index * factor
     estimate = index.astype(form.float) * (
         factor.astype(form.float) * 2.0**-form.limb_bits
     )
-    # The estimate is off by one at most, and `low` has the last bits of `high`.
+    # The estimate is off by at most one, which the last bits of `high`, in `low`, tell.
     high = estimate.astype(form.integer)
     overlap = (low >> form.limb_bits).astype(form.integer) - high
     high = high + ((overlap << form.limb_bits) >> form.limb_bits)
@@ -247,7 +246,7 @@ def _product(index: jax.Array, factor: jax.Array, form: _Format) -> list[jax.Arr
     return [low & mask, high.astype(form.word)]
 
 
-def _round_sum(start: jax.Array, limbs: list[jax.Array], form: _Format) -> jax.Array:
+def _round_sum(start: Array, limbs: list[Array], form: _Format) -> Array:
     """The sum, rounded to nearest, or to odd if `_encode` rounds it once more."""
     expansion = []
     total = start
@@ -256,7 +255,7 @@ def _round_sum(start: jax.Array, limbs: list[jax.Array], form: _Format) -> jax.A
         expansion.append(error)
     expansion.append(total)
 
-    # From the smallest up, so that the remainder is below an ulp of the leading float.
+    # Added from the smallest up, the remainder is below an ulp of the leading float.
     leading, *rest = expansion
     tail = []
     for component in rest:
@@ -268,21 +267,21 @@ def _round_sum(start: jax.Array, limbs: list[jax.Array], form: _Format) -> jax.A
     return add_to_odd(leading, remainder)
 
 
-def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """`a + b`, rounded to nearest, and its exact error."""
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
 
 
-def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
+def add_to_odd(a: Array, b: Array) -> Array:
     """`a + b` if that is a float, else the neighbouring float whose last bit is 1."""
     total, error = _two_sum(a, b)
     integer = np.dtype(f"int{8 * total.dtype.itemsize}")
     bits = lax.bitcast_convert_type(total, integer)
     error_bits = lax.bitcast_convert_type(error, integer)
     away_from_zero = ((bits ^ error_bits) >> (8 * integer.itemsize - 1)) | 1
-    # The error of an infinite total is NaN, so that it is kept.
+    # The error of an infinite total is NaN, so the total is kept.
     even_and_inexact = (jnp.abs(error) > 0) & (bits & 1 == 0)
     bits = jnp.where(even_and_inexact, bits + away_from_zero, bits)
     return lax.bitcast_convert_type(bits, total.dtype)
@@ -291,7 +290,7 @@ def add_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
 # The result ---------------------------------------------------------------------------
 
 
-def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
+def from_single(x: Array, dtype: np.dtype) -> Array:
     """The nearest floats of a dtype of up to 16 bits to float32 `x`.
 
     All values of the dtype are normal numbers in float32.
@@ -305,7 +304,7 @@ def from_single(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.bitcast_convert_type(code, form.dtype)
 
 
-def _encode(x: jax.Array, unit: Any, form: _Format) -> jax.Array:
+def _encode(x: Array, unit: Any, form: _Format) -> Array:
     """The bits of `x * 2^unit`, which is not zero, in the dtype."""
     bits = lax.bitcast_convert_type(x, form.word)
     sign = bits >> (8 * form.word.itemsize - 1)

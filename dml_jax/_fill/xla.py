@@ -5,21 +5,20 @@
     rounded_by_float64     correctly rounded in float64, where it is fast: `float64`
     rounded_by_integers    correctly rounded in integers, on any platform: `rounding`
 
-A GPU spends the time for a fill on stores. In the code that XLA generates, a thread
-stores four elements. Two layouts raise the throughput, and neither changes the result:
+A GPU spends the time for a fill on stores. Two layouts raise their throughput without
+changing the result:
 
 - Elements below 32 bits are packed into 32-bit words. 64-bit words are slower.
-- Four parts of the result are concatenated, so that a thread stores four elements of
-  each. That pays for 32-bit words, unless something is computed from the result, as a
-  complex number is from its components.
+- The result is a concatenation of four parts (`_shared/gpu.py`). That is faster for
+  32-bit words, unless something is computed from the result, as a complex number is
+  from its components.
 
-`StoreLayout` says which of them apply. There are no parts where XLA partitions the
-program: every device would compute all of a concatenated dimension.
+`StoreLayout` says which of them apply. Where XLA partitions the program, the result has
+no parts, because every device would compute the whole concatenated dimension.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -28,20 +27,20 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._fill import float64, rounding
 from dml_jax._shared import bitwise, lowering
 from dml_jax._shared.arguments import Size
+from dml_jax._shared.gpu import part_bounds
 
 Sizes: TypeAlias = tuple[Size, ...]
 WORD = np.dtype("uint32")
-PARTS = 4
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
 
 
 class StoreLayout(NamedTuple):
-    """How a fill is composed."""
+    """The layouts above that a fill has."""
 
     per_word: int = 1  # elements packed into a word
     split_dim: int | None = None  # dimension of the words that is split into parts
@@ -50,7 +49,7 @@ class StoreLayout(NamedTuple):
 # Formulations -------------------------------------------------------------------------
 
 
-def constant(sizes: Sizes, layout: StoreLayout, value: jax.Array) -> jax.Array:
+def constant(sizes: Sizes, layout: StoreLayout, value: Array) -> Array:
     """The value everywhere, with every bit."""
     word = bitwise.to_bits(value)
     if layout.per_word > 1:
@@ -62,21 +61,19 @@ def constant(sizes: Sizes, layout: StoreLayout, value: jax.Array) -> jax.Array:
         # XLA would merge neighbouring parts that are equal.
         words[1] = lax.optimization_barrier(word)
 
-    def broadcast(part: _Part) -> jax.Array:
+    def broadcast(part: _Part) -> Array:
         return lax.broadcast(words[part.number % 2], part.sizes)
 
     return _concatenate_parts(sizes, value.dtype, layout, broadcast)
 
 
-def integers(
-    sizes: Sizes, layout: StoreLayout, start: jax.Array, delta: jax.Array
-) -> jax.Array:
+def integers(sizes: Sizes, layout: StoreLayout, start: Array, delta: Array) -> Array:
     """`start + k * delta` in uint32 or uint64, truncated."""
     dtype = start.dtype
     wide = np.uint64 if dtype.itemsize == 8 else np.uint32
     start, delta = start.astype(wide), delta.astype(wide)
 
-    def element(position: jax.Array) -> jax.Array:
+    def element(position: Array) -> Array:
         return _truncate(start + position * delta, dtype)
 
     return _by_position(sizes, dtype, layout, wide, element)
@@ -87,28 +84,28 @@ def rounded_by_float64(
     layout: StoreLayout,
     platform: str,
     materialize: bool,
-    start: jax.Array,
-    delta: jax.Array,
-) -> jax.Array:
-    """`start + k * delta`, for what `float64.suffices`."""
+    start: Array,
+    delta: Array,
+) -> Array:
+    """`start + k * delta`, if `float64.suffices` for the dtype and the positions."""
     dtype = start.dtype
     sequence = float64.prepare(start, delta, platform)
     if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
-        # In a loop over an uneven number of elements, XLA would recompute the scalars
-        # for each of them.
+        # Unless the iterations of a loop divide evenly among threads, XLA would
+        # recompute the scalars for each element.
         with jax.enable_x64(True):
             sequence = jax.tree.map(
                 lambda x: lowering.materialize(x[None])[0], sequence
             )
 
-    def element(position: jax.Array) -> jax.Array:
+    def element(position: Array) -> Array:
         return float64.element(sequence, position, dtype, platform)
 
     return _by_position(sizes, dtype, layout, np.uint32, element)
 
 
-def tangent(sizes: Sizes, start: jax.Array, delta: jax.Array) -> jax.Array:
-    """`start + k * delta`, in at least float32."""
+def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:
+    """The tangent of a sequence, `start + k * delta`, in at least float32."""
     wide = np.promote_types(start.dtype, np.float32)
     if position_bound(sizes) <= 2**32:
         k = position(sizes, np.uint32).astype(wide)
@@ -118,9 +115,7 @@ def tangent(sizes: Sizes, start: jax.Array, delta: jax.Array) -> jax.Array:
     return (start.astype(wide) + k * delta.astype(wide)).astype(start.dtype)
 
 
-def rounded_by_integers(
-    sizes: Sizes, count: int, start: jax.Array, delta: jax.Array
-) -> jax.Array:
+def rounded_by_integers(sizes: Sizes, count: int, start: Array, delta: Array) -> Array:
     """`start + k * delta`, for positions k below `count`."""
     words, word_bits = rounding.words_of_index(start.dtype, count)
     if words == 1:
@@ -133,8 +128,8 @@ def rounded_by_integers(
     return rounding.multiply_add(index, delta, start, count.bit_length())
 
 
-def _truncate(words: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The low bits of unsigned integers, as a possibly signed and narrower integer."""
+def _truncate(words: Array, dtype: np.dtype) -> Array:
+    """The low bits of unsigned integers, as integers of `dtype`."""
     bits = jnp.iinfo(dtype).bits
     unsigned = jnp.dtype(f"uint{bits}")
     words = (words & words.dtype.type(2**bits - 1)).astype(unsigned)
@@ -158,11 +153,11 @@ def _by_position(
     dtype: np.dtype,
     layout: StoreLayout,
     counter: Any,
-    element: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
+    element: Callable[[Array], Array],
+) -> Array:
     """The array of `element(position)`, with positions of dtype `counter`."""
 
-    def make(part: _Part) -> jax.Array:
+    def make(part: _Part) -> Array:
         first = _positions(part, counter)
         if layout.per_word == 1:
             return element(first)
@@ -178,20 +173,16 @@ def _by_position(
 
 
 def _concatenate_parts(
-    sizes: Sizes,
-    dtype: np.dtype,
-    layout: StoreLayout,
-    make: Callable[[_Part], jax.Array],
-) -> jax.Array:
+    sizes: Sizes, dtype: np.dtype, layout: StoreLayout, make: Callable[[_Part], Array]
+) -> Array:
     """The array whose words `make` computes part by part."""
     whole, d = sizes_in_words(sizes, layout.per_word), layout.split_dim
     strides = _strides(whole)
     if d is None:
         words = make(_Part(0, whole, strides, 0))
     else:
-        bounds = [whole[d] * i // PARTS for i in range(PARTS + 1)]
         parts = []
-        for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        for i, (begin, end) in enumerate(part_bounds(whole[d])):
             part_sizes = (*whole[:d], end - begin, *whole[d + 1 :])
             parts.append(make(_Part(i, part_sizes, strides, begin * strides[d])))
         words = lax.concatenate(parts, d)
@@ -212,17 +203,17 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 # Positions ----------------------------------------------------------------------------
 
 
-def position(sizes: Sizes, counter: Any) -> jax.Array:
+def position(sizes: Sizes, counter: Any) -> Array:
     """The row-major position of every element, modulo the range of `counter`."""
     return _positions(_Part(0, sizes, _strides(sizes), 0), counter)
 
 
-def _positions(part: _Part, counter: Any) -> jax.Array:
+def _positions(part: _Part, counter: Any) -> Array:
     """The positions of the words of a part.
 
-    A sum over the dimensions instead of one reshaped iota, so that each shard of a
-    sharded result computes its own positions only. XLA partitions an iota of a rounded
-    dtype incorrectly.
+    They are a sum over the dimensions instead of one reshaped iota, so that each device
+    computes only the positions of its shard. Their dtype is an integer: XLA partitions
+    an iota incorrectly if its dtype rounds the positions.
     """
     total = jnp.full(part.sizes, _modulo(part.offset, counter), counter)
     for d in reversed(range(len(part.sizes))):
@@ -231,11 +222,11 @@ def _positions(part: _Part, counter: Any) -> jax.Array:
     return total
 
 
-def _iota(sizes: Sizes, d: int, counter: Any) -> jax.Array:
+def _iota(sizes: Sizes, d: int, counter: Any) -> Array:
     """`lax.broadcasted_iota`, also for sizes of 2^31 and more.
 
-    XLA multiplies the number of a shard by its size in 32 bits. Such a dimension is
-    composed of two, of which the first is sharded.
+    XLA multiplies the index of a shard by its size in 32 bits. So an iota of such a
+    size is composed of two dimensions, of which XLA shards the first.
     """
     size = sizes[d]
     is_narrow = np.dtype(counter).itemsize < 8
@@ -266,7 +257,7 @@ def position_bound(sizes: Sizes) -> int:
     return 2**32 if jax.export.is_symbolic_dim(total) else total
 
 
-def long_position(sizes: Sizes) -> list[jax.Array]:
+def long_position(sizes: Sizes) -> list[Array]:
     """The position of more than 2^32 elements as two words of 24 bits, low first."""
     with jax.enable_x64(True):
         both = position(sizes, np.uint64)

@@ -1,4 +1,4 @@
-"""Reversal of the leading part of every line of an array.
+"""Reversal of the first elements of every line of an array.
 
 With n the line's length clamped to [0, axis size], and k running along the axis:
 
@@ -7,15 +7,15 @@ With n the line's length clamped to [0, axis size], and k running along the axis
 
 DirectML's REVERSE_SUBSEQUENCES has one length for every line: the lengths have the
 input's rank and size 1 along the axis. ONNX's ReverseSequence has one length for every
-batch entry, and only axes 0 and 1. The second is the first with its lengths reshaped,
-so both bind one primitive. They differ in more than shape:
+batch entry, and only axes 0 and 1. With reshaped lengths it is DirectML's operator, so
+both bind one primitive. The specifications leave two things open:
 
-- A length beyond the axis is clamped (DirectML). ONNX does not define it, and ONNX
-  Runtime refuses it. A program on an accelerator cannot raise, so it is clamped here,
-  and `checked` reports it. A negative length, which DirectML's dtypes exclude, acts
-  as 0.
-- The training mode of `reverse_sequence` belongs to neither. It comes from graph
-  environments that train ONNX models.
+- Lengths out of range. DirectML clamps a length beyond the axis; ONNX does not define
+  the result, and ONNX Runtime raises an error. A program on an accelerator cannot
+  raise, so lengths are clamped here, and `checked` reports them. A negative length,
+  which DirectML's dtypes exclude, acts as 0.
+- Training. The training mode of `reverse_sequence` is in neither specification. It
+  comes from graph environments that train ONNX models.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def reverse_subsequences(
       sequence_lengths: integer array of the rank of `input`: size 1 along `axis`, and
         along each other dimension the size of `input` or 1, which stands for all lines.
       axis: the dimension along which the elements are reversed; may be negative.
-      implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
-        same result, or None for the fastest. `"standalone"` does not fuse with its
-        neighbours. On a GPU, for narrow dtypes or one length for each column, it is up
-        to 2.3 times as fast where no elementwise operation comes before or after;
-        None selects it outside of `jit` only. `"gather"` leaves the partitioning to
-        XLA. `"scatter"` is the gather in exports and where XLA may partition.
+      implementation: `"gather"`, `"scatter"` or `"standalone"`, which all give the
+        same result, or None for the fastest. XLA does not fuse `"standalone"` with
+        surrounding operations. Where no elementwise operation comes before or after,
+        it is up to 2.3 times as fast on a GPU, for narrow dtypes or one length per
+        column. None selects it outside of `jit` only. XLA itself partitions `"gather"`.
+        `"scatter"` is the gather in exports and where XLA may partition the program.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -72,12 +72,13 @@ def reverse_subsequences(
       ValueError: `axis` is out of bounds, `input` has 2^32 elements or more along it,
         `sequence_lengths` does not fit the shape of `input`, `implementation` is
         unknown, or `input` is a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: a number in a list is beyond the widest dtype that is enabled, or
-        a length in one is beyond 64 bits.
+      OverflowError: a number in a list does not fit the widest enabled dtype, or a
+        length in a list does not fit 64 bits.
 
-    Derivatives: linear in `input`, forward and reverse, to every order, each at the
-    cost of the operator itself. Sharding: the result is sharded as `input`. Devices
-    communicate only if `axis` is sharded; then none holds more than a few shards.
+    Derivatives: linear in `input`. A derivative of any order, in forward or reverse
+    mode, costs as much as the operator. Sharding: the result is sharded as `input`.
+    Devices communicate only if `axis` is sharded; no device then holds more than a few
+    shards.
 
     Example:
       >>> import jax.numpy as jnp
@@ -136,17 +137,17 @@ def reverse_sequence(
       sequence_lens: integer array of shape [batch].
       batch_axis: the dimension of the batch, 0 or 1.
       time_axis: the dimension that is reversed, 1 or 0.
-      training: True for a backward pass that is multiplied by `lda_coeff` and keeps
-        nothing but the lengths. False for the plain linear operator, in which
-        `lda_coeff` has no effect.
-      lda_coeff: real scalar, Python number or traced, by which the training mode
-        multiplies the cotangent of `input`: 0 stops the gradient, values above 1
-        amplify it. With the Python number 1 the operator is the plain one. Another
-        value does not trigger recompilation.
+      training: True for a backward pass that multiplies by `lda_coeff` and saves only
+        the lengths. False for the plain linear operator, in which `lda_coeff` has no
+        effect.
+      lda_coeff: real scalar, a Python number or traced. In training mode it multiplies
+        the cotangent of `input`: 0 stops the gradient, values above 1 amplify it. The
+        Python number 1 gives the plain operator. Another value does not trigger
+        recompilation.
       name: a name for the operator in HLO and in profiles.
       specified_outputs_name: a name for the result, or a sequence of one name, which
         a `jax.checkpoint` policy such as `save_only_these_names` can refer to.
-      implementation: `"gather"`, `"scatter"` or `"standalone"`, formulations with the
+      implementation: `"gather"`, `"scatter"` or `"standalone"`, which all give the
         same result, or None for the fastest, as in `reverse_subsequences`.
 
     Returns:
@@ -160,16 +161,16 @@ def reverse_sequence(
         elements or more, `sequence_lens` is not of shape [batch], an option is unknown,
         `lda_coeff` is a number that is not finite, or `input` is a 64-bit NumPy array
         outside of 64-bit mode.
-      OverflowError: `lda_coeff`, or a number in a list, is beyond the widest dtype that
-        is enabled, or a length in a list is beyond 64 bits.
+      OverflowError: `lda_coeff`, or a number in a list, does not fit the widest enabled
+        dtype, or a length in a list does not fit 64 bits.
 
-    Derivatives: `input` receives `lda_coeff * reverse_sequence(cotangent)`, computed in
-    at least float32; nothing flows to `lda_coeff` or to the lengths. The backward pass
-    is itself differentiable, and the coefficient enters once for each backward pass.
-    Forward mode (`jax.jvp`, `jax.hessian`) raises a TypeError in training mode, unless
-    `lda_coeff` is the Python number 1. Sharding: the result is sharded as `input`.
-    Devices communicate only if the time axis is sharded; then none holds more than a
-    few shards.
+    Derivatives: the cotangent of `input` is `lda_coeff * reverse_sequence(cotangent)`,
+    computed in at least float32; `lda_coeff` and the lengths receive none. The backward
+    pass is itself differentiable, and each backward pass multiplies by the coefficient
+    once. Forward mode (`jax.jvp`, `jax.hessian`) raises a TypeError in training mode,
+    unless `lda_coeff` is the Python number 1. Sharding: the result is sharded as
+    `input`. Devices communicate only if the time axis is sharded; no device then holds
+    more than a few shards.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -202,7 +203,7 @@ def reverse_sequence(
     if not arguments.is_array(type(lengths)):
         lengths, extremes = arguments.lengths(function, "sequence_lens", lengths)
     coefficient = arguments.scalar(function, "lda_coeff", lda_coeff)
-    # With the coefficient 1 the plain operator has the same derivative.
+    # The plain operator has the same derivative if the coefficient is 1.
     is_plain = type(coefficient) is float and coefficient == 1
     output_name = specified_outputs_name
     if output_name is not None:
@@ -290,8 +291,8 @@ def _check_node(
     training = arguments.flag(function, "training", training)
     name = arguments.optional_name(function, "name", name)
     is_traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
-    # Without tracing there is no backward pass, and passing a number to a jitted
-    # function takes as long as all the rest.
+    # Without tracing there is no backward pass. Passing a number to a jitted function
+    # takes as long as the rest of the call.
     is_scaled = coefficient_kind is not None and (
         is_traced or arguments.is_traced(coefficient_kind)
     )
@@ -323,7 +324,7 @@ def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int,
 
 
 def _require_countable(function: str, axis: str, size: Any) -> None:
-    """Refuses lines in which 32 bits cannot count positions, as DirectML's sizes do."""
+    """Refuses lines whose size does not fit 32 bits, as DirectML's sizes do."""
     if not jax.export.is_symbolic_dim(size) and size >= 2**32:
         raise ValueError(
             f"{function}: `input` must have fewer than 2^32 elements along {axis}; got "
@@ -334,7 +335,7 @@ def _require_countable(function: str, axis: str, size: Any) -> None:
 def _canonicalize_implementation(
     function: str, implementation: Any, is_traced: bool
 ) -> Implementation | None:
-    """The implementation; in a call outside of `jit` nothing could fuse."""
+    """The implementation; "standalone" outside of `jit`, where nothing could fuse."""
     if implementation is None and not is_traced:
         return "standalone"
     return arguments.option(
@@ -406,7 +407,7 @@ def _reverse(
     axis: int,
     implementation: Implementation | None,
 ) -> jax.Array:
-    """Binds the primitive, or that of the training mode if there is a coefficient."""
+    """Binds the primitive, or with a coefficient that of the training mode."""
     # Imported here because `jax.extend` imports pallas.
     from dml_jax._reverse import primitive, training
 
@@ -416,8 +417,8 @@ def _reverse(
         y = _reverse(data, lengths, coefficient, axis, implementation)
         return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
     lengths = _clamp(lengths, x.shape[axis])
-    # Under shard_map the lengths may vary where the input does not: without the cast
-    # the cotangent of the input would be summed over too few devices.
+    # Under shard_map the lengths may vary over axes over which the input does not.
+    # Without the cast, the cotangent of the input would be summed over too few devices.
     axes = jax_versions.varying_axes(x) | jax_versions.varying_axes(lengths)
     x, lengths = jax_versions.vary_over(x, axes), jax_versions.vary_over(lengths, axes)
     if coefficient is None:
@@ -426,11 +427,12 @@ def _reverse(
 
 
 def _clamp(lengths: jax.Array, size: Any) -> jax.Array:
-    """`lengths` in [0, size], as int32, or uint32 for an axis of 2^31 or more."""
-    # A 64-bit array may be used outside of the 64-bit mode in which it was made.
+    """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
+    # 64-bit lengths may be used outside of the 64-bit mode in which they were made.
     with bitwise.full_width(lengths.dtype):
-        # `jet` gives series to all arguments of a jitted function, and fails where the
-        # maximum of integers has one. A bitwise or ends them; compilers drop it.
+        # `jet` passes a series for every argument of a jitted function, and fails at a
+        # maximum of integers that has one. A bitwise or ends the series; compilers
+        # remove it.
         lengths = lax.bitwise_or(lengths, lengths)
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)

@@ -1,45 +1,44 @@
 """Formulations of the reversal for CPUs.
 
-    reversed_windows   lengths before the axis only: reversed windows of flat lines
-    cache_blocked      one length a column: columns copied to blocks of a cache line
-    preclamped         one length a column: the gather, with the clamp not fused
+    reversed_windows   one length per line: reversed windows of flat lines
+    cache_blocked      one length per column: columns copied to blocks of a cache line
+    preclamped         one length per column: the gather, with the clamp not fused
 
-XLA's gather computes an index for every element, one element at a time. `preclamped`
-fuses with its neighbours, the others do not. The first two take float16 and bfloat16
-as floats, which XLA does not widen there.
+XLA's gather computes an index for every element, one element at a time. XLA fuses
+`preclamped` with surrounding operations, but not the others. float16 and bfloat16 are
+moved as floats by the first two, in which XLA does not widen them.
 """
 
 from __future__ import annotations
 
 import math
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, lowering
 
 _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
-_MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; a gather moves longer steps
+_MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
 _CACHE_LINE = 64  # bytes
 _CACHE_BYTES = 2**22  # most of this stays in the second-level cache
 
 
-def reversed_windows(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
-    """For contiguous lines, with lengths only along dimensions before the axis.
+def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
+    """For lengths that vary only along dimensions before the axis.
 
-    Of lines of T elements one after the other, the reversed part of line r, of length
-    n, is the window of T elements that ends at r * T + n, reversed:
+    The array is flat, with lines of T elements. If line r has length n, its reversed
+    part is read from the window of T elements that ends at r * T + n:
 
         y[r, k] = x[r * T + n - 1 - k]  for k < n
 
-    The addresses are affine in k, so the loop becomes vector instructions. For steps of
-    several elements, one window for each element of a step is blended. The first line's
-    window would start before the array, and the last one's may end beyond it, so those
-    lines are gathered.
+    The addresses are affine in k, so XLA vectorizes the loop. If a step has several
+    elements, the result is blended from one window for each of them. The window of the
+    first line would start before the array, and that of the last line may end beyond
+    it, so those lines are gathered.
     """
     time = x.shape[axis]
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
@@ -58,7 +57,7 @@ def reversed_windows(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array |
     return lowering.materialize(bitwise.from_bits(bits, x.dtype)).reshape(x.shape)
 
 
-def _reverse_flat_lines(x: jax.Array, lengths: jax.Array, step: int) -> jax.Array:
+def _reverse_flat_lines(x: Array, lengths: Array, step: int) -> Array:
     """The bits of the result, for flat lines and lengths in steps."""
     lines, size = x.shape
     line = lax.broadcasted_iota(jnp.int32, (lines, 1), 0)
@@ -78,25 +77,25 @@ def _reverse_flat_lines(x: jax.Array, lengths: jax.Array, step: int) -> jax.Arra
     return y
 
 
-def _reversed_bits_from(x: jax.Array, starts: jax.Array, size: int) -> jax.Array:
+def _reversed_bits_from(x: Array, starts: Array, size: int) -> Array:
     """The bits of the windows of flat `x` from `starts` on, each window reversed."""
     starts = jnp.clip(starts, 0, x.size - size)
     return bitwise.to_bits(lax.rev(_windows(x.reshape(-1), starts, size), (1,)))
 
 
-def _windows(x: jax.Array, starts: jax.Array, size: int) -> jax.Array:
+def _windows(x: Array, starts: Array, size: int) -> Array:
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,)
     )
     return lax.gather(x, starts, dimensions, (size,), mode="promise_in_bounds")
 
 
-def _is_below(lengths: jax.Array, size: int) -> jax.Array:
+def _is_below(lengths: Array, size: int) -> Array:
     """Whether each of `size` positions is below the length of its line.
 
-    A comparison needs 32 bits for each position, which makes vectors of narrow elements
-    shorter. Long lines read a window of ones followed by zeros instead. It has bytes,
-    since XLA does not vectorize loads of booleans.
+    A comparison needs 32 bits for each position, so that a vector has fewer narrow
+    elements. For long lines, the result is read from an array of ones followed by
+    zeros. Its elements are bytes, since XLA does not vectorize loads of booleans.
     """
     if size < _MIN_MASKED_LINE:
         return lax.broadcasted_iota(jnp.int32, (1, size), 1) < lengths
@@ -106,22 +105,20 @@ def _is_below(lengths: jax.Array, size: int) -> jax.Array:
     return _windows(mask, size - lengths, size) != 0
 
 
-def cache_blocked(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+def cache_blocked(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own, in arrays larger than the cache.
 
-    Neighbouring elements of the result then come from distant rows, and a cache line is
-    evicted before its other elements are read. Columns of a cache line's width are
-    copied to blocks of their own, reversed, and copied back.
+    Neighbouring elements of the result come from distant rows, and a cache line is
+    evicted before its other elements are read. So columns of a cache line's width are
+    copied to separate blocks, reversed there, and copied back.
     """
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
     width = _CACHE_LINE // x.dtype.itemsize
     columns = math.prod(x.shape[axis + 1 :])
-    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
-    if not varying or columns % width:
-        return None
-    contiguous_bytes = math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
     read_bytes = x.shape[axis] * columns * x.dtype.itemsize
-    if contiguous_bytes >= _CACHE_LINE or read_bytes <= _CACHE_BYTES:
+    if columns % width or read_bytes <= _CACHE_BYTES:
+        return None
+    if xla.contiguous_bytes(x, lengths, axis) >= _CACHE_LINE:
         return None
     shape = (math.prod(x.shape[:axis]), x.shape[axis], columns // width, width)
     lengths = jnp.broadcast_to(
@@ -131,8 +128,8 @@ def cache_blocked(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | No
     return lowering.materialize(y).swapaxes(1, 2).reshape(x.shape)
 
 
-def preclamped(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
-    """For lengths that are read again at every step: they are clamped before."""
+def preclamped(x: Array, lengths: Array, axis: int) -> Array | None:
+    """For lengths that are read again at every step, and so are clamped beforehand."""
     if math.prod(lengths.shape[axis:]) == 1 or x.nbytes <= _MIN_BYTES:
         return None
     return xla.gather(x, lowering.materialize(lengths), axis)

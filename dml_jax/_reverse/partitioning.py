@@ -1,64 +1,60 @@
 """The reversal of an array that is sharded over devices.
 
 Where the reversed axis is not sharded, every device reverses its shard. Where P devices
-shard it, in shards of S steps, one of two algorithms applies. Neither needs more memory
-on a device than a few shards.
+shard it, in shards of S steps, one of two algorithms applies. Neither holds more than a
+few shards on a device.
 
-All-to-all, if another dimension is a multiple of P and P > 2: a first all-to-all leaves
-each device with whole lines, a P-th of them; it reverses those, and a second all-to-all
-brings them back. An element crosses between devices at most twice.
+All-to-all, if another dimension is a multiple of P and P > 2: after an all-to-all, each
+device has whole lines, 1/P of them. It reverses those, and a second all-to-all restores
+the sharding. An element is sent at most twice.
 
 Permutations, otherwise: let m S + r = n - 1 be the last reversed step of a line. Step i
 of the result's shard on device d is
 
     y[d S + i] = x[m S + r - d S - i],
 
-step (r - i) mod S of shard m - d, or of shard m - d - 1 where i > r. So every element
-keeps its position p in its shard while it moves from device s to device k - s, with
-k(p) = m for p <= r, and m - 1 for p > r. Each device then reverses what it received:
+which is step (r - i) mod S of shard m - d, or of shard m - d - 1 if i > r. So the
+element at position p of a shard is sent from device s to device k - s, where k(p) = m
+for p <= r and k(p) = m - 1 for p > r, and keeps its position. Each device then reverses
+what it received:
 
     c[p] = x_of_device(k(p) - d)[p]        y[i] = c[(r - i) mod S]
 
-One ppermute maps device s to -s; for each bit b of k, another maps s to s + 2^b, and
-its result is used where the bit is set. That sends 1 + log2(P) shards, or 1 for two
-devices. Three devices use one ppermute for each k instead.
+One ppermute sends from device s to -s. For each bit b of k, another sends from s to
+s + 2^b, and its result is used where the bit is set. A device sends 1 + log2(P) shards,
+or 1 if P = 2. If P = 3, there is one ppermute for each k instead.
 
 A ragged all-to-all would send each element once, but takes more than ten times as long
 on H200 GPUs with jax 0.11.2: docs/scaling.md.
-
-The lowering rule calls `reverse_explicit` for shardings that are part of the types.
-`_shared/partitioner.py` calls `reverse_shards` for those that XLA chooses.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax import Array, lax
+from jax.sharding import PartitionSpec
 
 from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, partitioner
 
-ReverseLines = Callable[[jax.Array, jax.Array, int], jax.Array]
+ReverseLines = Callable[[Array, Array, int], Array]
 
 
 def reverse_shards(
     reverse_lines: ReverseLines,
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     axis: int,
     mesh: Any,
     spec: PartitionSpec,
-) -> jax.Array:
-    """This device's shard of the result, which is sharded by `spec`.
+) -> Array:
+    """A device's shard of the result, which is sharded by `spec`.
 
-    The operands are shards, too. `reverse_lines` reverses lines that are not sharded.
+    The operands are the device's shards. `reverse_lines` reverses whole lines.
     """
     mesh_axes = partitioner.names_of(spec[axis])
     if not mesh_axes:
@@ -78,12 +74,12 @@ def reverse_shards(
 
 def _reverse_by_all_to_all(
     reverse_lines: ReverseLines,
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     axis: int,
     mesh_axes: tuple[str, ...],
     dimension: int,
-) -> jax.Array:
+) -> Array:
     """Shards `dimension` instead of `axis`, reverses whole lines, and shards back."""
     if lengths.shape[dimension] != 1:
         size = x.shape[dimension] // lax.axis_size(mesh_axes)
@@ -95,8 +91,8 @@ def _reverse_by_all_to_all(
 
 
 def _reverse_by_permutes(
-    x: jax.Array, lengths: jax.Array, axis: int, mesh: Any, mesh_axes: tuple[str, ...]
-) -> jax.Array:
+    x: Array, lengths: Array, axis: int, mesh: Any, mesh_axes: tuple[str, ...]
+) -> Array:
     size = x.shape[axis]
     last = jnp.maximum(lengths, 1) - 1
     last_shard = (last // size).astype(jnp.int32)
@@ -115,13 +111,13 @@ def _reverse_by_permutes(
 
 
 def _receive(
-    x: jax.Array, device_sum: jax.Array, mesh: Any, mesh_axes: tuple[str, ...]
-) -> jax.Array:
-    """Each element of device `device_sum` - d, on device d."""
+    x: Array, device_sum: Array, mesh: Any, mesh_axes: tuple[str, ...]
+) -> Array:
+    """On device d, the elements of device `device_sum` - d, at their positions."""
     devices = math.prod(mesh.shape[name] for name in mesh_axes)
     device_sum = device_sum % devices
 
-    def permute(x: jax.Array, target: Callable[[int], int]) -> jax.Array:
+    def permute(x: Array, target: Callable[[int], int]) -> Array:
         pairs = [(device, target(device) % devices) for device in range(devices)]
         return partitioner.send(x, pairs, mesh, mesh_axes)
 
@@ -134,30 +130,3 @@ def _receive(
         moved = permute(x, lambda device, distance=2**bit: device + distance)
         x = jnp.where(device_sum >> bit & 1, moved, x)
     return x
-
-
-def reverse_explicit(
-    reverse_lines: ReverseLines,
-    x: jax.Array,
-    lengths: jax.Array,
-    axis: int,
-    sharding: NamedSharding,
-) -> jax.Array:
-    """The result with that sharding, of arrays on a mesh with explicit axes."""
-    spec = partitioner.complete(sharding.spec, x.ndim)
-    shape = broadcast_shape(x.shape, lengths.shape, axis)
-    specs = partitioner.specs_of_operands(spec, [x.shape, lengths.shape], shape)
-    mesh: Any = sharding.mesh
-    local = functools.partial(
-        reverse_shards, reverse_lines, axis=axis, mesh=mesh, spec=spec
-    )
-    # Only the explicit axes: a surrounding shard_map may have made others manual.
-    with jax.sharding.use_abstract_mesh(mesh):
-        local = jax.shard_map(
-            local,
-            in_specs=tuple(specs),
-            out_specs=spec,
-            axis_names=set(mesh.explicit_axes),
-            check_vma=False,
-        )
-        return local(*map(jax.sharding.reshard, (x, lengths), specs))

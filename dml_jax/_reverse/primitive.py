@@ -2,14 +2,14 @@
 
     reverse(x, lengths, axis, implementation)
 
-takes operands of the same rank that broadcast against each other along every dimension
+The operands have the same rank, and broadcast against each other along every dimension
 but `axis`. The lengths have size 1 along `axis` and lie in [0, axis size].
 
-The map is linear in `x`, an involution, and its own adjoint. JAX transposes a gather
-into a scatter, which is several times slower; here the tangent and the cotangent are
-the primitive again, so every derivative of every order costs one gather. A `custom_vjp`
-would lose forward mode, a `custom_jvp` would keep the scatter, and `linear_call` has no
-batching rule.
+The operator is linear in `x`, an involution, and its own adjoint. JAX transposes a
+gather into a scatter, which is several times slower. Here the JVP and the transpose
+bind the primitive again, so every derivative of every order costs one gather. A
+`custom_vjp` would lose forward mode, a `custom_jvp` would keep the scatter, and
+`linear_call` has no batching rule.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import jax
 import jax.export
 import jax.extend.core
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
 from dml_jax._reverse import cpu, gpu, partitioning, xla
@@ -33,8 +33,8 @@ reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
 
 
 def reverse(
-    x: jax.Array, lengths: jax.Array, axis: int, implementation: Implementation | None
-) -> jax.Array:
+    x: Array, lengths: Array, axis: int, implementation: Implementation | None
+) -> Array:
     """Binds the primitive."""
     return reverse_subsequences_p.bind(
         x, lengths, axis=axis, implementation=implementation
@@ -52,26 +52,22 @@ def abstract_eval(x: Any, lengths: Any, *, axis: int, **_: Any) -> Any:
 
 
 def _sharding(x: Any, lengths: Any) -> jax.sharding.NamedSharding:
-    """That of `x`, or of the lengths along dimensions that only they have a size in."""
+    """The sharding of `x`, or of the lengths along dimensions that broadcast `x`."""
     mesh = lengths.sharding.mesh if x.sharding.mesh.empty else x.sharding.mesh
     spec = [
         of_lengths if size != length_size and length_size != 1 else of_x
         for size, length_size, of_x, of_lengths in zip(
-            x.shape,
-            lengths.shape,
-            x.sharding.spec,
-            lengths.sharding.spec,
-            strict=True,
+            x.shape, lengths.shape, x.sharding.spec, lengths.sharding.spec, strict=True
         )
     ]
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _jvp_of_x(tangent: jax.Array, _: Any, lengths: jax.Array, **params: Any):
+def _jvp_of_x(tangent: Array, _: Any, lengths: Array, **params: Any):
     return reverse(tangent, lengths, **params)
 
 
-def _transpose(cotangent: jax.Array, x: Any, lengths: jax.Array, **params: Any):
+def _transpose(cotangent: Array, x: Any, lengths: Array, **params: Any):
     cotangent = reverse(cotangent, lengths, **params)
     broadcast = broadcast_dimensions(x.aval.shape, cotangent.shape)
     # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
@@ -93,8 +89,8 @@ def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):
     return reverse(x, lengths, axis + 1, implementation), 0
 
 
-def with_leading_batch(operands: Any, dimensions: Any) -> list[jax.Array]:
-    """The operands with the mapped dimension first; of size 1 if one is not mapped."""
+def with_leading_batch(operands: Any, dimensions: Any) -> list[Array]:
+    """The operands with the mapped dimension first, or with size 1 if not mapped."""
     return [
         lax.expand_dims(operand, (0,))
         if dimension is None
@@ -114,15 +110,15 @@ taylor.define_linear(reverse_subsequences_p, constants=(1,))
 
 
 class _Formulations(NamedTuple):
-    """What a platform prefers to the gather: the first that takes the operands.
+    """The formulations that a platform tries, in this order, before the gather.
 
     `standalone` is for implementation="standalone", `default` for None. Floats of up to
-    `widest_moved` bits are passed to the formulations as unsigned integers.
+    `max_bits_as_uint` bits are passed to them as unsigned integers.
     """
 
     default: tuple[xla.Formulation, ...] = ()
     standalone: tuple[xla.Formulation, ...] = ()
-    widest_moved: int = 16
+    max_bits_as_uint: int = 16
 
 
 _KERNELS = frozenset(
@@ -131,8 +127,9 @@ _KERNELS = frozenset(
 _CPU = (cpu.reversed_windows, cpu.cache_blocked, cpu.preclamped)
 _GPU_STANDALONE = (gpu.packed_u32, gpu.transposed, gpu.split_stores)
 _PLATFORMS: dict[str | None, _Formulations] = {
-    # XLA on CPU reads floats of 16 bits as they are: a bitcast would be another pass.
-    "cpu": _Formulations(default=_CPU, standalone=_CPU, widest_moved=8),
+    # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
+    # another pass over memory.
+    "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
     "cuda": _Formulations(
         default=(gpu.fused_shared_memory_tiles, gpu.split_stores),
         standalone=(gpu.shared_memory_tiles, gpu.packed_copy, *_GPU_STANDALONE),
@@ -142,29 +139,32 @@ _PLATFORMS: dict[str | None, _Formulations] = {
 
 
 def _compute(
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     *,
     axis: int,
     implementation: Implementation | None,
     formulations: tuple[xla.Formulation, ...] = (),
-    widest_moved: int = 16,
+    max_bits_as_uint: int = 16,
     sees_full_arrays: bool = False,
-) -> jax.Array:
-    """The reversal by the first of the formulations that takes the operands."""
+) -> Array:
+    """The reversal by the first formulation that applies, or by the gather."""
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     if mesh.explicit_axes:
         reverse_lines = functools.partial(reverse, implementation=implementation)
-        return partitioning.reverse_explicit(reverse_lines, x, lengths, axis, sharding)
+        return partitioner.map_explicit_shards(
+            functools.partial(partitioning.reverse_shards, reverse_lines, axis=axis),
+            xla.broadcast_shape(x.shape, lengths.shape, axis),
+            sharding,
+            x,
+            lengths,
+        )
     if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         formulations = ()
-    is_moved = (
-        bitwise.is_narrow_float(x.dtype) and bitwise.width(x.dtype) <= widest_moved
-    )
     for formulation in formulations:
-        bits = bitwise.to_bits(x) if is_moved else x
-        y = formulation(bits, lengths, axis)
+        as_uint = bitwise.width(x.dtype) <= max_bits_as_uint
+        y = formulation(bitwise.to_bits(x) if as_uint else x, lengths, axis)
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
     if not sees_full_arrays:
@@ -175,13 +175,15 @@ def _compute(
 
 
 def _lowering(platform: str | None) -> Callable[..., Any]:
-    """The lowering rule of a platform, or of those that no other rule is for."""
+    """The lowering rule of a platform; None is for all platforms without a rule."""
     preferred = _PLATFORMS.get(platform, _Formulations())
     formulations = {None: preferred.default, "standalone": preferred.standalone}
 
     def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
         params = {"axis": axis, "implementation": implementation}
-        if platform is not None and _is_partitioned_by_callback(ctx, implementation):
+        # XLA itself partitions the gather, and programs for TPUs (jax-ml/jax#38196).
+        by_xla = implementation == "gather" or platform is None
+        if not by_xla and lowering.is_partitioned_by_callback(ctx):
             reverse_lines = functools.partial(reverse, implementation=implementation)
             return partitioner.lower_partitioned(
                 ctx,
@@ -197,7 +199,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         compute = functools.partial(
             _compute,
             formulations=lowering.available(ctx, chosen, _KERNELS),
-            widest_moved=preferred.widest_moved,
+            max_bits_as_uint=preferred.max_bits_as_uint,
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
@@ -205,20 +207,6 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
             return mlir.lower_fun(compute, multiple_results=False)(ctx, x, lengths)
 
     return lower
-
-
-def _is_partitioned_by_callback(ctx: Any, implementation: Implementation | None):
-    """Whether XLA's partitioner calls `partitioning.reverse_shards`.
-
-    The gather is left to XLA, and so are TPUs (jax-ml/jax#38196) and the automatic axes
-    of a mesh that has explicit axes. XLA has no collectives of two-bit integers.
-    """
-    return (
-        implementation != "gather"
-        and lowering.is_spmd_partitioned(ctx)
-        and not lowering.has_explicit_shardings(ctx)
-        and "int2" not in ctx.avals_in[0].dtype.name
-    )
 
 
 reverse_subsequences_p.def_impl(

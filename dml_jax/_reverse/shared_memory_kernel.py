@@ -1,17 +1,18 @@
 """A GPU kernel for columns with lengths of their own, in Pallas and MLIR.
 
 Neighbouring elements of the result come from distant rows, and memory is read in
-sectors of 32 bytes. So a block of threads copies a tile, all rows of a few columns, to
-shared memory, where any element is as near as any other, and stores the rows of
+sectors of 32 bytes. So a block of threads copies a tile, which is all rows of a few
+columns, to shared memory, and reads its elements there in any order. It stores
 
     y[b, t, c] = tile[n - 1 - t if t < n else t, c]    with n = lengths[b, c]
 
-The kernel moves the bytes that a copy moves. XLA cannot fuse it with its neighbours.
-Where the rows of a tile are shorter than a cache line, neighbouring tiles are launched
-together, as a cluster of blocks.
+The kernel moves as many bytes as a copy. XLA cannot fuse it with surrounding
+operations. If the rows of a tile are shorter than a cache line, neighbouring tiles are
+launched together, as a cluster of blocks.
 
-Pallas cannot index shared memory with an array, hence the MLIR. Both are imported only
-where a program is lowered for such a GPU: they load longer than the whole package.
+The kernel is written in MLIR because Pallas cannot index shared memory with an array.
+Pallas and MLIR are imported only when a program is lowered for such a GPU, because that
+takes longer than importing the whole package.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise, jax_versions
 
 _CACHE_LINE = 128  # bytes
 _ROW_BYTES = (_CACHE_LINE, 64, 32, 16)  # of a tile, the best first
 _ROW_ALIGNMENT = 16  # bytes, of asynchronous copies
-_SHARED_BYTES = 200 * 2**10  # for tiles, of 227 KiB that a block may have
+_SHARED_BYTES = 200 * 2**10  # for tiles; a block may have 227 KiB
 _MAX_ROWS = 256  # of one asynchronous copy
-_STORE_BYTES = 4  # that a thread stores at once, or one wider element
-_UNROLL = 8  # loads of a thread before it stores
-_MAX_WARPGROUPS = 8  # of a block that has a multiprocessor to itself, and long rows
+_STORE_BYTES = 4  # that a thread stores at once; or one element, if it is wider
+_UNROLL = 8  # rows that a thread loads before it stores them
+_MAX_WARPGROUPS = 8  # of a block with rows of a cache line, alone on a multiprocessor
 _MULTIPROCESSOR_WARPGROUPS = 16
 _MAX_CLUSTER = 4  # tiles; half as many of bytes, which take a thread longer
 
 
 def tile_width(time: int, columns: int, dtype: np.dtype) -> int | None:
-    """The number of columns of a tile, or None if the kernel is not made for these."""
+    """The number of columns of a tile, or None if the kernel does not apply."""
     if dtype.kind not in "iuf" or bitwise.width(dtype) < 8:
         return None
     if columns * dtype.itemsize % _ROW_ALIGNMENT:
@@ -53,7 +54,7 @@ def tile_width(time: int, columns: int, dtype: np.dtype) -> int | None:
     return None
 
 
-def reverse_tiles(x: jax.Array, lengths: jax.Array, width: int) -> jax.Array:
+def reverse_tiles(x: Array, lengths: Array, width: int) -> Array:
     """`x` [B, T, C], reversed along T by the int32 `lengths` [B, C]."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -75,7 +76,7 @@ def reverse_tiles(x: jax.Array, lengths: jax.Array, width: int) -> jax.Array:
         if clustered > 1:
             tile = tile * clustered + lax.axis_index("tile")
         b = tile // tiles
-        # The last tile of a row may overlap the one before, and stores the same values.
+        # The last tile may overlap the one before; both store the same values there.
         start = jnp.minimum(tile % tiles * width, columns - width)
         tile_columns = pl.ds(start, width)
 
@@ -122,7 +123,7 @@ def _tiles_per_cluster(tiles: int, dtype: np.dtype) -> int:
 
 
 def _store_reversed(_: Any, tile: Any, lengths: Any, y: Any) -> None:
-    """Stores a tile reversed. A thread has the same columns in every so many rows."""
+    """Stores a reversed tile. A thread stores the same columns of several rows."""
     from jax.experimental.mosaic import gpu as mgpu
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import arith, gpu, memref, scf, vector
@@ -161,7 +162,7 @@ def _store_reversed(_: Any, tile: Any, lengths: Any, y: Any) -> None:
             arith.addi(loop.induction_variable, arith.muli(row_step, constant(k)))
             for k in range(_UNROLL)
         ]
-        # Rows beyond the last one store the last one once more.
+        # Instead of rows beyond the last one, the last one is stored again.
         rows = [arith.minui(row, constant(time - 1)) for row in rows]
         loaded = [load(row) for row in rows]
         for row, elements in zip(rows, loaded, strict=True):

@@ -1,11 +1,11 @@
 """The training mode: the reversal, with a coefficient in its backward pass only.
 
-`training_p` is the reversal. Its derivative is `backward_p`, a linear map that has a
-transpose and nothing else: forward mode ends in an error of this package. The
-coefficient has the rank of `x`, and sizes other than 1 where it is mapped.
+`training_p` computes the reversal. Its JVP is `backward_p`, which can be transposed but
+not evaluated: forward mode raises an error of this package. The coefficient has the
+rank of `x`, and sizes other than 1 only along dimensions over which it is mapped.
 
-A `custom_vjp` would sum the cotangents of mapped lengths in a narrow dtype, mix those
-of mapped coefficients, and end forward mode in a message that names no operator.
+A `custom_vjp` would sum the cotangents of mapped lengths in a narrow dtype, and mix
+those of mapped coefficients. In forward mode its error would name no operator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
 from dml_jax._reverse.primitive import (
@@ -35,13 +35,13 @@ backward_p = jax.extend.core.Primitive("reverse_sequence_backward")
 
 
 def reverse_for_training(
-    x: jax.Array,
-    lengths: jax.Array,
-    coefficient: jax.Array,
+    x: Array,
+    lengths: Array,
+    coefficient: Array,
     axis: int,
     implementation: Implementation | None,
-) -> jax.Array:
-    """The reversal, whose backward pass is multiplied by the scalar `coefficient`."""
+) -> Array:
+    """The reversal; its backward pass multiplies by the scalar `coefficient`."""
     coefficient = lax.broadcast(coefficient, (1,) * x.ndim)
     return training_p.bind(
         x, lengths, coefficient, axis=axis, implementation=implementation
@@ -54,8 +54,8 @@ def _abstract_eval(x: Any, lengths: Any, coefficient: Any, *, axis: int, **_: An
 
 
 def _compute(
-    x: jax.Array, lengths: jax.Array, coefficient: Any, *, axis: int, **params: Any
-) -> jax.Array:
+    x: Array, lengths: Array, coefficient: Any, *, axis: int, **params: Any
+) -> Array:
     shape = broadcast_shape(x.shape, coefficient.shape, axis)
     return reverse(jnp.broadcast_to(x, shape), lengths, axis, **params)
 
@@ -68,7 +68,7 @@ def _backward_transpose(
     cotangent: Any, x: Any, lengths: Any, coefficient: Any, **params: Any
 ):
     cotangent = reverse(cotangent, lengths, **params)
-    # Two narrow floats need not have a common dtype, hence float32 for each.
+    # Two narrow floats may have no common dtype, so each is promoted to float32.
     wide = np.promote_types(cotangent.dtype, np.float32)
     if jnp.issubdtype(coefficient.dtype, jnp.floating):
         wide = np.promote_types(wide, np.promote_types(coefficient.dtype, np.float32))

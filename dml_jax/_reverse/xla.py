@@ -1,10 +1,10 @@
 """The reversal in operations that XLA has on every platform.
 
-    gather    defines what the operator computes, and is what XLA can partition
-    scatter   the same, indexed by the source; for programs that are not partitioned
+    gather    defines what the operator computes; XLA partitions it well
+    scatter   the same as a scatter, for programs that are not partitioned
 
-The indices have size 1 along every dimension along which the lengths have size 1, so
-that XLA moves whole blocks.
+Where the lengths have size 1 along a dimension, so have the indices. XLA then moves
+whole blocks.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise
 
 
 class Formulation(Protocol):
-    """Computes the reversal, or returns None for layouts that it is not made for."""
+    """Computes the reversal, or returns None if it does not apply to the operands."""
 
-    def __call__(
-        self, x: jax.Array, lengths: jax.Array, axis: int
-    ) -> jax.Array | None: ...
+    def __call__(self, x: Array, lengths: Array, axis: int) -> Array | None: ...
 
 
 def broadcast_shape(
@@ -40,21 +37,29 @@ def broadcast_shape(
     )
 
 
-def gather(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
+def contiguous_bytes(x: Array, lengths: Array, axis: int) -> float:
+    """The bytes of consecutive elements with one length, in one step or all of them."""
+    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
+    if not varying:
+        return math.inf
+    return math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
+
+
+def gather(x: Array, lengths: Array, axis: int) -> Array:
     """The reversal as one gather."""
     bits = bitwise.to_bits(x)
     y = take_along_axis(bits, source_index(x.shape, lengths, axis), axis)
     return bitwise.from_bits(y, x.dtype)
 
 
-def take_along_axis(x: jax.Array, source: jax.Array, axis: int) -> jax.Array:
+def take_along_axis(x: Array, source: Array, axis: int) -> Array:
     """`jnp.take_along_axis` for indices that are in bounds and may be uint32."""
     # JAX makes the indices signed, and uint32 then needs 64-bit mode.
     with bitwise.full_width(np.promote_types(source.dtype, np.int32)):
         return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
 
 
-def source_index(shape: tuple[int, ...], lengths: jax.Array, axis: int) -> jax.Array:
+def source_index(shape: tuple[int, ...], lengths: Array, axis: int) -> Array:
     """The index along `axis` of each element's source.
 
     The reversal is an involution, so it is also the index of each element's target.
@@ -64,7 +69,7 @@ def source_index(shape: tuple[int, ...], lengths: jax.Array, axis: int) -> jax.A
     return jnp.where(position < lengths, lengths - 1 - position, position)
 
 
-def scatter(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
+def scatter(x: Array, lengths: Array, axis: int) -> Array:
     """The reversal as one scatter of blocks, each with one row-major index."""
     dtype, x = x.dtype, bitwise.to_bits(x)
     target = source_index(x.shape, lengths, axis)
@@ -83,7 +88,7 @@ def scatter(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
                 position = target.reshape(target.shape[:rank]).astype(index_dtype)
             index = index + position * index_dtype.type(stride)
         x = jnp.broadcast_to(x, shape).reshape(blocks, 1, math.prod(shape[rank:]))
-        # XLA would bring another form to this one, by a copy.
+        # XLA converts other dimension numbers to these, with a copy.
         dimensions = lax.ScatterDimensionNumbers(
             update_window_dims=(1, 2),
             inserted_window_dims=(),

@@ -23,17 +23,20 @@ def sees_full_arrays(ctx: Any) -> bool:
     return getattr(context, "num_devices", None) == 1
 
 
-def is_spmd_partitioned(ctx: Any) -> bool:
-    """Whether XLA partitions the program over a known number of devices."""
+def is_partitioned_by_callback(ctx: Any) -> bool:
+    """Whether XLA's partitioner can call back to partition an operator.
+
+    The number of devices must be known. XLA itself partitions automatic axes of a mesh
+    that has explicit axes. It has no collectives of two-bit integers.
+    """
     if ctx.module_context.lowering_parameters.for_export:
         return False
-    return getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
-
-
-def has_explicit_shardings(ctx: Any) -> bool:
-    """Whether the operands of a lowering rule have explicit shardings."""
     meshes = [aval.sharding.mesh for aval in ctx.avals_in]
-    return any(getattr(mesh, "explicit_axes", ()) for mesh in meshes)
+    return (
+        getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
+        and not any(getattr(mesh, "explicit_axes", ()) for mesh in meshes)
+        and "int2" not in ctx.avals_in[0].dtype.name
+    )
 
 
 def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:

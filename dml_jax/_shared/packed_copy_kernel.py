@@ -1,22 +1,23 @@
 """A GPU kernel that copies elements from unaligned positions, 16 bytes a thread.
 
-XLA's threads load elements one by one, and store four of them if four divides their
-number, else one. For narrow elements, and odd sizes of 32-bit ones, that leaves most of
-the bandwidth unused. Here a thread stores 16 bytes at once, a chunk: it loads the
-aligned words that its elements lie in, shifts them to where the elements begin, and
-permutes the bytes.
+In XLA's kernels a thread loads elements one by one, and stores four elements if their
+number is divisible by four, else one. For narrow elements, and for odd sizes of 32-bit
+ones, that leaves most of the bandwidth unused. Here a thread stores a chunk of 16 bytes
+at once. It loads the aligned words in which its elements lie, shifts them to where the
+elements begin, and permutes the bytes.
 
     reverse                  y[r, k, c] = x[r, n - 1 - k if k < n else k, c]
                              with n = lengths[r]
     strided_slice            y[i] = x[start + stride * i]
     strided_slice_transpose  y[start + stride * i] = g[i], 0 everywhere else
 
-Chunks that cross the end of a row or of a length are blended from two. XLA cannot fuse
-the kernel with its neighbours.
+A chunk that crosses the end of a row or of a length is blended from two. XLA cannot
+fuse the kernel with surrounding operations.
 
-What a thread computes is written for a `machine` with words of 32 bits: MLIR in a
-program, which Pallas cannot express, and NumPy in the tests. Rows are those of the
-result: its last dimensions as far as they are contiguous in both arrays.
+What a thread computes is written for a `machine` with words of 32 bits. In a program
+these are MLIR values, because Pallas cannot express the operations; in the tests they
+are NumPy integers. A row has the last dimensions of the result, as far as they are
+contiguous in both arrays.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from dml_jax._shared import jax_versions
 
@@ -37,23 +39,23 @@ _WORD = 4  # bytes
 _CHUNKS_OF_SLICE = 2  # that a thread stores
 _CHUNKS_OF_REVERSAL = 4
 _WARPGROUP = 128  # threads of a block
-_MAX_BYTES = 2**31 - 2**16  # of an array, so that positions beyond it fit 32 bits, too
+_MAX_BYTES = 2**31 - 2**16  # of an array; positions just beyond it fit 32 bits, too
 _MAX_ITEMSIZE_OF_SLICE = 2  # XLA slices wider elements as fast
 _MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
 _MAX_STEP = 15  # bytes of reversed steps; XLA moves longer ones as vectors
 
 
-class _Dim(NamedTuple):
+class Dim(NamedTuple):
     """A dimension, and the positions start + stride * i in it, for 0 <= i < size."""
 
     extent: int
     start: int
     size: int
     stride: int
-    sign: int  # -1 if the last position comes first
+    sign: int  # -1 if the dimension is reversed
 
 
-def reverse(x: jax.Array, lengths: jax.Array) -> jax.Array | None:
+def reverse(x: Array, lengths: Array) -> Array | None:
     """`x` [R, T, C], of 8 to 32 bits, reversed along T by `lengths` [R]; or None."""
     rows, _, step = x.shape
     row_size = math.prod(x.shape[1:])
@@ -64,9 +66,9 @@ def reverse(x: jax.Array, lengths: jax.Array) -> jax.Array | None:
     return _launch(load, row_size, x.shape, _CHUNKS_OF_REVERSAL, x, lengths)
 
 
-def strided_slice(x: jax.Array, window: Any) -> jax.Array | None:
+def strided_slice(x: Array, window: Any) -> Array | None:
     """The elements in a strided window of `x`, of 8 or 16 bits; or None."""
-    dims = _merged_dims(x.shape, window)
+    dims = merged_dims(x.shape, window)
     size = max(x.size, math.prod(window.sizes))
     if not _is_dense(x.dtype, dims) or not _is_supported(
         x.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].size, size
@@ -77,10 +79,10 @@ def strided_slice(x: jax.Array, window: Any) -> jax.Array | None:
 
 
 def strided_slice_transpose(
-    gradient: jax.Array, shape: tuple[int, ...], window: Any
-) -> jax.Array | None:
+    gradient: Array, shape: tuple[int, ...], window: Any
+) -> Array | None:
     """Zeros of this shape, with `gradient` in a strided window of them; or None."""
-    dims = _merged_dims(shape, window)
+    dims = merged_dims(shape, window)
     size = math.prod(shape) * min(gradient.size, 1)
     if not _is_dense(gradient.dtype, dims) or not _is_supported(
         gradient.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].extent, size
@@ -90,15 +92,15 @@ def strided_slice_transpose(
     return _launch(load, dims[-1].extent, shape, _CHUNKS_OF_SLICE, gradient)
 
 
-def _is_dense(dtype: np.dtype, dims: Sequence[_Dim]) -> bool:
+def _is_dense(dtype: np.dtype, dims: Sequence[Dim]) -> bool:
     """Whether consecutive elements are close enough for one vector load."""
     return bool(dims) and dims[-1].stride * dtype.itemsize <= _MAX_STRIDE
 
 
 def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) -> bool:
-    """Whether dtype, rows and size are such as the kernel handles.
+    """Whether the kernel supports the dtype and the sizes of the row and the array.
 
-    A chunk may lie in two rows at most, and positions in bytes have 32 bits.
+    A chunk may lie in at most two rows, and positions in bytes must fit 32 bits.
     """
     if dtype.kind not in "iuf" or dtype.itemsize > max_itemsize:
         return False
@@ -106,17 +108,17 @@ def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) 
     return is_long and 0 < size * dtype.itemsize <= _MAX_BYTES
 
 
-def _merged_dims(shape: Sequence[int], window: Any) -> list[_Dim]:
-    """The dimensions, with those merged that are contiguous in both arrays."""
+def merged_dims(shape: Sequence[int], window: Any) -> list[Dim]:
+    """The dimensions, merged where they are contiguous in both arrays."""
     dims = []
     for d, numbers in enumerate(
         zip(shape, window.starts, window.sizes, window.strides, strict=True)
     ):
-        dim = _Dim(*numbers, -1 if d in window.reversed_dims else 1)
+        dim = Dim(*numbers, -1 if d in window.reversed_dims else 1)
         is_whole = dim == (dim.extent, 0, dim.extent, 1, 1)
         if is_whole and dims and dims[-1][3:] == (1, 1):
             extent, start, size = (n * dim.extent for n in dims.pop()[:3])
-            dim = _Dim(extent, start, size, 1, 1)
+            dim = Dim(extent, start, size, 1, 1)
         dims.append(dim)
     return dims
 
@@ -125,7 +127,7 @@ def _merged_dims(shape: Sequence[int], window: Any) -> list[_Dim]:
 
 
 def _chunk(machine: Any, load: Callable[..., Any], row_size: int, position: Any) -> Any:
-    """The words of a chunk from `position` on, of two rows at most."""
+    """The words of the chunk that starts at `position`, from at most two rows."""
     row, column = position // row_size, position % row_size
     words, left = load(machine, row, column), row_size - column
     return machine.cond(
@@ -169,7 +171,7 @@ def _steps_of_chunk(machine: Any, column: Any, step: int) -> tuple[int, Any]:
     return -(-(machine.per_chunk + step - 1) // step), (column + offset) % step
 
 
-def _sliced_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) -> Any:
+def _sliced_words(machine: Any, row: Any, column: Any, *, dims: Sequence[Dim]) -> Any:
     *outer, dim = dims
     begin, pitch, count = dim.start, dim.extent, machine.per_chunk
     for outer_dim in reversed(outer):
@@ -184,7 +186,7 @@ def _sliced_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) 
     return _pick_elements(machine, words, order)
 
 
-def _padded_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) -> Any:
+def _padded_words(machine: Any, row: Any, column: Any, *, dims: Sequence[Dim]) -> Any:
     *outer, dim = dims
     begin, pitch, conditions = 0, dim.size, []
     for outer_dim in reversed(outer):
@@ -199,7 +201,7 @@ def _padded_words(machine: Any, row: Any, column: Any, *, dims: Sequence[_Dim]) 
     return words
 
 
-def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: _Dim) -> Any:
+def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: Dim) -> Any:
     stride, count = dim.stride, machine.per_chunk
     # An offset that keeps the dividend from being negative.
     offset = -(-(dim.start + count) // stride)
@@ -216,8 +218,8 @@ def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: _Dim) -> An
     return _blend(machine, words, zeros, end - column)
 
 
-def _index_in_window(machine: Any, position: Any, dim: _Dim) -> tuple[Any, Any]:
-    """The index in the window that a position has, and whether it has one."""
+def _index_in_window(machine: Any, position: Any, dim: Dim) -> tuple[Any, Any]:
+    """The index in the window of a position, and whether it is in the window."""
     distance = position - dim.start
     index = machine.maximum(distance, 0) // dim.stride
     is_inside = (
@@ -227,7 +229,7 @@ def _index_in_window(machine: Any, position: Any, dim: _Dim) -> tuple[Any, Any]:
 
 
 def _load(machine: Any, first: Any, count: int) -> list[Any]:
-    """The words of `count` elements from `first` on; out of bounds, any words."""
+    """The words of `count` elements from `first` on; undefined out of bounds."""
     first, span = first * machine.itemsize, count * machine.itemsize
     vector, shift = first >> 4, first & 15
     words = []
@@ -238,7 +240,7 @@ def _load(machine: Any, first: Any, count: int) -> list[Any]:
 
 
 def _drop_bytes(machine: Any, words: list[Any], count: Any) -> list[Any]:
-    """The words without the first `count` bytes, of 15 at most."""
+    """The words without the first `count` bytes, which are at most 15."""
     words = [*words, *[machine.zero] * 4]
     for size in (8, 4):
         is_dropped = (count & size) > 0
@@ -267,7 +269,7 @@ def _pick_elements(
 
 
 def _pick_bytes(machine: Any, words: list[Any], sources: Sequence[Any]) -> Any:
-    """A word of four bytes, each given by word and position in it; None for zero."""
+    """A word of four bytes, each given by a word and a byte in it, or None for zero."""
     picked = machine.zero
     for number in sorted({source[0] for source in sources if source is not None}):
         selector = [
@@ -295,8 +297,8 @@ def _launch(
     row_size: int,
     shape: Sequence[int],
     chunks: int,
-    *operands: jax.Array,
-) -> jax.Array:
+    *operands: Array,
+) -> Array:
     """The result of the kernel, whose threads store `chunks` chunks each."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 

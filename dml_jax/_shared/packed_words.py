@@ -1,7 +1,7 @@
 """The machine of `packed_copy_kernel` on a GPU: words of 32 bits as MLIR values.
 
-Operators of `Word` emit MLIR, so that `a + b` need not be written out. Python integers
-become constants. Comparisons and shifts are signed, divisions are unsigned.
+The operators of `Word`, such as `a + b`, emit MLIR. Python integers become constants.
+Comparisons and shifts are signed, and divisions are unsigned.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class Machine:
             self._lengths = _pointer(lengths[0])
 
     def positions(self, count: int) -> list[Word]:
-        """The first elements of the thread's chunks, next to those of other threads."""
+        """The first position of each chunk of this thread.
+
+        Consecutive threads have consecutive chunks.
+        """
         block = Word(arith.index_cast(_i32(), gpu.block_id(gpu.Dimension.x)))
         threads = Word(arith.index_cast(_i32(), gpu.block_dim(gpu.Dimension.x)))
         first = block * threads * count + Word(mgpu.thread_idx())
@@ -80,7 +83,7 @@ class Machine:
         return [Word(llvm.extractelement(value, _value(i))) for i in range(4)]
 
     def store(self, position: Word, size: int, words: list[Word]) -> None:
-        """Stores the elements from `position` on whose positions are below `size`."""
+        """Stores the elements from `position` on, up to position `size`."""
 
         def store_vector() -> list[Word]:
             vector = llvm.mlir_undef(_i32x4())
@@ -100,8 +103,8 @@ class Machine:
     def _store_element(self, position: Word, size: int, words: list[Word], k: int):
         """Stores the k-th element of the words, if its position is below `size`."""
         element = ir.IntegerType.get_signless(8 * self.itemsize)
-        word, place = divmod(k, 4 // self.itemsize)
-        value = arith.shrui(words[word].value, _value(8 * self.itemsize * place))
+        word, index = divmod(k, 4 // self.itemsize)
+        value = arith.shrui(words[word].value, _value(8 * self.itemsize * index))
         if self.itemsize < 4:
             value = arith.trunci(element, value)
         target = _address(self._target, position, self.itemsize)
@@ -133,12 +136,12 @@ class Machine:
 
     @staticmethod
     def funnel_shift(low: Word, high: Word, bits: WordLike) -> Word:
-        """The low word of the pair, shifted right by `bits`."""
+        """The low word of the pair, which is shifted right by `bits`."""
         return Word(llvm.intr_fshr(high.value, low.value, _value(bits)))
 
     @staticmethod
     def permute_bytes(low: Word, high: Word, selector: list[int]) -> Word:
-        """The selected four of eight bytes, those of `low` being the first."""
+        """The selected four of eight bytes; those of `low` have numbers 0 to 3."""
         if selector == [4, 5, 6, 7]:
             return high
         nibbles = _value(sum(byte << 4 * i for i, byte in enumerate(selector)))
@@ -172,7 +175,7 @@ def _pointer(reference: Any) -> Any:
 
 
 def _address(pointer: Any, index: WordLike, itemsize: int) -> Any:
-    """The address of an object of an array, whose index is not negative."""
+    """The address of an element of `itemsize` bytes; its index is not negative."""
     i64 = ir.IntegerType.get_signless(64)
     offset = arith.muli(arith.extui(i64, _value(index)), arith.constant(i64, itemsize))
     byte = ir.IntegerType.get_signless(8)

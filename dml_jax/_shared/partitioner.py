@@ -15,6 +15,7 @@ with the same tiles.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ def lower_partitioned(
     If the first operand has narrow floats, both functions take and return their bits.
 
     Args:
-      ctx: context of a lowering rule, for which `lowering.is_spmd_partitioned` is true.
+      ctx: context of a lowering rule that `lowering.is_partitioned_by_callback`.
       whole: the function of whole arrays.
       of_shards: the function of shards, `of_shards(*shards, mesh=..., spec=...)` with
         the mesh and the sharding of the result. `specs_of_operands` gives the
@@ -244,6 +245,31 @@ def _entry(axes: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
             return None
         tiles *= axes[axis][1]
     return tuple(entry)
+
+
+def map_explicit_shards(
+    of_shards: Callable[..., jax.Array],
+    shape: Shape,
+    sharding: NamedSharding,
+    *operands: jax.Array,
+) -> jax.Array:
+    """The result with this shape and explicit sharding, computed shard by shard.
+
+    `of_shards` is called as by `lower_partitioned`.
+    """
+    spec = complete(sharding.spec, len(shape))
+    specs = specs_of_operands(spec, [operand.shape for operand in operands], shape)
+    mesh: Any = sharding.mesh
+    # Only the explicit axes: a surrounding shard_map may have made others manual.
+    with jax.sharding.use_abstract_mesh(mesh):
+        local = jax.shard_map(
+            functools.partial(of_shards, mesh=mesh, spec=spec),
+            in_specs=tuple(specs),
+            out_specs=spec,
+            axis_names=set(mesh.explicit_axes),
+            check_vma=False,
+        )
+        return local(*map(jax.sharding.reshard, operands, specs))
 
 
 # Collectives --------------------------------------------------------------------------

@@ -11,12 +11,12 @@ where first = offset for a positive stride and offset + window - 1 for a negativ
 DirectML's SLICE takes the sizes of the result. SLICE1 and SLICE_GRAD take the sizes of
 the input window, of which 1 + (window - 1) // |stride| elements are copied. DirectML's
 page on SLICE1 prints this count without the absolute value, which its example needs.
-One page forbids a stride of 0, another does not mention it; here it is an error.
+One page forbids a stride of 0, and another does not mention it. Here it is an error.
 ONNX's Slice is a slice1 whose window follows from starts, ends and steps.
 
-Each operator is one `lax.slice` or `lax.pad`, and a `lax.rev` for negative strides.
-Each is the other's transpose, so that no derivative is a scatter. `gpu` has other
-formulations for GPUs.
+An operator is a `lax.slice` or a `lax.pad`, and a `lax.rev` for negative strides. The
+slices and `slice_grad` are transposes of each other, so no derivative is a scatter.
+`gpu` has other formulations for GPUs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def slice(
       ValueError: a sequence does not have one element for each dimension, a size or an
         offset is negative, a stride is below 1, a read is outside of `input`, or
         `input` is a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: `input` is a list with a number that no enabled dtype has.
+      OverflowError: `input` is a list with a number that fits no enabled dtype.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: a dimension that is copied as a whole stays sharded without communication.
@@ -93,7 +93,7 @@ def slice1(
     input_window_strides: Sequence[int],
     output_sizes: Sequence[int] | None = None,
 ) -> jax.Array:
-    """Copies every `|stride|`-th element of a window, from its end for stride < 0.
+    """Copies every `|stride|`-th element of a window, from its end if stride < 0.
 
     A window of n elements gives `1 + (n - 1) // |stride|` of them. The window must be
     inside the input. A window of size 0 gives an empty result. Every bit is kept.
@@ -118,7 +118,7 @@ def slice1(
         not inside of `input`, a stride is 0, an output size is negative or larger than
         what the window gives, or `input` is a 64-bit NumPy array outside of 64-bit
         mode.
-      OverflowError: `input` is a list with a number that no enabled dtype has.
+      OverflowError: `input` is a list with a number that fits no enabled dtype.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: a dimension that is copied as a whole stays sharded without communication.
@@ -154,9 +154,9 @@ def slice_grad(
 ) -> jax.Array:
     """Puts the elements of a `slice1` back where they were read, among zeros.
 
-    It is the adjoint of `slice1`: it turns the gradient of a loss by the output of
-    `slice1` into the gradient by its input. Strides are not 0, so no two elements have
-    the same index and nothing is summed. Every bit is kept.
+    It is the adjoint of `slice1`: it turns the gradient of a loss with respect to the
+    output of `slice1` into the gradient with respect to its input. Strides are not 0,
+    so no two elements have the same index and nothing is summed. Every bit is kept.
 
     Args:
       input_gradient: array of any rank and any dtype that has a zero. Its sizes are at
@@ -177,7 +177,8 @@ def slice_grad(
         not inside of `output_gradient_sizes`, a stride is 0, `input_gradient` has more
         elements than the window gives, or it is a 64-bit NumPy array outside of 64-bit
         mode.
-      OverflowError: `input_gradient` is a list with a number that no enabled dtype has.
+      OverflowError: `input_gradient` is a list with a number that fits no enabled
+        dtype.
 
     Derivatives: linear, both modes and every order; the transpose is `slice1`.
     Sharding: a dimension that is filled as a whole stays sharded without communication.
@@ -241,10 +242,10 @@ def _jitted_core(
 ) -> Core:
     """The core with its static arguments, for arrays of a type.
 
-    Outside of `jit`, the first calls pass the starts as an argument, so that all starts
-    use one compiled program. It takes up to several times as long as a program for
-    these starts alone, to which later calls change; the calls before take less time
-    than compiling that one.
+    Outside of `jit`, the first calls pass the starts as an argument, so that one
+    compiled program serves all starts. Later calls use a program that is compiled for
+    these starts alone, and can be several times as fast. The first calls together take
+    less time than compiling it.
     """
     if arguments.is_traced(kind):
         return functools.partial(core, window=window, **params)
@@ -271,7 +272,7 @@ _CALLS_WITH_TRACED_STARTS = 16
 def _window_of_slice(
     shape: Sizes, offsets: Any, sizes: Any, strides: Any
 ) -> StridedWindow:
-    """What `slice` reads, all of it inside `shape`."""
+    """The window that `slice` reads, which must be inside `shape`."""
     names = ("offsets", "sizes", "strides")
     strides = (1,) * len(shape) if strides is None else strides
     offsets, sizes, strides = lists = _integers(
@@ -296,7 +297,7 @@ def _window_of_slice1(
     strides: Any,
     sizes: Any = None,
 ) -> StridedWindow:
-    """What `slice1` reads and `slice_grad` writes, all of it inside `shape`."""
+    """The window that `slice1` reads and `slice_grad` writes, inside `shape`."""
     names = ("input_window_offsets", "input_window_sizes", "input_window_strides")
     offsets, window_sizes, strides = lists = _integers(
         operator, len(shape), names, offsets, window_sizes, strides
@@ -328,7 +329,7 @@ def _window_of_slice1(
 def _integers(
     operator: str, rank: int, names: Sequence[str], *lists: Any
 ) -> list[Sizes]:
-    """Offsets, sizes and strides, of which the first two must not be negative."""
+    """Offsets, sizes and strides; offsets and sizes must not be negative."""
     named = zip(names, lists, strict=True)
     result = [arguments.integers(operator, name, list_, rank) for name, list_ in named]
     for name, elements in zip(names[:2], result, strict=False):
@@ -364,7 +365,7 @@ def _strided_window(
             offsets, window_sizes, strides, sizes, strict=True
         )
     )
-    # The stride of a single element has no effect, and may be too large for XLA.
+    # The stride has no effect on a single element, and may be too large for XLA.
     positive_strides = tuple(
         1 if isinstance(size, int) and size <= 1 else abs(stride)
         for stride, size in zip(strides, sizes, strict=True)

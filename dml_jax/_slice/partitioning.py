@@ -1,16 +1,17 @@
 """The transpose of a slice where its result is sharded.
 
-Along a sharded dimension each device has S indices of the result. Element g[i] of the
-operand belongs to index start + stride * i, so device d needs the elements from
+Along a sharded dimension, each device holds S indices of the result. Element g[i] of
+the operand has index start + stride * i in the result. So device d needs at most
+ceil(S / stride) elements, of which the first is
 
     first(d) = ceil((d * S - start) / stride)
 
-on, at most ceil(S / stride) of them. They are in the shards of consecutive devices. One
-`ppermute` for each distance between source and target sends them, in pieces as long as
-the longest one. Then each device computes the transpose for its own shard.
+They are in the shards of consecutive devices. For each distance between source and
+target, one `ppermute` sends the elements, in pieces as long as the longest. Each device
+then computes the transpose for its shard.
 
 XLA's partitioner does not get the `lax.pad` of the whole array, because it partitions
-it incorrectly: docs/xla.md.
+that incorrectly: docs/xla.md.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax import Array, lax
+from jax.sharding import PartitionSpec
 
 from dml_jax._shared import bitwise, partitioner
 from dml_jax._slice.window import StridedWindow
@@ -33,18 +33,18 @@ Names: TypeAlias = tuple[str, ...]  # of mesh axes
 
 
 def transpose_shards(
-    transpose: Callable[..., jax.Array],
-    x: jax.Array,
+    transpose: Callable[..., Array],
+    x: Array,
     *,
     shape: tuple[int, ...],
     window: StridedWindow,
     mesh: Any,
     spec: PartitionSpec,
-) -> jax.Array:
-    """One device's shard of `transpose(x, shape=shape, window=window)`.
+) -> Array:
+    """A device's shard of `transpose(x, shape=shape, window=window)`.
 
     Args:
-      transpose: the function, which takes and returns the bits of narrow floats.
+      transpose: the transpose of a whole array, on the bits of narrow floats.
       x: the shard of the operand, sharded as `partitioner.specs_of_operands` says.
       shape: the shape of the whole result.
       window: the window of the whole result, without reversed dimensions.
@@ -66,14 +66,14 @@ def transpose_shards(
         devices = range(math.prod(mesh.shape[name] for name in names))
         sizes[d] = -(-extent // len(devices))
         capacity = -(-sizes[d] // stride)
-        # Of each device the first element, numbered as if the window had no ends, and
-        # its index in the shard, which is below `stride`.
+        # The index of each device's first element in the operand, as if the window had
+        # no ends, and in the device's shard of the result, where it is below `stride`.
         firsts = [-((start - device * sizes[d]) // stride) for device in devices]
         indices = [start + stride * firsts[i] - i * sizes[d] for i in devices]
         pieces = _pieces(firsts, capacity, size, max(x.shape[d], 1))
         x = _fetch(x, d, capacity, pieces, mesh, names)
-        # The transpose puts the first element at the index stride - 1 on every device;
-        # the slice below moves it to its index.
+        # On every device the transpose puts the first element at index stride - 1. The
+        # slice below moves it to its index in the shard.
         rim = stride - 1
         starts[d] = rim - _lookup(np.array(indices, np.int32), lax.axis_index(names))
         padded_shape[d] = capacity * stride + rim
@@ -83,7 +83,7 @@ def transpose_shards(
 
 
 class _Piece(NamedTuple):
-    """Elements that one device has and another needs."""
+    """Elements that one device holds and another one needs."""
 
     source: int
     target: int
@@ -93,9 +93,9 @@ class _Piece(NamedTuple):
 
 
 def _pieces(firsts: list[int], capacity: int, size: int, held: int) -> list[_Piece]:
-    """What devices need of `size` elements, of which each holds `held`, longest first.
+    """The pieces of `size` elements that devices need, longest first.
 
-    Device d needs `capacity` elements from `firsts[d]` on.
+    Each device holds `held` elements. Device d needs `capacity` from `firsts[d]` on.
     """
     pieces = []
     for target, first in enumerate(firsts):
@@ -109,9 +109,9 @@ def _pieces(firsts: list[int], capacity: int, size: int, held: int) -> list[_Pie
 
 
 def _fetch(
-    x: jax.Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
-) -> jax.Array:
-    """The elements for a device's shard of the result, and zeros where none are."""
+    x: Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
+) -> Array:
+    """The elements for a device's shard of the result, with zeros where none exist."""
     shape = [capacity if axis == d else size for axis, size in enumerate(x.shape)]
     fetched = jnp.zeros(shape, x.dtype)
     by_distance: dict[int, list[_Piece]] = {}  # in the order of their longest pieces
@@ -123,14 +123,9 @@ def _fetch(
 
 
 def _receive(
-    fetched: jax.Array,
-    x: jax.Array,
-    d: int,
-    pieces: list[_Piece],
-    mesh: Any,
-    names: Names,
-) -> jax.Array:
-    """`fetched` with pieces, of which a device sends and receives one at most."""
+    fetched: Array, x: Array, d: int, pieces: list[_Piece], mesh: Any, names: Names
+) -> Array:
+    """`fetched` with these pieces; a device sends and receives at most one of them."""
     held, needed = x.shape[d], fetched.shape[d]
     longest = pieces[0].size
     source_starts, target_starts, shifts, lows, highs = np.zeros(
@@ -162,32 +157,6 @@ def _receive(
     return lax.dynamic_update_slice_in_dim(fetched, piece, of_device(target_starts), d)
 
 
-def _lookup(table: np.ndarray, device: jax.Array) -> Any:
-    """The entry of a device, a constant if all entries are equal."""
+def _lookup(table: np.ndarray, device: Array) -> Any:
+    """The table's entry for a device; a constant if all entries are equal."""
     return table[0] if (table == table[0]).all() else jnp.asarray(table)[device]
-
-
-def transpose_explicitly(
-    transpose: Callable[..., jax.Array],
-    x: jax.Array,
-    shape: tuple[int, ...],
-    window: StridedWindow,
-    sharding: NamedSharding,
-) -> jax.Array:
-    """The transpose, with an explicit sharding, of an array on an explicit mesh."""
-    mesh: Any = sharding.mesh
-    spec = partitioner.complete(sharding.spec, x.ndim)
-    (spec_of_x,) = partitioner.specs_of_operands(spec, [x.shape], shape)
-    of_shards = functools.partial(
-        transpose_shards, transpose, shape=shape, window=window, mesh=mesh, spec=spec
-    )
-    with jax.sharding.use_abstract_mesh(mesh):
-        local = jax.shard_map(
-            of_shards,
-            in_specs=spec_of_x,
-            out_specs=spec,
-            # A surrounding shard_map may have made other axes manual.
-            axis_names=set(mesh.explicit_axes),
-            check_vma=False,
-        )
-        return local(jax.sharding.reshard(x, spec_of_x))

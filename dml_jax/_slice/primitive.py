@@ -3,9 +3,9 @@
     strided_slice(x, window, standalone)                     `lax.slice`, `lax.rev`
     strided_slice_transpose(x, shape, window, standalone)    `lax.rev`, `lax.pad`
 
-Each is linear and the transpose of the other. The formulations are not differentiated:
-their transposes are slow, or JAX has none. `standalone` says that the operator is
-compiled on its own, outside of a larger program; GPUs have other formulations for that.
+Both are linear, and each is the transpose of the other. The formulations are not
+differentiated: their transposes are slow, or JAX has none. If `standalone` is true, the
+operator is compiled as a program of its own; GPUs have other formulations for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -30,13 +30,13 @@ slice_p = jax.extend.core.Primitive("strided_slice")
 transpose_p = jax.extend.core.Primitive("strided_slice_transpose")
 
 
-def strided_slice(x: jax.Array, window: StridedWindow, standalone: bool) -> jax.Array:
+def strided_slice(x: Array, window: StridedWindow, standalone: bool) -> Array:
     return slice_p.bind(x, window=window, standalone=standalone)
 
 
 def strided_slice_transpose(
-    x: jax.Array, shape: tuple[int, ...], window: StridedWindow, standalone: bool
-) -> jax.Array:
+    x: Array, shape: tuple[int, ...], window: StridedWindow, standalone: bool
+) -> Array:
     return transpose_p.bind(x, shape=shape, window=window, standalone=standalone)
 
 
@@ -86,32 +86,33 @@ def _transpose_batch(
 
 
 def _slice(
-    x: jax.Array,
+    x: Array,
     *,
     window: StridedWindow,
     formulations: tuple[SliceFormulation, ...] = (),
     **_: Any,
-) -> jax.Array:
+) -> Array:
     y = _first_result(x, formulations, window)
     return xla.strided_slice(x, window) if y is None else y
 
 
 def _transpose(
-    x: jax.Array,
+    x: Array,
     *,
     shape: tuple[int, ...],
     window: StridedWindow,
     formulations: tuple[TransposeFormulation, ...] = (),
     sees_full_arrays: bool = False,
     **_: Any,
-) -> jax.Array:
+) -> Array:
     aval = _transpose_abstract_eval(jax.typeof(x), shape=shape, window=window)
     if getattr(aval.sharding.mesh, "explicit_axes", ()):
         x, window = _reverse(x, window)
         transpose = _transpose_of_bits(x.dtype)
-        return partitioning.transpose_explicitly(
-            transpose, x, shape, window, aval.sharding
+        transpose = functools.partial(
+            partitioning.transpose_shards, transpose, shape=shape, window=window
         )
+        return partitioner.map_explicit_shards(transpose, shape, aval.sharding, x)
     if not sees_full_arrays:
         if window.covers(shape):
             return _reverse(x, window)[0]
@@ -121,9 +122,9 @@ def _transpose(
 
 
 def _first_result(
-    x: jax.Array, formulations: tuple[Callable[..., Any], ...], *params: Any
-) -> jax.Array | None:
-    """The result of the first formulation that is made for the bits of `x`."""
+    x: Array, formulations: tuple[Callable[..., Any], ...], *params: Any
+) -> Array | None:
+    """The result of the first formulation that applies to the bits of `x`."""
     bits = bitwise.to_integers(x)
     for formulation in formulations if bits is not None else ():
         y = formulation(bits, *params)
@@ -132,17 +133,17 @@ def _first_result(
     return None
 
 
-def _reverse(x: jax.Array, window: StridedWindow) -> tuple[jax.Array, StridedWindow]:
+def _reverse(x: Array, window: StridedWindow) -> tuple[Array, StridedWindow]:
     """`x`, reversed, and the window without reversed dimensions."""
     bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
     return bitwise.from_bits(bits, x.dtype), window._replace(reversed_dims=())
 
 
-def _transpose_of_bits(dtype: np.dtype) -> Callable[..., jax.Array]:
-    """The transpose of the bits of narrow floats, in which collectives move them."""
+def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
+    """The transpose on bits: collectives move narrow floats as unsigned integers."""
 
-    def transpose(bits: jax.Array, **params: Any) -> jax.Array:
-        # The primitive takes the floats, of which `bitwise.pad_bits` must know.
+    def transpose(bits: Array, **params: Any) -> Array:
+        # The primitive takes floats: `bitwise.pad_bits` is used for narrow floats only.
         x = bitwise.from_bits(bits, dtype)
         return bitwise.to_bits(transpose_p.bind(x, standalone=False, **params))
 
@@ -155,7 +156,7 @@ _KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
 
 
 def _lowering(
-    compute: Callable[..., jax.Array],
+    compute: Callable[..., Array],
     default: tuple[SliceFormulation, ...] = (),
     standalone: tuple[SliceFormulation | TransposeFormulation, ...] = (),
     has_partitioner_callback: bool = False,
@@ -164,7 +165,11 @@ def _lowering(
     formulations = {False: default, True: standalone}
 
     def lower(ctx: Any, x: Any, *, standalone: bool, **params: Any):
-        if has_partitioner_callback and _is_partitioned_by_us(ctx, **params):
+        if (
+            has_partitioner_callback
+            and lowering.is_partitioned_by_callback(ctx)
+            and not params["window"].covers(params["shape"])
+        ):
             return _lower_partitioned(ctx, x, **params)
         return _lower(
             ctx,
@@ -178,31 +183,15 @@ def _lowering(
     return lower
 
 
-def _lower(ctx: Any, function: Callable[..., jax.Array], x: Any, **params: Any):
+def _lower(ctx: Any, function: Callable[..., Array], x: Any, **params: Any):
     function = functools.partial(function, **params)
     with bitwise.full_width(*ctx.avals_in):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
 
 
-def _is_partitioned_by_us(
-    ctx: Any, shape: tuple[int, ...], window: StridedWindow
-) -> bool:
-    """Whether XLA's partitioner calls this package back to partition the transpose.
-
-    It does not on TPU (jax-ml/jax#38196), nor along automatic axes of a mesh that has
-    explicit ones. It has no collectives of two bits.
-    """
-    return (
-        lowering.is_spmd_partitioned(ctx)
-        and not lowering.has_explicit_shardings(ctx)
-        and not window.covers(shape)
-        and "int2" not in ctx.avals_in[0].dtype.name
-    )
-
-
 def _lower_partitioned(ctx: Any, x: Any, **params: Any):
     if params["window"].reversed_dims:
-        # XLA partitions the reversal, and removes it where a backward pass undoes it.
+        # XLA partitions the reversal, and removes it if a backward pass reverses it.
         return _lower(ctx, _reverse_first, x, **params)
     transpose = _transpose_of_bits(ctx.avals_in[0].dtype)
     return partitioner.lower_partitioned(
@@ -214,9 +203,7 @@ def _lower_partitioned(ctx: Any, x: Any, **params: Any):
     )
 
 
-def _reverse_first(
-    x: jax.Array, *, shape: tuple[int, ...], window: StridedWindow
-) -> jax.Array:
+def _reverse_first(x: Array, *, shape: tuple[int, ...], window: StridedWindow) -> Array:
     x, window = _reverse(x, window)
     return strided_slice_transpose(x, shape, window, standalone=False)
 
@@ -248,6 +235,7 @@ for _platform, _rule in {
     "rocm": _lowering(_slice, _FUSED, standalone=_STANDALONE),
 }.items():
     mlir.register_lowering(slice_p, _rule, _platform)
+# XLA itself partitions programs for TPUs (jax-ml/jax#38196).
 _transpose_lowering = functools.partial(
     _lowering, _transpose, has_partitioner_callback=True
 )

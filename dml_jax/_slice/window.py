@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-import jax
+from jax import Array
 
 
 class StridedWindow(NamedTuple):
     """The parameters of a slice.
 
     Along each dimension it reads the indices `start + stride * i` for `0 <= i < size`.
-    Strides are positive: a result of negative strides is reversed along
-    `reversed_dims` afterwards.
+    Strides are positive. For negative ones, the result is then reversed along
+    `reversed_dims`.
     """
 
     operator: str  # the public function
@@ -33,7 +33,7 @@ class StridedWindow(NamedTuple):
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The sizes of the part of the input from the first to the last element."""
+        """The sizes of the input from the first to the last element that is read."""
         return self.at_origin().limits
 
     def at_origin(self) -> StridedWindow:
@@ -41,7 +41,7 @@ class StridedWindow(NamedTuple):
         return self._replace(starts=(0,) * len(self.starts))
 
     def padding(self, shape: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
-        """The padding for `lax.pad` of a slice to the shape of the input."""
+        """The `lax.pad` configuration that puts a slice back into this shape."""
         return tuple(
             (start, size - limit, stride - 1)
             for start, size, limit, stride in zip(
@@ -50,11 +50,11 @@ class StridedWindow(NamedTuple):
         )
 
     def covers(self, shape: tuple[int, ...]) -> bool:
-        """Whether a slice of an array of this shape has all of its elements."""
+        """Whether the slice reads all elements of an array of this shape."""
         return self.sizes == shape and not any(self.starts)
 
     def batched(self, size: int) -> StridedWindow:
-        """The window with one more leading dimension, read as a whole."""
+        """The window with one more leading dimension, which is read as a whole."""
         return self._replace(
             starts=(0, *self.starts),
             sizes=(size, *self.sizes),
@@ -65,7 +65,7 @@ class StridedWindow(NamedTuple):
     def with_dimension(
         self, d: int, start: int, size: int, stride: int
     ) -> StridedWindow:
-        """The window with another dimension `d`."""
+        """The window with these numbers along dimension `d`."""
 
         def replaced(values: tuple[int, ...], value: int) -> tuple[int, ...]:
             return (*values[:d], value, *values[d + 1 :])
@@ -78,14 +78,14 @@ class StridedWindow(NamedTuple):
 
 
 class SliceFormulation(Protocol):
-    """Computes a slice of integers or booleans; None if it is not made for this one."""
+    """Computes a slice of integers or booleans, or None if it does not apply."""
 
-    def __call__(self, x: jax.Array, window: StridedWindow, /) -> jax.Array | None: ...
+    def __call__(self, x: Array, window: StridedWindow, /) -> Array | None: ...
 
 
 class TransposeFormulation(Protocol):
-    """Computes the transpose of a slice of an array of this shape, or gives None."""
+    """Computes the transpose of a slice of `shape`, or None if it does not apply."""
 
     def __call__(
-        self, x: jax.Array, shape: tuple[int, ...], window: StridedWindow, /
-    ) -> jax.Array | None: ...
+        self, x: Array, shape: tuple[int, ...], window: StridedWindow, /
+    ) -> Array | None: ...

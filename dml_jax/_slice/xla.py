@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._shared import bitwise
 from dml_jax._slice.window import StridedWindow
 
 
-def strided_slice(x: jax.Array, window: StridedWindow) -> jax.Array:
+def strided_slice(x: Array, window: StridedWindow) -> Array:
     """`lax.slice` and `lax.rev`."""
     bits = bitwise.to_bits(x)
     y = lax.slice(bits, window.starts, window.limits, window.strides)
@@ -18,8 +17,8 @@ def strided_slice(x: jax.Array, window: StridedWindow) -> jax.Array:
 
 
 def strided_slice_transpose(
-    x: jax.Array, shape: tuple[int, ...], window: StridedWindow
-) -> jax.Array:
+    x: Array, shape: tuple[int, ...], window: StridedWindow
+) -> Array:
     """`lax.rev`, and `lax.pad` with zeros between the elements."""
     bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
     padding = window.padding(shape)
@@ -30,15 +29,13 @@ def strided_slice_transpose(
     return bitwise.from_bits(y, x.dtype)
 
 
-def gather_and_select(
-    x: jax.Array, shape: tuple[int, ...], window: StridedWindow
-) -> jax.Array:
+def gather_and_select(x: Array, shape: tuple[int, ...], window: StridedWindow) -> Array:
     """The transpose as a gather and a select, which XLA partitions correctly.
 
     The starts of the window may be traced.
     """
 
-    def transpose(bits: jax.Array) -> jax.Array:
+    def transpose(bits: Array) -> Array:
         for d, extent in enumerate(shape):
             start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
             if d in window.reversed_dims:
@@ -55,8 +52,8 @@ def gather_and_select(
 
 
 def _gather_and_select_along(
-    bits: jax.Array, d: int, extent: int, start: int, size: int, stride: int
-) -> jax.Array:
+    bits: Array, d: int, extent: int, start: int, size: int, stride: int
+) -> Array:
     dtype = bitwise.index_dtype(extent)
     with bitwise.full_width(dtype, bits):
         offset = lax.iota(dtype, extent) - jnp.asarray(start).astype(dtype)

@@ -41,7 +41,7 @@ def gpu_fill(kind: str, sizes: tuple[int, ...], dtype: np.dtype):
 def test_gpu_formulations_equal_the_reference(
     name: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gpu, "_WORTHWHILE", 0)
+    monkeypatch.setattr(gpu, "MIN_ELEMENTS", 0)
     dtype = dtype_of(name)
     with jax.enable_x64(needs_x64(dtype)):
         start, delta = (np.array(value).astype(dtype) for value in (3, 1))

@@ -64,9 +64,9 @@ def main_dtype(formulation: str) -> str:
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     for name in ("_MIN_BYTES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE", "_CACHE_BYTES"):
         monkeypatch.setattr(cpu, name, 0)
-    for name in ("_CACHE_BYTES", "_MIN_BYTES"):
+    for name in ("CACHE_BYTES", "_MIN_BYTES"):
         monkeypatch.setattr(gpu, name, 0)
-    monkeypatch.setattr(gpu, "_THREADS", 1)
+    monkeypatch.setattr(gpu, "THREADS", 1)
 
 
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -84,7 +84,7 @@ def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> No
         axis=axis,
         implementation=None,
         formulations=(getattr(module, formulation),),
-        widest_moved=primitive._PLATFORMS[platform].widest_moved,
+        max_bits_as_uint=primitive._PLATFORMS[platform].max_bits_as_uint,
         sees_full_arrays=True,
     )
     y = jax.jit(compute)(jnp.asarray(x), lengths)

@@ -48,8 +48,8 @@ MADE_FOR = {
 
 @pytest.fixture(autouse=True)
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu, "_WORTHWHILE", 0)
-    monkeypatch.setattr(gpu, "_THREADS", 1)
+    monkeypatch.setattr(gpu, "MIN_ELEMENTS", 0)
+    monkeypatch.setattr(gpu, "THREADS", 1)
 
 
 def formulation_of(formulation: str, name: str):
