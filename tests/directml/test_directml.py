@@ -160,6 +160,10 @@ def wide(dtype: str) -> dml.OperatorDesc:
         (TypeError, "InputTensor", REVERSE, [None, NUMBERS], None),
         (TypeError, "InputTensor", copy_of(X), [[[1, 2, 3], [4, 5, 6]]], None),
         (TypeError, "InputTensor", copy_of(X), [np.ones((2, 3))], None),
+        *[
+            (TypeError, "InputTensor", copy_of(X), [value], None)
+            for value in ("abc", [["a"]], {1, 2}, np.ma.array([[1.0, 2.0]]))
+        ],
         (
             TypeError,
             "SequenceLengthsTensor",

@@ -96,7 +96,7 @@ OUTSIDE = {  # by member; all others are UINTs
     "flags": [(-1, ValueError), (2, ValueError)],
 }
 UINTS = [(-1, ValueError), (2**32, ValueError)]
-NOT_SEQUENCES = [(3, TypeError), ("12", TypeError)]
+NOT_SEQUENCES = [(3, TypeError), ("12", TypeError), ({1}, TypeError)]
 WRONG = {  # by the end of the member's name: values, and the errors they get
     "data_type": [
         (14, ValueError),
@@ -277,6 +277,8 @@ EIGHT = b"12345678"
         (TypeError, "int8", {"int8": 1.5}),
         (TypeError, "int8", {"int8": True}),
         (TypeError, "float32", {"float32": "1"}),
+        (TypeError, "int32", {"int32": [1]}),
+        (TypeError, "int32", {"int32": np.ones(1)}),
         (TypeError, "bytes", {"bytes": "12345678"}),
         (ValueError, "bytes", {"bytes": b"0" * 7}),
         (ValueError, "bytes", {"bytes": b"0" * 9}),
@@ -322,6 +324,8 @@ def test_a_union_is_of_static_numbers() -> None:
         (ScalarUnion(float64=-2.0), "INT64", -(2**62)),
         (ScalarUnion(int64=-1), "UINT64", 2**64 - 1),
         (ScalarUnion(bytes=bytes(range(1, 9))), "UINT16", 0x0201),
+        (ScalarUnion(bytes=bytearray(range(1, 9))), "UINT16", 0x0201),
+        (ScalarUnion(float32=np.int8(3)), "FLOAT32", 3.0),
         (ScalarUnion(uint64=2**63), "INT32", 0),
         (ScalarUnion(), "FLOAT64", 0.0),
     ],

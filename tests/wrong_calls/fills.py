@@ -35,6 +35,7 @@ NO_DTYPES = {
     "key-name": "key<fry>",
     "malformed": "i4, nonsense",
     "malformed-dict": {"a": "f4"},
+    "list-of-pairs": [("a", "f4")],
     "scalar": np.float32(1),
     "jax-array": jnp.ones(2, np.float32),
     "key-array": KEY,
