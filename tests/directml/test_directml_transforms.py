@@ -2,14 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import U32, buffer_size, copy_of, expected_of
+from descriptions import U32, buffer_size, copy_of, expected_of, with_buffer
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType
@@ -74,12 +73,6 @@ def arrays_of(desc: dml.OperatorDesc, *batch: int) -> list[np.ndarray]:
         ).astype(t.data_type.dtype)
         for t in (*desc.inputs, desc.output)
     ]
-
-
-def with_buffer(desc: dml.OperatorDesc) -> Callable[..., Any]:
-    """The compiled operator as a function of the inputs and the previous output."""
-    compiled = dml.compile_operator(desc)
-    return lambda *arrays: compiled(*arrays[:-1], outputs=arrays[-1:])
 
 
 def expected_with_buffer(desc: dml.OperatorDesc, *arrays: np.ndarray) -> np.ndarray:

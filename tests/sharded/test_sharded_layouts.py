@@ -4,7 +4,6 @@ Layouts, sizes, data types and meshes are random. The positions of the elements 
 buffers give the expected bits.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import buffer_size, expected_of
+from descriptions import adjoint, buffer_size, expected_of
 from devices import EXPLICIT, default_of, mesh_of
 from devices import put as put_on
 from jax.sharding import NamedSharding
@@ -141,37 +140,6 @@ def test_random_layouts(data_type: DataType, devices: int) -> None:
         assert_same_bits(found, expected_of(desc, [x, *lengths], buffer))
 
 
-def sources_of(desc: Any, lengths: list[np.ndarray]) -> np.ndarray:
-    """Per element of the output: k > 0 for element k - 1 of the input, k < 0 for -k - 1
-    of the buffer.
-    """
-
-    def counted(tensor: BufferTensorDesc) -> BufferTensorDesc:
-        size = buffer_size(tensor) * 8
-        return dataclasses.replace(
-            tensor, data_type=DataType.INT64, total_tensor_size_in_bytes=size
-        )
-
-    members = (desc.input_members[0], desc.output_member)
-    wide = dataclasses.replace(desc, **{m: counted(getattr(desc, m)) for m in members})
-    positions, before = (
-        1 + np.arange(buffer_size(t), dtype=np.int64)
-        for t in (desc.inputs[0], desc.output)
-    )
-    return expected_of(wide, [positions, *lengths], -before)
-
-
-def scattered(
-    sources: np.ndarray, cotangent: np.ndarray, sizes: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The cotangents of the input and of the buffer."""
-    by_input, by_buffer = (np.zeros(size, cotangent.dtype) for size in sizes)
-    of_input = sources > 0
-    np.add.at(by_input, sources[of_input] - 1, cotangent[of_input])
-    np.add.at(by_buffer, -sources[~of_input] - 1, cotangent[~of_input])
-    return by_input, by_buffer
-
-
 @pytest.mark.parametrize("devices", default_of(MESHES, 4))
 @pytest.mark.parametrize(
     "data_type", default_of(FLOATS, DataType.FLOAT32), ids=lambda t: t.name
@@ -193,8 +161,7 @@ def test_gradients_of_random_layouts(data_type: DataType, devices: int) -> None:
         with jax.enable_x64(data_type.bits == 64):
             run = jitted(pull_back, sharding, 3, len(lengths), 2)
             found = run(x, buffer, cotangent, *lengths)
-        sources = sources_of(desc, lengths)
-        expected = scattered(sources, cotangent, (x.size, buffer.size))
+        expected = adjoint(desc, lengths, cotangent)
         for actual, wanted in zip(found, expected, strict=True):
             np.testing.assert_array_equal(actual, wanted)
 
@@ -210,7 +177,7 @@ def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
 
     found = jitted(jax.grad(loss, (0, 1)), sharding, 2, 0, 2)(x, buffer)
     y = expected_of(desc, [2 * x], buffer + 1)
-    by_x, by_buffer = scattered(sources_of(desc, []), 2 * y, (72, 40))
+    by_x, by_buffer = adjoint(desc, [], 2 * y)
     for gradient, wanted in zip(found, (2 * by_x, by_buffer), strict=True):
         assert gradient.sharding.is_equivalent_to(sharding, 1)
         np.testing.assert_array_equal(gradient, wanted)
@@ -225,5 +192,5 @@ def test_buffers_of_an_explicit_mesh_are_gathered() -> None:
         found = operator(*bound)
         by_x, _ = jax.vjp(operator, *bound)[1](found)
     assert_same_bits(found, expected_of(desc, [x], -x))
-    expected, _ = scattered(sources_of(desc, []), np.asarray(found), (16, 16))
+    expected, _ = adjoint(desc, [], np.asarray(found))
     np.testing.assert_array_equal(by_x, expected)
