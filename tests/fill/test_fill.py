@@ -97,16 +97,6 @@ def test_weakly_typed_scalars_take_the_dtype_of_the_result():
     assert integers.tolist() == [[10, 8], [6, 4]]
 
 
-@pytest.mark.usefixtures("with_jit")
-def test_weakly_typed_booleans_are_not_numbers():
-    with pytest.raises(TypeError) as caught:
-        jax.jit(lambda x: fill_value_constant((2,), "int32", x > 0))(1.0)
-    assert str(caught.value) == (
-        "fill_value_constant: `value` must be an integer or a scalar array of dtype "
-        "int32; got traced bool array of shape ()"
-    )
-
-
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_wrap_modulo_their_width(name: str):
     dtype = dtype_of(name)

@@ -77,6 +77,10 @@ def test_lengths_beyond_64_bits(largest: int):
             reverse(X, lengths)
 
 
+def test_no_lengths_in_a_list():
+    assert dml_jax.reverse_sequence(numbers(2, 0), []).shape == (2, 0)
+
+
 class Numbers(collections.UserList):
     pass
 

@@ -132,6 +132,7 @@ FILL_ERRORS = [
         row
         for dtype, value in [
             ("int32", 1.5),
+            ("int32", True),
             ("int32", X[0, 1]),
             ("int4", 2.5),
             ("float32", np.int32(1)),
