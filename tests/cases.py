@@ -7,6 +7,8 @@ A case is an operator, its arrays and its static options. `Case.run` applies dml
 from __future__ import annotations
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -222,6 +224,16 @@ FILLS = [
         {"sizes": [2, 1, 3], "value_data_type": np.dtype(np.float32)},
     ),
 ]
+
+# The published vectors of all operators, and their arrays.
+PUBLISHED: list[dict[str, Any]] = json.loads(
+    pathlib.Path(__file__).with_name("operators.json").read_text()
+)
+
+
+def array_of(published: dict[str, Any]) -> np.ndarray:
+    return np.array(published["data"], published["dtype"]).reshape(published["shape"])
+
 
 CASES = [*REVERSALS, *SLICES, *FILLS]
 MOVES = [*REVERSALS, *SLICES]

@@ -178,13 +178,6 @@ def test_a_level_accepts_what_it_supports(operator: str, level: str) -> None:
     ("operator", "changes", "level", "message"),
     [
         (
-            "SLICE",
-            {"InputTensor": tensor(data_type="INT8")},
-            "2_0",
-            "`InputTensor.DataType` must be FLOAT32, FLOAT16, INT32, INT16, UINT32 or "
-            "UINT16 at feature level 2_0; got INT8, allowed from 2_1",
-        ),
-        (
             "REVERSE_SUBSEQUENCES",
             {"OutputTensor": tensor((2, 3))},
             "3_1",
