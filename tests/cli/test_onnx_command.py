@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -245,17 +244,6 @@ def test_inputs_and_outputs(
 def test_a_name_of_two_lines_is_one_in_messages(require_error: Callable[..., None]):
     message = "`--output` must be one of y, last, w, r; got a b"
     require_error(["m.onnx", *X_AND_L, "--output", "a\nb=z.npy"], message)
-
-
-def test_a_failing_write_leaves_no_trace(require_error: Callable[..., None]):
-    def fail(file: Any, *_: Any, **__: Any) -> None:
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    np.save("y.npy", X)
-    words = ["m.onnx", *X_AND_L, "--output", "y=y.npy"]
-    with mock.patch.object(np, "save", fail):
-        require_error(words, "y.npy: No space left on device", IN + OUT)
 
 
 def test_no_memory(require_error: Callable[..., None]):

@@ -186,21 +186,6 @@ def test_sums_of_a_broadcast_operand_are_rounded_once(name: str) -> None:
     assert_same_bits(found, np.array([*counts, 0], np.float16)[: x.size])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "woven" else pytest.param(name, marks=exhaustive)
-        for name in MOVES
-    ],
-)
-def test_disable_jit(name: str) -> None:
-    desc = MOVES[name]
-    arrays = arrays_of(desc)
-    with jax.disable_jit():
-        result = with_buffer(desc)(*arrays)
-    assert_same_bits(result, expected_with_buffer(desc, *arrays))
-
-
 # Compiled programs --------------------------------------------------------------------
 
 BIG = (64, 128, 256)

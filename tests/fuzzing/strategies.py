@@ -174,7 +174,7 @@ def slice_grad(draw: Draw, dtypes: list[str]) -> dict[str, Any]:
 
 
 def fill(draw: Draw, dtypes: list[str], names: list[str]) -> dict[str, Any]:
-    dtypes = [*FILLED[len(names) > 1 and 0 :], *dtypes[len(NARROW) :]]
+    dtypes = [*FILLED, *dtypes[len(NARROW) :]]
     if len(names) > 1:
         dtypes.remove("bool")
     dtype = dtype_of(draw(st.sampled_from(dtypes)))
