@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
@@ -248,14 +249,13 @@ EXAMPLES = [case for case in CASES if case.name in _NAMES]
 
 def sampled(cases: list[Case]) -> list[Any]:
     """The cases as parameters, of which all but EXAMPLES are exhaustive."""
-    marks = pytest.mark.exhaustive
-    return [c if c in EXAMPLES else pytest.param(c, marks=marks) for c in cases]
+    return default_of(cases, *EXAMPLES)
 
 
 # 64-bit mode off, and on in exhaustive runs: parameters for the fixture `x64`.
 sampled_x64 = pytest.mark.parametrize(
     "x64",
-    [False, pytest.param(True, marks=pytest.mark.exhaustive)],
+    default_of([False, True], False),
     ids=["x32", "x64"],
     indirect=True,
 )

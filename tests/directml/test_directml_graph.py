@@ -11,6 +11,7 @@ import pytest
 from assertions import assert_same_bits
 from descriptions import SPECIAL, copy_of, expected_of
 from graphs import CHAIN, FILL, LENGTHS, LINKS, TURNED, expected, graph, tensor
+from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax import reference
@@ -177,9 +178,7 @@ LINEAR = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["windows", pytest.param("input-twice", marks=exhaustive)]
-)
+@pytest.mark.parametrize("name", default_of(LINEAR, "windows"))
 def test_derivatives_are_exact(name: str) -> None:
     desc = LINEAR[name]
 
@@ -277,7 +276,7 @@ def two_readers(first: DataType, other: DataType, total: int) -> dml.GraphDesc:
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("total", [12, pytest.param(28, marks=exhaustive)])
+@pytest.mark.parametrize("total", default_of([12, 28], 12))
 @pytest.mark.parametrize("first", TYPES, ids=lambda t: t.name)
 def test_no_byte_of_an_input_is_lost(first: DataType, total: int) -> None:
     size = -(-total * 8 // first.bits)
@@ -306,7 +305,7 @@ def test_an_input_that_no_other_edge_reads_needs_no_more_elements() -> None:
     assert compiled.inputs[0].tensor == given
 
 
-@pytest.mark.parametrize("total", [pytest.param(24, marks=exhaustive), 28])
+@pytest.mark.parametrize("total", default_of([24, 28], 28))
 @pytest.mark.parametrize("data_type", TYPES, ids=lambda t: t.name)
 def test_outputs_keep_the_bytes_between_and_after(
     data_type: DataType, total: int

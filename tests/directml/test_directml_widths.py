@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from descriptions import adjoint, buffer_size, expected_of, with_buffer
+from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
@@ -23,14 +24,8 @@ LAYOUTS = {  # strides of a large and of a small input, and of such outputs
 }
 
 
-exhaustive = pytest.mark.exhaustive
-
-
 @pytest.fixture(
-    params=[
-        pytest.param(False, id="used-in-x32"),
-        pytest.param(True, id="used-in-x64", marks=exhaustive),
-    ]
+    params=default_of([False, True], False), ids=["used-in-x32", "used-in-x64"]
 )
 def modes(request: pytest.FixtureRequest) -> tuple[bool, bool]:
     """The mode in which arrays are made, and the other one, in which they are used."""
@@ -82,14 +77,13 @@ def made(mode: bool, arrays: Any) -> list[jax.Array]:
 
 @pytest.mark.parametrize(
     ("data_type", "layout"),
-    [
+    default_of(
+        [
+            *[(DataType.INT64, "broadcast"), (DataType.UINT64, "strided")],
+            *[(DataType.FLOAT64, layout) for layout in LAYOUTS],
+        ],
         (DataType.INT64, "broadcast"),
-        pytest.param(DataType.UINT64, "strided", marks=exhaustive),
-        *(
-            pytest.param(DataType.FLOAT64, layout, marks=exhaustive)
-            for layout in LAYOUTS
-        ),
-    ],
+    ),
 )
 def test_operators_keep_the_width(
     data_type: DataType, layout: str, modes: tuple[bool, bool]
@@ -111,10 +105,7 @@ def test_operators_keep_the_width(
                 assert_same_bits(found, expected_of(desc, inputs))
 
 
-@pytest.mark.parametrize(
-    "layout",
-    ["broadcast", *(pytest.param(n, marks=exhaustive) for n in LAYOUTS if n[0] != "b")],
-)
+@pytest.mark.parametrize("layout", default_of(LAYOUTS, "broadcast"))
 def test_derivatives_keep_the_width(layout: str, modes: tuple[bool, bool]) -> None:
     for desc in descs(DataType.FLOAT64, layout):
         if not desc.inputs:

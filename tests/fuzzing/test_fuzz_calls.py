@@ -10,6 +10,7 @@ import pytest
 from assertions import assert_same_bits, assert_same_floats
 from hypothesis import strategies as st
 from outcomes import Refusal, outcome_of
+from sampling import default_of
 from strategies import ARRAYS, PLAIN, Call, calls, near_values
 
 import dml_jax
@@ -58,9 +59,7 @@ def mapped(call: Call) -> Any:
 
 
 @every_function
-@pytest.mark.parametrize(
-    "x64", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["x32", "x64"]
-)
+@pytest.mark.parametrize("x64", default_of([False, True], False), ids=["x32", "x64"])
 def test_right_calls_give_the_reference(function: str, x64: bool, fuzz: Any) -> None:
     @fuzz
     def check(data: st.DataObject) -> None:

@@ -13,6 +13,7 @@ from assertions import assert_same_bits
 from cases import BATCH_MAJOR, CASES, MOVES, Case, numbers, sampled
 from dtypes import dtype_of
 from jax.test_util import check_grads
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
@@ -47,12 +48,7 @@ def test_vjp_and_transpose_are_the_adjoint(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [
-        "bfloat16",
-        pytest.param("float8_e4m3fn", marks=pytest.mark.exhaustive),
-        pytest.param("complex64", marks=pytest.mark.exhaustive),
-    ],
+    "dtype", default_of(["bfloat16", "float8_e4m3fn", "complex64"], "bfloat16")
 )
 @pytest.mark.parametrize("case", sampled(MOVES), ids=str)
 def test_derivatives_of_other_dtypes_are_moves(case: Case, dtype: str) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from descriptions import adjoint, buffer_size, expected_of
-from devices import EXPLICIT, default_of, mesh_of
+from devices import EXPLICIT, mesh_of
 from devices import put as put_on
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType
