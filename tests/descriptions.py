@@ -15,7 +15,6 @@ from dml_jax import reference
 from dml_jax.directml import (
     BufferTensorDesc,
     DataType,
-    FeatureLevel,
     FillValueConstantOperatorDesc,
     FillValueSequenceOperatorDesc,
     OperatorDesc,
@@ -28,7 +27,6 @@ from dml_jax.directml import (
 )
 
 LARGEST_UINT = 2**32 - 1
-LATEST = FeatureLevel.LEVEL_6_4
 
 # The oracle ---------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import adjoint, buffer_size, expected_of
+from descriptions import adjoint, buffer_size, copy_of, expected_of
 from devices import EXPLICIT, mesh_of
 from devices import put as put_on
 from jax.sharding import NamedSharding
@@ -54,17 +54,16 @@ def random_desc(random: np.random.Generator, data_type: DataType, devices: int) 
     """A copy or a reversal, between buffers that the devices can partition."""
     sizes = tuple(map(int, random.integers(1, 7, random.integers(1, 4))))
 
-    def tensor(is_output: bool) -> BufferTensorDesc:
+    def random_tensor(is_output: bool) -> BufferTensorDesc:
         strides = random_strides(random, sizes, is_output)
         needed = BufferTensorDesc(data_type, sizes, strides).total_tensor_size_in_bytes
         unit = data_type.dtype.itemsize * devices * 4
         total = (-(-needed // unit) + int(random.integers(2))) * unit
         return BufferTensorDesc(data_type, sizes, strides, total)
 
-    source, output = tensor(False), tensor(True)
+    source, output = random_tensor(False), random_tensor(True)
     if random.integers(2):
-        zeros, ones = (0,) * len(sizes), (1,) * len(sizes)
-        return dml.SliceOperatorDesc(source, output, zeros, sizes, ones)
+        return copy_of(source, output)
     axis = int(random.integers(len(sizes)))
     counts = tuple(1 if d == axis else size for d, size in enumerate(sizes))
     strides = (0,) * len(sizes) if random.integers(2) else None
@@ -72,20 +71,11 @@ def random_desc(random: np.random.Generator, data_type: DataType, devices: int) 
     return dml.ReverseSubsequencesOperatorDesc(source, lengths, output, axis)
 
 
-def slice_desc(
-    sizes: tuple[int, ...],
-    input_strides: tuple[int, ...],
-    output_strides: tuple[int, ...],
-    elements: tuple[int, int],
-) -> Any:
-    """A copy between float32 buffers of these strides and numbers of elements."""
-    source, output = (
-        BufferTensorDesc(DataType.FLOAT32, sizes, strides, 4 * count)
-        for strides, count in zip(
-            (input_strides, output_strides), elements, strict=True
-        )
-    )
-    return dml.SliceOperatorDesc(source, output, (0, 0), sizes, (1, 1))
+def tensor(
+    sizes: tuple[int, ...], strides: tuple[int, ...], count: int
+) -> BufferTensorDesc:
+    """Of float32, in a buffer of `count` elements."""
+    return BufferTensorDesc(DataType.FLOAT32, sizes, strides, 4 * count)
 
 
 def random_lengths(random: np.random.Generator, desc: Any) -> list[np.ndarray]:
@@ -169,7 +159,8 @@ def test_gradients_of_random_layouts(data_type: DataType, devices: int) -> None:
 
 def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
     """Elements are made and used on the devices that hold them."""
-    desc, sharding = slice_desc((6, 5), (11, 2), (1, 7), (72, 40)), sharding_of(8)
+    desc = copy_of(tensor((6, 5), (11, 2), 72), tensor((6, 5), (1, 7), 40))
+    sharding = sharding_of(8)
     operator, random = program(desc), np.random.default_rng(0)
     x, buffer = (random.integers(-9, 9, n).astype(np.float32) for n in (72, 40))
 
@@ -186,7 +177,8 @@ def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
 
 def test_buffers_of_an_explicit_mesh_are_gathered() -> None:
     """The operator reads and keeps elements that are the same on every device."""
-    desc, mesh = slice_desc((2, 3), (5, 1), (1, 4), (16, 16)), mesh_of(EXPLICIT, x=8)
+    desc = copy_of(tensor((2, 3), (5, 1), 16), tensor((2, 3), (1, 4), 16))
+    mesh = mesh_of(EXPLICIT, x=8)
     x, operator = np.arange(16, dtype=np.float32), program(desc)
     with jax.set_mesh(mesh):
         bound = [put_on(array, mesh, "x") for array in (x, -x)]

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import numbers
+from cases import BATCH_MAJOR, numbers
 from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
 
 X = numbers(3, 4)
+reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 SIZES = [0, 3, 5, 2**31, 2**32 + 1, 2**40, 2**63, 2**64 - 1, -1, -(2**40), -(2**63)]
 PAIRS = [
     pytest.param(pair, marks=() if 3 in pair else pytest.mark.exhaustive)
@@ -26,13 +27,9 @@ PAIRS = [
 ]
 
 
-def reverse(x: Any, lengths: Any) -> Any:
-    return dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
-
-
 def expected(lengths: Any) -> np.ndarray:
     clamped = np.array([min(max(int(n), 0), 4) for n in lengths])
-    return reference.reverse_sequence(X, clamped, batch_axis=0, time_axis=1)
+    return reference.reverse_sequence(X, clamped, **BATCH_MAJOR)
 
 
 @pytest.mark.parametrize("lengths", PAIRS, ids=str)

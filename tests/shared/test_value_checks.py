@@ -9,16 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import numbers
+from cases import BATCH_MAJOR, numbers
 
 import dml_jax
 
 X = numbers(3, 4)
-BATCH_MAJOR = {"batch_axis": 0, "time_axis": 1}
-
-
-def reverse(x: Any, lengths: Any, **options: Any) -> Any:
-    return dml_jax.reverse_sequence(x, lengths, **BATCH_MAJOR, **options)
+reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 
 
 def lines(x: Any, lengths: Any) -> Any:
@@ -34,9 +30,7 @@ GOOD = np.array([0, 4, 2])
 TRANSFORMED = {
     "plain": reverse,
     "jit": jax.jit(reverse),
-    "vmap": jax.vmap(
-        lambda x, n: dml_jax.reverse_sequence(x[None], n[None], **BATCH_MAJOR)
-    ),
+    "vmap": jax.vmap(lambda x, n: reverse(x[None], n[None])),
     "scan": lambda x, lengths: jax.lax.scan(
         lambda carry, _: (reverse(carry, lengths), None), x, length=2
     )[0],

@@ -4,6 +4,7 @@ import array
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from wrong_calls.calls import (
@@ -50,6 +51,10 @@ NO_DTYPES = {  # dtypes that JAX does not compute with
     "big-endian": X.astype(">f4"),
     "long-double": X.astype(np.longdouble),
     "float0": np.zeros((3, 4), jax.dtypes.float0),
+    **{
+        name: np.zeros((3, 4), getattr(ml_dtypes, name, "V1"))
+        for name in ("float6_e2m3fn", "float6_e3m2fn", "int1", "uint1")
+    },
 }
 NARROWED = {
     **{name: X.astype(name) for name in ("int64", "uint64", "float64", "complex128")},
