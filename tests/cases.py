@@ -7,6 +7,8 @@ A case is an operator, its arrays and its static options. `Case.run` applies dml
 from __future__ import annotations
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
@@ -223,6 +226,16 @@ FILLS = [
     ),
 ]
 
+# The published vectors of all operators, and their arrays.
+PUBLISHED: list[dict[str, Any]] = json.loads(
+    pathlib.Path(__file__).with_name("operators.json").read_text()
+)
+
+
+def array_of(published: dict[str, Any]) -> np.ndarray:
+    return np.array(published["data"], published["dtype"]).reshape(published["shape"])
+
+
 CASES = [*REVERSALS, *SLICES, *FILLS]
 MOVES = [*REVERSALS, *SLICES]
 
@@ -236,14 +249,13 @@ EXAMPLES = [case for case in CASES if case.name in _NAMES]
 
 def sampled(cases: list[Case]) -> list[Any]:
     """The cases as parameters, of which all but EXAMPLES are exhaustive."""
-    marks = pytest.mark.exhaustive
-    return [c if c in EXAMPLES else pytest.param(c, marks=marks) for c in cases]
+    return default_of(cases, *EXAMPLES)
 
 
 # 64-bit mode off, and on in exhaustive runs: parameters for the fixture `x64`.
 sampled_x64 = pytest.mark.parametrize(
     "x64",
-    [False, pytest.param(True, marks=pytest.mark.exhaustive)],
+    default_of([False, True], False),
     ids=["x32", "x64"],
     indirect=True,
 )

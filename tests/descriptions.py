@@ -5,6 +5,7 @@ NumPy's strided views give the positions of the elements of a tensor.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from dml_jax import reference
 from dml_jax.directml import (
     BufferTensorDesc,
     DataType,
-    FeatureLevel,
     FillValueConstantOperatorDesc,
     FillValueSequenceOperatorDesc,
     OperatorDesc,
@@ -23,10 +23,10 @@ from dml_jax.directml import (
     Slice1OperatorDesc,
     SliceGradOperatorDesc,
     SliceOperatorDesc,
+    compile_operator,
 )
 
 LARGEST_UINT = 2**32 - 1
-LATEST = FeatureLevel.LEVEL_6_4
 
 # The oracle ---------------------------------------------------------------------------
 
@@ -111,6 +111,38 @@ def copy_of(
     """An operator that copies a tensor to one of equal sizes."""
     zeros, ones = (0,) * given.dimension_count, (1,) * given.dimension_count
     return SliceOperatorDesc(given, wanted or given, zeros, given.sizes, ones)
+
+
+def with_buffer(desc: OperatorDesc) -> Callable[..., Any]:
+    """The compiled operator as a function of the inputs and the previous output."""
+    compiled = compile_operator(desc)
+    return lambda *arrays: compiled(*arrays[:-1], outputs=arrays[-1:])
+
+
+def adjoint(
+    desc: OperatorDesc, lengths: list[np.ndarray], cotangent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The cotangents of the input and of the previous output: sums by position."""
+    source, output = desc.input_members[0], desc.output_member
+    of_positions = {}
+    for member in (source, output):
+        tensor = getattr(desc, member)
+        total = buffer_size(tensor) * 8
+        of_positions[member] = dataclasses.replace(
+            tensor, data_type=DataType.INT64, total_tensor_size_in_bytes=total
+        )
+    moving: Any = dataclasses.replace(desc, **of_positions)
+    positions, before = (
+        1 + np.arange(buffer_size(tensor)) for tensor in of_positions.values()
+    )
+    # Those of the previous output are negative, and 0 is what `slice_grad` adds.
+    sources = expected_of(moving, [positions, *lengths], -before).reshape(-1)
+    cotangent = cotangent.reshape(-1)
+    by_input = np.zeros(positions.size, cotangent.dtype)
+    by_output = np.zeros(before.size, cotangent.dtype)
+    np.add.at(by_input, sources[sources > 0] - 1, cotangent[sources > 0])
+    np.add.at(by_output, -sources[sources < 0] - 1, cotangent[sources < 0])
+    return by_input, by_output
 
 
 # Random descriptions ------------------------------------------------------------------

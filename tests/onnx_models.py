@@ -57,6 +57,23 @@ def parse(
     return model
 
 
+def external_tensor(size: int, name: str = "w", **entries: Any) -> onnx.TensorProto:
+    """A tensor of float32 whose data is in another file."""
+    tensor = onnx.TensorProto(
+        name=name, data_type=1, dims=[size], data_location="EXTERNAL"
+    )
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def with_external_data(size: int, **entries: Any) -> onnx.ModelProto:
+    """A model that gives such a tensor."""
+    model = parse("=> float[n] y {y = Identity(w)}")
+    model.graph.initializer.append(external_tensor(size, **entries))
+    return model
+
+
 def prepared(text: str, **initializers: Any) -> onnx_backend.Model:
     return onnx_backend.prepare(parse(text, **initializers))
 

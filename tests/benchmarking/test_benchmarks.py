@@ -1,7 +1,6 @@
 """What the benchmarks compute, their command line, and the figures in documents."""
 
 import collections
-import copy
 import json
 import pathlib
 from collections.abc import Callable, Iterator
@@ -154,17 +153,7 @@ def test_compare_fails_where_a_ratio_grew_beyond_spread_and_tolerance(
     assert main(["compare", new, old, "--tolerance", "3"]) == 0
 
 
-def without(document: dict[str, Any], *path: Any) -> dict[str, Any]:
-    document = copy.deepcopy(document)
-    inner: Any = document
-    for key in path[:-1]:
-        inner = inner[key]
-    del inner[path[-1]]
-    return document
-
-
 GOOD = result(rows=1.0)
-SLOW = ("records", 0, "candidates", "dml_jax")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +161,7 @@ SLOW = ("records", 0, "candidates", "dml_jax")
     [
         ("{", "not JSON"),
         (GOOD | dict(schema=2), "not a result of schema 1"),
-        (without(GOOD, "records"), "not a whole result"),
-        (without(GOOD, *SLOW), "not a whole result"),
-        (without(GOOD, *SLOW, "ratio", "q3"), "not a whole result"),
+        (json.dumps(GOOD).replace("dml_jax", "another"), "not a whole result"),
         (json.dumps(GOOD).replace("0.95", "null"), "not a whole result"),
         (result(other=1.0), "no workload in common"),
         (GOOD | dict(options=dict(device="gpu", quick=False)), "device is gpu in one"),

@@ -1,6 +1,7 @@
 """What DirectML's structures hold, and what their constructors refuse."""
 
 import copy
+import inspect
 import pickle
 from typing import Any
 
@@ -16,78 +17,26 @@ LENGTHS = BufferTensorDesc(DataType.UINT32, (2, 1))
 ONE = ScalarUnion(float32=1)
 FILL = dml.FillValueConstantOperatorDesc(X, DataType.FLOAT32, ONE)
 NODE, DATA = dml.OperatorGraphNodeDesc(FILL), dml.ConstantDataGraphNodeDesc(b"1234")
-WINDOW = {
-    "input_window_offsets": (0, 0),
-    "input_window_sizes": (2, 3),
-    "input_window_strides": (1, -1),
+WINDOW = (0, 0), (2, 3), (1, -1)
+ARGUMENTS: dict[Any, tuple[Any, ...]] = {
+    dml.SliceOperatorDesc: (X, X, (0, 0), (2, 3), (1, 1)),
+    dml.Slice1OperatorDesc: (X, X, *WINDOW),
+    dml.SliceGradOperatorDesc: (X, X, *WINDOW),
+    dml.ReverseSubsequencesOperatorDesc: (X, LENGTHS, X, 1),
+    dml.FillValueSequenceOperatorDesc: (X, 1, ONE, ONE),
+    dml.FillValueConstantOperatorDesc: (X, 1, ONE),
+    BufferTensorDesc: (1, (2, 3), (3, 1), 24, 0, 16),
+    dml.calc_buffer_tensor_size: (1, (2, 3), (3, 1)),
+    dml.OperatorGraphNodeDesc: (FILL, "fill"),
+    dml.ConstantDataGraphNodeDesc: (b"1234", None),
+    dml.InputGraphEdgeDesc: (0, 0, 0, "x"),
+    dml.OutputGraphEdgeDesc: (0, 0, 0, None),
+    dml.IntermediateGraphEdgeDesc: (0, 0, 1, 0, None),
+    dml.GraphDesc: (0, 1, (NODE, DATA), (), (dml.OutputGraphEdgeDesc(0, 0, 0),), ()),
 }
 VALID: dict[Any, dict[str, Any]] = {
-    dml.SliceOperatorDesc: {
-        "input_tensor": X,
-        "output_tensor": X,
-        "offsets": (0, 0),
-        "sizes": (2, 3),
-        "strides": (1, 1),
-    },
-    dml.Slice1OperatorDesc: dict(input_tensor=X, output_tensor=X, **WINDOW),
-    dml.SliceGradOperatorDesc: dict(
-        input_gradient_tensor=X, output_gradient_tensor=X, **WINDOW
-    ),
-    dml.ReverseSubsequencesOperatorDesc: {
-        "input_tensor": X,
-        "sequence_lengths_tensor": LENGTHS,
-        "output_tensor": X,
-        "axis": 1,
-    },
-    dml.FillValueSequenceOperatorDesc: {
-        "output_tensor": X,
-        "value_data_type": 1,
-        "value_start": ONE,
-        "value_delta": ONE,
-    },
-    dml.FillValueConstantOperatorDesc: {
-        "output_tensor": X,
-        "value_data_type": 1,
-        "value": ONE,
-    },
-    BufferTensorDesc: {
-        "data_type": 1,
-        "sizes": (2, 3),
-        "strides": (3, 1),
-        "total_tensor_size_in_bytes": 24,
-        "flags": 0,
-        "guaranteed_base_offset_alignment": 16,
-    },
-    dml.calc_buffer_tensor_size: {"data_type": 1, "sizes": (2, 3), "strides": (3, 1)},
-    dml.OperatorGraphNodeDesc: {"operator": FILL, "name": "fill"},
-    dml.ConstantDataGraphNodeDesc: {"data": b"1234", "name": None},
-    dml.InputGraphEdgeDesc: {
-        "graph_input_index": 0,
-        "to_node_index": 0,
-        "to_node_input_index": 0,
-        "name": "x",
-    },
-    dml.OutputGraphEdgeDesc: {
-        "from_node_index": 0,
-        "from_node_output_index": 0,
-        "graph_output_index": 0,
-        "name": None,
-    },
-    dml.IntermediateGraphEdgeDesc: {
-        "from_node_index": 0,
-        "from_node_output_index": 0,
-        "to_node_index": 1,
-        "to_node_input_index": 0,
-        "name": None,
-    },
-    dml.GraphDesc: {
-        "input_count": 0,
-        "output_count": 1,
-        "nodes": (NODE, DATA),
-        "input_edges": (),
-        "output_edges": (dml.OutputGraphEdgeDesc(0, 0, 0),),
-        "intermediate_edges": (),
-    },
+    make: dict(zip(inspect.signature(make).parameters, values, strict=True))
+    for make, values in ARGUMENTS.items()
 }
 NOT_INTEGERS = [(value, TypeError) for value in (2.0, True, None, "2")]
 OUTSIDE = {  # by member; all others are UINTs
@@ -96,7 +45,7 @@ OUTSIDE = {  # by member; all others are UINTs
     "flags": [(-1, ValueError), (2, ValueError)],
 }
 UINTS = [(-1, ValueError), (2**32, ValueError)]
-NOT_SEQUENCES = [(3, TypeError), ("12", TypeError)]
+NOT_SEQUENCES = [(3, TypeError), ("12", TypeError), ({1}, TypeError)]
 WRONG = {  # by the end of the member's name: values, and the errors they get
     "data_type": [
         (14, ValueError),
@@ -277,6 +226,8 @@ EIGHT = b"12345678"
         (TypeError, "int8", {"int8": 1.5}),
         (TypeError, "int8", {"int8": True}),
         (TypeError, "float32", {"float32": "1"}),
+        (TypeError, "int32", {"int32": [1]}),
+        (TypeError, "int32", {"int32": np.ones(1)}),
         (TypeError, "bytes", {"bytes": "12345678"}),
         (ValueError, "bytes", {"bytes": b"0" * 7}),
         (ValueError, "bytes", {"bytes": b"0" * 9}),
@@ -322,6 +273,8 @@ def test_a_union_is_of_static_numbers() -> None:
         (ScalarUnion(float64=-2.0), "INT64", -(2**62)),
         (ScalarUnion(int64=-1), "UINT64", 2**64 - 1),
         (ScalarUnion(bytes=bytes(range(1, 9))), "UINT16", 0x0201),
+        (ScalarUnion(bytes=bytearray(range(1, 9))), "UINT16", 0x0201),
+        (ScalarUnion(float32=np.int8(3)), "FLOAT32", 3.0),
         (ScalarUnion(uint64=2**63), "INT32", 0),
         (ScalarUnion(), "FLOAT64", 0.0),
     ],

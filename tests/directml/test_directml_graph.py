@@ -1,10 +1,5 @@
-"""Graphs of operators, against NumPy that moves bytes from buffer to buffer.
+"""Graphs of operators, against NumPy that moves bytes from buffer to buffer."""
 
-Edges are written as tuples: an input edge is (graph input, node, node input), an output
-edge (node, graph output), an intermediate one (from, to, input).
-"""
-
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import (
-    SPECIAL,
-    buffer_size,
-    computed,
-    copy_of,
-    elements,
-    expected_of,
-    is_packed,
-)
+from descriptions import SPECIAL, copy_of, expected_of
+from graphs import CHAIN, FILL, LENGTHS, LINKS, TURNED, expected, graph, tensor
+from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax import reference
@@ -32,99 +21,6 @@ from dml_jax.directml._compile import _execute
 exhaustive = pytest.mark.exhaustive
 
 
-def tensor(
-    sizes: tuple[int, ...],
-    data_type: str = "FLOAT32",
-    strides: Any = None,
-    total: Any = None,
-) -> BufferTensorDesc:
-    return BufferTensorDesc(DataType[data_type], sizes, strides, total)
-
-
-def graph(
-    nodes: list[Any], inputs: list[Any], outputs: list[Any], edges: Any = ()
-) -> dml.GraphDesc:
-    return dml.GraphDesc(
-        input_count=1 + max((edge[0] for edge in inputs), default=-1),
-        output_count=len(outputs),
-        nodes=[
-            dml.ConstantDataGraphNodeDesc(node)
-            if isinstance(node, bytes)
-            else dml.OperatorGraphNodeDesc(node)
-            for node in nodes
-        ],
-        input_edges=[dml.InputGraphEdgeDesc(*edge) for edge in inputs],
-        output_edges=[dml.OutputGraphEdgeDesc(n, 0, i) for n, i in outputs],
-        intermediate_edges=[
-            dml.IntermediateGraphEdgeDesc(start, 0, *end) for start, *end in edges
-        ],
-    )
-
-
-# The oracle ---------------------------------------------------------------------------
-
-
-def expected(desc: dml.GraphDesc, *arrays: Any) -> list[np.ndarray]:
-    """The outputs of a graph, from the bytes of its buffers."""
-    sources: dict[Any, Any] = {
-        (edge.to_node_index, edge.to_node_input_index): edge
-        for edge in (*desc.input_edges, *desc.intermediate_edges)
-    }
-
-    def elements_in(tensor: BufferTensorDesc, data: Any) -> np.ndarray:
-        dtype = tensor.data_type.dtype
-        count = len(data) // dtype.itemsize
-        return elements(tensor, np.frombuffer(data, dtype, count))
-
-    def data_of(edge: Any, total: int) -> bytes:
-        if isinstance(edge, dml.InputGraphEdgeDesc):
-            data = np.asarray(arrays[edge.graph_input_index]).tobytes()
-        else:
-            data = written(edge.from_node_index)
-        return data.ljust(total, b"\0")
-
-    def written(index: int) -> bytes:
-        node = desc.nodes[index]
-        if isinstance(node, dml.ConstantDataGraphNodeDesc):
-            return node.data
-        operands = [
-            elements_in(t, data_of(sources[index, i], t.total_tensor_size_in_bytes))
-            for i, t in enumerate(node.operator.inputs)
-        ]
-        output = node.operator.output
-        data = bytearray(output.total_tensor_size_in_bytes)
-        elements_in(output, data)[...] = computed(node.operator, operands)
-        return bytes(data)
-
-    results = {}
-    for edge in desc.output_edges:
-        node: Any = desc.nodes[edge.from_node_index]
-        output, data = node.operator.output, written(edge.from_node_index)
-        flat = np.frombuffer(data, output.data_type.dtype, buffer_size(output))
-        result = elements(output, flat) if is_packed(output) else flat
-        results[edge.graph_output_index] = result
-    return [results[index] for index in range(desc.output_count)]
-
-
-# Values -------------------------------------------------------------------------------
-
-WIDE = tensor((1, 1, 4, 6), strides=(32, 32, 8, 1))
-TALL = tensor((1, 1, 3, 6), strides=(18, 18, 1, 3))
-ROWS = tensor((1, 1, 3, 6), strides=(24, 24, 8, 1))
-FOUND = tensor((1, 1, 2, 3))
-COUNTS = tensor((1, 1, 3, 1), "UINT32")
-LENGTHS = np.array([6, 3, 2], np.uint32).reshape(1, 1, 3, 1)
-FILL = dml.FillValueSequenceOperatorDesc(
-    WIDE, DataType.FLOAT32, ScalarUnion(float32=3), ScalarUnion(float32=2)
-)
-SLICE = dml.SliceOperatorDesc(WIDE, TALL, (0, 0, 1, 0), (1, 1, 3, 6), (1, 1, 1, 1))
-REVERSE = dml.ReverseSubsequencesOperatorDesc(TALL, COUNTS, ROWS, 3)
-SLICE1 = dml.Slice1OperatorDesc(ROWS, FOUND, (0, 0, 0, 1), (1, 1, 3, 5), (1, 1, -2, 2))
-TURNED = dataclasses.replace(  # reads what lies in ROWS column by column
-    SLICE1, input_tensor=tensor((1, 1, 3, 6), strides=(24, 24, 1, 3), total=88)
-)
-CHAIN = [FILL, SLICE, REVERSE, SLICE1]
-LINKS = [(0, 1, 0), (1, 2, 0), (2, 3, 0)]
 BACK = [(3, 2, 0), (2, 1, 0), (1, 0, 0)]
 
 
@@ -282,9 +178,7 @@ LINEAR = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["windows", pytest.param("input-twice", marks=exhaustive)]
-)
+@pytest.mark.parametrize("name", default_of(LINEAR, "windows"))
 def test_derivatives_are_exact(name: str) -> None:
     desc = LINEAR[name]
 
@@ -382,7 +276,7 @@ def two_readers(first: DataType, other: DataType, total: int) -> dml.GraphDesc:
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("total", [12, pytest.param(28, marks=exhaustive)])
+@pytest.mark.parametrize("total", default_of([12, 28], 12))
 @pytest.mark.parametrize("first", TYPES, ids=lambda t: t.name)
 def test_no_byte_of_an_input_is_lost(first: DataType, total: int) -> None:
     size = -(-total * 8 // first.bits)
@@ -411,7 +305,7 @@ def test_an_input_that_no_other_edge_reads_needs_no_more_elements() -> None:
     assert compiled.inputs[0].tensor == given
 
 
-@pytest.mark.parametrize("total", [pytest.param(24, marks=exhaustive), 28])
+@pytest.mark.parametrize("total", default_of([24, 28], 28))
 @pytest.mark.parametrize("data_type", TYPES, ids=lambda t: t.name)
 def test_outputs_keep_the_bytes_between_and_after(
     data_type: DataType, total: int

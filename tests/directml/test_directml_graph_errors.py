@@ -43,11 +43,12 @@ VALID: dict[str, Any] = {
     "intermediate_edges": (Between(0, 0, 1, 0), Between(1, 0, 2, 0)),
 }
 NODES, LINKS = VALID["nodes"], VALID["intermediate_edges"]
+BY_CONSTANT_LINKS = (*LINKS, Between(3, 0, 1, 1))
 BY_CONSTANT: dict[str, Any] = {
     "input_count": 0,
     "nodes": (*NODES, EIGHT),
     "input_edges": (),
-    "intermediate_edges": (*LINKS, Between(3, 0, 1, 1)),
+    "intermediate_edges": BY_CONSTANT_LINKS,
 }
 
 
@@ -83,27 +84,18 @@ GRAPHS: list[tuple[str, dict[str, Any]]] = [
     ("IntermediateEdges[1]", {"nodes": (FILL, REVERSE, Node(copy_of(PADDED, TABLE)))}),
     (
         "IntermediateEdges[0]",
-        {
-            **between(
-                Between(0, 0, 2, 0), nodes=(Node(copy_of(TABLE, PADDED)), FILL, COPY)
-            ),
-            **inputs(Input(0, 0, 0)),
-        },
+        between(Between(0, 0, 2, 0), nodes=(Node(copy_of(TABLE, PADDED)), FILL, COPY))
+        | inputs(Input(0, 0, 0)),
     ),
     (
         "InputEdges[1]",
-        {
-            **inputs(Input(0, 1, 1), Input(0, 2, 0)),
-            **between(LINKS[0]),
-            **outputs(Output(2, 0, 0), Output(1, 0, 1)),
-            "output_count": 2,
-        },
+        inputs(Input(0, 1, 1), Input(0, 2, 0))
+        | between(LINKS[0])
+        | outputs(Output(2, 0, 0), Output(1, 0, 1))
+        | {"output_count": 2},
     ),
     *[
-        (
-            "IntermediateEdges[2]",
-            {**BY_CONSTANT, "nodes": (*NODES, Constant(bytes(n)))},
-        )
+        ("IntermediateEdges[2]", BY_CONSTANT | {"nodes": (*NODES, Constant(bytes(n)))})
         for n in (0, 7, 12)
     ],
     # Indices
@@ -128,25 +120,15 @@ GRAPHS: list[tuple[str, dict[str, Any]]] = [
     # Constants, and tensors that DirectML owns
     (
         "OutputEdges[1].FromNodeIndex",
-        {
-            **BY_CONSTANT,
-            "output_count": 2,
-            **outputs(Output(2, 0, 0), Output(3, 0, 1)),
-        },
+        BY_CONSTANT | outputs(Output(2, 0, 0), Output(3, 0, 1)) | {"output_count": 2},
     ),
     (
         "IntermediateEdges[3].ToNodeIndex",
-        {
-            **BY_CONSTANT,
-            "intermediate_edges": (
-                *BY_CONSTANT["intermediate_edges"],
-                Between(0, 0, 3, 0),
-            ),
-        },
+        BY_CONSTANT | {"intermediate_edges": (*BY_CONSTANT_LINKS, Between(0, 0, 3, 0))},
     ),
     (
         "InputEdges[0].ToNodeIndex",
-        {**BY_CONSTANT, "input_count": 1, **inputs(Input(0, 3, 0))},
+        BY_CONSTANT | inputs(Input(0, 3, 0)) | {"input_count": 1},
     ),
     ("IntermediateEdges[2]", {**BY_CONSTANT, "nodes": (FILL, OWNING, COPY, EIGHT)}),
     (

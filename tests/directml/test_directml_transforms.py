@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import U32, buffer_size, copy_of, expected_of
+from descriptions import U32, buffer_size, copy_of, expected_of, with_buffer
+from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType
@@ -62,9 +62,6 @@ def moves(data_type: DataType) -> dict[str, dml.OperatorDesc]:
 MOVES = moves(FLOAT32)
 
 
-exhaustive = pytest.mark.exhaustive
-
-
 def arrays_of(desc: dml.OperatorDesc, *batch: int) -> list[np.ndarray]:
     """Whole numbers in the buffers of the inputs, and in the previous output."""
     random = np.random.default_rng(len(batch))
@@ -76,19 +73,13 @@ def arrays_of(desc: dml.OperatorDesc, *batch: int) -> list[np.ndarray]:
     ]
 
 
-def with_buffer(desc: dml.OperatorDesc) -> Callable[..., Any]:
-    """The compiled operator as a function of the inputs and the previous output."""
-    compiled = dml.compile_operator(desc)
-    return lambda *arrays: compiled(*arrays[:-1], outputs=arrays[-1:])
-
-
 def expected_with_buffer(desc: dml.OperatorDesc, *arrays: np.ndarray) -> np.ndarray:
     return expected_of(desc, arrays[:-1], arrays[-1])
 
 
 @pytest.mark.parametrize(
     "mapped",  # the data, the lengths, the buffer, all
-    [*(pytest.param(i, marks=exhaustive) for i in (0, 1, -1)), None],
+    default_of([0, 1, -1, None], None),
 )
 @pytest.mark.parametrize("name", MOVES)
 def test_vmap_equals_a_loop(name: str, mapped: int | None) -> None:
@@ -106,17 +97,9 @@ def test_vmap_equals_a_loop(name: str, mapped: int | None) -> None:
         assert_same_bits(actual, expected_with_buffer(desc, *entry))
 
 
+@pytest.mark.parametrize("data_type", default_of(["FLOAT32", "FLOAT16"], "FLOAT32"))
 @pytest.mark.parametrize(
-    "data_type", ["FLOAT32", pytest.param("FLOAT16", marks=exhaustive)]
-)
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name in ("woven", "slice", "slice1", "slice_grad")
-        else pytest.param(name, marks=exhaustive)
-        for name in MOVES
-    ],
+    "name", default_of(MOVES, "woven", "slice", "slice1", "slice_grad")
 )
 def test_jacobians(name: str, data_type: str) -> None:
     """Ones and zeros: the positions that data move to, and those that are kept."""
@@ -143,16 +126,8 @@ REPEATS = {  # sizes and strides: repeated elements, or overlapping windows, or 
 }
 
 
-@pytest.mark.parametrize(
-    "data_type", ["FLOAT16", pytest.param("FLOAT32", marks=exhaustive)]
-)
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("rows", "both") else pytest.param(name, marks=exhaustive)
-        for name in REPEATS
-    ],
-)
+@pytest.mark.parametrize("data_type", default_of(["FLOAT16", "FLOAT32"], "FLOAT16"))
+@pytest.mark.parametrize("name", default_of(REPEATS, "rows", "both"))
 def test_sums_of_repeated_elements_are_rounded_once(name: str, data_type: str) -> None:
     """FLOAT16 has only even whole numbers above 2048."""
     sizes, strides = REPEATS[name]
@@ -191,21 +166,6 @@ def test_sums_of_a_broadcast_operand_are_rounded_once(name: str) -> None:
     (found,) = jax.jit(pullback)(np.ones(output.shape, np.float16))
     counts = [5_000, 0, 5_000] if name == "slice1" else [5_000] * 3
     assert_same_bits(found, np.array([*counts, 0], np.float16)[: x.size])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "woven" else pytest.param(name, marks=exhaustive)
-        for name in MOVES
-    ],
-)
-def test_disable_jit(name: str) -> None:
-    desc = MOVES[name]
-    arrays = arrays_of(desc)
-    with jax.disable_jit():
-        result = with_buffer(desc)(*arrays)
-    assert_same_bits(result, expected_with_buffer(desc, *arrays))
 
 
 # Compiled programs --------------------------------------------------------------------

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import buffer_size, expected_of
+from descriptions import adjoint, buffer_size, expected_of, with_buffer
+from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
@@ -23,14 +24,8 @@ LAYOUTS = {  # strides of a large and of a small input, and of such outputs
 }
 
 
-exhaustive = pytest.mark.exhaustive
-
-
 @pytest.fixture(
-    params=[
-        pytest.param(False, id="used-in-x32"),
-        pytest.param(True, id="used-in-x64", marks=exhaustive),
-    ]
+    params=default_of([False, True], False), ids=["used-in-x32", "used-in-x64"]
 )
 def modes(request: pytest.FixtureRequest) -> tuple[bool, bool]:
     """The mode in which arrays are made, and the other one, in which they are used."""
@@ -80,42 +75,15 @@ def made(mode: bool, arrays: Any) -> list[jax.Array]:
     return results
 
 
-def with_buffer(desc: dml.OperatorDesc) -> Any:
-    compiled = dml.compile_operator(desc)
-    return lambda *arrays: compiled(*arrays[:-1], outputs=arrays[-1:])
-
-
-def adjoint(
-    desc: dml.OperatorDesc, inputs: list[np.ndarray], cotangent: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The cotangents of the input and of the previous buffer: sums by position.
-
-    The operator moves positions, those of the buffer as negative numbers.
-    """
-    x, *lengths = inputs
-    positions = 1 + np.arange(x.size, dtype=x.dtype)
-    before = -1 - np.arange(cotangent.size, dtype=x.dtype)
-    by_input, by_buffer = np.zeros_like(x), np.zeros_like(cotangent)
-    for position, number in zip(
-        expected_of(desc, [positions, *lengths], before), cotangent, strict=True
-    ):
-        if position > 0:
-            by_input[int(position) - 1] += number
-        if position < 0:
-            by_buffer[-int(position) - 1] += number
-    return by_input, by_buffer
-
-
 @pytest.mark.parametrize(
     ("data_type", "layout"),
-    [
+    default_of(
+        [
+            *[(DataType.INT64, "broadcast"), (DataType.UINT64, "strided")],
+            *[(DataType.FLOAT64, layout) for layout in LAYOUTS],
+        ],
         (DataType.INT64, "broadcast"),
-        pytest.param(DataType.UINT64, "strided", marks=exhaustive),
-        *(
-            pytest.param(DataType.FLOAT64, layout, marks=exhaustive)
-            for layout in LAYOUTS
-        ),
-    ],
+    ),
 )
 def test_operators_keep_the_width(
     data_type: DataType, layout: str, modes: tuple[bool, bool]
@@ -137,10 +105,7 @@ def test_operators_keep_the_width(
                 assert_same_bits(found, expected_of(desc, inputs))
 
 
-@pytest.mark.parametrize(
-    "layout",
-    ["broadcast", *(pytest.param(n, marks=exhaustive) for n in LAYOUTS if n[0] != "b")],
-)
+@pytest.mark.parametrize("layout", default_of(LAYOUTS, "broadcast"))
 def test_derivatives_keep_the_width(layout: str, modes: tuple[bool, bool]) -> None:
     for desc in descs(DataType.FLOAT64, layout):
         if not desc.inputs:
@@ -156,7 +121,7 @@ def test_derivatives_keep_the_width(layout: str, modes: tuple[bool, bool]) -> No
         def call(x: Any, buffer: Any, operator: Any = operator, rest: Any = lengths):
             return operator(x, *rest, buffer)
 
-        expected = adjoint(desc, inputs, cotangent)
+        expected = adjoint(desc, inputs[1:], cotangent)
         with jax.enable_x64(modes[0]):
             pullback = jax.vjp(call, x, buffer)[1]
         with jax.enable_x64(modes[1]):

@@ -10,7 +10,6 @@ import pickle
 import re
 import signal
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
@@ -312,23 +311,3 @@ def test_paths_of_models(path: str):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
-
-
-@pytest.mark.parametrize("name", ["numpy.save", "os.replace"])
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (KeyboardInterrupt(), "dml_jax: interrupted\n"),
-        (OSError(28, "full", "temporary"), "out.npy: full\n"),
-        (OSError(28, "full"), "out.npy: full\n"),
-    ],
-)
-def test_files_are_complete_or_not_there(
-    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, message: str
-):
-    pathlib.Path("out.npy").write_bytes(b"old")
-    monkeypatch.setattr(name, mock.Mock(side_effect=error))
-    status, _, err = run_model(MODEL)
-    assert status
-    assert err.endswith(message)
-    assert len(err.splitlines()) == 1

@@ -195,15 +195,6 @@ def started(*options: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.exhaustive
-def test_process(tmp_path: pathlib.Path):
-    (tmp_path / "model.json").write_text(json.dumps(reversal()))
-    with started() as process:
-        out, err = process.communicate()
-    assert (process.returncode, err) == (0, "")
-    assert out.endswith("Resource 'y': 2, 1, 3, 6, 5, 4\n")
-
-
 @pytest.mark.usefixtures("interrupts_reach_children")
 def test_an_interrupt_leaves_nothing_behind(tmp_path: pathlib.Path):
     given = reversal()

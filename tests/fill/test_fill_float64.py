@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits, assert_same_floats
 from dtypes import SEQUENCE_FLOATS, dtype_of
+from sampling import default_of
 
 from dml_jax import fill_value_sequence, reference
 from dml_jax._fill import float64
@@ -116,7 +117,7 @@ def _cuda_rounding(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.usefixtures("nans_are_data", "_cuda_rounding")  # floats overflow to NaN
 @PLATFORMS
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("pairs", [10, pytest.param(200, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("pairs", default_of([10, 200], 10))
 def test_adversarial_sequences(name: str, platform: str, pairs: int):
     dtype = dtype_of(name)
     limit = 2 ** position_bits(dtype)

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits, assert_same_floats
 from dtypes import SEQUENCE_FLOATS, dtype_of, needs_x64
+from sampling import default_of
 
 from dml_jax import fill_value_sequence, reference
 from dml_jax._fill import rounding
-
-exhaustive = pytest.mark.exhaustive
 
 
 def random_value(random: np.random.Generator, dtype: np.dtype):
@@ -35,7 +34,7 @@ def random_value(random: np.random.Generator, dtype: np.dtype):
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("pairs", [20, pytest.param(200, marks=exhaustive)])
+@pytest.mark.parametrize("pairs", default_of([20, 200], 20))
 @pytest.mark.parametrize("name", SEQUENCE_FLOATS)
 def test_random_sequences_are_correctly_rounded(name: str, pairs: int):
     """Half of them pass zero, or nearly do."""
@@ -104,10 +103,7 @@ LONG_CASES = {
 
 @pytest.mark.parametrize("case", LONG_CASES)
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(
-    "count",
-    [10**4, *(pytest.param(n, marks=exhaustive) for n in (10**6, 2**24 + 2**12))],
-)
+@pytest.mark.parametrize("count", default_of([10**4, 10**6, 2**24 + 2**12], 10**4))
 def test_long_sequences_are_correctly_rounded(name: str, count: int, case: str):
     dtype = dtype_of(name)
     start, delta = LONG_CASES[case]
@@ -140,9 +136,7 @@ def just_within_reach(dtype: np.dtype, limit: int):
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", SEQUENCE_FLOATS)
-@pytest.mark.parametrize(
-    "bits", [24, 48, *(pytest.param(b, marks=exhaustive) for b in (32, 40))]
-)
+@pytest.mark.parametrize("bits", default_of([24, 32, 40, 48], 24, 48))
 def test_positions_of_up_to_48_bits(name: str, bits: int):
     """The positions of large arrays, without making the arrays."""
     dtype, limit = dtype_of(name), 2**bits

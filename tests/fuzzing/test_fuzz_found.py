@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from assertions import assert_same_bits
-from onnx import TensorProto, helper
+from onnx import helper
+from onnx_models import external_tensor
 from strategies import Arrayed
 
 import dml_jax
@@ -86,9 +87,7 @@ def test_names_that_are_not_utf_8() -> None:
 
 def test_data_in_a_file_whose_name_is_too_long(tmp_path: pathlib.Path) -> None:
     model = model_of(IDENTITY)
-    tensor = TensorProto(name="x", data_type=1, dims=[1], data_location=1)
-    tensor.external_data.add(key="location", value="n" * 300)
-    model.graph.initializer.append(tensor)
+    model.graph.initializer.append(external_tensor(1, "x", location="n" * 300))
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(ValueError, match=f"^{path}: .*File name too long"):

@@ -13,8 +13,8 @@ from dtypes import random_elements
 from folders import SECRET, model_folder
 from hypothesis import strategies as st
 from mutations import changed_bytes
-from onnx import TensorProto, helper, numpy_helper
-from onnx_models import SMALL_FILLS
+from onnx import helper, numpy_helper
+from onnx_models import SMALL_FILLS, external_tensor, with_external_data
 from outcomes import Refusal, outcome_of
 
 import dml_jax
@@ -179,18 +179,6 @@ def test_wrong_nodes_are_refused(kind: str, fuzz: Any) -> None:
 WEIGHTS = np.arange(8, dtype=np.float32)  # what in.bin holds
 
 
-def with_data_outside(**entries: Any) -> onnx.ModelProto:
-    """A model of an initializer whose data is in another file."""
-    tensor = TensorProto(name="w", data_type=1, dims=[8], data_location=1)
-    for key, value in entries.items():
-        tensor.external_data.add(key=key, value=str(value))
-    output = helper.make_tensor_value_info("y", 1, [None])
-    node = helper.make_node("Identity", ["w"], ["y"])
-    graph = helper.make_graph([node], "g", [], [output], [tensor])
-    imports = [helper.make_opsetid("", 21)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10)
-
-
 def outcome_of_file(data: bytes) -> Any:
     """What a model's file gives, which holds no more than its folder does."""
     with model_folder() as folder, mock.patch.multiple(dml_jax, **SMALL_FILLS):
@@ -224,7 +212,7 @@ def test_data_of_other_files_is_of_the_folder(fuzz: Any) -> None:
         location = data.draw(st.sampled_from(LOCATIONS))
         numbers = {name: st.sampled_from(NUMBERS) for name in ("offset", "length")}
         entries = data.draw(st.fixed_dictionaries({}, optional=numbers))
-        model = with_data_outside(location=location, **entries)
+        model = with_external_data(8, location=location, **entries)
         result = outcome_of_file(model.SerializeToString())
         if location in WITHIN and not entries:
             assert_same_bits(result[0], WEIGHTS)
@@ -247,9 +235,8 @@ def parsed() -> bytes:
     """The graph above, whose v is in another file."""
     model = onnx.parser.parse_model(GRAPH.replace("Identity(v)", "Identity(y)"))
     model.graph.node[-1].input[0] = "v"
-    outside = with_data_outside(location="in.bin", length=32, offset=0)
-    outside.graph.initializer[0].name = "v"
-    model.graph.initializer.append(outside.graph.initializer[0])
+    outside = external_tensor(8, "v", location="in.bin", length=32, offset=0)
+    model.graph.initializer.append(outside)
     return model.SerializeToString()
 
 

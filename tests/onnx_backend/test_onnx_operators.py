@@ -62,20 +62,8 @@ def test_slices_are_clamped(name: str) -> None:
         np.testing.assert_array_equal(y, x[rows])
 
 
-def test_slice_of_an_empty_axis() -> None:
-    node = helper.make_node("Slice", ["x", "starts", "ends"], ["y"])
-    x = np.zeros((0, 2), np.float32)
-    (y,) = onnx_backend.run_node(node, [x, np.array([-3]), np.array([5])])
-    assert_same_bits(y, x)
-
-
-NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
-
-
-@pytest.mark.parametrize(
-    "dtype", [*NAMES.split(), "complex64", "complex128", "bfloat16"]
-)
-def test_reverse_sequence_of_every_dtype(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "bfloat16"])
+def test_reversals_of_dtypes_that_onnx_runtime_has_not(dtype: str) -> None:
     x = np.arange(8).reshape(4, 2).astype(getattr(ml_dtypes, dtype, dtype))
     node = helper.make_node("ReverseSequence", ["x", "lens"], ["y"])
     (y,) = onnx_backend.run_node(node, [x, np.array([3, 4])])

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from onnx_models import F, parse, prepared, runtime_session
+from sampling import default_of
 
 from dml_jax import onnx_backend
 
 X = np.arange(30, dtype=np.int32).reshape(5, 3, 2)
 DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float double"
+MOVED_KINDS = default_of([*DTYPES.split(), "string"], "float", "string")
 NAMES = {"float": "float32", "double": "float64", "string": "object"}
 
 
@@ -43,15 +45,7 @@ def array_of(kind: str, *shape: int) -> np.ndarray:
     return np.frombuffer(random.bytes(count), dtype).reshape(shape)
 
 
-def params(values: Iterable[Any], *default: Any) -> list[Any]:
-    """Values of a parameter; those that are not default are exhaustive."""
-    return [
-        pytest.param(value, marks=() if value in default else pytest.mark.exhaustive)
-        for value in values
-    ]
-
-
-@pytest.mark.parametrize("kind", params([*DTYPES.split(), "string"], "float", "string"))
+@pytest.mark.parametrize("kind", MOVED_KINDS)
 @pytest.mark.parametrize(("batch", "time"), [(0, 1), (1, 0)])
 def test_reverse_sequence(kind: str, batch: int, time: int) -> None:
     for shape in ((3, 4), (4, 3, 2), (2, 0), (0, 3), (3, 2, 1, 2)):
@@ -67,7 +61,7 @@ def test_reverse_sequence(kind: str, batch: int, time: int) -> None:
 INDICES = [-(2**31), -6, -5, -3, -1, 0, 1, 2, 4, 5, 6]
 
 
-@pytest.mark.parametrize("opset", params([10, 11, 13, 25], 25))
+@pytest.mark.parametrize("opset", default_of([10, 11, 13, 25], 25))
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_slice(opset: int, index: str) -> None:
     """Every start and end around an axis, and most steps."""
@@ -78,7 +72,7 @@ def test_slice(opset: int, index: str) -> None:
     require_same(text, cases[:: 97 if index == "int32" else 7])
 
 
-@pytest.mark.parametrize("kind", params([*DTYPES.split(), "string"], "float", "string"))
+@pytest.mark.parametrize("kind", MOVED_KINDS)
 def test_slice_of_every_dtype(kind: str) -> None:
     text = f"{kind}[n,m] x, int64[i] s, int64[j] e, int64[k] a, int64[l] t => "
     text += f"{kind}[p,q] y {{y = Slice(x, s, e, a, t)}}"
@@ -107,7 +101,7 @@ RANGES = {  # whose sums are exact
 
 
 @pytest.mark.parametrize("kind", RANGES)
-@pytest.mark.parametrize("opset", params([11, 13, 25], 25))
+@pytest.mark.parametrize("opset", default_of([11, 13, 25], 25))
 def test_range(kind: str, opset: int) -> None:
     text = (
         f"@{opset} {kind} s, {kind} l, {kind} d => {kind}[n] y {{y = Range(s, l, d)}}"
@@ -117,8 +111,8 @@ def test_range(kind: str, opset: int) -> None:
     require_same(text, cases)
 
 
-@pytest.mark.parametrize("kind", params(DTYPES.split(), "float", "int64"))
-@pytest.mark.parametrize("opset", params([9, 13, 21, 25], 25))
+@pytest.mark.parametrize("kind", default_of(DTYPES.split(), "float", "int64"))
+@pytest.mark.parametrize("opset", default_of([9, 13, 21, 25], 25))
 def test_constant_of_shape(kind: str, opset: int) -> None:
     for shape in ((), (3,), (2, 0, 3), (1, 2, 3, 1, 2)):
         dims = f"[{','.join('abcde'[: len(shape)])}]" if shape else ""

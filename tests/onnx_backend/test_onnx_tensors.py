@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import COPY, LOCAL, X, parse, require_error
+from onnx_models import COPY, LOCAL, X, external_tensor, parse, require_error
 
 from dml_jax import onnx_backend
 
@@ -44,9 +44,7 @@ def attribute(part: Any, kind: int) -> onnx.AttributeProto:
 
 
 def external(location: str = "w.bin", name: str = "w") -> TensorProto:
-    tensor = TensorProto(name=name, data_type=1, dims=[4], data_location="EXTERNAL")
-    tensor.external_data.add(key="location", value=location)
-    return tensor
+    return external_tensor(4, name, location=location)
 
 
 def model_with(place: str, tensor: TensorProto) -> onnx.ModelProto:

@@ -4,6 +4,7 @@ The error is one line, no file is left half written, and the next call is right.
 """
 
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 from unittest import mock
 
 import jax
@@ -170,36 +171,46 @@ def write_models(value: int, count: int) -> dict[str, list[str]]:
     }
 
 
-def interrupt(*_: object, **__: object) -> None:
+def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def write_half(file: BinaryIO, *_: object, **__: object) -> None:
-    file.write(b"half")
-    interrupt()
+def run_out_of_space(*names: str) -> None:
+    raise OSError(28, "full", *names)
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "instead"),
+    ("fail", "status", "message"),
     [
-        pytest.param(np, "save", write_half, id="while-writing"),
-        pytest.param(os, "replace", interrupt, id="before-it-has-its-name"),
+        (interrupt, 130, INTERRUPTED),
+        (run_out_of_space, 2, "out.npy: full\n"),
+        (functools.partial(run_out_of_space, "temporary"), 2, "out.npy: full\n"),
     ],
+    ids=["interrupt", "full", "full-with-a-name"],
 )
+@pytest.mark.parametrize("function", ["numpy.save", "os.replace"])
 @pytest.mark.parametrize("command", ["dispatch", "onnx"])
-def test_an_interrupted_write_leaves_no_trace(
+def test_a_write_that_fails_leaves_no_trace(
     command: str,
-    module: Any,
-    name: str,
-    instead: Callable[..., None],
+    function: str,
+    fail: Callable[[], None],
+    status: int,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ):
+    def instead(file: Any, *_: object, **__: object) -> None:
+        if function == "numpy.save":
+            file.write(b"half")
+        fail()
+
     words = write_models(5, 3)[command]
     pathlib.Path("out.npy").write_bytes(b"as it was")
     before = sorted(pathlib.Path().iterdir())
-    with mock.patch.object(module, name, instead):
-        assert cli.main(words) == 130
-    assert capsys.readouterr().err == INTERRUPTED
+    with mock.patch(function, instead):
+        assert cli.main(words) == status
+    error = capsys.readouterr().err
+    assert error.endswith(message)
+    assert len(error.splitlines()) == 1
     assert sorted(pathlib.Path().iterdir()) == before
     assert pathlib.Path("out.npy").read_bytes() == b"as it was"
     assert cli.main(words) == 0

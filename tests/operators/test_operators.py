@@ -1,7 +1,5 @@
 """Every case, and every published vector, against the reference, bit for bit."""
 
-import json
-import pathlib
 from types import ModuleType
 from typing import Any
 
@@ -10,18 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import CASES, MOVES, REVERSALS, Case, sampled, sampled_x64
+from cases import (
+    CASES,
+    MOVES,
+    PUBLISHED,
+    REVERSALS,
+    Case,
+    array_of,
+    sampled,
+    sampled_x64,
+)
 
 import dml_jax
 from dml_jax import reference
 
-VECTORS = [
-    vector
-    for vector in json.loads(
-        (pathlib.Path(__file__).parents[1] / "operators.json").read_text()
-    )
-    if hasattr(dml_jax, vector["op"])
-]
+VECTORS = [vector for vector in PUBLISHED if hasattr(dml_jax, vector["op"])]
 
 
 @sampled_x64
@@ -57,13 +58,9 @@ def test_implementations_give_the_same_bits(case: Case, implementation: str) -> 
 @pytest.mark.parametrize("module", [dml_jax, reference], ids=["dml_jax", "reference"])
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: f"{v['op']}-{v['name']}")
 def test_published_vectors(vector: dict[str, Any], module: ModuleType) -> None:
-    def array(description: dict[str, Any]) -> np.ndarray:
-        shape, dtype = description["shape"], description["dtype"]
-        return np.array(description["data"], dtype).reshape(shape)
-
-    arrays = {name: array(value) for name, value in vector["inputs"].items()}
+    arrays = {name: array_of(value) for name, value in vector["inputs"].items()}
     result = getattr(module, vector["op"])(**arrays, **vector["attributes"])
-    assert_same_bits(result, array(vector["output"]))
+    assert_same_bits(result, array_of(vector["output"]))
 
 
 def test_no_vector_of_an_operator_is_left_out() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import BATCH_MAJOR, numbers, sampled_x64
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
@@ -21,11 +22,7 @@ LENGTHS = {
     "uint64": np.array([2**63 + 2, 2**32 + 1, 3], np.uint64),
     "int64-fine": np.array([0, 4, 2]),
 }
-KINDS = [
-    *["int64", "int64-fine"],
-    pytest.param("int64-min-max", marks=pytest.mark.exhaustive),
-    pytest.param("uint64", marks=pytest.mark.exhaustive),
-]
+KINDS = default_of(LENGTHS, "int64", "int64-fine")
 FAR_LENGTHS = LENGTHS["int64"]
 reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 
@@ -189,14 +186,7 @@ def move(name: str) -> tuple[Callable[..., jax.Array], Callable[..., np.ndarray]
 
 @sampled_x64
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        *["float64", "uint64"],
-        pytest.param("complex128", marks=pytest.mark.exhaustive),
-        pytest.param("int64", marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize("dtype", default_of(WIDE, "float64", "uint64"))
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", MOVES_OF_WIDE)
 def test_moves_keep_their_width(name: str, call: str, dtype: str) -> None:

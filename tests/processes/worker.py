@@ -9,6 +9,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -29,6 +30,8 @@ from cases import (
 )
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+import dml_jax
 
 DIED = 13  # the status of a process that was told to die
 
@@ -159,6 +162,26 @@ def check_fill(case: Case, mesh: Mesh, layout: Layout) -> None:
         assert_own_shards(gradient, np.vdot(case.expected(**direction), weights))
 
 
+def check_lengths(mesh: Mesh) -> None:
+    """`checked` raises in every process, whichever has the length that is wrong."""
+    reverse = partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
+    spec = P(BY_BATCH["b"])
+    shards = jax.shard_map(reverse, mesh=mesh, in_specs=spec, out_specs=spec)
+    x = put(numbers(8, 3), mesh, "b-", BY_BATCH)
+    for function in (reverse, shards):
+        for wrong in ([], [0], [7]):
+            lengths = np.ones(8, np.int32)
+            lengths[wrong] = 9
+            error = ""
+            try:
+                with jax.disable_jit(False):
+                    dml_jax.checked(function)(x, put(lengths, mesh, "b", BY_BATCH))
+            except ValueError as raised:
+                error = str(raised)
+            message = "reverse_sequence: `sequence_lens` must be in [0, 3]; got 1 to 9"
+            assert error == (message if wrong else "")
+
+
 # Each of them takes a compilation in every process.
 CHECKS = [
     *product([check_move], MOVES, [BY_BATCH, BY_TIME_AND_BATCH]),
@@ -222,6 +245,7 @@ def main() -> None:
     for check, operation, layout in CHECKS:
         print(f"checking {operation} for {layout}", flush=True)
         check(operation, mesh, layout)
+    check_lengths(mesh)
 
 
 if __name__ == "__main__":

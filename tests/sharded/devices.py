@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -17,17 +17,6 @@ AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 MODES = [pytest.param(AUTO, id="auto"), pytest.param(EXPLICIT, id="explicit")]
 
 EXHAUSTIVE = pytest.mark.exhaustive
-
-
-def default_of(values: Iterable[Any], *default: Any) -> list[Any]:
-    """Parameters of a test, all but `default` marked exhaustive."""
-    return [
-        pytest.param(
-            *(value if isinstance(value, tuple) else [value]),
-            marks=() if value in default else EXHAUSTIVE,
-        )
-        for value in values
-    ]
 
 
 def mesh_of(axis_type: AxisType = AUTO, /, **sizes: int) -> Mesh:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import numbers
-from devices import AUTO, EXHAUSTIVE, EXPLICIT, MODES, default_of, mesh_of, put
+from devices import AUTO, EXHAUSTIVE, EXPLICIT, MODES, mesh_of, put
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference

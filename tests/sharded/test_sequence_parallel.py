@@ -21,7 +21,6 @@ from devices import (
     EXPLICIT,
     MODES,
     compile_for,
-    default_of,
     mesh_of,
     put,
     sent_bytes,
@@ -29,6 +28,7 @@ from devices import (
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference

@@ -14,12 +14,12 @@ from devices import (
     EXPLICIT,
     collectives,
     compile_for,
-    default_of,
     mesh_of,
     most_elements,
 )
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from sampling import default_of
 
 import dml_jax
 

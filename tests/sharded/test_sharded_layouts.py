@@ -4,7 +4,6 @@ Layouts, sizes, data types and meshes are random. The positions of the elements 
 buffers give the expected bits.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,12 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import buffer_size, expected_of
-from devices import EXPLICIT, default_of, mesh_of
+from descriptions import adjoint, buffer_size, copy_of, expected_of
+from devices import EXPLICIT, mesh_of
 from devices import put as put_on
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType
@@ -54,17 +54,16 @@ def random_desc(random: np.random.Generator, data_type: DataType, devices: int) 
     """A copy or a reversal, between buffers that the devices can partition."""
     sizes = tuple(map(int, random.integers(1, 7, random.integers(1, 4))))
 
-    def tensor(is_output: bool) -> BufferTensorDesc:
+    def random_tensor(is_output: bool) -> BufferTensorDesc:
         strides = random_strides(random, sizes, is_output)
         needed = BufferTensorDesc(data_type, sizes, strides).total_tensor_size_in_bytes
         unit = data_type.dtype.itemsize * devices * 4
         total = (-(-needed // unit) + int(random.integers(2))) * unit
         return BufferTensorDesc(data_type, sizes, strides, total)
 
-    source, output = tensor(False), tensor(True)
+    source, output = random_tensor(False), random_tensor(True)
     if random.integers(2):
-        zeros, ones = (0,) * len(sizes), (1,) * len(sizes)
-        return dml.SliceOperatorDesc(source, output, zeros, sizes, ones)
+        return copy_of(source, output)
     axis = int(random.integers(len(sizes)))
     counts = tuple(1 if d == axis else size for d, size in enumerate(sizes))
     strides = (0,) * len(sizes) if random.integers(2) else None
@@ -72,20 +71,11 @@ def random_desc(random: np.random.Generator, data_type: DataType, devices: int) 
     return dml.ReverseSubsequencesOperatorDesc(source, lengths, output, axis)
 
 
-def slice_desc(
-    sizes: tuple[int, ...],
-    input_strides: tuple[int, ...],
-    output_strides: tuple[int, ...],
-    elements: tuple[int, int],
-) -> Any:
-    """A copy between float32 buffers of these strides and numbers of elements."""
-    source, output = (
-        BufferTensorDesc(DataType.FLOAT32, sizes, strides, 4 * count)
-        for strides, count in zip(
-            (input_strides, output_strides), elements, strict=True
-        )
-    )
-    return dml.SliceOperatorDesc(source, output, (0, 0), sizes, (1, 1))
+def tensor(
+    sizes: tuple[int, ...], strides: tuple[int, ...], count: int
+) -> BufferTensorDesc:
+    """Of float32, in a buffer of `count` elements."""
+    return BufferTensorDesc(DataType.FLOAT32, sizes, strides, 4 * count)
 
 
 def random_lengths(random: np.random.Generator, desc: Any) -> list[np.ndarray]:
@@ -141,37 +131,6 @@ def test_random_layouts(data_type: DataType, devices: int) -> None:
         assert_same_bits(found, expected_of(desc, [x, *lengths], buffer))
 
 
-def sources_of(desc: Any, lengths: list[np.ndarray]) -> np.ndarray:
-    """Per element of the output: k > 0 for element k - 1 of the input, k < 0 for -k - 1
-    of the buffer.
-    """
-
-    def counted(tensor: BufferTensorDesc) -> BufferTensorDesc:
-        size = buffer_size(tensor) * 8
-        return dataclasses.replace(
-            tensor, data_type=DataType.INT64, total_tensor_size_in_bytes=size
-        )
-
-    members = (desc.input_members[0], desc.output_member)
-    wide = dataclasses.replace(desc, **{m: counted(getattr(desc, m)) for m in members})
-    positions, before = (
-        1 + np.arange(buffer_size(t), dtype=np.int64)
-        for t in (desc.inputs[0], desc.output)
-    )
-    return expected_of(wide, [positions, *lengths], -before)
-
-
-def scattered(
-    sources: np.ndarray, cotangent: np.ndarray, sizes: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The cotangents of the input and of the buffer."""
-    by_input, by_buffer = (np.zeros(size, cotangent.dtype) for size in sizes)
-    of_input = sources > 0
-    np.add.at(by_input, sources[of_input] - 1, cotangent[of_input])
-    np.add.at(by_buffer, -sources[~of_input] - 1, cotangent[~of_input])
-    return by_input, by_buffer
-
-
 @pytest.mark.parametrize("devices", default_of(MESHES, 4))
 @pytest.mark.parametrize(
     "data_type", default_of(FLOATS, DataType.FLOAT32), ids=lambda t: t.name
@@ -193,15 +152,15 @@ def test_gradients_of_random_layouts(data_type: DataType, devices: int) -> None:
         with jax.enable_x64(data_type.bits == 64):
             run = jitted(pull_back, sharding, 3, len(lengths), 2)
             found = run(x, buffer, cotangent, *lengths)
-        sources = sources_of(desc, lengths)
-        expected = scattered(sources, cotangent, (x.size, buffer.size))
+        expected = adjoint(desc, lengths, cotangent)
         for actual, wanted in zip(found, expected, strict=True):
             np.testing.assert_array_equal(actual, wanted)
 
 
 def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
     """Elements are made and used on the devices that hold them."""
-    desc, sharding = slice_desc((6, 5), (11, 2), (1, 7), (72, 40)), sharding_of(8)
+    desc = copy_of(tensor((6, 5), (11, 2), 72), tensor((6, 5), (1, 7), 40))
+    sharding = sharding_of(8)
     operator, random = program(desc), np.random.default_rng(0)
     x, buffer = (random.integers(-9, 9, n).astype(np.float32) for n in (72, 40))
 
@@ -210,7 +169,7 @@ def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
 
     found = jitted(jax.grad(loss, (0, 1)), sharding, 2, 0, 2)(x, buffer)
     y = expected_of(desc, [2 * x], buffer + 1)
-    by_x, by_buffer = scattered(sources_of(desc, []), 2 * y, (72, 40))
+    by_x, by_buffer = adjoint(desc, [], 2 * y)
     for gradient, wanted in zip(found, (2 * by_x, by_buffer), strict=True):
         assert gradient.sharding.is_equivalent_to(sharding, 1)
         np.testing.assert_array_equal(gradient, wanted)
@@ -218,12 +177,13 @@ def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
 
 def test_buffers_of_an_explicit_mesh_are_gathered() -> None:
     """The operator reads and keeps elements that are the same on every device."""
-    desc, mesh = slice_desc((2, 3), (5, 1), (1, 4), (16, 16)), mesh_of(EXPLICIT, x=8)
+    desc = copy_of(tensor((2, 3), (5, 1), 16), tensor((2, 3), (1, 4), 16))
+    mesh = mesh_of(EXPLICIT, x=8)
     x, operator = np.arange(16, dtype=np.float32), program(desc)
     with jax.set_mesh(mesh):
         bound = [put_on(array, mesh, "x") for array in (x, -x)]
         found = operator(*bound)
         by_x, _ = jax.vjp(operator, *bound)[1](found)
     assert_same_bits(found, expected_of(desc, [x], -x))
-    expected, _ = scattered(sources_of(desc, []), np.asarray(found), (16, 16))
+    expected, _ = adjoint(desc, [], np.asarray(found))
     np.testing.assert_array_equal(by_x, expected)

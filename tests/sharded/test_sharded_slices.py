@@ -22,7 +22,6 @@ from devices import (
     MODES,
     collectives,
     compile_for,
-    default_of,
     mesh_of,
     most_elements,
     partitioner,
@@ -30,6 +29,7 @@ from devices import (
 from devices import put as put_on
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference

@@ -12,27 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import numbers
+from cases import BATCH_MAJOR, numbers
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
 
-EXHAUSTIVE = pytest.mark.exhaustive
 X = numbers(3, 4)
+reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 SIZES = [0, 3, 5, 2**31, 2**32 + 1, 2**40, 2**63, 2**64 - 1, -1, -(2**40), -(2**63)]
 PAIRS = [
-    pytest.param(pair, marks=() if 3 in pair else EXHAUSTIVE)
+    pytest.param(pair, marks=() if 3 in pair else pytest.mark.exhaustive)
     for pair in itertools.combinations(SIZES, 2)
 ]
 
 
-def reverse(x: Any, lengths: Any) -> Any:
-    return dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
-
-
 def expected(lengths: Any) -> np.ndarray:
     clamped = np.array([min(max(int(n), 0), 4) for n in lengths])
-    return reference.reverse_sequence(X, clamped, batch_axis=0, time_axis=1)
+    return reference.reverse_sequence(X, clamped, **BATCH_MAJOR)
 
 
 @pytest.mark.parametrize("lengths", PAIRS, ids=str)
@@ -75,6 +72,10 @@ def test_lengths_beyond_64_bits(largest: int):
     for lengths in ([largest, -1, 0], [1, 2, -largest]):
         with pytest.raises(OverflowError, match=r"must fit int64 or uint64; got -?\d"):
             reverse(X, lengths)
+
+
+def test_no_lengths_in_a_list():
+    assert dml_jax.reverse_sequence(numbers(2, 0), []).shape == (2, 0)
 
 
 class Numbers(collections.UserList):
@@ -127,13 +128,9 @@ def test_integers_of_numpy_that_have_no_dtype_in_common(x64: bool):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("other", [3, 300, 2**31, 2**40, 2**63, -(2**40)])
+@pytest.mark.parametrize("as_other", default_of([np.int64, int, np.uint64], np.int64))
 @pytest.mark.parametrize(
-    "as_other",
-    [np.int64, *[pytest.param(t, marks=EXHAUSTIVE) for t in (int, np.uint64)]],
-)
-@pytest.mark.parametrize(
-    "dtype",
-    [np.uint32, *[pytest.param(t, marks=EXHAUSTIVE) for t in (np.uint8, np.int32)]],
+    "dtype", default_of([np.uint32, np.uint8, np.int32], np.uint32)
 )
 def test_lengths_beside_traced_ones(dtype: Any, as_other: Any, other: int):
     if not np.iinfo(np.uint64 if as_other is int else as_other).min <= other < 2**63:

@@ -4,6 +4,7 @@ import array
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from wrong_calls.calls import (
@@ -12,6 +13,7 @@ from wrong_calls.calls import (
     KEY,
     LENGTHS,
     LINE_LENGTHS,
+    Untyped,
     X,
     generator,
     in_32_bits,
@@ -27,6 +29,8 @@ NO_ARRAYS = {
     "object": object(),
     "type": int,
     "shape": jax.ShapeDtypeStruct((3, 4), np.float32),
+    "untyped": Untyped(),
+    "number-and-none": [np.float16(1), None],
     "ragged": [[1, 2], [3]],
     "ragged-ranks": [[1, 2], 3],
     "nones": [None, None, None],
@@ -46,6 +50,11 @@ NO_DTYPES = {  # dtypes that JAX does not compute with
     "void": np.zeros((3, 4), "V4"),
     "big-endian": X.astype(">f4"),
     "long-double": X.astype(np.longdouble),
+    "float0": np.zeros((3, 4), jax.dtypes.float0),
+    **{
+        name: np.zeros((3, 4), getattr(ml_dtypes, name, "V1"))
+        for name in ("float6_e2m3fn", "float6_e3m2fn", "int1", "uint1")
+    },
 }
 NARROWED = {
     **{name: X.astype(name) for name in ("int64", "uint64", "float64", "complex128")},

@@ -75,7 +75,16 @@ NO_INTEGERS = {
     "complex": 1j,
     "bool": True,
     "list": [1],
+    "1-d": np.array([1]),
+    "duration": np.timedelta64(1, "s"),
+    "shape": jax.ShapeDtypeStruct((), np.int32),
 }
+
+
+class Untyped:
+    """An object with a dtype and a shape that is no array."""
+
+    dtype, shape, ndim = np.dtype(np.float32), (3, 4), 2
 
 
 class Wrong(NamedTuple):

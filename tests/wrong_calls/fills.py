@@ -35,6 +35,7 @@ NO_DTYPES = {
     "key-name": "key<fry>",
     "malformed": "i4, nonsense",
     "malformed-dict": {"a": "f4"},
+    "list-of-pairs": [("a", "f4")],
     "scalar": np.float32(1),
     "jax-array": jnp.ones(2, np.float32),
     "key-array": KEY,
@@ -131,6 +132,7 @@ FILL_ERRORS = [
         row
         for dtype, value in [
             ("int32", 1.5),
+            ("int32", True),
             ("int32", X[0, 1]),
             ("int4", 2.5),
             ("float32", np.int32(1)),

@@ -1,5 +1,8 @@
 """Wrong offsets, sizes and strides: no sequences, or reads outside of the array."""
 
+import types
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -8,6 +11,7 @@ from wrong_calls.calls import (
     KEY,
     NO_INTEGERS,
     SEQUENCES,
+    Untyped,
     X,
     generator,
     traced,
@@ -47,6 +51,11 @@ NO_SEQUENCES = {
     "numpy-floats": np.ones(2),
     "numpy-strings": np.array(["1", "1"]),
     "dates": DATES,
+    "untyped": Untyped(),
+    "numpy-bools": np.ones(2, bool),
+    "numpy-complex": np.ones(2, np.complex64),
+    "mapping": types.MappingProxyType({}),
+    "shape": jax.ShapeDtypeStruct((2,), np.int32),
 }
 HUGE = {"2-to-49": (2**24, 2**25), "2-to-70": [2**70], "huge-and-empty": (0, 2**70)}
 READS = {
