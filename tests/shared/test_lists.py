@@ -130,7 +130,7 @@ def test_integers_of_numpy_that_have_no_dtype_in_common(x64: bool):
 @pytest.mark.parametrize("other", [3, 300, 2**31, 2**40, 2**63, -(2**40)])
 @pytest.mark.parametrize("as_other", default_of([np.int64, int, np.uint64], np.int64))
 @pytest.mark.parametrize(
-    "dtype", default_of([np.uint32, np.uint8, np.int32], np.uint32)
+    "dtype", default_of([np.uint32, np.uint8, np.int32], np.uint32, np.int32)
 )
 def test_lengths_beside_traced_ones(dtype: Any, as_other: Any, other: int):
     if not np.iinfo(np.uint64 if as_other is int else as_other).min <= other < 2**63:
