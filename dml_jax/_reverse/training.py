@@ -4,8 +4,8 @@
 not evaluated: forward mode raises an error of this package. The coefficient has the
 rank of `x`, and sizes other than 1 only along dimensions over which it is mapped.
 
-A `custom_vjp` would sum the cotangents of mapped lengths in a narrow dtype, and mix
-those of mapped coefficients. In forward mode its error would name no operator.
+A `custom_vjp` would sum the cotangents of mapped lengths and coefficients in a narrow
+dtype. In forward mode its error would name no operator.
 """
 
 from __future__ import annotations
