@@ -2,13 +2,14 @@
 
     fill(kind, sizes, *scalars)
 
-The kinds are "constant" (of a value), and "integers", "floats" and "components" of
-complex numbers (of a start and a delta). `xla` and `gpu` have the formulations.
+The kinds are "constant" (of a value), and of a start and a delta "integers", "floats",
+"components" of complex numbers, and "tangent". `xla` has the formulations, and `gpu`
+how a GPU stores them.
 
-The derivatives are those of the formula, 1 by start and k by delta, instead of those of
-the operations that compute it. A "tangent" is that formula, and linear; a constant is
-linear too. The parameter `vmaps` says
-for each `vmap`, outermost first, which of the scalars it maps.
+The derivatives are those of the formula, not of the operations that compute it: 1 by
+start, and the position k by delta. A "tangent" is start + k * delta without the correct
+rounding. It and "constant" are linear. The parameter `vmaps` says for each `vmap`,
+outermost first, which of the scalars it maps.
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ def _lowering(platform: str):
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
-        # Without the explicit sharding, which is replicated: what uses the result may
-        # be sharded, and then each device is to compute its own shard.
+        # The type of the result says that it is replicated. Without that, XLA shards
+        # the fill like what uses it, and each device computes its own shard.
         ctx, mesh = lowering.without_explicit_axes(ctx)
         with jax.sharding.use_abstract_mesh(mesh):
             return mlir.lower_fun(compute, multiple_results=False)(ctx, *scalars)

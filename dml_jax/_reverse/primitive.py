@@ -181,7 +181,8 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 
     def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
         params = {"axis": axis, "implementation": implementation}
-        # XLA itself partitions the gather, and programs for TPUs (jax-ml/jax#38196).
+        # XLA partitions the gather, and programs for platforms without a rule of their
+        # own, among them TPUs, for which it has no callback (jax-ml/jax#38196).
         by_xla = implementation == "gather" or platform is None
         if not by_xla and lowering.is_partitioned_by_callback(ctx):
             reverse_lines = functools.partial(reverse, implementation=implementation)

@@ -11,8 +11,8 @@ operations. If the rows of a tile are shorter than a cache line, neighbouring ti
 launched together, as a cluster of blocks.
 
 The kernel is written in MLIR because Pallas cannot index shared memory with an array.
-Pallas and MLIR are imported only when a program is lowered for such a GPU, because that
-takes longer than importing the whole package.
+Pallas and MLIR are imported in functions, because that takes longer than importing the
+whole package.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from dml_jax._shared import jax_versions
 
 
 def sees_full_arrays(ctx: Any) -> bool:
-    """Whether the operands of a lowering rule are whole arrays or manual shards.
+    """True if each operand is a whole array, or a shard inside `shard_map`.
 
-    Otherwise XLA partitions the program, or may partition it after export.
+    False if XLA partitions the program, or may partition it after export.
     """
     if ctx.module_context.lowering_parameters.for_export:
         return False
@@ -27,7 +27,7 @@ def is_partitioned_by_callback(ctx: Any) -> bool:
     """Whether XLA's partitioner can call back to partition an operator.
 
     The number of devices must be known. XLA itself partitions automatic axes of a mesh
-    that has explicit axes. It has no collectives of two-bit integers.
+    that has explicit axes. XLA has no collectives of two-bit integers: False for them.
     """
     if ctx.module_context.lowering_parameters.for_export:
         return False

@@ -143,7 +143,7 @@ def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
     """The transpose on bits: collectives move narrow floats as unsigned integers."""
 
     def transpose(bits: Array, **params: Any) -> Array:
-        # The primitive takes floats: `bitwise.pad_bits` is used for narrow floats only.
+        # Bound on floats, since `bitwise.pad_bits` is used for narrow floats only.
         x = bitwise.from_bits(bits, dtype)
         return bitwise.to_bits(transpose_p.bind(x, standalone=False, **params))
 
@@ -191,7 +191,7 @@ def _lower(ctx: Any, function: Callable[..., Array], x: Any, **params: Any):
 
 def _lower_partitioned(ctx: Any, x: Any, **params: Any):
     if params["window"].reversed_dims:
-        # XLA partitions the reversal, and removes it if a backward pass reverses it.
+        # XLA partitions this reversal, and cancels it against that of a backward pass.
         return _lower(ctx, _reverse_first, x, **params)
     transpose = _transpose_of_bits(ctx.avals_in[0].dtype)
     return partitioner.lower_partitioned(
