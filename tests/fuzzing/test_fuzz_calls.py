@@ -76,7 +76,8 @@ def test_transformed_calls_give_the_reference(function: str, fuzz: Any) -> None:
         # JAX narrows arrays of 64 bits before the function sees them.
         for name, value in call.plain.items():
             if name.startswith("sequence_len"):
-                call = call.replaced(name, np.clip(value.astype(np.int64), -9, 9).astype(np.int32))
+                lengths = np.clip(value.astype(np.int64), -9, 9).astype(np.int32)
+                call = call.replaced(name, lengths)
         transform = data.draw(st.sampled_from([jitted, mapped]))
         require_reference(call, transform(call))
 
