@@ -121,7 +121,9 @@ def shared_memory_tiles(x: Array, lengths: Array, axis: int) -> Array | None:
     return y.reshape(x.shape)
 
 
-def fused_shared_memory_tiles(x: Array, lengths: Array, axis: int) -> Array | None:
+def shared_memory_tiles_in_programs(
+    x: Array, lengths: Array, axis: int
+) -> Array | None:
     """`shared_memory_tiles` where it is faster although XLA cannot fuse it.
 
     A gather is faster if most of what it reads is in the cache.

@@ -122,7 +122,7 @@ class _Formulations(NamedTuple):
 
 
 _KERNELS = frozenset(
-    {gpu.shared_memory_tiles, gpu.fused_shared_memory_tiles, gpu.packed_copy}
+    {gpu.shared_memory_tiles, gpu.shared_memory_tiles_in_programs, gpu.packed_copy}
 )
 _CPU = (cpu.reversed_windows, cpu.cache_blocked, cpu.preclamped)
 _GPU_STANDALONE = (gpu.packed_u32, gpu.transposed, gpu.split_stores)
@@ -131,7 +131,7 @@ _PLATFORMS: dict[str | None, _Formulations] = {
     # another pass over memory.
     "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
     "cuda": _Formulations(
-        default=(gpu.fused_shared_memory_tiles, gpu.split_stores),
+        default=(gpu.shared_memory_tiles_in_programs, gpu.split_stores),
         standalone=(gpu.shared_memory_tiles, gpu.packed_copy, *_GPU_STANDALONE),
     ),
     "rocm": _Formulations(default=(gpu.split_stores,), standalone=_GPU_STANDALONE),
