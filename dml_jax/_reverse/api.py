@@ -61,7 +61,8 @@ def reverse_subsequences(
         surrounding operations. Where no elementwise operation comes before or after,
         it is up to 2.3 times as fast on a GPU, for narrow dtypes or one length per
         column. None selects it outside of `jit` only. XLA itself partitions `"gather"`.
-        `"scatter"` is the gather in exports and where XLA may partition the program.
+        `"scatter"` is the gather in exports, where XLA may partition the program, and
+        where its indices need more than three times the memory of the result.
 
     Returns:
       An array with the shape and dtype of `input`.

@@ -70,15 +70,20 @@ def source_index(shape: tuple[int, ...], lengths: Array, axis: int) -> Array:
 
 
 def scatter(x: Array, lengths: Array, axis: int) -> Array:
-    """The reversal as one scatter of blocks, each with one row-major index."""
-    dtype, x = x.dtype, bitwise.to_bits(x)
+    """The reversal as one scatter of blocks, each with one row-major index.
+
+    Where the indices need more than three times the memory of the result, it is the
+    gather: XLA stores the indices of a scatter, and may copy the elements besides.
+    """
     target = source_index(x.shape, lengths, axis)
     shape = broadcast_shape(x.shape, target.shape, axis)
-    if 0 in shape:
-        return bitwise.from_bits(jnp.broadcast_to(x, shape), dtype)
     rank = 1 + max(d for d in range(x.ndim) if d == axis or target.shape[d] != 1)
     blocks = math.prod(shape[:rank])
     index_dtype = bitwise.index_dtype(blocks)
+    bytes_of_result = math.prod(shape) * x.dtype.itemsize
+    if blocks * index_dtype.itemsize > 3 * bytes_of_result or 0 in shape:
+        return gather(x, lengths, axis)
+    dtype, x = x.dtype, bitwise.to_bits(x)
     with bitwise.full_width(index_dtype):
         index = jnp.zeros(shape[:rank], index_dtype)
         for d in range(rank):

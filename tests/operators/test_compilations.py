@@ -302,10 +302,17 @@ def test_new_offsets_move_the_same() -> None:
 @pytest.mark.skipif(
     jax.default_backend() != "cpu", reason="asks for what XLA allocates on a CPU"
 )
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int4", "float8_e5m2", "bfloat16", "float32", "complex64"]
+)
 @pytest.mark.parametrize(
     ("shape", "mapped", "axis"),
-    [((2, 3, 4, 5, 64, 6), (2, 3, 4, 5, 1, 6), 4), ((64, 512), (64, 1), 1)],
+    [
+        ((2, 3, 4, 5, 64, 6), (2, 3, 4, 5, 1, 6), 4),
+        ((64, 512), (64, 1), 1),
+        ((8, 64, 5, 6), (8, 1, 1, 1), 1),
+        ((2**16, 2**15 + 8), (2**16, 1), 1),  # with indices of 64 bits
+    ],
 )
 @pytest.mark.parametrize("is_exported", [False, True])
 def test_scatters_take_four_results_of_memory(
@@ -316,8 +323,9 @@ def test_scatters_take_four_results_of_memory(
             dml_jax.reverse_subsequences, axis=axis, implementation="scatter"
         )
     )
-    x, lengths = jnp.ones(shape, dtype), jnp.ones(mapped, jnp.int32)
+    x = jax.ShapeDtypeStruct(shape, dtype)
+    lengths = jax.ShapeDtypeStruct(mapped, np.int32)
     if is_exported:
         run = jax.jit(jax.export.export(run)(x, lengths).call)
     memory = run.lower(x, lengths).compile().memory_analysis()
-    assert memory.temp_size_in_bytes <= 4 * x.nbytes
+    assert memory.temp_size_in_bytes <= 4 * x.size * x.dtype.itemsize
