@@ -7,9 +7,16 @@ from unittest import mock
 
 import jax
 import numpy as np
+import pytest
 from dtypes import dtype_of
 
 from dml_jax._shared import jax_versions
+
+# Asks JAX itself: the package's own answer is under test.
+on_a_hopper = pytest.mark.skipif(
+    getattr(jax.devices()[0], "compute_capability", None) != "9.0",
+    reason="takes a GPU with compute capability 9.0",
+)
 
 DTYPES = ["uint8", "bool", "bfloat16", "float32"]
 

@@ -237,7 +237,6 @@ def test_interrupted_run_leaves_no_file(
 def test_plot_draws_a_picture_for_each_group(
     tmp_path: pathlib.Path, written: Write
 ) -> None:
-    pytest.importorskip("matplotlib")
     record = result(rows=1.0)["records"][0]
     scaling = record | dict(name="scaling/rows/1e4", group="scaling")
     path = written("result.json", GOOD | dict(records=[record, scaling]))

@@ -89,7 +89,6 @@ def test_runs_can_be_compared_and_drawn(
 ) -> None:
     assert main(["compare", str(path), str(path)]) == 0
     assert "whole-axis/weak/forward/2" in capsys.readouterr().out
-    pytest.importorskip("matplotlib")
     assert main(["plot", str(path), "-o", str(tmp_path)]) == 0
     assert [file.name for file in tmp_path.iterdir()] == ["scaling.png"]
 

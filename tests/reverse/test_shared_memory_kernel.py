@@ -8,15 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import text_for_cuda
+from formulations import on_a_hopper, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences
 from dml_jax._reverse import gpu, shared_memory_kernel
 from dml_jax._shared import jax_versions
-
-on_a_gpu = pytest.mark.skipif(
-    jax.default_backend() == "cpu", reason="takes a GPU with compute capability 9"
-)
 
 # Shape, axis, and the shape of the lengths.
 LINES = {
@@ -49,7 +45,7 @@ def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
     return x, lengths, axis
 
 
-@on_a_gpu
+@on_a_hopper
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "int64", "float64"])
 @pytest.mark.parametrize("name", LINES)
 def test_results(name: str, dtype: str):
@@ -63,7 +59,7 @@ def test_results(name: str, dtype: str):
     assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
 
 
-@on_a_gpu
+@on_a_hopper
 def test_transformations():
     x, lengths, axis = lines("columns", "float32")
 

@@ -18,7 +18,6 @@ from assertions import assert_same_bits
 from devices import (
     AUTO,
     EXPLICIT,
-    HAS_GSPMD,
     MODES,
     collectives,
     compile_for,
@@ -184,7 +183,6 @@ def test_slice_grad_under_either_partitioner(mode: AxisType, shardy: bool) -> No
     assert_same_bits(y, put(x, reference))
 
 
-@pytest.mark.skipif(not HAS_GSPMD, reason="this JAX has Shardy only")
 def test_reversed_devices() -> None:
     """GSPMD flips a sharded dimension by reversing the order of the devices."""
     x = np.arange(32, dtype=np.float32).reshape(4, 8)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import data, text_for_cuda
+from formulations import data, on_a_hopper, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences, slice1, slice_grad
 from dml_jax._reverse import gpu, xla
@@ -80,12 +80,10 @@ class Machine:
         return before & kept | after & ~kept
 
 
-@pytest.fixture(params=["numpy", "gpu"])
+@pytest.fixture(params=["numpy", pytest.param("gpu", marks=on_a_hopper)])
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """`jax.jit`, or what makes a function of the kernel one of NumPy."""
     if request.param == "gpu":
-        if not jax_versions.runs_mosaic():
-            pytest.skip("takes Hopper GPUs, and a jax that lowers kernels for them")
         return jax.jit
 
     def launch(
