@@ -1,0 +1,437 @@
+"""A TPU kernel for reversals, in Pallas.
+
+A vector register of a TPU has 8 sublanes of 128 lanes of 32 bits. Let the T steps of a
+line be stored in registers with room for N steps. In the order
+
+    reversed[k] = x[N - 1 - k],
+
+the reversal is a shift:
+
+    y[k] = reversed[k + shift] if k < n else x[k]    with shift = N - n
+
+Every sublane and every lane of a register may belong to a line with a shift of its own.
+So the kernel is a barrel shifter. For each bit b of the shift in registers, from high
+to low, it selects in each lane between register i and register i + 2^b. The rest of the
+shift is smaller than a register: one gather within each register, which also reverses
+its steps, and one select between neighbouring registers complete it.
+
+The kernel has three arrangements of an array:
+
+    rows       [M, T]          a register has 128 steps, one in each lane
+    columns    [A, T, C]       a register has 8 steps, one in each sublane
+    planes     [A, T, L, C]    a register has one step
+
+Elements of 8 and 16 bits are moved as parts of 32-bit words, which have the elements of
+neighbouring sublanes. In rows and planes, the parts of a word belong to lines with
+shifts of their own, and a select is one of bits. In columns, they are steps of one
+line, and a shift by less than a word shifts bits.
+
+Steps from T to N are undefined. No result depends on them.
+
+Pallas is imported in functions, because that takes longer than importing the package.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+_SUBLANES, _LANES = 8, 128
+_REGISTER_BYTES = 4 * _SUBLANES * _LANES
+_GROUP = 16  # registers that are shifted together, a power of two
+_BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
+
+
+class Tpu(NamedTuple):
+    """What the kernel depends on."""
+
+    vmem_bytes: int  # that it may use
+    gathers_sublanes: bool
+
+
+# Arrangements -------------------------------------------------------------------------
+
+
+def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
+    """`x` [M, T], integers of up to 32 bits, reversed by the int32 `lengths` [M].
+
+    This and the other arrangements return None if a line does not fit in VMEM.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    rows, time = x.shape
+    packing = 4 // x.dtype.itemsize
+    line = _Line(pl.cdiv(time, _LANES), _LANES, axis=1, lines_per_word=packing)
+    tile = _SUBLANES * packing
+    tiles = _tiles_in_block(pl.cdiv(rows, tile), line, tpu)
+    if tiles == 0:
+        return None
+    block = tiles * tile
+    blocks = pl.cdiv(rows, block)
+
+    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+        @pl.loop(0, tiles)
+        def _(i: Any) -> None:
+            def index(register: Any) -> Any:
+                return pl.ds(i * tile, tile), pl.ds(register * _LANES, _LANES)
+
+            def length_of(part: int) -> Array:
+                first = i * tile + part
+                return _as_column(
+                    [lengths[0, 0, first + packing * s] for s in range(_SUBLANES)]
+                )
+
+            _reverse(line, x, y, index, scratch, [*map(length_of, range(packing))], tpu)
+
+    lengths = jnp.pad(lengths, (0, blocks * block - rows)).reshape(blocks, 1, block)
+    smem = pl.BlockSpec((1, 1, block), lambda i: (i, 0, 0), memory_space=pltpu.SMEM)
+    spec = pl.BlockSpec((block, line.size), lambda i: (i, 0))
+    return _call(kernel, (blocks,), smem, spec, line, tpu, lengths, x)
+
+
+def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
+    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C]."""
+    from jax.experimental import pallas as pl
+
+    arrays, time, columns = x.shape
+    packing = 4 // x.dtype.itemsize
+    steps = _SUBLANES * packing
+    line = _Line(pl.cdiv(time, steps), steps, axis=0, steps_per_word=packing)
+    tiles = _tiles_in_block(arrays, line, tpu)
+    if tiles == 0:
+        return None
+
+    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+        @pl.loop(0, tiles)
+        def _(i: Any) -> None:
+            def index(register: Any) -> Any:
+                return i, pl.ds(register * steps, steps)
+
+            length = jnp.broadcast_to(lengths[i], (_SUBLANES, _LANES))
+            _reverse(line, x, y, index, scratch, [length], tpu)
+
+    of_lengths = pl.BlockSpec((tiles, 1, _LANES), lambda a, c: (a, 0, c))
+    spec = pl.BlockSpec((tiles, line.size, _LANES), lambda a, c: (a, 0, c))
+    grid = (pl.cdiv(arrays, tiles), pl.cdiv(columns, _LANES))
+    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+
+
+def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
+    """`x` [A, T, L, C], reversed along T by the int32 `lengths` [A, L, C]."""
+    from jax.experimental import pallas as pl
+
+    arrays, time, sublines, columns = x.shape
+    packing = 4 // x.dtype.itemsize
+    line = _Line(time, 1, axis=None, lines_per_word=packing)
+    if _tiles_in_block(1, line, tpu) == 0:
+        return None
+    tile = _SUBLANES * packing
+    blocks = pl.cdiv(sublines, tile)
+
+    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+        of_parts = [lengths[0, part] for part in range(packing)]
+        _reverse(line, x, y, lambda register: (0, register), scratch, of_parts, tpu)
+
+    lengths = jnp.pad(lengths, ((0, 0), (0, blocks * tile - sublines), (0, 0)))
+    lengths = lengths.reshape(arrays, -1, packing, columns).swapaxes(1, 2)
+    of_lengths = pl.BlockSpec(
+        (1, packing, _SUBLANES, _LANES), lambda a, i, c: (a, 0, i, c)
+    )
+    spec = pl.BlockSpec((1, time, tile, _LANES), lambda a, i, c: (a, 0, i, c))
+    grid = (arrays, blocks, pl.cdiv(columns, _LANES))
+    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+
+
+def _as_column(scalars: list[Array]) -> Array:
+    """A register whose sublane i has scalar i in all lanes."""
+    register = jnp.broadcast_to(scalars[0], (_SUBLANES, _LANES))
+    for i, scalar in enumerate(scalars[1:], 1):
+        register = jnp.where(_iota(0) == i, scalar, register)
+    return register
+
+
+def _tiles_in_block(tiles: int, line: _Line, tpu: Tpu) -> int:
+    """How many of the tiles a grid step has; 0 if not even one fits in VMEM."""
+    tile_bytes = line.registers * _REGISTER_BYTES
+    # Blocks of the operand and of the result are both double-buffered.
+    fits = (tpu.vmem_bytes - 4 * math.prod(_scratch_shape(line))) // (4 * tile_bytes)
+    return min(tiles, max(fits, 0), max(1, _BLOCK_BYTES // tile_bytes))
+
+
+def _scratch_shape(line: _Line) -> tuple[int, ...]:
+    # A group reads registers beyond the line.
+    return (line.registers + 2 * _GROUP, _SUBLANES, _LANES)
+
+
+def _call(
+    kernel: Callable[..., None],
+    grid: tuple[int, ...],
+    spec_of_lengths: Any,
+    spec: Any,
+    line: _Line,
+    tpu: Tpu,
+    lengths: Array,
+    x: Array,
+) -> Array:
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    return pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=[spec_of_lengths, spec],
+        out_specs=spec,
+        out_shape=x,
+        scratch_shapes=[pltpu.VMEM(_scratch_shape(line), jnp.int32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",) * len(grid),
+            vmem_limit_bytes=tpu.vmem_bytes,
+        ),
+        name="reverse_subsequences",
+    )(lengths, x)
+
+
+# The barrel shifter -------------------------------------------------------------------
+
+
+class _Line(NamedTuple):
+    """The registers of the lines that are shifted together.
+
+    Each register has `steps` of every line, along `axis` unless it is one step. A word
+    has the elements of several lines, or several steps of one line.
+    """
+
+    registers: int
+    steps: int
+    axis: int | None
+    lines_per_word: int = 1
+    steps_per_word: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.registers * self.steps
+
+    @property
+    def part_bits(self) -> int:
+        return 32 // (self.lines_per_word * self.steps_per_word)
+
+    def mask(self, conditions: list[Array]) -> Array:
+        """For `_select`: the parts of each word whose line fulfils its condition."""
+        if len(conditions) == 1:
+            return conditions[0]
+        masks = [
+            jnp.where(condition, _ones(self.part_bits, part), 0)
+            for part, condition in enumerate(conditions)
+        ]
+        return _union(masks)
+
+    def reversed_part(self, register: Any, lengths: list[Array]) -> Array:
+        """For `_select`: the parts of the words of a register that are reversed."""
+        first = register * self.steps
+        if self.axis is not None:
+            first = first + self.steps_per_word * _iota(self.axis)
+        if self.steps_per_word == 1:
+            return self.mask([first < length for length in lengths])
+        bits = jnp.clip(lengths[0] - first, 0, self.steps_per_word) * self.part_bits
+        return jnp.where(bits == 32, -1, (1 << bits) - 1)
+
+
+def _iota(axis: int) -> Array:
+    return lax.broadcasted_iota(jnp.int32, (_SUBLANES, _LANES), axis)
+
+
+def _ones(bits: int, part: int) -> np.int32:
+    """A word with ones in one of its parts."""
+    return np.uint32((2**bits - 1) << bits * part).astype(np.int32)
+
+
+def _union(words: list[Array]) -> Array:
+    union = words[0]
+    for word in words[1:]:
+        union = union | word
+    return union
+
+
+def _select(mask: Array, x: Array, y: Array) -> Array:
+    """`x` where the mask is true or has ones, else `y`."""
+    if mask.dtype == jnp.bool_:
+        return jnp.where(mask, x, y)
+    return y ^ ((x ^ y) & mask)
+
+
+def _reverse(
+    line: _Line,
+    x: Any,
+    y: Any,
+    index: Callable[[Any], Any],
+    scratch: Any,
+    lengths: list[Array],
+    tpu: Tpu,
+) -> None:
+    """Reverses lines of the reference `x` into `y`.
+
+    `index` gives the index of a register; `lengths` has those of each part of a word.
+    """
+    from jax.experimental.pallas import tpu as pltpu
+
+    shifts = [line.size - length for length in lengths]
+
+    def words(register: Any) -> Array:
+        return pltpu.bitcast(x[index(register)], jnp.int32)
+
+    def store(register: Any, reversed_words: Array) -> None:
+        is_reversed = line.reversed_part(register, lengths)
+        result = _select(is_reversed, reversed_words, words(register))
+        y[index(register)] = pltpu.bitcast(result, y.dtype)
+
+    _reverse_registers(line, words, scratch, shifts)
+    _shift_within_groups(line, scratch, shifts, store, tpu)
+
+
+def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> None:
+    """Calls `body(first, count)` for groups of registers, in ascending order."""
+    from jax.experimental import pallas as pl
+
+    groups, rest = divmod(stop - start, _GROUP)
+
+    @pl.loop(0, groups)
+    def _(group: Any) -> None:
+        body(start + group * _GROUP, _GROUP)
+
+    if rest:
+        body(stop - rest, rest)
+
+
+def _reverse_registers(
+    line: _Line, words: Callable[[Any], Array], scratch: Any, shifts: list[Array]
+) -> None:
+    """Stores the registers in reverse order, shifted by `_GROUP` registers and more."""
+    bits = reversed(range((line.registers - 1).bit_length()))
+    distances = [2**bit for bit in bits if 2**bit >= _GROUP]
+
+    def mask(distance: int) -> Array:
+        return line.mask([shift // line.steps & distance != 0 for shift in shifts])
+
+    def reverse(first: Any, count: int, distance: int = 0) -> None:
+        source = line.registers - 1 - first
+        for i in range(count):
+            register = words(source - i)
+            if distance:
+                further = words(source - distance - i)
+                register = _select(mask(distance), further, register)
+            scratch[first + i] = _reverse_steps_in_words(register, line)
+
+    def shift(first: Any, count: int, distance: int) -> None:
+        for i in range(count):
+            further = scratch[first + i + distance]
+            scratch[first + i] = _select(mask(distance), further, scratch[first + i])
+
+    if distances:
+        distance = distances.pop(0)
+        end = line.registers - distance
+        _for_each_group(0, end, functools.partial(reverse, distance=distance))
+        _for_each_group(end, line.registers, reverse)
+    else:
+        _for_each_group(0, line.registers, reverse)
+    for distance in distances:
+        end = line.registers - distance
+        _for_each_group(0, end, functools.partial(shift, distance=distance))
+
+
+def _reverse_steps_in_words(words: Array, line: _Line) -> Array:
+    if line.steps_per_word == 4:
+        even = lax.shift_right_logical(words, 8) & 0x00FF00FF
+        words = even | (words & 0x00FF00FF) << 8
+    if line.steps_per_word > 1:
+        words = lax.shift_right_logical(words, 16) | words << 16
+    return words
+
+
+def _shift_within_groups(
+    line: _Line,
+    scratch: Any,
+    shifts: list[Array],
+    store: Callable[[Any, Array], None],
+    tpu: Tpu,
+) -> None:
+    """Shifts by less than `_GROUP` registers, and stores the result."""
+    bits = [bit for bit in (8, 4, 2, 1) if bit < line.registers]
+    # A register of the result may begin in one register and end in the next.
+    halo = sum(bits) + (line.axis is not None)
+
+    def group(first: Any, count: int) -> None:
+        registers = [scratch[first + i] for i in range(count + halo)]
+        for bit in bits:
+            mask = line.mask([shift // line.steps & bit != 0 for shift in shifts])
+            registers = [
+                _select(mask, further, register)
+                for register, further in zip(registers, registers[bit:], strict=False)
+            ]
+        if line.axis is not None:
+            registers = _shift_within_registers(line, registers, shifts, tpu)
+        for i in range(count):
+            store(first + i, registers[i])
+
+    _for_each_group(0, line.registers, group)
+
+
+def _shift_within_registers(
+    line: _Line, registers: list[Array], shifts: list[Array], tpu: Tpu
+) -> list[Array]:
+    """Shifts by less than a register, and reverses the words of each register."""
+    rests = [shift % line.steps // line.steps_per_word for shift in shifts]
+    parts = [_shift_words(registers, rest, line.axis, tpu) for rest in rests]
+    if line.lines_per_word > 1:
+        ones = [_ones(line.part_bits, part) for part in range(line.lines_per_word)]
+        return [
+            _union([word & mask for word, mask in zip(words, ones, strict=True)])
+            for words in zip(*parts, strict=True)
+        ]
+    if line.steps_per_word == 1:
+        return parts[0]
+    # The words that follow; the shift by 32 bits is one by 1 and by 31 - 0.
+    following = _shift_words(registers, rests[0] + 1, line.axis, tpu)
+    bits = shifts[0] % line.steps_per_word * line.part_bits
+    return [
+        lax.shift_right_logical(low, bits) | high << 1 << (31 - bits)
+        for low, high in zip(parts[0], following, strict=True)
+    ]
+
+
+def _shift_words(
+    registers: list[Array], shift: Array, axis: Any, tpu: Tpu
+) -> list[Array]:
+    size = registers[0].shape[axis]
+    permuted = [_permute(register, shift, axis, tpu) for register in registers]
+    is_same = _iota(axis) + shift < size
+    return [
+        jnp.where(is_same, register, following)
+        for register, following in itertools.pairwise(permuted)
+    ]
+
+
+def _permute(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
+    """Element i of the result is element -1 - (i + shift), modulo the size."""
+    size = register.shape[axis]
+    position = _iota(axis)
+    if axis == 1 or tpu.gathers_sublanes:
+        index = size - 1 - (position + shift) % size
+        return jnp.take_along_axis(register, index, axis, mode="promise_in_bounds")
+    from jax.experimental.pallas import tpu as pltpu
+
+    for bit in (1, 2, 4):
+        before = pltpu.roll(register, bit, axis)
+        after = pltpu.roll(register, size - bit, axis)
+        register = jnp.where(position & bit != 0, before, after)
+    for bit in (1, 2, 4):
+        after = pltpu.roll(register, size - bit, axis)
+        register = jnp.where(shift & bit != 0, after, register)
+    return register
