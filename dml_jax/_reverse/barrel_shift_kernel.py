@@ -80,8 +80,9 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
         @pl.loop(0, tiles)
         def _(i: Any) -> None:
-            def index(register: Any) -> Any:
-                return pl.ds(i * tile, tile), pl.ds(register * _LANES, _LANES)
+            def index(first: Any, count: int) -> Any:
+                lanes = pl.ds(first * _LANES, count * _LANES)
+                return pl.ds(i * tile, tile), lanes
 
             def length_of(part: int) -> Array:
                 first = i * tile + part
@@ -112,8 +113,8 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
         @pl.loop(0, tiles)
         def _(i: Any) -> None:
-            def index(register: Any) -> Any:
-                return i, pl.ds(register * steps, steps)
+            def index(first: Any, count: int) -> Any:
+                return i, pl.ds(first * steps, count * steps)
 
             length = jnp.broadcast_to(lengths[i], (_SUBLANES, _LANES))
             _reverse(line, x, y, index, scratch, [length], tpu)
@@ -137,8 +138,11 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     blocks = pl.cdiv(sublines, tile)
 
     def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+        def index(first: Any, count: int) -> Any:
+            return 0, pl.ds(first, count)
+
         of_parts = [lengths[0, part] for part in range(packing)]
-        _reverse(line, x, y, lambda register: (0, register), scratch, of_parts, tpu)
+        _reverse(line, x, y, index, scratch, of_parts, tpu)
 
     lengths = jnp.pad(lengths, ((0, 0), (0, blocks * tile - sublines), (0, 0)))
     lengths = lengths.reshape(arrays, -1, packing, columns).swapaxes(1, 2)
@@ -271,28 +275,34 @@ def _reverse(
     line: _Line,
     x: Any,
     y: Any,
-    index: Callable[[Any], Any],
+    index: Callable[[Any, int], Any],
     scratch: Any,
     lengths: list[Array],
     tpu: Tpu,
 ) -> None:
     """Reverses lines of the reference `x` into `y`.
 
-    `index` gives the index of a register; `lengths` has those of each part of a word.
+    `index(first, count)` gives the index of successive registers. `lengths` has those
+    of each part of a word.
     """
     from jax.experimental.pallas import tpu as pltpu
 
     shifts = [line.size - length for length in lengths]
 
-    def words(register: Any) -> Array:
-        return pltpu.bitcast(x[index(register)], jnp.int32)
+    def load(first: Any, count: int) -> list[Array]:
+        words = pltpu.bitcast(x[index(first, count)], jnp.int32)
+        if line.axis is None:
+            return [words[i] for i in range(count)]
+        return jnp.split(words, count, line.axis)
 
-    def store(register: Any, reversed_words: Array) -> None:
-        is_reversed = line.reversed_part(register, lengths)
-        result = _select(is_reversed, reversed_words, words(register))
-        y[index(register)] = pltpu.bitcast(result, y.dtype)
+    def store(first: Any, reversed_words: list[Array]) -> None:
+        kept = load(first, len(reversed_words))
+        for i, words in enumerate(reversed_words):
+            is_reversed = line.reversed_part(first + i, lengths)
+            result = pltpu.bitcast(_select(is_reversed, words, kept[i]), y.dtype)
+            y[index(first + i, 1)] = result[None] if line.axis is None else result
 
-    _reverse_registers(line, words, scratch, shifts)
+    _reverse_registers(line, load, scratch, shifts)
     _shift_within_groups(line, scratch, shifts, store, tpu)
 
 
@@ -311,7 +321,7 @@ def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> 
 
 
 def _reverse_registers(
-    line: _Line, words: Callable[[Any], Array], scratch: Any, shifts: list[Array]
+    line: _Line, load: Callable[..., list[Array]], scratch: Any, shifts: list[Array]
 ) -> None:
     """Stores the registers in reverse order, shifted by `_GROUP` registers and more."""
     bits = reversed(range((line.registers - 1).bit_length()))
@@ -321,12 +331,15 @@ def _reverse_registers(
         return line.mask([shift // line.steps & distance != 0 for shift in shifts])
 
     def reverse(first: Any, count: int, distance: int = 0) -> None:
-        source = line.registers - 1 - first
-        for i in range(count):
-            register = words(source - i)
-            if distance:
-                further = words(source - distance - i)
-                register = _select(mask(distance), further, register)
+        source = line.registers - count - first
+        registers = load(source, count)
+        if distance:
+            further = load(source - distance, count)
+            registers = [
+                _select(mask(distance), *pair)
+                for pair in zip(further, registers, strict=True)
+            ]
+        for i, register in enumerate(reversed(registers)):
             scratch[first + i] = _reverse_steps_in_words(register, line)
 
     def shift(first: Any, count: int, distance: int) -> None:
@@ -359,7 +372,7 @@ def _shift_within_groups(
     line: _Line,
     scratch: Any,
     shifts: list[Array],
-    store: Callable[[Any, Array], None],
+    store: Callable[[Any, list[Array]], None],
     tpu: Tpu,
 ) -> None:
     """Shifts by less than `_GROUP` registers, and stores the result."""
@@ -377,8 +390,7 @@ def _shift_within_groups(
             ]
         if line.axis is not None:
             registers = _shift_within_registers(line, registers, shifts, tpu)
-        for i in range(count):
-            store(first + i, registers[i])
+        store(first, registers[:count])
 
     _for_each_group(0, line.registers, group)
 
