@@ -17,7 +17,7 @@ its steps, and one select between neighbouring registers complete it.
 
 The kernel has three arrangements of an array:
 
-    rows       [M, T]          a register has 128 steps, one in each lane
+    rows       [A, L, T]       a register has 128 steps, one in each lane
     columns    [A, T, C]       a register has 8 steps, one in each sublane
     planes     [A, T, L, C]    a register has one step
 
@@ -39,13 +39,16 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 _SUBLANES, _LANES = 8, 128
 _REGISTER_BYTES = 4 * _SUBLANES * _LANES
+RADIX = 3
 _GROUP = 16  # registers that are shifted together, a power of two
+_BITS = 2  # of the shift, by which a pass over the registers shifts
 _BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
 
 
@@ -60,42 +63,55 @@ class Tpu(NamedTuple):
 
 
 def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
-    """`x` [M, T], integers of up to 32 bits, reversed by the int32 `lengths` [M].
+    """`x` [A, L, T], reversed along T by the int32 `lengths` [A, L] or [A, 1].
 
-    This and the other arrangements return None if a line does not fit in VMEM.
+    The elements of `x` have 8, 16 or 32 bits. This and the other arrangements return
+    None if a line does not fit in VMEM.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    rows, time = x.shape
+    arrays, rows, time = x.shape
     packing = 4 // x.dtype.itemsize
-    line = _Line(pl.cdiv(time, _LANES), _LANES, axis=1, lines_per_word=packing)
+    varies = lengths.shape[1] > 1
+    per_word = packing if varies else 1
+    line = _Line(pl.cdiv(time, _LANES), _LANES, axis=1, lines_per_word=per_word)
     tile = _SUBLANES * packing
     tiles = _tiles_in_block(pl.cdiv(rows, tile), line, tpu)
     if tiles == 0:
         return None
-    block = tiles * tile
-    blocks = pl.cdiv(rows, block)
+    blocks = pl.cdiv(rows, tiles * tile)
+    lengths_in_block = tiles * tile if varies else 1
 
     def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
         @pl.loop(0, tiles)
         def _(i: Any) -> None:
             def index(first: Any, count: int) -> Any:
                 lanes = pl.ds(first * _LANES, count * _LANES)
-                return pl.ds(i * tile, tile), lanes
+                return 0, pl.ds(i * tile, tile), lanes
 
             def length_of(part: int) -> Array:
+                if not varies:
+                    return jnp.broadcast_to(lengths[0, 0, 0], (_SUBLANES, _LANES))
                 first = i * tile + part
                 return _as_column(
                     [lengths[0, 0, first + packing * s] for s in range(_SUBLANES)]
                 )
 
-            _reverse(line, x, y, index, scratch, [*map(length_of, range(packing))], tpu)
+            _reverse(
+                line, x, y, index, scratch, [*map(length_of, range(per_word))], tpu
+            )
 
-    lengths = jnp.pad(lengths, (0, blocks * block - rows)).reshape(blocks, 1, block)
-    smem = pl.BlockSpec((1, 1, block), lambda i: (i, 0, 0), memory_space=pltpu.SMEM)
-    spec = pl.BlockSpec((block, line.size), lambda i: (i, 0))
-    return _call(kernel, (blocks,), smem, spec, line, tpu, lengths, x)
+    padding = blocks * lengths_in_block - lengths.shape[1] if varies else 0
+    lengths = jnp.pad(lengths, ((0, 0), (0, padding)))
+    lengths = lengths.reshape(-1, 1, lengths_in_block)
+    of_lengths = pl.BlockSpec(
+        (1, 1, lengths_in_block),
+        lambda a, i: (a * blocks + i if varies else a, 0, 0),
+        memory_space=pltpu.SMEM,
+    )
+    spec = pl.BlockSpec((1, tiles * tile, line.size), lambda a, i: (a, i, 0))
+    return _call(kernel, (arrays, blocks), of_lengths, spec, line, tpu, lengths, x)
 
 
 def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
@@ -171,8 +187,9 @@ def _tiles_in_block(tiles: int, line: _Line, tpu: Tpu) -> int:
 
 
 def _scratch_shape(line: _Line) -> tuple[int, ...]:
-    # A group reads registers beyond the line.
-    return (line.registers + 2 * _GROUP, _SUBLANES, _LANES)
+    # Shifts read registers beyond the line.
+    further = max(2 * _GROUP, line.registers // 2 + _GROUP)
+    return (line.registers + further, _SUBLANES, _LANES)
 
 
 def _call(
@@ -188,7 +205,7 @@ def _call(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    return pl.pallas_call(
+    call = pl.pallas_call(
         kernel,
         grid=grid,
         in_specs=[spec_of_lengths, spec],
@@ -200,7 +217,10 @@ def _call(
             vmem_limit_bytes=tpu.vmem_bytes,
         ),
         name="reverse_subsequences",
-    )(lengths, x)
+    )
+    # In 64-bit mode, Pallas would index with 64 bits, which TPUs do not have.
+    with jax.enable_x64(False):
+        return call(lengths, x)
 
 
 # The barrel shifter -------------------------------------------------------------------
@@ -342,10 +362,16 @@ def _reverse_registers(
         for i, register in enumerate(reversed(registers)):
             scratch[first + i] = _reverse_steps_in_words(register, line)
 
-    def shift(first: Any, count: int, distance: int) -> None:
+    def shifted(register: Any, distances: tuple[int, ...]) -> Array:
+        if not distances:
+            return scratch[register]
+        distance, *rest = distances
+        further = shifted(register + distance, rest)
+        return _select(mask(distance), further, shifted(register, rest))
+
+    def shift(first: Any, count: int, distances: tuple[int, ...]) -> None:
         for i in range(count):
-            further = scratch[first + i + distance]
-            scratch[first + i] = _select(mask(distance), further, scratch[first + i])
+            scratch[first + i] = shifted(first + i, distances)
 
     if distances:
         distance = distances.pop(0)
@@ -354,9 +380,10 @@ def _reverse_registers(
         _for_each_group(end, line.registers, reverse)
     else:
         _for_each_group(0, line.registers, reverse)
-    for distance in distances:
-        end = line.registers - distance
-        _for_each_group(0, end, functools.partial(shift, distance=distance))
+    for i in range(0, len(distances), _BITS):
+        together = tuple(distances[i : i + _BITS])
+        end = line.registers - together[-1]
+        _for_each_group(0, end, functools.partial(shift, distances=together))
 
 
 def _reverse_steps_in_words(words: Array, line: _Line) -> Array:
