@@ -114,8 +114,14 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     return _call(kernel, (arrays, blocks), of_lengths, spec, line, tpu, lengths, x)
 
 
-def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
-    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C]."""
+def reverse_columns(
+    x: Array, lengths: Array, tpu: Tpu, is_line: bool = False
+) -> Array | None:
+    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C].
+
+    If `is_line`, the steps of each array [T, 128] are one line in row-major order, and
+    its length is in every lane.
+    """
     from jax.experimental import pallas as pl
 
     arrays, time, columns = x.shape
@@ -133,7 +139,12 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
                 return i, pl.ds(first * steps, count * steps)
 
             length = jnp.broadcast_to(lengths[i], (_SUBLANES, _LANES))
-            _reverse(line, x, y, index, scratch, [length], tpu)
+            lanes = None
+            if is_line:
+                # Lane l of the result is the reverse of another lane, of equal length.
+                lanes = (length - 1 - _iota(1)) & (_LANES - 1)
+                length = (length + (_LANES - 1) - _iota(1)) // _LANES
+            _reverse(line, x, y, index, scratch, [length], tpu, lanes)
 
     of_lengths = pl.BlockSpec((tiles, 1, _LANES), lambda a, c: (a, 0, c))
     spec = pl.BlockSpec((tiles, line.size, _LANES), lambda a, c: (a, 0, c))
@@ -299,11 +310,12 @@ def _reverse(
     scratch: Any,
     lengths: list[Array],
     tpu: Tpu,
+    lanes: Array | None = None,
 ) -> None:
     """Reverses lines of the reference `x` into `y`.
 
     `index(first, count)` gives the index of successive registers. `lengths` has those
-    of each part of a word.
+    of each part of a word, and `lanes` the source of each lane, if they are permuted.
     """
     from jax.experimental.pallas import tpu as pltpu
 
@@ -322,7 +334,7 @@ def _reverse(
             result = pltpu.bitcast(_select(is_reversed, words, kept[i]), y.dtype)
             y[index(first + i, 1)] = result[None] if line.axis is None else result
 
-    _reverse_registers(line, load, scratch, shifts)
+    _reverse_registers(line, load, scratch, shifts, lanes)
     _shift_within_groups(line, scratch, shifts, store, tpu)
 
 
@@ -341,14 +353,18 @@ def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> 
 
 
 def _reverse_registers(
-    line: _Line, load: Callable[..., list[Array]], scratch: Any, shifts: list[Array]
+    line: _Line,
+    load: Callable[..., list[Array]],
+    scratch: Any,
+    shifts: list[Array],
+    lanes: Array | None,
 ) -> None:
     """Stores the registers in reverse order, shifted by `_GROUP` registers and more."""
     bits = reversed(range((line.registers - 1).bit_length()))
     distances = [2**bit for bit in bits if 2**bit >= _GROUP]
 
     def mask(distance: int) -> Array:
-        return line.mask([shift // line.steps & distance != 0 for shift in shifts])
+        return line.mask([shift & distance * line.steps != 0 for shift in shifts])
 
     def reverse(first: Any, count: int, distance: int = 0) -> None:
         source = line.registers - count - first
@@ -360,6 +376,10 @@ def _reverse_registers(
                 for pair in zip(further, registers, strict=True)
             ]
         for i, register in enumerate(reversed(registers)):
+            if lanes is not None:
+                register = jnp.take_along_axis(
+                    register, lanes, 1, mode="promise_in_bounds"
+                )
             scratch[first + i] = _reverse_steps_in_words(register, line)
 
     def shifted(register: Any, distances: tuple[int, ...]) -> Array:
@@ -410,7 +430,7 @@ def _shift_within_groups(
     def group(first: Any, count: int) -> None:
         registers = [scratch[first + i] for i in range(count + halo)]
         for bit in bits:
-            mask = line.mask([shift // line.steps & bit != 0 for shift in shifts])
+            mask = line.mask([shift & bit * line.steps != 0 for shift in shifts])
             registers = [
                 _select(mask, further, register)
                 for register, further in zip(registers, registers[bit:], strict=False)
@@ -426,7 +446,7 @@ def _shift_within_registers(
     line: _Line, registers: list[Array], shifts: list[Array], tpu: Tpu
 ) -> list[Array]:
     """Shifts by less than a register, and reverses the words of each register."""
-    rests = [shift % line.steps // line.steps_per_word for shift in shifts]
+    rests = [(shift & line.steps - 1) // line.steps_per_word for shift in shifts]
     parts = [_shift_words(registers, rest, line.axis, tpu) for rest in rests]
     if line.lines_per_word > 1:
         ones = [_ones(line.part_bits, part) for part in range(line.lines_per_word)]
@@ -438,7 +458,7 @@ def _shift_within_registers(
         return parts[0]
     # The words that follow; the shift by 32 bits is one by 1 and by 31 - 0.
     following = _shift_words(registers, rests[0] + 1, line.axis, tpu)
-    bits = shifts[0] % line.steps_per_word * line.part_bits
+    bits = (shifts[0] & line.steps_per_word - 1) * line.part_bits
     return [
         lax.shift_right_logical(low, bits) | high << 1 << (31 - bits)
         for low, high in zip(parts[0], following, strict=True)
@@ -462,7 +482,7 @@ def _permute(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
     size = register.shape[axis]
     position = _iota(axis)
     if axis == 1 or tpu.gathers_sublanes:
-        index = size - 1 - (position + shift) % size
+        index = size - 1 - (position + shift & size - 1)
         return jnp.take_along_axis(register, index, axis, mode="promise_in_bounds")
     from jax.experimental.pallas import tpu as pltpu
 

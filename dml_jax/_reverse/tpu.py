@@ -106,7 +106,7 @@ def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array | No
         )
         if y is not None:
             return y.transpose(np.argsort(order))
-    return None
+    return _reverse_long_lines(tpu, x, lengths, axis)
 
 
 def _reverse_arranged(
@@ -129,3 +129,21 @@ def _reverse_arranged(
         x = x.reshape(arrays, shape[axis], second, last)
         y = kernel.reverse_planes(x, lengths.reshape(arrays, second, last), tpu)
     return None if y is None else y.reshape(shape)
+
+
+def _reverse_long_lines(
+    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
+) -> Array | None:
+    """The reversal of lines, each of which is stored as whole tiles."""
+    x = jnp.moveaxis(x, axis, -1)
+    lines, time = x.shape[:-1], x.shape[-1]
+    lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*lines, 1))
+    lengths = jnp.broadcast_to(lengths.reshape(-1, 1, 1), (math.prod(lines), 1, _LANES))
+    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % _LANES)))
+    y = kernel.reverse_columns(
+        padded.reshape(len(padded), -1, _LANES), lengths, tpu, is_line=True
+    )
+    if y is None:
+        return None
+    y = y.reshape(padded.shape)[:, :time].reshape(x.shape)
+    return jnp.moveaxis(y, -1, axis)
