@@ -385,7 +385,7 @@ def _reverse_registers(
     def shifted(register: Any, distances: tuple[int, ...]) -> Array:
         if not distances:
             return scratch[register]
-        distance, *rest = distances
+        distance, rest = distances[0], distances[1:]
         further = shifted(register + distance, rest)
         return _select(mask(distance), further, shifted(register, rest))
 
