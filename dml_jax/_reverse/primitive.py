@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax._reverse import cpu, gpu, partitioning, xla
+from dml_jax._reverse import cpu, gpu, partitioning, tpu, xla
 from dml_jax._shared import bitwise, calls, lowering, partitioner, taylor
 from dml_jax._shared.arguments import Implementation
 
@@ -135,6 +135,12 @@ _PLATFORMS: dict[str | None, _Formulations] = {
         standalone=(gpu.shared_memory_tiles, gpu.packed_copy, *_GPU_STANDALONE),
     ),
     "rocm": _Formulations(default=(gpu.split_stores,), standalone=_GPU_STANDALONE),
+    # A separate bitcast of 16-bit floats would cost another pass over memory.
+    "tpu": _Formulations(
+        default=(tpu.barrel_shift,),
+        standalone=(tpu.barrel_shift,),
+        max_bits_as_uint=4,
+    ),
 }
 
 
@@ -182,8 +188,8 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
     def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
         params = {"axis": axis, "implementation": implementation}
         # XLA partitions the gather, and programs for platforms without a rule of their
-        # own, among them TPUs, for which it has no callback (jax-ml/jax#38196).
-        by_xla = implementation == "gather" or platform is None
+        # own. For TPUs it has no callback (jax-ml/jax#38196).
+        by_xla = implementation == "gather" or platform in (None, "tpu")
         if not by_xla and lowering.is_partitioned_by_callback(ctx):
             reverse_lines = functools.partial(reverse, implementation=implementation)
             return partitioner.lower_partitioned(
@@ -204,7 +210,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
-        with bitwise.full_width(*ctx.avals_in):
+        with bitwise.full_width(*ctx.avals_in), lowering.of_device(ctx):
             return mlir.lower_fun(compute, multiple_results=False)(ctx, x, lengths)
 
     return lower

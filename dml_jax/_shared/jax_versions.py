@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -89,3 +90,27 @@ def runs_mosaic() -> bool:
     return _SUPPORTS_MOSAIC and all(
         int(float(device.compute_capability)) == _HOPPER for device in devices
     )
+
+
+def use_abstract_device(device: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which programs are traced for a kind of device."""
+    abstract_device = jax.sharding.AbstractDevice(
+        device_kind=device.device_kind,
+        num_cores=device.num_cores,
+        platform=device.platform,
+    )
+    mesh = jax.sharding.get_abstract_mesh()
+    return jax.sharding.use_abstract_mesh(mesh.update(abstract_device=abstract_device))
+
+
+def tpu_info() -> Any:
+    """What Pallas knows of the TPU in `use_abstract_device`, or None."""
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    if not _SUPPORTS_MOSAIC or mesh.abstract_device is None:
+        return None
+    from jax.experimental.pallas import tpu
+
+    try:
+        return tpu.get_tpu_info()
+    except ValueError:  # a generation that this version of JAX does not know
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -61,6 +62,17 @@ def available(ctx: Any, formulations: tuple, kernels: frozenset) -> tuple:
     if kernels.isdisjoint(formulations) or jax_versions.runs_mosaic():
         return formulations
     return tuple(each for each in formulations if each not in kernels)
+
+
+def of_device(ctx: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which Pallas lowers for the TPU of the program.
+
+    Elsewhere, Pallas lowers for the default device of the process.
+    """
+    backend = ctx.module_context.backend
+    if backend is None or backend.platform != "tpu":
+        return contextlib.nullcontext()
+    return jax_versions.use_abstract_device(backend.devices()[0])
 
 
 def materialize(x: jax.Array) -> jax.Array:

@@ -1,0 +1,496 @@
+"""A TPU kernel for reversals, in Pallas.
+
+A vector register of a TPU has 8 sublanes of 128 lanes of 32 bits. Let the T steps of a
+line be stored in registers with room for N steps. In the order
+
+    reversed[k] = x[N - 1 - k],
+
+the reversal is a shift:
+
+    y[k] = reversed[k + shift] if k < n else x[k]    with shift = N - n
+
+Every sublane and every lane of a register may belong to a line with a shift of its own.
+So the kernel is a barrel shifter. For each bit b of the shift in registers, from high
+to low, it selects in each lane between register i and register i + 2^b. The rest of the
+shift is smaller than a register: one gather within each register, which also reverses
+its steps, and one select between neighbouring registers complete it.
+
+The kernel has three arrangements of an array:
+
+    rows       [A, L, T]       a register has 128 steps, one in each lane
+    columns    [A, T, C]       a register has 8 steps, one in each sublane
+    planes     [A, T, L, C]    a register has one step
+
+Elements of 8 and 16 bits are moved as parts of 32-bit words, which have the elements of
+neighbouring sublanes. In rows and planes, the parts of a word belong to lines with
+shifts of their own, and a select is one of bits. In columns, they are steps of one
+line, and a shift by less than a word shifts bits.
+
+Steps from T to N are undefined. No result depends on them.
+
+Pallas is imported in functions, because that takes longer than importing the package.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+_SUBLANES, _LANES = 8, 128
+_REGISTER_BYTES = 4 * _SUBLANES * _LANES
+RADIX = 3
+_GROUP = 16  # registers that are shifted together, a power of two
+_BITS = 2  # of the shift, by which a pass over the registers shifts
+_BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
+
+
+class Tpu(NamedTuple):
+    """What the kernel depends on."""
+
+    vmem_bytes: int  # that it may use
+    gathers_sublanes: bool
+
+
+# Arrangements -------------------------------------------------------------------------
+
+
+def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
+    """`x` [A, L, T], reversed along T by the int32 `lengths` [A, L] or [A, 1].
+
+    The elements of `x` have 8, 16 or 32 bits. This and the other arrangements return
+    None if a line does not fit in VMEM.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    arrays, rows, time = x.shape
+    packing = 4 // x.dtype.itemsize
+    varies = lengths.shape[1] > 1
+    per_word = packing if varies else 1
+    line = _Line(pl.cdiv(time, _LANES), _LANES, axis=1, lines_per_word=per_word)
+    tile = _SUBLANES * packing
+    tiles = _tiles_in_block(pl.cdiv(rows, tile), line, tpu)
+    if tiles == 0:
+        return None
+    blocks = pl.cdiv(rows, tiles * tile)
+    lengths_in_block = tiles * tile if varies else 1
+
+    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+        @pl.loop(0, tiles)
+        def _(i: Any) -> None:
+            def index(first: Any, count: int) -> Any:
+                lanes = pl.ds(first * _LANES, count * _LANES)
+                return 0, pl.ds(i * tile, tile), lanes
+
+            def length_of(part: int) -> Array:
+                if not varies:
+                    return jnp.broadcast_to(lengths[0, 0, 0], (_SUBLANES, _LANES))
+                first = i * tile + part
+                return _as_column(
+                    [lengths[0, 0, first + packing * s] for s in range(_SUBLANES)]
+                )
+
+            _reverse(
+                line, x, y, index, scratch, [*map(length_of, range(per_word))], tpu
+            )
+
+    padding = blocks * lengths_in_block - lengths.shape[1] if varies else 0
+    lengths = jnp.pad(lengths, ((0, 0), (0, padding)))
+    lengths = lengths.reshape(-1, 1, lengths_in_block)
+    of_lengths = pl.BlockSpec(
+        (1, 1, lengths_in_block),
+        lambda a, i: (a * blocks + i if varies else a, 0, 0),
+        memory_space=pltpu.SMEM,
+    )
+    spec = pl.BlockSpec((1, tiles * tile, line.size), lambda a, i: (a, i, 0))
+    return _call(kernel, (arrays, blocks), of_lengths, spec, line, tpu, lengths, x)
+
+
+def reverse_columns(
+    x: Array, lengths: Array, tpu: Tpu, is_line: bool = False
+) -> Array | None:
+    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C].
+
+    If `is_line`, the steps of each array [T, 128] are one line in row-major order, and
+    its length is in every lane.
+    """
+    from jax.experimental import pallas as pl
+
+    arrays, time, columns = x.shape
+    packing = 4 // x.dtype.itemsize
+    steps = _SUBLANES * packing
+    line = _Line(pl.cdiv(time, steps), steps, axis=0, steps_per_word=packing)
+    tiles = _tiles_in_block(arrays, line, tpu)
+    if tiles == 0:
+        return None
+
+    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+        @pl.loop(0, tiles)
+        def _(i: Any) -> None:
+            def index(first: Any, count: int) -> Any:
+                return i, pl.ds(first * steps, count * steps)
+
+            length = jnp.broadcast_to(lengths[i], (_SUBLANES, _LANES))
+            lanes = None
+            if is_line:
+                # Lane l of the result is the reverse of another lane, of equal length.
+                lanes = (length - 1 - _iota(1)) & (_LANES - 1)
+                length = (length + (_LANES - 1) - _iota(1)) // _LANES
+            _reverse(line, x, y, index, scratch, [length], tpu, lanes)
+
+    of_lengths = pl.BlockSpec((tiles, 1, _LANES), lambda a, c: (a, 0, c))
+    spec = pl.BlockSpec((tiles, line.size, _LANES), lambda a, c: (a, 0, c))
+    grid = (pl.cdiv(arrays, tiles), pl.cdiv(columns, _LANES))
+    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+
+
+def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
+    """`x` [A, T, L, C], reversed along T by the int32 `lengths` [A, L, C]."""
+    from jax.experimental import pallas as pl
+
+    arrays, time, sublines, columns = x.shape
+    packing = 4 // x.dtype.itemsize
+    line = _Line(time, 1, axis=None, lines_per_word=packing)
+    if _tiles_in_block(1, line, tpu) == 0:
+        return None
+    tile = _SUBLANES * packing
+    blocks = pl.cdiv(sublines, tile)
+
+    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+        def index(first: Any, count: int) -> Any:
+            return 0, pl.ds(first, count)
+
+        of_parts = [lengths[0, part] for part in range(packing)]
+        _reverse(line, x, y, index, scratch, of_parts, tpu)
+
+    lengths = jnp.pad(lengths, ((0, 0), (0, blocks * tile - sublines), (0, 0)))
+    lengths = lengths.reshape(arrays, -1, packing, columns).swapaxes(1, 2)
+    of_lengths = pl.BlockSpec(
+        (1, packing, _SUBLANES, _LANES), lambda a, i, c: (a, 0, i, c)
+    )
+    spec = pl.BlockSpec((1, time, tile, _LANES), lambda a, i, c: (a, 0, i, c))
+    grid = (arrays, blocks, pl.cdiv(columns, _LANES))
+    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+
+
+def _as_column(scalars: list[Array]) -> Array:
+    """A register whose sublane i has scalar i in all lanes."""
+    register = jnp.broadcast_to(scalars[0], (_SUBLANES, _LANES))
+    for i, scalar in enumerate(scalars[1:], 1):
+        register = jnp.where(_iota(0) == i, scalar, register)
+    return register
+
+
+def _tiles_in_block(tiles: int, line: _Line, tpu: Tpu) -> int:
+    """How many of the tiles a grid step has; 0 if not even one fits in VMEM."""
+    tile_bytes = line.registers * _REGISTER_BYTES
+    # Blocks of the operand and of the result are both double-buffered.
+    fits = (tpu.vmem_bytes - 4 * math.prod(_scratch_shape(line))) // (4 * tile_bytes)
+    return min(tiles, max(fits, 0), max(1, _BLOCK_BYTES // tile_bytes))
+
+
+def _scratch_shape(line: _Line) -> tuple[int, ...]:
+    # Shifts read registers beyond the line.
+    further = max(2 * _GROUP, line.registers // 2 + _GROUP)
+    return (line.registers + further, _SUBLANES, _LANES)
+
+
+def _call(
+    kernel: Callable[..., None],
+    grid: tuple[int, ...],
+    spec_of_lengths: Any,
+    spec: Any,
+    line: _Line,
+    tpu: Tpu,
+    lengths: Array,
+    x: Array,
+) -> Array:
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    call = pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=[spec_of_lengths, spec],
+        out_specs=spec,
+        out_shape=x,
+        scratch_shapes=[pltpu.VMEM(_scratch_shape(line), jnp.int32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",) * len(grid),
+            vmem_limit_bytes=tpu.vmem_bytes,
+        ),
+        name="reverse_subsequences",
+    )
+    # In 64-bit mode, Pallas would index with 64 bits, which TPUs do not have.
+    with jax.enable_x64(False):
+        return call(lengths, x)
+
+
+# The barrel shifter -------------------------------------------------------------------
+
+
+class _Line(NamedTuple):
+    """The registers of the lines that are shifted together.
+
+    Each register has `steps` of every line, along `axis` unless it is one step. A word
+    has the elements of several lines, or several steps of one line.
+    """
+
+    registers: int
+    steps: int
+    axis: int | None
+    lines_per_word: int = 1
+    steps_per_word: int = 1
+
+    @property
+    def size(self) -> int:
+        return self.registers * self.steps
+
+    @property
+    def part_bits(self) -> int:
+        return 32 // (self.lines_per_word * self.steps_per_word)
+
+    def mask(self, conditions: list[Array]) -> Array:
+        """For `_select`: the parts of each word whose line fulfils its condition."""
+        if len(conditions) == 1:
+            return conditions[0]
+        masks = [
+            jnp.where(condition, _ones(self.part_bits, part), 0)
+            for part, condition in enumerate(conditions)
+        ]
+        return _union(masks)
+
+    def reversed_part(self, register: Any, lengths: list[Array]) -> Array:
+        """For `_select`: the parts of the words of a register that are reversed."""
+        first = register * self.steps
+        if self.axis is not None:
+            first = first + self.steps_per_word * _iota(self.axis)
+        if self.steps_per_word == 1:
+            return self.mask([first < length for length in lengths])
+        bits = jnp.clip(lengths[0] - first, 0, self.steps_per_word) * self.part_bits
+        return jnp.where(bits == 32, -1, (1 << bits) - 1)
+
+
+def _iota(axis: int) -> Array:
+    return lax.broadcasted_iota(jnp.int32, (_SUBLANES, _LANES), axis)
+
+
+def _ones(bits: int, part: int) -> np.int32:
+    """A word with ones in one of its parts."""
+    return np.uint32((2**bits - 1) << bits * part).astype(np.int32)
+
+
+def _union(words: list[Array]) -> Array:
+    union = words[0]
+    for word in words[1:]:
+        union = union | word
+    return union
+
+
+def _select(mask: Array, x: Array, y: Array) -> Array:
+    """`x` where the mask is true or has ones, else `y`."""
+    if mask.dtype == jnp.bool_:
+        return jnp.where(mask, x, y)
+    return y ^ ((x ^ y) & mask)
+
+
+def _reverse(
+    line: _Line,
+    x: Any,
+    y: Any,
+    index: Callable[[Any, int], Any],
+    scratch: Any,
+    lengths: list[Array],
+    tpu: Tpu,
+    lanes: Array | None = None,
+) -> None:
+    """Reverses lines of the reference `x` into `y`.
+
+    `index(first, count)` gives the index of successive registers. `lengths` has those
+    of each part of a word, and `lanes` the source of each lane, if they are permuted.
+    """
+    from jax.experimental.pallas import tpu as pltpu
+
+    shifts = [line.size - length for length in lengths]
+
+    def load(first: Any, count: int) -> list[Array]:
+        words = pltpu.bitcast(x[index(first, count)], jnp.int32)
+        if line.axis is None:
+            return [words[i] for i in range(count)]
+        return jnp.split(words, count, line.axis)
+
+    def store(first: Any, reversed_words: list[Array]) -> None:
+        kept = load(first, len(reversed_words))
+        for i, words in enumerate(reversed_words):
+            is_reversed = line.reversed_part(first + i, lengths)
+            result = pltpu.bitcast(_select(is_reversed, words, kept[i]), y.dtype)
+            y[index(first + i, 1)] = result[None] if line.axis is None else result
+
+    _reverse_registers(line, load, scratch, shifts, lanes)
+    _shift_within_groups(line, scratch, shifts, store, tpu)
+
+
+def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> None:
+    """Calls `body(first, count)` for groups of registers, in ascending order."""
+    from jax.experimental import pallas as pl
+
+    groups, rest = divmod(stop - start, _GROUP)
+
+    @pl.loop(0, groups)
+    def _(group: Any) -> None:
+        body(start + group * _GROUP, _GROUP)
+
+    if rest:
+        body(stop - rest, rest)
+
+
+def _reverse_registers(
+    line: _Line,
+    load: Callable[..., list[Array]],
+    scratch: Any,
+    shifts: list[Array],
+    lanes: Array | None,
+) -> None:
+    """Stores the registers in reverse order, shifted by `_GROUP` registers and more."""
+    bits = reversed(range((line.registers - 1).bit_length()))
+    distances = [2**bit for bit in bits if 2**bit >= _GROUP]
+
+    def mask(distance: int) -> Array:
+        return line.mask([shift & distance * line.steps != 0 for shift in shifts])
+
+    def reverse(first: Any, count: int, distance: int = 0) -> None:
+        source = line.registers - count - first
+        registers = load(source, count)
+        if distance:
+            further = load(source - distance, count)
+            registers = [
+                _select(mask(distance), *pair)
+                for pair in zip(further, registers, strict=True)
+            ]
+        for i, register in enumerate(reversed(registers)):
+            if lanes is not None:
+                register = jnp.take_along_axis(
+                    register, lanes, 1, mode="promise_in_bounds"
+                )
+            scratch[first + i] = _reverse_steps_in_words(register, line)
+
+    def shifted(register: Any, distances: tuple[int, ...]) -> Array:
+        if not distances:
+            return scratch[register]
+        distance, rest = distances[0], distances[1:]
+        further = shifted(register + distance, rest)
+        return _select(mask(distance), further, shifted(register, rest))
+
+    def shift(first: Any, count: int, distances: tuple[int, ...]) -> None:
+        for i in range(count):
+            scratch[first + i] = shifted(first + i, distances)
+
+    if distances:
+        distance = distances.pop(0)
+        end = line.registers - distance
+        _for_each_group(0, end, functools.partial(reverse, distance=distance))
+        _for_each_group(end, line.registers, reverse)
+    else:
+        _for_each_group(0, line.registers, reverse)
+    for i in range(0, len(distances), _BITS):
+        together = tuple(distances[i : i + _BITS])
+        end = line.registers - together[-1]
+        _for_each_group(0, end, functools.partial(shift, distances=together))
+
+
+def _reverse_steps_in_words(words: Array, line: _Line) -> Array:
+    if line.steps_per_word == 4:
+        even = lax.shift_right_logical(words, 8) & 0x00FF00FF
+        words = even | (words & 0x00FF00FF) << 8
+    if line.steps_per_word > 1:
+        words = lax.shift_right_logical(words, 16) | words << 16
+    return words
+
+
+def _shift_within_groups(
+    line: _Line,
+    scratch: Any,
+    shifts: list[Array],
+    store: Callable[[Any, list[Array]], None],
+    tpu: Tpu,
+) -> None:
+    """Shifts by less than `_GROUP` registers, and stores the result."""
+    bits = [bit for bit in (8, 4, 2, 1) if bit < line.registers]
+    # A register of the result may begin in one register and end in the next.
+    halo = sum(bits) + (line.axis is not None)
+
+    def group(first: Any, count: int) -> None:
+        registers = [scratch[first + i] for i in range(count + halo)]
+        for bit in bits:
+            mask = line.mask([shift & bit * line.steps != 0 for shift in shifts])
+            registers = [
+                _select(mask, further, register)
+                for register, further in zip(registers, registers[bit:], strict=False)
+            ]
+        if line.axis is not None:
+            registers = _shift_within_registers(line, registers, shifts, tpu)
+        store(first, registers[:count])
+
+    _for_each_group(0, line.registers, group)
+
+
+def _shift_within_registers(
+    line: _Line, registers: list[Array], shifts: list[Array], tpu: Tpu
+) -> list[Array]:
+    """Shifts by less than a register, and reverses the words of each register."""
+    rests = [(shift & line.steps - 1) // line.steps_per_word for shift in shifts]
+    parts = [_shift_words(registers, rest, line.axis, tpu) for rest in rests]
+    if line.lines_per_word > 1:
+        ones = [_ones(line.part_bits, part) for part in range(line.lines_per_word)]
+        return [
+            _union([word & mask for word, mask in zip(words, ones, strict=True)])
+            for words in zip(*parts, strict=True)
+        ]
+    if line.steps_per_word == 1:
+        return parts[0]
+    # The words that follow; the shift by 32 bits is one by 1 and by 31 - 0.
+    following = _shift_words(registers, rests[0] + 1, line.axis, tpu)
+    bits = (shifts[0] & line.steps_per_word - 1) * line.part_bits
+    return [
+        lax.shift_right_logical(low, bits) | high << 1 << (31 - bits)
+        for low, high in zip(parts[0], following, strict=True)
+    ]
+
+
+def _shift_words(
+    registers: list[Array], shift: Array, axis: Any, tpu: Tpu
+) -> list[Array]:
+    size = registers[0].shape[axis]
+    permuted = [_permute(register, shift, axis, tpu) for register in registers]
+    is_same = _iota(axis) + shift < size
+    return [
+        jnp.where(is_same, register, following)
+        for register, following in itertools.pairwise(permuted)
+    ]
+
+
+def _permute(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
+    """Element i of the result is element -1 - (i + shift), modulo the size."""
+    size = register.shape[axis]
+    position = _iota(axis)
+    if axis == 1 or tpu.gathers_sublanes:
+        index = size - 1 - (position + shift & size - 1)
+        return jnp.take_along_axis(register, index, axis, mode="promise_in_bounds")
+    from jax.experimental.pallas import tpu as pltpu
+
+    for bit in (1, 2, 4):
+        before = pltpu.roll(register, bit, axis)
+        after = pltpu.roll(register, size - bit, axis)
+        register = jnp.where(position & bit != 0, before, after)
+    for bit in (1, 2, 4):
+        after = pltpu.roll(register, size - bit, axis)
+        register = jnp.where(shift & bit != 0, after, register)
+    return register

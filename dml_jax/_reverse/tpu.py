@@ -1,0 +1,149 @@
+"""The formulation of the reversal for TPUs.
+
+    barrel_shift    a kernel for each arrangement of the steps in memory
+
+XLA on TPU gathers single elements by reading a tile of 4 KiB for each. The kernel reads
+and writes each element once. XLA cannot fuse it with surrounding operations.
+
+A TPU stores the last two dimensions in tiles of 8 by 128 elements. XLA orders the
+dimensions of a program's operands so that the padding to whole tiles is least. Here the
+kernel gets the dimensions in the same order, so that the transposition moves nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from dml_jax._reverse import barrel_shift_kernel as kernel
+from dml_jax._reverse import xla
+from dml_jax._shared import bitwise, jax_versions
+
+_SUBLANES, _LANES = 8, 128
+_MIN_BYTES = 4 * _SUBLANES * _LANES  # of one register
+
+
+def barrel_shift(x: Array, lengths: Array, axis: int) -> Array | None:
+    """For all dtypes but float64 and complex128, which a TPU stores as pairs of floats.
+
+    This does not apply where the generation of the TPU is not known, nor to arrays of
+    no more than one register.
+    """
+    info = jax_versions.tpu_info()
+    if info is None:
+        return None
+    vmem_bytes = info.vmem_capacity_bytes * 3 // 4
+    return barrel_shift_on(
+        kernel.Tpu(vmem_bytes, gathers_sublanes=info.generation > 4), x, lengths, axis
+    )
+
+
+def barrel_shift_on(
+    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
+) -> Array | None:
+    """`barrel_shift` for this TPU."""
+    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    if math.prod(shape) * x.dtype.itemsize <= _MIN_BYTES or shape[axis] >= 2**31:
+        return None
+    with bitwise.full_width(x):
+        parts = _parts(jnp.broadcast_to(x, shape))
+        lengths = lengths.astype(jnp.int32)
+        results = [_reverse(tpu, part, lengths, axis) for part in parts]
+        if not parts or any(result is None for result in results):
+            return None
+        return _whole(results, x.dtype)
+
+
+def _parts(x: Array) -> list[Array]:
+    """Arrays of 8 to 32 bits that have the bits of `x`; none if there are no such."""
+    if x.dtype == jnp.complex64:
+        return [lax.real(x), lax.imag(x)]
+    if x.dtype == jnp.float16:  # which Pallas does not have
+        return [bitwise.to_bits(x)]
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return [x] if x.dtype.itemsize <= 4 else []
+    if x.dtype.itemsize == 8:
+        x = lax.bitcast_convert_type(x, jnp.uint64)
+        return [x.astype(jnp.uint32), (x >> 32).astype(jnp.uint32)]
+    return [x.astype(jnp.uint8) if bitwise.width(x.dtype) < 8 else x]
+
+
+def _whole(parts: Any, dtype: np.dtype) -> Array:
+    """The inverse of `_parts`."""
+    if dtype == jnp.complex64:
+        return lax.complex(*parts)
+    if dtype.itemsize == 8:
+        low, high = (part.astype(jnp.uint64) for part in parts)
+        return lax.bitcast_convert_type(low | high << 32, dtype)
+    if bitwise.width(dtype) < 8:
+        return parts[0].astype(dtype)
+    return bitwise.from_bits(parts[0], dtype)
+
+
+def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array | None:
+    """Tries the orders of the dimensions, the one with the least padding first."""
+    if x.ndim == 1:
+        y = _reverse(tpu, x[None], lengths[None], 1)
+        return None if y is None else y[0]
+
+    def padded_size(last_two: tuple[int, int]) -> tuple[int, ...]:
+        second, last = last_two
+        second_size, last_size = x.shape[second], x.shape[last]
+        tiles = -(-second_size // _SUBLANES) * -(-last_size // _LANES)
+        return tiles * math.prod(x.shape) // (second_size * last_size), -last, -second
+
+    for last_two in sorted(itertools.permutations(range(x.ndim), 2), key=padded_size):
+        others = [d for d in range(x.ndim) if d not in (axis, *last_two)]
+        steps = [] if axis in last_two else [axis]
+        order = (*others, *steps, *last_two)
+        y = _reverse_arranged(
+            tpu, x.transpose(order), lengths.transpose(order), order.index(axis)
+        )
+        if y is not None:
+            return y.transpose(np.argsort(order))
+    return _reverse_long_lines(tpu, x, lengths, axis)
+
+
+def _reverse_arranged(
+    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
+) -> Array | None:
+    """The reversal along one of the last three dimensions."""
+    shape, (second, last) = x.shape, x.shape[-2:]
+    outer = shape[: min(axis, x.ndim - 2)]
+    arrays = math.prod(outer)
+    if axis < x.ndim - 1:
+        lengths = jnp.broadcast_to(lengths, (*shape[:axis], 1, *shape[axis + 1 :]))
+    if axis == x.ndim - 1:
+        lengths = jnp.broadcast_to(lengths, (*outer, *lengths.shape[-2:]))
+        x, lengths = x.reshape(arrays, second, last), lengths.reshape(arrays, -1)
+        y = kernel.reverse_rows(x, lengths, tpu)
+    elif axis == x.ndim - 2:
+        x, lengths = x.reshape(arrays, second, last), lengths.reshape(arrays, 1, last)
+        y = kernel.reverse_columns(x, lengths, tpu)
+    else:
+        x = x.reshape(arrays, shape[axis], second, last)
+        y = kernel.reverse_planes(x, lengths.reshape(arrays, second, last), tpu)
+    return None if y is None else y.reshape(shape)
+
+
+def _reverse_long_lines(
+    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
+) -> Array | None:
+    """The reversal of lines, each of which is stored as whole tiles."""
+    x = jnp.moveaxis(x, axis, -1)
+    lines, time = x.shape[:-1], x.shape[-1]
+    lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*lines, 1))
+    lengths = jnp.broadcast_to(lengths.reshape(-1, 1, 1), (math.prod(lines), 1, _LANES))
+    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % _LANES)))
+    y = kernel.reverse_columns(
+        padded.reshape(len(padded), -1, _LANES), lengths, tpu, is_line=True
+    )
+    if y is None:
+        return None
+    y = y.reshape(padded.shape)[:, :time].reshape(x.shape)
+    return jnp.moveaxis(y, -1, axis)

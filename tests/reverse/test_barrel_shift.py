@@ -1,0 +1,167 @@
+"""The TPU kernel gives what the reference gives, in Pallas' interpreter for TPUs."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from cases import REVERSALS, Case
+from dtypes import DTYPES, dtype_of, needs_x64, random_elements
+from sampling import default_of
+
+from dml_jax import reference
+from dml_jax._reverse import primitive, tpu
+from dml_jax._reverse.barrel_shift_kernel import Tpu
+from dml_jax._reverse.xla import broadcast_shape
+from dml_jax._shared import jax_versions
+
+pytestmark = [
+    pytest.mark.skipif(
+        not jax_versions._SUPPORTS_MOSAIC, reason="this JAX has XLA's form instead"
+    ),
+    pytest.mark.usefixtures("with_jit", "nans_are_data"),
+]
+
+V4 = Tpu(vmem_bytes=2**24, gathers_sublanes=False)
+V5 = Tpu(vmem_bytes=2**27, gathers_sublanes=True)
+TINY = Tpu(vmem_bytes=400 * 2**10, gathers_sublanes=True)
+
+# Shape, axis, the shape of the lengths, and the TPU.
+LINES = {
+    "rows": ((37, 150), 1, (37, 1), V5),
+    "rows-of-one-register": ((9, 128), 1, (9, 1), V5),
+    "rows-of-a-group": ((3, 2048), 1, (3, 1), V5),
+    "rows-of-many-groups": ((9, 5003), 1, (9, 1), V5),
+    "blocks-of-rows": ((3, 40, 130), 2, (3, 40, 1), V5),
+    "one-row": ((3000,), 0, (1,), V5),
+    "narrow-features": ((3, 300, 5), 1, (3, 1, 1), V5),
+    "narrow-features-time-major": ((140, 3, 20), 0, (1, 3, 1), V5),
+    "flat": ((300, 37), 0, (1, 37), V5),
+    "columns": ((70, 128), 0, (1, 128), V5),
+    "columns-of-many-groups": ((2200, 128), 0, (1, 128), V5),
+    "columns-of-blocks": ((3, 9, 260), 1, (3, 1, 260), V5),
+    "features": ((3, 41, 128), 1, (3, 1, 1), V5),
+    "features-without-gathers": ((3, 41, 128), 1, (3, 1, 1), V4),
+    "columns-without-gathers": ((70, 128), 0, (1, 128), V4),
+    "time-major": ((70, 9, 128), 0, (1, 9, 1), V5),
+    "one-register-a-step": ((17, 8, 128), 0, (1, 8, 128), V5),
+    "long-lines": ((2, 9001), 1, (2, 1), TINY),
+    "lengths-broadcast-the-operand": ((1, 150, 3), 1, (9, 1, 1), V5),
+}
+DEFAULT = [
+    ("rows", "float32"),
+    ("rows", "uint8"),
+    ("narrow-features", "uint16"),
+    ("columns", "float32"),
+    ("columns", "uint8"),
+    ("columns-without-gathers", "float32"),
+    ("one-register-a-step", "float32"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch):
+    from jax.experimental.pallas import tpu as pltpu
+
+    monkeypatch.setattr(tpu, "_MIN_BYTES", 0)
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(detect_races=True)):
+        yield
+
+
+def lengths_of(shape: tuple[int, ...], time: int, seed: int = 0) -> np.ndarray:
+    """The lengths 0, 1, T - 1 and T, and random ones."""
+    lengths = np.random.default_rng(seed).integers(0, time + 1, shape).astype(np.int32)
+    edges = [time, 1, time - 1, 0][: lengths.size]
+    lengths.flat[: len(edges)] = edges
+    return lengths
+
+
+def check(x: np.ndarray, lengths: np.ndarray, axis: int, device: Tpu = V5) -> None:
+    """Compares the kernel with the reference, called as by the lowering rule."""
+    results = []
+
+    def barrel_shift(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
+        results.append(tpu.barrel_shift_on(device, x, lengths, axis))
+        return results[-1]
+
+    compute = functools.partial(
+        primitive._compute,
+        axis=axis,
+        implementation=None,
+        formulations=(barrel_shift,),
+        max_bits_as_uint=primitive._PLATFORMS["tpu"].max_bits_as_uint,
+        sees_full_arrays=True,
+    )
+    with jax.enable_x64(needs_x64(x.dtype)):
+        y = jax.jit(compute)(x, lengths)
+    assert results[0] is not None
+    whole = np.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    assert_same_bits(y, reference.reverse_subsequences(whole, lengths, axis))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    default_of(
+        [(name, dtype) for name in LINES for dtype in ("uint8", "uint16", "float32")],
+        *DEFAULT,
+    ),
+)
+def test_lines(name: str, dtype: str):
+    shape, axis, lengths_shape, device = LINES[name]
+    x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
+    check(x, lengths_of(lengths_shape, shape[axis]), axis, device)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "dtype", [dtype for dtype in DTYPES if dtype not in ("float64", "complex128")]
+)
+def test_dtypes(dtype: str):
+    x = random_elements(dtype_of(dtype), 9 * 150)
+    if dtype == "bfloat16":
+        # On a CPU, the interpreter moves bfloat16 as float32, which quiets NaNs.
+        x = np.nan_to_num(x)
+    check(x.reshape(9, 150), lengths_of((9, 1), 150), 1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_pairs_of_floats_are_left_to_xla(dtype: str):
+    with jax.enable_x64(True):
+        x = jnp.ones((9, 150), dtype)
+        assert tpu.barrel_shift_on(V5, x, jnp.ones((9, 1), int), 1) is None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes(seed: int):
+    random = np.random.default_rng(seed)
+    shape = tuple(random.integers(1, [4, 300, 200][: random.integers(1, 4)]).tolist())
+    shape = tuple(random.permutation(shape).tolist())
+    axis = int(random.integers(len(shape)))
+    varies = random.integers(0, 2, len(shape))
+    varies[axis] = 0
+    lengths_shape = [s if v else 1 for s, v in zip(shape, varies, strict=True)]
+    dtype = random.choice(["uint8", "uint16", "float32"])
+    x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
+    device = V4 if random.integers(4) == 0 else V5
+    check(x, lengths_of(tuple(lengths_shape), shape[axis], seed), axis, device)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", REVERSALS, ids=str)
+def test_cases(case: Case, monkeypatch: pytest.MonkeyPatch):
+    gather, results = primitive.xla.gather, []
+
+    def barrel_shift(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array:
+        y = tpu.barrel_shift_on(V5, x, lengths, axis)
+        results.append(y)
+        return gather(x, lengths, axis) if y is None else y
+
+    monkeypatch.setattr(primitive.xla, "gather", barrel_shift)
+    options = {**case.options, "implementation": "gather"}
+    y = jax.jit(dataclasses.replace(case, options=options).run)()
+    assert all(result is None for result in results) == (y.size == 0)
+    assert_same_bits(y, case.expected())
