@@ -46,7 +46,6 @@ from jax import Array, lax
 
 _SUBLANES, _LANES = 8, 128
 _REGISTER_BYTES = 4 * _SUBLANES * _LANES
-RADIX = 3
 _GROUP = 16  # registers that are shifted together, a power of two
 _BITS = 2  # of the shift, by which a pass over the registers shifts
 _BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
