@@ -170,11 +170,10 @@ def _compute(
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
     if not sees_full_arrays:
-        # XLA partitions a scatter with several times the memory of a gather.
-        move: Callable[..., Array] = xla.gather
         if max_shards > 1 and implementation != "gather":
-            move = functools.partial(xla.rotate_and_flip, max_shards=max_shards)
-        return bitwise.by_integers(lambda bits: move(bits, lengths, axis), x)
+            return xla.rotate_and_flip(x, lengths, axis, max_shards)
+        # XLA partitions a scatter with several times the memory of a gather.
+        return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
     plain = xla.scatter if implementation == "scatter" else xla.gather
     return plain(x, lengths, axis)
 

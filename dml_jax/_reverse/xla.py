@@ -77,21 +77,25 @@ def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Arr
 
     XLA partitions a gather along a sharded axis as an all-gather. It partitions these
     operations by exchanges between devices: of whole blocks, and of elements only
-    within a block. The number of shards divides the number of blocks.
+    within a block. The number of shards divides the number of blocks. Exchanges keep
+    the bits of wide floats, and XLA needs more memory for them as integers.
     """
     size = x.shape[axis]
+    dtype, x = x.dtype, bitwise.to_bits(x)
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     if size < 2:
-        return x
+        return bitwise.from_bits(x, dtype)
     # Padding would enlarge a short axis too much.
     is_short = size % max_shards != 0 and size < 4 * max_shards
     blocks = size if is_short else max_shards
     padding = [(0, -size % blocks if d == axis else 0, 0) for d in range(x.ndim)]
+
     padded = lax.pad(x, jnp.zeros((), x.dtype), padding)
     divided = (*x.shape[:axis], blocks, -1, *x.shape[axis + 1 :])
     y = _rotate_and_flip_blocks(padded.reshape(divided), lengths, axis)
     y = lax.slice_in_dim(y.reshape(padded.shape), 0, size, axis=axis)
-    return jnp.where(_position(x, axis, lengths.dtype) < lengths, y, x)
+    y = jnp.where(_position(x, axis, lengths.dtype) < lengths, y, x)
+    return bitwise.from_bits(y, dtype)
 
 
 def _rotate_and_flip_blocks(x: Array, lengths: Array, axis: int) -> Array:

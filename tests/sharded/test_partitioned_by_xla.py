@@ -28,10 +28,7 @@ DEVICES = 8
 
 
 def reverse(axis: int, x: jax.Array, lengths: jax.Array) -> jax.Array:
-    def move(bits: jax.Array) -> jax.Array:
-        return reverse_xla.rotate_and_flip(bits, lengths, axis, DEVICES)
-
-    return bitwise.by_integers(move, x)
+    return reverse_xla.rotate_and_flip(x, lengths, axis, DEVICES)
 
 
 def bits_of(x: np.ndarray) -> np.ndarray:
