@@ -153,6 +153,7 @@ def _compute(
     formulations: tuple[xla.Formulation, ...] = (),
     max_bits_as_uint: int = 16,
     sees_full_arrays: bool = False,
+    max_shards: int = 1,
 ) -> Array:
     """The reversal by the first formulation that applies, or by the gather."""
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
@@ -167,13 +168,15 @@ def _compute(
             lengths,
         )
     if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
-        formulations = ()
+        formulations, max_shards = (), 1
     for formulation in formulations:
         as_uint = bitwise.width(x.dtype) <= max_bits_as_uint
         y = formulation(bitwise.to_bits(x) if as_uint else x, lengths, axis)
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
     if not sees_full_arrays:
+        if max_shards > 1 and implementation != "gather":
+            return xla.rotate_and_flip(x, lengths, axis, max_shards)
         # XLA partitions a scatter with several times the memory of a gather.
         return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
     plain = xla.scatter if implementation == "scatter" else xla.gather
@@ -189,7 +192,8 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         params = {"axis": axis, "implementation": implementation}
         # XLA partitions the gather, and programs for platforms without a rule of their
         # own. For TPUs it has no callback (jax-ml/jax#38196).
-        by_xla = implementation == "gather" or platform in (None, "tpu")
+        is_tpu = platform == "tpu"
+        by_xla = implementation == "gather" or platform is None or is_tpu
         if not by_xla and lowering.is_partitioned_by_callback(ctx):
             reverse_lines = functools.partial(reverse, implementation=implementation)
             return partitioner.lower_partitioned(
@@ -208,6 +212,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
             formulations=lowering.available(ctx, chosen, _KERNELS),
             max_bits_as_uint=preferred.max_bits_as_uint,
             sees_full_arrays=lowering.sees_full_arrays(ctx),
+            max_shards=lowering.max_shards(ctx) if is_tpu else 1,
             **params,
         )
         with bitwise.full_width(*ctx.avals_in), lowering.of_device(ctx):

@@ -1,7 +1,9 @@
 """The reversal in operations that XLA has on every platform.
 
-    gather    defines what the operator computes; XLA partitions it well
-    scatter   the same as a scatter, for programs that are not partitioned
+    gather            defines what the operator computes; XLA partitions it well
+                      where the reversed axis is not sharded
+    rotate_and_flip   for programs that XLA partitions by itself along any axis
+    scatter           the same as a scatter, for programs that are not partitioned
 
 Where the lengths have size 1 along a dimension, so have the indices. XLA then moves
 whole blocks.
@@ -15,6 +17,7 @@ from typing import Protocol
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from dml_jax._shared import bitwise
 
@@ -67,6 +70,72 @@ def source_index(shape: tuple[int, ...], lengths: Array, axis: int) -> Array:
     index_shape = (*lengths.shape[:axis], shape[axis], *lengths.shape[axis + 1 :])
     position = lax.broadcasted_iota(lengths.dtype, index_shape, axis)
     return jnp.where(position < lengths, lengths - 1 - position, position)
+
+
+def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Array:
+    """The reversal as a rotation by the lengths, and a flip.
+
+    XLA partitions a gather along a sharded axis as an all-gather. It partitions these
+    operations by exchanges between devices: of whole blocks, and of elements only
+    within a block. The number of shards divides the number of blocks. Exchanges keep
+    the bits of wide floats, and XLA needs more memory for them as integers.
+    """
+    size = x.shape[axis]
+    dtype, x = x.dtype, bitwise.to_bits(x)
+    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    if size < 2:
+        return bitwise.from_bits(x, dtype)
+    # Padding would enlarge a short axis too much.
+    is_short = size % max_shards != 0 and size < 4 * max_shards
+    blocks = size if is_short else max_shards
+    padding = [(0, -size % blocks if d == axis else 0, 0) for d in range(x.ndim)]
+
+    padded = lax.pad(x, jnp.zeros((), x.dtype), padding)
+    divided = (*x.shape[:axis], blocks, -1, *x.shape[axis + 1 :])
+    y = _rotate_and_flip_blocks(padded.reshape(divided), lengths, axis)
+    y = lax.slice_in_dim(y.reshape(padded.shape), 0, size, axis=axis)
+    y = jnp.where(_position(x, axis, lengths.dtype) < lengths, y, x)
+    return bitwise.from_bits(y, dtype)
+
+
+def _rotate_and_flip_blocks(x: Array, lengths: Array, axis: int) -> Array:
+    """The same for blocks along `axis`, each with its steps along the next dimension.
+
+    Elements move first by whole blocks, then within a block.
+    """
+    within, size = axis + 1, x.shape[axis + 1]
+    lengths = lax.expand_dims(lengths, (axis,))
+    block, rest = (lengths // size).astype(np.int32), (lengths % size).astype(np.int32)
+    position = _position(x, within, np.int32)
+    x = _rotate(x, jnp.where(position < rest, block + 1, block), axis)
+    if _elements_with_one_length(x, lengths, within) >= _LANES:
+        source = (rest - 1 - position) % size
+        x = lax.rev(x, (axis,))
+        return jnp.take_along_axis(x, source, within, mode="promise_in_bounds")
+    x = _rotate(x, rest, within)
+    # Without the barrier XLA flips before it rotates, and does not find the rotations.
+    return lax.rev(lax.optimization_barrier(x), (axis, within))
+
+
+_LANES = 128  # of a TPU, which gathers fewer elements slowly, and pads them in memory
+
+
+def _elements_with_one_length(x: Array, lengths: Array, axis: int) -> int:
+    """The consecutive elements of one step that have the same length."""
+    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
+    return math.prod(x.shape[max(varying, default=axis) + 1 :])
+
+
+def _rotate(x: Array, distance: Array, axis: int) -> Array:
+    """y[k] = x[(k + distance) % size], as a rotation for each bit of the distance."""
+    for bit in range((x.shape[axis] - 1).bit_length()):
+        x = jnp.where(distance >> bit & 1, jnp.roll(x, -(2**bit), axis), x)
+    return x
+
+
+def _position(x: Array, axis: int, dtype: DTypeLike) -> Array:
+    shape = [size if d == axis else 1 for d, size in enumerate(x.shape)]
+    return lax.broadcasted_iota(dtype, shape, axis)
 
 
 def scatter(x: Array, lengths: Array, axis: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import jax
@@ -22,6 +23,15 @@ def sees_full_arrays(ctx: Any) -> bool:
     if hasattr(context, "manual_axes"):
         return set(context.manual_axes) == set(context.mesh.axis_names)
     return getattr(context, "num_devices", None) == 1
+
+
+def max_shards(ctx: Any) -> int:
+    """The most shards into which XLA may divide a dimension."""
+    context: Any = ctx.module_context.axis_context
+    if hasattr(context, "manual_axes"):
+        sizes = context.mesh.shape.items()
+        return math.prod(n for name, n in sizes if name not in context.manual_axes)
+    return getattr(context, "num_devices", 1)
 
 
 def is_partitioned_by_callback(ctx: Any) -> bool:

@@ -103,6 +103,7 @@ def _transpose(
     window: StridedWindow,
     formulations: tuple[TransposeFormulation, ...] = (),
     sees_full_arrays: bool = False,
+    max_shards: int = 1,
     **_: Any,
 ) -> Array:
     aval = _transpose_abstract_eval(jax.typeof(x), shape=shape, window=window)
@@ -116,6 +117,8 @@ def _transpose(
     if not sees_full_arrays:
         if window.covers(shape):
             return _reverse(x, window)[0]
+        if max_shards > 1:
+            return xla.spread(x, shape, window, max_shards)
         return xla.gather_and_select(x, shape, window)
     y = _first_result(x, formulations, shape, window)
     return xla.strided_slice_transpose(x, shape, window) if y is None else y
@@ -160,6 +163,7 @@ def _lowering(
     default: tuple[SliceFormulation, ...] = (),
     standalone: tuple[SliceFormulation | TransposeFormulation, ...] = (),
     has_partitioner_callback: bool = False,
+    is_tpu: bool = False,
 ) -> Callable[..., Any]:
     """The lowering rule of a platform with these formulations."""
     formulations = {False: default, True: standalone}
@@ -177,6 +181,7 @@ def _lowering(
             x,
             formulations=lowering.available(ctx, formulations[standalone], _KERNELS),
             sees_full_arrays=lowering.sees_full_arrays(ctx),
+            max_shards=lowering.max_shards(ctx) if is_tpu else 1,
             **params,
         )
 
@@ -235,7 +240,7 @@ for _platform, _rule in {
     "rocm": _lowering(_slice, _FUSED, standalone=_STANDALONE),
 }.items():
     mlir.register_lowering(slice_p, _rule, _platform)
-# XLA itself partitions programs for TPUs (jax-ml/jax#38196).
+# XLA has no callback on TPUs (jax-ml/jax#38196).
 _transpose_lowering = functools.partial(
     _lowering, _transpose, has_partitioner_callback=True
 )
@@ -244,5 +249,6 @@ for _platform, _rule in {
     "cpu": _transpose_lowering(),
     "cuda": _transpose_lowering(standalone=(gpu.packed_copy_with_zeros,)),
     "rocm": _transpose_lowering(),
+    "tpu": _lowering(_transpose, is_tpu=True),
 }.items():
     mlir.register_lowering(transpose_p, _rule, _platform)

@@ -29,6 +29,52 @@ def strided_slice_transpose(
     return bitwise.from_bits(y, x.dtype)
 
 
+def spread(
+    x: Array, shape: tuple[int, ...], window: StridedWindow, max_shards: int
+) -> Array:
+    """The transpose in operations that XLA partitions without a gather.
+
+    XLA partitions a pad between elements wrongly: docs/xla.md. So a reshape puts the
+    zeros there. XLA also pads a dimension wrongly that has fewer elements than shards.
+    So such dimensions are gathered.
+    """
+    few = [d for d, size in enumerate(window.sizes) if size < max_shards]
+
+    def transpose(bits: Array) -> Array:
+        bits = lax.rev(bits, window.reversed_dims)
+        for d, extent in enumerate(shape):
+            start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
+            if size == extent or d in few:
+                continue
+            bits = _spread_along(bits, d, extent, start, stride, max_shards)
+        return bits
+
+    rest = window._replace(reversed_dims=())
+    for d in range(x.ndim):
+        if d not in few:
+            rest = rest.with_dimension(d, 0, shape[d], 1)
+    x = bitwise.by_integers(transpose, x)
+    return gather_and_select(x, shape, rest)
+
+
+def _spread_along(
+    bits: Array, d: int, extent: int, start: int, stride: int, max_shards: int
+) -> Array:
+    if stride > 1:
+        # A reshape divides only a multiple of the number of shards.
+        bits = _pad(bits, d, 0, -bits.shape[d] % max_shards)
+        bits = _pad(lax.expand_dims(bits, (d + 1,)), d + 1, 0, stride - 1)
+        bits = bits.reshape(*bits.shape[:d], -1, *bits.shape[d + 2 :])
+    size = min(bits.shape[d], extent - start)
+    bits = lax.slice_in_dim(bits, 0, size, axis=d)
+    return _pad(bits, d, start, extent - start - size)
+
+
+def _pad(bits: Array, d: int, low: int, high: int) -> Array:
+    padding = [(low, high, 0) if axis == d else (0, 0, 0) for axis in range(bits.ndim)]
+    return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
+
+
 def gather_and_select(x: Array, shape: tuple[int, ...], window: StridedWindow) -> Array:
     """The transpose as a gather and a select, which XLA partitions correctly.
 
