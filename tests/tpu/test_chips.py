@@ -38,10 +38,17 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "batch-too": ("v5e:4x4", (4, 4), "reverse", FEATURES, ("a", "b")),
     "rows-batch-too": ("v5e:4x4", (4, 4), "reverse", ROWS, ("a", "b")),
     "padded": ("v5e:4x4", (4, 4), "reverse", (64, 4 * 16411, 128), ("a", "b")),
+    "time-first": ("v5e:4x4", (4, 4), "time-first", (65536, 64, 128), ("a", "b")),
     "256-chips": ("v5e:16x16", (16, 16), "reverse", (256, 2**19, 128), ("a", "b")),
     "256-chips-two-mesh-axes": (
         *("v5e:16x16", (16, 16), "reverse"),
         *((256, 2**19, 128), (None, ["a", "b"])),
+    ),
+    "slice": ("v5e:4x4", (16, 1), "slice", FEATURES, (None, "a")),
+    "slice-backwards": ("v5e:4x4", (16, 1), "slice-backwards", FEATURES, (None, "a")),
+    "slice_grad-backwards": (
+        *("v5e:4x4", (16, 1), "slice_grad-backwards"),
+        *(FEATURES, (None, "a")),
     ),
     "slice_grad": ("v5e:4x4", (16, 1), "slice_grad", FEATURES, (None, "a")),
     "256-chips-slice_grad": (
@@ -110,8 +117,9 @@ def main(program: tuple[Any, ...]) -> None:
         mesh, PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in spec))
     )
     x = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+    batch_axis = 1 if name == "time-first" else 0
     lengths = jax.ShapeDtypeStruct(
-        (shape[0],) + (1,) * (len(shape) - 1),
+        tuple(size if d == batch_axis else 1 for d, size in enumerate(shape)),
         jnp.int32,
         sharding=NamedSharding(mesh, PartitionSpec()),
     )
@@ -136,10 +144,14 @@ def functions(shape: tuple[int, ...]) -> dict[str, Any]:
     def reverse(x: Any, lengths: Any) -> Any:
         return dml_jax.reverse_subsequences(x, lengths, 1)
 
-    def slice1(x: Any) -> Any:
-        offsets, windows = [0] * len(shape), list(shape)
-        offsets[1], windows[1] = 3, shape[1] - 16
-        return dml_jax.slice1(x, offsets, windows, [1] * len(shape))
+    def slice1(x: Any, stride: int = 1) -> Any:
+        offsets, windows, strides = [0] * len(shape), list(shape), [1] * len(shape)
+        offsets[1], windows[1], strides[1] = 3, shape[1] - 16, stride
+        return dml_jax.slice1(x, offsets, windows, strides)
+
+    def slice_grad(x: Any, stride: int = 1) -> Any:
+        y, pull_back = jax.vjp(lambda x: slice1(x, stride), x)
+        return pull_back(y * 2)[0]
 
     def fill(_: Any, lengths: Any) -> Any:
         start = lengths[0, 0].astype("float32")
@@ -147,12 +159,16 @@ def functions(shape: tuple[int, ...]) -> dict[str, Any]:
 
     return {
         "reverse": reverse,
+        "time-first": lambda x, n: dml_jax.reverse_subsequences(x, n, 0),
         "grad": lambda x, n: jax.vjp(lambda x: reverse(x, n), x)[1](x)[0],
         "jvp": lambda x, n: jax.jvp(lambda x: reverse(x, n), (x,), (x,))[1],
         "vmap": lambda x, n: jax.vmap(
             lambda x, n: dml_jax.reverse_subsequences(x, n, 0)
         )(x, n),
-        "slice_grad": lambda x, _: jax.vjp(slice1, x)[1](slice1(x) * 2)[0],
+        "slice": lambda x, _: slice1(x),
+        "slice-backwards": lambda x, _: slice1(x, -3),
+        "slice_grad": lambda x, _: slice_grad(x),
+        "slice_grad-backwards": lambda x, _: slice_grad(x, -3),
         "fill": fill,
     }
 
