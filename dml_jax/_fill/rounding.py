@@ -182,7 +182,7 @@ def _decode(x: Array, form: _Format) -> _Parts:
     )
 
 
-class _Scaled(NamedTuple):
+class Scaled(NamedTuple):
     """Start and delta in units of 2^unit, delta as a factor and its sign."""
 
     start: Array
@@ -191,7 +191,17 @@ class _Scaled(NamedTuple):
     unit: Array
 
 
-def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Scaled:
+def scaled(start: Array, delta: Array, index_bits: int) -> Scaled:
+    """Start and delta in units of delta's last bit, for an index of so many bits.
+
+    A delta that is zero, or too small to change start, becomes zero, and the unit is
+    start's last bit. A start that is smaller than 1/4 is so small that it decides ties.
+    """
+    form = _format(start.dtype)
+    return _scale(_decode(start, form), _decode(delta, form), form, index_bits)
+
+
+def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> Scaled:
     gap = start.exponent - delta.exponent
     # Beyond this gap the product, below 2^(precision + index_bits), is less than an
     # eighth of the last bit of start, which is 2^gap.
@@ -200,8 +210,8 @@ def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Sca
     # In these units delta's last bit is 1, so all starts below 1/4 decide ties alike.
     gap = jnp.maximum(gap, -form.precision - 6)
     gap = jnp.where(alone | start.is_zero, 0, gap)
-    value = start.significand.astype(form.float) * _power_of_two(gap, form)
-    return _Scaled(
+    value = start.significand.astype(form.float) * power_of_two(gap, form.float)
+    return Scaled(
         jnp.where(start.negative, -value, value),
         jnp.where(alone, 0, delta.significand),
         jnp.where(delta.negative, -1, 1).astype(form.float),
@@ -209,15 +219,17 @@ def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> _Sca
     )
 
 
-def _power_of_two(exponent: Array, form: _Format) -> Array:
-    field = (exponent + form.bias).astype(form.word)
-    return lax.bitcast_convert_type(field << (form.limb_bits - 1), form.float)
+def power_of_two(exponent: Array, dtype: Any = jnp.float32) -> Array:
+    """2^`exponent`, for an exponent of a normal number."""
+    info = jnp.finfo(dtype)
+    field = (exponent + int(info.maxexp) - 1).astype(f"uint{info.bits}")
+    return lax.bitcast_convert_type(field << int(info.nmant), dtype)
 
 
 # The product and the sum --------------------------------------------------------------
 
 
-def _limbs(index: list[Array], scaled: _Scaled, form: _Format) -> list[Array]:
+def _limbs(index: list[Array], scaled: Scaled, form: _Format) -> list[Array]:
     """The product as signed nonoverlapping floats, smallest first."""
     limbs = _product(index[0], scaled.factor, form)
     if len(index) == 2:
@@ -277,13 +289,17 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def add_to_odd(a: Array, b: Array) -> Array:
     """`a + b` if that is a float, else the neighbouring float whose last bit is 1."""
     total, error = _two_sum(a, b)
+    # The error of an infinite total is NaN.
+    return to_odd(total, jnp.where(jnp.isfinite(total), error, 0))
+
+
+def to_odd(total: Array, error: Array) -> Array:
+    """`total + error` rounded to odd, for a total that is rounded to nearest."""
     integer = np.dtype(f"int{8 * total.dtype.itemsize}")
     bits = lax.bitcast_convert_type(total, integer)
     error_bits = lax.bitcast_convert_type(error, integer)
-    away_from_zero = ((bits ^ error_bits) >> (8 * integer.itemsize - 1)) | 1
-    # The error of an infinite total is NaN, so the total is kept.
-    even_and_inexact = (jnp.abs(error) > 0) & (bits & 1 == 0)
-    bits = jnp.where(even_and_inexact, bits + away_from_zero, bits)
+    is_smaller = (bits ^ error_bits) >> (8 * integer.itemsize - 1)  # -1 or 0
+    bits = jnp.where(error != 0, (bits + is_smaller) | 1, bits)
     return lax.bitcast_convert_type(bits, total.dtype)
 
 
