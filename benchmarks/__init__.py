@@ -2,6 +2,7 @@
 
     python -m benchmarks run --quick
     python -m benchmarks scale --quick
+    python -m benchmarks tpu
     python -m benchmarks compare old.json new.json
     python -m benchmarks plot result.json
     python -m benchmarks tables
@@ -21,5 +22,7 @@ for dml_jax and for its peers alike; absolute times are for orientation.
 - `scaling`: a run over numbers of devices
 - `results`, `compare`, `plot`: the file of a run, and what can be read from it
 - `tables`: its figures in documents
+- `predictions`: the workloads, compiled for TPUs, of which none is needed
+- `tpu_compiler`, `tpu_schedule`: child processes that compile, and what that costs
 - `command`: the command line
 """

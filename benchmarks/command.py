@@ -14,8 +14,17 @@ from typing import Any, NoReturn
 
 import jax
 
-from benchmarks import compare, results, scaling, session, tables
-from benchmarks.workloads import GROUPS, Device, workloads
+from benchmarks import (
+    compare,
+    predictions,
+    results,
+    scaling,
+    session,
+    tables,
+    tpu_compiler,
+)
+from benchmarks.tpu_compiler import GENERATIONS
+from benchmarks.workloads import GROUPS, Device, Workload, workloads
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -26,6 +35,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --group slice fill   some of the groups, at full size
   python -m benchmarks run --only 'rows/*16'    the workloads with such names
   python -m benchmarks scale                    on 1, 2, 4, ... devices
+  python -m benchmarks tpu                      predicted by TPU's compiler
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot new.json
   python -m benchmarks tables                   its figures into docs/performance.md
@@ -52,6 +62,21 @@ each device sends its shard to the next one; xla is the plain idiom, partitioned
 A quick run has a 64th of the elements and fewer samples.
 """
 
+_TPU = """\
+Compiles the workloads for each generation of TPUs, on a machine without one, and reads
+their cost from the compiler's schedules. Prints a table of ratios and writes a JSON
+file, like `run`. Nothing runs. Needs the package libtpu, which `pip install 'jax[tpu]'`
+installs.
+
+The limit is the time to read and write the bytes that have to move. A ratio is marked
+as a lower bound if a loop has as many trips as the data say, if work is done by a
+SparseCore, or if the clock of a generation is not published (TPU7x): then only the
+bytes are known. The cycles are printed in any case.
+
+--random 60 adds 60 random shapes of each kind: rows, features, time-major, flat (time
+and batch), columns (a length for each column), slices and fills.
+"""
+
 _COMPARE = """\
 Compares dml_jax's multiples of the baseline in two runs. A change is marked where the
 quartiles of the two runs do not overlap.
@@ -75,6 +100,8 @@ of which the first one selects the table:
   gpu reverse float32 uint8; dml_jax jnp  rows of layouts, a column for each dtype
   gpu fill; dml_jax called torch          rows of workloads, a column for each candidate
   gpu cpu latency; dml_jax                rows of functions, a column for each device
+  tpu reverse v5e v6e; dml_jax jnp        rows of workloads, a column for each TPU
+  tpu random v5e v6e; dml_jax             rows of kinds: the median and the worst ratio
   gpu machine                             a sentence: the machine, versions and the day
 
 A figure is a multiple of the baseline's time, or the share in per cent of the speed of
@@ -141,6 +168,26 @@ def _parser() -> argparse.ArgumentParser:
         help="the JSON file; by default benchmarks/results/scaling-<device>.json, with "
         "-quick in its name for quick runs",
     )
+    option = add("tpu", _tpu, _TPU, "predict for TPUs")
+    generations, groups = list(GENERATIONS), predictions.GROUPS
+    option("--generation", nargs="+", choices=generations, default=generations)
+    option("--only", metavar="PATTERN", help="workloads whose name has this; * and ?")
+    option("--group", nargs="+", choices=groups, help=", ".join(groups))
+    option("--random", type=int, default=0, metavar="COUNT", help="of random shapes")
+    option("--seed", type=int, default=0, help="of the random shapes; 0 unless told")
+    option(
+        *("--seconds", "-s"),
+        type=float,
+        default=60,
+        help="to compile a program, 60 unless told; without a figure if it takes more",
+    )
+    option(
+        *("--output", "-o"),
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the JSON file; by default benchmarks/results/tpu.json, with -part in its "
+        "name for runs that are not whole",
+    )
     option = add("compare", _compare, _COMPARE, "find what became slower")
     option("old", type=pathlib.Path)
     option("new", type=pathlib.Path)
@@ -166,16 +213,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     device = _device(options)
-    selected = [
-        workload
-        for workload in workloads(device, "quick" if options.quick else "full")
-        if workload.group in (options.group or GROUPS)
-        and fnmatch.fnmatchcase(workload.name, f"*{options.only or ''}*")
-    ]
-    if not selected:
-        raise ValueError(
-            f"no workload of these groups has {options.only!r} in its name"
-        )
+    table = workloads(device, "quick" if options.quick else "full")
+    selected = _selected(table, options)
     path = options.output or _default_path(device, options)
     _require_no_folder(path)
     told = dict(
@@ -185,6 +224,21 @@ def _run(options: argparse.Namespace) -> int:
     results.save(found, path)
     print(results.table(found))
     return 0
+
+
+def _selected(table: Sequence[Workload], options: argparse.Namespace) -> list[Workload]:
+    """The workloads that --group and --only leave."""
+    found = [
+        workload
+        for workload in table
+        if workload.group in (options.group or [workload.group])
+        and fnmatch.fnmatchcase(workload.name, f"*{options.only or ''}*")
+    ]
+    if not found:
+        raise ValueError(
+            f"no workload of these groups has {options.only!r} in its name"
+        )
+    return found
 
 
 def _device(options: argparse.Namespace) -> Device:
@@ -217,6 +271,24 @@ def _scale(options: argparse.Namespace) -> int:
     found = results.document(told, scaling.records(device, options.quick))
     results.save(found, path)
     print(scaling.table(found))
+    return 0
+
+
+def _tpu(options: argparse.Namespace) -> int:
+    if not tpu_compiler.is_installed():
+        raise ValueError("needs the package libtpu: pip install 'jax[tpu]'")
+    random = predictions.RandomShapes(options.random, options.seed)
+    selected = _selected(predictions.table_of_workloads(random), options)
+    is_part = len(options.generation) < len(GENERATIONS) or not options.random
+    is_part = is_part or options.only or options.group
+    path = options.output or _RESULTS / f"tpu{'-part' if is_part else ''}.json"
+    _require_no_folder(path)
+    told = dict(device="tpu", quick=False, only=options.only, groups=options.group)
+    told |= random._asdict()
+    made = predictions.records(selected, options.generation, random, options.seconds)
+    found = results.document(told, made)
+    results.save(found, path)
+    print(predictions.table(found))
     return 0
 
 

@@ -18,6 +18,8 @@ from benchmarks.results import Document
 
 def save(found: Document, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws a PNG for each group of a run, or one of a run of `scale`."""
+    if found["options"]["device"] == "tpu":
+        raise ValueError("predictions for TPUs are not drawn")
     folder.mkdir(parents=True, exist_ok=True)
     if found["options"].get("kind") == "scaling":
         devices(found["records"]).savefig(folder / "scaling.png", dpi=120)

@@ -26,13 +26,12 @@ def document(
     options: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
 ) -> Document:
     """The records of a run, with its versions, machine and options."""
-    device = jax.devices(options["device"])[0]
     return dict(
         schema=SCHEMA,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=_versions(),
         machine=dict(
-            device=device.device_kind,
+            device=_device_kind(options["device"]),
             platform=f"{platform.system()} {platform.machine()}",
             processor=_processor(),
             cpu_count=os.cpu_count(),
@@ -40,6 +39,12 @@ def document(
         options=dict(options),
         records=list(records),
     )
+
+
+def _device_kind(device: str) -> str:
+    if device == "tpu":  # programs are compiled for it, but do not run
+        return f"libtpu {importlib.metadata.version('libtpu')}"
+    return jax.devices(device)[0].device_kind
 
 
 def _versions() -> dict[str, str | None]:

@@ -4,9 +4,9 @@
     a table of figures from benchmarks/results/gpu.json
     <!-- end of figures -->
 
-A marker has a line of its own. It names devices, a group and dtypes, and after a
-semicolon candidates; how many of each determines the kind of table. The rest of the
-document does not change.
+A marker has a line of its own. It names devices, a group, and dtypes or generations of
+TPUs, and after a semicolon candidates; how many of each determines the kind of table.
+The rest of the document does not change.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from benchmarks import results
+from benchmarks import predictions, results
 from benchmarks.results import Document
+from benchmarks.tpu_compiler import GENERATIONS
 from benchmarks.workloads import DTYPES, GROUPS, Device
 
 _START, _END = "<!-- figures: ", "<!-- end of figures -->"
@@ -73,26 +74,31 @@ def save(text: str, path: pathlib.Path) -> None:
 
 def _content(marker: str, load: Callable[[str], Document]) -> str:
     match _words(marker):
-        case [device], ["machine"], [], []:
+        case [device], ["machine"], [], [], []:
             return _machine(load(device))
-        case [device], [group], [_, *_] as dtypes, [_, *_] as candidates:
+        case ["tpu"], ["random"], [], [_, *_] as generations, ["dml_jax"]:
+            return _by_kind(load("tpu"), generations)
+        case ["tpu"], [group], [], [_, *_] as generations, [_, *_] as candidates:
+            return _by_generation(load("tpu"), group, generations, candidates)
+        case [device], [group], [_, *_] as dtypes, [], [_, *_] as candidates:
             return _by_dtype(load(device), group, dtypes, candidates)
-        case [device], [group], [], [_, *_] as candidates:
+        case [device], [group], [], [], [_, *_] as candidates:
             return _by_workload([load(device)], group, candidates)
-        case [_, _, *_] as devices, [group], [], [_] as candidates:
+        case [_, _, *_] as devices, [group], [], [], [_] as candidates:
             return _by_workload([load(name) for name in devices], group, candidates)
     raise ValueError("no table is made of this, see python -m benchmarks tables --help")
 
 
 def _words(marker: str) -> list[list[str]]:
-    """The devices, groups, dtypes and candidates that a marker names."""
+    """The devices, groups, dtypes, generations and candidates that a marker names."""
     inside = marker.removeprefix(_START).removesuffix("-->")
     subject, _, candidates = inside.partition(";")
-    kinds = [get_args(Device), (*GROUPS, "machine"), DTYPES]
+    groups = (*GROUPS, "random", "machine")
+    kinds = [get_args(Device), groups, DTYPES, tuple(GENERATIONS)]
     words = subject.split()
     for word in words:
         if not any(word in kind for kind in kinds):
-            raise ValueError(f"{word!r} is not a device, a group or a dtype")
+            raise ValueError(f"{word!r} is not a device, a group, a dtype or a TPU")
     named = [[word for word in words if word in kind] for kind in kinds]
     return [*named, candidates.split()]
 
@@ -163,6 +169,36 @@ def _by_workload(runs: list[Document], group: str, candidates: list[str]) -> str
     return _table([first, *titles], rows)
 
 
+def _by_generation(
+    found: Document, group: str, generations: list[str], candidates: list[str]
+) -> str:
+    """A row for each workload, where a cell has a figure for each candidate."""
+    records = _records(found, group, *generations, *candidates)
+    shapes = {name.rpartition("/")[0]: r["shape"] for name, r in records.items()}
+    rows = []
+    for name, shape in shapes.items():
+        shown = [records.get(f"{name}/{generation}") for generation in generations]
+        rows.append([name, f"`{shape}`"])
+        rows[-1] += [_cell(found, record, candidates) for record in shown]
+    return _table(["workload", "shape", *generations], rows)
+
+
+def _by_kind(found: Document, generations: list[str]) -> str:
+    """A row for each kind of random shapes: the median and the worst ratio."""
+    figures = predictions.summary(found)
+    rows = [
+        [kind]
+        + [
+            " · ".join(_multiple(x) for x in figures[kind, generation][:2])
+            if (kind, generation) in figures
+            else _EMPTY
+            for generation in generations
+        ]
+        for kind in dict.fromkeys(kind for kind, _ in figures)
+    ]
+    return _table(["random shapes", *generations], rows)
+
+
 def _records(found: Document, group: str, *words: str) -> dict[str, Record]:
     """The records of a group by name; each word must name a column with figures."""
     records = {
@@ -193,6 +229,11 @@ def _figure(found: Document, record: Record, candidate: str) -> str:
     of_memory = record["baseline"] in ("memcpy", "memset")
     if of_memory and found["options"]["device"] == "gpu":
         return f"{100 / ratio:.0f}"
+    is_lower_bound = record["candidates"][candidate].get("is_lower_bound")
+    return "\N{GREATER-THAN OR EQUAL TO} " * bool(is_lower_bound) + _multiple(ratio)
+
+
+def _multiple(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
 
 

@@ -1,10 +1,12 @@
 """The workloads: a table of operators, layouts, dtypes and sizes.
 
-Tensors have about 1 GiB on a GPU, whatever the dtype, and tens of megabytes on a CPU.
-A quick workload has a sixteenth of the elements, a tiny one no more than a test needs.
+Tensors have about 1 GiB on a GPU, whatever the dtype, and tens of megabytes on a CPU
+and on a TPU. A quick workload has a sixteenth of the elements, a tiny one no more than
+a test needs.
 
 `bytes_read` and `bytes_written` are the minimum for an operator. Memory is read in
-whole sectors, so a strided slice reads more than it keeps. Lengths are not counted.
+whole sectors, so a strided slice reads more than it keeps, on a TPU all that lies
+between its elements. Lengths are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import jax
 import numpy as np
 from ml_dtypes import bfloat16
 
-Device = Literal["cpu", "gpu"]
+Device = Literal["cpu", "gpu", "tpu"]
 Scale = Literal["full", "quick", "tiny"]
 Shape = tuple[int, ...]
 
@@ -99,6 +101,10 @@ LAYOUTS = [
 LAYOUT = {layout.name: layout for layout in LAYOUTS}
 TYPICAL = ("rows", "features-256")
 
+RANDOM_KINDS = (
+    *("rows", "features", "time-major", "flat", "columns"),
+    *("slices", "fills"),
+)
 STRIDES = ((1, 1), (1, 2), (2, 1), (1, 3), (2, 2))
 NARROW_AND_WIDE = ("float32", "float16", "uint8")
 DTYPES = (*NARROW_AND_WIDE, "bfloat16", "int32", "float64")
@@ -138,7 +144,8 @@ def _gradients(device: Device, scale: Scale) -> Iterator[Workload]:
 
 
 def _slices(device: Device, scale: Scale) -> Iterator[Workload]:
-    shape = _scaled((16384, 16384) if device == "gpu" else (4096, 4096), scale)
+    width = dict(cpu=4096, gpu=16384, tpu=2048)[device]
+    shape = _scaled((width, width), scale)
     images = _scaled((64, 512, 512, 3), scale)
     corner = (0, images[1] // 4, images[2] // 4, 0)
     crop = (images[0], images[1] // 2, images[2] // 2, images[3])
@@ -187,7 +194,9 @@ def _compilations(device: Device, scale: Scale) -> Iterator[Workload]:
 
 def _sizes(device: Device, scale: Scale) -> Iterator[Workload]:
     """Two sizes for each decade of bytes, from 10^4 on."""
-    last = {"full": {"cpu": 17, "gpu": 19}[device], "quick": 15, "tiny": 8}[scale]
+    last = {"full": {"cpu": 17, "gpu": 19, "tpu": 17}[device], "quick": 15, "tiny": 8}[
+        scale
+    ]
     for half_decades in range(8, last + 1):
         count = int(10 ** (half_decades / 2)) // 4
         name = f"scaling/{{}}/1e{half_decades / 2:g}"
@@ -216,6 +225,52 @@ def _one_of_each(group: str, shape: Shape, device: Device) -> Iterator[Workload]
         yield _slice(name, operator, shape, (0, 1, 0), strides, device)
     for operator in ("fill_value_sequence", "fill_value_constant"):
         yield _fill(f"{group}/{operator}", operator, shape)
+
+
+# Random shapes ------------------------------------------------------------------------
+
+
+def random_workloads(count: int, seed: int, device: Device) -> list[Workload]:
+    """Workloads of random shapes, `count` of each kind, in the group "random".
+
+    Arrays have from 2^20 to 2^24 elements. Their names hold the shape.
+    """
+    random = np.random.default_rng(seed)
+    return [
+        _random_workload(kind, random, device)
+        for kind in RANDOM_KINDS
+        for _ in range(count)
+    ]
+
+
+def _random_workload(
+    kind: str, random: np.random.Generator, device: Device
+) -> Workload:
+    def size(least: int, most: int) -> int:
+        return int(np.exp(random.uniform(np.log(least), np.log(most))))
+
+    elements, time, features = size(2**20, 2**24), size(8, 8192), size(1, 1024)
+    dtype = str(random.choice(("float32", "bfloat16", "int32", "uint8")))
+    others = max(1, elements // time)
+    batch = max(1, others // features)
+    shape, options = {
+        "rows": ((others, time), BATCH_MAJOR),
+        "features": ((batch, time, features), BATCH_MAJOR),
+        "time-major": ((time, batch, features), TIME_MAJOR),
+        "flat": ((time, others), TIME_MAJOR),
+        "columns": ((batch, time, features), dict(axis=1)),
+        "slices": ((others, time), {}),
+        "fills": ((others, time), {}),
+    }[kind]
+    name = f"random/{kind}/{_by(shape)}/{dtype}"
+    if kind == "fills":
+        return _fill(name, "fill_value_sequence", shape)
+    if kind == "slices":
+        strides = tuple(int(s) for s in random.choice((1, 1, 2, 3, -1, -2), 2))
+        offsets = tuple(int(random.integers(0, n)) // 2 for n in shape)
+        return _slice(name, "slice1", shape, offsets, strides, device)
+    operator = "reverse_subsequences" if "axis" in options else "reverse_sequence"
+    return _moving(name, operator, dtype, shape, options)
 
 
 # Rows of the table: names are of the form group/what/dtype ----------------------------
@@ -311,6 +366,9 @@ def _sectors(
     One entry of the first dimension is counted; the others are assumed to be alike and
     to share no sector with it.
     """
+    if device == "tpu":
+        spans = (abs(s) * (n - 1) + 1 for s, n in zip(strides, sizes, strict=True))
+        return math.prod(spans) * itemsize
     sector = 32 if device == "gpu" else 64
     position = np.zeros((), np.int64)
     windows = zip(shape, offsets, sizes, strides, strict=True)

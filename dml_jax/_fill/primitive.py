@@ -169,9 +169,16 @@ def _mapped(function: Any, vmaps: Vmaps) -> Callable[..., jax.Array]:
 
 
 def _lowering(platform: str):
-    def lower(ctx: Any, *scalars: Any, **params: Any):
+    def lower(ctx: Any, *scalars: Any, kind: str, **params: Any):
+        if kind == "constant":
+            lowering.refuse_on_tpu(ctx, "fill_value_constant")
+        else:
+            # TPUs compute float64 as the sum of two float32, without its rounding.
+            others = () if kind == "tangent" else ("float64",)
+            lowering.refuse_on_tpu(ctx, "fill_value_sequence", *others)
         compute = functools.partial(
             _compute,
+            kind=kind,
             platform=platform,
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,

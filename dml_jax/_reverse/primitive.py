@@ -189,6 +189,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
     formulations = {None: preferred.default, "standalone": preferred.standalone}
 
     def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
+        lowering.refuse_on_tpu(ctx, reverse_subsequences_p.name)
         params = {"axis": axis, "implementation": implementation}
         # XLA partitions the gather, and programs for platforms without a rule of their
         # own. For TPUs it has no callback (jax-ml/jax#38196).

@@ -85,6 +85,21 @@ def of_device(ctx: Any) -> contextlib.AbstractContextManager[Any]:
     return jax_versions.use_abstract_device(backend.devices()[0])
 
 
+# With these, TPU's compiler fails on some shapes, or ends its process.
+_REFUSED_ON_TPU = ("int2", "uint2", "complex128")
+
+
+def refuse_on_tpu(ctx: Any, operator: str, *others: str) -> None:
+    """Raises an error if a program for TPUs has a dtype that they do not support.
+
+    `others` are dtypes that the operator does not support there.
+    """
+    platforms = ctx.platforms or ctx.module_context.platforms
+    name = ctx.avals_out[0].dtype.name
+    if "tpu" in platforms and name in (*_REFUSED_ON_TPU, *others):
+        raise NotImplementedError(f"{operator}: dtype {name} is not supported on TPU")
+
+
 def materialize(x: jax.Array) -> jax.Array:
     """Makes XLA store `x` instead of fusing it into its consumers.
 

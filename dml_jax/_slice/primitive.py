@@ -169,6 +169,7 @@ def _lowering(
     formulations = {False: default, True: standalone}
 
     def lower(ctx: Any, x: Any, *, standalone: bool, **params: Any):
+        lowering.refuse_on_tpu(ctx, "slice" if compute is _slice else "slice_grad")
         if (
             has_partitioner_callback
             and lowering.is_partitioned_by_callback(ctx)

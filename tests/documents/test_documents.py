@@ -18,6 +18,7 @@ WITHOUT_EXAMPLES = {
     "contributing.md",
     "design.md",
     "fuzzing.md",
+    "tpu.md",
     "xla.md",
 }
 RUN = {"pycon", "console"}

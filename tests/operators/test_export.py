@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import BATCH_MAJOR, numbers
+from dtypes import dtype_of
 from jax import export
 
 import dml_jax
@@ -193,3 +194,43 @@ def test_derivative_of_a_fill_of_symbolic_size() -> None:
     call = export_for_all(derivative, *arguments)
     result = call(np.zeros((7, 43), np.int8), np.float32(-3.2), np.float32(0.1))
     assert_same_bits(result, numbers(7, 43) - 1)
+
+
+REFUSED_ON_TPU = {
+    "reverse_subsequences": lambda x: dml_jax.reverse_subsequences(x, [[2], [1]], 1),
+    "slice": lambda x: dml_jax.slice1(x, (0, 1), (2, 2), (1, -1)),
+    "slice_grad": lambda x: dml_jax.slice_grad(x, (4, 7), (0, 1), (4, 5), (2, 2)),
+    "fill_value_constant": lambda x: dml_jax.fill_value_constant(
+        (3,), x.dtype, x[0, 0]
+    ),
+    "fill_value_sequence": lambda x: dml_jax.fill_value_sequence(
+        (3,), x.dtype, x[0, 0], x[0, 1]
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int2", "uint2", "complex128"])
+@pytest.mark.parametrize("operator", REFUSED_ON_TPU)
+def test_dtypes_that_fail_in_the_compiler_of_tpus_are_refused(
+    operator: str, dtype: str
+) -> None:
+    with jax.enable_x64(dtype == "complex128"):
+        argument = jax.ShapeDtypeStruct((2, 3), dtype_of(dtype))
+        function = jax.jit(REFUSED_ON_TPU[operator])
+        export.export(function, platforms=("cpu", "cuda"))(argument)
+        for platforms in (("tpu",), PLATFORMS):
+            message = rf"^{operator}: dtype \w+ is not supported on TPU$"
+            with pytest.raises(NotImplementedError, match=message):
+                export.export(function, platforms=platforms)(argument)
+
+
+def test_float64_of_sequences_alone_is_refused_on_tpus() -> None:
+    with jax.enable_x64(True):
+        argument = jax.ShapeDtypeStruct((2, 3), np.float64)
+        for operator, function in REFUSED_ON_TPU.items():
+            lower = export.export(jax.jit(function), platforms=("tpu",))
+            if operator == "fill_value_sequence":
+                with pytest.raises(NotImplementedError, match="dtype float64"):
+                    lower(argument)
+            else:
+                lower(argument)

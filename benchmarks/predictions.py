@@ -1,0 +1,195 @@
+"""What TPU's compiler predicts for the workloads, for each generation of TPUs.
+
+The limit is the time in which the bytes of a workload can be read and written. The
+predicted time of a program is the sum over its instructions of the longer one of two
+times: of the cycles in the final schedule, and of the bytes that they copy. Waits for
+memory within an instruction, and the start of a program, are not in it. Nothing runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from benchmarks import measure, programs, results, tpu_compiler
+from benchmarks.results import Document
+from benchmarks.tpu_compiler import GENERATIONS, Case, Outcome
+from benchmarks.workloads import Workload, random_workloads, workloads
+
+GROUPS = ("reverse", "slice", "fill")
+_CASES_OF_A_PROCESS = 16
+
+
+class RandomShapes(NamedTuple):
+    """How many random shapes there are of each kind, and the seed."""
+
+    per_kind: int
+    seed: int
+
+
+def table_of_workloads(random: RandomShapes) -> list[Workload]:
+    table = [workload for workload in workloads("tpu") if workload.group in GROUPS]
+    return [*table, *random_workloads(*random, "tpu")]
+
+
+def records(
+    selected: Sequence[Workload],
+    generations: Sequence[str],
+    random: RandomShapes,
+    seconds: float,
+) -> Iterator[dict[str, Any]]:
+    """A record for each workload and generation.
+
+    A program that is not compiled within that time has no figures.
+    """
+    cases = [
+        (workload.name, candidate)
+        for workload in selected
+        for candidate in ("dml_jax", "jnp")
+        if candidate == "dml_jax" or workload.group != "random"
+    ]
+    outcomes = _outcomes(cases, generations, random, seconds)
+    for workload, generation in itertools.product(selected, generations):
+        found = {}
+        for candidate in ("dml_jax", "jnp"):
+            outcome = outcomes.get((workload.name, candidate, generation))
+            if outcome and outcome.failed:
+                name = f"{workload.name}/{generation}: without {candidate}"
+                print(f"{name}: {outcome.failed}: {outcome.error}", file=sys.stderr)
+            elif outcome:
+                found[candidate] = outcome
+        if "dml_jax" in found:
+            yield _record(workload, generation, found)
+
+
+def _outcomes(
+    cases: Sequence[tuple[str, str]],
+    generations: Sequence[str],
+    random: RandomShapes,
+    seconds: float,
+) -> dict[tuple[str, str, str], Outcome]:
+    """Compiles the cases, in as many processes at once as there are cores."""
+    count = _CASES_OF_A_PROCESS
+    parts = [cases[i : i + count] for i in range(0, len(cases), count)]
+
+    def compile_part(job: Any) -> list[tuple[tuple[str, str, str], Outcome]]:
+        generation, part = job
+        options = [dict(name=n, candidate=c, random=random) for n, c in part]
+        made = [Case(o["name"], "benchmarks.predictions:program", o) for o in options]
+        outcomes = tpu_compiler.compile_cases(
+            made, generation, with_costs=True, seconds=seconds
+        )
+        found = list(zip(part, outcomes, strict=True))
+        print(f"{generation}: up to {part[-1][0]}", file=sys.stderr)
+        return [((*case, generation), outcome) for case, outcome in found]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = itertools.product(generations, parts)
+        return dict(itertools.chain(*pool.map(compile_part, jobs)))
+
+
+def program(
+    name: str, candidate: str, random: Sequence[int]
+) -> tuple[Callable[..., Any], Sequence[jax.ShapeDtypeStruct]]:
+    """The program of a workload, for the child process that compiles it."""
+    workload = _by_name(RandomShapes(*random))[name]
+    make = programs.operator if candidate == "dml_jax" else programs.idiom
+    return make(workload), jax.eval_shape(lambda: programs.arrays(workload))
+
+
+@functools.cache
+def _by_name(random: RandomShapes) -> dict[str, Workload]:
+    return {workload.name: workload for workload in table_of_workloads(random)}
+
+
+def _record(
+    workload: Workload, generation: str, outcomes: dict[str, Outcome]
+) -> dict[str, Any]:
+    described = GENERATIONS[generation]
+    moved = workload.bytes_read + workload.bytes_written
+    limit = moved / described.bandwidth
+
+    def figures(seconds: float, **others: Any) -> dict[str, Any]:
+        ratio = measure.summary([seconds / limit])
+        return dict(seconds=measure.summary([seconds]), ratio=ratio, **others)
+
+    candidates = {"limit": figures(limit)}
+    for name, outcome in outcomes.items():
+        costs = outcome.costs
+        clock = described.clock
+        seconds = sum(
+            max(c.cycles / clock if clock else 0, c.hbm_bytes / described.bandwidth)
+            for c in costs
+        )
+        candidates[name] = figures(
+            seconds,
+            cycles=sum(c.cycles for c in costs),
+            hbm_bytes=sum(c.hbm_bytes for c in costs),
+            is_lower_bound=clock is None or any(c.is_lower_bound for c in costs),
+            compile_seconds=outcome.seconds,
+        )
+    return dict(
+        name=f"{workload.name}/{generation}",
+        group=workload.group,
+        operator=workload.operator,
+        dtype=workload.dtype.name,
+        shape=list(workload.shape),
+        bytes_read=workload.bytes_read,
+        bytes_written=workload.bytes_written,
+        generation=generation,
+        baseline="limit",
+        candidates=candidates,
+    )
+
+
+# As text ------------------------------------------------------------------------------
+
+
+def figure(candidate: Any) -> str:
+    """The ratio to the limit, with a sign if it is a lower bound."""
+    ratio = candidate["ratio"]["median"]
+    sign = "\N{GREATER-THAN OR EQUAL TO} " if candidate["is_lower_bound"] else ""
+    return sign + (f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}")
+
+
+def table(found: Document) -> str:
+    """The limit, and the cycles and the ratio of each candidate."""
+    columns = f"{'limit':>12}{'dml_jax cycles':>18}{'ratio':>10}"
+    columns += f"{'plain JAX cycles':>18}{'ratio':>10}"
+    lines = ["predicted by TPU's compiler, not run", f"{'':48}{columns}"]
+    for record in found["records"]:
+        candidates = record["candidates"]
+        limit = candidates["limit"]["seconds"]["median"]
+        line = f"{record['name']:48}{1e6 * limit:9.1f} us"
+        for name in ("dml_jax", "jnp"):
+            if name in candidates:
+                cycles = candidates[name]["cycles"]
+                line += f"{cycles:18.0f}{figure(candidates[name]):>10}"
+        lines.append(line)
+    for (kind, generation), (median, worst, name) in summary(found).items():
+        line = f"random {kind}, {generation}: median {median:.2f}, worst {worst:.2f}"
+        lines.append(f"{line} ({name})")
+    return "\n".join(lines)
+
+
+def summary(found: Document) -> dict[tuple[str, str], tuple[float, float, str]]:
+    """The median and the worst ratio of a kind of random shapes, and where that is."""
+    ratios: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for record in results.groups(found).get("random", ()):
+        kind = record["name"].split("/")[1]
+        ratio = record["candidates"]["dml_jax"]["ratio"]["median"]
+        ratios.setdefault((kind, record["generation"]), []).append(
+            (ratio, record["name"])
+        )
+    return {
+        key: (float(np.median([ratio for ratio, _ in pairs])), *max(pairs))
+        for key, pairs in ratios.items()
+    }

@@ -1,0 +1,148 @@
+"""TPU's compiler compiles every operator for every generation, or we refuse it.
+
+The compiler needs no TPU. It comes with the extra `tpu`, in an environment of its own,
+in which .ci/run runs these tests.
+"""
+
+import re
+
+import jax.numpy as jnp
+import pytest
+import tpu_programs
+from cases import EXAMPLES, Case
+from dtypes import DTYPES, INTEGERS, SEQUENCE_FLOATS, dtype_of
+
+import dml_jax
+from benchmarks import tpu_compiler
+from benchmarks.tpu_compiler import GENERATIONS, Outcome
+
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(
+        not tpu_compiler.is_installed(),
+        reason="needs the extra `tpu`, which .ci/run installs for these tests",
+    ),
+]
+
+OPERATORS = sorted(set(dml_jax.__all__) - {"checked"})
+REFUSED = {"int2", "uint2", "complex128"}
+
+
+def dtypes_of(operator: str) -> list[str]:
+    if operator == "fill_value_sequence":
+        return [*INTEGERS, *SEQUENCE_FLOATS, "complex64", "complex128"]
+    if operator == "slice_grad":
+        return [name for name in DTYPES if name != "float8_e8m0fnu"]  # has no zero
+    return DTYPES
+
+
+def compiled(
+    generation: str, found: list[tuple[Case, str, str]]
+) -> dict[tuple[str, str, str], Outcome]:
+    """The outcomes of cases under a transform, with data of a dtype."""
+    keys = [(str(case), transform, dtype) for case, transform, dtype in found]
+    cases = [
+        tpu_compiler.Case(
+            "-".join(key),
+            "tpu_programs:program",
+            dict(zip(("case", "transform", "dtype"), key, strict=True)),
+        )
+        for key in keys
+    ]
+    outcomes = tpu_compiler.compile_cases(cases, generation)
+    return dict(zip(keys, outcomes, strict=True))
+
+
+def failures(outcomes: dict[tuple[str, str, str], Outcome]) -> list[str]:
+    """All but what is refused by an error of ours when it is lowered."""
+    return [
+        f"{outcome.name}: {outcome.failed}: {outcome.error}"
+        for key, outcome in outcomes.items()
+        if outcome.failed and not is_refused(key[2], outcome)
+    ]
+
+
+def is_refused(dtype: str, outcome: Outcome) -> bool:
+    component = "float64" if dtype == "complex128" else dtype
+    message = rf": dtype ({dtype}|{component}) is not supported on TPU$"
+    return outcome.failed == "lowering" and bool(re.search(message, outcome.error))
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_dtype(operator: str, generation: str) -> None:
+    """Forward, and the derivatives of dtypes that have some."""
+    outcomes = compiled(
+        generation,
+        [
+            (case, transform, dtype)
+            for case in EXAMPLES
+            if case.operator == operator
+            for dtype in dtypes_of(operator)
+            for transform in tpu_programs.TRANSFORMS
+            if transform == "forward" or jnp.issubdtype(dtype_of(dtype), jnp.inexact)
+        ],
+    )
+    assert not failures(outcomes)
+    refused = {
+        dtype
+        for (_, transform, dtype), outcome in outcomes.items()
+        if transform == "forward" and outcome.failed
+    }
+    # TPUs have no float64 of which every bit is right.
+    others = {"float64"} if operator == "fill_value_sequence" else set()
+    assert refused == REFUSED | others
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_large_arrays(operator: str, generation: str) -> None:
+    found = [
+        (case, transform, dtype)
+        for case in tpu_programs.LARGE
+        if case.operator == operator
+        for transform in tpu_programs.TRANSFORMS
+        for dtype in ("float32", "uint8")
+        if transform == "forward" or (dtype, generation) == ("float32", "v5e")
+    ]
+    assert not failures(compiled(generation, found))
+
+
+def test_every_case() -> None:
+    """Every axis, layout and stride, and empty arrays, in 32 bits."""
+    found = [
+        (case, transform, "float32")
+        for case in tpu_programs.CASES
+        for transform in ("forward", "gradient")
+    ]
+    assert not failures(compiled("v5e", found))
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_costs_of_a_sum(generation: str) -> None:
+    """Read once, written once, with a few elements a cycle."""
+    case = tpu_compiler.Case("sum", "tpu_programs:plus_one", {})
+    (outcome,) = tpu_compiler.compile_cases([case], generation, with_costs=True)
+    assert not outcome.failed
+    nbytes = sum(cost.hbm_bytes for cost in outcome.costs)
+    assert 0.95 < nbytes / (2 * 4 * tpu_programs.MANY) < 1.1
+    cores = GENERATIONS[generation].cores
+    cycles = sum(cost.cycles for cost in outcome.costs)
+    assert 100 < tpu_programs.MANY / cores / cycles < 4096
+    assert not any(cost.is_lower_bound for cost in outcome.costs)
+
+
+# The child processes ------------------------------------------------------------------
+
+
+def test_process_that_ends_costs_one_outcome() -> None:
+    cases = [
+        tpu_compiler.Case(name, f"tpu_programs:{name}", {})
+        for name in ("good", "ends_its_process", "raises", "good", "waits", "good")
+    ]
+    outcomes = list(tpu_compiler.compile_cases(cases, "v5e", seconds=20))
+    assert [outcome.name for outcome in outcomes] == [case.name for case in cases]
+    failed = [outcome.failed for outcome in outcomes]
+    assert failed == [None, "process", "lowering", None, "time", None]
+    assert "signal 6" in outcomes[1].error
+    assert outcomes[2].error == "ValueError: on purpose"

@@ -1,0 +1,122 @@
+"""The programs that are compiled for TPUs: cases of other tests, and larger ones.
+
+They are made in the child processes of `benchmarks.tpu_compiler`, by name.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from cases import BATCH_MAJOR, CASES, Case, windows
+from dtypes import dtype_of
+
+TRANSFORMS = ("forward", "gradient", "jvp")
+
+
+def large(operator: str, name: str, *shapes: tuple[int, ...], **options: Any) -> Case:
+    """A case of zeros: for a reversal, the shapes of its input and its lengths."""
+    names = {
+        "reverse_subsequences": ("input", "sequence_lengths"),
+        "reverse_sequence": ("input", "sequence_lens"),
+        "slice_grad": ("input_gradient",),
+        "fill_value_sequence": ("value_start", "value_delta"),
+        "fill_value_constant": ("value",),
+    }.get(operator, ("input",))
+    dtypes = (np.float32, np.int32 if operator.startswith("reverse") else np.float32)
+    arrays = {
+        array: np.broadcast_to(np.zeros((), dtype), shape)
+        for array, shape, dtype in zip(names, shapes, dtypes, strict=False)
+    }
+    return Case(operator, f"large-{name}", arrays, options)
+
+
+LARGE = [
+    large("reverse_subsequences", "rows", (1024, 4096), (1024, 1), axis=1),
+    large("reverse_subsequences", "odd-rows", (64, 4095), (64, 1), axis=1),
+    large("reverse_subsequences", "columns", (4, 8, 256, 64), (4, 8, 1, 64), axis=2),
+    large("reverse_sequence", "features", (32, 512, 256), (32,), **BATCH_MAJOR),
+    large("reverse_sequence", "channels", (64, 4096, 3), (64,), **BATCH_MAJOR),
+    large("reverse_sequence", "time-major", (512, 32, 256), (32,)),
+    large("reverse_sequence", "flat", (4096, 1024), (1024,)),
+    large("slice", "1x1", (2048, 2048), offsets=(5, 7), sizes=(2043, 2041)),
+    large(
+        *("slice", "2x3", (2048, 2048)),
+        **dict(offsets=(5, 7), sizes=(1000, 600), strides=(2, 3)),
+    ),
+    large("slice1", "1x-1", (2048, 2048), **windows((5, 7), (2043, 2041), (1, -1))),
+    large("slice1", "-2x3", (2048, 2048), **windows((5, 7), (2043, 2041), (-2, 3))),
+    large(
+        *("slice_grad", "2x2", (126, 125)),
+        **windows((5, 7), (251, 249), (2, 2), output_gradient_sizes=(256, 256)),
+    ),
+    *(
+        large(operator, "2d", (), (), sizes=(4096, 1000), value_data_type=np.float32)
+        for operator in ("fill_value_sequence", "fill_value_constant")
+    ),
+]
+BY_NAME = {str(case): case for case in (*CASES, *LARGE)}
+
+
+def program(
+    case: str, transform: str, dtype: str
+) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
+    """A case with data of a dtype: the operator, its gradient or its JVP."""
+    found = BY_NAME[case].astype(dtype_of(dtype))
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in found.arrays.values()]
+    count = len(found.linear)  # these arrays come first
+
+    def run(*arrays: Any) -> Any:
+        return found.run(**dict(zip(found.arrays, arrays, strict=True)))
+
+    def gradient(cotangent: Any, *arrays: Any) -> Any:
+        data, rest = arrays[:count], arrays[count:]
+        return jax.vjp(lambda *data: run(*data, *rest), *data)[1](cotangent)
+
+    def jvp(*arrays: Any) -> Any:
+        tangents, data, rest = (
+            arrays[:count],
+            arrays[count:][:count],
+            arrays[2 * count :],
+        )
+        return jax.jvp(lambda *data: run(*data, *rest), data, tangents)
+
+    if transform == "jvp":
+        return jvp, [*types[:count], *types]
+    if transform == "gradient":
+        shape = found.expected().shape
+        return gradient, [jax.ShapeDtypeStruct(shape, dtype_of(dtype)), *types]
+    return run, types
+
+
+MANY = 2**25
+
+
+def plus_one() -> Any:
+    return lambda x: x + 1, [jax.ShapeDtypeStruct((MANY // 512, 512), np.float32)]
+
+
+# Programs that fail, for the test of how that is found --------------------------------
+
+VECTOR = [jax.ShapeDtypeStruct((8,), np.float32)]
+
+
+def good() -> Any:
+    return lambda x: x + 1, VECTOR
+
+
+def ends_its_process() -> Any:
+    return lambda x: os.abort(), VECTOR  # noqa: ARG005
+
+
+def raises() -> Any:
+    def function(_: Any) -> None:
+        raise ValueError("on purpose")
+
+    return function, VECTOR
+
+
+def waits() -> Any:
+    return lambda x: time.sleep(600), VECTOR  # noqa: ARG005
