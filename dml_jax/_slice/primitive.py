@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._shared import bitwise, calls, lowering, partitioner, taylor
-from dml_jax._slice import gpu, partitioning, xla
+from dml_jax._slice import gpu, partitioning, tpu, xla
 from dml_jax._slice.window import SliceFormulation, StridedWindow, TransposeFormulation
 
 slice_p = jax.extend.core.Primitive("strided_slice")
@@ -127,10 +127,10 @@ def _transpose(
 def _first_result(
     x: Array, formulations: tuple[Callable[..., Any], ...], *params: Any
 ) -> Array | None:
-    """The result of the first formulation that applies to the bits of `x`."""
-    bits = bitwise.to_integers(x)
-    for formulation in formulations if bits is not None else ():
-        y = formulation(bits, *params)
+    """The result of the first formulation that applies to `x`, or to its bits."""
+    for formulation in formulations:
+        bits = x if formulation in _OF_ANY_DTYPE else bitwise.to_integers(x)
+        y = None if bits is None else formulation(bits, *params)
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
     return None
@@ -155,12 +155,16 @@ def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
 
 # Lowering -----------------------------------------------------------------------------
 
+# These take any dtype, since XLA does not fuse a conversion to bits with a kernel.
+_OF_ANY_DTYPE = frozenset(
+    {tpu.vmem_slice, tpu.vmem_slice_transpose, tpu.gather_and_select}
+)
 _KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
 
 
 def _lowering(
     compute: Callable[..., Array],
-    default: tuple[SliceFormulation, ...] = (),
+    default: tuple[SliceFormulation | TransposeFormulation, ...] = (),
     standalone: tuple[SliceFormulation | TransposeFormulation, ...] = (),
     has_partitioner_callback: bool = False,
     is_tpu: bool = False,
@@ -235,10 +239,13 @@ taylor.define_linear(transpose_p)
 
 _FUSED = (gpu.even_split_stores, gpu.split_stores)
 _STANDALONE = (gpu.even_split_stores, gpu.packed_u32, gpu.split_stores)
+_TPU_SLICES = (tpu.vmem_slice,)
+_TPU_TRANSPOSES = (tpu.vmem_slice_transpose, tpu.gather_and_select)
 for _platform, _rule in {
     None: _lowering(_slice),
     "cuda": _lowering(_slice, _FUSED, standalone=(gpu.packed_copy, *_STANDALONE)),
     "rocm": _lowering(_slice, _FUSED, standalone=_STANDALONE),
+    "tpu": _lowering(_slice, _TPU_SLICES, standalone=_TPU_SLICES),
 }.items():
     mlir.register_lowering(slice_p, _rule, _platform)
 # XLA has no callback on TPUs (jax-ml/jax#38196).
@@ -250,6 +257,8 @@ for _platform, _rule in {
     "cpu": _transpose_lowering(),
     "cuda": _transpose_lowering(standalone=(gpu.packed_copy_with_zeros,)),
     "rocm": _transpose_lowering(),
-    "tpu": _lowering(_transpose, is_tpu=True),
+    "tpu": _lowering(
+        _transpose, _TPU_TRANSPOSES, standalone=_TPU_TRANSPOSES, is_tpu=True
+    ),
 }.items():
     mlir.register_lowering(transpose_p, _rule, _platform)

@@ -1,0 +1,331 @@
+"""Rows and lanes of the vector registers of a TPU, in Pallas kernels.
+
+A register has 8 rows, the sublanes, of 128 words, the lanes. A word has 32 bits. Narrow
+elements share it with those of the rows below: the bytes of a word are in 4 rows.
+
+Indices are divided by `lax.div`. The lowering of `//` asks for the kind of the default
+device, but a program may be lowered for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+SUBLANES = 8
+LANES = 128
+WORD = 4  # bytes
+_UNROLL = 32  # registers that a loop moves at once
+_UNROLL_ROWS = 64 * SUBLANES  # that they may lie in, if there is a stride
+
+
+class Dim(NamedTuple):
+    """A dimension with a window: the indices start + stride * i for 0 <= i < size."""
+
+    extent: int
+    start: int
+    size: int
+    stride: int
+    is_reversed: bool
+
+    @property
+    def sign(self) -> int:
+        return -1 if self.is_reversed else 1
+
+    @property
+    def first(self) -> int:
+        """The index of the first element of the slice."""
+        last = self.start + self.stride * (self.size - 1)
+        return last if self.is_reversed else self.start
+
+
+def rows_per_register(dtype: np.dtype) -> int:
+    return SUBLANES * WORD // dtype.itemsize
+
+
+def word_dtype(dtype: np.dtype) -> Any:
+    return dtype if dtype.itemsize == WORD else jnp.uint32
+
+
+def divide(x: Any, divisor: int) -> tuple[Any, Any]:
+    """`divmod` for an integer between -2^30 and 2^30."""
+    multiple = 2**30 // divisor
+    quotient = lax.div(x + multiple * divisor, divisor)
+    return quotient - multiple, x + multiple * divisor - quotient * divisor
+
+
+# Loads and stores ---------------------------------------------------------------------
+
+
+def view(
+    block: Any, outer: tuple[Any, ...], first: Any, count: int, column: Any
+) -> Any:
+    """The part of a block with `count` registers in a column, from `first` on."""
+    from jax.experimental import pallas as pl
+
+    rows = rows_per_register(block.dtype)
+    row = pl.multiple_of(first * rows, rows)
+    lane = pl.multiple_of(column * LANES, LANES)
+    return block.at[(*outer, pl.ds(row, count * rows), pl.ds(lane, LANES))]
+
+
+def load(view: Any, k: int) -> Array:
+    """Register k of a view, as words."""
+    from jax.experimental.pallas import tpu as pltpu
+
+    rows = rows_per_register(view.dtype)
+    value = view[rows * k : rows * (k + 1), :]
+    return value if rows == SUBLANES else pltpu.bitcast(value, jnp.uint32)
+
+
+def store(view: Any, k: int, words: Array) -> None:
+    from jax.experimental.pallas import tpu as pltpu
+
+    rows = rows_per_register(view.dtype)
+    value = words if rows == SUBLANES else pltpu.bitcast(words, view.dtype)
+    view[rows * k : rows * (k + 1), :] = value
+
+
+def store_all(view: Any, values: list[Array]) -> None:
+    for k, value in enumerate(values):
+        store(view, k, value)
+
+
+def copy(source: Any, target: Any, count: int) -> None:
+    """Copies registers. All loads come first, since no load may pass a store."""
+    store_all(target, [load(source, k) for k in range(count)])
+
+
+def repeat(count: int, body: Callable[[Any], None]) -> None:
+    def step(i: Any, carry: None) -> None:
+        body(i)
+        return carry
+
+    lax.fori_loop(0, count, step, None)
+
+
+def repeat_unrolled(
+    count: int, body: Callable[[Any, int], None], unroll: int = _UNROLL
+) -> None:
+    """Calls `body(first, n)` for all numbers below `count`, n of them at a time."""
+    whole, rest = divmod(count, unroll)
+    if whole:
+        repeat(whole, lambda i: body(i * unroll, unroll))
+    if rest:
+        body(whole * unroll, rest)
+
+
+# Rows ---------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """Elements that have the same place in the words of consecutive and strided rows.
+
+    They are shifted to the right to get from the strided rows to consecutive ones.
+    """
+
+    row: int  # of words, from the first strided row on
+    shift: int  # bits
+    consecutive: int  # mask
+    strided: int  # mask
+
+
+class StridedRows:
+    """Registers whose rows are a stride apart in VMEM, with lanes in one column.
+
+    Row i of elements, for i from 0 on, is `first + stride * i`, or `first - stride * i`
+    if the dimension is reversed. In VMEM there is a margin before row 0, and another
+    one after the last row. Loads and stores of rows that do not exist go there.
+    """
+
+    def __init__(self, dim: Dim, first: int, dtype: np.dtype) -> None:
+        self._stride, self._sign = dim.stride, dim.sign
+        self._per_word = WORD // dtype.itemsize
+        self._row, self._parts = self._parts_from(first)
+        self.unroll = max(1, min(_UNROLL, _UNROLL_ROWS // SUBLANES // dim.stride))
+        rows = (SUBLANES * self.unroll + 1) * dim.stride
+        self.margin = -(-rows // SUBLANES) * SUBLANES
+
+    def _parts_from(self, first: int) -> tuple[int, list[_Part]]:
+        """The first row of words, and the parts of which the words consist."""
+        bits = 32 // self._per_word
+        steps = [self._sign * self._stride * k for k in range(self._per_word)]
+        places = [divmod(first + step, self._per_word) for step in steps]
+        lowest = min(row for row, _ in places)
+        masks: dict[tuple[int, int], tuple[int, int]] = {}
+        for k, (row, element) in enumerate(places):
+            key = row - lowest, bits * (element - k)
+            consecutive, strided = masks.get(key, (0, 0))
+            masks[key] = (
+                consecutive | _ones(bits) << bits * k,
+                strided | _ones(bits) << bits * element,
+            )
+        return lowest, [_Part(*key, *mask) for key, mask in masks.items()]
+
+    def view(self, words: Any, first: Any, count: int) -> Any:
+        """Consecutive rows of words in VMEM."""
+        from jax.experimental import pallas as pl
+
+        row = pl.multiple_of(self.margin + first * SUBLANES, SUBLANES)
+        return words.at[pl.ds(row, count * SUBLANES), :]
+
+    def lowest(self, first: Any, count: int, rows: int, offset: Any) -> Any:
+        """The lowest row of words of `count` registers, moved by rows of elements."""
+        group = SUBLANES * self._stride
+        row = self._row + self._sign * group * first
+        if self._sign < 0:
+            row -= group * count - self._stride
+        row += self.margin + lax.div(offset, self._per_word)
+        return jnp.clip(row, 0, rows - self.margin)
+
+    def load(self, words: Any, lowest: Any, k: int, count: int) -> Array:
+        """Register k of `count`."""
+        rows = {part.row: self._rows(lowest, k, count, part) for part in self._parts}
+        strided = {row: words[at, :] for row, at in rows.items()}
+        value = None
+        for part in self._parts:
+            bits = _shift_right(strided[part.row], part.shift)
+            bits = _masked(bits, part.consecutive)
+            value = bits if value is None else value | bits
+        assert value is not None  # for the type checker
+        return reverse_sublanes(value) if self._sign < 0 else value
+
+    def store(self, words: Any, lowest: Any, k: int, count: int, value: Array) -> None:
+        """Puts register k of `count` into rows that are zero."""
+        value = reverse_sublanes(value) if self._sign < 0 else value
+        strided: dict[int, Array] = {}
+        for part in self._parts:
+            bits = _masked(_shift_right(value, -part.shift), part.strided)
+            others = strided.get(part.row)
+            strided[part.row] = bits if others is None else others | bits
+        # Rows of words a multiple of the stride apart get elements of two registers.
+        is_shared = len({row % self._stride for row in strided}) < len(strided)
+        for part in {part.row: part for part in self._parts}.values():
+            at = self._rows(lowest, k, count, part)
+            bits = strided[part.row]
+            words[at, :] = words[at, :] | bits if is_shared else bits
+
+    def _rows(self, lowest: Any, k: int, count: int, part: _Part) -> Any:
+        from jax.experimental import pallas as pl
+
+        k = count - 1 - k if self._sign < 0 else k
+        row = lowest + (SUBLANES * self._stride * k + part.row)
+        return pl.ds(row, SUBLANES, self._stride)
+
+
+def first_rows(words: Array, count: Any, rows: int) -> Array:
+    """The first `count` of the `rows` rows of elements of a register, and zeros."""
+    zeros = jnp.zeros_like(words)
+    unused = 32 * (_iota(0) + 1) - 32 * SUBLANES // rows * count  # bits of a word
+    if rows == SUBLANES:
+        return jnp.where(unused <= 0, words, zeros)
+    ones = jnp.full_like(words, _ones(32))
+    shift = jnp.clip(unused, 0, 31).astype(words.dtype)
+    mask = lax.shift_right_logical(ones, shift)
+    return jnp.where(unused < 32, words & mask, zeros)
+
+
+def reverse_sublanes(words: Array) -> Array:
+    """The rows in the opposite order: row i is row 7 - i, which is i + 7 - 2 i."""
+    from jax.experimental.pallas import tpu as pltpu
+
+    distance = _iota(0) % 4  # rows with the same one are rolled by the same number
+    value = pltpu.roll(words, 1, 0)
+    for i in (1, 2, 3):
+        value = jnp.where(distance == i, pltpu.roll(words, 2 * i + 1, 0), value)
+    return value
+
+
+# Lanes --------------------------------------------------------------------------------
+
+
+class LaneGather:
+    """Collects strided lanes of consecutive registers in one register.
+
+    Lane i, for i from 0 on, is `first + stride * i`, or `first - stride * i` if the
+    dimension is reversed.
+    """
+
+    def __init__(self, dim: Dim, first: int) -> None:
+        self._dim = dim
+        span = dim.stride * (LANES - 1)
+        self._register, self._lane = divmod(first - span * dim.is_reversed, LANES)
+        self.count = (self._lane + span) // LANES + 1
+
+    def registers(self, column: Any, offset: Any) -> list[Any]:
+        """The registers of a column of the result, the lowest first."""
+        lowest = self._register + self._dim.sign * self._dim.stride * column
+        lowest += lax.div(offset, LANES)
+        return [lowest + k for k in range(self.count)]
+
+    def __call__(self, registers: list[Array]) -> Array:
+        dim = self._dim
+        if dim.stride == 1 and not dim.is_reversed and self._lane == 0:
+            return registers[0]
+        lane = LANES - 1 - _iota(1) if dim.is_reversed else _iota(1)
+        index = self._lane + dim.stride * lane
+        value = _gather_lanes(registers[0], index)
+        for k, register in enumerate(registers[1:], 1):
+            lanes = _gather_lanes(register, index)
+            value = jnp.where(index < k * LANES, value, lanes)
+        return value
+
+
+class LaneSpread:
+    """Spreads the lanes of two registers over one register, with zeros in between.
+
+    Lane i, for i from 0 on, gets the place `first + stride * i`, or
+    `first - stride * i` if the dimension is reversed. Lanes from `size` on are dropped.
+    """
+
+    def __init__(
+        self, dim: Dim, first: int, column: Any, moved: Any, size: Any
+    ) -> None:
+        lane, distance = _iota(1), column * LANES - first
+        if dim.is_reversed:
+            lane, distance = LANES - 1 - lane, -distance - (LANES - 1)
+        quotient, remainder = divide(distance, dim.stride)
+        step = lax.div(remainder + lane, jnp.full_like(lane, dim.stride))
+        element = quotient - moved + step
+        is_element = step * dim.stride == remainder + lane
+        self._is_element = is_element & (element >= 0) & (element < size)
+        register = (quotient - moved) >> 7
+        self._index = element - register * LANES
+        self.registers = [register, register + 1]
+
+    def __call__(self, registers: list[Array]) -> Array:
+        low, high = (_gather_lanes(each, self._index) for each in registers)
+        lanes = jnp.where(self._index < LANES, low, high)
+        return jnp.where(self._is_element, lanes, jnp.zeros_like(lanes))
+
+
+def _gather_lanes(words: Array, index: Array) -> Array:
+    index = index & (LANES - 1)
+    return jnp.take_along_axis(words, index, axis=1, mode="promise_in_bounds")
+
+
+# Words --------------------------------------------------------------------------------
+
+
+def _iota(axis: int) -> Array:
+    return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
+
+
+def _ones(bits: int) -> int:
+    return (1 << bits) - 1
+
+
+def _masked(words: Array, mask: int) -> Array:
+    return words if mask == _ones(32) else words & np.uint32(mask)
+
+
+def _shift_right(words: Array, bits: int) -> Array:
+    """Shifted to the left if `bits` is negative."""
+    if bits == 0:
+        return words
+    shift = lax.shift_right_logical if bits > 0 else lax.shift_left
+    return shift(words, jnp.full_like(words, abs(bits)))

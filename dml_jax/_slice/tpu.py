@@ -1,0 +1,120 @@
+"""Formulations of a slice and its transpose for TPUs.
+
+XLA copies every s-th lane of a register by many small operations: a float32 slice of
+[4096, 4096] with strides (2, 3) takes 3.7 times as long on a TPU v5e as reading and
+writing the arrays, one with bytes up to 25 times. XLA compiles a pad with zeros between
+elements for minutes.
+
+    vmem_slice, vmem_slice_transpose    a kernel, as fast as a copy
+    gather_and_select                   the transpose without the kernel
+
+XLA's own slice is as fast where the lanes have stride 1, unless elements are narrow and
+their rows are strided or reversed; and it fuses with surrounding operations.
+
+A kernel has its dimensions in the order in which they are stored, so `x` is transposed
+to the order that XLA chooses for an array of its shape. That moves no data. The order
+is that of the larger array, the other one is copied if XLA stores it in another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax.export
+import jax.numpy as jnp
+from jax import Array
+
+from dml_jax._shared import bitwise, jax_versions
+from dml_jax._slice import vmem_kernel, xla
+from dml_jax._slice.registers import LANES, SUBLANES, Dim
+from dml_jax._slice.window import StridedWindow
+
+
+def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
+    """The kernel, if XLA's own slice is slow."""
+    if not _is_supported(x, window.sizes):
+        return None
+    order = _stored_order(x.shape)
+    dims = _dims(x.shape, window, order)
+    *_, rows, lanes = dims
+    is_narrow = x.dtype.itemsize < 4
+    is_moved = rows.stride > 1 or rows.is_reversed or lanes.is_reversed
+    if lanes.stride == 1 and not (is_narrow and is_moved):
+        return None
+    return _in_order(vmem_kernel.strided_slice, x, dims, order)
+
+
+def vmem_slice_transpose(
+    x: Array, shape: tuple[int, ...], window: StridedWindow
+) -> Array | None:
+    """The kernel, if there are zeros between elements."""
+    if max(window.strides, default=1) == 1 or not _is_supported(x, shape):
+        return None
+    order = _stored_order(shape)
+    dims = _dims(shape, window, order)
+    return _in_order(vmem_kernel.strided_slice_transpose, x, dims, order)
+
+
+def gather_and_select(
+    x: Array, shape: tuple[int, ...], window: StridedWindow
+) -> Array | None:
+    """For zeros between elements, with one gather for each dimension that has them."""
+    if max(window.strides, default=1) == 1:
+        return None
+    return xla.gather_and_select(x, shape, window)
+
+
+def _is_supported(x: Array, shape: tuple[int, ...]) -> bool:
+    if any(map(jax.export.is_symbolic_dim, (*x.shape, *shape))):
+        return False
+    is_empty = 0 in x.shape or 0 in shape
+    return jax_versions.LOWERS_TPU_KERNELS and x.ndim > 1 and not is_empty
+
+
+def _stored_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions as XLA stores an array that is an argument or a result.
+
+    Those of rows and lanes are the ones that need the least padding.
+    """
+
+    def padded_size(pair: tuple[int, int]) -> int:
+        padded = list(shape)
+        for d, tile in zip(pair, (LANES, SUBLANES), strict=True):
+            padded[d] = -(-shape[d] // tile) * tile
+        return math.prod(padded)
+
+    last_first = range(len(shape))[::-1]
+    pairs = [(lanes, rows) for lanes in last_first for rows in last_first]
+    lanes, rows = min((p for p in pairs if p[0] != p[1]), key=padded_size)
+    return (*(d for d in range(len(shape)) if d not in (rows, lanes)), rows, lanes)
+
+
+def _dims(
+    shape: tuple[int, ...], window: StridedWindow, order: tuple[int, ...]
+) -> list[Dim]:
+    numbers = list(zip(shape, window.starts, window.sizes, window.strides, strict=True))
+    return [Dim(*numbers[d], d in window.reversed_dims) for d in order]
+
+
+def _in_order(
+    kernel: Callable[[Array, list[Dim]], Array | None],
+    x: Array,
+    dims: list[Dim],
+    order: tuple[int, ...],
+) -> Array | None:
+    """The kernel's result for `x` with its dimensions in another order."""
+    if x.dtype == bool:
+        y = _in_order(kernel, x.astype(jnp.uint8), dims, order)
+        return None if y is None else y.astype(bool)
+    if bitwise.is_narrow_float(x.dtype) and x.dtype.itemsize == 1:
+        y = _in_order(kernel, bitwise.to_bits(x), dims, order)
+        return None if y is None else bitwise.from_bits(y, x.dtype)
+    x = x.transpose(order)
+    if x.ndim == 2:
+        x, dims = x[None], [Dim(1, 0, 1, 1, False), *dims]
+    y = kernel(x, dims)
+    if y is None:
+        return None
+    y = y.reshape(y.shape[-len(order) :])
+    return y.transpose([order.index(d) for d in range(len(order))])
