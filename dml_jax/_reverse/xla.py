@@ -89,9 +89,9 @@ def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Arr
     is_short = size % max_shards != 0 and size < 4 * max_shards
     blocks = size if is_short else max_shards
     padding = [(0, -size % blocks if d == axis else 0, 0) for d in range(x.ndim)]
-
     padded = lax.pad(x, jnp.zeros((), x.dtype), padding)
-    divided = (*x.shape[:axis], blocks, -1, *x.shape[axis + 1 :])
+    steps = padded.shape[axis] // blocks
+    divided = (*x.shape[:axis], blocks, steps, *x.shape[axis + 1 :])
     y = _rotate_and_flip_blocks(padded.reshape(divided), lengths, axis)
     y = lax.slice_in_dim(y.reshape(padded.shape), 0, size, axis=axis)
     y = jnp.where(_position(x, axis, lengths.dtype) < lengths, y, x)

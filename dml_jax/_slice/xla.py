@@ -63,8 +63,9 @@ def _spread_along(
     if stride > 1:
         # A reshape divides only a multiple of the number of shards.
         bits = _pad(bits, d, 0, -bits.shape[d] % max_shards)
+        spread_size = bits.shape[d] * stride
         bits = _pad(lax.expand_dims(bits, (d + 1,)), d + 1, 0, stride - 1)
-        bits = bits.reshape(*bits.shape[:d], -1, *bits.shape[d + 2 :])
+        bits = bits.reshape(*bits.shape[:d], spread_size, *bits.shape[d + 2 :])
     size = min(bits.shape[d], extent - start)
     bits = lax.slice_in_dim(bits, 0, size, axis=d)
     return _pad(bits, d, start, extent - start - size)
