@@ -25,7 +25,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._fill import float64, gpu, xla
+from dml_jax._fill import float64, gpu, tpu, xla
 from dml_jax._shared import bitwise, calls, jax_versions, lowering, taylor
 
 Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
@@ -135,7 +135,9 @@ def _formulation(
     if kind == "tangent":
         return functools.partial(xla.tangent, sizes)
     count = xla.position_bound(sizes)
-    if platform == "other" or not float64.suffices(dtype, count):
+    if platform == "tpu" and tpu.suffices(dtype, count):
+        return functools.partial(tpu.rounded_by_parts, sizes, count)
+    if platform in ("tpu", "other") or not float64.suffices(dtype, count):
         return functools.partial(xla.rounded_by_integers, sizes, count)
     materialize = platform == "cpu" and sees_full_arrays and not vmaps
     return functools.partial(
@@ -191,5 +193,5 @@ ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch
 taylor.define_linear(fill_p)
 mlir.register_lowering(fill_p, _lowering("other"))
-for _platform in ("cpu", *_GPUS):
+for _platform in ("cpu", "tpu", *_GPUS):
     mlir.register_lowering(fill_p, _lowering(_platform), _platform)
