@@ -135,8 +135,7 @@ def _formulation(
     if kind == "tangent":
         return functools.partial(xla.tangent, sizes)
     count = xla.position_bound(sizes)
-    # A vmap would make a select of the condition, and compute both of its branches.
-    if platform == "tpu" and not vmaps and tpu.suffices(dtype, count):
+    if platform == "tpu" and tpu.suffices(dtype, count):
         return functools.partial(tpu.rounded_by_parts, sizes, count)
     if platform in ("tpu", "other") or not float64.suffices(dtype, count):
         return functools.partial(xla.rounded_by_integers, sizes, count)

@@ -118,32 +118,33 @@ def multiply_add(
     total = _round_sum(scaled.start, _limbs(index, scaled, form), form)
     code = _encode(total, scaled.unit, form)
 
-    both_negative = parts[0].negative & parts[1].negative
-    sign_bit = form.word.type(form.sign_bit)
-    zero = jnp.where(parts[0].is_zero & both_negative, sign_bit, 0).astype(form.code)
-    code = jnp.where(total == 0, zero, code)
-    first = jnp.where(parts[0].is_zero, zero, _code(start, form))
-    is_first = functools.reduce(jnp.bitwise_or, index) == 0
-    return _with_exceptions(code, first, is_first, start, delta, form)
-
-
-def _with_exceptions(
-    code: Array,
-    first: Array,
-    is_first: Array,
-    start: Array,
-    delta: Array,
-    form: _Format,
-) -> Array:
-    """The result for k = 0, which is `first`, and for infinities and NaNs."""
+    code = jnp.where(total == 0, _zero(*parts, form), code)
     wide_start, wide_delta = start.astype(form.float), delta.astype(form.float)
     finite = jnp.isfinite(wide_start) & jnp.isfinite(wide_delta)
-    special_first = (wide_start + 0 * wide_delta).astype(form.dtype)
-    special_rest = (wide_start + wide_delta).astype(form.dtype)
-    code = jnp.where(finite, code, _code(special_rest, form))
-    first = jnp.where(finite, first, _code(special_first, form))
-    code = jnp.where(is_first, first, code)
+    special = (wide_start + wide_delta).astype(form.dtype)
+    code = jnp.where(finite, code, _code(special, form))
+    is_first = functools.reduce(jnp.bitwise_or, index) == 0
+    code = jnp.where(is_first, _code(first_element(start, delta), form), code)
     return lax.bitcast_convert_type(code, form.dtype)
+
+
+def first_element(start: Array, delta: Array) -> Array:
+    """`start + 0 * delta`."""
+    form = _format(start.dtype)
+    parts = _decode(start, form), _decode(delta, form)
+    first = jnp.where(parts[0].is_zero, _zero(*parts, form), _code(start, form))
+    wide_start, wide_delta = start.astype(form.float), delta.astype(form.float)
+    finite = jnp.isfinite(wide_start) & jnp.isfinite(wide_delta)
+    special = (wide_start + 0 * wide_delta).astype(form.dtype)
+    first = jnp.where(finite, first, _code(special, form))
+    return lax.bitcast_convert_type(first, form.dtype)
+
+
+def _zero(start: _Parts, delta: _Parts, form: _Format) -> Array:
+    """The code of a sum that is zero: negative if it is one of two negative zeros."""
+    is_negative = start.is_zero & start.negative & delta.negative
+    sign_bit = form.word.type(form.sign_bit)
+    return jnp.where(is_negative, sign_bit, 0).astype(form.code)
 
 
 def _code(x: Array, form: _Format) -> Array:
@@ -203,9 +204,9 @@ def scaled(start: Array, delta: Array, index_bits: int) -> Scaled:
 
 def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> Scaled:
     gap = start.exponent - delta.exponent
-    # Beyond this gap the product, below 2^(precision + index_bits), is less than an
-    # eighth of the last bit of start, which is 2^gap.
-    largest_gap = form.precision + index_bits + 3
+    # Beyond this gap the product, below 2^(precision + index_bits), is less than a
+    # quarter of the last bit of start, which is 2^gap.
+    largest_gap = form.precision + index_bits + 1
     alone = delta.is_zero | ((gap > largest_gap) & ~start.is_zero)
     # In these units delta's last bit is 1, so all starts below 1/4 decide ties alike.
     gap = jnp.maximum(gap, -form.precision - 6)

@@ -1,35 +1,35 @@
 """`start + k * delta`, correctly rounded, in few float32 operations: for TPU.
 
 A TPU has no fast float64, and `rounding` takes several times as long as a TPU takes to
-write the result. For usual scalars a TPU computes the elements as follows, where delta
-is an integer, in units of its last bit:
+write the result. Here delta is an integer, in units of its last bit, and an element is
+computed as follows:
 
-1. k and delta are written as sums of digits, which are signed. They are so short that
-   products of digits are exact in float32.
-2. The products and the bits of the start are added to a few parts, exactly: each part
-   has a range of bits of its own. The bits of the start below the lowest part only
-   decide ties, and are rounded to odd.
-3. The parts are added from the highest down. The rest is rounded to odd, and the sum
-   once to nearest [1].
-4. The sum is multiplied by the unit. That is exact, unless it overflows as it should.
+1. k and delta are sums of digits, so short that products of digits are exact.
+2. The products and the bits of start are added to a few parts, exactly: each part has a
+   range of bits of its own. The bits of start below the lowest part only decide ties,
+   and are rounded to odd.
+3. The parts are added. All but the highest are added with rounding to odd, so that the
+   sum is rounded to nearest once [1]. For a dtype below 32 bits the sum is rounded to
+   odd as well, and then to the dtype.
+4. The sum is scaled. If the unit is so small that there may be subnormal numbers, its
+   bits are computed without scaling.
 
-The scalars are usual if they are finite, far from underflow, and if the start is so
-small that the highest part is exact. A conditional takes `rounding` for the others.
+This is assumed about the arithmetic of a TPU:
 
-This is what is assumed about float32 on a TPU:
-
-- Sums are rounded to nearest, ties to even, as StableHLO specifies `add` [2]. XLA for
-  TPU depends on that, too: it computes a float64 as two float32 numbers, with Knuth's
-  TwoSum, as the optimized HLO of a float64 addition shows.
-- Conversions to bfloat16 are rounded in the same way, as StableHLO specifies `convert`.
-- Exact products are exact. All squares of a bfloat16 or float32 number were found to be
-  within 0.5 units in the last place, on TPU v2 to 7x [3]. No other product is rounded,
-  so a compiler may contract products and sums.
-- Subnormal numbers may be flushed to zero [3]. None occur.
+- Sums of float32 numbers are rounded to nearest, ties to even, as StableHLO specifies
+  [2]. XLA for TPU depends on it, too: it computes a float64 as two float32 numbers,
+  with Knuth's TwoSum, as the optimized HLO of a float64 addition shows.
+- Conversions from float32 to bfloat16 are rounded in the same way, as StableHLO
+  specifies. They keep the bits of exact numbers, also of subnormal ones: they are the
+  instructions with which XLA for TPU stores any bfloat16, whatever its bits.
+- Products that fit float32 are exact. JAX documents an error of at most 0.5 units in
+  the last place for all squares of bfloat16 and float32 numbers, on TPU v2 to 7x [3].
+  No other products are added, so a compiler may contract products and sums.
+- Arithmetic may flush subnormal numbers to zero [3]. Their bits are moved only.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
-[2] https://openxla.org/stablehlo/spec#add
+[2] https://openxla.org/stablehlo/spec
 [3] https://docs.jax.dev/en/latest/accuracy.html
 """
 
@@ -44,31 +44,24 @@ from jax import Array, lax
 from dml_jax._fill import rounding, xla
 from dml_jax._shared import bitwise
 
-MIN_ELEMENTS = 2**16  # with fewer, a conditional is not worthwhile
 _SINGLE_BITS = 24  # precision of float32
-_LEAST_UNIT, _GREATEST_UNIT = -100, 127  # exponents
 _DIGIT = 11  # bits of the low digit of a wide delta, and of the digits of its k
 _WORD = 2 * _DIGIT  # bits of two digits of k
+_LARGEST_SMALL_UNIT = -100  # exponent
+_FAR = 2.0**56  # what a start is far from, so that three digits of k do not reach it
 
 
 def suffices(dtype: np.dtype, count: int) -> bool:
-    """Whether the parts hold the sums for all positions below `count`."""
-    if jnp.finfo(dtype).bits > 32 or not MIN_ELEMENTS <= count <= 2**32:
+    """Whether the parts hold the products for all positions below `count`."""
+    if jnp.finfo(dtype).bits > 32:
         return False
-    return _reach(dtype, count) < _largest_sum(dtype, count)
+    return count <= 2 ** (44 - 2 * _precision(dtype) if _is_narrow(dtype) else 29)
 
 
 def rounded_by_parts(sizes: xla.Sizes, count: int, start: Array, delta: Array) -> Array:
     """`start + k * delta`, if `suffices` for the dtype and `count` elements."""
     sequence = prepare(start, delta, count)
-
-    def usual() -> Array:
-        return element(sequence, xla.position(sizes, np.uint32), start.dtype, count)
-
-    def unusual() -> Array:
-        return xla.rounded_by_integers(sizes, count, start, delta)
-
-    return lax.cond(sequence.is_usual, usual, unusual)
+    return element(sequence, xla.position(sizes, np.uint32), start.dtype, count)
 
 
 # Scalars ------------------------------------------------------------------------------
@@ -77,66 +70,54 @@ def rounded_by_parts(sizes: xla.Sizes, count: int, start: Array, delta: Array) -
 class Sequence(NamedTuple):
     """The scalars of a sequence, in units of delta's last bit."""
 
-    is_usual: Array
     delta: tuple[Array, ...]  # digits, the low one first
     start: tuple[Array, ...]  # its bits in each part, the low one first
-    unit: Array
+    digit: Array  # bits of the low digit of k, if delta is a single digit
     one: Array  # one, which the compiler does not know
-    first: tuple[Array, ...]  # elements computed separately
+    scale: Array
+    threshold: Array
+    offset: Array
+    first: Array  # the element at 0
+    second: Array  # the sum at 1
 
 
 def prepare(start: Array, delta: Array, count: int) -> Sequence:
     """The scalars of a sequence whose positions are below `count`."""
     dtype = start.dtype
-    scaled = rounding.scaled(start, delta, count.bit_length())
-    unit = jnp.clip(scaled.unit, _LEAST_UNIT, _GREATEST_UNIT)
-    one = rounding.power_of_two(scaled.unit - unit)
-    factor = scaled.factor.astype(jnp.float32) * scaled.sign
+    scaled = rounding.scaled(start, delta, (count - 1).bit_length())
+    # From k = 1 on, infinities and NaNs are constant, and so is a sequence of zeros.
+    value = start.astype(jnp.float32) + delta.astype(jnp.float32)
+    is_constant = (scaled.start == 0) & (scaled.factor == 0) | ~jnp.isfinite(value)
+    total = jnp.where(is_constant, 1, scaled.start)
+    factor = jnp.where(is_constant, 0, scaled.factor.astype(jnp.float32) * scaled.sign)
+    unit = jnp.where(is_constant, 1, scaled.unit)
+    scale, threshold, offset = _scale(unit)
+    offset = jnp.where(is_constant, _bits(jnp.float32(2)) - _bits(value), offset)
+
+    one = rounding.power_of_two(unit - jnp.clip(unit, -200, 200))
     if _is_narrow(dtype):
-        digits, first = (factor,), (start,)
+        digit = _low_digit(total, dtype)
+        digits = (factor,)
+        parts = _split_start(total, 2.0**-3, rounding.power_of_two(digit))
     else:
-        digits, first = _split(factor, _DIGIT, one), (start, start + delta)
-    return Sequence(
-        _is_usual(start, delta, scaled, count),
-        digits,
-        _split_start(scaled.start, _part_units(dtype, count)),
-        rounding.power_of_two(unit),
-        one,
-        first,
-    )
+        digit = jnp.int32(_DIGIT)
+        digits = _split(factor, _DIGIT, one)
+        parts = _wide_parts(total, count)
+    first = rounding.first_element(start, delta)
+    second = factor + total
+    return Sequence(digits, parts, digit, one, scale, threshold, offset, first, second)
 
 
-def _is_usual(start: Array, delta: Array, scaled: rounding.Scaled, count: int) -> Array:
-    dtype = start.dtype
-    start, delta = start.astype(jnp.float32), delta.astype(jnp.float32)
-    is_zero = scaled.start == 0
-    is_normal = jnp.abs(start) >= jnp.finfo(jnp.float32).smallest_normal
-    largest_sum = jnp.abs(scaled.start) + _reach(dtype, count)
+def _scale(unit: Array) -> tuple[Array, Array, Array]:
+    """The scale, the threshold and the offset of `_encode`, for a unit of 2^`unit`."""
+    # Then no sum is subnormal, nor a part of it.
+    is_large = unit > _LARGEST_SMALL_UNIT
+    least = rounding.power_of_two(jnp.clip(-126 - unit, -126, 127))
     return (
-        jnp.isfinite(start)
-        & jnp.isfinite(delta)
-        & (scaled.unit >= _LEAST_UNIT)
-        & jnp.where(is_zero, ~jnp.signbit(start), is_normal)
-        & (largest_sum <= _largest_sum(dtype, count))
+        jnp.where(is_large, rounding.power_of_two(jnp.maximum(unit - 1, -126)), 1),
+        jnp.where(is_large, 0, least),
+        jnp.where(is_large, 0, _bits(least)),
     )
-
-
-def element(sequence: Sequence, position: Array, dtype: np.dtype, count: int) -> Array:
-    """The elements at uint32 positions, if `sequence.is_usual`."""
-    if _is_narrow(dtype):
-        total = _narrow_sum(sequence, position, dtype, count) * sequence.unit
-    else:
-        total = _wide_sum(sequence, position, count) * sequence.unit
-    if dtype not in (jnp.float32, jnp.bfloat16):
-        total = rounding.from_single(total, dtype)
-        code, first = bitwise.to_bits(total), bitwise.to_bits(sequence.first[0])
-        return bitwise.from_bits(jnp.where(position == 0, first, code), dtype)
-    for i, value in enumerate(sequence.first):
-        total = jnp.where(position == i, value.astype(jnp.float32), total)
-    return total.astype(dtype)
-
-
-# Parts --------------------------------------------------------------------------------
 
 
 def _is_narrow(dtype: np.dtype) -> bool:
@@ -144,43 +125,35 @@ def _is_narrow(dtype: np.dtype) -> bool:
     return jnp.finfo(dtype).bits < 32
 
 
-def _low_digit(dtype: np.dtype) -> int:
-    """The bits of the low digit of k: its product with a digit has up to 21 bits."""
-    return _WORD - 1 - int(jnp.finfo(dtype).nmant) if _is_narrow(dtype) else _DIGIT
+def _precision(dtype: np.dtype) -> int:
+    return int(jnp.finfo(dtype).nmant) + 1
 
 
-def _part_units(dtype: np.dtype, count: int) -> tuple[float, ...]:
-    """What the start's bits in each part are multiples of."""
-    if _is_narrow(dtype):
-        return 2.0**-3, 2.0 ** _low_digit(dtype)
-    units = 2.0**-2, 2.0**_DIGIT, 2.0**_WORD, 2.0 ** (_WORD + _DIGIT)
-    return units[:3] if count <= 2**_WORD else units
+# Parts --------------------------------------------------------------------------------
 
 
-def _reach(dtype: np.dtype, count: int) -> float:
-    """A bound of the product of delta and k."""
-    return 2.0 ** (int(jnp.finfo(dtype).nmant) + 1) * count
+def _low_digit(start: Array, dtype: np.dtype) -> Array:
+    """The largest digit of k whose product with delta leaves room for start's bits."""
+    bits = _SINGLE_BITS - _precision(dtype)
+    is_multiple = _round(start, 2.0**bits) == start
+    is_integer = _round(start, 1.0) == start
+    return jnp.where(is_multiple, bits, jnp.where(is_integer, bits - 1, bits - 4))
 
 
-def _largest_sum(dtype: np.dtype, count: int) -> float:
-    """A bound of the sums for which the highest part is exact."""
-    if not _is_narrow(dtype) and count <= 2**_WORD:
-        return np.inf  # the highest part is the start's alone
-    return 0.75 * 2.0**_SINGLE_BITS * _part_units(dtype, count)[-1]
+def _wide_parts(start: Array, count: int) -> tuple[Array, ...]:
+    units = 2.0**_DIGIT, 2.0**_WORD
+    if count <= 2**_WORD:
+        return _split_start(start, 2.0**-2, *units)
+    is_far = jnp.abs(start) >= _FAR
+    near, far = jnp.where(is_far, 0, start), jnp.where(is_far, start, 0)
+    return *_split_start(near, 2.0**-2, *units, 2.0 ** (_WORD + _DIGIT)), far
 
 
-def _split(x: Array, bits: int, one: Array) -> tuple[Array, Array]:
-    """Float32 numbers as the sum of two, the second of them multiples of 2^`bits`."""
-    shift = one * np.float32(1.5 * 2.0 ** (_SINGLE_BITS - 1 + bits))
-    high = (x + shift) - shift
-    return x - high, high
-
-
-def _split_start(start: Array, units: tuple[float, ...]) -> tuple[Array, ...]:
-    """The start as a sum of multiples of the units, rounded to odd."""
+def _split_start(start: Array, *units: float | Array) -> tuple[Array, ...]:
+    """The start as a sum of multiples of the units, the lowest one rounded to odd."""
     parts = []
     for unit in reversed(units[1:]):
-        part = lax.round(start / unit, lax.RoundingMethod.TO_NEAREST_EVEN) * unit
+        part = _round(start, unit)
         parts.insert(0, part)
         start = start - part
     below = jnp.floor(start / units[0])
@@ -189,15 +162,56 @@ def _split_start(start: Array, units: tuple[float, ...]) -> tuple[Array, ...]:
     return odd * units[0], *parts
 
 
-# Sums ---------------------------------------------------------------------------------
+def _round(x: Array, unit: float | Array) -> Array:
+    """The nearest multiple of a power of two."""
+    return lax.round(x / unit, lax.RoundingMethod.TO_NEAREST_EVEN) * unit
 
 
-def _digits(position: Array, bits: int, count: int, one: Array) -> tuple[Array, ...]:
-    """Floats whose sum is k: a low digit, one above, and one for the bits from 2^22."""
-    if count <= 2**_WORD:
-        return _split(_to_float(position), bits, one)
-    low, high = position & np.uint32(2**_WORD - 1), position >> _WORD
-    return *_split(_to_float(low), bits, one), _to_float(high) * np.float32(2**_WORD)
+def _split(x: Array, bits: int, one: Array) -> tuple[Array, Array]:
+    """Float32 numbers as the sum of two, the second of them multiples of 2^`bits`."""
+    # The compiler would simplify x + shift - shift if it knew the shift.
+    shift = one * np.float32(1.5 * 2.0 ** (_SINGLE_BITS - 1 + bits))
+    high = (x + shift) - shift
+    return x - high, high
+
+
+# Elements -----------------------------------------------------------------------------
+
+
+def element(sequence: Sequence, position: Array, dtype: np.dtype, count: int) -> Array:
+    """The elements at uint32 positions."""
+    if _is_narrow(dtype):
+        total = _narrow_sum(sequence, position, dtype, count)
+    else:
+        total = _wide_sum(sequence, position, count)
+        total = jnp.where(position == 1, sequence.second, total)
+    result = _encode(total * sequence.scale, sequence)
+    if dtype in (jnp.float32, jnp.bfloat16):
+        first = sequence.first.astype(jnp.float32)
+        return jnp.where(position == 0, first, result).astype(dtype)
+    code = bitwise.to_bits(rounding.from_single(result, dtype))
+    code = jnp.where(position == 0, bitwise.to_bits(sequence.first), code)
+    return bitwise.from_bits(code, dtype)
+
+
+def _encode(total: Array, sequence: Sequence) -> Array:
+    """The float32 number that is twice the scaled sum.
+
+    If there may be subnormal results, the sum is not scaled, and the threshold is the
+    smallest normal number. A sum below it is a multiple of 2^-23 thresholds, which is
+    found in the last bits of its sum with the threshold. Otherwise the threshold is 0.
+    """
+    addend = jnp.maximum(jnp.abs(total), sequence.threshold)
+    addend = _float((_bits(total) & np.int32(-(2**31))) | _bits(addend))
+    return _float(_bits(total + addend) - sequence.offset)
+
+
+def _bits(x: Array) -> Array:
+    return lax.bitcast_convert_type(x, jnp.int32)
+
+
+def _float(bits: Array) -> Array:
+    return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def _to_float(x: Array) -> Array:
@@ -208,26 +222,37 @@ def _narrow_sum(
     sequence: Sequence, position: Array, dtype: np.dtype, count: int
 ) -> Array:
     """The sum rounded to odd, to be rounded to a narrow dtype."""
-    low, *others = _digits(position, _low_digit(dtype), count, sequence.one)
-    high = sum(others[1:], others[0])
-    (delta,), start = sequence.delta, sequence.start
-    return _add_to_odd(high * delta + start[1], low * delta + start[0])
+    mask = (np.uint32(1) << sequence.digit.astype(jnp.uint32)) - 1
+    (delta,) = sequence.delta
+    low = _to_float(position & mask) * delta + sequence.start[0]
+    high = _to_float(position & ~mask) * delta
+    if dtype == jnp.bfloat16 and count <= 2**22:  # then this sum is exact
+        return _add_to_odd(sequence.start[1] + high, low)
+    total, error = _fast_two_sum(sequence.start[1], high)
+    return _add_to_odd(total, error + low)
 
 
 def _wide_sum(sequence: Sequence, position: Array, count: int) -> Array:
     """The sum rounded to float32."""
-    k = _digits(position, _DIGIT, count, sequence.one)
-    delta, start = sequence.delta, sequence.start
+    delta, start, one = sequence.delta, sequence.start, sequence.one
+    word = position & np.uint32(2**_WORD - 1) if count > 2**_WORD else position
+    k = _split(_to_float(word), _DIGIT, one)
     middle = k[1] * delta[0] + k[0] * delta[1] + start[1]
-    middle, carry = _split(middle, _WORD, sequence.one)
+    middle, carry = _split(middle, _WORD, one)
     low = k[0] * delta[0] + middle + start[0]
     high = k[1] * delta[1] + carry
-    highest = start[2]
-    if len(k) == 3:
-        high = high + k[2] * delta[0] + start[2]
-        highest = k[2] * delta[1] + start[3]
-    total, error = _fast_two_sum(highest, high)
-    return total + _add_to_odd(error, low)
+    if count <= 2**_WORD:
+        total, error = _fast_two_sum(start[2], high)
+        return total + _add_to_odd(error, low)
+
+    top = _to_float(position >> _WORD) * np.float32(2.0**_WORD)
+    high = high + top * delta[0] + start[2]
+    near, rest = _fast_two_sum(top * delta[1] + start[3], high)
+    far = start[4]
+    total, error = _fast_two_sum(far, near)
+    # Far from start, the sign of the remainder suffices.
+    tail = jnp.where(far == 0, rest, error), jnp.where(far == 0, low, rest + low)
+    return total + _add_to_odd(*tail)
 
 
 def _add_to_odd(a: Array, b: Array) -> Array:
