@@ -93,7 +93,11 @@ def _outcomes(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = itertools.product(generations, parts)
-        return dict(itertools.chain(*pool.map(compile_part, jobs)))
+        try:
+            return dict(itertools.chain(*pool.map(compile_part, jobs)))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def program(
@@ -153,10 +157,9 @@ def _record(
 # As text ------------------------------------------------------------------------------
 
 
-def figure(candidate: Any) -> str:
-    """The ratio to the limit, with a sign if it is a lower bound."""
-    ratio = candidate["ratio"]["median"]
-    sign = "\N{GREATER-THAN OR EQUAL TO} " if candidate["is_lower_bound"] else ""
+def figure(ratio: float, is_lower_bound: bool = False) -> str:
+    """A ratio to the limit, with a sign if it is a lower bound."""
+    sign = "\N{GREATER-THAN OR EQUAL TO} " if is_lower_bound else ""
     return sign + (f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}")
 
 
@@ -171,25 +174,45 @@ def table(found: Document) -> str:
         line = f"{record['name']:48}{1e6 * limit:9.1f} us"
         for name in ("dml_jax", "jnp"):
             if name in candidates:
-                cycles = candidates[name]["cycles"]
-                line += f"{cycles:18.0f}{figure(candidates[name]):>10}"
+                ratio = candidates[name]["ratio"]["median"]
+                shown = figure(ratio, candidates[name]["is_lower_bound"])
+                line += f"{candidates[name]['cycles']:18.0f}{shown:>10}"
         lines.append(line)
-    for (kind, generation), (median, worst, name) in summary(found).items():
-        line = f"random {kind}, {generation}: median {median:.2f}, worst {worst:.2f}"
-        lines.append(f"{line} ({name})")
+    for (kind, generation), ratios in summary(found).items():
+        median, worst = ratios.texts()
+        line = f"random {kind}, {generation}: median {median}, worst {worst}"
+        lines.append(f"{line} ({ratios.worst_name})")
     return "\n".join(lines)
 
 
-def summary(found: Document) -> dict[tuple[str, str], tuple[float, float, str]]:
-    """The median and the worst ratio of a kind of random shapes, and where that is."""
-    ratios: dict[tuple[str, str], list[tuple[float, str]]] = {}
+class Ratios(NamedTuple):
+    """The ratios of a kind of random shapes; lower bounds if one of them is."""
+
+    median: float
+    worst: float
+    worst_name: str
+    are_lower_bounds: bool
+
+    def texts(self) -> list[str]:
+        return [figure(x, self.are_lower_bounds) for x in (self.median, self.worst)]
+
+
+def summary(found: Document) -> dict[tuple[str, str], Ratios]:
+    """The ratios of each kind of random shapes, for each generation."""
+    named: dict[tuple[str, str], list[tuple[float, str, bool]]] = {}
     for record in results.groups(found).get("random", ()):
-        kind = record["name"].split("/")[1]
-        ratio = record["candidates"]["dml_jax"]["ratio"]["median"]
-        ratios.setdefault((kind, record["generation"]), []).append(
-            (ratio, record["name"])
+        kind, candidate = record["name"].split("/")[1], record["candidates"]["dml_jax"]
+        ratio, is_lower_bound = (
+            candidate["ratio"]["median"],
+            candidate["is_lower_bound"],
         )
+        ratios = named.setdefault((kind, record["generation"]), [])
+        ratios.append((ratio, record["name"], is_lower_bound))
     return {
-        key: (float(np.median([ratio for ratio, _ in pairs])), *max(pairs))
-        for key, pairs in ratios.items()
+        key: Ratios(
+            float(np.median([ratio for ratio, *_ in ratios])),
+            *max(ratios)[:2],
+            any(is_lower_bound for *_, is_lower_bound in ratios),
+        )
+        for key, ratios in named.items()
     }

@@ -189,7 +189,7 @@ def _by_kind(found: Document, generations: list[str]) -> str:
     rows = [
         [kind]
         + [
-            " · ".join(_multiple(x) for x in figures[kind, generation][:2])
+            " · ".join(figures[kind, generation].texts())
             if (kind, generation) in figures
             else _EMPTY
             for generation in generations
@@ -229,12 +229,8 @@ def _figure(found: Document, record: Record, candidate: str) -> str:
     of_memory = record["baseline"] in ("memcpy", "memset")
     if of_memory and found["options"]["device"] == "gpu":
         return f"{100 / ratio:.0f}"
-    is_lower_bound = record["candidates"][candidate].get("is_lower_bound")
-    return "\N{GREATER-THAN OR EQUAL TO} " * bool(is_lower_bound) + _multiple(ratio)
-
-
-def _multiple(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
+    is_lower_bound = record["candidates"][candidate].get("is_lower_bound", False)
+    return predictions.figure(ratio, is_lower_bound)
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

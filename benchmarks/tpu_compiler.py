@@ -130,6 +130,7 @@ def _outcomes(
         assert child.stdin is not None
         assert child.stdout is not None
         try:
+            child.stdout.readline()  # it is ready: its start takes none of the seconds
             for case in cases:
                 start = time.monotonic()
                 timer = threading.Timer(seconds, child.kill)
@@ -185,6 +186,7 @@ def _serve(generation: str, dump: pathlib.Path | None) -> None:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for what libraries print
         device = _device(generation)
+        print("ready", file=answers, flush=True)
         for line in sys.stdin:
             outcome = _compile(Case(*json.loads(line)), generation, device, dump)
             print(json.dumps(outcome), file=answers, flush=True)

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-MAX_TRIPS = 2**20  # of a loop that is followed
+MAX_TRIPS = 2**18  # of a loop that is followed
 
 
 class Cost(NamedTuple):
