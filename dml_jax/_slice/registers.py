@@ -64,40 +64,43 @@ def divide(x: Any, divisor: int) -> tuple[Any, Any]:
 def view(
     block: Any, outer: tuple[Any, ...], first: Any, count: int, column: Any
 ) -> Any:
-    """The part of a block with `count` registers in a column, from `first` on."""
+    """The part of a block with `count` registers in a column, from `first` on.
+
+    Its elements are words.
+    """
     from jax.experimental import pallas as pl
 
-    rows = rows_per_register(block.dtype)
-    row = pl.multiple_of(first * rows, rows)
+    if block.dtype.itemsize < WORD:
+        block = block.bitcast(jnp.uint32)
+    row = pl.multiple_of(first * SUBLANES, SUBLANES)
     lane = pl.multiple_of(column * LANES, LANES)
-    return block.at[(*outer, pl.ds(row, count * rows), pl.ds(lane, LANES))]
+    return block.at[(*outer, pl.ds(row, count * SUBLANES), pl.ds(lane, LANES))]
 
 
 def load(view: Any, k: int) -> Array:
-    """Register k of a view, as words."""
-    from jax.experimental.pallas import tpu as pltpu
-
-    rows = rows_per_register(view.dtype)
-    value = view[rows * k : rows * (k + 1), :]
-    return value if rows == SUBLANES else pltpu.bitcast(value, jnp.uint32)
+    """Register k of a view."""
+    return view[SUBLANES * k : SUBLANES * (k + 1), :]
 
 
 def store(view: Any, k: int, words: Array) -> None:
-    from jax.experimental.pallas import tpu as pltpu
-
-    rows = rows_per_register(view.dtype)
-    value = words if rows == SUBLANES else pltpu.bitcast(words, view.dtype)
-    view[rows * k : rows * (k + 1), :] = value
+    view[SUBLANES * k : SUBLANES * (k + 1), :] = words
 
 
-def store_all(view: Any, values: list[Array]) -> None:
-    for k, value in enumerate(values):
-        store(view, k, value)
-
-
-def copy(source: Any, target: Any, count: int) -> None:
+def copy(sources: list[Any], targets: list[Any], count: int) -> None:
     """Copies registers. All loads come first, since no load may pass a store."""
-    store_all(target, [load(source, k) for k in range(count)])
+    values = [[load(view, k) for k in range(count)] for view in sources]
+    store_all(targets, values)
+
+
+def store_all(views: list[Any], values: list[list[Array]]) -> None:
+    for view, values_of_view in zip(views, values, strict=True):
+        for k, value in enumerate(values_of_view):
+            store(view, k, value)
+
+
+def planes_at_once(rows: int, planes: int) -> int:
+    """How many planes of `rows` rows of words a loop moves at once."""
+    return max(1, min(planes, _UNROLL * SUBLANES // rows))
 
 
 def repeat(count: int, body: Callable[[Any], None]) -> None:
@@ -135,18 +138,19 @@ class _Part(NamedTuple):
 
 
 class StridedRows:
-    """Registers whose rows are a stride apart in VMEM, with lanes in one column.
+    """Some registers whose rows are a stride apart in VMEM, with lanes in one column.
 
     Row i of elements, for i from 0 on, is `first + stride * i`, or `first - stride * i`
     if the dimension is reversed. In VMEM there is a margin before row 0, and another
     one after the last row. Loads and stores of rows that do not exist go there.
     """
 
-    def __init__(self, dim: Dim, first: int, dtype: np.dtype) -> None:
+    def __init__(self, dim: Dim, first: int, dtype: np.dtype, count: int) -> None:
         self._stride, self._sign = dim.stride, dim.sign
         self._per_word = WORD // dtype.itemsize
         self._row, self._parts = self._parts_from(first)
-        self.unroll = max(1, min(_UNROLL, _UNROLL_ROWS // SUBLANES // dim.stride))
+        most = min(count, _UNROLL, _UNROLL_ROWS // SUBLANES // dim.stride)
+        self.unroll = max(1, most)
         rows = (SUBLANES * self.unroll + 1) * dim.stride
         self.margin = -(-rows // SUBLANES) * SUBLANES
 

@@ -48,11 +48,15 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
 def vmem_slice_transpose(
     x: Array, shape: tuple[int, ...], window: StridedWindow
 ) -> Array | None:
-    """The kernel, if there are zeros between elements."""
-    if max(window.strides, default=1) == 1 or not _is_supported(x, shape):
+    """The kernel, if there are zeros between elements, or beside narrow ones."""
+    if not _is_supported(x, shape):
         return None
     order = _stored_order(shape)
     dims = _dims(shape, window, order)
+    is_padded = any(dim.size != dim.extent for dim in dims[-2:])
+    is_narrow = x.dtype.itemsize < 4
+    if max(window.strides) == 1 and not (is_narrow and is_padded):
+        return None
     return _in_order(vmem_kernel.strided_slice_transpose, x, dims, order)
 
 
@@ -79,15 +83,19 @@ def _stored_order(shape: tuple[int, ...]) -> tuple[int, ...]:
     """
 
     def padded_size(pair: tuple[int, int]) -> int:
-        padded = list(shape)
-        for d, tile in zip(pair, (LANES, SUBLANES), strict=True):
-            padded[d] = -(-shape[d] // tile) * tile
-        return math.prod(padded)
+        lanes, rows = pair
+        others = math.prod(n for d, n in enumerate(shape) if d not in pair)
+        tile = next(n for n in (1, 2, 4, SUBLANES) if n >= min(shape[rows], SUBLANES))
+        return others * _round_up(shape[lanes], LANES) * _round_up(shape[rows], tile)
 
     last_first = range(len(shape))[::-1]
     pairs = [(lanes, rows) for lanes in last_first for rows in last_first]
     lanes, rows = min((p for p in pairs if p[0] != p[1]), key=padded_size)
     return (*(d for d in range(len(shape)) if d not in (rows, lanes)), rows, lanes)
+
+
+def _round_up(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
 
 
 def _dims(
@@ -107,7 +115,8 @@ def _in_order(
     if x.dtype == bool:
         y = _in_order(kernel, x.astype(jnp.uint8), dims, order)
         return None if y is None else y.astype(bool)
-    if bitwise.is_narrow_float(x.dtype) and x.dtype.itemsize == 1:
+    if bitwise.is_narrow_float(x.dtype) and x.dtype != jnp.bfloat16:
+        # Pallas has no float16, nor all floats of 8 bits.
         y = _in_order(kernel, bitwise.to_bits(x), dims, order)
         return None if y is None else bitwise.from_bits(y, x.dtype)
     x = x.transpose(order)

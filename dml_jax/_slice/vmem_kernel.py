@@ -32,19 +32,26 @@ _MAX_STRIDE = 32  # of rows and lanes
 
 def strided_slice(x: Array, dims: Sequence[Dim]) -> Array | None:
     """The elements in a strided window of `x`, of rank 3 or more; or None."""
+    if not _is_supported(x, dims):
+        return None
     shape, tiles = [dim.size for dim in dims], _tiles(x)
     blocks = _blocks(x, shape, tiles, [dim.stride for dim in dims])
     sources = [
         _source_of_slice(dim, tile, block)
         for dim, tile, block in zip(dims, tiles, blocks, strict=True)
     ]
-    rows, lanes = sources[-2:]
-    scratch = (lanes.size // LANES, *_scratch(x, dims, rows.size))
+    planes, rows, lanes = sources[-3:]
+    margin = _strided_rows(x, dims, 0, rows.block).margin
+    words = rows.size * x.dtype.itemsize // WORD
+    at_once = registers.planes_at_once(words, planes.block)
+    scratch = (at_once, lanes.size // LANES, words + 2 * margin, LANES)
     return _launch(_slice_kernel, x, dims, sources, shape, scratch)
 
 
 def strided_slice_transpose(x: Array, dims: Sequence[Dim]) -> Array | None:
     """Zeros, with `x` in a strided window of them, of rank 3 or more; or None."""
+    if not _is_supported(x, dims):
+        return None
     shape, tiles = [dim.extent for dim in dims], _tiles(x)
     units = [
         tile * dim.stride if tile > 1 else 1
@@ -55,8 +62,20 @@ def strided_slice_transpose(x: Array, dims: Sequence[Dim]) -> Array | None:
         _source_of_transpose(dim, tile, block)
         for dim, tile, block in zip(dims, tiles, blocks, strict=True)
     ]
-    scratch = _scratch(x, dims, blocks[-2])
+    planes, rows, _ = sources[-3:]
+    margin = _strided_rows(x, dims, 0, rows.size).margin
+    words = rows.block * x.dtype.itemsize // WORD
+    at_once = registers.planes_at_once(words, planes.block)
+    scratch = (at_once, words + 2 * margin, LANES)
     return _launch(_transpose_kernel, x, dims, sources, shape, scratch)
+
+
+def _is_supported(x: Array, dims: Sequence[Dim]) -> bool:
+    is_number = jnp.issubdtype(x.dtype, jnp.number)
+    is_short = max(dim.extent for dim in dims) < 2**29
+    is_dense = max(dim.stride for dim in dims[-2:]) <= _MAX_STRIDE
+    is_word = is_number and bitwise.width(x.dtype) in (8, 16, 32)
+    return is_word and x.dtype.itemsize <= WORD and is_short and is_dense
 
 
 # Blocks -------------------------------------------------------------------------------
@@ -160,10 +179,12 @@ def _source(
     return _Source(block, blocks, taken, padding, lowest, tile, padded - taken)
 
 
-def _scratch(x: Array, dims: Sequence[Dim], rows: int) -> tuple[int, int]:
-    """A column of registers with this number of rows, and their margins."""
-    margin = registers.StridedRows(dims[-2], 0, x.dtype).margin
-    return rows * x.dtype.itemsize // WORD + 2 * margin, LANES
+def _strided_rows(
+    x: Any, dims: Sequence[Dim], first: int, rows: int
+) -> registers.StridedRows:
+    """The rows in VMEM, for a block with this number of consecutive ones."""
+    count = rows // registers.rows_per_register(x.dtype)
+    return registers.StridedRows(dims[-2], first, x.dtype, count)
 
 
 def _launch(
@@ -174,13 +195,10 @@ def _launch(
     shape: Sequence[int],
     scratch: tuple[int, ...],
 ) -> Array | None:
-    """The kernel's result, or None if it does not apply."""
+    """The kernel's result, or None if its blocks are too large."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    is_number = jnp.issubdtype(x.dtype, jnp.number)
-    if not is_number or bitwise.width(x.dtype) not in (8, 16, 32):
-        return None
     sizes = (
         [source.block for source in sources],
         [source.size for source in sources],
@@ -188,9 +206,6 @@ def _launch(
     block_bytes = x.dtype.itemsize * max(map(math.prod, sizes))
     is_large = block_bytes > 2 * _BLOCK_BYTES
     if is_large or WORD * math.prod(scratch) > _SCRATCH_BYTES:
-        return None
-    is_long = max(dim.extent for dim in dims) >= 2**29
-    if is_long or max(dim.stride for dim in dims[-2:]) > _MAX_STRIDE:
         return None
 
     def begin(*indices: Any) -> tuple[Any, ...]:
@@ -230,43 +245,58 @@ def _slice_kernel(
     ids = _program_ids(len(dims))
     moved = [source.moved(i) for source, i in zip(sources, ids, strict=True)]
     firsts = [dim.first - s.origin for dim, s in zip(dims, sources, strict=True)]
-    strided = registers.StridedRows(dims[-2], firsts[-2], x_block.dtype)
-    gather = registers.LaneGather(dims[-1], firsts[-1])
-    outer = (0,) * (len(dims) - 3)
     planes, rows, lanes = sources[-3:]
     tile = registers.rows_per_register(x_block.dtype)
+    strided = _strided_rows(x_block, dims, firsts[-2], rows.block)
+    gather = registers.LaneGather(dims[-1], firsts[-1])
+    outer = (0,) * (len(dims) - 3)
 
-    def load(plane: Any, column: Any) -> None:
+    def load(taken: list[Any], column: Any) -> None:
         def move(first: Any, count: int) -> None:
-            x = registers.view(x_block, (*outer, plane), first, count, column)
-            registers.copy(x, strided.view(words.at[column], first, count), count)
+            x = [
+                registers.view(x_block, (*outer, plane), first, count, column)
+                for plane in taken
+            ]
+            to = [words.at[p, column] for p in range(len(taken))]
+            to = [strided.view(each, first, count) for each in to]
+            registers.copy(x, to, count)
 
         registers.repeat_unrolled(rows.size // tile, move)
 
-    def compute(plane: Any, column: Any) -> None:
+    def compute(first_plane: Any, count_planes: int, column: Any) -> None:
         last = lanes.size // LANES - 1
         columns = gather.registers(column, -moved[-1])
-        columns = [words.at[jnp.clip(each, 0, last)] for each in columns]
+        columns = [jnp.clip(each, 0, last) for each in columns]
 
         def move(first: Any, count: int) -> None:
-            lowest = strided.lowest(first, count, words.shape[1], -moved[-2])
-            values = [
-                gather([strided.load(each, lowest, k, count) for each in columns])
-                for k in range(count)
+            lowest = strided.lowest(first, count, words.shape[2], -moved[-2])
+
+            def value(plane: int, k: int) -> Array:
+                parts = [words.at[plane, each] for each in columns]
+                return gather([strided.load(each, lowest, k, count) for each in parts])
+
+            numbers = range(count_planes)
+            values = [[value(p, k) for k in range(count)] for p in numbers]
+            y = [
+                registers.view(y_block, (*outer, first_plane + p), first, count, column)
+                for p in numbers
             ]
-            y = registers.view(y_block, (*outer, plane), first, count, column)
             registers.store_all(y, values)
 
         registers.repeat_unrolled(rows.block // tile, move, strided.unroll)
 
-    def compute_plane(plane: Any) -> None:
+    def compute_planes(first: Any, count: int) -> None:
         dim = dims[-3]
-        taken = firsts[-3] - moved[-3] + dim.sign * dim.stride * plane
-        taken = jnp.clip(taken, 0, planes.size - 1)
+        taken = [
+            firsts[-3] - moved[-3] + dim.sign * dim.stride * (first + p)
+            for p in range(count)
+        ]
+        taken = [jnp.clip(each, 0, planes.size - 1) for each in taken]
         registers.repeat(lanes.size // LANES, functools.partial(load, taken))
-        registers.repeat(lanes.block // LANES, functools.partial(compute, plane))
+        compute_columns = functools.partial(compute, first, count)
+        registers.repeat(lanes.block // LANES, compute_columns)
 
-    registers.repeat(planes.block, compute_plane)
+    registers.repeat_unrolled(planes.block, compute_planes, words.shape[0])
 
 
 # The transpose ------------------------------------------------------------------------
@@ -282,71 +312,83 @@ def _transpose_kernel(
 ) -> None:
     ids = _program_ids(len(dims))
     moved = [source.moved(i) for source, i in zip(sources, ids, strict=True)]
-    lefts = [
-        dim.size - source.begin(i)
-        for dim, source, i in zip(dims, sources, ids, strict=True)
-    ]
+    row, lane = (
+        dims[d].size - sources[d].begin(ids[d]) for d in (-2, -1)
+    )  # the first ones after the operand
     # The places of the elements that block 0 takes, if that is in the operand.
     firsts = [
         dim.first + dim.sign * dim.stride * source.origin
         for dim, source in zip(dims, sources, strict=True)
     ]
-    strided = registers.StridedRows(dims[-2], firsts[-2], x_block.dtype)
-    offset = dims[-2].sign * dims[-2].stride * moved[-2]
-    outer = (0,) * (len(dims) - 3)
     planes, rows, lanes = sources[-3:]
     tile = registers.rows_per_register(x_block.dtype)
+    strided = _strided_rows(x_block, dims, firsts[-2], rows.size)
+    offset = dims[-2].sign * dims[-2].stride * moved[-2]
+    outer = (0,) * (len(dims) - 3)
+    zeros = jnp.zeros((SUBLANES, LANES), words.dtype)
 
-    def clear(first: Any, count: int) -> None:
-        zeros = jnp.zeros((SUBLANES, LANES), words.dtype)
-        registers.store_all(strided.view(words, first, count), [zeros] * count)
-
-    def compute(plane: Any, taken: tuple[Any, ...], size: Any, column: Any) -> None:
-        registers.repeat_unrolled(rows.block // tile, clear)
-        spread = registers.LaneSpread(dims[-1], firsts[-1], column, moved[-1], size)
+    def compute(
+        first_plane: Any, taken: list[Any], is_taken: list[Any], column: Any
+    ) -> None:
+        planes_of_words = [words.at[p] for p in range(len(taken))]
+        spread = registers.LaneSpread(dims[-1], firsts[-1], column, moved[-1], lane)
         last = lanes.size // LANES - 1
         columns = [jnp.clip(each, 0, last) for each in spread.registers]
 
-        def move(first: Any, count: int) -> None:
-            x = [registers.view(x_block, taken, first, count, c) for c in columns]
-            lowest = strided.lowest(first, count, words.shape[0], offset)
-            values = [
-                spread([registers.load(each, k) for each in x]) for k in range(count)
+        def clear(first: Any, count: int) -> None:
+            views = [strided.view(each, first, count) for each in planes_of_words]
+            registers.store_all(views, [[zeros] * count] * len(views))
+
+        def value(plane: int, first: Any, k: int, count: int) -> Array:
+            views = [
+                registers.view(x_block, taken[plane], first, count, each)
+                for each in columns
             ]
+            result = spread([registers.load(view, k) for view in views])
             if rows.padding:
-                values = [
-                    registers.first_rows(value, lefts[-2] - (first + k) * tile, tile)
-                    for k, value in enumerate(values)
-                ]
-            for k, value in enumerate(values):
-                strided.store(words, lowest, k, count, value)
+                result = registers.first_rows(result, row - (first + k) * tile, tile)
+            return jnp.where(is_taken[plane], result, zeros)
+
+        def move(first: Any, count: int) -> None:
+            lowest = strided.lowest(first, count, words.shape[1], offset)
+            values = [
+                [value(p, first, k, count) for k in range(count)]
+                for p in range(len(taken))
+            ]
+            for each, values_of_plane in zip(planes_of_words, values, strict=True):
+                for k, bits in enumerate(values_of_plane):
+                    strided.store(each, lowest, k, count, bits)
 
         def store(first: Any, count: int) -> None:
-            y = registers.view(y_block, (*outer, plane), first, count, column)
-            registers.copy(strided.view(words, first, count), y, count)
+            views = [strided.view(each, first, count) for each in planes_of_words]
+            y = [
+                registers.view(y_block, (*outer, first_plane + p), first, count, column)
+                for p in range(len(taken))
+            ]
+            registers.copy(views, y, count)
 
+        registers.repeat_unrolled(rows.block // tile, clear)
         registers.repeat_unrolled(rows.size // tile, move, strided.unroll)
         registers.repeat_unrolled(rows.block // tile, store)
 
-    def compute_plane(plane: Any) -> None:
-        places = [*ids[:-3], planes.block * ids[-3] + plane]
-        found = [
-            _operand_index(dim, source, i, place)
-            for dim, source, i, place in zip(dims, sources, ids, places, strict=False)
-        ]
-        taken = tuple(index for index, _ in found)
-        is_taken = functools.reduce(jnp.logical_and, [each for _, each in found])
-        size = jnp.where(is_taken, lefts[-1], 0)
-        registers.repeat(
-            lanes.block // LANES, functools.partial(compute, plane, taken, size)
-        )
+    def compute_planes(first: Any, count: int) -> None:
+        found = [_operand_plane(dims, sources, ids, first + p) for p in range(count)]
+        taken, is_taken = map(list, zip(*found, strict=True))
+        compute_columns = functools.partial(compute, first, taken, is_taken)
+        registers.repeat(lanes.block // LANES, compute_columns)
 
-    registers.repeat(planes.block, compute_plane)
+    registers.repeat_unrolled(planes.block, compute_planes, words.shape[0])
 
 
-def _operand_index(dim: Dim, source: _Source, i: Any, place: Any) -> tuple[Any, Any]:
-    """The index in block `i` of the element at a place, and whether there is one."""
-    distance = dim.sign * (place - dim.first)
-    element = lax.div(jnp.maximum(distance, 0), dim.stride)
-    is_element = (element * dim.stride == distance) & (element < dim.size)
-    return jnp.clip(element - source.begin(i), 0, source.size - 1), is_element
+def _operand_plane(
+    dims: Sequence[Dim], sources: Sequence[_Source], ids: list[Any], plane: Any
+) -> tuple[tuple[Any, ...], Any]:
+    """The indices in its block of a plane of the result, and whether there is one."""
+    places = [*ids[:-3], sources[-3].block * ids[-3] + plane]
+    indices, is_plane = [], True
+    for dim, source, i, place in zip(dims, sources, ids, places, strict=False):
+        distance = dim.sign * (place - dim.first)
+        element = lax.div(jnp.maximum(distance, 0), dim.stride)
+        is_plane &= (element * dim.stride == distance) & (element < dim.size)
+        indices.append(jnp.clip(element - source.begin(i), 0, source.size - 1))
+    return tuple(indices), is_plane
