@@ -44,8 +44,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-_SUBLANES, _LANES = 8, 128
-_REGISTER_BYTES = 4 * _SUBLANES * _LANES
+from dml_jax._shared.tpu import LANES, SUBLANES
+
+_REGISTER_BYTES = 4 * SUBLANES * LANES
 _GROUP = 16  # registers that are shifted together, a power of two
 _BITS = 2  # of the shift, by which a pass over the registers shifts
 _BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
@@ -74,8 +75,8 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     packing = 4 // x.dtype.itemsize
     varies = lengths.shape[1] > 1
     per_word = packing if varies else 1
-    line = _Line(pl.cdiv(time, _LANES), _LANES, axis=1, lines_per_word=per_word)
-    tile = _SUBLANES * packing
+    line = _Line(pl.cdiv(time, LANES), LANES, axis=1, lines_per_word=per_word)
+    tile = SUBLANES * packing
     tiles = _tiles_in_block(pl.cdiv(rows, tile), line, tpu)
     if tiles == 0:
         return None
@@ -86,15 +87,15 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
         @pl.loop(0, tiles)
         def _(i: Any) -> None:
             def index(first: Any, count: int) -> Any:
-                lanes = pl.ds(first * _LANES, count * _LANES)
+                lanes = pl.ds(first * LANES, count * LANES)
                 return 0, pl.ds(i * tile, tile), lanes
 
             def length_of(part: int) -> Array:
                 if not varies:
-                    return jnp.broadcast_to(lengths[0, 0, 0], (_SUBLANES, _LANES))
+                    return jnp.broadcast_to(lengths[0, 0, 0], (SUBLANES, LANES))
                 first = i * tile + part
                 return _as_column(
-                    [lengths[0, 0, first + packing * s] for s in range(_SUBLANES)]
+                    [lengths[0, 0, first + packing * s] for s in range(SUBLANES)]
                 )
 
             _reverse(
@@ -125,7 +126,7 @@ def reverse_columns(
 
     arrays, time, columns = x.shape
     packing = 4 // x.dtype.itemsize
-    steps = _SUBLANES * packing
+    steps = SUBLANES * packing
     line = _Line(pl.cdiv(time, steps), steps, axis=0, steps_per_word=packing)
     tiles = _tiles_in_block(arrays, line, tpu)
     if tiles == 0:
@@ -137,17 +138,17 @@ def reverse_columns(
             def index(first: Any, count: int) -> Any:
                 return i, pl.ds(first * steps, count * steps)
 
-            length = jnp.broadcast_to(lengths[i], (_SUBLANES, _LANES))
+            length = jnp.broadcast_to(lengths[i], (SUBLANES, LANES))
             lanes = None
             if is_line:
                 # Lane l of the result is the reverse of another lane, of equal length.
-                lanes = (length - 1 - _iota(1)) & (_LANES - 1)
-                length = (length + (_LANES - 1) - _iota(1)) // _LANES
+                lanes = (length - 1 - _iota(1)) & (LANES - 1)
+                length = (length + (LANES - 1) - _iota(1)) // LANES
             _reverse(line, x, y, index, scratch, [length], tpu, lanes)
 
-    of_lengths = pl.BlockSpec((tiles, 1, _LANES), lambda a, c: (a, 0, c))
-    spec = pl.BlockSpec((tiles, line.size, _LANES), lambda a, c: (a, 0, c))
-    grid = (pl.cdiv(arrays, tiles), pl.cdiv(columns, _LANES))
+    of_lengths = pl.BlockSpec((tiles, 1, LANES), lambda a, c: (a, 0, c))
+    spec = pl.BlockSpec((tiles, line.size, LANES), lambda a, c: (a, 0, c))
+    grid = (pl.cdiv(arrays, tiles), pl.cdiv(columns, LANES))
     return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
 
 
@@ -160,7 +161,7 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     line = _Line(time, 1, axis=None, lines_per_word=packing)
     if _tiles_in_block(1, line, tpu) == 0:
         return None
-    tile = _SUBLANES * packing
+    tile = SUBLANES * packing
     blocks = pl.cdiv(sublines, tile)
 
     def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
@@ -173,16 +174,16 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     lengths = jnp.pad(lengths, ((0, 0), (0, blocks * tile - sublines), (0, 0)))
     lengths = lengths.reshape(arrays, -1, packing, columns).swapaxes(1, 2)
     of_lengths = pl.BlockSpec(
-        (1, packing, _SUBLANES, _LANES), lambda a, i, c: (a, 0, i, c)
+        (1, packing, SUBLANES, LANES), lambda a, i, c: (a, 0, i, c)
     )
-    spec = pl.BlockSpec((1, time, tile, _LANES), lambda a, i, c: (a, 0, i, c))
-    grid = (arrays, blocks, pl.cdiv(columns, _LANES))
+    spec = pl.BlockSpec((1, time, tile, LANES), lambda a, i, c: (a, 0, i, c))
+    grid = (arrays, blocks, pl.cdiv(columns, LANES))
     return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
 
 
 def _as_column(scalars: list[Array]) -> Array:
     """A register whose sublane i has scalar i in all lanes."""
-    register = jnp.broadcast_to(scalars[0], (_SUBLANES, _LANES))
+    register = jnp.broadcast_to(scalars[0], (SUBLANES, LANES))
     for i, scalar in enumerate(scalars[1:], 1):
         register = jnp.where(_iota(0) == i, scalar, register)
     return register
@@ -199,7 +200,7 @@ def _tiles_in_block(tiles: int, line: _Line, tpu: Tpu) -> int:
 def _scratch_shape(line: _Line) -> tuple[int, ...]:
     # Shifts read registers beyond the line.
     further = max(2 * _GROUP, line.registers // 2 + _GROUP)
-    return (line.registers + further, _SUBLANES, _LANES)
+    return (line.registers + further, SUBLANES, LANES)
 
 
 def _call(
@@ -279,7 +280,7 @@ class _Line(NamedTuple):
 
 
 def _iota(axis: int) -> Array:
-    return lax.broadcasted_iota(jnp.int32, (_SUBLANES, _LANES), axis)
+    return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
 
 
 def _ones(bits: int, part: int) -> np.int32:

@@ -12,7 +12,6 @@ kernel gets the dimensions in the same order, so that the transposition moves no
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -23,9 +22,9 @@ from jax import Array, lax
 from dml_jax._reverse import barrel_shift_kernel as kernel
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, jax_versions
+from dml_jax._shared.tpu import LANES, SUBLANES, orders_by_padding
 
-_SUBLANES, _LANES = 8, 128
-_MIN_BYTES = 4 * _SUBLANES * _LANES  # of one register
+_MIN_BYTES = 4 * SUBLANES * LANES  # of one register
 
 
 def barrel_shift(x: Array, lengths: Array, axis: int) -> Array | None:
@@ -91,13 +90,8 @@ def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array | No
         y = _reverse(tpu, x[None], lengths[None], 1)
         return None if y is None else y[0]
 
-    def padded_size(last_two: tuple[int, int]) -> tuple[int, ...]:
-        second, last = last_two
-        second_size, last_size = x.shape[second], x.shape[last]
-        tiles = -(-second_size // _SUBLANES) * -(-last_size // _LANES)
-        return tiles * math.prod(x.shape) // (second_size * last_size), -last, -second
-
-    for last_two in sorted(itertools.permutations(range(x.ndim), 2), key=padded_size):
+    for *_, rows, lanes in orders_by_padding(x.shape):
+        last_two = (rows, lanes)
         others = [d for d in range(x.ndim) if d not in (axis, *last_two)]
         steps = [] if axis in last_two else [axis]
         order = (*others, *steps, *last_two)
@@ -138,10 +132,10 @@ def _reverse_long_lines(
     x = jnp.moveaxis(x, axis, -1)
     lines, time = x.shape[:-1], x.shape[-1]
     lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*lines, 1))
-    lengths = jnp.broadcast_to(lengths.reshape(-1, 1, 1), (math.prod(lines), 1, _LANES))
-    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % _LANES)))
+    lengths = jnp.broadcast_to(lengths.reshape(-1, 1, 1), (math.prod(lines), 1, LANES))
+    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % LANES)))
     y = kernel.reverse_columns(
-        padded.reshape(len(padded), -1, _LANES), lengths, tpu, is_line=True
+        padded.reshape(len(padded), -1, LANES), lengths, tpu, is_line=True
     )
     if y is None:
         return None

@@ -18,7 +18,6 @@ is that of the larger array, the other one is copied if XLA stores it in another
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import jax.export
@@ -26,8 +25,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from dml_jax._shared import bitwise, jax_versions
+from dml_jax._shared.tpu import orders_by_padding
 from dml_jax._slice import vmem_kernel, xla
-from dml_jax._slice.registers import LANES, SUBLANES, Dim
+from dml_jax._slice.registers import Dim
 from dml_jax._slice.window import StridedWindow
 
 
@@ -35,7 +35,7 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
     """The kernel, if XLA's own slice is slow."""
     if not _is_supported(x, window.sizes):
         return None
-    order = _stored_order(x.shape)
+    order = orders_by_padding(x.shape)[0]
     dims = _dims(x.shape, window, order)
     *_, rows, lanes = dims
     is_narrow = x.dtype.itemsize < 4
@@ -51,7 +51,7 @@ def vmem_slice_transpose(
     """The kernel, if there are zeros between elements, or beside narrow ones."""
     if not _is_supported(x, shape):
         return None
-    order = _stored_order(shape)
+    order = orders_by_padding(shape)[0]
     dims = _dims(shape, window, order)
     is_padded = any(dim.size != dim.extent for dim in dims[-2:])
     is_narrow = x.dtype.itemsize < 4
@@ -74,28 +74,6 @@ def _is_supported(x: Array, shape: tuple[int, ...]) -> bool:
         return False
     is_empty = 0 in x.shape or 0 in shape
     return jax_versions.LOWERS_TPU_KERNELS and x.ndim > 1 and not is_empty
-
-
-def _stored_order(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The dimensions as XLA stores an array that is an argument or a result.
-
-    Those of rows and lanes are the ones that need the least padding.
-    """
-
-    def padded_size(pair: tuple[int, int]) -> int:
-        lanes, rows = pair
-        others = math.prod(n for d, n in enumerate(shape) if d not in pair)
-        tile = next(n for n in (1, 2, 4, SUBLANES) if n >= min(shape[rows], SUBLANES))
-        return others * _round_up(shape[lanes], LANES) * _round_up(shape[rows], tile)
-
-    last_first = range(len(shape))[::-1]
-    pairs = [(lanes, rows) for lanes in last_first for rows in last_first]
-    lanes, rows = min((p for p in pairs if p[0] != p[1]), key=padded_size)
-    return (*(d for d in range(len(shape)) if d not in (rows, lanes)), rows, lanes)
-
-
-def _round_up(size: int, tile: int) -> int:
-    return -(-size // tile) * tile
 
 
 def _dims(
