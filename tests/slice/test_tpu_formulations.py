@@ -86,7 +86,7 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 
 def in_stored_order(kernel: Callable[..., Any], x: Any, shape: Any, window: Any):
     """The kernel's result, whether or not a formulation would use it."""
-    order = tpu._stored_order(shape)
+    order = tpu.orders_by_padding(shape)[0]
     dims = tpu._dims(shape, window, order)
     return jax.jit(lambda x: tpu._in_order(kernel, x, dims, order))(jnp.asarray(x))
 
@@ -209,4 +209,4 @@ def test_order_in_which_xla_stores_arrays(
     shape: tuple[int, ...], order: tuple[int, ...]
 ):
     """The orders are those of programs that TPU's compiler compiled."""
-    assert tpu._stored_order(shape) == order
+    assert tpu.orders_by_padding(shape)[0] == order
