@@ -22,7 +22,7 @@ from jax import Array, lax
 from dml_jax._reverse import barrel_shift_kernel as kernel
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import LANES, SUBLANES, orders_by_padding
+from dml_jax._shared.tpu import LANES, SUBLANES, orders_of_dimensions
 
 _MIN_BYTES = 4 * SUBLANES * LANES  # of one register
 
@@ -85,12 +85,12 @@ def _whole(parts: Any, dtype: np.dtype) -> Array:
 
 
 def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array | None:
-    """Tries the orders of the dimensions, the one with the least padding first."""
+    """Tries the orders of the dimensions, the fastest first."""
     if x.ndim == 1:
         y = _reverse(tpu, x[None], lengths[None], 1)
         return None if y is None else y[0]
 
-    for *_, rows, lanes in orders_by_padding(x.shape):
+    for *_, rows, lanes in orders_of_dimensions(x.shape, x.dtype):
         last_two = (rows, lanes)
         others = [d for d in range(x.ndim) if d not in (axis, *last_two)]
         steps = [] if axis in last_two else [axis]

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._shared.tpu import LANES, SUBLANES
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD
 
-WORD = 4  # bytes
 _UNROLL = 32  # registers that a loop moves at once
 _UNROLL_ROWS = 64 * SUBLANES  # that they may lie in, if there is a stride
 

@@ -24,13 +24,12 @@ from collections.abc import Callable
 
 import jax.export
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import orders_by_padding
+from dml_jax._shared.tpu import orders_of_dimensions
 from dml_jax._slice import vmem_kernel, xla
-from dml_jax._slice.registers import Dim, rows_per_register
+from dml_jax._slice.registers import Dim
 from dml_jax._slice.window import StridedWindow
 
 
@@ -38,7 +37,7 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
     """The kernel, if XLA's own slice is slow."""
     if not _is_supported(x, window.sizes):
         return None
-    order = _order(x.shape, x.dtype)
+    order = orders_of_dimensions(x.shape, x.dtype)[0]
     dims = _dims(x.shape, window, order)
     *_, rows, lanes = dims
     is_narrow = x.dtype.itemsize < 4
@@ -54,7 +53,7 @@ def vmem_slice_transpose(
     """The kernel, if there are zeros between elements, or beside narrow ones."""
     if not _is_supported(x, shape):
         return None
-    order = _order(shape, x.dtype)
+    order = orders_of_dimensions(shape, x.dtype)[0]
     dims = _dims(shape, window, order)
     is_padded = any(dim.size != dim.extent for dim in dims[-2:])
     is_narrow = x.dtype.itemsize < 4
@@ -77,17 +76,6 @@ def _is_supported(x: Array, shape: tuple[int, ...]) -> bool:
         return False
     is_empty = 0 in x.shape or 0 in shape
     return jax_versions.LOWERS_TPU_KERNELS and x.ndim > 1 and not is_empty
-
-
-def _order(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
-    """The order of the dimensions in which the kernel is called.
-
-    It is the order with the least padding among those whose rows fill more than half a
-    register. With fewer rows, the kernel takes longer than a copy in another order.
-    """
-    least = min(rows_per_register(dtype) // 2 + 1, max(shape))
-    orders = orders_by_padding(shape)
-    return next(order for order in orders if shape[order[-2]] >= least)
 
 
 def _dims(

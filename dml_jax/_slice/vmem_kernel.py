@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from dml_jax._shared import bitwise
-from dml_jax._shared.tpu import LANES, SUBLANES
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD
 from dml_jax._slice import registers
-from dml_jax._slice.registers import WORD, Dim, divide
+from dml_jax._slice.registers import Dim, divide
 
 _BLOCK_BYTES = 2**20  # of the operand or the result, whichever is larger
 _BLOCK_ROWS = 1024  # for long loops; lanes beyond them are only longer copies
