@@ -35,7 +35,7 @@ def orders_of_dimensions(
         return tile * tiles(last_two, tile)
 
     last_first = range(len(shape))[::-1]
-    pairs = [pair[::-1] for pair in itertools.permutations(last_first, 2)]
+    pairs = [(rows, lanes) for lanes, rows in itertools.permutations(last_first, 2)]
     stored = min(pairs, key=padded_rows)
     fewest = min(tiles(pair, rows_per_register) for pair in pairs)
 
