@@ -9,6 +9,7 @@ device, but a program may be lowered for another one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -189,12 +190,11 @@ class StridedRows:
         """Register k of `count`."""
         rows = {part.row: self._rows(lowest, k, count, part) for part in self._parts}
         strided = {row: words[at, :] for row, at in rows.items()}
-        value = None
-        for part in self._parts:
-            bits = _shift_right(strided[part.row], part.shift)
-            bits = _masked(bits, part.consecutive)
-            value = bits if value is None else value | bits
-        assert value is not None  # for the type checker
+        parts = (
+            _masked(_shift_right(strided[part.row], part.shift), part.consecutive)
+            for part in self._parts
+        )
+        value = functools.reduce(lambda one, other: one | other, parts)
         return reverse_sublanes(value) if self._sign < 0 else value
 
     def store(self, words: Any, lowest: Any, k: int, count: int, value: Array) -> None:
