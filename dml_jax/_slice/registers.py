@@ -86,10 +86,23 @@ def store(view: Any, k: int, words: Array) -> None:
     view[SUBLANES * k : SUBLANES * (k + 1), :] = words
 
 
-def copy(sources: list[Any], targets: list[Any], count: int) -> None:
-    """Copies registers. All loads come first, since no load may pass a store."""
-    values = [[load(view, k) for k in range(count)] for view in sources]
-    store_all(targets, values)
+def rows_per_tile(size: int, dtype: np.dtype) -> int:
+    """The rows of words that are adjacent in memory, for a dimension of this size.
+
+    A dimension of narrow elements that is no multiple of a register is stored in tiles
+    of eight rows of elements.
+    """
+    is_whole = size % rows_per_register(dtype) == 0
+    return SUBLANES if is_whole else SUBLANES * dtype.itemsize // WORD
+
+
+def copy(sources: list[Any], targets: list[Any], count: int, tile: int) -> None:
+    """Copies registers by tiles. All loads come first: no load may pass a store."""
+    at = [slice(tile * k, tile * (k + 1)) for k in range(count * SUBLANES // tile)]
+    values = [[view[rows, :] for rows in at] for view in sources]
+    for view, values_of_view in zip(targets, values, strict=True):
+        for rows, value in zip(at, values_of_view, strict=True):
+            view[rows, :] = value
 
 
 def store_all(views: list[Any], values: list[list[Array]]) -> None:

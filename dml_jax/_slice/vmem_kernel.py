@@ -250,6 +250,7 @@ def _slice_kernel(
     tile = registers.rows_per_register(x_block.dtype)
     strided = _strided_rows(x_block, dims, firsts[-2], rows.block)
     gather = registers.LaneGather(dims[-1], firsts[-1])
+    tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
     outer = (0,) * (len(dims) - 3)
 
     def load(taken: list[Any], column: Any) -> None:
@@ -260,7 +261,7 @@ def _slice_kernel(
             ]
             to = [words.at[p, column] for p in range(len(taken))]
             to = [strided.view(each, first, count) for each in to]
-            registers.copy(x, to, count)
+            registers.copy(x, to, count, tile_rows)
 
         registers.repeat_unrolled(rows.size // tile, move)
 
@@ -327,6 +328,7 @@ def _transpose_kernel(
     offset = dims[-2].sign * dims[-2].stride * moved[-2]
     outer = (0,) * (len(dims) - 3)
     zeros = jnp.zeros((SUBLANES, LANES), words.dtype)
+    tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
 
     def compute(
         first_plane: Any, taken: list[Any], is_taken: list[Any], column: Any
@@ -366,7 +368,7 @@ def _transpose_kernel(
                 registers.view(y_block, (*outer, first_plane + p), first, count, column)
                 for p in range(len(taken))
             ]
-            registers.copy(views, y, count)
+            registers.copy(views, y, count, tile_rows)
 
         registers.repeat_unrolled(rows.block // tile, clear)
         registers.repeat_unrolled(rows.size // tile, move, strided.unroll)

@@ -71,7 +71,11 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch):
         value = words if rows == 8 else pltpu.bitcast(words, view.dtype)
         view[rows * k : rows * (k + 1), :] = value
 
-    for function in (view, load, store):
+    def copy(sources: Any, targets: Any, count: int, _: int):
+        values = [[load(each, k) for k in range(count)] for each in sources]
+        registers.store_all(targets, values)
+
+    for function in (view, load, store, copy):
         monkeypatch.setattr(registers, function.__name__, function)
     interpreted = functools.partial(pl.pallas_call, interpret=True)
     monkeypatch.setattr(pl, "pallas_call", interpreted)
