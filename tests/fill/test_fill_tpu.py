@@ -79,11 +79,14 @@ def by_parts_and_by_integers(dtype: np.dtype, bits: int, pairs: int):
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
     ("name", "bits"),
-    [
-        *(("float32", bits) for bits in (20, 22, 24, 29)),
-        *(("bfloat16", bits) for bits in (22, 28)),
-        *(("float16", 22), ("float8_e5m2", 28)),
-    ],
+    default_of(
+        [
+            *(("float32", bits) for bits in (20, 22, 24, 29)),
+            *(("bfloat16", bits) for bits in (22, 28)),
+            *(("float16", 22), ("float8_e5m2", 28)),
+        ],
+        *(("float32", 22), ("bfloat16", 28)),
+    ),
 )
 @pytest.mark.parametrize("pairs", default_of([300, 3000], 300))
 def test_parts_equal_integers(name: str, bits: int, pairs: int):
@@ -116,7 +119,9 @@ SPECIAL = [(np.inf, 1.0), (1.0, -np.inf), (np.nan, 1.0), (np.inf, -np.inf)]
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("sizes", [(300,), (3, 7, 5)], ids=str)
-@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.parametrize(
+    "name", default_of(SEQUENCE_FLOATS, "float32", "bfloat16", "float8_e4m3fn")
+)
 def test_tpu_formulations_equal_the_reference(name: str, sizes: tuple[int, ...]):
     dtype = dtype_of(name)
     tiny, largest = (
