@@ -121,20 +121,15 @@ class _Formulations(NamedTuple):
     max_bits_as_uint: int = 16
 
 
-_KERNELS = frozenset(
-    {gpu.shared_memory_tiles, gpu.shared_memory_tiles_in_programs, gpu.packed_copy}
-)
+_GPU = (gpu.copied_chunks_in_programs, gpu.strips_in_programs)
+_GPU_STANDALONE = (gpu.copied_chunks, gpu.strips)
+_KERNELS = frozenset({*_GPU, *_GPU_STANDALONE})
 _CPU = (cpu.reversed_windows, cpu.cache_blocked, cpu.preclamped)
-_GPU_STANDALONE = (gpu.packed_u32, gpu.transposed, gpu.split_stores)
 _PLATFORMS: dict[str | None, _Formulations] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
     # another pass over memory.
     "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
-    "cuda": _Formulations(
-        default=(gpu.shared_memory_tiles_in_programs, gpu.split_stores),
-        standalone=(gpu.shared_memory_tiles, gpu.packed_copy, *_GPU_STANDALONE),
-    ),
-    "rocm": _Formulations(default=(gpu.split_stores,), standalone=_GPU_STANDALONE),
+    "cuda": _Formulations(default=_GPU, standalone=_GPU_STANDALONE),
     # A separate bitcast of 16-bit floats would cost another pass over memory.
     "tpu": _Formulations(
         default=(tpu.barrel_shift,),

@@ -1,170 +1,316 @@
 """A GPU kernel for columns with lengths of their own, in Pallas and MLIR.
 
 Neighbouring elements of the result come from distant rows, and memory is read in
-sectors of 32 bytes. So a block of threads copies a tile, which is all rows of a few
+sectors of 32 bytes. So a block of threads copies a strip, which is all rows of a few
 columns, to shared memory, and reads its elements there in any order. It stores
 
-    y[b, t, c] = tile[n - 1 - t if t < n else t, c]    with n = lengths[b, c]
+    y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c // step]
 
-The kernel moves as many bytes as a copy. XLA cannot fuse it with surrounding
-operations. If the rows of a tile are shorter than a cache line, neighbouring tiles are
-launched together, as a cluster of blocks.
+The kernel moves as many bytes as a copy, and those of the first and last sector of
+every row of a strip twice. XLA cannot fuse it with surrounding operations.
 
-The kernel is written in MLIR because Pallas cannot index shared memory with an array.
-Pallas and MLIR are imported in functions, because that takes longer than importing the
-whole package.
+Threads move words of four bytes, although rows of narrow elements may begin anywhere
+in a word. So a strip begins at the first word of a row that ends after its first
+column: it begins up to a word before that column, by its phase in each row.
+
+What a thread does is written for a `machine`, because Pallas cannot index shared memory
+with an array. In a program its words are MLIR values; in the tests they are NumPy
+integers. Pallas and MLIR are imported in functions, because that takes longer than
+importing the whole package.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._shared import bitwise, jax_versions
+from dml_jax._shared import jax_versions
 
-_CACHE_LINE = 128  # bytes
-_ROW_BYTES = (_CACHE_LINE, 64, 32, 16)  # of a tile, the best first
-_ROW_ALIGNMENT = 16  # bytes, of asynchronous copies
-_SHARED_BYTES = 200 * 2**10  # for tiles; a block may have 227 KiB
-_MAX_ROWS = 256  # of one asynchronous copy
-_STORE_BYTES = 4  # that a thread stores at once; or one element, if it is wider
-_UNROLL = 8  # rows that a thread loads before it stores them
-_MAX_WARPGROUPS = 8  # of a block with rows of a cache line, alone on a multiprocessor
+_MAX_BLOCK_BYTES = 216 * 2**10  # of strips
+_GOOD_BLOCK_BYTES = 72 * 2**10  # so that three blocks run at once
+_MULTIPROCESSOR_BYTES = 224 * 2**10
+_SYSTEM_BYTES = 2**10  # of them that every block takes
+_MAX_ROW_BYTES = 512  # of a strip
+_BANKS_BYTES = 128  # of shared memory; rows of multiples have no bank conflicts
+_SECTOR = 32  # bytes; with narrower rows, a gather is faster
+_WORD = 4  # bytes that a thread moves at once, or one element if it is wider
+_UNROLL = 8  # words that a thread loads before it stores them
+_WARPGROUP = 128  # threads
+_MAX_WARPGROUPS = 8  # of a block
 _MULTIPROCESSOR_WARPGROUPS = 16
-_MAX_CLUSTER = 4  # tiles; half as many of bytes, which take a thread longer
 
 
-def tile_width(time: int, columns: int, dtype: np.dtype) -> int | None:
-    """The number of columns of a tile, or None if the kernel does not apply."""
-    if dtype.kind not in "iuf" or bitwise.width(dtype) < 8:
+class Layout(NamedTuple):
+    """How strips are divided among blocks of threads. Sizes are in elements."""
+
+    word: int  # that a thread moves
+    granule: int  # stores begin at multiples of it in the array
+    width: int  # of a row of a strip
+    pitch: int  # of the rows in shared memory
+    per_row: int  # strips
+    per_block: int  # strips
+    threads: int  # of a strip
+
+
+def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
+    """The layout, or None if a column has too many rows."""
+    row_bytes = _row_bytes(time)
+    if row_bytes < min(_SECTOR, columns * itemsize):
         return None
-    if columns * dtype.itemsize % _ROW_ALIGNMENT:
-        return None
-    # With fewer than 8 elements a row, a gather reads no more than the kernel.
-    row_bytes = [size for size in _ROW_BYTES if size >= 8 * dtype.itemsize]
-    for size in row_bytes:
-        fits = size <= columns * dtype.itemsize and 0 < time * size <= _SHARED_BYTES
-        if fits and (jax_versions.COPIES_ANY_ROWS or time * size % _CACHE_LINE == 0):
-            return size // dtype.itemsize
-    return None
+    most = row_bytes // itemsize
+    word, sector = max(1, _WORD // itemsize), max(1, _SECTOR // itemsize)
+    if columns % word and min(columns, most) < 8 * word:
+        word = 1  # most words would be shared by two rows, or by two strips
+    granule, width = word, _round_up(columns + _overhang(columns, word), word)
+    if width + _slack(columns, word, word) > most:
+        is_wide = row_bytes >= _BANKS_BYTES
+        # Narrow elements take more time for arithmetic than for sectors moved twice.
+        granule = sector if is_wide and itemsize >= _WORD else word
+        unit = sector if columns % sector == 0 and most >= sector else granule
+        width = (most - _slack(columns, word, granule)) // unit * unit
+        if width <= 0:
+            return None
+        covered = columns + _overhang(columns, granule)
+        width = _round_up(-(-covered // -(-covered // width)), unit)
+    per_row = -(-(columns + _overhang(columns, granule)) // width)
+    pitch = width + _slack(columns, word, granule)
+    words = pitch // word
+    blocks = _MULTIPROCESSOR_BYTES // (time * pitch * itemsize + _SYSTEM_BYTES)
+    warpgroups = max(_MULTIPROCESSOR_WARPGROUPS // blocks, -(-words // _WARPGROUP), 1)
+    block = threads = min(warpgroups, _MAX_WARPGROUPS) * _WARPGROUP
+    if per_row == 1:
+        needed = max(words, -(-time * words // _UNROLL))
+        threads = min(2 ** (needed - 1).bit_length(), block)
+    return Layout(word, granule, width, pitch, per_row, block // threads, threads)
 
 
-def reverse_tiles(x: Array, lengths: Array, width: int) -> Array:
-    """`x` [B, T, C], reversed along T by the int32 `lengths` [B, C]."""
-    from jax.experimental import pallas as pl
+def _row_bytes(time: int) -> int:
+    """The bytes of a row of shared memory, of tables with longer rows."""
+    good = _GOOD_BLOCK_BYTES // time // _BANKS_BYTES * _BANKS_BYTES
+    most = _MAX_BLOCK_BYTES // time
+    return min(good, _MAX_ROW_BYTES) or min(most, _BANKS_BYTES)
+
+
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def _margin(columns: int, granule: int) -> int:
+    """The columns before the first one of a strip with which some rows of it begin."""
+    return 0 if columns % granule == 0 else granule
+
+
+def _overhang(columns: int, granule: int) -> int:
+    """How many columns later than others a row may begin."""
+    return max(_margin(columns, granule) - 1, 0)
+
+
+def _slack(columns: int, word: int, granule: int) -> int:
+    """How much longer than a row of a strip one of shared memory is."""
+    return _margin(columns, granule) + _margin(columns, word) * (word > 1)
+
+
+def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
+    """`x` [B, T, C], reversed along T by the `lengths` [B, C // step]."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    if x.dtype == np.float64:  # Mosaic has no asynchronous copies of float64
+    if x.dtype == np.float64:  # Mosaic has no float64
         bits = lax.bitcast_convert_type(x, jnp.uint64)
-        return lax.bitcast_convert_type(reverse_tiles(bits, lengths, width), x.dtype)
-    batch, time, columns = x.shape
-    tiles = -(-columns // width)
-    tile_bytes = time * width * x.dtype.itemsize
-    has_full_lines = width * x.dtype.itemsize == _CACHE_LINE
-    clustered = 1 if has_full_lines else _tiles_per_cluster(batch * tiles, x.dtype)
-    copies = [
-        pl.ds(row, min(_MAX_ROWS, time - row)) for row in range(0, time, _MAX_ROWS)
-    ]
+        y = reverse(bits, lengths, step, layout)
+        return lax.bitcast_convert_type(y, x.dtype)
+    batch, time, columns = shape = x.shape
+    itemsize = x.dtype.itemsize
+    move = functools.partial(reverse_strips, shape=shape, step=step, layout=layout)
+    strip_bytes = layout.per_block * time * layout.pitch * itemsize
+    lengths_of_strip = layout.width + _margin(columns, layout.granule)
 
-    def body(x_ref: Any, lengths_ref: Any, y_ref: Any, tile_ref: Any, barrier: Any):
-        tile = lax.axis_index("cluster")
-        if clustered > 1:
-            tile = tile * clustered + lax.axis_index("tile")
-        b = tile // tiles
-        # The last tile may overlap the one before; both store the same values there.
-        start = jnp.minimum(tile % tiles * width, columns - width)
-        tile_columns = pl.ds(start, width)
+    def body(*refs: Any):
+        plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * len(refs))(thread)(*refs)
 
-        @pl.when(lax.axis_index("warpgroup") == 0)
-        def _():
-            for rows in copies:
-                plgpu.copy_gmem_to_smem(
-                    x_ref.at[b, rows, tile_columns], tile_ref.at[rows], barrier
-                )
+    def thread(_: Any, *references: Any):
+        from dml_jax._shared.packed_words import StripMachine
 
-        plgpu.barrier_wait(barrier)
-        store = plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 3)(_store_reversed)
-        store(tile_ref, lengths_ref.at[b, tile_columns], y_ref.at[b, :, tile_columns])
+        move(StripMachine(itemsize, *references))
 
-    # A cluster of one block would be launched as a cluster, which takes longer.
-    cluster: Any = {"cluster": (clustered,), "cluster_names": ("tile",)}
     kernel = plgpu.kernel(
         body,
-        out_type=jax.typeof(x),
+        out_type=jax.ShapeDtypeStruct((x.size,), x.dtype),
         scratch_types=[
-            plgpu.SMEM((time, width), x.dtype),
-            plgpu.Barrier(num_arrivals=len(copies)),
+            plgpu.SMEM((-(-strip_bytes // _WORD) * _WORD,), jnp.int8),
+            plgpu.SMEM((layout.per_block * lengths_of_strip,), jnp.int32),
         ],
-        grid=(batch * tiles // clustered,),
-        grid_names=("cluster",),
-        **(cluster if clustered > 1 else {}),
-        num_threads=_warpgroups(tile_bytes, has_full_lines),
+        grid=(-(-batch * layout.per_row // layout.per_block),),
+        grid_names=("block",),
+        num_threads=layout.per_block * layout.threads // _WARPGROUP,
         thread_name="warpgroup",
     )
-    return jax_versions.launch(kernel, x, lengths)
+    y = jax_versions.launch(kernel, x.reshape(-1), lengths.reshape(-1))
+    return y.reshape(shape)
 
 
-def _warpgroups(tile_bytes: int, has_full_lines: bool) -> int:
-    """The warpgroups of a block, so that those of all resident blocks run at once."""
-    blocks = _SHARED_BYTES // tile_bytes
-    if blocks == 1 and has_full_lines:
-        return _MAX_WARPGROUPS
-    return min(max(_MULTIPROCESSOR_WARPGROUPS // blocks, 1), _MAX_WARPGROUPS // 2)
+# What a thread does -------------------------------------------------------------------
 
 
-def _tiles_per_cluster(tiles: int, dtype: np.dtype) -> int:
-    """The largest allowed power of two that divides the number of tiles."""
-    return math.gcd(tiles, _MAX_CLUSTER if dtype.itemsize > 1 else _MAX_CLUSTER // 2)
+class _Strip(NamedTuple):
+    """The strip of a thread."""
+
+    begin: Any  # offset of its first row in the array
+    phase: Any  # of that row's table
+    first: Any  # column
+    slot: Any  # among the strips of the block
 
 
-def _store_reversed(_: Any, tile: Any, lengths: Any, y: Any) -> None:
-    """Stores a reversed tile. A thread stores the same columns of several rows."""
-    from jax.experimental.mosaic import gpu as mgpu
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import arith, gpu, memref, scf, vector
+def reverse_strips(
+    machine: Any, *, shape: Sequence[int], step: int, layout: Layout
+) -> None:
+    """Reverses the strips of a block, of which a thread moves words of one."""
+    batch, time, columns = shape
+    slot = machine.thread // layout.threads
+    # Threads without a strip of their own move the last one again.
+    index = machine.block * layout.per_block + slot
+    index = machine.minimum(index, batch * layout.per_row - 1)
+    table = index // layout.per_row
+    first = index % layout.per_row * layout.width
+    begin = machine.at(table, time * columns, first)
+    phase = table * (time * columns % layout.granule)
+    strip = _Strip(begin, phase, first, slot)
+    _load_lengths(machine, table, strip, columns, step, layout)
+    _load_rows(machine, strip, time, columns, layout)
+    machine.wait()
+    _store_rows(machine, strip, time, columns, layout)
 
-    index, element = ir.IndexType.get(), tile.type.element_type
-    time, width = tile.type.shape
-    per_store = max(1, _STORE_BYTES * 8 // element.width)
-    vector_type = ir.VectorType.get((per_store,), element)
 
-    def constant(value: int) -> Any:
-        return arith.constant(index, value)
+def _phase(strip: _Strip, row: Any, columns: int, unit: int) -> Any:
+    """The position of a row's first element in its word or granule."""
+    return (strip.phase + row * columns) % unit if columns % unit else 0
 
-    thread = arith.index_cast(index, mgpu.thread_idx())
-    stores_per_row = constant(width // per_store)
-    first_row = arith.divui(thread, stores_per_row)
-    column = arith.muli(arith.remui(thread, stores_per_row), constant(per_store))
-    row_step = arith.divui(gpu.block_dim(gpu.Dimension.x), stores_per_row)
-    columns = [arith.addi(column, constant(k)) for k in range(per_store)]
-    column_lengths = [
-        arith.index_cast(index, memref.load(lengths, [c])) for c in columns
-    ]
 
-    def load(row: Any) -> Any:
-        elements = []
-        for length, c in zip(column_lengths, columns, strict=True):
-            mirrored = arith.subi(arith.subi(length, constant(1)), row)
-            is_reversed = arith.cmpi(arith.CmpIPredicate.slt, row, length)
-            source = arith.select(is_reversed, mirrored, row)
-            elements.append(memref.load(tile, [source, c]))
-        return vector.from_elements(vector_type, elements)
+def _load_lengths(
+    machine: Any, table: Any, strip: _Strip, columns: int, step: int, layout: Layout
+) -> None:
+    """Copies the lengths of the strip's columns, and of its margin, to shared memory.
 
-    stride = arith.muli(row_step, constant(_UNROLL))
-    loop = scf.ForOp(first_row, constant(time), stride)
-    with ir.InsertionPoint(loop.body):
-        rows = [
-            arith.addi(loop.induction_variable, arith.muli(row_step, constant(k)))
-            for k in range(_UNROLL)
+    Those of one place in their words are adjacent, so that threads with neighbouring
+    words find them in different banks.
+    """
+    thread = machine.thread % layout.threads
+    margin = _margin(columns, layout.granule)
+    count = layout.width + margin
+    for v in range(0, count, layout.threads):
+        v = machine.minimum(thread + v, count - 1)
+        column = machine.maximum(strip.first + v - margin, 0)
+        column = machine.minimum(column, columns - 1)
+        length = machine.load_length(table * (columns // step) + column // step)
+        machine.store_shared_length(_at_length(strip, v, count, layout.word), length)
+
+
+def _at_length(strip: _Strip, v: Any, count: int, word: int) -> Any:
+    return strip.slot * count + v % word * (count // word) + v // word
+
+
+def _load_rows(
+    machine: Any, strip: _Strip, time: int, columns: int, layout: Layout
+) -> None:
+    """Copies the strip and its margin to shared memory, from a word of each row on."""
+    word, margin = layout.word, _margin(columns, layout.granule)
+    words = layout.pitch // word
+    j = machine.thread % layout.threads % words
+    # Instead of words without columns of the strip, others are loaded again.
+    least = machine.select(strip.first > 0, 0, margin // word)
+    last = machine.minimum(columns - strip.first, layout.width) + (margin - 1)
+
+    def move(rows: Sequence[Any]) -> None:
+        loaded = []
+        for k in rows:
+            phase = _phase(strip, k, columns, word)
+            most = (last + phase) // word
+            at = machine.minimum(machine.maximum(j, least), most)
+            offset = at * word + (k * columns - margin) - phase
+            loaded.append(machine.load(strip.begin, offset, word))
+        for k, value in zip(rows, loaded, strict=True):
+            at = (strip.slot * time + k) * layout.pitch + j * word
+            machine.store_shared(at, value, word)
+
+    rows = _rows_of_thread(machine, time, words, 1, layout)
+    machine.for_rows(*rows, move)
+
+
+def _store_rows(
+    machine: Any, strip: _Strip, time: int, columns: int, layout: Layout
+) -> None:
+    """Stores the words of the reversed strip."""
+    word, granule, width, *_ = layout
+    margin = _margin(columns, granule)
+    words, count = width // word, width + margin
+    u = machine.thread % layout.threads % words * word
+
+    def lengths_from(v: Any) -> list[Any]:
+        return [
+            machine.load_shared_length(_at_length(strip, v + i, count, word))
+            for i in range(word)
         ]
-        # Instead of rows beyond the last one, the last one is stored again.
-        rows = [arith.minui(row, constant(time - 1)) for row in rows]
-        loaded = [load(row) for row in rows]
-        for row, elements in zip(rows, loaded, strict=True):
-            vector.store(elements, y, [row, column])
-        scf.yield_([])
+
+    rows = _rows_of_thread(
+        machine, time, words, granule // math.gcd(columns, granule), layout
+    )
+    # If all rows of the thread begin alike, it always stores the same columns.
+    fixed = None
+    if rows.step * columns % granule == 0:
+        column = u - _phase(strip, rows.first, columns, granule)
+        fixed = column, lengths_from(column + margin)
+    # The columns of the table, counted from the first one of the strip.
+    is_whole = margin == 0 and columns % width == 0
+    limits = None if is_whole else (0 - strip.first, columns - strip.first)
+
+    def load(k: Any) -> tuple[Any, list[Any]]:
+        if fixed is None:
+            column = u - _phase(strip, k, columns, granule)
+            lengths = lengths_from(column + margin)
+        else:
+            column, lengths = fixed
+        elements = []
+        for i, length in enumerate(lengths):
+            source = machine.select(k < length, length - 1 - k, k)
+            at = (strip.slot * time + source) * layout.pitch + (column + (margin + i))
+            at = at + _phase(strip, source, columns, word)
+            elements.append(machine.load_shared(at))
+        return column, elements
+
+    def move(rows: Sequence[Any]) -> None:
+        loaded = [load(k) for k in rows]
+        for k, (column, elements) in zip(rows, loaded, strict=True):
+            machine.store(strip.begin, k * columns, column, elements, limits)
+
+    machine.for_rows(*rows, move)
+
+
+class _Rows(NamedTuple):
+    """The rows in which a thread moves a word, `unroll` of them at a time."""
+
+    first: Any
+    end: int
+    step: int
+    unroll: int
+
+
+def _rows_of_thread(
+    machine: Any, time: int, words: int, period: int, layout: Layout
+) -> _Rows:
+    """The rows of a thread, if there are so many words in each.
+
+    Rows that are `period` apart begin at the same place in their granules.
+    """
+    thread, step = machine.thread % layout.threads, layout.threads // words
+    if step > period:
+        step -= step % period
+    # Threads that are left over have no rows.
+    first = machine.select(thread < step * words, thread // words, time)
+    rounds = -(-time // step)
+    return _Rows(first, time, step, -(-rounds // -(-rounds // _UNROLL)))

@@ -6,8 +6,8 @@ ones, that leaves most of the bandwidth unused. Here a thread stores a chunk of 
 at once. It loads the aligned words in which its elements lie, shifts them to where the
 elements begin, and permutes the bytes.
 
-    reverse                  y[r, k, c] = x[r, n - 1 - k if k < n else k, c]
-                             with n = lengths[r]
+    reverse                  y[r, k, l, c] = x[r, n - 1 - k if k < n else k, l, c]
+                             with n = lengths[r, l]
     strided_slice            y[i] = x[start + stride * i]
     strided_slice_transpose  y[start + stride * i] = g[i], 0 everywhere else
 
@@ -42,7 +42,6 @@ _WARPGROUP = 128  # threads of a block
 _MAX_BYTES = 2**31 - 2**16  # of an array; positions just beyond it fit 32 bits, too
 _MAX_ITEMSIZE_OF_SLICE = 2  # XLA slices wider elements as fast
 _MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
-_MAX_STEP = 15  # bytes of reversed steps; XLA moves longer ones as vectors
 
 
 class Dim(NamedTuple):
@@ -56,13 +55,21 @@ class Dim(NamedTuple):
 
 
 def reverse(x: Array, lengths: Array) -> Array | None:
-    """`x` [R, T, C], of 8 to 32 bits, reversed along T by `lengths` [R]; or None."""
-    rows, _, step = x.shape
-    row_size = math.prod(x.shape[1:])
-    is_short = 0 < step * x.dtype.itemsize <= _MAX_STEP
-    if not is_short or not _is_supported(x.dtype, _WORD, row_size, x.size):
+    """`x` [R, T, L, C], of 8 to 32 bits, reversed along T by `lengths` [R, L]; or None.
+
+    C elements are at least a chunk, unless L is 1.
+    """
+    rows, time, lines, step = x.shape
+    moves_chunks = step * x.dtype.itemsize >= _CHUNK
+    row_size = step if moves_chunks else time * lines * step
+    is_row = moves_chunks or lines == 1
+    if not is_row or not _is_supported(x.dtype, _WORD, row_size, x.size):
         return None
-    load = functools.partial(_reversed_words, rows=rows, row_size=row_size, step=step)
+    if moves_chunks:
+        load = functools.partial(_moved_words, shape=x.shape)
+    else:
+        shape = dict(rows=rows, row_size=row_size, step=step)
+        load = functools.partial(_reversed_words, **shape)
     return _launch(load, row_size, x.shape, _CHUNKS_OF_REVERSAL, x, lengths)
 
 
@@ -130,11 +137,26 @@ def _chunk(machine: Any, load: Callable[..., Any], row_size: int, position: Any)
     """The words of the chunk that starts at `position`, from at most two rows."""
     row, column = position // row_size, position % row_size
     words, left = load(machine, row, column), row_size - column
+    if row_size % machine.per_chunk == 0:
+        return words
     return machine.cond(
         left < machine.per_chunk,
         lambda: _blend(machine, words, load(machine, row + 1, 0 - left), left),
         words,
     )
+
+
+def _moved_words(
+    machine: Any, row: Any, column: Any, *, shape: Sequence[int]
+) -> Sequence[Any]:
+    """Words of a step that is moved as it is."""
+    rows, time, lines, step = shape
+    row = machine.minimum(row, rows * time * lines - 1)
+    k, outer = row // lines % time, row // (time * lines)
+    length = machine.load_length(outer * lines + row % lines)
+    distance = machine.select(k < length, length - 1 - k - k, 0)
+    first = (row + distance * lines) * step + column
+    return _load(machine, first, machine.per_chunk, step * machine.itemsize)
 
 
 def _reversed_words(
@@ -228,27 +250,37 @@ def _index_in_window(machine: Any, position: Any, dim: Dim) -> tuple[Any, Any]:
     return (index if dim.sign > 0 else dim.size - 1 - index), is_inside
 
 
-def _load(machine: Any, first: Any, count: int) -> list[Any]:
-    """The words of `count` elements from `first` on; undefined out of bounds."""
+def _load(machine: Any, first: Any, count: int, alignment: int = 1) -> list[Any]:
+    """The words of `count` elements from `first` on; undefined out of bounds.
+
+    The address of the first one is a multiple of `alignment`.
+    """
+    alignment = math.gcd(alignment, _CHUNK)
     first, span = first * machine.itemsize, count * machine.itemsize
     vector, shift = first >> 4, first & 15
     words = []
-    for i in range(-(-(span + _CHUNK - 1) // _CHUNK)):
+    least = max(alignment, machine.itemsize)
+    for i in range(-(-(span + _CHUNK - least) // _CHUNK)):
         in_bounds = machine.minimum(vector + i, machine.last_vector)
         words += machine.load_vector(machine.maximum(in_bounds, 0))
-    return _drop_bytes(machine, words, shift)[: -(-span // _WORD)]
+    return _drop_bytes(machine, words, shift, alignment)[: -(-span // _WORD)]
 
 
-def _drop_bytes(machine: Any, words: list[Any], count: Any) -> list[Any]:
-    """The words without the first `count` bytes, which are at most 15."""
+def _drop_bytes(
+    machine: Any, words: list[Any], count: Any, alignment: int = 1
+) -> list[Any]:
+    """The words without the first `count` bytes, at most 15, and a multiple of that."""
     words = [*words, *[machine.zero] * 4]
     for size in (8, 4):
-        is_dropped = (count & size) > 0
-        later = words[size // _WORD :]
-        words = [
-            machine.select(is_dropped, *pair)
-            for pair in zip(later, words, strict=False)
-        ]
+        if alignment <= size:
+            is_dropped = (count & size) > 0
+            later = words[size // _WORD :]
+            words = [
+                machine.select(is_dropped, *pair)
+                for pair in zip(later, words, strict=False)
+            ]
+    if max(alignment, machine.itemsize) >= _WORD:
+        return words
     bits = (count & 3) * 8
     return [machine.funnel_shift(*pair, bits) for pair in itertools.pairwise(words)]
 

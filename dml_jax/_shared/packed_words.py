@@ -1,4 +1,7 @@
-"""The machine of `packed_copy_kernel` on a GPU: words of 32 bits as MLIR values.
+"""The machines of GPU kernels: words of 32 bits as MLIR values.
+
+`Machine` is that of `packed_copy_kernel`, and `StripMachine` that of the kernel in
+shared memory.
 
 The operators of `Word`, such as `a + b`, emit MLIR. Python integers become constants.
 Comparisons and shifts are signed, and divisions are unsigned.
@@ -6,8 +9,9 @@ Comparisons and shifts are signed, and divisions are unsigned.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from jax.experimental.mosaic import gpu as mgpu
@@ -47,19 +51,42 @@ class Word:
 WordLike: TypeAlias = Word | int
 
 
-class Machine:
+class _Thread:
+    """What the threads of both kernels do."""
+
+    _lengths: Any
+
+    def load_length(self, index: Word) -> Word:
+        itemsize = self._lengths.type.element_type.width // 8
+        address = _address(_pointer(self._lengths), index, itemsize)
+        integer = ir.IntegerType.get_signless(8 * itemsize)
+        length = llvm.load(integer, address, alignment=itemsize)
+        return Word(length if itemsize == 4 else arith.extui(_i32(), length))
+
+    @staticmethod
+    def minimum(a: WordLike, b: WordLike) -> Word:
+        return Word(arith.minsi(_value(a), _value(b)))
+
+    @staticmethod
+    def maximum(a: WordLike, b: WordLike) -> Word:
+        return Word(arith.maxsi(_value(a), _value(b)))
+
+    @staticmethod
+    def select(condition: Word, a: WordLike, b: WordLike) -> Word:
+        return Word(arith.select(condition.value, _value(a), _value(b)))
+
+
+class Machine(_Thread):
     """A thread that loads elements of `itemsize` bytes and stores 16 bytes at once."""
 
     def __init__(self, itemsize: int, size: int, source: Any, *references: Any):
         *lengths, target = references
+        self._lengths = lengths[0] if lengths else None
         self.itemsize = itemsize
         self.per_chunk = 16 // itemsize
         self.last_vector = (size * itemsize - 1) // 16
         self.zero = Word(_value(0))
         self._source, self._target = map(_pointer, (source, target))
-        if lengths:
-            self._length_type = lengths[0].type.element_type
-            self._lengths = _pointer(lengths[0])
 
     def positions(self, count: int) -> list[Word]:
         """The first position of each chunk of this thread.
@@ -70,12 +97,6 @@ class Machine:
         threads = Word(arith.index_cast(_i32(), gpu.block_dim(gpu.Dimension.x)))
         first = block * threads * count + Word(mgpu.thread_idx())
         return [(first + threads * k) * self.per_chunk for k in range(count)]
-
-    def load_length(self, row: Word) -> Word:
-        itemsize = self._length_type.width // 8
-        address = _address(self._lengths, row, itemsize)
-        length = llvm.load(self._length_type, address, alignment=itemsize)
-        return Word(length if itemsize == 4 else arith.extui(_i32(), length))
 
     def load_vector(self, index: Word) -> list[Word]:
         """The four words of 16 aligned bytes."""
@@ -116,18 +137,6 @@ class Machine:
         _if(position < size, store)
 
     @staticmethod
-    def minimum(a: WordLike, b: WordLike) -> Word:
-        return Word(arith.minsi(_value(a), _value(b)))
-
-    @staticmethod
-    def maximum(a: WordLike, b: WordLike) -> Word:
-        return Word(arith.maxsi(_value(a), _value(b)))
-
-    @staticmethod
-    def select(condition: Word, a: WordLike, b: WordLike) -> Word:
-        return Word(arith.select(condition.value, _value(a), _value(b)))
-
-    @staticmethod
     def cond(
         condition: Word, words: Callable[[], list[Word]], otherwise: list[Word]
     ) -> list[Word]:
@@ -157,12 +166,150 @@ class Machine:
         return Word(arith.ori(*pair))
 
 
+class StripMachine(_Thread):
+    """A thread that moves elements of `itemsize` bytes by way of shared memory.
+
+    An array may have more elements than 32 bits count: an offset is the sum of 64 bits,
+    the same for all of the thread, and of 32 bits.
+    """
+
+    def __init__(self, itemsize: int, *references: Any):
+        source, self._lengths, target, shared, shared_lengths = references
+        self.itemsize = itemsize
+        self.thread = Word(mgpu.thread_idx())
+        self.block = Word(arith.index_cast(_i32(), gpu.block_id(gpu.Dimension.x)))
+        self._element = ir.IntegerType.get_signless(8 * itemsize)
+        self._source, self._target = map(_pointer, (source, target))
+        self._shared = mgpu.utils.memref_ptr(shared)
+        self._shared_lengths = mgpu.utils.memref_ptr(shared_lengths)
+
+    def at(self, row: Word, pitch: int, column: Word) -> Any:
+        """The offset of an element."""
+        begin = arith.muli(
+            arith.extui(_i64(), row.value), arith.constant(_i64(), pitch)
+        )
+        return arith.addi(begin, arith.extui(_i64(), column.value))
+
+    def load(self, begin: Any, offset: Word, count: int) -> Any:
+        """`count` elements as one value."""
+        address = self._address(self._source, begin, offset)
+        size = count * self.itemsize
+        return llvm.load(ir.IntegerType.get_signless(8 * size), address, alignment=size)
+
+    def store(
+        self,
+        begin: Any,
+        offset: Word,
+        column: Word,
+        elements: list[Any],
+        limits: tuple[WordLike, WordLike] | None,
+    ) -> None:
+        """Stores elements as one value, or those with columns in these limits."""
+        size = len(elements) * self.itemsize
+
+        def store_value() -> list[Word]:
+            if len(elements) == 1:
+                (value,) = elements
+            else:
+                vector = ir.VectorType.get((len(elements),), self._element)
+                value = llvm.mlir_undef(vector)
+                for i, element in enumerate(elements):
+                    value = llvm.insertelement(value, element, _value(i))
+            address = self._address(self._target, begin, offset + column)
+            llvm.store(value, address, alignment=size)
+            return []
+
+        if limits is None:
+            store_value()
+            return
+        low, high = limits
+
+        def store_elements() -> list[Word]:
+            for i, element in enumerate(elements):
+                address = self._address(self._target, begin, offset + column + i)
+                with _when(_is_between(low, column + i, high)):
+                    llvm.store(element, address, alignment=self.itemsize)
+            return []
+
+        if len(elements) == 1:
+            store_elements()
+            return
+        is_inside = _is_between(low, column, high) & _is_between(
+            low, column + (len(elements) - 1), high
+        )
+        _if(is_inside, store_value, store_elements)
+
+    def store_shared(self, offset: Word, value: Any, count: int) -> None:
+        address = _address(self._shared, offset, self.itemsize)
+        llvm.store(value, address, alignment=count * self.itemsize)
+
+    def load_shared(self, offset: Word) -> Any:
+        address = _address(self._shared, offset, self.itemsize)
+        return llvm.load(self._element, address, alignment=self.itemsize)
+
+    def store_shared_length(self, offset: Word, length: Word) -> None:
+        address = _address(self._shared_lengths, offset, 4)
+        llvm.store(length.value, address, alignment=4)
+
+    def load_shared_length(self, offset: Word) -> Word:
+        address = _address(self._shared_lengths, offset, 4)
+        return Word(llvm.load(_i32(), address, alignment=4))
+
+    def wait(self) -> None:
+        """Waits for the other threads of the block."""
+        gpu.barrier()
+
+    def for_rows(
+        self,
+        first: Word,
+        end: int,
+        step: int,
+        unroll: int,
+        move: Callable[[list[Word]], None],
+    ) -> None:
+        """Calls `move` with `unroll` rows at a time, the first one for missing ones."""
+        index = ir.IndexType.get()
+        start, stop, stride = (
+            arith.index_cast(index, _value(word))
+            for word in (first, end, step * unroll)
+        )
+        loop = scf.ForOp(start, stop, stride)
+        with ir.InsertionPoint(loop.body):
+            row = Word(arith.index_cast(_i32(), loop.induction_variable))
+            later = [row + step * k for k in range(1, unroll)]
+            move([row, *(self.select(k < end, k, row) for k in later)])
+            scf.yield_([])
+
+    def _address(self, pointer: Any, begin: Any, offset: Word) -> Any:
+        index = arith.addi(begin, arith.extsi(_i64(), offset.value))
+        index = arith.muli(index, arith.constant(_i64(), self.itemsize))
+        byte = ir.IntegerType.get_signless(8)
+        return mgpu.utils.getelementptr(pointer, [index], byte)
+
+
+@contextlib.contextmanager
+def _when(condition: Word) -> Iterator[None]:
+    """A block of operations that is run only if the condition holds."""
+    branch = scf.IfOp(condition.value)
+    with ir.InsertionPoint(branch.then_block):
+        yield
+        scf.yield_([])
+
+
+def _is_between(low: WordLike, word: Word, high: WordLike) -> Word:
+    return (word > low - 1) & (word < high)
+
+
 def _value(word: WordLike) -> Any:
     return arith.constant(_i32(), word) if isinstance(word, int) else word.value
 
 
 def _i32() -> Any:
     return ir.IntegerType.get_signless(32)
+
+
+def _i64() -> Any:
+    return ir.IntegerType.get_signless(64)
 
 
 def _i32x4() -> Any:
@@ -176,8 +323,8 @@ def _pointer(reference: Any) -> Any:
 
 def _address(pointer: Any, index: WordLike, itemsize: int) -> Any:
     """The address of an element of `itemsize` bytes; its index is not negative."""
-    i64 = ir.IntegerType.get_signless(64)
-    offset = arith.muli(arith.extui(i64, _value(index)), arith.constant(i64, itemsize))
+    offset = arith.extui(_i64(), _value(index))
+    offset = arith.muli(offset, arith.constant(_i64(), itemsize))
     byte = ir.IntegerType.get_signless(8)
     return mgpu.utils.getelementptr(pointer, [offset], byte)
 

@@ -16,7 +16,7 @@ from assertions import assert_same_bits
 from formulations import DTYPES, data, text_for
 
 from dml_jax import reference, reverse_subsequences
-from dml_jax._reverse import cpu, gpu, primitive, xla
+from dml_jax._reverse import cpu, primitive, xla
 from dml_jax._shared import jax_versions
 
 # They are only for programs, and NaNs are among all bits.
@@ -47,16 +47,11 @@ MADE_FOR = {
     - {"time-major", *(n for n in LINES if "columns" in n)},
     "cache_blocked": {"columns", "columns-of-planes", "columns-of-features"},
     "preclamped": {"time-major", "columns", "columns-of-planes", "columns-of-features"},
-    "split_stores": {*LINES}
-    - {"odd-rows", "columns", "columns-of-planes", "step-of-1", "rank-1", "planes"}
-    - {"six-features"},
-    "packed_u32": {"rows", "one-length", "rank-1"},
-    "transposed": {"columns", "columns-of-planes"},
 }
 
 
 def main_dtype(formulation: str) -> str:
-    are_bytes = formulation in ("reversed_windows", "cache_blocked", "packed_u32")
+    are_bytes = formulation in ("reversed_windows", "cache_blocked")
     return "uint8" if are_bytes else "float32"
 
 
@@ -64,9 +59,6 @@ def main_dtype(formulation: str) -> str:
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     for name in ("_MIN_BYTES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE", "_CACHE_BYTES"):
         monkeypatch.setattr(cpu, name, 0)
-    for name in ("CACHE_BYTES", "_MIN_BYTES"):
-        monkeypatch.setattr(gpu, name, 0)
-    monkeypatch.setattr(gpu, "THREADS", 1)
 
 
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -78,13 +70,12 @@ def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
 
 def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> None:
     """Compares a formulation with the reference, called as by a lowering rule."""
-    module, platform = (cpu, "cpu") if hasattr(cpu, formulation) else (gpu, "cuda")
     compute = functools.partial(
         primitive._compute,
         axis=axis,
         implementation=None,
-        formulations=(getattr(module, formulation),),
-        max_bits_as_uint=primitive._PLATFORMS[platform].max_bits_as_uint,
+        formulations=(getattr(cpu, formulation),),
+        max_bits_as_uint=primitive._PLATFORMS["cpu"].max_bits_as_uint,
         sees_full_arrays=True,
     )
     y = jax.jit(compute)(jnp.asarray(x), lengths)
@@ -94,8 +85,7 @@ def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> No
 
 
 def is_made_for(formulation: str, x: Any, lengths: Any, axis: int) -> bool:
-    formulate = getattr(cpu if hasattr(cpu, formulation) else gpu, formulation)
-    formulate = functools.partial(formulate, axis=axis)
+    formulate = functools.partial(getattr(cpu, formulation), axis=axis)
     return jax.eval_shape(formulate, x, lengths) is not None
 
 
@@ -162,11 +152,6 @@ def test_indices_beyond_int32(formulation: xla.Formulation):
     assert y.shape == x.shape
 
 
-def test_words_at_every_length():
-    lengths = np.arange(13, dtype=np.int32)[:, None]
-    check("packed_u32", data((13, 12), "uint8"), lengths, 1)
-
-
 # Which programs get them --------------------------------------------------------------
 
 REVERSE = functools.partial(reverse_subsequences, axis=1)
@@ -174,13 +159,15 @@ STANDALONE = functools.partial(REVERSE, implementation="standalone")
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_gpu_programs(platform: str, monkeypatch: pytest.MonkeyPatch):
+def test_gpus_without_the_kernels_gather(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
-    text = text_for(platform, REVERSE, x, lengths).as_text()
-    assert text.count("stablehlo.concatenate") == 1
-    assert "ui64" not in text
-    assert "ui64" in text_for(platform, STANDALONE, x, lengths).as_text()
+    x = jax.ShapeDtypeStruct((2**16, 2**10), "uint8")
+    lengths = jax.ShapeDtypeStruct((2**16, 1), "int32")
+    text = text_for(platform, STANDALONE, x, lengths).as_text()
+    assert text.count('"stablehlo.gather"') == 1
+    assert "custom_call" not in text
 
 
 def test_tpu_exported_and_small_programs_are_one_gather(

@@ -1,67 +1,181 @@
-"""The kernel for columns: its results, on a GPU that takes it, and who gets it."""
+"""The kernel for columns: its results, in NumPy and on a GPU, and who gets it."""
 
 import functools
+import math
 import types
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import on_a_hopper, text_for_cuda
+from formulations import data, on_a_hopper, text_for_cuda
+from sampling import default_of
 
 from dml_jax import reference, reverse_subsequences
 from dml_jax._reverse import gpu, shared_memory_kernel
+from dml_jax._reverse.shared_memory_kernel import Layout, layout_for, reverse_strips
 from dml_jax._shared import jax_versions
+
+
+class Machine:
+    """All threads of all blocks at once: words are arrays [blocks, threads]."""
+
+    def __init__(self, x: np.ndarray, lengths: np.ndarray, layout: Layout):
+        batch, time, _ = x.shape
+        blocks = -(-batch * layout.per_row // layout.per_block)
+        self.itemsize = x.itemsize
+        self.block, self.thread = np.indices(
+            (blocks, layout.per_block * layout.threads)
+        )
+        self.x, self.y = x.reshape(-1), np.zeros(x.size, x.dtype)
+        self.lengths = lengths.reshape(-1).astype(np.int64)
+        size = layout.per_block * time * layout.pitch
+        self.shared = np.full((blocks, size), 0xEE, x.dtype)
+        self.shared_lengths = np.full((blocks, layout.per_block * 2**10), -(2**40))
+        self.is_active = np.ones_like(self.block, bool)
+
+    minimum = staticmethod(np.minimum)
+    maximum = staticmethod(np.maximum)
+    select = staticmethod(np.where)
+
+    def wait(self) -> None:
+        pass  # the operations of a phase are over when the next one begins
+
+    def at(self, row: Any, pitch: int, column: Any) -> Any:
+        return row * pitch + column
+
+    def load(self, begin: Any, offset: Any, count: int) -> Any:
+        first = np.where(self.is_active, begin + offset, 0)
+        assert np.all((first % count == 0) & (first >= 0) & (first < self.x.size))
+        # A word may end beyond the array.
+        return np.pad(self.x, (0, count))[first[..., None] + np.arange(count)]
+
+    def store(
+        self, begin: Any, offset: Any, column: Any, elements: Sequence[Any], limits: Any
+    ) -> None:
+        assert np.all((begin + offset + column)[self.is_active] % len(elements) == 0)
+        for i, element in enumerate(elements):
+            low, high = limits or (-math.inf, math.inf)
+            is_inside = self.is_active & (low <= column + i) & (column + i < high)
+            at = (begin + offset + column + i)[is_inside]
+            assert np.all((at >= 0) & (at < self.y.size))
+            self.y[at] = element[is_inside]
+
+    def load_length(self, index: Any) -> Any:
+        return self.lengths[index]
+
+    def store_shared(self, offset: Any, value: Any, count: int) -> None:
+        assert np.all(offset % count == 0)
+        for i in range(count):
+            at = self.block[self.is_active], (offset + i)[self.is_active]
+            self.shared[at] = value[..., i][self.is_active]
+
+    def load_shared(self, offset: Any) -> Any:
+        # Columns that are not stored may be read from anywhere.
+        return self.shared[self.block, np.clip(offset, 0, self.shared.shape[1] - 1)]
+
+    def store_shared_length(self, offset: Any, length: Any) -> None:
+        self.shared_lengths[self.block, offset] = length
+
+    def load_shared_length(self, offset: Any) -> Any:
+        length = self.shared_lengths[self.block, offset]
+        assert np.all(length >= 0)
+        return length
+
+    def for_rows(self, first: Any, end: int, step: int, unroll: int, move: Any) -> None:
+        while np.any(first < end):
+            self.is_active = first < end
+            rows = [first + step * k for k in range(unroll)]
+            move([np.where(k < end, k, first) for k in rows])
+            first = first + step * unroll
+
+
+def reverse_in_numpy(x: Any, lengths: Any, step: int, layout: Layout) -> np.ndarray:
+    x = np.asarray(x)
+    machine = Machine(x, np.asarray(lengths), layout)
+    reverse_strips(machine, shape=x.shape, step=step, layout=layout)
+    return machine.y.reshape(x.shape)
+
+
+@pytest.fixture(params=["numpy", pytest.param("gpu", marks=on_a_hopper)])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """`jax.jit`, or what makes a function of the kernel one of NumPy."""
+    monkeypatch.setattr(gpu, "_MIN_BYTES", 0)
+    if request.param == "gpu":
+        return jax.jit
+    monkeypatch.setattr(shared_memory_kernel, "reverse", reverse_in_numpy)
+    return lambda function: function
+
 
 # Shape, axis, and the shape of the lengths.
 LINES = {
     "columns": ((9, 128), 0, (1, 128)),
     "columns-of-planes": ((2, 3, 7, 64), 2, (2, 3, 1, 64)),
     "shared-lengths": ((5, 7, 64), 1, (1, 1, 64)),
+    "one-length-for-all-tables": ((5, 7, 3), 1, (1, 1, 3)),
+    "more-lengths-than-tables": ((1, 7, 5), 1, (4, 1, 5)),
     "three-features": ((300, 64, 3), 0, (1, 64, 1)),
-    "two-copies": ((257, 128), 0, (1, 128)),
-    "two-copies-of-narrow-rows": ((257, 64), 0, (1, 64)),
-    "odd-time": ((2001, 256), 0, (1, 256)),
-    "tiles-that-overlap": ((31, 144), 0, (1, 144)),
-    "narrow-tiles": ((5001, 64), 0, (1, 64)),
-    "many-blocks": ((70000, 3, 16), 1, (70000, 1, 16)),
-    "pairs-of-tiles": ((2001, 96), 0, (1, 96)),
+    "odd-features": ((31, 5, 3), 0, (1, 5, 1)),
+    "odd-columns": ((31, 145), 0, (1, 145)),
+    "odd-tables": ((3, 17, 41), 1, (3, 1, 41)),
+    "tiny-tables": ((70, 3, 2), 1, (70, 1, 2)),
+    "wide": ((40, 1031), 0, (1, 1031)),
+    "wide-and-even": ((40, 1030), 0, (1, 1030)),
+    "long": ((2001, 261), 0, (1, 261)),
+    "longer": ((4001, 130), 0, (1, 130)),
     "one-step": ((1, 128), 0, (1, 128)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu, "_MIN_BYTES", 0)
 
 
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
     shape, axis, lengths_shape = LINES[name]
     random = np.random.default_rng(0)
-    x = random.integers(0, 256, shape).astype(dtype)
     lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
     lengths.flat[:2] = 0, shape[axis]
-    return x, lengths, axis
+    return data(shape, dtype), lengths, axis
 
 
-@on_a_hopper
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "int64", "float64"])
+def check(x: np.ndarray, lengths: np.ndarray, axis: int, compiled: Callable[..., Any]):
+    with jax.enable_x64(x.itemsize == 8):
+        y = compiled(functools.partial(gpu.strips, axis=axis))(
+            jnp.asarray(x), jnp.asarray(lengths)
+        )
+    shape = np.broadcast_shapes(x.shape, lengths.shape)
+    expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
+    assert_same_bits(y, expected)
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize(
+    "dtype",
+    default_of(["uint8", "int16", "float32", "int64", "float64"], "uint8", "float32"),
+)
 @pytest.mark.parametrize("name", LINES)
-def test_results(name: str, dtype: str):
-    x, lengths, axis = lines(name, dtype)
-    is_wide = x.itemsize == 8
-    with jax.enable_x64(is_wide):
-        y = jax.jit(functools.partial(gpu.shared_memory_tiles, axis=axis))(x, lengths)
-    if is_wide and name in ("three-features", "narrow-tiles"):
-        assert y is None  # too many bytes in a step, and in a tile
-        return
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, axis))
+def test_results(name: str, dtype: str, compiled: Callable[..., Any]):
+    check(*lines(name, dtype), compiled)
+
+
+@pytest.mark.parametrize("seed", default_of(range(8), 0))
+def test_random_shapes(seed: int, compiled: Callable[..., Any]):
+    random = np.random.default_rng(seed)
+    for _ in range(6):
+        batch = int(random.integers(1, 4))
+        time, columns = (2 ** random.uniform(1, 8, 2)).astype(int)
+        lengths = random.integers(0, time + 1, (batch, 1, columns)).astype(np.int32)
+        dtype = str(random.choice(["uint8", "uint16", "float32"]))
+        x = random.integers(0, 2**8, (batch, time, columns)).astype(dtype)
+        check(x, lengths, 1, compiled)
 
 
 @on_a_hopper
 def test_transformations():
     x, lengths, axis = lines("columns", "float32")
+    x = np.nan_to_num(np.tile(x, (2, 64, 64)))
+    lengths = np.tile(lengths, (1, 64))
+    x = x[0, : 9 * 64]
 
     reverse = jax.jit(
         lambda x: reverse_subsequences(x, lengths, axis, implementation="standalone")
@@ -77,20 +191,17 @@ def test_transformations():
 
 # Which programs get it ----------------------------------------------------------------
 
-
+MANY = 2**17
 CHOSEN = {
-    "alone": (((64, 128), "float32"), "standalone", True),
-    "clusters": (((2000, 9600), "float32"), "standalone", True),
-    "pairs": (((2000, 9600), "uint8"), None, True),
-    "odd": (((2001, 9600), "float32"), "standalone", jax_versions.COPIES_ANY_ROWS),
-    "odd-by-default": (((2001, 9600), "int16"), None, jax_versions.COPIES_ANY_ROWS),
-    "what-the-cache-holds": (((64, 128), "float32"), None, False),
-    "what-it-does-not-hold": (((64, 2**18), "float32"), None, True),
-    "bytes": (((64, 128), "uint8"), None, True),
-    "float64": (((64, 128), "float64"), "standalone", True),
-    "rows-that-begin-anywhere": (((64, 130), "uint8"), None, False),
-    "more-rows-than-fit": (((13000, 128), "uint8"), None, False),
-    "booleans": (((64, 128), "bool"), None, False),
+    "columns": (((64, MANY), "float32"), "standalone", True),
+    "columns-by-default": (((64, 2 * MANY), "float32"), None, True),
+    "odd-columns": (((99, MANY + 1), "uint8"), "standalone", True),
+    "float64": (((64, MANY), "float64"), "standalone", True),
+    "what-the-cache-holds": (((64, 2**16), "float32"), None, False),
+    "too-small": (((64, 2**8), "float32"), "standalone", False),
+    "too-long": (((10000, 1000), "float32"), "standalone", False),
+    "long-and-narrow": (((10000, 5), "float32"), "standalone", False),
+    "booleans": (((64, MANY), "bool"), "standalone", False),
 }
 
 
@@ -109,6 +220,38 @@ def test_who_gets_the_kernel(name: str, are_hoppers: bool):
     assert ("mosaic_gpu" in text) == is_chosen
 
 
+# Shape, shape of the lengths, axis 1; and the formulation for these steps of float32.
+STEPS = {
+    "one-line": ((64, 1000, 100), (64, 1, 1), "copied_chunks"),
+    "long-steps": ((64, 1000, 100, 16), (64, 1, 100, 1), "copied_chunks"),
+    "steps-of-a-sector": ((64, 1000, 100, 8), (64, 1, 100, 1), "copied_chunks"),
+    "short-steps": ((64, 1000, 100, 5), (64, 1, 100, 1), "strips"),
+    "short-steps-of-long-lines": ((64, 2000, 100, 5), (64, 1, 100, 1), "copied_chunks"),
+    "columns": ((64, 1000, 100), (64, 1, 100), "strips"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_kernels_of_steps(name: str, monkeypatch: pytest.MonkeyPatch):
+    shape, lengths, expected = STEPS[name]
+    made = []
+    monkeypatch.setattr(
+        gpu.packed_copy_kernel,
+        "reverse",
+        lambda x, _: made.append("copied_chunks") or x,
+    )
+    monkeypatch.setattr(
+        gpu.shared_memory_kernel, "reverse", lambda x, *_: made.append("strips") or x
+    )
+    operands = (
+        jax.ShapeDtypeStruct(shape, "float32"),
+        jax.ShapeDtypeStruct(lengths, int),
+    )
+    for formulation in (gpu.copied_chunks, gpu.strips):
+        jax.eval_shape(functools.partial(formulation, axis=1), *operands)
+    assert made == [expected]
+
+
 @pytest.mark.parametrize("capabilities", ["9.0", "9.0 9.0", "8.0", "9.0 8.0"])
 def test_which_gpus_take_it(capabilities: str, monkeypatch: pytest.MonkeyPatch):
     devices = [
@@ -121,42 +264,27 @@ def test_which_gpus_take_it(capabilities: str, monkeypatch: pytest.MonkeyPatch):
 
 def test_exported_programs_are_for_any_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: True)
-    x, lengths = jnp.zeros((64, 128), jnp.uint8), jnp.zeros((1, 128), jnp.int32)
+    x, lengths = (jax.ShapeDtypeStruct((n, MANY), "int32") for n in (200, 1))
     reverse = jax.jit(functools.partial(reverse_subsequences, axis=0))
     exported = jax.export.export(reverse, platforms=["cuda"])(x, lengths)
     assert "mosaic_gpu" not in exported.mlir_module()
 
 
-# Time, columns, dtype, whether copies of any rows are possible, and the width.
-WIDTHS = [
-    (1000, 256, "float32", True, 32),
-    (1601, 256, "float32", True, 16),
-    (5000, 256, "float32", True, 8),
-    (7000, 256, "float32", True, None),
-    (7000, 256, "uint8", True, 16),
-    (13000, 256, "uint8", True, None),
-    (1000, 12, "float32", True, 8),
-    (1000, 4, "float32", True, None),
-    (1000, 16, "uint8", True, 16),
-    (1000, 24, "uint8", True, None),
-    (1000, 256, "float64", True, 16),
-    (0, 256, "uint8", True, None),
-    (1600, 256, "float32", False, 32),
-    (1601, 256, "float32", False, None),
-    (1602, 256, "float32", False, 16),
-    (5001, 256, "float32", False, None),
-    (5004, 256, "float32", False, 8),
-]
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+@pytest.mark.parametrize("time", [1, 2, 37, 300, 1001, 3000, 6000])
+def test_layouts(time: int, itemsize: int):
+    for columns in (1, 2, 3, 31, 32, 257, 1000, 4096, 99999):
+        layout = layout_for(time, columns, itemsize)
+        assert layout is not None
+        require_to_fit(layout, time, columns, itemsize)
 
 
-@pytest.mark.parametrize(("time", "columns", "dtype", "any_rows", "width"), WIDTHS)
-def test_width_of_a_tile(
-    time: int,
-    columns: int,
-    dtype: str,
-    any_rows: bool,
-    width: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(jax_versions, "COPIES_ANY_ROWS", any_rows)
-    assert shared_memory_kernel.tile_width(time, columns, np.dtype(dtype)) == width
+def require_to_fit(layout: Layout, time: int, columns: int, itemsize: int):
+    block_bytes = layout.per_block * time * layout.pitch * itemsize
+    assert block_bytes <= shared_memory_kernel._MAX_BLOCK_BYTES
+    threads = layout.per_block * layout.threads
+    assert threads % 128 == 0
+    assert threads <= 1024
+    assert layout.pitch // layout.word <= layout.threads
+    assert layout.width % layout.granule == layout.pitch % layout.word == 0
+    assert layout.width * layout.per_row >= columns

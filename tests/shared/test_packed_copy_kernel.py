@@ -104,6 +104,8 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 
 ROWS = [(5, 16), (5, 17), (3, 33), (40, 31), (2, 255), (1, 64), (7, 48), (300, 1003)]
 STEPS = [(5, 16, 3), (7, 11, 5), (40, 3, 6), (9, 5, 7), (6, 4, 4), (300, 333, 3)]
+# Of 16 bytes and more, which are moved as they are.
+LONG_STEPS = [(5, 7, 16), (6, 3, 39), (4, 9, 33), (3, 5, 64), (300, 37, 257)]
 
 
 @pytest.mark.usefixtures("nans_are_data")
@@ -112,7 +114,7 @@ STEPS = [(5, 16, 3), (7, 11, 5), (40, 3, 6), (9, 5, 7), (6, 4, 4), (300, 333, 3)
     "shape",
     [
         pytest.param(s, marks=pytest.mark.exhaustive if s[0] == 300 else (), id=str(s))
-        for s in [(*rows, 1) for rows in ROWS] + STEPS
+        for s in [(*rows, 1) for rows in ROWS] + STEPS + LONG_STEPS
     ],
 )
 def test_rows(shape: tuple[int, ...], dtype: str, compiled: Compile):
@@ -122,14 +124,24 @@ def test_rows(shape: tuple[int, ...], dtype: str, compiled: Compile):
         np.zeros((shape[0], 1, 1), int),
         np.full((shape[0], 1, 1), shape[1]),
     ):
-        y = compiled(kernel.reverse)(x, lengths[:, 0, 0].astype(np.int32))
-        if shape[2] * x.itemsize > 15:
-            assert y is None  # XLA moves vectors of such steps
-            return
+        x, lengths = x.reshape(*shape[:2], 1, shape[2]), lengths[..., None]
+        y = compiled(kernel.reverse)(x, lengths.reshape(-1).astype(np.int32))
         assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
 
 
-# Shape, axis, shape of the lengths, and whether they are rows of which it is made.
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
+@pytest.mark.parametrize(
+    "shape", [(1, 7, 5, 16), (3, 5, 2, 33), (1, 9, 4, 19), (2, 3, 1, 64)], ids=str
+)
+def test_interleaved_lines(shape: tuple[int, ...], dtype: str, compiled: Compile):
+    x, random = data(shape, dtype), np.random.default_rng(1)
+    lengths = random.integers(0, shape[1] + 1, (shape[0], 1, shape[2], 1))
+    y = compiled(kernel.reverse)(x, lengths.reshape(-1).astype(np.uint8))
+    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
+
+
+# Shape, axis, shape of the lengths, and whether the kernel is made for these lines.
 LINES = {
     "one-length": ((8, 64), 1, (1, 1), True),
     "more-lengths-than-lines": ((1, 40), 1, (4, 1), True),
@@ -139,7 +151,10 @@ LINES = {
     "last-dimension-of-1": ((4, 20, 1), 1, (4, 1, 1), True),
     "features": ((4, 20, 4), 1, (4, 1, 1), True),
     "two-dimensions-of-features": ((4, 300, 2, 3), 1, (4, 1, 1, 1), True),
-    "many-features": ((4, 20, 16), 1, (4, 1, 1), False),
+    "many-features": ((4, 20, 16), 1, (4, 1, 1), True),
+    "time-major": ((20, 5, 64), 0, (1, 5, 1), True),
+    "time-major-planes": ((2, 20, 5, 3, 70), 1, (2, 1, 5, 3, 1), True),
+    "time-major-of-few-features": ((20, 5, 3), 0, (1, 5, 1), False),
     "no-features": ((4, 20, 0), 1, (4, 1, 1), False),
     "rows-of-255": ((3, 255), 1, (3, 1), True),
     "rows-of-256": ((3, 256), 1, (3, 1), True),
@@ -155,7 +170,7 @@ def test_lines(name: str, compiled: Compile, monkeypatch: pytest.MonkeyPatch):
     x, random = data(shape, "uint8"), np.random.default_rng(1)
     lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
     lengths.flat[0] = shape[axis]
-    copy = compiled(functools.partial(gpu.packed_copy, axis=axis))
+    copy = compiled(functools.partial(gpu.copied_chunks, axis=axis))
     y = copy(jnp.asarray(x), jnp.asarray(lengths))
     assert (y is not None) == is_made_for
     if is_made_for:
