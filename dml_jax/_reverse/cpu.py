@@ -1,12 +1,12 @@
 """Formulations of the reversal for CPUs.
 
-    reversed_windows   one length per line: reversed windows of flat lines
-    cache_blocked      one length per column: columns copied to blocks of a cache line
-    preclamped         one length per column: the gather, with the clamp not fused
+    reversed_windows    one length per line: reversed windows of flat lines
+    transposed_windows  one length per column: the same for the transposed array
+    vectorized_gather   the gather, with clamped lengths and vectorized copies
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
-`preclamped` with surrounding operations, but not the others. float16 and bfloat16 are
-moved as floats by the first two, in which XLA does not widen them.
+`vectorized_gather` with surrounding operations, but not the others. float16 and
+bfloat16 are moved as floats by the first two, in which XLA does not widen them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
-_CACHE_LINE = 64  # bytes
-_CACHE_BYTES = 2**22  # most of this stays in the second-level cache
+_CACHE_BYTES = 2**20  # most of this stays in the second-level cache
+_MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
+_MIN_LINES = 4  # of which two are gathered
 
 
 def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
@@ -45,7 +46,7 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     if math.prod(lengths.shape[axis:]) != 1 or not _MIN_BYTES < x.nbytes < 2**31:
         return None
     lines, step = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    if step > _MAX_STEP.get(x.dtype.itemsize, 1):
+    if step > _MAX_STEP.get(x.dtype.itemsize, 1) or lines < _MIN_LINES:
         return None
     is_narrow = x.dtype.itemsize < 4
     if time * step < (_MIN_MASKED_LINE if is_narrow else _MIN_WIDE_LINE):
@@ -105,31 +106,39 @@ def _is_below(lengths: Array, size: int) -> Array:
     return _windows(mask, size - lengths, size) != 0
 
 
-def cache_blocked(x: Array, lengths: Array, axis: int) -> Array | None:
+def transposed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own, in arrays larger than the cache.
 
     Neighbouring elements of the result come from distant rows, and a cache line is
-    evicted before its other elements are read. So columns of a cache line's width are
-    copied to separate blocks, reversed there, and copied back.
+    evicted before its other elements are read. XLA's transposes do not have this
+    problem, except that of bytes.
     """
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
-    width = _CACHE_LINE // x.dtype.itemsize
-    columns = math.prod(x.shape[axis + 1 :])
-    read_bytes = x.shape[axis] * columns * x.dtype.itemsize
-    if columns % width or read_bytes <= _CACHE_BYTES:
+    read_bytes = math.prod(x.shape[axis:]) * x.dtype.itemsize
+    if xla.contiguous_bytes(x, lengths, axis) > x.dtype.itemsize:
         return None
-    if xla.contiguous_bytes(x, lengths, axis) >= _CACHE_LINE:
+    if x.dtype.itemsize not in (2, 4) or read_bytes <= _CACHE_BYTES:
         return None
-    shape = (math.prod(x.shape[:axis]), x.shape[axis], columns // width, width)
-    lengths = jnp.broadcast_to(
-        lengths, (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    ).reshape(shape[0], shape[2], 1, width)
-    y = xla.gather(lowering.materialize(x.reshape(shape).swapaxes(1, 2)), lengths, 2)
-    return lowering.materialize(y).swapaxes(1, 2).reshape(x.shape)
+    lines, lengths = (jnp.moveaxis(operand, axis, -1) for operand in (x, lengths))
+    y = reversed_windows(lines, lengths, x.ndim - 1)
+    return None if y is None else lowering.materialize(jnp.moveaxis(y, -1, axis))
 
 
-def preclamped(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For lengths that are read again at every step, and so are clamped beforehand."""
-    if math.prod(lengths.shape[axis:]) == 1 or x.nbytes <= _MIN_BYTES:
+def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array | None:
+    """The gather, with lengths that are clamped beforehand, not for each element.
+
+    LLVM does not vectorize a loop that only loads and stores 16-bit floats. An OR with
+    a zero that it does not know makes it an ordinary loop.
+    """
+    if x.nbytes <= _MIN_BYTES:
         return None
-    return xla.gather(x, lowering.materialize(lengths), axis)
+    lengths = lowering.materialize(lengths)
+    varying = [d for d, size in enumerate(lengths.shape) if size != 1 and d > axis]
+    block = math.prod(x.shape[max(varying, default=axis) + 1 :])
+    if block < _MIN_VECTORIZED or x.dtype not in (jnp.float16, jnp.bfloat16):
+        return xla.gather(x, lengths, axis)
+    is_too_long = jnp.any(lengths > x.shape[axis])  # false, since they are clamped
+    zero = lowering.materialize(is_too_long.astype(jnp.uint16))
+    return bitwise.from_bits(
+        xla.gather(bitwise.to_bits(x), lengths, axis) | zero, x.dtype
+    )

@@ -32,6 +32,7 @@ LINES = {
     "three-channels": ((4, 12, 3), 1, (4, 1, 1)),
     "six-features": ((4, 9, 6), 1, (4, 1, 1)),
     "time-major": ((9, 8, 4), 0, (1, 8, 1)),
+    "wide-features": ((8, 3, 64), 1, (8, 1, 1)),
     "planes": ((3, 5, 16, 2), 2, (3, 5, 1, 1)),
     "shared-lengths": ((4, 5, 16, 2), 2, (1, 5, 1, 1)),
     "columns": ((9, 128), 0, (1, 128)),
@@ -41,12 +42,12 @@ LINES = {
     "more-lengths-than-lines": ((1, 8, 2), 1, (4, 1, 1)),
 }
 
-# Which of them each formulation is made for: some for bytes, the others for float32.
+# Which of them each formulation is made for, in its main dtype.
 MADE_FOR = {
     "reversed_windows": {*LINES}
-    - {"time-major", *(n for n in LINES if "columns" in n)},
-    "cache_blocked": {"columns", "columns-of-planes", "columns-of-features"},
-    "preclamped": {"time-major", "columns", "columns-of-planes", "columns-of-features"},
+    - {"time-major", "wide-features", *(n for n in LINES if "columns" in n)},
+    "transposed_windows": {"columns", "columns-of-planes"},
+    "vectorized_gather": {*LINES},
     "split_stores": {*LINES}
     - {"odd-rows", "columns", "columns-of-planes", "step-of-1", "rank-1", "planes"}
     - {"six-features"},
@@ -56,13 +57,17 @@ MADE_FOR = {
 
 
 def main_dtype(formulation: str) -> str:
-    are_bytes = formulation in ("reversed_windows", "cache_blocked", "packed_u32")
-    return "uint8" if are_bytes else "float32"
+    if formulation == "vectorized_gather":
+        return "bfloat16"
+    return "uint8" if formulation in ("reversed_windows", "packed_u32") else "float32"
 
 
 @pytest.fixture(autouse=True)
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
-    for name in ("_MIN_BYTES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE", "_CACHE_BYTES"):
+    for name in (
+        *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
+        "_CACHE_BYTES",
+    ):
         monkeypatch.setattr(cpu, name, 0)
     for name in ("CACHE_BYTES", "_MIN_BYTES"):
         monkeypatch.setattr(gpu, name, 0)
