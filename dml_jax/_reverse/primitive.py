@@ -124,7 +124,10 @@ class _Formulations(NamedTuple):
 _KERNELS = frozenset(
     {gpu.shared_memory_tiles, gpu.shared_memory_tiles_in_programs, gpu.packed_copy}
 )
-_CPU = (cpu.reversed_windows, cpu.transposed_windows, cpu.vectorized_gather)
+_CPU = (
+    *(cpu.reversed_windows, cpu.transposed_windows),
+    *(cpu.shifted_columns, cpu.vectorized_gather),
+)
 _GPU_STANDALONE = (gpu.packed_u32, gpu.transposed, gpu.split_stores)
 _PLATFORMS: dict[str | None, _Formulations] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
