@@ -5,6 +5,11 @@
     shifted_columns     one length per column, bytes: shifts by powers of two
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
+Each takes this part of plain JAX's time, in the median over random shapes for which it
+is used, as float32, bfloat16 and uint8: windows of rows 0.36, 0.24, 0.05; transposed
+0.56, 0.48, not used; shifted, uint8 only, 0.38; the gather 0.55 of bfloat16 with 64
+features or more, else 1.
+
 XLA's gather computes an index for every element, one element at a time. XLA fuses
 `vectorized_gather` with surrounding operations, but not the others. float16 and
 bfloat16 are moved as floats by the first two, in which XLA does not widen them.
@@ -24,7 +29,7 @@ _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
-_MIN_TRANSPOSED_BYTES = {2: 2**20, 4: 2**23}  # by itemsize; the cache holds less
+_MIN_TRANSPOSED = 2**21  # elements; the cache holds fewer, or most of them
 _MIN_SHIFTED_BYTES = 2**18  # below, starting the loops takes too long
 _MIN_SHIFTED_COLUMNS = 256  # which are the inner loop
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
@@ -116,10 +121,9 @@ def transposed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     evicted before its other elements are read. XLA transposes in tiles, except bytes.
     """
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
-    read_bytes = math.prod(x.shape[axis:]) * x.dtype.itemsize
     if xla.contiguous_bytes(x, lengths, axis) > x.dtype.itemsize:
         return None
-    if read_bytes <= _MIN_TRANSPOSED_BYTES.get(x.dtype.itemsize, math.inf):
+    if x.dtype.itemsize not in (2, 4) or math.prod(x.shape[axis:]) < _MIN_TRANSPOSED:
         return None
     lines, lengths = (jnp.moveaxis(operand, axis, -1) for operand in (x, lengths))
     y = reversed_windows(lines, lengths, x.ndim - 1)

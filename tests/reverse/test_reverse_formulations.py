@@ -68,10 +68,9 @@ def main_dtype(formulation: str) -> str:
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     for name in (
         *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
-        *("_MIN_SHIFTED_BYTES", "_MIN_SHIFTED_COLUMNS"),
+        *("_MIN_SHIFTED_BYTES", "_MIN_SHIFTED_COLUMNS", "_MIN_TRANSPOSED"),
     ):
         monkeypatch.setattr(cpu, name, 0)
-    monkeypatch.setattr(cpu, "_MIN_TRANSPOSED_BYTES", {1: 0, 2: 0, 4: 0})
     for name in ("CACHE_BYTES", "_MIN_BYTES"):
         monkeypatch.setattr(gpu, name, 0)
     monkeypatch.setattr(gpu, "THREADS", 1)
