@@ -1,6 +1,7 @@
 """How fast the operators are, as a share of what the machine can do at all.
 
     python -m benchmarks run --quick
+    python -m benchmarks sweep --seconds 600
     python -m benchmarks scale --quick
     python -m benchmarks tpu
     python -m benchmarks compare old.json new.json
@@ -19,6 +20,7 @@ for dml_jax and for its peers alike; absolute times are for orientation.
 - `peers`: other libraries on the same arrays
 - `measure`: warm-up, batches, rounds, quartiles
 - `session`: a run over all workloads
+- `sweep`: a run over random shapes
 - `scaling`: a run over numbers of devices
 - `results`, `compare`, `plot`: the file of a run, and what can be read from it
 - `tables`: its figures in documents

@@ -7,6 +7,7 @@ memset is `ndarray.fill` on a CPU, and XLA's fastest of three constant fills on 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -45,15 +46,27 @@ def functions(workload: Workload, device: Device) -> dict[str, Function]:
         found["unreversed"] = make(lambda x, _: x)
     if workload.group == "reverse" and device == "cpu":
         found["jnp_flip_slice"] = functools.partial(programs.flip_and_slice, workload)
+    if workload.group == "random":
+        for name in ("dml_jax", "jnp"):
+            found[f"{name}_fused"] = _with_addition(found[name])
+        if workload.is_reversal and device == "gpu":
+            options = dict(workload.options, implementation="standalone")
+            alone = dataclasses.replace(workload, options=options)
+            found["standalone"] = make(programs.operator(alone))
     if workload.name.startswith("reverse/rows/"):
         found["flip_all"] = lambda x, _: jnp.flip(x, workload.axis)
         found["plus_one"] = lambda x, _: x + 1
     return found
 
 
+def _with_addition(function: Function) -> Function:
+    """The operator with one elementwise operation, which XLA may fuse with it."""
+    return lambda *arrays: function(*arrays) + 1
+
+
 def called(workload: Workload, arrays: Arrays) -> list[Candidate]:
     """The public function called eagerly."""
-    if workload.group not in ("reverse", "slice", "fill"):
+    if workload.group not in ("reverse", "slice", "fill", "random"):
         return []
     return [
         Candidate("called", functools.partial(programs.operator(workload), *arrays))
@@ -80,8 +93,8 @@ def baseline(workload: Workload, device: Device) -> Candidate:
     """A memcpy of the bytes that the workload has to move, or a memset."""
     if workload.baseline == "memcpy":
         nbytes = (workload.bytes_read + workload.bytes_written) // 2
-        return _memcpy(nbytes // 4, device)
-    return _memset(workload.bytes_written // 4, device)
+        return _memcpy(max(1, nbytes // 4), device)
+    return _memset(max(1, workload.bytes_written // 4), device)
 
 
 @functools.lru_cache(maxsize=1)  # the next workload often has as many bytes

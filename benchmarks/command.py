@@ -20,11 +20,12 @@ from benchmarks import (
     results,
     scaling,
     session,
+    sweep,
     tables,
     tpu_compiler,
 )
 from benchmarks.tpu_compiler import GENERATIONS
-from benchmarks.workloads import GROUPS, Device, Workload, workloads
+from benchmarks.workloads import GROUPS, RANDOM_KINDS, Device, Workload, workloads
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -34,6 +35,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --quick              a few minutes, small arrays
   python -m benchmarks run --group slice fill   some of the groups, at full size
   python -m benchmarks run --only 'rows/*16'    the workloads with such names
+  python -m benchmarks sweep --seconds 600      random shapes of each kind
   python -m benchmarks scale                    on 1, 2, 4, ... devices
   python -m benchmarks tpu                      predicted by TPU's compiler
   python -m benchmarks compare old.json new.json
@@ -50,6 +52,20 @@ latency, the plain idiom for compile times. Peers that are not installed are lef
 
 A quick run has a sixteenth of the elements and fewer samples, and checks dml_jax
 against the reference first.
+"""
+
+_SWEEP = """\
+Measures random shapes until the time is over, prints the least, the 5th percentile and
+the median of the share of a memcpy's speed, or a memset's, for each kind and dtype, and
+writes a JSON file with every shape. The kinds are
+
+  rows, features, time-major   [B, T], [B, T, F] and [T, B, F]
+  flat                         [T, B]: a length for each column
+  columns                      [B, H, T, F] with lengths [B, H, 1, F]
+  slices, fills                of two to four dimensions
+
+A seed gives the same shapes on every machine, and --kinds does not change them. The
+exit status is 1 if a shape fails or its result differs from plain JAX's.
 """
 
 _SCALE = """\
@@ -102,6 +118,7 @@ of which the first one selects the table:
   gpu cpu latency; dml_jax                rows of functions, a column for each device
   tpu reverse v5e v6e; dml_jax jnp        rows of workloads, a column for each TPU
   tpu random v5e v6e; dml_jax             rows of kinds: the median and the worst ratio
+  gpu random; called jnp                  rows of kinds and dtypes: a sweep's shares
   gpu machine                             a sentence: the machine, versions and the day
 
 A figure is a multiple of the baseline's time, or the share in per cent of the speed of
@@ -157,6 +174,17 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the JSON file; by default benchmarks/results/<device>.json, with -quick "
         "or -part in its name for runs that are not whole",
+    )
+    option = add("sweep", _sweep, _SWEEP, "measure random shapes")
+    option("--device", choices=("cpu", "gpu"), help="by default what JAX finds")
+    option("--seed", type=int, default=0, help="of the shapes; 0 unless told")
+    option("--seconds", "-s", type=float, default=600, help="600 unless told")
+    option("--kinds", nargs="+", choices=RANDOM_KINDS, default=RANDOM_KINDS)
+    option(
+        *("--output", "-o"),
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the JSON file; by default benchmarks/results/sweep-<device>.json",
     )
     option = add("scale", _scale, _SCALE, "measure on several devices")
     option("--device", choices=("cpu", "gpu"), help="by default what JAX finds")
@@ -259,6 +287,21 @@ def _default_path(device: str, options: argparse.Namespace) -> pathlib.Path:
     part = "-part" if options.only or options.group else ""
     name = f"{device}{'-quick' if options.quick else ''}{part}.json"
     return _RESULTS / name
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    device = _device(options)
+    path = options.output or _RESULTS / f"sweep-{device}.json"
+    _require_no_folder(path)
+    seed, seconds, kinds = options.seed, options.seconds, options.kinds
+    made = list(sweep.records(device, seed, seconds, kinds))
+    failed = [record["name"] for record in made if not record["candidates"]]
+    told = dict(device=device, quick=False, seed=seed, seconds=seconds, failed=failed)
+    records = (record for record in made if record["candidates"])
+    found = results.document(told, records)
+    results.save(found, path)
+    print(sweep.table(found))
+    return 1 if failed else 0
 
 
 def _scale(options: argparse.Namespace) -> int:

@@ -1,4 +1,5 @@
 """Pictures of a run: bars for each group, time against size or number of devices.
+Of a sweep: the share of the limit against size, for each kind of random shapes.
 
 A bar is a candidate's speed as a share of the baseline's, which is memory, the compiled
 function (small calls) or the plain idiom (compile times).
@@ -6,6 +7,7 @@ function (small calls) or the plain idiom (compile times).
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import results
 from benchmarks.results import Document
+from benchmarks.workloads import RANDOM_KINDS
 
 
 def save(found: Document, folder: pathlib.Path) -> list[pathlib.Path]:
@@ -26,7 +29,8 @@ def save(found: Document, folder: pathlib.Path) -> list[pathlib.Path]:
         return [folder / "scaling.png"]
     paths = []
     for group, records in results.groups(found).items():
-        figure = scaling(records) if group == "scaling" else bars(group, records)
+        draw = dict(scaling=scaling, random=shares).get(group)
+        figure = draw(records) if draw else bars(group, records)
         paths.append(folder / f"{found['options']['device']}-{group}.png")
         figure.savefig(paths[-1], dpi=120)
     return paths
@@ -93,6 +97,29 @@ def scaling(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 def _seconds(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [record["candidates"][name]["seconds"]["median"] for record in records]
+
+
+def shares(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """The share of the limit against size: a panel for each kind of random shapes."""
+    figure = Figure(figsize=(14, 7), layout="constrained")
+    panels = figure.subplots(2, 4, sharex=True, sharey=True).flat
+    dtypes = list(dict.fromkeys(record["dtype"] for record in records))
+    forms = (("called", "called", "o"), ("dml_jax", "in a program", "x"))
+    for axes, kind in zip(panels, RANDOM_KINDS, strict=False):
+        for dtype, (name, title, marker) in itertools.product(dtypes, forms):
+            shown = [r for r in records if r["dtype"] == dtype and _label(r) == kind]
+            moved = [r["bytes_read"] + r["bytes_written"] for r in shown]
+            share = [100 / r["candidates"][name]["ratio"]["median"] for r in shown]
+            style = dict(color=f"C{dtypes.index(dtype)}", marker=marker, alpha=0.7)
+            axes.scatter(moved, share, 12, label=f"{dtype}, {title}", **style)
+        axes.axhline(100, color="black", linewidth=1)
+        axes.set(title=kind, xscale="log", ylim=(0, None), xlabel="bytes moved")
+        axes.grid(alpha=0.3)
+    panels[-1].axis("off")
+    panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
+    baselines = " or ".join(dict.fromkeys(record["baseline"] for record in records))
+    figure.suptitle(f"random shapes: speed in per cent of that of a {baselines}")
+    return figure
 
 
 def devices(records: Sequence[Mapping[str, Any]]) -> Figure:

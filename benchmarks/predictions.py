@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks import measure, programs, results, tpu_compiler
 from benchmarks.results import Document
 from benchmarks.tpu_compiler import GENERATIONS, Case, Outcome
-from benchmarks.workloads import Workload, random_workloads, workloads
+from benchmarks.workloads import RANDOM_KINDS, Workload, random_workloads, workloads
 
 GROUPS = ("reverse", "slice", "fill")
 _CASES_OF_A_PROCESS = 16
@@ -37,7 +37,8 @@ class RandomShapes(NamedTuple):
 
 def table_of_workloads(random: RandomShapes) -> list[Workload]:
     table = [workload for workload in workloads("tpu") if workload.group in GROUPS]
-    return [*table, *random_workloads(*random, "tpu")]
+    count = random.per_kind * len(RANDOM_KINDS)
+    return [*table, *itertools.islice(random_workloads(random.seed, "tpu"), count)]
 
 
 def records(
@@ -140,14 +141,8 @@ def _record(
             is_lower_bound=clock is None or any(c.is_lower_bound for c in costs),
             compile_seconds=outcome.seconds,
         )
-    return dict(
+    return workload.description | dict(
         name=f"{workload.name}/{generation}",
-        group=workload.group,
-        operator=workload.operator,
-        dtype=workload.dtype.name,
-        shape=list(workload.shape),
-        bytes_read=workload.bytes_read,
-        bytes_written=workload.bytes_written,
         generation=generation,
         baseline="limit",
         candidates=candidates,

@@ -64,15 +64,7 @@ def _record(workload: Workload, device: Device, settings: Settings) -> dict[str,
         found = _candidates(workload, device)
         samples = measure.samples(found, settings)
         (compile_seconds,) = (c.compile_seconds for c in found if c.name == "dml_jax")
-    return dict(
-        name=workload.name,
-        group=workload.group,
-        operator=workload.operator,
-        dtype=workload.dtype.name,
-        shape=list(workload.shape),
-        bytes_read=workload.bytes_read,
-        bytes_written=workload.bytes_written,
-        baseline=workload.baseline,
+    return workload.description | dict(
         compile_seconds=compile_seconds,
         candidates=measure.summaries(samples, workload.baseline),
     )

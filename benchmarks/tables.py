@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from benchmarks import predictions, results
+from benchmarks import predictions, results, sweep
 from benchmarks.results import Document
 from benchmarks.tpu_compiler import GENERATIONS
 from benchmarks.workloads import DTYPES, GROUPS, Device
@@ -29,6 +29,8 @@ _MARKER = re.compile(rf"^({_START}.* -->|{_END})$", re.MULTILINE)
 
 _TITLES = dict(jnp="plain JAX", unreversed="without the reversal")
 _TITLES |= dict(numpy="NumPy", onnxruntime="ONNX Runtime")
+_IN_SWEEPS = _TITLES | dict(dml_jax="in a program", dml_jax_fused="fused")
+_IN_SWEEPS |= dict(jnp_fused="plain JAX, fused")
 _EMPTY = "\N{EN DASH}"
 
 Record = Mapping[str, Any]
@@ -80,6 +82,8 @@ def _content(marker: str, load: Callable[[str], Document]) -> str:
             return _by_kind(load("tpu"), generations)
         case ["tpu"], [group], [], [_, *_] as generations, [_, *_] as candidates:
             return _by_generation(load("tpu"), group, generations, candidates)
+        case ["cpu" | "gpu" as device], ["random"], [], [], [_, *_] as candidates:
+            return _by_kind_and_dtype(load(f"sweep-{device}"), candidates)
         case [device], [group], [_, *_] as dtypes, [], [_, *_] as candidates:
             return _by_dtype(load(device), group, dtypes, candidates)
         case [device], [group], [], [], [_, *_] as candidates:
@@ -103,9 +107,9 @@ def _words(marker: str) -> list[list[str]]:
     return [*named, candidates.split()]
 
 
-def _load(folder: pathlib.Path, device: str) -> Document:
+def _load(folder: pathlib.Path, name: str) -> Document:
     """A run at full size, with the members that only these tables read."""
-    path = folder / f"{device}.json"
+    path, device = folder / f"{name}.json", name.removeprefix("sweep-")
     found = results.load(path)
     if found["options"]["device"] != device or found["options"]["quick"]:
         raise ValueError(f"{path}: not a run at full size on a {device}")
@@ -197,6 +201,18 @@ def _by_kind(found: Document, generations: list[str]) -> str:
         for kind in dict.fromkeys(kind for kind, _ in figures)
     ]
     return _table(["random shapes", *generations], rows)
+
+
+def _by_kind_and_dtype(found: Document, candidates: list[str]) -> str:
+    """A row for each kind and dtype of a sweep, a column for each candidate."""
+    rows = []
+    for (kind, dtype), large in sweep.groups(found, is_large=True).items():
+        rows.append([kind, dtype, str(len(large))])
+        for shares in (sweep.shares(large, name) for name in candidates):
+            cell = " · ".join(f"{share:.0f}" for share in shares or ())
+            rows[-1].append(cell or _EMPTY)
+    titles = [_IN_SWEEPS.get(name, name) for name in candidates]
+    return _table(["random shapes", "dtype", "number", *titles], rows)
 
 
 def _records(found: Document, group: str, *words: str) -> dict[str, Record]:

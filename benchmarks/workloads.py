@@ -62,6 +62,20 @@ class Workload:
         return {"latency": "jitted", "compile": "jnp"}.get(self.group, kind)
 
     @property
+    def description(self) -> dict[str, Any]:
+        """The members of a record that do not depend on a run."""
+        return dict(
+            name=self.name,
+            group=self.group,
+            operator=self.operator,
+            dtype=self.dtype.name,
+            shape=list(self.shape),
+            bytes_read=self.bytes_read,
+            bytes_written=self.bytes_written,
+            baseline=self.baseline,
+        )
+
+    @property
     def is_reversal(self) -> bool:
         return self.operator.startswith("reverse")
 
@@ -105,6 +119,23 @@ RANDOM_KINDS = (
     *("rows", "features", "time-major", "flat", "columns"),
     *("slices", "fills"),
 )
+RANDOM_DTYPES = ("float32", "bfloat16", "uint8")
+RARE_DTYPES = ("float16", "float64")
+RANDOM_ELEMENTS: dict[Device, tuple[int, int]] = {
+    "cpu": (2**19, 2**22),
+    "gpu": (2**26, 2**28),
+    "tpu": (2**20, 2**24),
+}
+# Sizes of windows, mel bands, cepstra, embeddings, images and sentences.
+_STEPS = (
+    *(37, 50, 99, 100, 128, 200, 256, 300, 400, 500, 700, 784, 1000, 1024, 1500, 1501),
+    *(2000, 3000, 3001, 4096, 16000),
+)
+_FEATURES = (
+    *(1, 2, 3, 5, 8, 13, 16, 20, 26, 39, 40, 64, 80, 96, 100, 128, 160, 192, 200, 257),
+    *(300, 384, 400, 512, 600, 768, 1000, 1024),
+)
+_HEADS = (1, 2, 4, 8)
 STRIDES = ((1, 1), (1, 2), (2, 1), (1, 3), (2, 2))
 NARROW_AND_WIDE = ("float32", "float16", "uint8")
 DTYPES = (*NARROW_AND_WIDE, "bfloat16", "int32", "float64")
@@ -230,47 +261,87 @@ def _one_of_each(group: str, shape: Shape, device: Device) -> Iterator[Workload]
 # Random shapes ------------------------------------------------------------------------
 
 
-def random_workloads(count: int, seed: int, device: Device) -> list[Workload]:
-    """Workloads of random shapes, `count` of each kind, in the group "random".
+def random_workloads(
+    seed: int, device: Device, kinds: Sequence[str] = RANDOM_KINDS
+) -> Iterator[Workload]:
+    """Workloads of random shapes without end, in the group "random".
 
-    Arrays have from 2^20 to 2^24 elements. Their names hold the shape.
+    They come in rounds that have each kind with each dtype, and the rarer dtypes every
+    fourth time. A shape depends on the seed, its round, its kind and its dtype.
     """
-    random = np.random.default_rng(seed)
-    return [
-        _random_workload(kind, random, device)
-        for kind in RANDOM_KINDS
-        for _ in range(count)
-    ]
+    for number in itertools.count():
+        is_fourth = number % 4 == 3 and device != "tpu"
+        dtypes = RANDOM_DTYPES + (RARE_DTYPES if is_fourth else ())
+        for dtype, kind in itertools.product(dtypes, kinds):
+            key = (seed, number, DTYPES.index(dtype), RANDOM_KINDS.index(kind))
+            random = np.random.default_rng(key)
+            yield _random_workload(kind, dtype, number, random, device)
+
+
+def min_large_elements(device: Device) -> int:
+    """From here on memory determines the time, and not the start of a kernel."""
+    return RANDOM_ELEMENTS[device][0] // 2  # since the batch is rounded down
 
 
 def _random_workload(
-    kind: str, random: np.random.Generator, device: Device
+    kind: str, dtype: str, number: int, random: np.random.Generator, device: Device
 ) -> Workload:
-    def size(least: int, most: int) -> int:
-        return int(np.exp(random.uniform(np.log(least), np.log(most))))
-
-    elements, time, features = size(2**20, 2**24), size(8, 8192), size(1, 1024)
-    dtype = str(random.choice(("float32", "bfloat16", "int32", "uint8")))
-    others = max(1, elements // time)
-    batch = max(1, others // features)
-    shape, options = {
-        "rows": ((others, time), BATCH_MAJOR),
-        "features": ((batch, time, features), BATCH_MAJOR),
-        "time-major": ((time, batch, features), TIME_MAJOR),
-        "flat": ((time, others), TIME_MAJOR),
-        "columns": ((batch, time, features), dict(axis=1)),
-        "slices": ((others, time), {}),
-        "fills": ((others, time), {}),
-    }[kind]
-    name = f"random/{kind}/{_by(shape)}/{dtype}"
+    least, most = RANDOM_ELEMENTS[device]
+    if random.random() < 0.25:
+        least, most = least // 64, least
+    elements = int(np.exp(random.uniform(np.log(least), np.log(most))))
+    layout = kind
+    if kind in ("slices", "fills"):
+        layout = random.choice(("rows", "features", "columns"))
+    shape = _random_shape(layout, elements, random)
+    name = f"random/{kind}/{number}/{_by(shape)}/{dtype}"
     if kind == "fills":
-        return _fill(name, "fill_value_sequence", shape)
+        operator = random.choice(("fill_value_sequence", "fill_value_constant"))
+        return _fill(name, operator, shape)
     if kind == "slices":
-        strides = tuple(int(s) for s in random.choice((1, 1, 2, 3, -1, -2), 2))
-        offsets = tuple(int(random.integers(0, n)) // 2 for n in shape)
-        return _slice(name, "slice1", shape, offsets, strides, device)
-    operator = "reverse_subsequences" if "axis" in options else "reverse_sequence"
-    return _moving(name, operator, dtype, shape, options)
+        return _random_slice(name, shape, random, device)
+    if kind == "columns":
+        return _moving(name, "reverse_subsequences", dtype, shape, dict(axis=2))
+    options = TIME_MAJOR if kind in ("time-major", "flat") else BATCH_MAJOR
+    return _moving(name, "reverse_sequence", dtype, shape, options)
+
+
+def _random_shape(layout: str, elements: int, random: np.random.Generator) -> Shape:
+    """A shape of up to `elements` elements, which its batch fills."""
+
+    def one_of(sizes: Sequence[int], most: int) -> int:
+        return int(random.choice([size for size in sizes if size <= most]))
+
+    steps = one_of(_STEPS, elements)
+    features = one_of(_FEATURES, elements // steps)
+    heads = one_of(_HEADS, elements // (steps * features))
+    others = elements // steps
+    batch = others // features
+    return {
+        "rows": (others, steps),
+        "features": (batch, steps, features),
+        "time-major": (steps, batch, features),
+        "flat": (steps, others),
+        "columns": (batch // heads, heads, steps, features),
+    }[layout]
+
+
+def _random_slice(
+    name: str, shape: Shape, random: np.random.Generator, device: Device
+) -> Workload:
+    """At least one dimension is cut, and half of the others; most have stride 1."""
+    offsets, extents, strides = [], [], []
+    always_cut = random.integers(len(shape))
+    for dimension, size in enumerate(shape):
+        is_cut = dimension == always_cut or random.integers(2)
+        margin = size // 4 if is_cut else 0
+        offset, rest = random.integers(margin + 1, size=2)
+        offsets.append(int(offset))
+        extents.append(int(size - offset - rest))
+        sign = random.choice((1, 1, 1, 1, -1))
+        strides.append(int(sign * random.choice((1, 1, 1, 1, 1, 1, 1, 2, 3, 4))))
+    window = tuple(offsets), tuple(strides), device, tuple(extents)
+    return _slice(name, "slice1", shape, *window)
 
 
 # Rows of the table: names are of the form group/what/dtype ----------------------------
@@ -363,20 +434,21 @@ def _sectors(
 ) -> int:
     """The bytes that reading a slice takes, in sectors (GPU) or cache lines (CPU).
 
-    One entry of the first dimension is counted; the others are assumed to be alike and
-    to share no sector with it.
+    The first entries of the first dimension are counted, and the others are assumed to
+    be alike.
     """
     if device == "tpu":
         spans = (abs(s) * (n - 1) + 1 for s, n in zip(strides, sizes, strict=True))
         return math.prod(spans) * itemsize
     sector = 32 if device == "gpu" else 64
+    counted = min(sizes[0], max(1, 2**20 // math.prod(sizes[1:])))
     position = np.zeros((), np.int64)
-    windows = zip(shape, offsets, sizes, strides, strict=True)
-    for n, offset, size, stride in itertools.islice(windows, 1, None):
+    windows = zip(shape, offsets, (counted, *sizes[1:]), strides, strict=True)
+    for n, offset, size, stride in windows:
         along = offset + abs(stride) * np.arange(size)
         position = position[..., None] * n + along
     touched = np.unique(position * itemsize // sector).size
-    return sizes[0] * touched * sector
+    return sizes[0] * touched // counted * sector
 
 
 def _scaled(shape: Sequence[int], scale: Scale) -> Shape:

@@ -1,7 +1,9 @@
 """What the benchmarks compute, their command line, and the figures in documents."""
 
 import collections
+import itertools
 import json
+import math
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +15,17 @@ import pytest
 from benchmarks import candidates, peers, programs, tables
 from benchmarks.command import main
 from benchmarks.programs import Arrays
-from benchmarks.workloads import GROUPS, Device, Scale, Workload, workloads
+from benchmarks.workloads import (
+    GROUPS,
+    RANDOM_ELEMENTS,
+    RANDOM_KINDS,
+    Device,
+    Scale,
+    Workload,
+    min_large_elements,
+    random_workloads,
+    workloads,
+)
 
 pytestmark = pytest.mark.exhaustive
 
@@ -96,6 +108,8 @@ def test_strided_reads_are_counted_in_whole_sectors() -> None:
     (workload,) = (w for w in workloads("gpu") if w.name == "slice/1x2/float32")
     assert workload.bytes_written == 16379 * 8189 * 4
     assert workload.bytes_read == 16379 * 16384 * 4  # element 7 lies in the first one
+    (workload,) = (w for w in workloads("gpu") if w.name == "slice/crop/uint8")
+    assert workload.bytes_read == 64 * 256 * 256 * 3  # no row shares one with the next
 
 
 # The command line ---------------------------------------------------------------------
@@ -221,6 +235,57 @@ def test_quick_run_from_end_to_end(
     assert main(["compare", str(path), str(path)]) == 0
 
 
+@pytest.mark.usefixtures("with_jit")
+def test_sweep_from_end_to_end(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(RANDOM_ELEMENTS, "cpu", (2**10, 2**12))
+    path = tmp_path / "sweep-cpu.json"
+    words = ["--seconds", "1", "--kinds", "flat", "fills", "--output", str(path)]
+    assert main(["sweep", "--device", "cpu", *words]) == 0
+    assert capsys.readouterr().out.splitlines()[4].split()[:2] == ["flat", "float32"]
+    first, second = json.loads(path.read_text())["records"][:2]
+    workload = next(random_workloads(0, "cpu", ["flat"]))
+    assert first["name"] == workload.name
+    assert first["options"] == workload.options
+    assert first["candidates"].keys() == {
+        *("memcpy", "called", "dml_jax", "jnp", "dml_jax_fused", "jnp_fused")
+    }
+    assert second["baseline"] == "memset"
+    assert main(["plot", str(path), "--output", str(tmp_path / "plots")]) == 0
+    assert [p.name for p in (tmp_path / "plots").iterdir()] == ["cpu-random.png"]
+
+
+def test_sweep_reports_shapes_that_fail_or_differ(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(RANDOM_ELEMENTS, "cpu", (2**10, 2**12))
+    monkeypatch.setattr(programs, "idiom", lambda _: lambda x, _: x)
+    path = tmp_path / "sweep.json"
+    words = ["--seconds", "0.1", "--kinds", "rows", "--output", str(path)]
+    assert main(["sweep", "--device", "cpu", *words]) == 1
+    name = next(random_workloads(0, "cpu", ["rows"])).name
+    assert f"{name}: called differs from plain JAX" in capsys.readouterr().err
+    assert json.loads(path.read_text())["options"]["failed"][0] == name
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_random_workloads_are_of_the_sizes_of_a_device(device: Device) -> None:
+    rounds = itertools.islice(random_workloads(1, device), 14 * len(RANDOM_KINDS))
+    found = [(w.name, math.prod(w.shape)) for w in rounds]
+    assert len({name for name, _ in found}) == len(found)
+    least, most = RANDOM_ELEMENTS[device]
+    assert all(least // 128 <= elements <= most for _, elements in found)
+    large = sum(elements >= min_large_elements(device) for _, elements in found)
+    assert 0.6 < large / len(found) < 0.9
+    dtypes = [name.rpartition("/")[2] for name, _ in found]
+    assert collections.Counter(dtypes)["float64"] == len(RANDOM_KINDS)
+
+
 def test_interrupted_run_leaves_no_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +374,13 @@ def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
     """A folder with a result of each device."""
     written("gpu.json", whole("gpu", rows=1.25, columns=8.0))
     written("cpu.json", whole("cpu", rows=1.256, columns=9.96))
+    random = whole("gpu", rows=1.25, flat=4.0, small=10.0)
+    for number, record in enumerate(random["records"][:3]):
+        kind = record["name"].split("/")[1]
+        shape = [2**25, 2] if number < 2 else [2, 2]
+        named = dict(name=f"random/{kind.replace('small', 'flat')}/0/2x2/float32")
+        record |= dict(named, group="random", shape=shape)
+    written("sweep-gpu.json", random | dict(records=random["records"][:3]))
     return tmp_path
 
 
@@ -332,6 +404,15 @@ def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
                 "| --- | --- | --- |",
                 "| rows/float32 | 1.26 | 1.26 |",
                 "| columns/float32 | 10 | \N{EN DASH} |",
+            ],
+        ),
+        (
+            "gpu random; called dml_jax",
+            [
+                "| random shapes | dtype | number | called | in a program |",
+                "| --- | --- | --- | --- | --- |",
+                "| rows | float32 | 1 | 80 · 80 · 80 | 80 · 80 · 80 |",
+                "| flat | float32 | 1 | \N{EN DASH} | 25 · 25 · 25 |",
             ],
         ),
     ],

@@ -32,6 +32,7 @@ LINES = {
     "three-channels": ((4, 12, 3), 1, (4, 1, 1)),
     "six-features": ((4, 9, 6), 1, (4, 1, 1)),
     "time-major": ((9, 8, 4), 0, (1, 8, 1)),
+    "wide-features": ((8, 3, 64), 1, (8, 1, 1)),
     "planes": ((3, 5, 16, 2), 2, (3, 5, 1, 1)),
     "shared-lengths": ((4, 5, 16, 2), 2, (1, 5, 1, 1)),
     "columns": ((9, 128), 0, (1, 128)),
@@ -41,23 +42,29 @@ LINES = {
     "more-lengths-than-lines": ((1, 8, 2), 1, (4, 1, 1)),
 }
 
-# Which of them each formulation is made for: some for bytes, the others for float32.
+# Which of them each formulation is made for, in its main dtype.
 MADE_FOR = {
     "reversed_windows": {*LINES}
-    - {"time-major", *(n for n in LINES if "columns" in n)},
-    "cache_blocked": {"columns", "columns-of-planes", "columns-of-features"},
-    "preclamped": {"time-major", "columns", "columns-of-planes", "columns-of-features"},
+    - {"time-major", "wide-features", *(n for n in LINES if "columns" in n)},
+    "transposed_windows": {"columns", "columns-of-planes"},
+    "shifted_columns": {"columns", "columns-of-planes"},
+    "vectorized_gather": {*LINES},
 }
 
 
 def main_dtype(formulation: str) -> str:
-    are_bytes = formulation in ("reversed_windows", "cache_blocked")
-    return "uint8" if are_bytes else "float32"
+    if formulation == "vectorized_gather":
+        return "bfloat16"
+    of_bytes = ("reversed_windows", "shifted_columns")
+    return "uint8" if formulation in of_bytes else "float32"
 
 
 @pytest.fixture(autouse=True)
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
-    for name in ("_MIN_BYTES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE", "_CACHE_BYTES"):
+    for name in (
+        *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
+        *("_MIN_SHIFTED_BYTES", "_MIN_SHIFTED_COLUMNS", "_MIN_TRANSPOSED"),
+    ):
         monkeypatch.setattr(cpu, name, 0)
 
 
@@ -141,6 +148,14 @@ def test_widest_steps_of_windows(dtype: str):
         )
         assert is_taken == (step <= WIDEST_STEPS[dtype])
     check("reversed_windows", data((5, 9, WIDEST_STEPS[dtype]), dtype), lengths, 1)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 8, 37, 70])
+def test_shifts_by_every_distance(steps: int):
+    lengths = np.arange(80, dtype=np.int32).reshape(1, 1, 80) % (steps + 1)
+    x = data((3, steps, 80), "uint8")
+    assert is_made_for("shifted_columns", x, lengths, 1)
+    check("shifted_columns", x, lengths, 1)
 
 
 @pytest.mark.parametrize("formulation", [xla.gather, xla.scatter])

@@ -1,0 +1,174 @@
+"""A run over random shapes: each kind with each dtype in turn, until the time is over.
+
+A share of the limit is the speed of a candidate in per cent of that of the baseline.
+The figures of a kind are those of its large arrays. A quarter of the arrays is smaller,
+and shows from which size on that speed is reached.
+
+    called       the public function, called eagerly
+    dml_jax      in a program of its own
+    standalone   the same with implementation="standalone", on a GPU
+    jnp          the plain idiom in a program of its own
+    *_fused      in a program with one elementwise operation beside it
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import candidates, measure, programs
+from benchmarks.measure import Candidate, Settings
+from benchmarks.programs import Arrays
+from benchmarks.results import Document
+from benchmarks.workloads import (
+    RANDOM_KINDS,
+    Device,
+    Workload,
+    min_large_elements,
+    random_workloads,
+)
+
+_SETTINGS = Settings(rounds=5, batch=0.005)
+_FORMS = ("called", "dml_jax", "standalone", "jnp", "dml_jax_fused", "jnp_fused")
+
+Record = Mapping[str, Any]
+
+
+def records(
+    device: Device, seed: int, seconds: float, kinds: Sequence[str]
+) -> Iterator[Record]:
+    """Measures random workloads for some time.
+
+    A workload that fails, or whose result is not that of the plain idiom, gives a line
+    on the standard error and a record without candidates.
+    """
+    end = time.monotonic() + seconds
+    jax.config.update("jax_enable_compilation_cache", False)
+    for workload in random_workloads(seed, device, kinds):
+        if time.monotonic() > end:
+            return
+        with (
+            jax.default_device(jax.devices(device)[0]),
+            jax.enable_x64(workload.dtype.itemsize == 8),
+        ):
+            try:
+                found = _figures(workload, device)
+            except Exception as error:  # one shape of hundreds
+                reason = str(error).partition("\n")[0]
+                print(f"{workload.name}: {reason}", file=sys.stderr)
+                found = {}
+        options = {k: v for k, v in workload.options.items() if k != "value_data_type"}
+        yield workload.description | dict(options=options, candidates=found)
+
+
+def _figures(workload: Workload, device: Device) -> dict[str, Any]:
+    arrays = programs.arrays(workload)
+    functions = candidates.functions(workload, device)
+    found = [candidates.baseline(workload, device)]
+    found += candidates.called(workload, arrays)
+    found += _compiled(functions, arrays)
+    if not workload.operator.startswith("fill"):  # whose idiom rounds differently
+        _check(found)
+    return measure.summaries(measure.samples(found, _SETTINGS), workload.baseline)
+
+
+def _compiled(
+    functions: Mapping[str, Callable[..., Any]], arrays: Arrays
+) -> list[Candidate]:
+    """The functions, compiled at the same time, since compilations take most of it."""
+    lowered = [jax.jit(function).lower(*arrays) for function in functions.values()]
+    with ThreadPoolExecutor() as pool:
+        executables = pool.map(lambda program: program.compile(), lowered)
+    return [
+        Candidate(name, functools.partial(executable, *arrays))
+        for name, executable in zip(functions, executables, strict=True)
+    ]
+
+
+def _check(found: Sequence[Candidate]) -> None:
+    made = {c.name: c.call() for c in found if c.name in _FORMS[:4]}
+    expected = made.pop("jnp")
+    for name, result in made.items():
+        if not _are_equal(result, expected):
+            raise ValueError(f"{name} differs from plain JAX")
+
+
+@jax.jit
+def _are_equal(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.all(x == y)
+
+
+# As text ------------------------------------------------------------------------------
+
+
+def table(found: Document) -> str:
+    """The shares of each kind and dtype, and how often plain JAX is faster."""
+    lines = [
+        "per cent of the speed of a memcpy or memset: least, 5th percentile, median",
+        "of large arrays; and all arrays for which plain JAX is faster by over 10 %",
+        "",
+        f"{'':21}{'n':>4}" + "".join(f"{name:>16}" for name in _FORMS),
+    ]
+    lines[-1] += "".join(f"{title:>22}" for title in ("jnp faster", "jnp_fused faster"))
+    of_large = groups(found, is_large=True)
+    for (kind, dtype), group in groups(found).items():
+        large = of_large.get((kind, dtype), [])
+        line = f"{kind:11}{dtype:10}{len(large):4}"
+        for name in _FORMS:
+            shown = shares(large, name)
+            line += f"{' '.join(f'{x:.0f}' for x in shown) if shown else '':>16}"
+        for suffix in ("", "_fused"):
+            times = times_of_plain_jax(group, suffix)
+            behind = sum(value > 1.1 for value in times)
+            line += f"{f'{behind} of {len(times)}, worst {max(times):.1f}':>22}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def groups(
+    found: Document, *, is_large: bool = False
+) -> dict[tuple[str, str], list[Record]]:
+    """The records by kind and dtype, of large arrays or of all."""
+    least = min_large_elements(found["options"]["device"]) if is_large else 0
+    named: dict[tuple[str, str], list[Record]] = {}
+    for record in found["records"]:
+        if math.prod(record["shape"]) >= least:
+            kind = record["name"].split("/")[1]
+            named.setdefault((kind, record["dtype"]), []).append(record)
+    order = list(RANDOM_KINDS)
+    return dict(sorted(named.items(), key=lambda item: order.index(item[0][0])))
+
+
+class Shares(NamedTuple):
+    """The distribution of a candidate's shares of the limit, in per cent."""
+
+    least: float
+    fifth_percentile: float
+    median: float
+
+
+def shares(records: Sequence[Record], candidate: str) -> Shares | None:
+    """The shares of a candidate; None if it was not measured."""
+    candidates = [record["candidates"].get(candidate) for record in records]
+    values = [100 / found["ratio"]["median"] for found in candidates if found]
+    if not values:
+        return None
+    return Shares(*map(float, np.quantile(values, (0, 0.05, 0.5))))
+
+
+def times_of_plain_jax(records: Sequence[Record], suffix: str) -> list[float]:
+    """The time of each program as a multiple of that of plain JAX."""
+    return [
+        record["candidates"][f"dml_jax{suffix}"]["seconds"]["median"]
+        / record["candidates"][f"jnp{suffix}"]["seconds"]["median"]
+        for record in records
+    ]
