@@ -339,6 +339,107 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
         return call(lengths, x, x)
 
 
+def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
+    """`x` [A, L, T] of 32 bits, reversed along T by the int32 `lengths` [A, L].
+
+    As `reverse_windows`, but each row of a block has a window of its own, which ends at
+    a whole register.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    arrays, rows, time = x.shape
+    line = _Line(pl.cdiv(time, LANES), LANES, axis=1)
+    tiles = pl.cdiv(rows, SUBLANES)
+    # The steps to keep, the windows and the result are double-buffered. The windows
+    # have room for steps before the line.
+    block_bytes = min(_BLOCK_BYTES, tpu.vmem_bytes // 12)
+    registers = min(line.registers - 1, block_bytes // _REGISTER_BYTES)
+    block = line._replace(registers=registers)
+    window = line._replace(registers=registers + 1)
+
+    def kernel(
+        lengths: Any, source: Any, kept: Any, y: Any, windows: Any, semaphores: Any
+    ) -> None:
+        a, tile, i = (pl.program_id(d) for d in range(3))
+
+        def end(i: Any, sublane: int) -> Any:
+            """How many steps are the source of block i and of those after it."""
+            row = (a * tiles + tile) * SUBLANES + sublane
+            return lengths[row] - i * block.size
+
+        def copy(i: Any, sublane: int) -> Any:
+            last = lax.div(end(i, sublane) + LANES - 1, LANES)
+            before = lax.max(window.registers - last, 0)
+            first = lax.max(last - window.registers, 0)
+            slot = lax.rem(i, 2)
+            steps = pl.ds(first * LANES, window.size)
+            target = pl.ds(before * LANES, window.size)
+            return pltpu.make_async_copy(
+                source.at[a, pl.ds(tile * SUBLANES + sublane, 1), steps],
+                windows.at[slot, pl.ds(sublane, 1), target],
+                semaphores.at[slot],
+            )
+
+        def for_each_copy(i: Any, act: Callable[[Any], None]) -> None:
+            for sublane in range(SUBLANES):
+                # Nothing of the other rows is reversed.
+                pl.when(end(i, sublane) > 0)(lambda s=sublane: act(copy(i, s)))
+
+        @pl.when(i == 0)
+        def _() -> None:
+            for_each_copy(i, lambda copy: copy.start())
+
+        @pl.when(i + 1 < pl.num_programs(2))
+        def _() -> None:
+            for_each_copy(i + 1, lambda copy: copy.start())
+
+        for_each_copy(i, lambda copy: copy.wait())
+        ends = _as_column([end(i, sublane) for sublane in range(SUBLANES)])
+
+        def group(first: Any, count: int) -> None:
+            def lanes(register: Any) -> Any:
+                return pl.ds(register * LANES, LANES)
+
+            last = window.registers - 1 - first
+            words = [
+                windows[lax.rem(i, 2), :, lanes(last - k)] for k in range(count + 1)
+            ]
+            words = _shift_words(words, -ends & LANES - 1, line.axis, tpu)
+            for k in range(count):
+                is_reversed = line.reversed_part(first + k, [ends])
+                y[0, :, lanes(first + k)] = _select(
+                    is_reversed, words[k], kept[0, :, lanes(first + k)]
+                )
+
+        _for_each_group(0, block.registers, group)
+
+    lengths = jnp.pad(lengths, ((0, 0), (0, tiles * SUBLANES - rows))).reshape(-1)
+    padded = jnp.pad(x, ((0, 0), (0, 0), (0, line.size - time)))
+    spec = pl.BlockSpec((1, SUBLANES, block.size), lambda a, t, i, _: (a, t, i))
+    call = pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(arrays, tiles, pl.cdiv(time, block.size)),
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY), spec],
+            out_specs=spec,
+            scratch_shapes=[
+                pltpu.VMEM((2, SUBLANES, 2 * window.size), x.dtype),
+                pltpu.SemaphoreType.DMA((2,)),
+            ],
+        ),
+        out_shape=x,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=tpu.vmem_bytes,
+        ),
+        name="reverse_subsequences",
+    )
+    with jax.enable_x64(False):
+        return call(lengths, padded, x)
+
+
 # The barrel shifter -------------------------------------------------------------------
 
 

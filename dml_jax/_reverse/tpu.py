@@ -22,7 +22,7 @@ from jax import Array, lax
 from dml_jax._reverse import barrel_shift_kernel as kernel
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import LANES, SUBLANES, orders_of_dimensions
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD, orders_of_dimensions
 
 _MIN_BYTES = 4 * SUBLANES * LANES  # of one register
 
@@ -112,6 +112,9 @@ def _reverse_arranged(
         lengths = jnp.broadcast_to(lengths, (*outer, *lengths.shape[-2:]))
         x, lengths = x.reshape(arrays, second, last), lengths.reshape(arrays, -1)
         y = kernel.reverse_rows(x, lengths, tpu)
+        if y is None and x.dtype.itemsize == WORD and 2 * second >= SUBLANES:
+            lengths = jnp.broadcast_to(lengths, (arrays, second))
+            y = kernel.reverse_windows_of_rows(x, lengths, tpu)
     elif axis == x.ndim - 2:
         x, lengths_shape = x.reshape(arrays, second, last), lengths.shape
         lengths = jnp.broadcast_to(lengths, (*outer, 1, last)).reshape(arrays, 1, last)
@@ -131,7 +134,9 @@ def _reverse_long_lines(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) ->
     x = jnp.moveaxis(x, axis, -1)
     lines, time = x.shape[:-1], x.shape[-1]
     lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*lines, 1))
-    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % LANES)))
+    # XLA compiles this for minutes if the lines are not whole registers.
+    register = SUBLANES * LANES * WORD // x.dtype.itemsize
+    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % register)))
     y = kernel.reverse_windows(
         padded.reshape(len(padded), -1, LANES), lengths.reshape(-1), tpu, is_line=True
     )

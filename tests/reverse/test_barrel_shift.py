@@ -48,7 +48,8 @@ LINES = {
     "time-major": ((70, 9, 128), 0, (1, 9, 1), V5),
     "one-register-a-step": ((17, 8, 128), 0, (1, 8, 128), V5),
     "windows-of-a-line": ((25_001,), 0, (1,), TINY),
-    "windows-of-lines": ((6, 30 * 1024), 1, (6, 1), TINY),
+    "windows-of-lines": ((3, 30 * 1024), 1, (3, 1), TINY),
+    "windows-of-rows": ((3, 22, 2000), 2, (3, 22, 1), TINY),
     "windows-of-features": ((6, 199, 100), 1, (6, 1, 1), TINY),
     "one-window": ((2, 2001), 1, (2, 1), TINY),
     "lengths-broadcast-the-operand": ((1, 150, 3), 1, (9, 1, 1), V5),
@@ -110,12 +111,14 @@ def test_lines(name: str, dtype: str):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("rows", [9, 3])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
-def test_lengths_next_to_whole_blocks(dtype: str):
+def test_lengths_next_to_whole_blocks(rows: int, dtype: str):
     block = 6 * 4096 // np.dtype(dtype).itemsize
-    lengths = np.add.outer([128, block, 2 * block], [-1, 0, 1]).reshape(9, 1)
-    x = random_elements(np.dtype(dtype), 9 * (2 * block + 200))
-    check(x.reshape(9, -1), lengths.astype(np.int32), 1, TINY)
+    lengths = np.add.outer([128, block, 2 * block], [-1, 0, 1]).astype(np.int32)
+    shape = (9 // rows, rows, 2 * block + 200)
+    x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
+    check(x, lengths.reshape(*shape[:2], 1), 2, TINY)
 
 
 @pytest.mark.exhaustive
