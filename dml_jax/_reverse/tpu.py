@@ -85,10 +85,8 @@ def _whole(parts: Any, dtype: np.dtype) -> Array:
 
 def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array:
     """Tries the orders of the dimensions, the fastest first."""
-    if x.ndim == 1:
-        return _reverse(tpu, x[None], lengths[None], 1)[0]
-
-    for *_, rows, lanes in orders_of_dimensions(x.shape, x.dtype):
+    orders = orders_of_dimensions(x.shape, x.dtype) if x.ndim > 1 else []
+    for *_, rows, lanes in orders:
         last_two = (rows, lanes)
         others = [d for d in range(x.ndim) if d not in (axis, *last_two)]
         steps = [] if axis in last_two else [axis]
@@ -98,7 +96,7 @@ def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array:
         )
         if y is not None:
             return y.transpose(np.argsort(order))
-    return _reverse_long_lines(tpu, x, lengths, axis)
+    return _reverse_separate_lines(tpu, x, lengths, axis)
 
 
 def _reverse_arranged(
@@ -129,16 +127,18 @@ def _reverse_arranged(
     return None if y is None else y.reshape(shape)
 
 
-def _reverse_long_lines(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array:
-    """The reversal of lines, each of which is stored as whole tiles."""
+def _reverse_separate_lines(
+    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
+) -> Array:
+    """The reversal of lines, each of which is stored as whole registers."""
     x = jnp.moveaxis(x, axis, -1)
     lines, time = x.shape[:-1], x.shape[-1]
     lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*lines, 1))
-    # XLA compiles this for minutes if the lines are not whole registers.
-    register = SUBLANES * LANES * WORD // x.dtype.itemsize
-    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % register)))
+    # XLA compiles the reshapes for minutes if the lines are not whole registers.
+    padding = -time % (SUBLANES * LANES * WORD // x.dtype.itemsize)
+    padded = jnp.pad(x, [*[(0, 0)] * len(lines), (0, padding)])
     y = kernel.reverse_windows(
-        padded.reshape(len(padded), -1, LANES), lengths.reshape(-1), tpu, is_line=True
+        padded.reshape(math.prod(lines), -1, LANES), lengths.reshape(-1), tpu, True
     )
-    y = y.reshape(padded.shape)[:, :time].reshape(x.shape)
+    y = y.reshape(padded.shape)[..., :time]
     return jnp.moveaxis(y, -1, axis)
