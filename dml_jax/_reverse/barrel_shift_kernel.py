@@ -26,6 +26,9 @@ neighbouring sublanes. In rows and planes, the parts of a word belong to lines w
 shifts of their own, and a select is one of bits. In columns, they are steps of one
 line, and a shift by less than a word shifts bits.
 
+Lines that VMEM does not hold are reversed in blocks. All lanes of a block have about
+the same shift there, so whole registers are shifted by an offset into VMEM.
+
 Steps from T to N are undefined. No result depends on them.
 
 Pallas is imported in functions, because that takes longer than importing the package.
@@ -114,20 +117,12 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     return _call(kernel, (arrays, blocks), of_lengths, spec, line, tpu, lengths, x)
 
 
-def reverse_columns(
-    x: Array, lengths: Array, tpu: Tpu, is_line: bool = False
-) -> Array | None:
-    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C].
-
-    If `is_line`, the steps of each array [T, 128] are one line in row-major order, and
-    its length is in every lane.
-    """
+def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
+    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C]."""
     from jax.experimental import pallas as pl
 
     arrays, time, columns = x.shape
-    packing = 4 // x.dtype.itemsize
-    steps = SUBLANES * packing
-    line = _Line(pl.cdiv(time, steps), steps, axis=0, steps_per_word=packing)
+    line = _line_in_columns(time, x.dtype)
     tiles = _tiles_in_block(arrays, line, tpu)
     if tiles == 0:
         return None
@@ -136,20 +131,21 @@ def reverse_columns(
         @pl.loop(0, tiles)
         def _(i: Any) -> None:
             def index(first: Any, count: int) -> Any:
-                return i, pl.ds(first * steps, count * steps)
+                return i, pl.ds(first * line.steps, count * line.steps)
 
             length = jnp.broadcast_to(lengths[i], (SUBLANES, LANES))
-            lanes = None
-            if is_line:
-                # Lane l of the result is the reverse of another lane, of equal length.
-                lanes = (length - 1 - _iota(1)) & (LANES - 1)
-                length = (length + (LANES - 1) - _iota(1)) // LANES
-            _reverse(line, x, y, index, scratch, [length], tpu, lanes)
+            _reverse(line, x, y, index, scratch, [length], tpu)
 
     of_lengths = pl.BlockSpec((tiles, 1, LANES), lambda a, c: (a, 0, c))
     spec = pl.BlockSpec((tiles, line.size, LANES), lambda a, c: (a, 0, c))
     grid = (pl.cdiv(arrays, tiles), pl.cdiv(columns, LANES))
     return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+
+
+def _line_in_columns(time: int, dtype: np.dtype) -> _Line:
+    packing = 4 // dtype.itemsize
+    steps = SUBLANES * packing
+    return _Line(-(-time // steps), steps, axis=0, steps_per_word=packing)
 
 
 def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
@@ -234,6 +230,216 @@ def _call(
         return call(lengths, x)
 
 
+# Windows ------------------------------------------------------------------------------
+
+
+def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -> Array:
+    """`x` [A, T, C], reversed along T by int32 `lengths` [A], one for each array.
+
+    If `is_line`, the steps of each array [T, 128] are one line in row-major order.
+
+    A grid step reverses the window of `x` from which its block of the result comes. The
+    window begins at a whole register, so it has one register more than the block. The
+    rest of the shift is smaller than a register.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    arrays, time, columns = x.shape
+    line = _line_in_columns(time, x.dtype)
+    # Blocks of the two operands and of the result are double-buffered.
+    block_bytes = min(_BLOCK_BYTES, tpu.vmem_bytes // 8)
+    registers = min(line.registers, block_bytes // _REGISTER_BYTES)
+    block = line._replace(registers=registers)
+    window = line._replace(registers=min(line.registers, registers + 1))
+    blocks = pl.cdiv(time, block.size)
+
+    def end(i: Any, length: Any) -> Any:
+        """How many rows of `x` are the source of block i and of those after it.
+
+        Those of a line may have some of the lanes of one more row.
+        """
+        rows = lax.shift_right_logical(length, 7) if is_line else length
+        return rows - i * block.size
+
+    def start(i: Any, length: Any) -> Any:
+        first = lax.div(lax.max(end(i, length) - block.size, 0), line.steps)
+        return lax.min(first, line.registers - window.registers) * line.steps
+
+    def block_to_keep(i: Any, length: Any) -> Any:
+        # Nothing is kept of the blocks before this one. A block is copied only once.
+        first = lax.div(end(0, length), block.size)
+        return lax.clamp(i, first, blocks - 1)
+
+    def kernel(lengths: Any, source: Any, kept: Any, y: Any) -> None:
+        i, length = pl.program_id(2), lengths[pl.program_id(0)]
+        ends, last, lanes = end(i, length), end(i, length), None
+        if is_line:
+            rest = length & LANES - 1
+            ends = last + (_iota(1) < rest).astype(jnp.int32)
+            last = last + lax.min(rest, 1)
+            # Lane l of the result is the reverse of another lane.
+            lanes = (length - 1 - _iota(1)) & (LANES - 1)
+        first_step = start(i, length)
+        skipped = lax.div(window.size - (last - first_step), line.steps)
+        ends = jnp.broadcast_to(ends, (SUBLANES, LANES))
+        shift = window.size - (ends - first_step) - skipped * line.steps
+
+        def load(register: Any) -> Array:
+            rows = pl.ds(register * line.steps, line.steps)
+            words = pltpu.bitcast(source[0, rows], jnp.int32)
+            if lanes is not None:
+                words = jnp.take_along_axis(words, lanes, 1, mode="promise_in_bounds")
+            return _reverse_steps_in_words(words, line)
+
+        def group(first: Any, count: int) -> None:
+            last = window.registers - 1 - skipped - first
+            words = [load(lax.max(last - i, 0)) for i in range(count + 1)]
+            words = _shift_within_registers(line, words, [shift], tpu)
+            rows = pl.ds(first * line.steps, count * line.steps)
+            kept_words = jnp.split(pltpu.bitcast(kept[0, rows], jnp.int32), count)
+            for i in range(count):
+                is_reversed = line.reversed_part(first + i, [ends])
+                result = _select(is_reversed, words[i], kept_words[i])
+                rows = pl.ds((first + i) * line.steps, line.steps)
+                y[0, rows] = pltpu.bitcast(result, y.dtype)
+
+        _for_each_group(0, block.registers, group)
+
+    of_window = pl.BlockSpec(
+        (
+            pl.Element(1),
+            pl.Element(window.size, (0, line.size - time)),
+            pl.Element(LANES, (0, -columns % LANES)),
+        ),
+        lambda a, c, i, lengths: (a, start(i, lengths[a]), c * LANES),
+    )
+    shape = (1, block.size, LANES)
+    call = pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(arrays, pl.cdiv(columns, LANES), blocks),
+            in_specs=[
+                of_window,
+                pl.BlockSpec(
+                    shape, lambda a, c, i, lengths: (a, block_to_keep(i, lengths[a]), c)
+                ),
+            ],
+            out_specs=pl.BlockSpec(shape, lambda a, c, i, _: (a, i, c)),
+        ),
+        out_shape=x,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",) * 3,
+            vmem_limit_bytes=tpu.vmem_bytes,
+        ),
+        name="reverse_subsequences",
+    )
+    with jax.enable_x64(False):
+        return call(lengths, x, x)
+
+
+def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
+    """`x` [A, L, T] of 32 bits, reversed along T by the int32 `lengths` [A, L].
+
+    As `reverse_windows`, but each row of a block has a window of its own, which ends at
+    a whole register.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    arrays, rows, time = x.shape
+    line = _Line(pl.cdiv(time, LANES), LANES, axis=1)
+    tiles = pl.cdiv(rows, SUBLANES)
+    # The steps to keep, the windows and the result are double-buffered. The windows
+    # have room for steps before the line.
+    block_bytes = min(_BLOCK_BYTES, tpu.vmem_bytes // 12)
+    registers = min(line.registers - 1, block_bytes // _REGISTER_BYTES)
+    block = line._replace(registers=registers)
+    window = line._replace(registers=registers + 1)
+
+    def kernel(
+        lengths: Any, source: Any, kept: Any, y: Any, windows: Any, semaphores: Any
+    ) -> None:
+        a, tile, i = (pl.program_id(d) for d in range(3))
+
+        def end(i: Any, sublane: int) -> Any:
+            """How many steps are the source of block i and of those after it."""
+            row = (a * tiles + tile) * SUBLANES + sublane
+            return lengths[row] - i * block.size
+
+        def copy(i: Any, sublane: int) -> Any:
+            last = lax.div(end(i, sublane) + LANES - 1, LANES)
+            before = lax.max(window.registers - last, 0)
+            first = lax.max(last - window.registers, 0)
+            slot = lax.rem(i, 2)
+            steps = pl.ds(first * LANES, window.size)
+            target = pl.ds(before * LANES, window.size)
+            return pltpu.make_async_copy(
+                source.at[a, pl.ds(tile * SUBLANES + sublane, 1), steps],
+                windows.at[slot, pl.ds(sublane, 1), target],
+                semaphores.at[slot],
+            )
+
+        def for_each_copy(i: Any, act: Callable[[Any], None]) -> None:
+            for sublane in range(SUBLANES):
+                # Nothing of the other rows is reversed.
+                pl.when(end(i, sublane) > 0)(lambda s=sublane: act(copy(i, s)))
+
+        @pl.when(i == 0)
+        def _() -> None:
+            for_each_copy(i, lambda copy: copy.start())
+
+        @pl.when(i + 1 < pl.num_programs(2))
+        def _() -> None:
+            for_each_copy(i + 1, lambda copy: copy.start())
+
+        for_each_copy(i, lambda copy: copy.wait())
+        ends = _as_column([end(i, sublane) for sublane in range(SUBLANES)])
+
+        def group(first: Any, count: int) -> None:
+            def lanes(register: Any) -> Any:
+                return pl.ds(register * LANES, LANES)
+
+            last = window.registers - 1 - first
+            words = [
+                windows[lax.rem(i, 2), :, lanes(last - k)] for k in range(count + 1)
+            ]
+            words = _shift_words(words, -ends & LANES - 1, line.axis, tpu)
+            for k in range(count):
+                is_reversed = line.reversed_part(first + k, [ends])
+                y[0, :, lanes(first + k)] = _select(
+                    is_reversed, words[k], kept[0, :, lanes(first + k)]
+                )
+
+        _for_each_group(0, block.registers, group)
+
+    lengths = jnp.pad(lengths, ((0, 0), (0, tiles * SUBLANES - rows))).reshape(-1)
+    padded = jnp.pad(x, ((0, 0), (0, 0), (0, line.size - time)))
+    spec = pl.BlockSpec((1, SUBLANES, block.size), lambda a, t, i, _: (a, t, i))
+    call = pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(arrays, tiles, pl.cdiv(time, block.size)),
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY), spec],
+            out_specs=spec,
+            scratch_shapes=[
+                pltpu.VMEM((2, SUBLANES, 2 * window.size), x.dtype),
+                pltpu.SemaphoreType.DMA((2,)),
+            ],
+        ),
+        out_shape=x,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=tpu.vmem_bytes,
+        ),
+        name="reverse_subsequences",
+    )
+    with jax.enable_x64(False):
+        return call(lengths, padded, x)
+
+
 # The barrel shifter -------------------------------------------------------------------
 
 
@@ -310,12 +516,11 @@ def _reverse(
     scratch: Any,
     lengths: list[Array],
     tpu: Tpu,
-    lanes: Array | None = None,
 ) -> None:
     """Reverses lines of the reference `x` into `y`.
 
     `index(first, count)` gives the index of successive registers. `lengths` has those
-    of each part of a word, and `lanes` the source of each lane, if they are permuted.
+    of each part of a word.
     """
     from jax.experimental.pallas import tpu as pltpu
 
@@ -334,7 +539,7 @@ def _reverse(
             result = pltpu.bitcast(_select(is_reversed, words, kept[i]), y.dtype)
             y[index(first + i, 1)] = result[None] if line.axis is None else result
 
-    _reverse_registers(line, load, scratch, shifts, lanes)
+    _reverse_registers(line, load, scratch, shifts)
     _shift_within_groups(line, scratch, shifts, store, tpu)
 
 
@@ -353,11 +558,7 @@ def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> 
 
 
 def _reverse_registers(
-    line: _Line,
-    load: Callable[..., list[Array]],
-    scratch: Any,
-    shifts: list[Array],
-    lanes: Array | None,
+    line: _Line, load: Callable[..., list[Array]], scratch: Any, shifts: list[Array]
 ) -> None:
     """Stores the registers in reverse order, shifted by `_GROUP` registers and more."""
     bits = reversed(range((line.registers - 1).bit_length()))
@@ -376,10 +577,6 @@ def _reverse_registers(
                 for pair in zip(further, registers, strict=True)
             ]
         for i, register in enumerate(reversed(registers)):
-            if lanes is not None:
-                register = jnp.take_along_axis(
-                    register, lanes, 1, mode="promise_in_bounds"
-                )
             scratch[first + i] = _reverse_steps_in_words(register, line)
 
     def shifted(register: Any, distances: tuple[int, ...]) -> Array:
@@ -436,7 +633,8 @@ def _shift_within_groups(
                 for register, further in zip(registers, registers[bit:], strict=False)
             ]
         if line.axis is not None:
-            registers = _shift_within_registers(line, registers, shifts, tpu)
+            rests = [shift & line.steps - 1 for shift in shifts]
+            registers = _shift_within_registers(line, registers, rests, tpu)
         store(first, registers[:count])
 
     _for_each_group(0, line.registers, group)
@@ -445,9 +643,9 @@ def _shift_within_groups(
 def _shift_within_registers(
     line: _Line, registers: list[Array], shifts: list[Array], tpu: Tpu
 ) -> list[Array]:
-    """Shifts by less than a register, and reverses the words of each register."""
-    rests = [(shift & line.steps - 1) // line.steps_per_word for shift in shifts]
-    parts = [_shift_words(registers, rest, line.axis, tpu) for rest in rests]
+    """Shifts by up to a register, and reverses the words of each register."""
+    of_words = [shift // line.steps_per_word for shift in shifts]
+    parts = [_shift_words(registers, shift, line.axis, tpu) for shift in of_words]
     if line.lines_per_word > 1:
         ones = [_ones(line.part_bits, part) for part in range(line.lines_per_word)]
         return [
@@ -457,7 +655,7 @@ def _shift_within_registers(
     if line.steps_per_word == 1:
         return parts[0]
     # The words that follow; the shift by 32 bits is one by 1 and by 31 - 0.
-    following = _shift_words(registers, rests[0] + 1, line.axis, tpu)
+    following = _shift_words(registers, of_words[0] + 1, line.axis, tpu)
     bits = (shifts[0] & line.steps_per_word - 1) * line.part_bits
     return [
         lax.shift_right_logical(low, bits) | high << 1 << (31 - bits)

@@ -22,7 +22,7 @@ from jax import Array, lax
 from dml_jax._reverse import barrel_shift_kernel as kernel
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import LANES, SUBLANES, orders_of_dimensions
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD, orders_of_dimensions
 
 _MIN_BYTES = 4 * SUBLANES * LANES  # of one register
 
@@ -52,10 +52,9 @@ def barrel_shift_on(
     with bitwise.full_width(x):
         parts = _parts(jnp.broadcast_to(x, shape))
         lengths = lengths.astype(jnp.int32)
-        results = [_reverse(tpu, part, lengths, axis) for part in parts]
-        if not parts or any(result is None for result in results):
+        if not parts:
             return None
-        return _whole(results, x.dtype)
+        return _whole([_reverse(tpu, part, lengths, axis) for part in parts], x.dtype)
 
 
 def _parts(x: Array) -> list[Array]:
@@ -84,13 +83,10 @@ def _whole(parts: Any, dtype: np.dtype) -> Array:
     return bitwise.from_bits(parts[0], dtype)
 
 
-def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array | None:
+def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array:
     """Tries the orders of the dimensions, the fastest first."""
-    if x.ndim == 1:
-        y = _reverse(tpu, x[None], lengths[None], 1)
-        return None if y is None else y[0]
-
-    for *_, rows, lanes in orders_of_dimensions(x.shape, x.dtype):
+    orders = orders_of_dimensions(x.shape, x.dtype) if x.ndim > 1 else []
+    for *_, rows, lanes in orders:
         last_two = (rows, lanes)
         others = [d for d in range(x.ndim) if d not in (axis, *last_two)]
         steps = [] if axis in last_two else [axis]
@@ -100,7 +96,7 @@ def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array | No
         )
         if y is not None:
             return y.transpose(np.argsort(order))
-    return _reverse_long_lines(tpu, x, lengths, axis)
+    return _reverse_separate_lines(tpu, x, lengths, axis)
 
 
 def _reverse_arranged(
@@ -110,34 +106,39 @@ def _reverse_arranged(
     shape, (second, last) = x.shape, x.shape[-2:]
     outer = shape[: min(axis, x.ndim - 2)]
     arrays = math.prod(outer)
-    if axis < x.ndim - 1:
-        lengths = jnp.broadcast_to(lengths, (*shape[:axis], 1, *shape[axis + 1 :]))
     if axis == x.ndim - 1:
         lengths = jnp.broadcast_to(lengths, (*outer, *lengths.shape[-2:]))
         x, lengths = x.reshape(arrays, second, last), lengths.reshape(arrays, -1)
         y = kernel.reverse_rows(x, lengths, tpu)
+        if y is None and x.dtype.itemsize == WORD and 2 * second >= SUBLANES:
+            lengths = jnp.broadcast_to(lengths, (arrays, second))
+            y = kernel.reverse_windows_of_rows(x, lengths, tpu)
     elif axis == x.ndim - 2:
-        x, lengths = x.reshape(arrays, second, last), lengths.reshape(arrays, 1, last)
+        x, lengths_shape = x.reshape(arrays, second, last), lengths.shape
+        lengths = jnp.broadcast_to(lengths, (*outer, 1, last)).reshape(arrays, 1, last)
         y = kernel.reverse_columns(x, lengths, tpu)
+        # Registers that are mostly empty take longer than transposing long lines.
+        if y is None and lengths_shape[-1] == 1 and 2 * last >= LANES:
+            y = kernel.reverse_windows(x, lengths[:, 0, 0], tpu)
     else:
+        lengths = jnp.broadcast_to(lengths, (*outer, 1, second, last))
         x = x.reshape(arrays, shape[axis], second, last)
         y = kernel.reverse_planes(x, lengths.reshape(arrays, second, last), tpu)
     return None if y is None else y.reshape(shape)
 
 
-def _reverse_long_lines(
+def _reverse_separate_lines(
     tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
-) -> Array | None:
-    """The reversal of lines, each of which is stored as whole tiles."""
+) -> Array:
+    """The reversal of lines, each of which is stored as whole registers."""
     x = jnp.moveaxis(x, axis, -1)
     lines, time = x.shape[:-1], x.shape[-1]
     lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*lines, 1))
-    lengths = jnp.broadcast_to(lengths.reshape(-1, 1, 1), (math.prod(lines), 1, LANES))
-    padded = jnp.pad(x.reshape(-1, time), ((0, 0), (0, -time % LANES)))
-    y = kernel.reverse_columns(
-        padded.reshape(len(padded), -1, LANES), lengths, tpu, is_line=True
+    # XLA compiles the reshapes for minutes if the lines are not whole registers.
+    padding = -time % (SUBLANES * LANES * WORD // x.dtype.itemsize)
+    padded = jnp.pad(x, [*[(0, 0)] * len(lines), (0, padding)])
+    y = kernel.reverse_windows(
+        padded.reshape(math.prod(lines), -1, LANES), lengths.reshape(-1), tpu, True
     )
-    if y is None:
-        return None
-    y = y.reshape(padded.shape)[:, :time].reshape(x.shape)
+    y = y.reshape(padded.shape)[..., :time]
     return jnp.moveaxis(y, -1, axis)

@@ -26,7 +26,7 @@ pytestmark = [
 
 V4 = Tpu(vmem_bytes=2**24, gathers_sublanes=False)
 V5 = Tpu(vmem_bytes=2**27, gathers_sublanes=True)
-TINY = Tpu(vmem_bytes=400 * 2**10, gathers_sublanes=True)
+TINY = Tpu(vmem_bytes=200 * 2**10, gathers_sublanes=True)  # blocks of 6 registers
 
 # Shape, axis, the shape of the lengths, and the TPU.
 LINES = {
@@ -47,10 +47,14 @@ LINES = {
     "columns-without-gathers": ((70, 128), 0, (1, 128), V4),
     "time-major": ((70, 9, 128), 0, (1, 9, 1), V5),
     "one-register-a-step": ((17, 8, 128), 0, (1, 8, 128), V5),
-    "long-lines": ((2, 9001), 1, (2, 1), TINY),
+    "windows-of-a-line": ((25_001,), 0, (1,), TINY),
+    "windows-of-lines": ((3, 30 * 1024), 1, (3, 1), TINY),
+    "windows-of-rows": ((3, 22, 2000), 2, (3, 22, 1), TINY),
+    "windows-of-features": ((6, 199, 100), 1, (6, 1, 1), TINY),
+    "one-window": ((2, 2001), 1, (2, 1), TINY),
     "lengths-broadcast-the-operand": ((1, 150, 3), 1, (9, 1, 1), V5),
 }
-DEFAULT = [("rows", "uint8"), ("columns", "float32")]
+DEFAULT = [("rows", "uint8"), ("columns", "float32"), ("windows-of-a-line", "uint16")]
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +108,17 @@ def test_lines(name: str, dtype: str):
     shape, axis, lengths_shape, device = LINES[name]
     x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
     check(x, lengths_of(lengths_shape, shape[axis]), axis, device)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rows", [9, 3])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_lengths_next_to_whole_blocks(rows: int, dtype: str):
+    block = 6 * 4096 // np.dtype(dtype).itemsize
+    lengths = np.add.outer([128, block, 2 * block], [-1, 0, 1]).astype(np.int32)
+    shape = (9 // rows, rows, 2 * block + 200)
+    x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
+    check(x, lengths.reshape(*shape[:2], 1), 2, TINY)
 
 
 @pytest.mark.exhaustive
