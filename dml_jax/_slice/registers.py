@@ -111,9 +111,9 @@ def store_all(views: list[Any], values: list[list[Array]]) -> None:
             store(view, k, value)
 
 
-def planes_at_once(rows: int, planes: int) -> int:
-    """How many planes of `rows` rows of words a loop moves at once."""
-    return max(1, min(planes, _UNROLL * SUBLANES // rows))
+def at_once(rows: int, count: int) -> int:
+    """How many of `count` columns or planes of `rows` rows of words a loop moves."""
+    return max(1, min(count, _UNROLL * SUBLANES // rows))
 
 
 def repeat(count: int, body: Callable[[Any], None]) -> None:
