@@ -24,10 +24,11 @@ from collections.abc import Callable
 
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import orders_of_dimensions
+from dml_jax._shared.tpu import WORD, orders_of_dimensions
 from dml_jax._slice import vmem_kernel, xla
 from dml_jax._slice.registers import Dim
 from dml_jax._slice.window import StridedWindow
@@ -39,10 +40,7 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
         return None
     order = orders_of_dimensions(x.shape, x.dtype)[0]
     dims = _dims(x.shape, window, order)
-    *_, rows, lanes = dims
-    is_narrow = x.dtype.itemsize < 4
-    is_moved = rows.stride > 1 or rows.is_reversed or lanes.is_reversed
-    if lanes.stride == 1 and not (is_narrow and is_moved):
+    if not _is_slow(dims, x.dtype):
         return None
     return _in_order(vmem_kernel.strided_slice, x, dims, order)
 
@@ -69,6 +67,15 @@ def gather_and_select(
     if max(window.strides, default=1) == 1:
         return None
     return xla.gather_and_select(x, shape, window)
+
+
+def _is_slow(dims: list[Dim], dtype: np.dtype) -> bool:
+    """Whether XLA's own slice is."""
+    *_, rows, lanes = dims
+    is_narrow = dtype.itemsize < WORD
+    if lanes.stride > 1 or (is_narrow and rows.stride > 1):
+        return True
+    return any(dim.is_reversed for dim in (dims if is_narrow else dims[-2:]))
 
 
 def _is_supported(x: Array, shape: tuple[int, ...]) -> bool:
