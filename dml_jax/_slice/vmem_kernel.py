@@ -46,7 +46,7 @@ def strided_slice(x: Array, dims: Sequence[Dim]) -> Array | None:
     margin = _strided_rows(x, dims, 0, rows.block).margin
     words = rows.size * x.dtype.itemsize // WORD
     at_once = registers.at_once(words, planes.block)
-    scratch = (at_once, lanes.size // LANES, words + 2 * margin, LANES)
+    scratch = [(at_once, lanes.size // LANES, words + 2 * margin, LANES)]
     return _launch(_slice_kernel, x, dims, sources, shape, scratch)
 
 
@@ -69,7 +69,10 @@ def strided_slice_transpose(x: Array, dims: Sequence[Dim]) -> Array | None:
     words = rows.block * x.dtype.itemsize // WORD
     columns = registers.at_once(words, lanes.block // LANES)
     at_once = registers.at_once(words * columns, planes.block)
-    scratch = (at_once, columns, words + 2 * margin, LANES)
+    scratch = [(at_once, columns, words + 2 * margin, LANES)]
+    if registers.rows_per_tile(dims[-2].size, x.dtype) < SUBLANES:
+        words = rows.size * x.dtype.itemsize // WORD
+        scratch.append((at_once, lanes.size // LANES, words, LANES))
     return _launch(_transpose_kernel, x, dims, sources, shape, scratch)
 
 
@@ -196,7 +199,7 @@ def _launch(
     dims: Sequence[Dim],
     sources: Sequence[_Source],
     shape: Sequence[int],
-    scratch: tuple[int, ...],
+    scratch: Sequence[tuple[int, ...]],
 ) -> Array | None:
     """The kernel's result, or None if its blocks are too large."""
     from jax.experimental import pallas as pl
@@ -208,7 +211,7 @@ def _launch(
     )
     block_bytes = x.dtype.itemsize * max(map(math.prod, sizes))
     is_large = block_bytes > 2 * _BLOCK_BYTES
-    if is_large or WORD * math.prod(scratch) > _SCRATCH_BYTES:
+    if is_large or WORD * sum(map(math.prod, scratch)) > _SCRATCH_BYTES:
         return None
 
     def begin(*indices: Any) -> tuple[Any, ...]:
@@ -225,7 +228,9 @@ def _launch(
         in_specs=[pl.BlockSpec(tuple(taken), begin)],
         out_specs=pl.BlockSpec(tuple(sizes[0]), lambda *indices: indices),
         out_shape=jax.ShapeDtypeStruct(tuple(shape), x.dtype),
-        scratch_shapes=[pltpu.VMEM(scratch, registers.word_dtype(x.dtype))],
+        scratch_shapes=[
+            pltpu.VMEM(each, registers.word_dtype(x.dtype)) for each in scratch
+        ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
     )(x)
 
@@ -321,7 +326,8 @@ def _slice_kernel(
             (lanes.size, rows.size, functools.partial(load, taken)),
             (lanes.block, rows.block, functools.partial(compute, first, count)),
         ):
-            at_once = registers.at_once(count * size // tile * SUBLANES, block // LANES)
+            rows_of_column = words.shape[0] * size // tile * SUBLANES
+            at_once = registers.at_once(rows_of_column, block // LANES)
             registers.repeat_unrolled(block // LANES, body, at_once)
 
     registers.repeat_unrolled(planes.block, compute_planes, words.shape[0])
@@ -334,6 +340,7 @@ def _transpose_kernel(
     x_block: Any,
     y_block: Any,
     words: Any,
+    staged: Any = None,  # for an operand in small tiles, which are loaded by copies
     *,
     dims: Sequence[Dim],
     sources: Sequence[_Source],
@@ -355,6 +362,7 @@ def _transpose_kernel(
     outer = (0,) * (len(dims) - 3)
     zeros = jnp.zeros((SUBLANES, LANES), words.dtype)
     tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
+    tile_rows_of_x = registers.rows_per_tile(dims[-2].size, x_block.dtype)
 
     def compute(
         first_plane: Any,
@@ -373,18 +381,19 @@ def _transpose_kernel(
             for c in range(count_columns)
         ]
 
+        def operand(plane: int, first: Any, count: int, column: Any) -> Any:
+            if staged is None:
+                return registers.view(x_block, taken[plane], first, count, column)
+            return registers.view(staged, (plane, column), first, count, 0)
+
         def clear(first: Any, count: int) -> None:
             views = [strided.view(each, first, count) for each in targets]
             registers.store_all(views, [[zeros] * count] * len(views))
 
         def value(plane: int, column: int, first: Any, k: int, count: int) -> Array:
             spread = spreads[column]
-            views = [
-                registers.view(
-                    x_block, taken[plane], first, count, jnp.clip(each, 0, last)
-                )
-                for each in spread.registers
-            ]
+            columns = [jnp.clip(each, 0, last) for each in spread.registers]
+            views = [operand(plane, first, count, each) for each in columns]
             result = spread([registers.load(view, k) for view in views])
             if rows.padding:
                 result = registers.first_rows(result, row - (first + k) * tile, tile)
@@ -417,9 +426,30 @@ def _transpose_kernel(
         registers.repeat_unrolled(rows.size // tile, move, strided.unroll)
         registers.repeat_unrolled(rows.block // tile, store)
 
+    def stage(taken: list[Any], first_column: Any, count_columns: int) -> None:
+        numbers = list(itertools.product(range(len(taken)), range(count_columns)))
+
+        def move(first: Any, count: int) -> None:
+            x = [
+                registers.view(x_block, taken[p], first, count, first_column + c)
+                for p, c in numbers
+            ]
+            to = [
+                registers.view(staged, (p, first_column + c), first, count, 0)
+                for p, c in numbers
+            ]
+            registers.copy(x, to, count, tile_rows_of_x)
+
+        registers.repeat_unrolled(rows.size // tile, move)
+
     def compute_planes(first: Any, count: int) -> None:
         found = [_operand_plane(dims, sources, ids, first + p) for p in range(count)]
         taken, is_taken = map(list, zip(*found, strict=True))
+        if staged is not None:
+            rows_of_column = words.shape[0] * rows.size // tile * SUBLANES
+            at_once = registers.at_once(rows_of_column, lanes.size // LANES)
+            body = functools.partial(stage, taken)
+            registers.repeat_unrolled(lanes.size // LANES, body, at_once)
         body = functools.partial(compute, first, taken, is_taken)
         registers.repeat_unrolled(lanes.block // LANES, body, words.shape[1])
 
