@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from formulations import data, text_for
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from sampling import default_of
@@ -173,6 +174,32 @@ def test_rows_begin_at_all_elements_of_a_word(
         assert_same_bits(within, expected)
         loaded = [strided.load(Rows(words), lowest, k, count) for k in range(count)]
         assert_same_bits(_elements(np.concatenate(loaded), dtype), values)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_rows_after_the_operand_are_zeros(dtype: Any):
+    rows = registers.rows_per_register(np.dtype(dtype))
+    x = data((rows, 128), np.dtype(dtype).name)
+    for count in range(-3, rows + 4):
+        y = registers.first_rows(jnp.asarray(_words(x)), count, rows)
+        is_first = np.arange(rows)[:, None] < count
+        assert_same_bits(_elements(np.asarray(y), dtype), np.where(is_first, x, 0))
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("stride", [1, 2, 5])
+def test_lanes_after_the_operand_are_zeros(stride: int, is_reversed: bool):
+    size, start = 150, 40
+    extent = start + stride * size + 200
+    dim = registers.Dim(extent, start, size, stride, is_reversed)
+    x = data((8, 256), "uint32")  # more than the operand
+    expected = np.zeros((8, extent), np.uint32)
+    expected[:, dim.first + dim.sign * stride * np.arange(size)] = x[:, :size]
+    for column in range(extent // 128):
+        spread = registers.LaneSpread(dim, dim.first, column, 0, size)
+        columns = [jnp.clip(each, 0, 1) for each in spread.registers]
+        y = spread([lax.dynamic_slice(x, (0, 128 * c), (8, 128)) for c in columns])
+        assert_same_bits(np.asarray(y), expected[:, 128 * column :][:, :128])
 
 
 def _words(elements: np.ndarray) -> np.ndarray:
