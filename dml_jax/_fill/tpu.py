@@ -108,8 +108,8 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
         digits = _split(factor, _DIGIT, one)
         parts = _wide_parts(total, count)
     first = rounding.first_element(start, delta)
-    add = rounding.add_to_odd if _is_rounded_twice(dtype) else jnp.add
-    second = add(factor, total)
+    # A sum of two narrow floats that is rounded to float32 may be rounded again.
+    second = factor + total
     return Sequence(digits, parts, digit, one, scale, threshold, offset, first, second)
 
 
@@ -267,7 +267,8 @@ def _narrow_sum(
     (delta,) = sequence.delta
     low = _to_float(position & mask) * delta + sequence.start[0]
     high = _to_float(position & ~mask) * delta
-    if dtype == jnp.bfloat16 and count <= 2**22:  # then this sum is exact
+    if dtype == jnp.bfloat16 and count <= 2**24:
+        # This sum is exact, or start is so large that no product is close to a tie.
         return _add_to_odd(sequence.start[1] + high, low)
     total, error = _fast_two_sum(sequence.start[1], high)
     return _add_to_odd(total, error + low)

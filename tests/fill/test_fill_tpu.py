@@ -81,7 +81,7 @@ def by_parts_and_by_integers(dtype: np.dtype, bits: int, pairs: int):
     ("name", "bits"),
     [
         *(("float32", bits) for bits in (20, 22, 24, 29)),
-        *(("bfloat16", bits) for bits in (22, 28, 29)),
+        *(("bfloat16", bits) for bits in (22, 24, 28, 29)),
         *(("float16", bits) for bits in (22, 24, 29)),
         ("float8_e5m2", 28),
     ],
