@@ -9,8 +9,12 @@ compiles a pad with zeros between elements for minutes.
     gather_and_select                   the transpose without the kernel
 
 All figures are predicted by TPU's compiler. XLA's own slice is as fast where lanes have
-stride 1, unless elements are narrow and their rows are strided or reversed. XLA fuses
-it with surrounding operations.
+stride 1 and neither rows nor lanes are reversed, unless elements are narrow. XLA fuses
+it with surrounding operations. It reverses lanes in three passes over the memory.
+
+XLA moves float16 and bfloat16 through float32, which may change NaNs. So they are moved
+as integers, but for the kernel, which copies bfloat16 as such. A conversion of float16
+to integers or back takes a pass.
 
 The kernel takes its dimensions in one order, of which the last two are rows and lanes.
 So `x` is transposed to the order that XLA chooses for an array of its shape, which
@@ -72,10 +76,9 @@ def gather_and_select(
 def _is_slow(dims: list[Dim], dtype: np.dtype) -> bool:
     """Whether XLA's own slice is."""
     *_, rows, lanes = dims
-    is_narrow = dtype.itemsize < WORD
-    if lanes.stride > 1 or (is_narrow and rows.stride > 1):
-        return True
-    return any(dim.is_reversed for dim in (dims if is_narrow else dims[-2:]))
+    if dtype.itemsize < WORD:
+        return any(dim.stride > 1 or dim.is_reversed for dim in dims)
+    return lanes.stride > 1 or rows.is_reversed or lanes.is_reversed
 
 
 def _is_supported(x: Array, shape: tuple[int, ...]) -> bool:
