@@ -187,7 +187,7 @@ def test_rows_after_the_operand_are_zeros(dtype: Any):
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
-@pytest.mark.parametrize("stride", [1, 2, 5])
+@pytest.mark.parametrize("stride", default_of([1, 2, 5], 2))
 def test_lanes_after_the_operand_are_zeros(stride: int, is_reversed: bool):
     size, start = 150, 40
     extent = start + stride * size + 200
