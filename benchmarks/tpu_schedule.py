@@ -331,7 +331,7 @@ _OPERATIONS: dict[str, Callable[..., int]] = {
 }
 _ABSORBING = {"pand": 0, "pnand": 0, "por": 1, "pnor": 1}
 _DEFINITION = re.compile(
-    r"(%[sp]\w+) = (\w+(?:\.(?:eq|ne|lt|le|gt|ge)\b)?)[\w.]*([^;}]*)"
+    r"(%[sp]\w+) = (\w+(?:\.(?:eq|ne|lt|le|gt|ge)\b)?)([\w.]*)([^;}]*)"
 )
 _GUARDED_MOVE = re.compile(r"^ *\((!?%p\w+), (%\w+)\), (\S+)")
 _GUARD = re.compile(r"^ *\(!?%p\w+\),")
@@ -345,7 +345,10 @@ class Scalars:
 
     def __init__(self, code: str) -> None:
         self._definitions: dict[str, tuple[str, list[str]]] = {}
-        for name, operation, operands in _DEFINITION.findall(code):
+        self._unsigned: set[str] = set()
+        for name, operation, suffix, operands in _DEFINITION.findall(code):
+            if suffix.startswith(".u32"):
+                self._unsigned.add(name)
             if move := _GUARDED_MOVE.match(operands):
                 operation, operands = "scalar_select", f"{move[1]} {move[3]} {move[2]}"
             operands = _OPERAND.findall(_GUARD.sub("", operands))
@@ -374,7 +377,11 @@ class Scalars:
         absorbing = _ABSORBING.get(operation)
         if absorbing is not None and absorbing in values:
             return int(function(absorbing, absorbing))
-        return None if None in values else _signed(int(function(*values)))
+        if None in values:
+            return None
+        if name in self._unsigned:
+            values = [value % 2**32 for value in values]
+        return _signed(int(function(*values)))
 
     def product(self, term: Term, counters: Values) -> int | None:
         total = 1

@@ -55,7 +55,7 @@ def suffices(dtype: np.dtype, count: int) -> bool:
     """Whether the parts hold the products for all positions below `count`."""
     if jnp.finfo(dtype).bits > 32:
         return False
-    return count <= 2 ** (44 - 2 * _precision(dtype) if _is_narrow(dtype) else 29)
+    return count <= 2**29 or _is_narrow(dtype, count)
 
 
 def rounded_by_parts(sizes: xla.Sizes, count: int, start: Array, delta: Array) -> Array:
@@ -91,11 +91,15 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
     total = jnp.where(is_constant, 1, scaled.start)
     factor = jnp.where(is_constant, 0, scaled.factor.astype(jnp.float32) * scaled.sign)
     unit = jnp.where(is_constant, 1, scaled.unit)
-    scale, threshold, offset = _scale(unit)
-    offset = jnp.where(is_constant, _bits(jnp.float32(2)) - _bits(value), offset)
+    if _has_range_of_single(dtype):
+        scale, threshold, offset = _scale(unit)
+        offset = jnp.where(is_constant, _bits(jnp.float32(2)) - _bits(value), offset)
+    else:
+        scale = jnp.where(is_constant, value, rounding.power_of_two(unit))
+        threshold, offset = jnp.float32(0), jnp.int32(0)  # not used
 
     one = rounding.power_of_two(unit - jnp.clip(unit, -200, 200))
-    if _is_narrow(dtype):
+    if _is_narrow(dtype, count):
         digit = _low_digit(total, dtype)
         digits = (factor,)
         parts = _split_start(total, 2.0**-3, rounding.power_of_two(digit))
@@ -104,6 +108,7 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
         digits = _split(factor, _DIGIT, one)
         parts = _wide_parts(total, count)
     first = rounding.first_element(start, delta)
+    # A sum of two narrow floats that is rounded to float32 may be rounded again.
     second = factor + total
     return Sequence(digits, parts, digit, one, scale, threshold, offset, first, second)
 
@@ -120,9 +125,21 @@ def _scale(unit: Array) -> tuple[Array, Array, Array]:
     )
 
 
-def _is_narrow(dtype: np.dtype) -> bool:
-    """Whether delta is a single digit."""
+def _is_narrow(dtype: np.dtype, count: int) -> bool:
+    """Whether delta is a single digit, and so is what remains of k."""
+    return count <= 2 ** min(44 - 2 * _precision(dtype), 32) and _is_rounded_twice(
+        dtype
+    )
+
+
+def _is_rounded_twice(dtype: np.dtype) -> bool:
+    """Whether the sum is rounded to odd, and then to the dtype."""
     return jnp.finfo(dtype).bits < 32
+
+
+def _has_range_of_single(dtype: np.dtype) -> bool:
+    """Whether there may be sums that are subnormal in float32."""
+    return dtype in (jnp.float32, jnp.bfloat16)
 
 
 def _precision(dtype: np.dtype) -> int:
@@ -180,18 +197,42 @@ def _split(x: Array, bits: int, one: Array) -> tuple[Array, Array]:
 
 def element(sequence: Sequence, position: Array, dtype: np.dtype, count: int) -> Array:
     """The elements at uint32 positions."""
-    if _is_narrow(dtype):
+    if _is_narrow(dtype, count):
         total = _narrow_sum(sequence, position, dtype, count)
     else:
-        total = _wide_sum(sequence, position, count)
+        total = _wide_sum(sequence, position, dtype, count)
         total = jnp.where(position == 1, sequence.second, total)
-    result = _encode(total * sequence.scale, sequence)
-    if dtype in (jnp.float32, jnp.bfloat16):
+    result = total * sequence.scale
+    if _has_range_of_single(dtype):
+        result = _encode(result, sequence)
         first = sequence.first.astype(jnp.float32)
         return jnp.where(position == 0, first, result).astype(dtype)
-    code = bitwise.to_bits(rounding.from_single(result, dtype))
-    code = jnp.where(position == 0, bitwise.to_bits(sequence.first), code)
+    if dtype == jnp.float16:
+        code = _float16_code(result)
+    else:
+        code = bitwise.to_bits(rounding.from_single(result, dtype)).astype(jnp.int32)
+    first = bitwise.to_bits(sequence.first).astype(jnp.int32)
+    code = jnp.where(position == 0, first, code)
+    code = code.astype(bitwise.UNSIGNED[jnp.finfo(dtype).bits])
     return bitwise.from_bits(code, dtype)
+
+
+def _float16_code(x: Array) -> Array:
+    """The bits of the nearest float16 numbers to float32 ones.
+
+    The unit of a sum with 2^13 times the power of two in x is the last bit of float16
+    around x. So the last bits of the sum are those of the result.
+    """
+    field, last_bit = np.int32(0x7F800000), 13  # of the exponent
+    bits = _bits(x)
+    magnitude = bits & np.int32(2**31 - 1)
+    finite = jnp.minimum(magnitude, _bits(jnp.float32(2.0**16)))
+    exponent = jnp.maximum(finite & field, _bits(jnp.float32(2.0**-14)))
+    shift = exponent + np.int32(last_bit << 23)
+    significand = _bits(_float(finite) + _float(shift)) - shift
+    code = significand + ((exponent >> last_bit) - np.int32((127 - 14) << 10))
+    code = jnp.where(magnitude > field, np.int32(0x7E00), code)
+    return code | ((bits >> 16) & np.int32(0x8000))
 
 
 def _encode(total: Array, sequence: Sequence) -> Array:
@@ -226,14 +267,18 @@ def _narrow_sum(
     (delta,) = sequence.delta
     low = _to_float(position & mask) * delta + sequence.start[0]
     high = _to_float(position & ~mask) * delta
-    if dtype == jnp.bfloat16 and count <= 2**22:  # then this sum is exact
+    if dtype == jnp.bfloat16 and count <= 2**24:
+        # This sum is exact, or start is so large that no product is close to a tie.
         return _add_to_odd(sequence.start[1] + high, low)
     total, error = _fast_two_sum(sequence.start[1], high)
     return _add_to_odd(total, error + low)
 
 
-def _wide_sum(sequence: Sequence, position: Array, count: int) -> Array:
-    """The sum rounded to float32."""
+def _wide_sum(
+    sequence: Sequence, position: Array, dtype: np.dtype, count: int
+) -> Array:
+    """The sum rounded to float32, or to odd if it is then rounded to a narrow dtype."""
+    add = _add_to_odd if _is_rounded_twice(dtype) else jnp.add
     delta, start, one = sequence.delta, sequence.start, sequence.one
     word = position & np.uint32(2**_WORD - 1) if count > 2**_WORD else position
     k = _split(_to_float(word), _DIGIT, one)
@@ -243,7 +288,7 @@ def _wide_sum(sequence: Sequence, position: Array, count: int) -> Array:
     high = k[1] * delta[1] + carry
     if count <= 2**_WORD:
         total, error = _fast_two_sum(start[2], high)
-        return total + _add_to_odd(error, low)
+        return add(total, _add_to_odd(error, low))
 
     top = _to_float(position >> _WORD) * np.float32(2.0**_WORD)
     high = high + top * delta[0] + start[2]
@@ -252,7 +297,7 @@ def _wide_sum(sequence: Sequence, position: Array, count: int) -> Array:
     total, error = _fast_two_sum(far, near)
     # Far from start, the sign of the remainder suffices.
     tail = jnp.where(far == 0, rest, error), jnp.where(far == 0, low, rest + low)
-    return total + _add_to_odd(*tail)
+    return add(total, _add_to_odd(*tail))
 
 
 def _add_to_odd(a: Array, b: Array) -> Array:

@@ -111,9 +111,9 @@ def store_all(views: list[Any], values: list[list[Array]]) -> None:
             store(view, k, value)
 
 
-def planes_at_once(rows: int, planes: int) -> int:
-    """How many planes of `rows` rows of words a loop moves at once."""
-    return max(1, min(planes, _UNROLL * SUBLANES // rows))
+def at_once(rows: int, count: int) -> int:
+    """How many of `count` columns or planes of `rows` rows of words a loop moves."""
+    return max(1, min(count, _UNROLL * SUBLANES // rows))
 
 
 def repeat(count: int, body: Callable[[Any], None]) -> None:
@@ -284,10 +284,13 @@ class LaneGather:
             return registers[0]
         lane = LANES - 1 - _iota(1) if dim.is_reversed else _iota(1)
         index = self._lane + dim.stride * lane
-        value = _gather_lanes(registers[0], index)
-        for k, register in enumerate(registers[1:], 1):
-            lanes = _gather_lanes(register, index)
-            value = jnp.where(index < k * LANES, value, lanes)
+        first, *others = registers
+        if len(others) == dim.stride:
+            first = _with_low_lanes(first, self._lane, others.pop())
+        value = _gather_lanes(first, index)
+        for k, register in enumerate(others, 1):
+            is_taken = (index >= k * LANES) & (index < (k + 1) * LANES)
+            value = jnp.where(is_taken, _gather_lanes(register, index), value)
         return value
 
 
@@ -310,13 +313,23 @@ class LaneSpread:
         is_element = step * dim.stride == remainder + lane
         self._is_element = is_element & (element >= 0) & (element < size)
         register = (quotient - moved) >> 7
+        self._lane = quotient - moved - register * LANES  # the lowest one
         self._index = element - register * LANES
         self.registers = [register, register + 1]
 
     def __call__(self, registers: list[Array]) -> Array:
-        low, high = (_gather_lanes(each, self._index) for each in registers)
-        lanes = jnp.where(self._index < LANES, low, high)
+        low, high = registers
+        lanes = _gather_lanes(_with_low_lanes(low, self._lane, high), self._index)
         return jnp.where(self._is_element, lanes, jnp.zeros_like(lanes))
+
+
+def _with_low_lanes(words: Array, lane: Any, others: Array) -> Array:
+    """The words with the lanes below `lane` of other ones.
+
+    Of the first and the last one of some registers, a stride takes different lanes. So
+    one gather is enough for both.
+    """
+    return jnp.where(_iota(1) >= lane, words, others)
 
 
 def _gather_lanes(words: Array, index: Array) -> Array:

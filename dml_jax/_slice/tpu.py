@@ -9,8 +9,12 @@ compiles a pad with zeros between elements for minutes.
     gather_and_select                   the transpose without the kernel
 
 All figures are predicted by TPU's compiler. XLA's own slice is as fast where lanes have
-stride 1, unless elements are narrow and their rows are strided or reversed. XLA fuses
-it with surrounding operations.
+stride 1 and neither rows nor lanes are reversed, unless elements are narrow. XLA fuses
+it with surrounding operations. It reverses lanes in three passes over the memory.
+
+XLA moves float16 and bfloat16 through float32, which may change NaNs. So they are moved
+as integers, but for the kernel, which copies bfloat16 as such. A conversion of float16
+to integers or back takes a pass.
 
 The kernel takes its dimensions in one order, of which the last two are rows and lanes.
 So `x` is transposed to the order that XLA chooses for an array of its shape, which
@@ -24,10 +28,11 @@ from collections.abc import Callable
 
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import orders_of_dimensions
+from dml_jax._shared.tpu import WORD, orders_of_dimensions
 from dml_jax._slice import vmem_kernel, xla
 from dml_jax._slice.registers import Dim
 from dml_jax._slice.window import StridedWindow
@@ -39,10 +44,7 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
         return None
     order = orders_of_dimensions(x.shape, x.dtype)[0]
     dims = _dims(x.shape, window, order)
-    *_, rows, lanes = dims
-    is_narrow = x.dtype.itemsize < 4
-    is_moved = rows.stride > 1 or rows.is_reversed or lanes.is_reversed
-    if lanes.stride == 1 and not (is_narrow and is_moved):
+    if not _is_slow(dims, x.dtype):
         return None
     return _in_order(vmem_kernel.strided_slice, x, dims, order)
 
@@ -69,6 +71,14 @@ def gather_and_select(
     if max(window.strides, default=1) == 1:
         return None
     return xla.gather_and_select(x, shape, window)
+
+
+def _is_slow(dims: list[Dim], dtype: np.dtype) -> bool:
+    """Whether XLA's own slice is."""
+    *_, rows, lanes = dims
+    if dtype.itemsize < WORD:
+        return any(dim.stride > 1 or dim.is_reversed for dim in dims)
+    return lanes.stride > 1 or rows.is_reversed or lanes.is_reversed
 
 
 def _is_supported(x: Array, shape: tuple[int, ...]) -> bool:

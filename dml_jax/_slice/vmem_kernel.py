@@ -12,6 +12,7 @@ that takes longer than importing the whole package.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -44,8 +45,8 @@ def strided_slice(x: Array, dims: Sequence[Dim]) -> Array | None:
     planes, rows, lanes = sources[-3:]
     margin = _strided_rows(x, dims, 0, rows.block).margin
     words = rows.size * x.dtype.itemsize // WORD
-    at_once = registers.planes_at_once(words, planes.block)
-    scratch = (at_once, lanes.size // LANES, words + 2 * margin, LANES)
+    at_once = registers.at_once(words, planes.block)
+    scratch = [(at_once, lanes.size // LANES, words + 2 * margin, LANES)]
     return _launch(_slice_kernel, x, dims, sources, shape, scratch)
 
 
@@ -63,11 +64,15 @@ def strided_slice_transpose(x: Array, dims: Sequence[Dim]) -> Array | None:
         _source_of_transpose(dim, tile, block)
         for dim, tile, block in zip(dims, tiles, blocks, strict=True)
     ]
-    planes, rows, _ = sources[-3:]
+    planes, rows, lanes = sources[-3:]
     margin = _strided_rows(x, dims, 0, rows.size).margin
     words = rows.block * x.dtype.itemsize // WORD
-    at_once = registers.planes_at_once(words, planes.block)
-    scratch = (at_once, words + 2 * margin, LANES)
+    columns = registers.at_once(words, lanes.block // LANES)
+    at_once = registers.at_once(words * columns, planes.block)
+    scratch = [(at_once, columns, words + 2 * margin, LANES)]
+    if registers.rows_per_tile(dims[-2].size, x.dtype) < SUBLANES:
+        words = rows.size * x.dtype.itemsize // WORD
+        scratch.append((at_once, lanes.size // LANES, words, LANES))
     return _launch(_transpose_kernel, x, dims, sources, shape, scratch)
 
 
@@ -194,7 +199,7 @@ def _launch(
     dims: Sequence[Dim],
     sources: Sequence[_Source],
     shape: Sequence[int],
-    scratch: tuple[int, ...],
+    scratch: Sequence[tuple[int, ...]],
 ) -> Array | None:
     """The kernel's result, or None if its blocks are too large."""
     from jax.experimental import pallas as pl
@@ -206,7 +211,7 @@ def _launch(
     )
     block_bytes = x.dtype.itemsize * max(map(math.prod, sizes))
     is_large = block_bytes > 2 * _BLOCK_BYTES
-    if is_large or WORD * math.prod(scratch) > _SCRATCH_BYTES:
+    if is_large or WORD * sum(map(math.prod, scratch)) > _SCRATCH_BYTES:
         return None
 
     def begin(*indices: Any) -> tuple[Any, ...]:
@@ -216,13 +221,17 @@ def _launch(
         )
 
     taken = [pl.Element(source.size, (0, source.padding)) for source in sources]
+    semantics = ("parallel",) * len(sources)  # two cores share the grid
     return pl.pallas_call(
         functools.partial(kernel, dims=dims, sources=sources),
         grid=tuple(source.blocks for source in sources),
         in_specs=[pl.BlockSpec(tuple(taken), begin)],
         out_specs=pl.BlockSpec(tuple(sizes[0]), lambda *indices: indices),
         out_shape=jax.ShapeDtypeStruct(tuple(shape), x.dtype),
-        scratch_shapes=[pltpu.VMEM(scratch, registers.word_dtype(x.dtype))],
+        scratch_shapes=[
+            pltpu.VMEM(each, registers.word_dtype(x.dtype)) for each in scratch
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
     )(x)
 
 
@@ -253,35 +262,54 @@ def _slice_kernel(
     tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
     outer = (0,) * (len(dims) - 3)
 
-    def load(taken: list[Any], column: Any) -> None:
+    def load(taken: list[Any], first_column: Any, count_columns: int) -> None:
+        numbers = list(itertools.product(range(len(taken)), range(count_columns)))
+
         def move(first: Any, count: int) -> None:
             x = [
-                registers.view(x_block, (*outer, plane), first, count, column)
-                for plane in taken
+                registers.view(
+                    x_block, (*outer, taken[p]), first, count, first_column + c
+                )
+                for p, c in numbers
             ]
-            to = [words.at[p, column] for p in range(len(taken))]
-            to = [strided.view(each, first, count) for each in to]
+            to = [
+                strided.view(words.at[p, first_column + c], first, count)
+                for p, c in numbers
+            ]
             registers.copy(x, to, count, tile_rows)
 
         registers.repeat_unrolled(rows.size // tile, move)
 
-    def compute(first_plane: Any, count_planes: int, column: Any) -> None:
+    def compute(
+        first_plane: Any, count_planes: int, first_column: Any, count_columns: int
+    ) -> None:
+        numbers = list(itertools.product(range(count_planes), range(count_columns)))
         last = lanes.size // LANES - 1
-        columns = gather.registers(column, -moved[-1])
-        columns = [jnp.clip(each, 0, last) for each in columns]
+        columns = [
+            [
+                jnp.clip(each, 0, last)
+                for each in gather.registers(first_column + c, -moved[-1])
+            ]
+            for c in range(count_columns)
+        ]
 
         def move(first: Any, count: int) -> None:
             lowest = strided.lowest(first, count, words.shape[2], -moved[-2])
 
-            def value(plane: int, k: int) -> Array:
-                parts = [words.at[plane, each] for each in columns]
+            def value(plane: int, column: int, k: int) -> Array:
+                parts = [words.at[plane, each] for each in columns[column]]
                 return gather([strided.load(each, lowest, k, count) for each in parts])
 
-            numbers = range(count_planes)
-            values = [[value(p, k) for k in range(count)] for p in numbers]
+            values = [[value(p, c, k) for k in range(count)] for p, c in numbers]
             y = [
-                registers.view(y_block, (*outer, first_plane + p), first, count, column)
-                for p in numbers
+                registers.view(
+                    y_block,
+                    (*outer, first_plane + p),
+                    first,
+                    count,
+                    first_column + c,
+                )
+                for p, c in numbers
             ]
             registers.store_all(y, values)
 
@@ -294,9 +322,13 @@ def _slice_kernel(
             for p in range(count)
         ]
         taken = [jnp.clip(each, 0, planes.size - 1) for each in taken]
-        registers.repeat(lanes.size // LANES, functools.partial(load, taken))
-        compute_columns = functools.partial(compute, first, count)
-        registers.repeat(lanes.block // LANES, compute_columns)
+        for block, size, body in (
+            (lanes.size, rows.size, functools.partial(load, taken)),
+            (lanes.block, rows.block, functools.partial(compute, first, count)),
+        ):
+            rows_of_column = words.shape[0] * size // tile * SUBLANES
+            at_once = registers.at_once(rows_of_column, block // LANES)
+            registers.repeat_unrolled(block // LANES, body, at_once)
 
     registers.repeat_unrolled(planes.block, compute_planes, words.shape[0])
 
@@ -308,6 +340,7 @@ def _transpose_kernel(
     x_block: Any,
     y_block: Any,
     words: Any,
+    staged: Any = None,  # for an operand in small tiles, which are loaded by copies
     *,
     dims: Sequence[Dim],
     sources: Sequence[_Source],
@@ -329,44 +362,63 @@ def _transpose_kernel(
     outer = (0,) * (len(dims) - 3)
     zeros = jnp.zeros((SUBLANES, LANES), words.dtype)
     tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
+    tile_rows_of_x = registers.rows_per_tile(dims[-2].size, x_block.dtype)
 
     def compute(
-        first_plane: Any, taken: list[Any], is_taken: list[Any], column: Any
+        first_plane: Any,
+        taken: list[Any],
+        is_taken: list[Any],
+        first_column: Any,
+        count_columns: int,
     ) -> None:
-        planes_of_words = [words.at[p] for p in range(len(taken))]
-        spread = registers.LaneSpread(dims[-1], firsts[-1], column, moved[-1], lane)
+        numbers = list(itertools.product(range(len(taken)), range(count_columns)))
+        targets = [words.at[p, c] for p, c in numbers]
         last = lanes.size // LANES - 1
-        columns = [jnp.clip(each, 0, last) for each in spread.registers]
+        spreads = [
+            registers.LaneSpread(
+                dims[-1], firsts[-1], first_column + c, moved[-1], lane
+            )
+            for c in range(count_columns)
+        ]
+
+        def operand(plane: int, first: Any, count: int, column: Any) -> Any:
+            if staged is None:
+                return registers.view(x_block, taken[plane], first, count, column)
+            return registers.view(staged, (plane, column), first, count, 0)
 
         def clear(first: Any, count: int) -> None:
-            views = [strided.view(each, first, count) for each in planes_of_words]
+            views = [strided.view(each, first, count) for each in targets]
             registers.store_all(views, [[zeros] * count] * len(views))
 
-        def value(plane: int, first: Any, k: int, count: int) -> Array:
-            views = [
-                registers.view(x_block, taken[plane], first, count, each)
-                for each in columns
-            ]
+        def value(plane: int, column: int, first: Any, k: int, count: int) -> Array:
+            spread = spreads[column]
+            columns = [jnp.clip(each, 0, last) for each in spread.registers]
+            views = [operand(plane, first, count, each) for each in columns]
             result = spread([registers.load(view, k) for view in views])
             if rows.padding:
                 result = registers.first_rows(result, row - (first + k) * tile, tile)
             return jnp.where(is_taken[plane], result, zeros)
 
         def move(first: Any, count: int) -> None:
-            lowest = strided.lowest(first, count, words.shape[1], offset)
+            lowest = strided.lowest(first, count, words.shape[2], offset)
             values = [
-                [value(p, first, k, count) for k in range(count)]
-                for p in range(len(taken))
+                [value(p, c, first, k, count) for k in range(count)] for p, c in numbers
             ]
-            for each, values_of_plane in zip(planes_of_words, values, strict=True):
-                for k, bits in enumerate(values_of_plane):
-                    strided.store(each, lowest, k, count, bits)
+            for target, values_of_target in zip(targets, values, strict=True):
+                for k, bits in enumerate(values_of_target):
+                    strided.store(target, lowest, k, count, bits)
 
         def store(first: Any, count: int) -> None:
-            views = [strided.view(each, first, count) for each in planes_of_words]
+            views = [strided.view(each, first, count) for each in targets]
             y = [
-                registers.view(y_block, (*outer, first_plane + p), first, count, column)
-                for p in range(len(taken))
+                registers.view(
+                    y_block,
+                    (*outer, first_plane + p),
+                    first,
+                    count,
+                    first_column + c,
+                )
+                for p, c in numbers
             ]
             registers.copy(views, y, count, tile_rows)
 
@@ -374,11 +426,32 @@ def _transpose_kernel(
         registers.repeat_unrolled(rows.size // tile, move, strided.unroll)
         registers.repeat_unrolled(rows.block // tile, store)
 
+    def stage(taken: list[Any], first_column: Any, count_columns: int) -> None:
+        numbers = list(itertools.product(range(len(taken)), range(count_columns)))
+
+        def move(first: Any, count: int) -> None:
+            x = [
+                registers.view(x_block, taken[p], first, count, first_column + c)
+                for p, c in numbers
+            ]
+            to = [
+                registers.view(staged, (p, first_column + c), first, count, 0)
+                for p, c in numbers
+            ]
+            registers.copy(x, to, count, tile_rows_of_x)
+
+        registers.repeat_unrolled(rows.size // tile, move)
+
     def compute_planes(first: Any, count: int) -> None:
         found = [_operand_plane(dims, sources, ids, first + p) for p in range(count)]
         taken, is_taken = map(list, zip(*found, strict=True))
-        compute_columns = functools.partial(compute, first, taken, is_taken)
-        registers.repeat(lanes.block // LANES, compute_columns)
+        if staged is not None:
+            rows_of_column = words.shape[0] * rows.size // tile * SUBLANES
+            at_once = registers.at_once(rows_of_column, lanes.size // LANES)
+            body = functools.partial(stage, taken)
+            registers.repeat_unrolled(lanes.size // LANES, body, at_once)
+        body = functools.partial(compute, first, taken, is_taken)
+        registers.repeat_unrolled(lanes.block // LANES, body, words.shape[1])
 
     registers.repeat_unrolled(planes.block, compute_planes, words.shape[0])
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import predictions, results, tables, tpu_compiler
 from benchmarks.command import main
 from benchmarks.results import Document
-from benchmarks.tpu_schedule import Schedule, hbm_bytes, parse_hlo
+from benchmarks.tpu_schedule import Scalars, Schedule, hbm_bytes, parse_hlo
 from benchmarks.workloads import RANDOM_KINDS, random_workloads
 
 pytestmark = pytest.mark.exhaustive
@@ -48,6 +48,15 @@ def test_loop_whose_trips_depend_on_data_is_a_lower_bound() -> None:
     found = Schedule(SCHEDULE.replace("TRIPS", "%s77_s7"))
     assert found.is_lower_bound
     assert found.cycles == 2 + 9 + 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [("smin.u32", 5), ("smin.s32", -5), ("scmp.lt.u32.totalorder", 1)],
+)
+def test_unsigned_scalars(operation: str, expected: int) -> None:
+    scalars = Scalars(f"%s2 = ssub.s32 0, %s1 ;; %s3 = {operation} %s1, %s2")
+    assert scalars.value("%s3", {"%s1": 5}) == expected
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,11 @@ def by_parts_and_by_integers(dtype: np.dtype, bits: int, pairs: int):
     default_of(
         [
             *(("float32", bits) for bits in (20, 22, 24, 29)),
-            *(("bfloat16", bits) for bits in (22, 28)),
-            *(("float16", 22), ("float8_e5m2", 28)),
+            *(("bfloat16", bits) for bits in (22, 24, 28, 29)),
+            *(("float16", bits) for bits in (22, 24, 29)),
+            ("float8_e5m2", 28),
         ],
-        *(("float32", 22), ("bfloat16", 28)),
+        *(("float32", 22), ("bfloat16", 24), ("float16", 29)),
     ),
 )
 @pytest.mark.parametrize("pairs", default_of([300, 3000], 300))
@@ -95,20 +96,39 @@ def test_parts_equal_integers(name: str, bits: int, pairs: int):
         assert_same_floats(result, expected)
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_parts_need_rounding_to_odd(name: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("name", "bits"), [("float32", 22), ("bfloat16", 22), ("float16", 24)]
+)
+def test_parts_need_rounding_to_odd(
+    name: str, bits: int, monkeypatch: pytest.MonkeyPatch
+):
     """So the positions and the scalars above do contain ties."""
     monkeypatch.setattr(tpu, "_add_to_odd", jnp.add)
-    results = by_parts_and_by_integers(dtype_of(name), 22, 300)
+    results = by_parts_and_by_integers(dtype_of(name), bits, 300)
     assert any((result != expected).any() for result, expected in results)
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("float32", 29), ("bfloat16", 28), ("float16", 22)]
+    ("name", "bits"), [("float32", 29), ("float16", 29), ("float8_e5m2", 32)]
 )
 def test_parts_hold_so_many_positions(name: str, bits: int):
     assert tpu.suffices(dtype_of(name), 2**bits)
     assert not tpu.suffices(dtype_of(name), 2**bits + 1)
+
+
+@pytest.mark.usefixtures("nans_are_data")
+def test_conversion_to_float16():
+    """At all numbers of float16, at all ties, and beside them."""
+    magnitudes = np.arange(0x7C01, dtype=np.uint16).view(np.float16).astype(np.float32)
+    magnitudes[-1] = 2.0**16  # what an infinity is the next number of
+    ties = (magnitudes[:-1] + magnitudes[1:]) / 2
+    x = np.concatenate([magnitudes, ties, [1e30, np.inf, np.nan]]).astype(np.float32)
+    x = np.concatenate([x, np.nextafter(x, np.float32(np.inf)), np.nextafter(x, 0)])
+    x = x[(x == 0) | ~(np.abs(x) < np.finfo(np.float32).tiny)]
+    x = np.concatenate([x, -x])
+    codes = np.asarray(jax.jit(tpu._float16_code)(x)).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        assert_same_floats(codes.view(np.float16), x.astype(np.float16))
 
 
 # Whole arrays -------------------------------------------------------------------------

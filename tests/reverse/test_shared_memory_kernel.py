@@ -245,7 +245,7 @@ def test_kernels_of_steps(name: str, monkeypatch: pytest.MonkeyPatch):
     )
     operands = (
         jax.ShapeDtypeStruct(shape, "float32"),
-        jax.ShapeDtypeStruct(lengths, int),
+        jax.ShapeDtypeStruct(lengths, np.int32),
     )
     for formulation in (gpu.copied_chunks, gpu.strips):
         jax.eval_shape(functools.partial(formulation, axis=1), *operands)
