@@ -174,14 +174,15 @@ def _shifted(y: Array, distance: Array, low: int, high: int, time: int) -> Array
 
 
 def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array | None:
-    """The gather, with lengths that are clamped beforehand, not for each element.
+    """The gather. Lengths that are read at every step are clamped beforehand.
 
     LLVM does not vectorize a loop that only loads and stores 16-bit floats. An OR with
     a zero that it does not know makes it an ordinary loop.
     """
     if x.nbytes <= _MIN_BYTES:
         return None
-    lengths = lowering.materialize(lengths)
+    if math.prod(lengths.shape[axis:]) != 1:
+        lengths = lowering.materialize(lengths)
     varying = [d for d, size in enumerate(lengths.shape) if size != 1 and d > axis]
     block = math.prod(x.shape[max(varying, default=axis) + 1 :])
     if block < _MIN_VECTORIZED or x.dtype not in (jnp.float16, jnp.bfloat16):

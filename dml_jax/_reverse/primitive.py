@@ -133,6 +133,7 @@ _PLATFORMS: dict[str | None, _Formulations] = {
     # another pass over memory.
     "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
     "cuda": _Formulations(default=_GPU, standalone=_GPU_STANDALONE),
+    "rocm": _Formulations(),
     # A separate bitcast of 16-bit floats would cost another pass over memory.
     "tpu": _Formulations(
         default=(tpu.barrel_shift,),
