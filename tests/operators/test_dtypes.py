@@ -9,6 +9,7 @@ import pytest
 from assertions import assert_same_bits, bits
 from cases import BATCH_MAJOR, MOVES, Case, numbers, window, windows
 from dtypes import DTYPES, FLOATS, X64_ONLY, dtype_of, random_elements
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
@@ -19,13 +20,20 @@ _NAMES = {
     *["slice-strided", "slice1-inexact-window", "slice_grad-backwards"],
 }
 KINDS = [case for case in MOVES if str(case) in _NAMES]
+# The default run has one dtype of each width and kind.
+_DEFAULT = {"bool", "int4", "uint8", "float8_e4m3fn", "bfloat16", "float32"}
+_DEFAULT |= {"int64", "float64", "complex64"}
 
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        pytest.param(case, name, id=f"{case}-{name}")
+        pytest.param(
+            *(case, name),
+            id=f"{case}-{name}",
+            marks=() if name in _DEFAULT else pytest.mark.exhaustive,
+        )
         for case in KINDS
         for name in DTYPES
         if case.operator != "slice_grad" or name != "float8_e8m0fnu"  # has no zero
@@ -150,7 +158,9 @@ def extreme_lengths(dtype: np.dtype) -> list[int]:
 
 
 @pytest.mark.parametrize("of", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
-@pytest.mark.parametrize("name", LENGTH_DTYPES)
+@pytest.mark.parametrize(
+    "name", default_of(LENGTH_DTYPES, "int4", "uint8", "int32", "uint32", "int64")
+)
 @pytest.mark.usefixtures("x64")
 def test_lengths_of_every_integer_dtype(name: str, of: Any) -> None:
     values = extreme_lengths(dtype_of(name))

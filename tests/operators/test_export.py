@@ -12,6 +12,7 @@ from assertions import assert_same_bits
 from cases import BATCH_MAJOR, numbers
 from dtypes import dtype_of
 from jax import export
+from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
@@ -167,7 +168,10 @@ def test_vjp_of_a_window_of_symbolic_batch(name: str) -> None:
     assert_same_bits(of_x, pullback(y)[0])
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64, jnp.uint8])
+@pytest.mark.parametrize(
+    "dtype",
+    default_of([jnp.float32, jnp.bfloat16, jnp.complex64, jnp.uint8], jnp.bfloat16),
+)
 @pytest.mark.parametrize(
     ("shape", "sizes"), [("count", [(1,), (300,)]), ("rows, columns", [(7, 43)])]
 )

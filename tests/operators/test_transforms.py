@@ -108,8 +108,7 @@ def sampled_dtypes() -> list[Any]:
             *(transform, dtype),
             id=f"{transform.__name__}-{dtype}",
             marks=()
-            if dtype == "float32"
-            or (dtype == "bfloat16" and transform in (jit, vmap, remat))
+            if dtype == "float32" or (dtype == "bfloat16" and transform is vmap)
             else pytest.mark.exhaustive,
         )
         for transform in TRANSFORMATIONS

@@ -198,7 +198,7 @@ def test_moves_keep_their_width(name: str, call: str, dtype: str) -> None:
 
 @sampled_x64
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", default_of(["float64", "complex128"], "float64"))
 @pytest.mark.parametrize("name", MOVES_OF_WIDE)
 def test_derivatives_keep_their_width(name: str, dtype: str) -> None:
     """Also where a derivative is taken in one mode and applied in the other."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from assertions import assert_same_bits
 from formulations import DTYPES, data, text_for
+from sampling import default_of
 
 from dml_jax import reference, slice1
 from dml_jax._shared import bitwise, jax_versions
@@ -57,7 +58,7 @@ def formulation_of(formulation: str, name: str):
     return functools.partial(getattr(gpu, formulation), window=window)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", default_of(DTYPES, "uint8"))
 @pytest.mark.parametrize(
     ("formulation", "name"),
     [(f, name) for f, names in MADE_FOR.items() for name in sorted(names)],
