@@ -5,10 +5,13 @@
     shifted_columns     one length per column, bytes: shifts by powers of two
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
-Each takes this part of plain JAX's time, in the median over random shapes for which it
-is used, as float32, bfloat16 and uint8: windows of rows 0.36, 0.24, 0.05; transposed
-0.56, 0.48, not used; shifted, uint8 only, 0.38; the gather 0.55 of bfloat16 with 64
-features or more, else 1.
+The median part of plain JAX's time, over the random shapes for which each is used:
+
+                        float32  bfloat16  uint8
+    reversed_windows    0.36     0.24      0.05
+    transposed_windows  0.56     0.48      -
+    shifted_columns     -        -         0.38
+    vectorized_gather   1        0.55      1     (0.55 for 64 features and more, else 1)
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
 `vectorized_gather` with surrounding operations, but not the others. float16 and
@@ -29,11 +32,11 @@ _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
-_MIN_TRANSPOSED = 2**21  # elements; the cache holds fewer, or most of them
+_MIN_TRANSPOSED = 2**21  # elements; smaller arrays mostly lie in the cache
 _MIN_SHIFTED_BYTES = 2**18  # below, starting the loops takes too long
 _MIN_SHIFTED_COLUMNS = 256  # which are the inner loop
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
-_MIN_LINES = 4  # of which two are gathered
+_MIN_LINES = 4  # lines; two of them are gathered
 
 
 def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
@@ -179,7 +182,8 @@ def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array | None:
     LLVM does not vectorize a loop that only loads and stores 16-bit floats. An OR with
     a zero that it does not know makes it an ordinary loop.
     """
-    if x.nbytes <= _MIN_BYTES:
+    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    if math.prod(shape) * x.dtype.itemsize <= _MIN_BYTES:
         return None
     if math.prod(lengths.shape[axis:]) != 1:
         lengths = lowering.materialize(lengths)

@@ -3,17 +3,16 @@
     copied_chunks   one length for each line, or for consecutive elements of a step
     strips          lengths of their own for neighbouring columns
 
-XLA fuses its gather with surrounding operations, but not the kernels. A program that
-only reverses is faster with a kernel. Beside an elementwise operation, the kernel makes
-a loop of its own of that operation, which reads and writes memory once more. By default
-a kernel is chosen where it saves more time in the former than it costs in the latter:
+XLA fuses its gather with surrounding operations, but not a kernel. A program that only
+reverses is faster with a kernel. If an elementwise operation comes before or after, it
+then becomes a separate loop, which reads and writes memory once more. By default a
+kernel is chosen where it saves more in the first program than it costs in the second:
 
     gather - kernel > kernel + elementwise - gather
 
 The constants below say where that is, as found over random shapes on an H200
-(`python -m benchmarks sweep --device gpu`). With a memcpy as the unit of time, kernels
-take 1.1 to 1.7. An elementwise operation takes 1; 2.3 for bytes, and where the number
-of elements is no multiple of four, since a thread of XLA's loops then stores one.
+(`python -m benchmarks sweep --device gpu`). With a memcpy as the unit of time, the
+packed copy takes 1.0 to 1.6, and strips take 1.1 to 2.8, or 3.3 for bytes.
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
 """
@@ -28,16 +27,17 @@ import numpy as np
 from jax import Array
 
 from dml_jax._reverse import shared_memory_kernel, xla
-from dml_jax._shared import bitwise, packed_copy_kernel
+from dml_jax._shared import packed_copy_kernel
 
+_MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
 _CACHE_BYTES = 48 * 2**20  # XLA gathers smaller arrays from the cache
 _CHUNK = 16  # bytes of a step that are loaded at once
 _SECTOR = 32  # bytes; the smallest read of memory
-_LONG_STEP = 64  # bytes; few of the sectors read for them have other bytes
-_LONG_TIME = 1500  # steps; strips of more are narrow
-_SHORT_ROW = 24  # columns; neighbours that XLA gathers lie in few sectors
-_SMALL_TABLE = 2**13  # bytes; then they lie in the first-level cache
+_LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
+_LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
+_SHORT_ROW = 24  # columns; XLA's gather reads few sectors for neighbours in such a row
+_SMALL_TABLE = 2**13  # bytes; such a table lies in the first-level cache
 
 
 class _Lines(NamedTuple):
@@ -62,8 +62,7 @@ class _Lines(NamedTuple):
 def _lines(x: Array, lengths: Array, axis: int) -> _Lines | None:
     """The operands of the kernels, or None if they do not pay."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    is_number = x.dtype.kind in "iuf" and bitwise.width(x.dtype) >= 8
-    if not is_number or math.prod(shape) * x.dtype.itemsize < _MIN_BYTES:
+    if x.dtype.kind not in "iuf" or math.prod(shape) * x.dtype.itemsize < _MIN_BYTES:
         return None
     varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
     end = max(varying, default=axis) + 1
@@ -79,7 +78,7 @@ def _lines(x: Array, lengths: Array, axis: int) -> _Lines | None:
 
 
 def copied_chunks(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For one length for each line, and for steps of several sectors."""
+    """For one length for each line, and for steps that fill most of their sectors."""
     lines = _lines(x, lengths, axis)
     if lines is None or not lines.has_chunks:
         return None
@@ -89,9 +88,12 @@ def copied_chunks(x: Array, lengths: Array, axis: int) -> Array | None:
 
 
 def strips(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For columns with lengths of their own."""
+    """For columns with lengths of their own.
+
+    Steps that the packed copy does not take are gathered.
+    """
     lines = _lines(x, lengths, axis)
-    if lines is None or lines.has_chunks:
+    if lines is None or lines.has_chunks or lines.lengths.size > _MAX_LENGTHS:
         return None
     batch, time, count, step = lines.x.shape
     table = lines.x.reshape(batch, time, count * step)

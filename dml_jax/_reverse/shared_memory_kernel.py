@@ -6,12 +6,14 @@ columns, to shared memory, and reads its elements there in any order. It stores
 
     y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c // step]
 
-The kernel moves as many bytes as a copy, and those of the first and last sector of
-every row of a strip twice. XLA cannot fuse it with surrounding operations.
+The kernel moves as many bytes as a copy. It loads the first and the last sector of each
+row of a strip twice, if strips share them. XLA cannot fuse it with surrounding
+operations.
 
-Threads move words of four bytes, although rows of narrow elements may begin anywhere
-in a word. So a strip begins at the first word of a row that ends after its first
-column: it begins up to a word before that column, by its phase in each row.
+A thread moves a word of four bytes at once, but a row of narrow elements may begin in
+the middle of a word. So in each row a strip begins with the whole word that contains
+its first column, and ends before the word that contains the first column of the next
+strip. The position of the column in its word is the phase of the row.
 
 What a thread does is written for a `machine`, because Pallas cannot index shared memory
 with an array. In a program its words are MLIR values; in the tests they are NumPy
@@ -33,6 +35,7 @@ from jax import Array, lax
 
 from dml_jax._shared import jax_versions
 
+_MAX_TABLE = 2**31 - 2**16  # elements; offsets in a table have 32 bits with a sign
 _MAX_BLOCK_BYTES = 216 * 2**10  # of strips
 _GOOD_BLOCK_BYTES = 72 * 2**10  # so that three blocks run at once
 _MULTIPROCESSOR_BYTES = 224 * 2**10
@@ -60,14 +63,16 @@ class Layout(NamedTuple):
 
 
 def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
-    """The layout, or None if a column has too many rows."""
+    """The layout, or None if a column or a table has too many elements."""
+    if time * columns > _MAX_TABLE:
+        return None
     row_bytes = _row_bytes(time)
     if row_bytes < min(_SECTOR, columns * itemsize):
         return None
     most = row_bytes // itemsize
     word, sector = max(1, _WORD // itemsize), max(1, _SECTOR // itemsize)
     if columns % word and min(columns, most) < 8 * word:
-        word = 1  # most words would be shared by two rows, or by two strips
+        word = 1  # too many words would be shared by two rows or two strips
     granule, width = word, _round_up(columns + _overhang(columns, word), word)
     if width + _slack(columns, word, word) > most:
         is_wide = row_bytes >= _BANKS_BYTES
@@ -92,7 +97,7 @@ def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
 
 
 def _row_bytes(time: int) -> int:
-    """The bytes of a row of shared memory, of tables with longer rows."""
+    """The most bytes that a row of a strip may take in shared memory."""
     good = _GOOD_BLOCK_BYTES // time // _BANKS_BYTES * _BANKS_BYTES
     most = _MAX_BLOCK_BYTES // time
     return min(good, _MAX_ROW_BYTES) or min(most, _BANKS_BYTES)
@@ -103,18 +108,18 @@ def _round_up(size: int, unit: int) -> int:
 
 
 def _margin(columns: int, granule: int) -> int:
-    """The columns before the first one of a strip with which some rows of it begin."""
+    """How many columns before its first one the rows of a strip may include."""
     return 0 if columns % granule == 0 else granule
 
 
 def _overhang(columns: int, granule: int) -> int:
-    """How many columns later than others a row may begin."""
+    """How many more columns the strips must cover, since rows may begin earlier."""
     return max(_margin(columns, granule) - 1, 0)
 
 
 def _slack(columns: int, word: int, granule: int) -> int:
-    """How much longer than a row of a strip one of shared memory is."""
-    return _margin(columns, granule) + _margin(columns, word) * (word > 1)
+    """The elements by which a row in shared memory is longer than that of a strip."""
+    return _margin(columns, granule) + _margin(columns, word)
 
 
 def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
@@ -128,7 +133,7 @@ def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
     batch, time, columns = shape = x.shape
     itemsize = x.dtype.itemsize
     move = functools.partial(reverse_strips, shape=shape, step=step, layout=layout)
-    strip_bytes = layout.per_block * time * layout.pitch * itemsize
+    block_bytes = layout.per_block * time * layout.pitch * itemsize
     lengths_of_strip = layout.width + _margin(columns, layout.granule)
 
     def body(*refs: Any):
@@ -143,7 +148,7 @@ def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
         body,
         out_type=jax.ShapeDtypeStruct((x.size,), x.dtype),
         scratch_types=[
-            plgpu.SMEM((-(-strip_bytes // _WORD) * _WORD,), jnp.int8),
+            plgpu.SMEM((_round_up(block_bytes, _WORD),), jnp.int8),
             plgpu.SMEM((layout.per_block * lengths_of_strip,), jnp.int32),
         ],
         grid=(-(-batch * layout.per_row // layout.per_block),),
@@ -162,7 +167,7 @@ class _Strip(NamedTuple):
     """The strip of a thread."""
 
     begin: Any  # offset of its first row in the array
-    phase: Any  # of that row's table
+    phase: Any  # of the first element of its table, not reduced to a granule
     first: Any  # column
     slot: Any  # among the strips of the block
 
@@ -197,14 +202,14 @@ def _load_lengths(
 ) -> None:
     """Copies the lengths of the strip's columns, and of its margin, to shared memory.
 
-    Those of one place in their words are adjacent, so that threads with neighbouring
-    words find them in different banks.
+    The lengths for the first elements of all words come first, then those for the
+    second ones, and so on. So threads with neighbouring words read different banks.
     """
     thread = machine.thread % layout.threads
     margin = _margin(columns, layout.granule)
     count = layout.width + margin
-    for v in range(0, count, layout.threads):
-        v = machine.minimum(thread + v, count - 1)
+    for first in range(0, count, layout.threads):
+        v = machine.minimum(thread + first, count - 1)
         column = machine.maximum(strip.first + v - margin, 0)
         column = machine.minimum(column, columns - 1)
         length = machine.load_length(table * (columns // step) + column // step)
@@ -222,7 +227,7 @@ def _load_rows(
     word, margin = layout.word, _margin(columns, layout.granule)
     words = layout.pitch // word
     j = machine.thread % layout.threads % words
-    # Instead of words without columns of the strip, others are loaded again.
+    # Words without columns of the strip are replaced by the nearest one that has some.
     least = machine.select(strip.first > 0, 0, margin // word)
     last = machine.minimum(columns - strip.first, layout.width) + (margin - 1)
 
@@ -303,7 +308,7 @@ class _Rows(NamedTuple):
 def _rows_of_thread(
     machine: Any, time: int, words: int, period: int, layout: Layout
 ) -> _Rows:
-    """The rows of a thread, if there are so many words in each.
+    """The rows that a thread moves, where each row has `words` words.
 
     Rows that are `period` apart begin at the same place in their granules.
     """

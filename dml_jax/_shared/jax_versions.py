@@ -61,8 +61,6 @@ def mesh_of_new_arrays() -> Any:
     return jaxpr.out_avals[0].sharding.mesh
 
 
-# Before jax 0.11.2 Pallas copies only multiples of 128 bytes to shared memory.
-COPIES_ANY_ROWS = jax.__version_info__ >= (0, 11, 2)
 _SUPPORTS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
 # The TPU kernels were lowered with these versions, too.
 LOWERS_TPU_KERNELS = _SUPPORTS_MOSAIC

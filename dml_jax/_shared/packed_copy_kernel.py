@@ -1,4 +1,4 @@
-"""A GPU kernel that copies elements from unaligned positions, 16 bytes a thread.
+"""A GPU kernel that copies elements from unaligned positions, in chunks of 16 bytes.
 
 In XLA's kernels a thread loads elements one by one, and stores four elements if their
 number is divisible by four, else one. For narrow elements, and for odd sizes of 32-bit
@@ -57,7 +57,7 @@ class Dim(NamedTuple):
 def reverse(x: Array, lengths: Array) -> Array | None:
     """`x` [R, T, L, C], of 8 to 32 bits, reversed along T by `lengths` [R, L]; or None.
 
-    C elements are at least a chunk, unless L is 1.
+    Unless L is 1, C elements must have 16 bytes or more.
     """
     rows, time, lines, step = x.shape
     moves_chunks = step * x.dtype.itemsize >= _CHUNK
@@ -162,6 +162,7 @@ def _moved_words(
 def _reversed_words(
     machine: Any, row: Any, column: Any, *, rows: int, row_size: int, step: int
 ) -> Any:
+    """Words of a row of short steps: reversed before the length, copied after it."""
     row = machine.minimum(row, rows - 1)
     begin, end = row * row_size, machine.load_length(row) * step
     steps, phase = _steps_of_chunk(machine, column, step)

@@ -9,9 +9,8 @@ Comparisons and shifts are signed, and divisions are unsigned.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from jax.experimental.mosaic import gpu as mgpu
@@ -169,8 +168,9 @@ class Machine(_Thread):
 class StripMachine(_Thread):
     """A thread that moves elements of `itemsize` bytes by way of shared memory.
 
-    An array may have more elements than 32 bits count: an offset is the sum of 64 bits,
-    the same for all of the thread, and of 32 bits.
+    An array may have more elements than 32 bits count. The offset of an element is the
+    sum of the first offset of its strip, of 64 bits, and of an offset of 32 bits with a
+    sign.
     """
 
     def __init__(self, itemsize: int, *references: Any):
@@ -227,8 +227,8 @@ class StripMachine(_Thread):
         def store_elements() -> list[Word]:
             for i, element in enumerate(elements):
                 address = self._address(self._target, begin, offset + column + i)
-                with _when(_is_between(low, column + i, high)):
-                    llvm.store(element, address, alignment=self.itemsize)
+                store = functools.partial(self._store, element, address)
+                _if(_is_between(low, column + i, high), store)
             return []
 
         if len(elements) == 1:
@@ -238,6 +238,10 @@ class StripMachine(_Thread):
             low, column + (len(elements) - 1), high
         )
         _if(is_inside, store_value, store_elements)
+
+    def _store(self, element: Any, address: Any) -> list[Word]:
+        llvm.store(element, address, alignment=self.itemsize)
+        return []
 
     def store_shared(self, offset: Word, value: Any, count: int) -> None:
         address = _address(self._shared, offset, self.itemsize)
@@ -267,7 +271,10 @@ class StripMachine(_Thread):
         unroll: int,
         move: Callable[[list[Word]], None],
     ) -> None:
-        """Calls `move` with `unroll` rows at a time, the first one for missing ones."""
+        """Calls `move` with `unroll` rows at a time.
+
+        Rows from `end` on are replaced by the first row of the call.
+        """
         index = ir.IndexType.get()
         start, stop, stride = (
             arith.index_cast(index, _value(word))
@@ -285,15 +292,6 @@ class StripMachine(_Thread):
         index = arith.muli(index, arith.constant(_i64(), self.itemsize))
         byte = ir.IntegerType.get_signless(8)
         return mgpu.utils.getelementptr(pointer, [index], byte)
-
-
-@contextlib.contextmanager
-def _when(condition: Word) -> Iterator[None]:
-    """A block of operations that is run only if the condition holds."""
-    branch = scf.IfOp(condition.value)
-    with ir.InsertionPoint(branch.then_block):
-        yield
-        scf.yield_([])
 
 
 def _is_between(low: WordLike, word: Word, high: WordLike) -> Word:

@@ -277,11 +277,11 @@ def test_sweep_reports_shapes_that_fail_or_differ(
 def test_random_workloads_are_of_the_sizes_of_a_device(device: Device) -> None:
     rounds = itertools.islice(random_workloads(1, device), 14 * len(RANDOM_KINDS))
     found = [(w.name, math.prod(w.shape)) for w in rounds]
-    assert len({name for name, _ in found}) == len(found)
     least, most = RANDOM_ELEMENTS[device]
     assert all(least // 128 <= elements <= most for _, elements in found)
     large = sum(elements >= min_large_elements(device) for _, elements in found)
     assert 0.6 < large / len(found) < 0.9
+    assert len({elements for _, elements in found}) > len(found) // 2
     dtypes = [name.rpartition("/")[2] for name, _ in found]
     assert collections.Counter(dtypes)["float64"] == len(RANDOM_KINDS)
 

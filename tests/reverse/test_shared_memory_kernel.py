@@ -20,6 +20,10 @@ from dml_jax._reverse.shared_memory_kernel import Layout, layout_for, reverse_st
 from dml_jax._shared import jax_versions
 
 
+def require_32_bits(offset: np.ndarray) -> None:
+    assert np.all(np.abs(offset) < 2**31)
+
+
 class Machine:
     """All threads of all blocks at once: words are arrays [blocks, threads]."""
 
@@ -48,6 +52,7 @@ class Machine:
         return row * pitch + column
 
     def load(self, begin: Any, offset: Any, count: int) -> Any:
+        require_32_bits(offset)
         first = np.where(self.is_active, begin + offset, 0)
         assert np.all((first % count == 0) & (first >= 0) & (first < self.x.size))
         # A word may end beyond the array.
@@ -56,6 +61,7 @@ class Machine:
     def store(
         self, begin: Any, offset: Any, column: Any, elements: Sequence[Any], limits: Any
     ) -> None:
+        require_32_bits(offset)
         assert np.all((begin + offset + column)[self.is_active] % len(elements) == 0)
         for i, element in enumerate(elements):
             low, high = limits or (-math.inf, math.inf)
@@ -172,10 +178,9 @@ def test_random_shapes(seed: int, compiled: Callable[..., Any]):
 
 @on_a_hopper
 def test_transformations():
-    x, lengths, axis = lines("columns", "float32")
-    x = np.nan_to_num(np.tile(x, (2, 64, 64)))
-    lengths = np.tile(lengths, (1, 64))
-    x = x[0, : 9 * 64]
+    random, axis = np.random.default_rng(0), 0
+    x = random.normal(size=(576, 8192)).astype(np.float32)
+    lengths = random.integers(0, 577, (1, 8192))
 
     reverse = jax.jit(
         lambda x: reverse_subsequences(x, lengths, axis, implementation="standalone")
@@ -200,7 +205,11 @@ CHOSEN = {
     "what-the-cache-holds": (((64, 2**16), "float32"), None, False),
     "too-small": (((64, 2**8), "float32"), "standalone", False),
     "too-long": (((10000, 1000), "float32"), "standalone", False),
-    "long-and-narrow": (((10000, 5), "float32"), "standalone", False),
+    "long-and-narrow": (((300_000, 5), "float32"), "standalone", False),
+    "large-tables": (((1024, 2**21), "uint8"), "standalone", False),
+    "few-columns": (((2**20, 64, 24), "uint8"), None, False),
+    "more-columns": (((2**20, 64, 32), "uint8"), None, False),
+    "larger-tables": (((2**16, 512, 32), "uint8"), None, True),
     "booleans": (((64, MANY), "bool"), "standalone", False),
 }
 
@@ -210,11 +219,11 @@ CHOSEN = {
 def test_who_gets_the_kernel(name: str, are_hoppers: bool):
     (shape, dtype), implementation, is_chosen = CHOSEN[name]
     reverse = functools.partial(
-        reverse_subsequences, axis=0, implementation=implementation
+        reverse_subsequences, axis=-2, implementation=implementation
     )
     with jax.enable_x64(dtype == "float64"):
         x = jax.ShapeDtypeStruct(shape, dtype)
-        lengths = jax.ShapeDtypeStruct((1, shape[1]), np.int32)
+        lengths = jax.ShapeDtypeStruct((*shape[:-2], 1, shape[-1]), np.int32)
         text = text_for_cuda(reverse, x, lengths, are_hoppers=are_hoppers)
     is_chosen = is_chosen and are_hoppers and jax_versions._SUPPORTS_MOSAIC
     assert ("mosaic_gpu" in text) == is_chosen

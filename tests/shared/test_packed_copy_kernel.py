@@ -226,6 +226,11 @@ def reverse(x: Any) -> jax.Array:
     return reverse_subsequences(x, lengths, 1, implementation="standalone")
 
 
+def reverse_in_a_program(x: Any) -> jax.Array:
+    lengths = np.full((x.shape[0], 1), 3)
+    return reverse_subsequences(x, lengths, 1)
+
+
 def cut_window(x: Any, step: int = -1) -> tuple[Any, ...]:
     return x.shape, (0, 1), (x.shape[0], x.shape[1] - 1), (1, step)
 
@@ -253,6 +258,10 @@ def pad(x: Any) -> jax.Array:
 MANY = 2**12
 CHOSEN = {
     "rows": (reverse, (MANY, 1025), "float16", True),
+    "bytes-in-a-program": (reverse_in_a_program, (2**16, 1024), "uint8", True),
+    "few-bytes-in-a-program": (reverse_in_a_program, (2**15, 1024), "uint8", False),
+    "words-in-a-program": (reverse_in_a_program, (2**16, 1024), "float32", False),
+    "odd-in-a-program": (reverse_in_a_program, (2**16 + 1, 1025), "float32", True),
     "rows-of-255": (reverse, (2**15, 255), "uint8", True),
     "rows-of-words": (reverse, (MANY, 1025), "float32", True),
     "rows-of-two-words": (reverse, (MANY, 1025), "complex64", False),
