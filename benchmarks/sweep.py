@@ -47,15 +47,15 @@ Record = Mapping[str, Any]
 def records(
     device: Device, seed: int, seconds: float, kinds: Sequence[str]
 ) -> Iterator[Record]:
-    """Measures random workloads for some time.
+    """Measures random workloads for some time, and at least one of each kind.
 
     A workload that fails, or whose result is not that of the plain idiom, gives a line
     on the standard error and a record without candidates.
     """
     end = time.monotonic() + seconds
     jax.config.update("jax_enable_compilation_cache", False)
-    for workload in random_workloads(seed, device, kinds):
-        if time.monotonic() > end:
+    for count, workload in enumerate(random_workloads(seed, device, kinds)):
+        if time.monotonic() > end and count >= len(kinds):
             return
         with (
             jax.default_device(jax.devices(device)[0]),
