@@ -40,7 +40,7 @@ LINES = {
     "narrow-features-time-major": ((140, 3, 20), 0, (1, 3, 1), V5),
     "flat": ((300, 37), 0, (1, 37), V5),
     "columns": ((70, 128), 0, (1, 128), V5),
-    "columns-of-many-groups": ((2200, 128), 0, (1, 128), V5),
+    "columns-of-many-groups": ((700, 128), 0, (1, 128), V5),
     "columns-of-blocks": ((3, 9, 260), 1, (3, 1, 260), V5),
     "features": ((3, 41, 128), 1, (3, 1, 1), V5),
     "features-without-gathers": ((3, 41, 128), 1, (3, 1, 1), V4),
