@@ -5,13 +5,14 @@
     shifted_columns     one length per column, bytes: shifts by powers of two
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
-The median part of plain JAX's time, over the random shapes for which each is used:
+The median part of plain JAX's time, over the random shapes for which each is used
+(`benchmarks/results/sweep-cpu.json`):
 
                         float32  bfloat16  uint8
-    reversed_windows    0.36     0.24      0.05
-    transposed_windows  0.56     0.48      -
-    shifted_columns     -        -         0.38
-    vectorized_gather   1        0.55      1     (0.55 for 64 features and more, else 1)
+    reversed_windows    0.33     0.20      0.08
+    transposed_windows  0.59     0.36      -
+    shifted_columns     -        -         0.50
+    vectorized_gather   1        0.50      1     (0.50 for 64 features and more, else 1)
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
 `vectorized_gather` with surrounding operations, but not the others. float16 and
