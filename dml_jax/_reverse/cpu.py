@@ -5,8 +5,8 @@
     shifted_columns     one length per column, bytes: shifts by powers of two
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
-The median part of plain JAX's time, over the random shapes for which each is used
-(`benchmarks/results/sweep-cpu.json`):
+The median part of plain JAX's time, over the random shapes for which each is used: nine
+of each, but two and three that are transposed (`benchmarks/results/sweep-cpu.json`).
 
                         float32  bfloat16  uint8
     reversed_windows    0.33     0.20      0.08
@@ -33,7 +33,7 @@ _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
-_MIN_TRANSPOSED = 2**21  # elements; smaller arrays mostly lie in the cache
+_MIN_TRANSPOSED = 2**21  # elements of a table; the cache holds most of a smaller one
 _MIN_SHIFTED_BYTES = 2**18  # below, starting the loops takes too long
 _MIN_SHIFTED_COLUMNS = 256  # which are the inner loop
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops

@@ -241,6 +241,21 @@ def _program_ids(count: int) -> list[Any]:
     return [pl.program_id(d) for d in range(count)]
 
 
+def _views(
+    block: Any,
+    planes: Sequence[tuple[Any, ...]],
+    numbers: Sequence[tuple[int, int]],
+    first_column: Any,
+    first: Any,
+    count: int,
+) -> list[Any]:
+    """`registers.view` of each numbered pair of a plane and a column of the block."""
+    return [
+        registers.view(block, planes[p], first, count, first_column + c)
+        for p, c in numbers
+    ]
+
+
 # The slice ----------------------------------------------------------------------------
 
 
@@ -264,14 +279,10 @@ def _slice_kernel(
 
     def load(taken: list[Any], first_column: Any, count_columns: int) -> None:
         numbers = list(itertools.product(range(len(taken)), range(count_columns)))
+        of_x = [(*outer, plane) for plane in taken]
 
         def move(first: Any, count: int) -> None:
-            x = [
-                registers.view(
-                    x_block, (*outer, taken[p]), first, count, first_column + c
-                )
-                for p, c in numbers
-            ]
+            x = _views(x_block, of_x, numbers, first_column, first, count)
             to = [
                 strided.view(words.at[p, first_column + c], first, count)
                 for p, c in numbers
@@ -284,6 +295,7 @@ def _slice_kernel(
         first_plane: Any, count_planes: int, first_column: Any, count_columns: int
     ) -> None:
         numbers = list(itertools.product(range(count_planes), range(count_columns)))
+        of_y = [(*outer, first_plane + p) for p in range(count_planes)]
         last = lanes.size // LANES - 1
         columns = [
             [
@@ -301,16 +313,7 @@ def _slice_kernel(
                 return gather([strided.load(each, lowest, k, count) for each in parts])
 
             values = [[value(p, c, k) for k in range(count)] for p, c in numbers]
-            y = [
-                registers.view(
-                    y_block,
-                    (*outer, first_plane + p),
-                    first,
-                    count,
-                    first_column + c,
-                )
-                for p, c in numbers
-            ]
+            y = _views(y_block, of_y, numbers, first_column, first, count)
             registers.store_all(y, values)
 
         registers.repeat_unrolled(rows.block // tile, move, strided.unroll)
@@ -372,6 +375,7 @@ def _transpose_kernel(
         count_columns: int,
     ) -> None:
         numbers = list(itertools.product(range(len(taken)), range(count_columns)))
+        of_y = [(*outer, first_plane + p) for p in range(len(taken))]
         targets = [words.at[p, c] for p, c in numbers]
         last = lanes.size // LANES - 1
         spreads = [
@@ -410,16 +414,7 @@ def _transpose_kernel(
 
         def store(first: Any, count: int) -> None:
             views = [strided.view(each, first, count) for each in targets]
-            y = [
-                registers.view(
-                    y_block,
-                    (*outer, first_plane + p),
-                    first,
-                    count,
-                    first_column + c,
-                )
-                for p, c in numbers
-            ]
+            y = _views(y_block, of_y, numbers, first_column, first, count)
             registers.copy(views, y, count, tile_rows)
 
         registers.repeat_unrolled(rows.block // tile, clear)
@@ -430,10 +425,7 @@ def _transpose_kernel(
         numbers = list(itertools.product(range(len(taken)), range(count_columns)))
 
         def move(first: Any, count: int) -> None:
-            x = [
-                registers.view(x_block, taken[p], first, count, first_column + c)
-                for p, c in numbers
-            ]
+            x = _views(x_block, taken, numbers, first_column, first, count)
             to = [
                 registers.view(staged, (p, first_column + c), first, count, 0)
                 for p, c in numbers
