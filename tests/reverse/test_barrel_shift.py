@@ -1,6 +1,7 @@
 """The TPU kernel gives what the reference gives, in Pallas' interpreter for TPUs."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +101,11 @@ def check(x: np.ndarray, lengths: np.ndarray, axis: int, device: Tpu = V5) -> No
 @pytest.mark.parametrize(
     ("name", "dtype"),
     default_of(
-        [(name, dtype) for name in LINES for dtype in ("uint8", "uint16", "float32")],
+        [
+            *itertools.product(LINES, ["uint8", "float32"]),
+            *[("rows", "uint16"), ("columns", "uint16"), ("flat", "uint16")],
+            ("windows-of-a-line", "uint16"),
+        ],
         *DEFAULT,
     ),
 )
