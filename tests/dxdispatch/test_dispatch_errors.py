@@ -222,8 +222,10 @@ MESSAGES = [
     (f"{A}.0", None, 'must be a number of FLOAT32, "nan", "inf" or "-inf"; got null'),
     (f"{B}.valueCount", 2**32 - 1, "must fit into the 65520 bytes that are left of "
      "65536; got 17179869180 bytes"),
-    (SOURCE, "link.npy", "must be inside the model's folder or the current one; got "
-     '"link.npy"'),
+    (SOURCE, "link.npy", "must be inside the model's folder, the current one, "
+     '`input_path` or `output_path`; got "link.npy"'),
+    (SOURCE, "none.npy", "must be a file that exists, in the model's folder or the "
+     'current one; got "none.npy"'),
     (TARGET, "\ud800", 'must be a printable string; got "\\ud800"'),
 ]  # fmt: skip
 
