@@ -155,8 +155,8 @@ def _to_array(
         array = np.asarray(value)
         if array.dtype.kind in "fO" and kinds.are_integers:
             array, is_typed = lists.exact(value), False
-    except (TypeError, ValueError):
-        raise _not_an_array(function, name, value) from None
+    except (TypeError, ValueError, RuntimeError) as reason:  # of an `__array__`
+        raise _not_an_array(function, name, value, reason) from None
     is_unknown_void = array.dtype.kind == "V" and not is_known(array.dtype)
     is_object = array.dtype == object and (is_typed or not kinds.on_host)
     if array.dtype.kind in "UST" or is_unknown_void or is_object:
@@ -164,9 +164,19 @@ def _to_array(
     return array, is_typed
 
 
-def _not_an_array(function: str, name: str, value: object) -> Exception:
+def _not_an_array(
+    function: str, name: str, value: Any, reason: Exception | None = None
+) -> Exception:
+    got = describe(value)
+    if lists.is_list(value):
+        if len({len(row) for row in value if lists.is_list(row)}) > 1:
+            got += ". Its rows have different sizes: pad them to one size"
+    elif reason and hasattr(value, "__array__"):
+        got += f", which cannot be converted: {' '.join(str(reason).split())}"
+        if hasattr(value, "__dlpack__"):
+            got += " (`jax.dlpack.from_dlpack` may convert it without NumPy)"
     rule = "be an array or convertible to one"
-    return error(TypeError, function, name, rule, describe(value))
+    return error(TypeError, function, name, rule, got)
 
 
 def _stack(function: str, name: str, value: Any, kinds: lists.Kinds) -> jax.Array:
@@ -276,7 +286,18 @@ def integer(function: str, name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         rule = "be a static integer"
-        raise error(TypeError, function, name, rule, describe(value)) from None
+        raise _not_static(function, name, rule, value) from None
+
+
+def _not_static(function: str, name: str, rule: str, value: Any) -> Exception:
+    """The error for an option, which says how to keep `jit` from tracing it."""
+    got = describe(value)
+    if isinstance(value, Tracer):
+        got += (
+            f". Bind it with `functools.partial`, or name it in the `static_argnames` "
+            f"of `jax.jit`, so that it is not traced"
+        )
+    return error(TypeError, function, name, rule, got)
 
 
 def integers(
@@ -289,7 +310,7 @@ def integers(
         raise error(TypeError, function, name, rule, describe(value))
     if isinstance(value, Tracer) or getattr(value, "ndim", 1) != 1:
         rule = "be a static one-dimensional sequence of integers"
-        raise error(TypeError, function, name, rule, describe(value))
+        raise _not_static(function, name, rule, value)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
         value = value.tolist()  # Python integers, which are static also under `jit`
     result = tuple(
@@ -337,13 +358,13 @@ def option(function: str, name: str, value: Any, allowed: tuple[str, ...]) -> An
     rule = "be " + " or ".join(map(repr, (*allowed, None)))
     if isinstance(value, str):
         raise error(ValueError, function, name, rule, repr(value))
-    raise error(TypeError, function, name, rule, describe(value))
+    raise _not_static(function, name, rule, value)
 
 
 def flag(function: str, name: str, value: object) -> bool:
     """`value` as a bool; a number or a traced value is not one."""
     if not isinstance(value, (bool, np.bool_)):
-        raise error(TypeError, function, name, "be a bool", describe(value))
+        raise _not_static(function, name, "be a bool", value)
     return bool(value)
 
 
