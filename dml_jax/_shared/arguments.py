@@ -126,7 +126,9 @@ def require_integer(function: str, name: str, dtype: Any) -> None:
     if getattr(dtype, "kind", None) in ("i", "u"):  # ten times as fast as issubdtype
         return
     if not jnp.issubdtype(dtype, jnp.integer) or not is_known(dtype):
-        raise error(TypeError, function, name, "have an integer dtype", dtype)
+        is_mask = jnp.issubdtype(dtype, jnp.bool_)
+        got = f"{dtype}. The lengths of a mask are its sums" if is_mask else dtype
+        raise error(TypeError, function, name, "have an integer dtype", got)
 
 
 def _to_array(
@@ -169,7 +171,8 @@ def _not_an_array(
 ) -> Exception:
     got = describe(value)
     if lists.is_list(value):
-        if len({len(row) for row in value if lists.is_list(row)}) > 1:
+        rows = [row for row in value if lists.is_list(row) or np.ndim(row)]
+        if len({len(row) for row in rows}) > 1:
             got += ". Its rows have different sizes: pad them to one size"
     elif reason and hasattr(value, "__array__"):
         got += f", which cannot be converted: {' '.join(str(reason).split())}"
@@ -218,7 +221,16 @@ def _in_default_width(
 
 
 def _does_not_fit(function: str, name: str, dtype: Any, value: object) -> Exception:
-    return error(OverflowError, function, name, f"fit {dtype}", describe(value))
+    got = describe(value)
+    if dtype in (np.int32, np.float32):
+        got += f". Wider numbers need {_HOW_TO_ENABLE_64_BITS}"
+    return error(OverflowError, function, name, f"fit {dtype}", got)
+
+
+_HOW_TO_ENABLE_64_BITS = (
+    "64-bit mode; enable it with `jax.config.update('jax_enable_x64', True)` or inside "
+    "`with jax.enable_x64(True):`"
+)
 
 
 def is_text(value: object) -> bool:
@@ -259,9 +271,8 @@ def require_width(function: str, name: str, dtype: np.dtype) -> None:
     """Refuses a 64-bit dtype if JAX would silently narrow it."""
     if bitwise.is_narrowed(dtype):
         raise ValueError(
-            f"{function}: `{name}` has dtype {dtype}, which needs 64-bit mode; enable "
-            "it with `jax.config.update('jax_enable_x64', True)` or inside "
-            f"`with jax.enable_x64(True):`, or cast to a narrower dtype than {dtype}"
+            f"{function}: `{name}` has dtype {dtype}, which needs "
+            f"{_HOW_TO_ENABLE_64_BITS}, or cast to a narrower dtype than {dtype}"
         )
 
 
@@ -276,27 +287,34 @@ def axis(function: str, name: str, value: object, ndim: int) -> int:
     return index % ndim
 
 
+def is_bool(value: object) -> bool:
+    """Whether `value` is a Python or NumPy boolean."""
+    return isinstance(value, (bool, np.bool_))
+
+
 def integer(function: str, name: str, value: Any) -> int:
     """`value` as a Python int."""
     if type(value) is int:
         return value
     try:
-        if isinstance(value, (bool, np.bool_)):
+        if is_bool(value):
             raise TypeError
         return operator.index(value)
     except TypeError:
         rule = "be a static integer"
-        raise _not_static(function, name, rule, value) from None
+        raise not_static(function, name, rule, value) from None
 
 
-def _not_static(function: str, name: str, rule: str, value: Any) -> Exception:
+def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
     """The error for an option, which says how to keep `jit` from tracing it."""
     got = describe(value)
     if isinstance(value, Tracer):
         got += (
-            f". Bind it with `functools.partial`, or name it in the `static_argnames` "
-            f"of `jax.jit`, so that it is not traced"
+            ". Bind it with `functools.partial`, or name it in the `static_argnames` "
+            "of `jax.jit`, so that it is not traced"
         )
+        if "offsets" in name:
+            got += ". `jax.lax.dynamic_slice` takes traced starts"
     return error(TypeError, function, name, rule, got)
 
 
@@ -306,11 +324,13 @@ def integers(
     """`value` as a tuple of sizes, one for each of `count` dimensions."""
     is_sequence = isinstance(value, (Sequence, np.ndarray, jax.Array))
     if not is_sequence or isinstance(value, (str, bytes)):
-        rule = "be a sequence of integers"
-        raise error(TypeError, function, name, rule, describe(value))
+        rule = "be a sequence of integers, one for each dimension"
+        is_integer = isinstance(value, (int, np.integer)) and not is_bool(value)
+        hint = f". Write ({value},)" if is_integer else ""
+        raise error(TypeError, function, name, rule, describe(value) + hint)
     if isinstance(value, Tracer) or getattr(value, "ndim", 1) != 1:
         rule = "be a static one-dimensional sequence of integers"
-        raise _not_static(function, name, rule, value)
+        raise not_static(function, name, rule, value)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
         value = value.tolist()  # Python integers, which are static also under `jit`
     result = tuple(
@@ -358,13 +378,13 @@ def option(function: str, name: str, value: Any, allowed: tuple[str, ...]) -> An
     rule = "be " + " or ".join(map(repr, (*allowed, None)))
     if isinstance(value, str):
         raise error(ValueError, function, name, rule, repr(value))
-    raise _not_static(function, name, rule, value)
+    raise not_static(function, name, rule, value)
 
 
 def flag(function: str, name: str, value: object) -> bool:
     """`value` as a bool; a number or a traced value is not one."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise _not_static(function, name, "be a bool", value)
+    if not is_bool(value):
+        raise not_static(function, name, "be a bool", value)
     return bool(value)
 
 

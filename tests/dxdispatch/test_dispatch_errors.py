@@ -221,7 +221,7 @@ MESSAGES = [
      "sizeInBytes; got size"),
     (f"{A}.0", None, 'must be a number of FLOAT32, "nan", "inf" or "-inf"; got null'),
     (f"{B}.valueCount", 2**32 - 1, "must fit into the 65520 bytes that are left of "
-     "65536; got 17179869180 bytes"),
+     "`max_bytes`, 65536; got 17179869180 bytes"),
     (SOURCE, "link.npy", "must be inside the model's folder, the current one, "
      '`input_path` or `output_path`; got "link.npy"'),
     (SOURCE, "none.npy", "must be a file that exists, in the model's folder or the "

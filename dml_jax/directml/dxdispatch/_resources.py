@@ -72,7 +72,7 @@ class Context:
         if size > left:
             raise ValueError(
                 f"`{entry.location}` must fit into the {left} bytes that are left of "
-                f"{self.max_bytes}; got {size} bytes"
+                f"`max_bytes`, {self.max_bytes}; got {size} bytes"
             )
 
     def resource(self, entry: Entry) -> Resource:
