@@ -391,7 +391,7 @@ def flag(function: str, name: str, value: object) -> bool:
 def optional_name(function: str, name: str, value: object) -> str | None:
     """`value`, if it is None or a string that is not empty."""
     if value is not None and not isinstance(value, str):
-        raise error(TypeError, function, name, "be a string or None", describe(value))
+        raise not_static(function, name, "be a string or None", value)
     if value == "":
         raise error(ValueError, function, name, "not be empty", "''")
     return value
@@ -408,7 +408,7 @@ def output_name(function: str, name: str, value: Any) -> str:
         raise error(ValueError, function, name, rule, len(names))
     if not are_strings:
         rule = "be a string, a sequence of one string or None"
-        raise error(TypeError, function, name, rule, describe(value))
+        raise not_static(function, name, rule, value)
     if names[0] == "":
         raise error(ValueError, function, name, "not be empty", repr(value))
     return str(names[0])

@@ -81,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str] | None, options: argparse.Namespace) -> int:
     parser = _parser()
     try:
-        parser.parse_args(words, options)
+        _, unknown = parser.parse_known_args(words, options)
+        if unknown:  # the usage of the command is more useful than that of all
+            options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as end:  # argparse has printed the help or an error
         return int(end.code or 0)
     if options.run is None:
@@ -111,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "show the version of dml_jax"
     version = f"dml_jax {__version__}"
     parser.add_argument("--version", action="version", version=version, help=text)
-    parser.set_defaults(run=None)
+    parser.set_defaults(run=None, parser=parser)
     commands = parser.add_subparsers(metavar="COMMAND")
 
     def command(
@@ -127,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, parser=command)
         text = "show a traceback when something fails"
         command.add_argument("--debug", action="store_true", help=text)
         return command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import pathlib
 from collections.abc import Iterable
@@ -15,11 +16,11 @@ from dml_jax.cli import common_options, devices, info
 
 SUMMARY = "run an ONNX model"
 DESCRIPTION = """\
-Runs an ONNX model of ReverseSequence, Slice, Range, ConstantOfShape, Constant, Identity
-and Cast nodes, and prints the dtypes and shapes of its inputs and outputs.
+Runs an ONNX model, and prints the dtypes and shapes of its inputs and outputs.
 
 Inputs are .npy files without pickles; outputs are written completely or not at all, in
-folders that exist. docs/from-onnx.md has an example. Needs the package onnx.
+folders that exist. docs/from-onnx.md lists the operators that models may have, and has
+an example. Needs the package onnx.
 """
 
 
@@ -59,16 +60,17 @@ def run(arguments: argparse.Namespace) -> None:
     model.device = device
     kinds = {value.name: _declared(value, model) for value in proto.graph.input}
     _require_names(arguments, model, kinds)
+    report = functools.partial(print, flush=True)  # before errors
     inputs = {}
     for name, path in arguments.input:
         inputs[name] = _read(path)
         dtype = inputs[name].dtype
         if is_untyped(dtype, model.dtypes[name]):
             dtype = model.dtypes[name]
-        print(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
+        report(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():
-        print(f"Output '{name}': {_kind(array.dtype, array.shape)}")
+        report(f"Output '{name}': {_kind(array.dtype, array.shape)}")
     for name, path in arguments.output:
         array = outputs[name]
         # NumPy's own strings need no pickles.

@@ -71,6 +71,7 @@ def test_help_names_every_option(command: Command, name: str):
 def test_arguments(command: Command, arguments: str):
     status, out, err = command(*arguments.split())
     assert (status, out) == (2, "")
+    assert err.startswith(f"usage: python -m dml_jax {arguments.split()[0]} ")
     message = err.splitlines()[-1].partition(": error: ")[2]
     assert message.startswith(ARGUMENTS[arguments])
 

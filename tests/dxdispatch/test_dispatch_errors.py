@@ -259,7 +259,7 @@ TEXTS = [
     (b"[NaN]", "a number", 'must be finite, or a string like "nan"; got NaN'),
     (b"[" + b"1" * 401 + b"]", "a number", "must have at most 400 digits; got 401"),
     (b"{}", "the model", "must have a member `resources`; got {}"),
-    (b'{"a": "\xff"}', "the model", "must be UTF-8; got "),
+    (b'{"a": "\xff"}', "the model", "must be JSON in UTF-8; got "),
     (TEXT.replace("[1, 2", "[1e999, 2").encode(), f"{A}[0]", "must be a number of"),
     (TEXT.replace('"B"', '"\\ud800"').encode(), "resources", "must have printable"),
 ]

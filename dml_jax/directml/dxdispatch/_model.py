@@ -95,7 +95,9 @@ def _text(path: pathlib.Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"`the model` must be UTF-8; got {error.reason}") from None
+        raise ValueError(
+            f"`the model` must be JSON in UTF-8; got other bytes ({error.reason})"
+        ) from None
 
 
 def _model(root: Entry, context: Context) -> Model:
