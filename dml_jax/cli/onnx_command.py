@@ -44,16 +44,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the command."""
-    try:
-        from dml_jax import onnx_backend
-        from dml_jax.onnx_backend._model import is_untyped
-    except ImportError as error:
-        raise RuntimeError(f"{error}: {info.how_to_install('onnx')}") from None
     if arguments.model.lower().endswith(".json"):
         raise ValueError(
             f"{arguments.model}: must be an ONNX model; DxDispatch models run with "
             f"`python -m dml_jax dispatch {arguments.model}`"
         )
+    try:
+        from dml_jax import onnx_backend
+        from dml_jax.onnx_backend._model import is_untyped
+    except ImportError as error:
+        raise RuntimeError(f"{error}: {info.how_to_install('onnx')}") from None
     device = devices.first(arguments.device)
     proto = onnx_backend.load_model(arguments.model)
     model = onnx_backend.prepare(proto)

@@ -51,9 +51,11 @@ class DataType(enum.IntEnum):
     def _missing_(cls, value: object) -> DataType | None:
         """The member for a name in upper or lower case, or for a dtype."""
         if isinstance(value, type):
+            # NumPy's scalar types, and JAX's, which have a dtype.
             is_scalar = issubclass(value, np.generic)
-            value = np.dtype(value) if is_scalar else getattr(value, "dtype", None)
-        if isinstance(value, np.dtype) and value.isnative:
+            if is_scalar or isinstance(getattr(value, "dtype", None), np.dtype):
+                value = value.__name__
+        elif isinstance(value, np.dtype) and value.isnative:
             value = value.name
         if not isinstance(value, str):
             return None

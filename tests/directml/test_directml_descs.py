@@ -53,7 +53,7 @@ WRONG = {  # by the end of the member's name: values, and the errors they get
         (-1, ValueError),
         ("FLOAT", ValueError),
         (float, ValueError),
-        (np.floating, TypeError),
+        (np.floating, ValueError),
         (np.dtype(">f4"), ValueError),
         (np.zeros(1, np.float32), TypeError),
         (None, TypeError),
