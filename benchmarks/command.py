@@ -228,9 +228,9 @@ def _parser() -> argparse.ArgumentParser:
         "documents",
         nargs="*",
         type=pathlib.Path,
-        default=[_HERE.parent / "docs" / "performance.md"],
+        default=[_HERE.parent / "docs" / "performance.md", _HERE.parent / "README.md"],
         metavar="DOCUMENT",
-        help="docs/performance.md unless told",
+        help="docs/performance.md and README.md unless told",
     )
     option("--check", action="store_true", help="only say whether one would change")
     return parser

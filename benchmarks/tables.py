@@ -134,10 +134,11 @@ def _machine(found: Document) -> str:
     name, versions = found["machine"]["device"], found["versions"]
     if found["options"]["device"] == "cpu":
         name = "{cpu_count} cores of an {processor}".format(**found["machine"])
+    measured = set().union(*(record["candidates"] for record in found["records"]))
     libraries = [
         f"{_TITLES.get(library, library)} {versions[library]}"
         for library in ("jax", "torch", "onnxruntime", "flax")
-        if versions[library]
+        if versions[library] and library in {"jax", *measured}
     ]
     return ", ".join([name, *libraries, found["date"][:10]]) + "."
 
@@ -247,7 +248,7 @@ def _gains(load: Callable[[str], Document], generations: list[str]) -> str:
     ]
     titles = [_device(found) for found in runs]
     titles += [f"TPU {generation}, predicted" for generation in generations]
-    return _table(["", *titles], rows)
+    return _table(["layout or operator", *titles], rows)
 
 
 def _measured_gains(found: Document) -> dict[str, list[float]]:
@@ -333,7 +334,7 @@ def _speed(ratio: float, is_lower_bound: bool) -> str:
 
 def _short(figure: float) -> str:
     """Two digits or more."""
-    return f"{figure:.0f}" if figure >= 9.95 else f"{figure:.2g}"
+    return f"{figure:.0f}" if figure >= 9.95 else f"{figure:#.2g}"
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
