@@ -124,7 +124,8 @@ def shares(records: Sequence[Mapping[str, Any]]) -> Figure:
         axes.axhline(100, color=GREY, linewidth=1)
         axes.set(title=kind, xscale="log", ylim=(0, None), xlabel="bytes moved")
         axes.grid(alpha=0.3)
-    panels[-1].axis("off")
+    for axes in panels[len(RANDOM_KINDS) :]:
+        axes.axis("off")
     panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
     baselines = " or ".join(dict.fromkeys(record["baseline"] for record in records))
     figure.suptitle(f"random shapes: speed in per cent of that of a {baselines}")
