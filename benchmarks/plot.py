@@ -23,7 +23,7 @@ from benchmarks.workloads import RANDOM_KINDS
 GREY = "#80868f"
 _TEXTS = "text.color", "axes.titlecolor", "axes.labelcolor", "legend.labelcolor"
 _LINES = "axes.edgecolor", "xtick.color", "ytick.color"
-_STYLE = {**dict.fromkeys(_TEXTS + _LINES, GREY), "legend.framealpha": 0}
+_STYLE: Any = {**dict.fromkeys(_TEXTS + _LINES, GREY), "legend.framealpha": 0}
 _STYLE |= {"savefig.transparent": True, "savefig.dpi": 120}
 
 
