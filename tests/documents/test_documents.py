@@ -104,6 +104,17 @@ def test_examples(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert CHANGING.sub("…", actual) == CHANGING.sub("…", expected)
 
 
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", DOCS / "tutorial.md"], ids=lambda path: path.name
+)
+def test_figures_of_the_example_are_those_it_printed(path: pathlib.Path) -> None:
+    printed = (ROOT / "benchmarks/results/speaker_recognition.txt").read_text()
+    figure = r"\d+\.\d ?%|\d+ of \d+"
+    expected = {text.replace("%", " %") for text in re.findall(figure, printed)}
+    text = path.read_text().partition("speaker_recognition.png")[2]
+    assert set(re.findall(figure, text)) == expected
+
+
 def test_links_lead_to_files() -> None:
     for path in [ROOT / "README.md", *GUIDES]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
