@@ -241,7 +241,10 @@ def loss(
     valid = jnp.arange(batch.frames.shape[1]) < batch.lengths[:, None]
     frames = jnp.where(valid[:, :, None], batch.frames + offsets, 0)
     states = states_of(parameters, frames, batch.lengths, variant, TRAINED_STEPS)
-    kept = jax.random.bernoulli(dropout_key, 1 - DROPOUT, states.shape)
+    # Steps that only a mesh needs draw no noise, which would change that of others.
+    shape = (len(states), TRAINED_STEPS, states.shape[2])
+    kept = jax.random.bernoulli(dropout_key, 1 - DROPOUT, shape)
+    kept = jnp.pad(kept, [(0, 0), (0, states.shape[1] - TRAINED_STEPS), (0, 0)])
     states = jnp.where(kept, states / (1 - DROPOUT), 0)
     logits = states @ parameters.output_weights + parameters.output_bias
     targets = jax.nn.one_hot(batch.speakers, SPEAKERS)
