@@ -140,7 +140,7 @@ def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
         plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * len(refs))(thread)(*refs)
 
     def thread(_: Any, *references: Any):
-        from dml_jax._shared.packed_words import StripMachine
+        from dml_jax._shared.gpu_machines import StripMachine
 
         move(StripMachine(itemsize, *references))
 

@@ -345,9 +345,9 @@ def _launch(
         plgpu.inline_mgpu(arg_types=references)(thread)(*refs)
 
     def thread(_: Any, *references: Any):
-        from dml_jax._shared.packed_words import Machine
+        from dml_jax._shared.gpu_machines import ChunkMachine
 
-        machine = Machine(dtype.itemsize, elements, *references)
+        machine = ChunkMachine(dtype.itemsize, elements, *references)
         for position in machine.positions(chunks):
             machine.store(position, size, _chunk(machine, load, row_size, position))
 

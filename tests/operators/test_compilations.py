@@ -153,13 +153,11 @@ def fill_value_sequence(shape: tuple[int, ...]) -> list[Call]:
     ]
 
 
-every_function = pytest.mark.parametrize(
-    "calls",
-    [
-        *[reverse_subsequences, reverse_sequence, slice_, slice1, slice_grad],
-        *[fill_value_constant, fill_value_sequence],
-    ],
-)
+FUNCTIONS = [
+    *[reverse_subsequences, reverse_sequence, slice_, slice1, slice_grad],
+    *[fill_value_constant, fill_value_sequence],
+]
+every_function = pytest.mark.parametrize("calls", FUNCTIONS)
 
 
 @pytest.mark.usefixtures("x32", "nans_are_data")  # lists are of 32 bits then
@@ -172,7 +170,9 @@ def test_other_spellings_and_values_compile_nothing(
     require_nothing_compiled([*others, first])
 
 
-@every_function
+@pytest.mark.parametrize(
+    "calls", default_of(FUNCTIONS, reverse_sequence), ids=lambda calls: calls.__name__
+)
 def test_shapes_and_64_bit_modes_do_not_displace_each_other(
     calls: Callable[..., list[Call]],
 ) -> None:

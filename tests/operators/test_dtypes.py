@@ -91,7 +91,7 @@ def test_constants_keep_every_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["gather", "scatter"])
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("impl", default_of(["threefry2x32", "rbg"], "rbg"))
 def test_prng_keys(impl: str, implementation: str) -> None:
     keys = jax.random.split(jax.random.key(0, impl=impl), (3, 4))
     lengths = jnp.array([4, 2, 3])

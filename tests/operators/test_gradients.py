@@ -18,6 +18,12 @@ from sampling import default_of
 import dml_jax
 from dml_jax import reference
 
+ONE_OF_EACH_RULE = [
+    case
+    for case in CASES
+    if case.name in ("inference", "length-per-line", "smaller-input", "cancelling")
+]
+
 
 def of_linear_arrays(case: Case) -> tuple[Callable[..., jax.Array], list[jax.Array]]:
     """The case as a function of the arrays in which it is linear, and these arrays."""
@@ -28,7 +34,7 @@ def of_linear_arrays(case: Case) -> tuple[Callable[..., jax.Array], list[jax.Arr
     return function, [jnp.asarray(case.arrays[name]) for name in case.linear]
 
 
-@pytest.mark.parametrize("case", sampled(CASES), ids=str)
+@pytest.mark.parametrize("case", default_of(CASES, *ONE_OF_EACH_RULE), ids=str)
 def test_finite_differences_to_order_2(case: Case) -> None:
     function, arrays = of_linear_arrays(case)
     # The operators are linear: a step of 1 makes finite differences exact.
@@ -47,9 +53,7 @@ def test_vjp_and_transpose_are_the_adjoint(case: Case) -> None:
     assert_same_bits(transposed, cotangent)
 
 
-@pytest.mark.parametrize(
-    "dtype", default_of(["bfloat16", "float8_e4m3fn", "complex64"], "bfloat16")
-)
+@pytest.mark.parametrize("dtype", default_of(["bfloat16", "complex64"], "bfloat16"))
 @pytest.mark.parametrize("case", sampled(MOVES), ids=str)
 def test_derivatives_of_other_dtypes_are_moves(case: Case, dtype: str) -> None:
     function, (x,) = of_linear_arrays(case.astype(dtype_of(dtype)))

@@ -186,7 +186,7 @@ def move(name: str) -> tuple[Callable[..., jax.Array], Callable[..., np.ndarray]
 
 @sampled_x64
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("dtype", default_of(WIDE, "float64", "uint64"))
+@pytest.mark.parametrize("dtype", default_of(WIDE, "float64"))
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", MOVES_OF_WIDE)
 def test_moves_keep_their_width(name: str, call: str, dtype: str) -> None:

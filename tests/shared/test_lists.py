@@ -22,7 +22,7 @@ X = numbers(3, 4)
 reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 SIZES = [0, 3, 5, 2**31, 2**32 + 1, 2**40, 2**63, 2**64 - 1, -1, -(2**40), -(2**63)]
 PAIRS = [
-    pytest.param(pair, marks=() if 3 in pair else pytest.mark.exhaustive)
+    pytest.param(pair, marks=() if pair[0] == 3 else pytest.mark.exhaustive)
     for pair in itertools.combinations(SIZES, 2)
 ]
 
@@ -130,7 +130,7 @@ def test_integers_of_numpy_that_have_no_dtype_in_common(x64: bool):
 @pytest.mark.parametrize("other", [3, 300, 2**31, 2**40, 2**63, -(2**40)])
 @pytest.mark.parametrize("as_other", default_of([np.int64, int, np.uint64], np.int64))
 @pytest.mark.parametrize(
-    "dtype", default_of([np.uint32, np.uint8, np.int32], np.uint32, np.int32)
+    "dtype", default_of([np.uint32, np.uint8, np.int32], np.uint32)
 )
 def test_lengths_beside_traced_ones(dtype: Any, as_other: Any, other: int):
     if not np.iinfo(np.uint64 if as_other is int else as_other).min <= other < 2**63:

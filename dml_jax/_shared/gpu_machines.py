@@ -1,6 +1,6 @@
-"""The machines of GPU kernels: words of 32 bits as MLIR values.
+"""The machines for which GPU kernels are written: words of 32 bits as MLIR values.
 
-`Machine` is that of `packed_copy_kernel`, and `StripMachine` that of the kernel in
+`ChunkMachine` is that of `packed_copy_kernel`, and `StripMachine` that of the kernel in
 shared memory.
 
 The operators of `Word`, such as `a + b`, emit MLIR. Python integers become constants.
@@ -50,8 +50,8 @@ class Word:
 WordLike: TypeAlias = Word | int
 
 
-class _Thread:
-    """What the threads of both kernels do."""
+class _Machine:
+    """What a thread of either kernel can do."""
 
     _lengths: Any
 
@@ -75,7 +75,7 @@ class _Thread:
         return Word(arith.select(condition.value, _value(a), _value(b)))
 
 
-class Machine(_Thread):
+class ChunkMachine(_Machine):
     """A thread that loads elements of `itemsize` bytes and stores 16 bytes at once."""
 
     def __init__(self, itemsize: int, size: int, source: Any, *references: Any):
@@ -165,7 +165,7 @@ class Machine(_Thread):
         return Word(arith.ori(*pair))
 
 
-class StripMachine(_Thread):
+class StripMachine(_Machine):
     """A thread that moves elements of `itemsize` bytes by way of shared memory.
 
     An array may have more elements than 32 bits count. The offset of an element is the
