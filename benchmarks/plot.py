@@ -110,8 +110,8 @@ def _seconds(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 def shares(records: Sequence[Mapping[str, Any]]) -> Figure:
     """The share of the limit against size: a panel for each kind of random shapes."""
-    figure = Figure(figsize=(10, 9), layout="constrained")
-    panels = figure.subplots(3, 3, sharex=True, sharey=True).flat
+    figure = Figure(figsize=(7, 11), layout="constrained")
+    panels = figure.subplots(4, 2, sharex=True, sharey=True).flat
     dtypes = list(dict.fromkeys(record["dtype"] for record in records))
     forms = (("called", "called", "o"), ("dml_jax", "in a program", "x"))
     for axes, kind in zip(panels, RANDOM_KINDS, strict=False):
@@ -124,8 +124,7 @@ def shares(records: Sequence[Mapping[str, Any]]) -> Figure:
         axes.axhline(100, color=GREY, linewidth=1)
         axes.set(title=kind, xscale="log", ylim=(0, None), xlabel="bytes moved")
         axes.grid(alpha=0.3)
-    for axes in panels[len(RANDOM_KINDS) :]:
-        axes.axis("off")
+    panels[-1].axis("off")
     panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
     baselines = " or ".join(dict.fromkeys(record["baseline"] for record in records))
     figure.suptitle(f"random shapes: speed in per cent of that of a {baselines}")
@@ -140,9 +139,9 @@ def devices(records: Sequence[Mapping[str, Any]]) -> Figure:
 
     The time is that of random lengths, which differs little from that of full ones.
     """
-    figure = Figure(figsize=(13, 4), layout="constrained")
+    figure = Figure(figsize=(7, 9), layout="constrained")
     panels: dict[str, Any]
-    panels = dict(zip(("whole", "weak", "strong"), figure.subplots(1, 3), strict=True))
+    panels = dict(zip(("whole", "weak", "strong"), figure.subplots(3), strict=True))
     lines: dict[tuple[str, str], dict[int, float]] = {}
     for record in records:
         figures, mode, count = record["candidates"], record["mode"], record["devices"]

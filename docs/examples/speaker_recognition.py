@@ -450,10 +450,10 @@ def draw(found: dict[str, Tested], output: Path) -> None:
     style = dict.fromkeys(texts + lines, GREY)
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     with matplotlib.rc_context({**style, "svg.hashsalt": "dml_jax"}):
-        figure = Figure(figsize=(9.5, 3.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        draw_accuracies(left, found)
-        draw_changes(right, found)
+        figure = Figure(figsize=(6.4, 6), layout="constrained")  # also for a phone
+        above, below = figure.subplots(2, 1, height_ratios=[3, 2])
+        draw_accuracies(above, found)
+        draw_changes(below, found)
         try:
             kind = output.suffix.removeprefix(".")
             figure.savefig(unfinished, format=kind, dpi=150, transparent=True)
