@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import REVERSALS, Case
-from dtypes import DTYPES, dtype_of, needs_x64, random_elements
+from dtypes import dtype_of, needs_x64, random_elements
 from sampling import default_of
 
 from dml_jax import reference
@@ -134,7 +134,8 @@ def test_lengths_next_to_whole_blocks(rows: int, dtype: str):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "dtype", [dtype for dtype in DTYPES if dtype not in ("float64", "complex128")]
+    "dtype",
+    ["bool", "int2", "uint4", "float8_e8m0fnu", "bfloat16", "int64", "complex64"],
 )
 def test_dtypes(dtype: str):
     x = random_elements(dtype_of(dtype), 9 * 150)
@@ -152,7 +153,7 @@ def test_pairs_of_floats_are_left_to_xla(dtype: str):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_shapes(seed: int):
     random = np.random.default_rng(seed)
     shape = tuple(random.integers(1, [4, 300, 200][: random.integers(1, 4)]).tolist())

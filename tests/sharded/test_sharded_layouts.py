@@ -114,7 +114,7 @@ def jitted(
 def test_random_layouts(data_type: DataType, devices: int) -> None:
     random = np.random.default_rng([data_type, devices])
     sharding, dtype = sharding_of(devices), data_type.dtype
-    for _ in range(3):
+    for _ in range(2):
         desc = random_desc(random, data_type, devices)
         x, buffer = (  # NaNs with payloads and zeros of both signs among them
             random.choice(np.r_[:256, [0x80] * 85].astype(np.uint8), size).view(dtype)
@@ -138,7 +138,7 @@ def test_random_layouts(data_type: DataType, devices: int) -> None:
 def test_gradients_of_random_layouts(data_type: DataType, devices: int) -> None:
     random = np.random.default_rng([data_type, devices, 1])
     sharding = sharding_of(devices)
-    for _ in range(5):
+    for _ in range(2):
         desc = random_desc(random, data_type, devices)
         lengths, call = random_lengths(random, desc), program(desc)
         x, buffer, cotangent = (
