@@ -581,10 +581,10 @@ def _reverse(
             y[index(first + i, 1)] = result[None] if line.axis is None else result
 
     if line.by_offset:
-        _reverse_with_offset(line, load, *shifts, store, tpu)
+        _reverse_with_offset(line, load, shifts[0], store, tpu)
     else:
-        _reverse_registers(line, load, *scratch, shifts)
-        _shift_within_groups(line, *scratch, shifts, store, tpu)
+        _reverse_registers(line, load, scratch[0], shifts)
+        _shift_within_groups(line, scratch[0], shifts, store, tpu)
 
 
 def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> None:
@@ -670,7 +670,7 @@ def _reverse_with_offset(
             last_source - first - i for i in range(count + (line.axis is not None))
         ]
         registers = [
-            _reverse_steps_in_words(*load(lax.max(source, 0), 1), line)
+            _reverse_steps_in_words(load(lax.max(source, 0), 1)[0], line)
             for source in sources
         ]
         if line.axis is not None:
