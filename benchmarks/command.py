@@ -207,8 +207,9 @@ def _parser() -> argparse.ArgumentParser:
     option(
         *("--seconds", "-s"),
         type=float,
-        default=60,
-        help="to compile a program, 60 unless told; without a figure if it takes more",
+        default=30,
+        help="to compile a program of plain JAX, which otherwise has no figure; 30 "
+        "unless told",
     )
     option(
         *("--output", "-o"),
