@@ -195,7 +195,7 @@ $reverse<batch_axis = 0>(x, l)} | X, LENGTHS | reverse_sequence: `batch_axis`
 $reverse<batch_axis = 2, time_axis = 1>(x, l)} | X, LENGTHS |
   reverse_sequence: `batch_axis`
 $reverse<batch_axis = 0, time_axis = 2>(x, l)} | X, LENGTHS |
-  reverse_sequence: `batch_axis`
+  reverse_sequence: `time_axis`
 $slice(x, s, s, s)} | X, [0, 0] | `axes` must be unique; got 0 twice$$
 $slice5 | X, [0, 0], [0, 0], [-1, 1], [1, 1] | `axes` must be unique; got 1 twice$$
 @9 $slice<starts = [0, 0], ends = [1, 1], axes = [0, 0]>(x)} | X, [0] | `axes`
@@ -228,7 +228,7 @@ $fill<value: tensor = float[0] {}>(s)} | [0], | `value` must have one element; g
 # Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta.
 ONLY_HERE = rows(r"""
 $reverse<batch_axis = 0, time_axis = -1>(x, l)} | X, LENGTHS |
-  reverse_sequence: `batch_axis`
+  reverse_sequence: `time_axis`
 $reverse<batch_axis = -1, time_axis = 0>(x, l)} | X, LENGTHS |
   reverse_sequence: `batch_axis`
 $range(s, l, d)} | F(0), F(1), F("inf") | `delta` must be finite
