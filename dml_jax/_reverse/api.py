@@ -194,8 +194,8 @@ def reverse_sequence(
       Array([[1. , 0.5, 0. , 1.5],
              [2.5, 2. , 3. , 3.5]], dtype=float32)
 
-    Source: ONNX, ReverseSequence-10 and -28; the training mode and `lda_coeff` from
-    Graiphic's ReverseSequence node.
+    Source: ONNX, ReverseSequence-10 and -28; the training mode and `lda_coeff` from the
+    ReverseSequence node of HAIBAL, Graiphic's deep-learning toolkit for LabVIEW.
     """
     function = "reverse_sequence"
     x: Any = input
