@@ -1,0 +1,66 @@
+"""Which values of a graph determine shapes, and which are only indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dml_jax.onnx_backend._evaluation import Graph, Node
+
+# Operators whose outputs depend on the shapes of their inputs only.
+_OF_SHAPES = ("Shape", "Size")
+# Operators whose first output has the values of their first input, as integers.
+_MOVES = ("Cast", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "TopK")
+
+
+def static_names(nodes: Sequence[Node]) -> frozenset[str]:
+    """The values that determine shapes, and all that they are computed from."""
+    static: set[str] = set()
+    for node in reversed(nodes):
+        if static.intersection(node.outputs) and node.kind not in _OF_SHAPES:
+            static.update(node.inputs)
+            for graph in node.graphs():
+                static.update(captured_names(graph))
+        indices = node.operator.static
+        static.update(node.inputs[i] for i in indices if i < len(node.inputs))
+        for graph in node.graphs():
+            inner = static_names(graph.nodes)
+            static.update(inner & captured_names(graph))
+            # An initial value of a loop has the place of the body's input.
+            static.update(
+                given
+                for name, given in zip(graph.inputs, node.inputs, strict=False)
+                if name in inner
+            )
+    return frozenset(static - {""})
+
+
+def captured_names(graph: Graph) -> frozenset[str]:
+    """The names of outer values that a graph reads."""
+    known = {*graph.inputs, *graph.constants, ""}
+    captured: set[str] = set()
+    for node in graph.nodes:
+        read = {*node.inputs}
+        for inner in node.graphs():
+            read |= captured_names(inner)
+        captured |= read - known
+        known.update(node.outputs)
+    return frozenset(captured | {*graph.outputs} - known)
+
+
+def index_names(graph: Graph) -> frozenset[str]:
+    """The values whose numbers matter only up to the size of an axis."""
+    indices = frozenset[str]()
+    # From the last node to the first: all readers of a value are known.
+    rejected = {*graph.outputs}
+    for node in reversed(graph.nodes):
+        for inner in node.graphs():
+            rejected |= captured_names(inner)
+        for i, name in enumerate(node.inputs):
+            is_moved = node.kind in _MOVES and i == 0
+            is_index = i in node.operator.indices or node.kind in _OF_SHAPES
+            if is_moved and node.outputs[0] not in rejected:
+                is_index = node.kind != "Cast" or node.attributes["to"] in (6, 7)
+            if not is_index:
+                rejected.add(name)
+    read = {name for node in graph.nodes for name in node.inputs}
+    return indices | (read - rejected)
