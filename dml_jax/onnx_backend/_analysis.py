@@ -8,8 +8,13 @@ from dml_jax.onnx_backend._evaluation import Graph, Node
 
 # Operators whose outputs depend on the shapes of their inputs only.
 _OF_SHAPES = ("Shape", "Size")
-# Operators whose first output has the values of their first input, as integers.
-_MOVES = ("Cast", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "TopK")
+# Operators whose outputs are indices if their inputs are, by small changes.
+_MOVES = {
+    *("Identity", "Cast", "Add", "Sub", "Min", "Max", "Clip", "Where"),
+    *("Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Expand", "Tile"),
+    *("Concat", "Split", "Slice", "Gather", "GatherElements", "TopK"),
+}
+_INTEGERS = (6, 7)  # data types, INT32 and INT64
 
 
 def static_names(nodes: Sequence[Node]) -> frozenset[str]:
@@ -48,19 +53,20 @@ def captured_names(graph: Graph) -> frozenset[str]:
 
 
 def index_names(graph: Graph) -> frozenset[str]:
-    """The values whose numbers matter only up to the size of an axis."""
-    indices = frozenset[str]()
-    # From the last node to the first: all readers of a value are known.
+    """The values that become only sequence lengths and indices.
+
+    ONNX refuses those beyond an axis, so 32 bits hold all that are right.
+    """
     rejected = {*graph.outputs}
+    # From the last node to the first, so that all readers of a value are known.
     for node in reversed(graph.nodes):
         for inner in node.graphs():
             rejected |= captured_names(inner)
-        for i, name in enumerate(node.inputs):
-            is_moved = node.kind in _MOVES and i == 0
-            is_index = i in node.operator.indices or node.kind in _OF_SHAPES
-            if is_moved and node.outputs[0] not in rejected:
-                is_index = node.kind != "Cast" or node.attributes["to"] in (6, 7)
-            if not is_index:
-                rejected.add(name)
+        is_moved = node.kind in _MOVES and not rejected & {*node.outputs[:1]}
+        if node.kind == "Cast" and node.attributes["to"] not in _INTEGERS:
+            is_moved = False
+        if not is_moved and node.kind not in _OF_SHAPES:
+            indices = node.operator.indices
+            rejected |= {n for i, n in enumerate(node.inputs) if i not in indices}
     read = {name for node in graph.nodes for name in node.inputs}
-    return indices | (read - rejected)
+    return frozenset(read - rejected)

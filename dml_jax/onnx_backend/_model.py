@@ -77,7 +77,12 @@ class Model(onnx.backend.base.BackendRep):
         Those that determine shapes are left out, and so are scalars, such as a limit;
         `apply` accepts scalars as well. Constant nodes are not initializers.
         """
-        with jax.enable_x64(True), jax.default_device(self.device):
+        # Arrays, not tracers, also for a caller that is traced.
+        with (
+            jax.ensure_compile_time_eval(),
+            jax.enable_x64(True),
+            jax.default_device(self.device),
+        ):
             return {
                 name: jax.numpy.asarray(array)
                 for name, array in self._graph.constants.items()

@@ -105,14 +105,21 @@ def _gates(cell: Cell, gate: Activation, x: jax.Array) -> list[jax.Array]:
 def _lstm_step(cell: Cell, weights: Weights, state: Any, x: jax.Array) -> Any:
     h, c = state
     gate, candidate, output = cell.activations
-    i, o, f, new = jnp.split(x + h @ weights.recurrent, 4, -1)
-    p = weights.peepholes
-    pi, po, pf = (0, 0, 0) if p is None else jnp.split(p, 3)
-    i = gate(cell.clipped(i + pi * c if p is not None else i))
-    f = gate(cell.clipped(f + pf * c if p is not None else f))
+    size = h.shape[-1]
+    total = x + h @ weights.recurrent
+    sums, new = total[:, : 3 * size], total[:, 3 * size :]
+    if weights.peepholes is None:
+        # One call for all gates: XLA on CPU compiles three calls to slower code.
+        i, o, f = jnp.split(gate(cell.clipped(sums)), 3, -1)
+    else:
+        sum_i, sum_o, sum_f = jnp.split(sums, 3, -1)
+        to_i, to_o, to_f = jnp.split(weights.peepholes, 3)
+        i = gate(cell.clipped(sum_i + to_i * c))
+        f = gate(cell.clipped(sum_f + to_f * c))
     f = 1 - i if cell.flag else f
     c = f * c + i * candidate(cell.clipped(new))
-    o = gate(cell.clipped(o + po * c if p is not None else o))
+    if weights.peepholes is not None:
+        o = gate(cell.clipped(sum_o + to_o * c))
     return o * output(c), c
 
 
@@ -133,44 +140,70 @@ KINDS = {
 }
 
 
+class Direction(NamedTuple):
+    """The inputs of one direction."""
+
+    x: jax.Array  # [time, batch, inputs]
+    weight: jax.Array  # [G * H, inputs]
+    recurrent: jax.Array  # [G * H, H]
+    biases: jax.Array | None  # [2 * G * H]
+    peepholes: jax.Array | None  # [3 * H]
+    states: tuple[jax.Array, ...]  # [batch, H]
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _direction(
-    cell: Cell,
-    x: jax.Array,
-    weight: jax.Array,
-    recurrent: jax.Array,
-    biases: jax.Array | None,
-    peepholes: jax.Array | None,
-    states: tuple[jax.Array, ...],
-    lengths: jax.Array | None,
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """The outputs [time, batch, H] of one direction, and its last states."""
-    size = recurrent.shape[-1]
-    inner = None
-    inputs = x @ weight.T
-    if biases is not None:
-        outer, inner = jnp.split(biases, 2)
-        # Those of GRU's last gate are added by its steps.
-        is_inner = cell.kind == "GRU"
-        added = (
-            outer.at[: 2 * size].add(inner[: 2 * size]) if is_inner else outer + inner
-        )
-        inputs = inputs + added
-    weights = Weights(recurrent.T, inner, peepholes)
-    times = jnp.arange(x.shape[0], dtype=jnp.int32)
+def _scan(
+    cells: tuple[Cell, ...], directions: tuple[Direction, ...], lengths: Any
+) -> tuple[list[jax.Array], tuple[Any, ...]]:
+    """The outputs [time, batch, H] of each direction, and its last states.
 
-    def step(state: Any, row: Any) -> Any:
-        inputs, time = row
-        new = KINDS[cell.kind].step(cell, weights, state, inputs)
-        if lengths is None:
-            return new, new[0]
-        is_valid = (time < lengths)[:, None]
-        pairs = zip(new, state, strict=True)
-        kept = tuple(jnp.where(is_valid, after, before) for after, before in pairs)
-        return kept, jnp.where(is_valid, new[0], 0)
+    Both directions are in one loop, because each step of a loop has a cost of its own.
+    """
+    projected = list(map(_projected, cells, directions))
+    weights = [part for _, part in projected]
+    times = jnp.arange(directions[0].x.shape[0], dtype=jnp.int32)
+    is_reversed = cells[
+        0
+    ].is_reversed  # the loop itself; the other direction is flipped
+    flips = [cell.is_reversed != is_reversed for cell in cells]
+    rows = [
+        (jnp.flip(x, 0), jnp.flip(times)) if is_flipped else (x, times)
+        for (x, _), is_flipped in zip(projected, flips, strict=True)
+    ]
 
-    states, outputs = lax.scan(step, states, (inputs, times), reverse=cell.is_reversed)
-    return outputs, states
+    def step(states: Any, rows: Any) -> Any:
+        parts = zip(cells, weights, states, rows, strict=True)
+        results = [_step(*part, lengths) for part in parts]
+        return tuple(new for new, _ in results), [output for _, output in results]
+
+    first = tuple(direction.states for direction in directions)
+    states, outputs = lax.scan(step, first, rows, reverse=is_reversed)
+    pairs = zip(outputs, flips, strict=True)
+    return [jnp.flip(y, 0) if is_flipped else y for y, is_flipped in pairs], states
+
+
+def _projected(cell: Cell, direction: Direction) -> tuple[jax.Array, Weights]:
+    """The products with the inputs of all steps, and what each step reads."""
+    inner, size = None, direction.recurrent.shape[-1]
+    inputs = direction.x @ direction.weight.T
+    if direction.biases is not None:
+        outer, inner = jnp.split(direction.biases, 2)
+        # The steps of a GRU add that of the last gate.
+        last = 2 * size if cell.kind == "GRU" else inner.shape[0]
+        inputs = inputs + outer.at[:last].add(inner[:last])
+    return inputs, Weights(direction.recurrent.T, inner, direction.peepholes)
+
+
+def _step(cell: Cell, weights: Weights, state: Any, row: Any, lengths: Any) -> Any:
+    """The states after one step, and its output; zero after the end of a sequence."""
+    inputs, time = row
+    new = KINDS[cell.kind].step(cell, weights, state, inputs)
+    if lengths is None:
+        return new, new[0]
+    is_valid = (time < lengths)[:, None]
+    pairs = zip(new, state, strict=True)
+    kept = tuple(jnp.where(is_valid, after, before) for after, before in pairs)
+    return kept, jnp.where(is_valid, new[0], 0)
 
 
 def _recurrence(
@@ -183,10 +216,9 @@ def _recurrence(
     *more: Any,
 ) -> list[Any]:
     """RNN, GRU and LSTM, which have the same first inputs."""
-    kind, attributes = KINDS[node.kind], node.attributes
+    kind, is_batch_first = KINDS[node.kind], node.attributes.get("layout", 0)
     initial, peepholes = more[: kind.states], (*more[kind.states :], None)[0]
-    is_batch_first = attributes.get("layout", 0)
-    cells = _cells(node.kind, attributes)
+    cells = _cells(node.kind, node.attributes)
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)
     time, batch, hidden = x.shape[0], x.shape[1], np.shape(r)[-1]
     _require_shapes(node, x, w, r, b, len(cells))
@@ -198,31 +230,27 @@ def _recurrence(
                 f"{np.shape(sequence_lens)}"
             )
         lengths = clamped_lengths(sequence_lens, time)
-    outputs, states = [], []
+    zeros = jnp.zeros((batch, hidden), x.dtype)
+    directions = []
     for i, cell in enumerate(cells):
-        first = [_initial(state, i, is_batch_first) for state in initial]
-        first += [None] * (kind.states - len(first))
-        zeros = jnp.zeros((batch, hidden), x.dtype)
-        output, last = _direction(
-            cell,
-            _scaled(node, x, lengths) if cell.is_reversed else x,
-            w[i],
-            r[i],
-            None if b is None else b[i],
-            None if peepholes is None else peepholes[i],
-            tuple(zeros if state is None else state for state in first),
-            lengths,
+        states = [_initial(state, i, is_batch_first) for state in initial]
+        states += [None] * (kind.states - len(states))
+        directions.append(
+            Direction(
+                _scaled(node, x, lengths) if cell.is_reversed else x,
+                w[i],
+                r[i],
+                None if b is None else b[i],
+                None if peepholes is None else peepholes[i],
+                tuple(zeros if state is None else state for state in states),
+            )
         )
-        outputs.append(output)
-        states.append(last)
-    if (
-        is_batch_first
-    ):  # [batch, time, direction, hidden] and [batch, direction, hidden]
-        y = jnp.stack([jnp.swapaxes(output, 0, 1) for output in outputs], 2)
-    else:
-        y = jnp.stack(outputs, 1)
-    axis = 1 if is_batch_first else 0
-    return [y, *(jnp.stack(parts, axis) for parts in zip(*states, strict=True))]
+    outputs, last = _scan(tuple(cells), tuple(directions), lengths)
+    states = [jnp.stack(parts) for parts in zip(*last, strict=True)]
+    if not is_batch_first:
+        return [jnp.stack(outputs, 1), *states]
+    outputs = [jnp.swapaxes(output, 0, 1) for output in outputs]
+    return [jnp.stack(outputs, 2), *(jnp.swapaxes(state, 0, 1) for state in states)]
 
 
 def _cells(name: str, attributes: Mapping[str, Any]) -> list[Cell]:
