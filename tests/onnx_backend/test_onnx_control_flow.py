@@ -60,7 +60,7 @@ def both(text: str, *inputs: Any, static: Any = ()) -> list[Any]:
     source = parse(text)
     model, session = prepared(text), runtime_session(source)
     named = dict(zip(model.input_names, inputs, strict=True))
-    wanted = session.run(None, named)
+    wanted: Any = session.run(None, named)
     fixed = {name: named[name] for name in static}
     traced = {name: value for name, value in named.items() if name not in static}
     jitted = jax.jit(lambda given: model.jax_fn(**given, **fixed))
@@ -198,7 +198,7 @@ def test_bodies_read_the_values_around_them() -> None:
         assert_same_bits(np.asarray(y), doubled)
 
 
-def onnx_session(source: Any, inputs: Any) -> np.ndarray:
+def onnx_session(source: Any, inputs: Any) -> Any:
     return runtime_session(source).run(None, inputs)[0]
 
 

@@ -234,8 +234,27 @@ $fill<value: tensor = float[0] {}>(s)} | [0], | `value` must have one element; g
 @1 $unary Cast<to = "FLOTE">(x)} | X[:, 0], | .*FLOTE
 @1 $unary Cast<to = "UNDEFINED">(x)} | X[:, 0], | `to` must be a data type; got 0$$
 """)
-# Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta.
+# Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta; and
+# sizes that no device can hold.
 ONLY_HERE = rows(r"""
+float[3] x, int64[2] s => float[u,v] y {y = Expand(x, s)} | X[:, 0], [2**60, 3] |
+  Expand: `shape` must have at most 2\^48 elements; got 3458764513820540928$$
+float[3] x, int64[2] s => float[u,v] y {y = Expand(x, s)} | X[:, 0], [-1, 3] |
+  Expand: `shape\[0\]` must be at least 0; got -1$$
+float[3] x, int64[1] s => float[u] y {y = Tile(x, s)} | X[:, 0], [2**60] |
+  Tile: `repeats` must have at most 2\^48 elements
+float[3] x, int64[2] s => float[u] y {y = Pad(x, s)} | X[:, 0], [2**60, 0] |
+  Pad: `pads` must have at most 2\^48 elements
+float[3] x, int64[2] s => float[u] y {y = Pad(x, s)} | X[:, 0], [-4, 0] |
+  Pad: `pads\[0\]` must be at least 0; got -1$$
+int64[3] x, int64 s, float[2] v => float[3,u] y {y = OneHot(x, s, v)} |
+  [0, 1, 2], 2**60, X[0, :2] | OneHot: `depth` must have at most 2\^48 elements
+float[3] x, int64[1] s => float[u] y {y = Gather(x, s)} | X[:, 0], [3] |
+  `indices` must be in \[-3, 3\); got 3$$
+float[3,4] x, int64[1] s => float[u,v] y, int64[u,v] i {y, i = TopK(x, s)} | X, [5] |
+  `K` must be in \[0, 4\]; got 5$$
+float[3,4] x, int64[1] s => float[u,v] y {y = ReduceSum(x, s)} | X, [2] |
+  `axes` must be in \[-2, 2\); got 2$$
 $reverse<batch_axis = 0, time_axis = -1>(x, l)} | X, LENGTHS |
   reverse_sequence: `batch_axis`
 $reverse<batch_axis = -1, time_axis = 0>(x, l)} | X, LENGTHS |
@@ -253,8 +272,8 @@ def arrays(inputs: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize(("text", "inputs", "message"), NODES + ONLY_HERE)
 def test_nodes(text: str, inputs: str, message: str) -> None:
     run = prepared(text).run
-    kind = re.findall(r"y = (\w+)", text)[0]
-    require_error(ValueError, f"{kind} 'y': {message}", run, arrays(inputs))
+    kind = re.findall(r"y(?:, i)? = (\w+)", text)[0]
+    require_error(ValueError, f"{kind} 'y(, i)?': {message}", run, arrays(inputs))
 
 
 @pytest.mark.parametrize(("text", "inputs", "message"), NODES)

@@ -104,9 +104,9 @@ def clamped_lengths(lengths: Array, time: int) -> Array:
     return namespace.clip(lengths, 0, time).astype(index_dtype(time))
 
 
-def require_size(name: str, shape: Any) -> tuple[Any, ...]:
+def require_size(node: Node, name: str, shape: Any) -> tuple[Any, ...]:
     """Refuses shapes that no device can hold."""
-    return arguments.sizes("onnx", name, tuple(shape))
+    return arguments.sizes(node.kind, name, tuple(shape))
 
 
 def dtype_of(name: str, number: int) -> np.dtype:

@@ -79,7 +79,7 @@ def _scatter(node: Node, data: Array, places: Any, updates: Array) -> jax.Array:
 def _one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     count = integer("depth", depth)
     axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(indices) + 1)
-    require_size("depth", (*np.shape(indices), count))
+    require_size(node, "depth", (*np.shape(indices), count))
     places = jnp.expand_dims(jnp.asarray(indices), axis)
     places = jnp.where(places < 0, places + count, places)
     numbers = jnp.arange(count, dtype=places.dtype)

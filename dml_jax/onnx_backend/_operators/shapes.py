@@ -98,20 +98,20 @@ def _parts(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
     return list(numpy_or_jax(x).split(x, ends[:-1], axis)) if sizes else []
 
 
-def _expand(_: Node, x: Array, shape: Array) -> Array:
-    sizes = require_size("shape", integers("shape", shape))
-    sizes = require_size("shape", np.broadcast_shapes(np.shape(x), sizes))
+def _expand(node: Node, x: Array, shape: Array) -> Array:
+    sizes = require_size(node, "shape", integers("shape", shape))
+    sizes = require_size(node, "shape", np.broadcast_shapes(np.shape(x), sizes))
     return numpy_or_jax(x).broadcast_to(x, sizes)
 
 
-def _tile(_: Node, x: Array, repeats: Array) -> Array:
+def _tile(node: Node, x: Array, repeats: Array) -> Array:
     counts = integers("repeats", repeats)
     if len(counts) != np.ndim(x) or min(counts, default=0) < 0:
         raise ValueError(
             f"`repeats` must be {np.ndim(x)} numbers of at least 0; got {counts}"
         )
     sizes = zip(np.shape(x), counts, strict=True)
-    require_size("repeats", [size * n for size, n in sizes])
+    require_size(node, "repeats", [size * n for size, n in sizes])
     return jnp.tile(x, counts)
 
 
@@ -128,7 +128,9 @@ def _pad(
         raise ValueError(f"`pads` must have {2 * len(numbers)} elements; got {amounts}")
     widths = np.zeros((rank, 2), np.int64)
     widths[numbers] = np.reshape(amounts, (2, -1)).T
-    require_size("pads", [n + sum(w) for n, w in zip(np.shape(x), widths, strict=True)])
+    require_size(
+        node, "pads", [n + sum(w) for n, w in zip(np.shape(x), widths, strict=True)]
+    )
     mode = node.attributes.get("mode", "constant")
     if mode == "constant":
         value = jnp.zeros((), x.dtype) if value is None else jnp.reshape(value, ())
