@@ -11,7 +11,6 @@ from google.protobuf.message import DecodeError
 
 # ONNX raises RuntimeError for errors of the file system.
 _ERRORS = (
-    DecodeError,
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
     RuntimeError,
@@ -24,6 +23,8 @@ def as_value_error(prefix: str, *more: type[Exception]) -> Iterator[None]:
     """Converts errors of ONNX, and those in `more`, to a ValueError of one line."""
     try:
         yield
+    except DecodeError:
+        raise ValueError(f"{prefix}: must be an ONNX model; got other bytes") from None
     except (*_ERRORS, *more) as error:
         raise ValueError(f"{prefix}: {_first_line(error)}") from None
 

@@ -339,6 +339,5 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
 
 
 OPERATORS = {
-    name: Operator(_recurrence, frozenset({7, 14, 22}), indices=(4,))
-    for name in ("RNN", "LSTM")
-} | {"GRU": Operator(_recurrence, frozenset({7, 14, 22}), indices=(4,))}
+    name: Operator(_recurrence, frozenset({7, 14, 22}), indices=(4,)) for name in KINDS
+}
