@@ -1,15 +1,28 @@
 """An ONNX backend on this package's operators.
 
-It runs ReverseSequence, Slice, Range and ConstantOfShape at every version, with
-Constant, Identity and Cast between them; functions of a model are inlined. `prepare`
-returns an object with two methods. `run` takes and returns NumPy arrays, in 64-bit mode
-whatever `jax_enable_x64` says. `jax_fn` is a pure function of the graph's inputs, which
-can be jitted, mapped, differentiated and exported.
+It runs ReverseSequence, Slice, Range and ConstantOfShape, and what recurrent models are
+made of besides: RNN, GRU and LSTM, loops and branches, and the operators on arrays that
+exporters put around them. Functions of a model are inlined; functions in Python can be
+passed for other operators.
+
+`prepare` returns a `Model`. Its method `run` takes and returns NumPy arrays, in 64-bit
+mode whatever `jax_enable_x64` says, and computes one node after the other. `jax_fn` is
+a pure function of the graph's inputs, which can be jitted, mapped, differentiated and
+exported; under `jit`, the model is one program. `apply` is the same function with the
+weights as its first argument, to train those in `params`; `to_onnx` writes weights back
+into the model.
+
+Shapes that nodes compute are constant while JAX traces. They may depend on the shapes
+of inputs, but not on the values of traced ones. The number of a Loop's iterations must
+be constant if the Loop has scan outputs or changes the shapes of values. Integers have
+the 64 bits of ONNX in any mode; floats and outputs of 64 bits need 64-bit mode.
 
 Where ONNX is not specific, or implementations differ:
 
-- Concrete sequence lengths outside [0, time] are refused, as in ONNX Runtime. Traced
-  ones are clamped.
+- Concrete sequence lengths outside [0, time] are refused, as in ONNX Runtime, and so
+  are concrete indices outside of their axis. Traced ones are clamped.
+- Outside of 64-bit mode, JAX narrows int64 arguments of a transformed function. This is
+  accepted for sequence lengths and indices, and refused for other inputs.
 - The elements of a Range are start + i * delta, rounded once, and their number is
   exact. This satisfies both values of `stash_type`.
 - The start of a Slice with a negative step is clamped to the axis, as ONNX specifies.

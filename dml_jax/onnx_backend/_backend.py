@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -19,8 +19,15 @@ from dml_jax._shared import arguments
 from dml_jax.onnx_backend import _tensors
 from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._functions import Inlined
-from dml_jax.onnx_backend._graph import require_supported, validate_model
+from dml_jax.onnx_backend._graph import (
+    Functions,
+    convert,
+    require_supported,
+    validate_model,
+)
 from dml_jax.onnx_backend._model import Model, as_numpy, wrong_inputs
+
+Source: TypeAlias = onnx.ModelProto | str | os.PathLike[str] | bytes
 
 
 class Backend(onnx.backend.base.Backend):
@@ -30,13 +37,11 @@ class Backend(onnx.backend.base.Backend):
     """
 
     @classmethod
-    def is_compatible(
-        cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any
-    ) -> bool:
+    def is_compatible(cls, model: Source, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether `prepare` accepts a model.
 
         Args:
-          model: the model.
+          model: the model, as for `prepare`.
           device: where to run it, as for `prepare`.
           kwargs: options, as for `prepare`.
         """
@@ -49,30 +54,38 @@ class Backend(onnx.backend.base.Backend):
     @classmethod
     def prepare(
         cls,
-        model: onnx.ModelProto,
+        model: Source,
         device: str = "CPU",
         *,
         training: bool = False,
         lda_coeff: ArrayLike = 1.0,
+        operators: Functions | None = None,
         **kwargs: Any,
     ) -> Model:
         """Checks a model and prepares it for running.
 
         Args:
-          model: the model, with its external data loaded, as by `load_model`.
+          model: a model with its external data loaded, as by `load_model`; the path of
+            its file, which `load_model` then reads; or the bytes of such a file.
           device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1".
-          training: whether ReverseSequence scales its gradient by `lda_coeff`.
+          training: whether ReverseSequence, and the reverse directions of RNN, GRU and
+            LSTM, scale the gradients of their inputs by `lda_coeff`.
           lda_coeff: the coefficient, a real number or a (traced) scalar; without
             `training` it has no effect.
+          operators: functions for operators that are not supported, or in place of
+            those that are, by name or by domain and name. A function is called with a
+            dictionary of the node's attributes and with its inputs, None for those that
+            are omitted, and returns an output or a sequence of outputs.
           kwargs: must be empty; part of ONNX's interface.
 
         Returns:
-          The model with its methods `run` and `jax_fn`.
+          The model with its methods `run`, `jax_fn`, `apply` and `to_onnx`.
 
         Raises:
           TypeError: an option is unknown or of the wrong type.
           ValueError: the model is not valid, or there is no such device.
           NotImplementedError: the model has unsupported nodes; the message lists all.
+          OSError: the file cannot be read.
 
         Example:
           >>> import numpy as np
@@ -92,16 +105,15 @@ class Backend(onnx.backend.base.Backend):
         """
         if kwargs:
             raise TypeError(f"prepare: `kwargs` must be empty; got {', '.join(kwargs)}")
-        if not isinstance(model, onnx.ModelProto):
-            raise TypeError(
-                "prepare: `model` must be an onnx.ModelProto; got "
-                f"{arguments.describe(model)}"
-            )
         options = {
             "training": arguments.flag("prepare", "training", training),
             "lda_coeff": arguments.scalar("prepare", "lda_coeff", lda_coeff),
         }
-        return Model(validate_model(model), _device(device), options)
+        functions = _checked_functions(operators)
+        source = _read(model)
+        inlined = validate_model(source, functions)
+        graph = convert(inlined, functions)
+        return Model(source, graph, _device(device), options)
 
     @classmethod
     def run_node(
@@ -136,6 +148,7 @@ class Backend(onnx.backend.base.Backend):
             for name, value in zip(node.input, inputs, strict=True)
             if name
         }
+        operators = _checked_functions(kwargs.get("operators"))
         newest = onnx.defs.onnx_opset_version()
         opset = kwargs.pop("opset_version", newest)
         opset = arguments.integer("run_node", "opset_version", opset)
@@ -149,7 +162,7 @@ class Backend(onnx.backend.base.Backend):
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
         _tensors.require_loaded(model)
-        require_supported(Inlined(model, (opset,), is_mixed=False))
+        require_supported(Inlined(model, opset), operators)
         with as_value_error("onnx"):
             model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         return cls.prepare(model, device, **kwargs).run(arrays)
@@ -194,6 +207,42 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     if not model.HasField("graph"):
         raise ValueError(f"{os.fspath(path)}: must have a graph; got none")
     return model
+
+
+def _read(model: Source) -> onnx.ModelProto:
+    """A copy of a model, or one from a file or its bytes."""
+    if isinstance(model, (str, os.PathLike)):
+        return load_model(model)
+    source = onnx.ModelProto()
+    if isinstance(model, onnx.ModelProto):
+        source.CopyFrom(model)
+    elif isinstance(model, bytes):
+        with as_value_error("prepare"):
+            source.ParseFromString(model)
+        if not source.HasField("graph"):
+            raise ValueError("prepare: `model` must have a graph; got none")
+    else:
+        raise TypeError(
+            "prepare: `model` must be an onnx.ModelProto, a path or bytes; got "
+            f"{arguments.describe(model)}"
+        )
+    return source
+
+
+def _checked_functions(operators: Any) -> Functions:
+    """The functions that are passed for operators."""
+    if operators is None:
+        return {}
+    rule = "be a mapping of names, or pairs of a domain and a name, to functions"
+    if not isinstance(operators, Mapping):
+        got = arguments.describe(operators)
+        raise arguments.error(TypeError, "prepare", "operators", rule, got)
+    for key, function in operators.items():
+        parts = key if isinstance(key, tuple) and len(key) == 2 else (key,)
+        if not all(isinstance(part, str) for part in parts) or not callable(function):
+            got = f"{key!r}: {arguments.describe(function)}"
+            raise arguments.error(TypeError, "prepare", "operators", rule, got)
+    return dict(operators)
 
 
 def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:

@@ -13,13 +13,24 @@ import onnx
 import onnx.helper
 import onnx.inliner
 
+from dml_jax.onnx_backend._nesting import all_nodes
+
 
 class Inlined(NamedTuple):
     """A model without functions."""
 
     model: onnx.ModelProto
-    opsets: tuple[int, ...]  # for each node, the opset version that it follows
-    is_mixed: bool  # whether any of these versions is not the model's
+    own_opset: int  # the version that the model imports
+    is_recorded: bool = False  # whether the nodes have opset versions of their own
+
+    def opset(self, node: onnx.NodeProto) -> int:
+        """The opset version that a node follows."""
+        return int(node.metadata_props[0].value) if self.is_recorded else self.own_opset
+
+    def is_mixed(self) -> bool:
+        """Whether any node follows another opset than the model's."""
+        nodes = all_nodes(self.model.graph.node)
+        return any(self.opset(node) != self.own_opset for node in nodes)
 
 
 def inline(model: onnx.ModelProto) -> Inlined:
@@ -29,7 +40,7 @@ def inline(model: onnx.ModelProto) -> Inlined:
     versions = _versions(model)
     own = versions.get("", 1)
     if not model.functions:
-        return Inlined(model, (own,) * len(model.graph.node), is_mixed=False)
+        return Inlined(model, own)
     _record_opset(model.graph.node, own)
     _set_defaults(model)
     for function in model.functions:
@@ -41,8 +52,7 @@ def inline(model: onnx.ModelProto) -> Inlined:
         del part.opset_import[:]
         part.opset_import.extend(imports)
     model = onnx.inliner.inline_local_functions(model)
-    opsets = tuple(int(node.metadata_props[0].value) for node in model.graph.node)
-    return Inlined(model, opsets, is_mixed=any(opset != own for opset in opsets))
+    return Inlined(model, own, is_recorded=True)
 
 
 def _versions(part: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
@@ -52,7 +62,7 @@ def _versions(part: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
 
 def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
     """Writes the opset into the metadata of nodes, which the inliner preserves."""
-    for node in nodes:
+    for node in all_nodes(nodes):
         del node.metadata_props[:]
         node.metadata_props.add(key="opset", value=str(opset))
 
@@ -64,7 +74,7 @@ def _set_defaults(model: onnx.ModelProto) -> None:
         for function in model.functions
     }
     for part in (model.graph, *model.functions):
-        for node in part.node:
+        for node in all_nodes(part.node):
             given = {attribute.name for attribute in node.attribute}
             key = (_domain(node), node.op_type, node.overload)
             missing = [a for a in defaults.get(key, ()) if a.name not in given]

@@ -1,24 +1,31 @@
-"""Validates ONNX models, and converts their nodes."""
+"""Validates ONNX models, and converts their graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import collections
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
+import numpy as np
 import onnx
 import onnx.checker
 import onnx.defs
 import onnx.helper
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
+from dml_jax.onnx_backend._evaluation import Graph, Node, Operator
 from dml_jax.onnx_backend._functions import Inlined, inline
-from dml_jax.onnx_backend._operators import OPERATORS, Node
+from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
+from dml_jax.onnx_backend._operators import OPERATORS
 from dml_jax.onnx_backend._tensors import array_of, require_loaded
 
 _DOMAINS = ("", "ai.onnx")
+# Functions by the name of an operator, or by its domain and name.
+Functions = Mapping[Any, Callable[..., Any]]
 
 
-def validate_model(model: onnx.ModelProto) -> Inlined:
+def validate_model(model: onnx.ModelProto, functions: Functions) -> Inlined:
     """Checks that a model is valid and supported, and inlines its functions."""
     _require_printable(model)
     require_loaded(model)
@@ -32,81 +39,180 @@ def validate_model(model: onnx.ModelProto) -> Inlined:
                 )
     with as_value_error("onnx"):
         inlined = inline(model)
-    require_supported(inlined)
+    require_supported(inlined, functions)
     with as_value_error("onnx"):
-        _check(model, inlined)
+        _check(model, inlined, functions)
     return inlined
 
 
-def _check(model: onnx.ModelProto, inlined: Inlined) -> None:
+def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> None:
     """Runs ONNX's checker; nodes of another opset are checked one by one."""
-    if not inlined.is_mixed:
-        onnx.checker.check_model(inlined.model, full_check=True)
+    if not inlined.is_mixed():
+        checked = _with_known_operators(inlined, functions)
+        onnx.checker.check_model(checked, full_check=True)
         return
     onnx.checker.check_model(
         model, full_check=True, skip_opset_compatibility_check=True
     )
-    for node, opset in zip(inlined.model.graph.node, inlined.opsets, strict=True):
-        context = onnx.checker.C.CheckerContext()
-        context.ir_version = model.ir_version
-        context.opset_imports = dict.fromkeys(_DOMAINS, opset)
-        onnx.checker.check_node(node, context)
+    for node in all_nodes(inlined.model.graph.node):
+        if not any(graphs_of(node)) and not _function_of(node, functions):
+            context = onnx.checker.C.CheckerContext()
+            context.ir_version = model.ir_version
+            context.opset_imports = dict.fromkeys(_DOMAINS, inlined.opset(node))
+            onnx.checker.check_node(node, context)
 
 
-def require_supported(inlined: Inlined) -> None:
+def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelProto:
+    """A model for ONNX's checker, which refuses new operators in ONNX's domain."""
+    checked = onnx.ModelProto()
+    checked.CopyFrom(inlined.model)
+    added = onnx.helper.make_opsetid("dml_jax.unknown", 1)
+    for node in all_nodes(checked.graph.node):
+        is_new = not _version(node, inlined.opset(node)) and node.domain in _DOMAINS
+        if is_new and _function_of(node, functions):
+            node.domain = added.domain
+            if added not in checked.opset_import:
+                checked.opset_import.append(added)
+    return checked
+
+
+def require_supported(inlined: Inlined, functions: Functions) -> None:
     """Refuses a model with unsupported parts; the message lists all of them."""
     _require_printable(inlined.model)
     graph = inlined.model.graph
-    missing = []
-    for node, opset in zip(graph.node, inlined.opsets, strict=True):
-        operator = OPERATORS.get(node.op_type)
-        if operator is None or node.domain not in _DOMAINS:
-            missing.append(_label(node))
-        elif _version(node, opset) not in operator.versions:
-            missing.append(f"{_label(node)} of opset {opset}")
-        elif any(a.name == "sparse_value" for a in node.attribute):
-            missing.append(f"{_label(node)} with a sparse value")
-    if graph.sparse_initializer:
-        missing.append("sparse initializers")
-    for info in (*graph.input, *graph.output):
-        if info.type.WhichOneof("value") not in ("tensor_type", None):
-            missing.append(f"'{info.name}', which is not a tensor")
+    missing, kinds = [], {}
+    for node in all_nodes(graph.node):
+        fault = _fault(node, inlined.opset(node), functions)
+        if fault is not None:
+            missing.append(f"{_label(node)}{fault}")
+            kinds[node.op_type] = None
+    for inner in all_graphs(graph):
+        if inner.sparse_initializer:
+            missing.append("sparse initializers")
+        for info in (*inner.input, *inner.output):
+            if info.type.WhichOneof("value") not in ("tensor_type", None):
+                missing.append(f"'{info.name}', which is not a tensor")
     if missing:
+        hint = ", ".join(f"{kind!r}: function" for kind in kinds)
+        hint = f". Functions for operators can be passed: operators={{{hint}}}"
         raise NotImplementedError(
-            f"onnx: the model must have only tensors and {', '.join(OPERATORS)}; got "
-            f"{', '.join(missing)}"
+            "onnx: the model must have only tensors and supported operators; got "
+            f"{', '.join(missing)}{hint if kinds else ''}"
         )
+
+
+def _fault(node: onnx.NodeProto, opset: int, functions: Functions) -> str | None:
+    """Why a node is not supported, None if it is."""
+    if _function_of(node, functions) is not None:
+        return None
+    operator = OPERATORS.get(node.op_type)
+    if operator is None or node.domain not in _DOMAINS:
+        return ""
+    if _version(node, opset) not in operator.versions:
+        return f" of opset {opset}"
+    if any(a.name == "sparse_value" for a in node.attribute):
+        return " with a sparse value"
+    return None
+
+
+def _function_of(
+    node: onnx.NodeProto, functions: Functions
+) -> Callable[..., Any] | None:
+    """The function that is passed for a node."""
+    domains = _DOMAINS if node.domain in _DOMAINS else (node.domain,)
+    keys = [*((domain, node.op_type) for domain in domains), node.op_type]
+    return next((functions[key] for key in keys if key in functions), None)
 
 
 def _require_printable(model: onnx.ModelProto) -> None:
     """Refuses names that would break the lines of messages, or control a terminal."""
-    graph = model.graph
-    names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)]
-    for part in (graph, *model.functions):
-        for node in part.node:
+    names = [name for graph in all_graphs(model.graph) for name in _names_in(graph)]
+    for part in (model.graph, *model.functions):
+        for node in all_nodes(part.node):
             names += [node.op_type, node.domain, node.name, *node.input, *node.output]
     for name in names:
         if not is_printable(name):
             raise ValueError(f"onnx: names must be printable; got {name!a}")
 
 
-def node_of(node: onnx.NodeProto, opset: int, options: Mapping[str, Any]) -> Node:
-    """Converts a node that follows an opset."""
-    return Node(
-        kind=node.op_type,
-        label=_label(node),
-        version=_version(node, opset),
-        attributes={a.name: _value(node, a) for a in node.attribute},
-        inputs=tuple(node.input),
-        output=node.output[0],
-        options=options,
+def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
+    for part in (*graph.input, *graph.output, *graph.initializer):
+        yield part.name
+
+
+def convert(inlined: Inlined, functions: Functions) -> Graph:
+    """Converts the graph of a model.
+
+    The outer graph gets the initializers of all graphs, except those whose names occur
+    more than once.
+    """
+    graph = inlined.model.graph
+    counts = collections.Counter(
+        tensor.name for inner in all_graphs(graph) for tensor in inner.initializer
     )
+    shared: dict[str, np.ndarray] = {}
+
+    def graph_of(graph: onnx.GraphProto) -> Graph:
+        own = {}
+        for tensor in graph.initializer:
+            target = shared if counts[tensor.name] == 1 else own
+            target[tensor.name] = array_of(tensor, f"onnx: `{tensor.name}`")
+        return Graph(
+            inputs=tuple(info.name for info in graph.input),
+            outputs=tuple(info.name for info in graph.output),
+            constants=own,
+            nodes=tuple(map(node_of, graph.node)),
+        )
+
+    def node_of(node: onnx.NodeProto) -> Node:
+        opset = inlined.opset(node)
+        function = _function_of(node, functions)
+        return Node(
+            kind=node.op_type,
+            label=_label(node),
+            version=_version(node, opset),
+            attributes={a.name: value_of(node, a) for a in node.attribute},
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            operator=_custom(function) if function else OPERATORS[node.op_type],
+        )
+
+    def value_of(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> Any:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, onnx.TensorProto):
+            return array_of(value, _label(node))
+        if isinstance(value, onnx.GraphProto):
+            return graph_of(value)
+        with as_value_error(_label(node)):
+            if isinstance(value, bytes):
+                return value.decode()
+            is_text = attribute.type == onnx.AttributeProto.STRINGS
+            return [text.decode() for text in value] if is_text else value
+
+    result = graph_of(graph)
+    return result._replace(constants={**result.constants, **shared})
 
 
-def _value(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> Any:
-    value = onnx.helper.get_attribute_value(attribute)
-    is_tensor = isinstance(value, onnx.TensorProto)
-    return array_of(value, _label(node)) if is_tensor else value
+def _custom(function: Callable[..., Any]) -> Operator:
+    """An operator from a function of a node's attributes and inputs."""
+
+    def evaluate(node: Node, *inputs: Any) -> list[Any]:
+        attributes = {
+            name: node.body(name) if isinstance(value, Graph) else value
+            for name, value in node.attributes.items()
+        }
+        assert node.scope is not None
+        with jax.enable_x64(node.scope.is_wide):
+            outputs = function(attributes, *inputs)
+        outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        if len(outputs) != len(node.outputs):
+            raise ValueError(
+                f"the function in `operators` must return {len(node.outputs)} outputs; "
+                f"got {len(outputs)}"
+            )
+        return outputs
+
+    return Operator(evaluate, is_folded=False)
 
 
 def _label(node: onnx.NodeProto) -> str:
@@ -120,14 +226,3 @@ def _version(node: onnx.NodeProto, opset: int) -> int:
         return onnx.defs.get_schema(node.op_type, opset).since_version
     except (onnx.defs.SchemaError, TypeError):  # TypeError: beyond 32 bits
         return 0
-
-
-def static_names(nodes: Sequence[Node]) -> frozenset[str]:
-    """The values that determine shapes, and all that they are computed from."""
-    static: set[str] = set()
-    for node in reversed(nodes):
-        if node.output in static:
-            static.update(node.inputs)
-        indices = OPERATORS[node.kind].static
-        static.update(node.inputs[i] for i in indices if i < len(node.inputs))
-    return frozenset(static - {""})

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 import onnx
 import onnx.backend.base
+import onnx.numpy_helper
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax._shared import arguments
-from dml_jax.onnx_backend._functions import Inlined
-from dml_jax.onnx_backend._graph import node_of, static_names
-from dml_jax.onnx_backend._operators import dtype_of, evaluate, is_text
-from dml_jax.onnx_backend._tensors import array_of
+from dml_jax._shared import arguments, bitwise
+from dml_jax.onnx_backend._analysis import index_names, static_names
+from dml_jax.onnx_backend._evaluation import (
+    Graph,
+    Scope,
+    is_text,
+    run_graph,
+    traced_shape,
+)
+from dml_jax.onnx_backend._nesting import all_graphs
+from dml_jax.onnx_backend._operators._arrays import dtype_of
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -33,30 +42,54 @@ class Model(onnx.backend.base.BackendRep):
         Slice; they must be constants under JAX's transformations.
     """
 
-    def __init__(self, inlined: Inlined, device: Any, options: Mapping[str, Any]):
-        model, opsets, _ = inlined
-        graph = model.graph
+    def __init__(
+        self,
+        source: onnx.ModelProto,
+        graph: Graph,
+        device: Any,
+        options: Mapping[str, Any],
+    ):
         self.device = device
-        self._constants = {
-            t.name: array_of(t, f"onnx: `{t.name}`") for t in graph.initializer
-        }
-        nodes = zip(graph.node, opsets, strict=True)
-        self._nodes = [node_of(node, opset, options) for node, opset in nodes]
-        has_defaults = model.ir_version >= 4
+        self._source = source
+        self._graph = graph
+        self._options = options
+        has_defaults = source.ir_version >= 4
         self._inputs = {
             info.name: info.type.tensor_type
-            for info in graph.input
-            if has_defaults or info.name not in self._constants
+            for info in source.graph.input
+            if has_defaults or info.name not in graph.constants
         }
         self.dtypes = {
             name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
             for name, tensor in self._inputs.items()
         }
-        self.input_names = tuple(n for n in self._inputs if n not in self._constants)
-        self.default_names = tuple(n for n in self._inputs if n in self._constants)
-        self.output_names = tuple(info.name for info in graph.output)
-        self._static = static_names(self._nodes)
+        self.input_names = tuple(n for n in self._inputs if n not in graph.constants)
+        self.default_names = tuple(n for n in self._inputs if n in graph.constants)
+        self.output_names = graph.outputs
+        self._static = static_names(graph.nodes)
+        self._indices = index_names(graph)
         self.static_names = tuple(n for n in self._inputs if n in self._static)
+
+    @functools.cached_property
+    def params(self) -> dict[str, jax.Array]:
+        """The weights by name: initializers of float dtypes with at least one axis.
+
+        Those that determine shapes are left out, and so are scalars, such as a limit;
+        `apply` accepts scalars as well. Constant nodes are not initializers.
+        """
+        # Arrays, not tracers, also for a caller that is traced.
+        with (
+            jax.ensure_compile_time_eval(),
+            jax.enable_x64(True),
+            jax.default_device(self.device),
+        ):
+            return {
+                name: jax.numpy.asarray(array)
+                for name, array in self._graph.constants.items()
+                if array.ndim
+                and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+                and name not in self._static
+            }
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
@@ -92,20 +125,24 @@ class Model(onnx.backend.base.BackendRep):
             jax.debug_nans(False),
             jax.default_device(self.device),
         ):
+            arrays = {name: self._checked_input(name, x) for name, x in given.items()}
+            placed = {name: self._placed(name, x) for name, x in arrays.items()}
             # If memory is short, the device fails before the host allocates as much.
-            results = jax.block_until_ready(self._outputs(given))
-            arrays = [np.array(value) for value in results]
+            results = jax.block_until_ready(self._outputs(placed, self._options))
+            results = [np.array(value) for value in results]
         names = onnx.backend.base.namedtupledict("Outputs", self.output_names)
-        return names(*arrays)
+        return names(*results)
 
-    def jax_fn(self, *inputs: ArrayLike) -> tuple[jax.Array, ...]:
+    def jax_fn(self, *inputs: ArrayLike, **named: ArrayLike) -> tuple[jax.Array, ...]:
         """Computes the outputs, as a pure function that JAX can transform.
 
         Args:
           inputs: arrays of the shapes and dtypes of the graph, in the order of
             `input_names`; to override defaults, in the order of all the graph's inputs,
             where trailing defaults may be omitted. Those in `static_names` must not be
-            traced: close over them.
+            traced: close over them. Those of dtype int64 that are only sequence lengths
+            or indices may be int32.
+          named: inputs by name, after those in order.
 
         Returns:
           The outputs in the order of `output_names`.
@@ -113,69 +150,181 @@ class Model(onnx.backend.base.BackendRep):
         Raises:
           TypeError: an input has the wrong dtype or must not be traced, or there are
             too many or too few.
-          ValueError: an input has the wrong shape, a node refuses its inputs, or 64-bit
-            data occurs outside of 64-bit mode.
+          ValueError: an input has the wrong shape, a node refuses its inputs, or floats
+            or outputs of 64 bits occur outside of 64-bit mode.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
         `lda_coeff` scales them only with `training=True`. Sharding: as the operators.
         """
-        outputs = self._outputs(self._by_name(inputs))
-        return tuple(
-            value
-            if isinstance(value, jax.Array)
-            else jax.numpy.asarray(arguments.as_array("jax_fn", name, value))
-            for name, value in zip(self.output_names, outputs, strict=True)
-        )
+        return self._call({}, inputs, named, self._options)
 
-    def _by_name(self, inputs: Any) -> Mapping[str, Any]:
-        """Names inputs that are given in order."""
+    def apply(
+        self,
+        params: Mapping[str, ArrayLike],
+        *inputs: ArrayLike,
+        training: bool | None = None,
+        lda_coeff: ArrayLike | None = None,
+        **named: ArrayLike,
+    ) -> tuple[jax.Array, ...]:
+        """Computes the outputs with other weights, as a pure function.
+
+        Args:
+          params: arrays by the names of initializers, such as `params`, or part of
+            them; the model's own are used for the others. Shapes and dtypes are those
+            of the model.
+          inputs: as for `jax_fn`.
+          training: as for `prepare`, whose value is the default.
+          lda_coeff: as for `prepare`, whose value is the default.
+          named: as for `jax_fn`.
+
+        Returns:
+          The outputs in the order of `output_names`.
+
+        Raises:
+          TypeError, ValueError: as `jax_fn`, or `params` does not match the model.
+
+        Derivatives: as of `jax_fn`, and with respect to `params`.
+        """
+        options = {**self._options}
+        if training is not None:
+            options["training"] = arguments.flag("apply", "training", training)
+        if lda_coeff is not None:
+            options["lda_coeff"] = arguments.scalar("apply", "lda_coeff", lda_coeff)
+        self._require_params("apply", params)
+        return self._call(params, inputs, named, options)
+
+    def to_onnx(self, params: Mapping[str, ArrayLike]) -> onnx.ModelProto:
+        """The model with other weights.
+
+        Args:
+          params: arrays by the names of initializers, as for `apply`.
+
+        Returns:
+          A new model, equal to the one that was prepared except for these initializers.
+
+        Raises:
+          TypeError, ValueError: `params` does not match the model.
+        """
+        self._require_params("to_onnx", params)
+        model = onnx.ModelProto()
+        model.CopyFrom(self._source)
+        for graph in all_graphs(model.graph):
+            for tensor in graph.initializer:
+                if tensor.name in params:
+                    array = as_numpy(tensor.name, params[tensor.name])
+                    new = onnx.numpy_helper.from_array(array, tensor.name)
+                    new.doc_string = tensor.doc_string
+                    tensor.CopyFrom(new)
+        return model
+
+    def _call(
+        self,
+        params: Mapping[str, Any],
+        inputs: Any,
+        named: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> tuple[jax.Array, ...]:
+        given = self._by_name(inputs, named)
+        arrays = {name: self._checked_input(name, x) for name, x in given.items()}
+        outputs = self._outputs({**params, **arrays}, options)
+        results = []
+        for name, value in zip(self.output_names, outputs, strict=True):
+            if not isinstance(value, jax.Array):
+                value = jax.numpy.asarray(arguments.as_array("jax_fn", name, value))
+            arguments.require_width("jax_fn", name, value.dtype)
+            results.append(value)
+        return tuple(results)
+
+    def _require_params(self, function: str, params: Any) -> None:
+        """Refuses arrays that cannot take the place of initializers."""
+        if not isinstance(params, Mapping):
+            got = arguments.describe(params)
+            raise arguments.error(
+                TypeError, function, "params", "be a mapping of names to arrays", got
+            )
+        for name, value in params.items():
+            array = self._graph.constants.get(name)
+            if array is None or name in self._static:
+                rule = "have names of initializers that shapes do not depend on"
+                got = arguments.describe(name)
+                raise arguments.error(ValueError, function, "params", rule, got)
+            dtype, shape = getattr(value, "dtype", None), np.shape(value)
+            if (dtype, shape) != (array.dtype, array.shape):
+                rule = f"be a {array.dtype} array of shape {array.shape}"
+                got = arguments.describe(value)
+                path = f"params[{name!r}]"
+                raise arguments.error(ValueError, function, path, rule, got)
+
+    def _by_name(
+        self, inputs: Any, named: Mapping[str, Any] = MappingProxyType({})
+    ) -> Mapping[str, Any]:
+        """Names inputs that are given in order, and adds those that have names."""
         names, got = self.input_names, arguments.describe(inputs)
         if isinstance(inputs, (tuple, list)):
-            if len(inputs) != len(names):
-                names = tuple(self._inputs)[: len(inputs)]
-            if len(inputs) == len(names) and {*names}.issuperset(self.input_names):
-                return dict(zip(names, inputs, strict=True))
+            if len(inputs) > len(names):
+                names = tuple(self._inputs)
+            first = dict(zip(names, inputs, strict=False))
+            given = {**first, **named}
+            is_complete = {*self.input_names} <= given.keys() <= self._inputs.keys()
+            if is_complete and len(given) == len(inputs) + len(named):
+                return given
             got = f"{len(inputs)} of them"
+            got = f"{got} and {', '.join(named)}" if named else got
         raise wrong_inputs(self.input_names, got, self.default_names)
 
-    def _outputs(self, inputs: Mapping[str, Any]) -> list[Any]:
-        values: dict[str, Any] = dict(self._constants)
-        for name, value in inputs.items():
-            values[name] = self._checked_input(name, value)
-        for node in self._nodes:
-            given = [values[name] if name else None for name in node.inputs]
-            if node.output in self._static:
-                # Shapes are computed while tracing, in the 64 bits of ONNX.
-                with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-                    values[node.output] = np.asarray(evaluate(node, given))
-            else:
-                values[node.output] = evaluate(node, given)
-        return [values[name] for name in self.output_names]
+    def _placed(self, name: str, value: Any) -> Any:
+        """An input of `run` on its device, if it is not a constant."""
+        is_host = name in self._static or is_text(value)
+        known = arguments.is_known(value.dtype)
+        return jax.numpy.asarray(value) if known and not is_host else value
+
+    def _outputs(
+        self, values: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> list[Any]:
+        is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
+        with (
+            jax.enable_x64(True),  # shapes and indices have 64 bits
+            jax.numpy_rank_promotion("allow"),
+            jax.numpy_dtype_promotion("standard"),
+        ):
+            scope = Scope({}, options, is_wide)
+            values = {name: self._widened(name, x) for name, x in values.items()}
+            graph = self._graph._replace(inputs=tuple(values))
+            return run_graph(graph, tuple(values.values()), scope)
+
+    def _widened(self, name: str, value: Any) -> Any:
+        """An input of 64-bit integers that was given in 32 bits."""
+        dtype = self.dtypes.get(name)
+        if name in self._indices and value.dtype == np.int32 and dtype == np.int64:
+            return value.astype(np.int64)
+        return value
 
     def _checked_input(self, name: str, value: Any) -> jax.Array | np.ndarray:
         """Checks an input against the graph's dtype and shape."""
         if isinstance(value, Tracer) and name in self._static:
-            raise TypeError(
-                f"onnx: `{name}` must be a constant, since a shape depends on it; got "
-                f"{arguments.describe(value)}. Close over it instead of passing it to "
-                "the function that is transformed"
-            )
+            error = traced_shape(name, value)
+            raise TypeError(f"onnx: {error}")
         if not isinstance(value, jax.Array) or name in self._static:
             value = as_numpy(name, value)
         dtype = self.dtypes[name]
         if is_untyped(value.dtype, dtype):
             value = value.view(dtype)
         canonicalize = jax.dtypes.canonicalize_dtype
-        if value.dtype != dtype and not (is_text(dtype) and is_text(value.dtype)):
+        is_index = name in self._indices and dtype == np.int64
+        is_narrowed = is_index and value.dtype == np.int32
+        is_same = is_text(value) if is_text(dtype) else value.dtype == dtype
+        if not is_same and not is_narrowed:
             kind, hint = "string" if is_text(dtype) else dtype, ""
             if canonicalize(dtype) == value.dtype:
                 hint = ", to which JAX narrows it outside of 64-bit mode"
             raise TypeError(
                 f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
             )
-        _require_shape(name, value.shape, self._inputs[name].shape.dim)
+        if self._inputs[name].HasField("shape"):
+            _require_shape(name, value.shape, self._inputs[name].shape)
         if isinstance(value, Tracer):
-            arguments.require_width("onnx", name, value.dtype)
+            if not is_index:
+                arguments.require_width("onnx", name, value.dtype)
         elif isinstance(value, jax.Array) and canonicalize(value.dtype) != value.dtype:
             value = np.asarray(value)  # operators of JAX would narrow it silently
         return value
@@ -215,10 +364,10 @@ def wrong_inputs(
 def _require_shape(
     name: str,
     shape: tuple[Any, ...],
-    dims: Iterable[onnx.TensorShapeProto.Dimension],
+    wanted: onnx.TensorShapeProto,
 ) -> None:
     """Refuses a shape with another rank or size than the graph's."""
-    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in wanted.dim]
     if len(shape) != len(sizes) or any(
         size not in (given, None) for size, given in zip(sizes, shape, strict=True)
     ):

@@ -25,35 +25,39 @@ from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[attr-def
 from dml_jax import onnx_backend
 from dml_jax.onnx_backend._operators import OPERATORS
 
-ONLY = (
-    "onnx: the model must have only tensors and ReverseSequence, Slice, Range, "
-    "ConstantOfShape, Constant, Identity, Cast; got "
-)
-# What follows ONLY.
+ONLY = "onnx: the model must have only tensors and supported operators; got "
+# What follows ONLY, and the operators for which functions can be passed.
 UNSUPPORTED = rows(r"""
-float[3] x => float[a] y {[n1] a = Abs(x) b = Identity(a) c, d = Split(b)
-  [n2] y = Neg(d)} | Abs 'n1', Split 'c, d', Neg 'n2'
-$unary com.foo.Slice(x)} | com.foo.Slice 'y'
-@7 $unary Upsample<scales = [1.]>(x)} | Upsample 'y'
-bool c, $unary If (c) <then_branch = g () => (float[3] a) {a = Identity(x)},
-  else_branch = h () => (float[3] b) {b = Identity(x)}>} | If 'y'
+float[3] x => float[a] y {[n1] a = Det(x) b = Identity(a) c, d = Unique(b)
+  [n2] y = Det(d)} | Det 'n1', Unique 'c, d', Det 'n2' | Det Unique
+$unary com.foo.Slice(x)} | com.foo.Slice 'y' | Slice
+@7 $unary Upsample<scales = [1.]>(x)} | Upsample 'y' | Upsample
+bool c, $unary If (c) <then_branch = g () => (float[3] a) {a = Det(x)},
+  else_branch = h () => (float[3] b) {b = Frob(x)}>} | Det 'a', Frob 'b' | Det Frob
 seq(float[3]) x, int64 i => float[3] y {y = SequenceAt(x, i)} |
-  SequenceAt 'y', 'x', which is not a tensor
+  'x', which is not a tensor | $$
 sparse_tensor(float[3]) x => sparse_tensor(float[3]) y {y = Identity(x)} |
-  'x', which is not a tensor, 'y', which is not a tensor
-$unary local.f(x)} $local13 Abs(p)} | Abs 'y'
-$unary Frob(x)} | Frob 'y'
-@7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7
-@9 $reverse(x, l)} | ReverseSequence 'y' of opset 9
-@8 $fill(s)} | ConstantOfShape 'y' of opset 8
-@0 $unary Identity(x)} | Identity 'y' of opset 0
+  'x', which is not a tensor, 'y', which is not a tensor | $$
+$unary local.f(x)} $local13 Det(p)} | Det 'y' | Det
+$unary Frob(x)} | Frob 'y' | Frob
+@7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7 | Range
+@9 $reverse(x, l)} | ReverseSequence 'y' of opset 9 | ReverseSequence
+@8 $fill(s)} | ConstantOfShape 'y' of opset 8 | ConstantOfShape
+@0 $unary Identity(x)} | Identity 'y' of opset 0 | Identity
 """)
 
 
-@pytest.mark.parametrize(("text", "got"), UNSUPPORTED)
-def test_unsupported(text: str, got: str) -> None:
+def hint(kinds: str) -> str:
+    if kinds == "$":
+        return ""
+    names = ", ".join(f"{kind!r}: function" for kind in kinds.split())
+    return f". Functions for operators can be passed: operators={{{names}}}"
+
+
+@pytest.mark.parametrize(("text", "got", "kinds"), UNSUPPORTED)
+def test_unsupported(text: str, got: str, kinds: str) -> None:
     model = parse(text)
-    message = re.escape(ONLY + got) + "$"
+    message = re.escape(ONLY + got + hint(kinds)) + "$"
     require_error(NotImplementedError, message, onnx_backend.prepare, model)
     assert not onnx_backend.is_compatible(model)
 
@@ -68,7 +72,7 @@ def test_sparse_tensors() -> None:
     initializer = parse("=> float[3] y {y = Identity(s)}")
     initializer.graph.sparse_initializer.append(sparse)
     for model, got in (
-        (constant, "Constant 'y' with a sparse value"),
+        (constant, f"Constant 'y' with a sparse value{re.escape(hint('Constant'))}"),
         (initializer, "sparse initializers"),
     ):
         message = f"onnx: .*; got {got}$"
@@ -78,7 +82,7 @@ def test_sparse_tensors() -> None:
 def test_future_versions_of_operators() -> None:
     of_today = OPERATORS["Identity"]._replace(versions=frozenset({24}))
     with mock.patch.dict(OPERATORS, Identity=of_today):
-        message = "onnx: .*; got Identity 'y' of opset 25$"
+        message = "onnx: .*; got Identity 'y' of opset 25. Functions"
         require_error(NotImplementedError, message, prepared, COPY)
         onnx_backend.prepare(parse(COPY, 24))
 
@@ -174,10 +178,15 @@ def test_strings_that_are_not_utf8() -> None:
     require_error(ValueError, "onnx: `w`: ", onnx_backend.prepare, model)
 
 
-@pytest.mark.parametrize("model", [None, "m.onnx", b"", 1])
+@pytest.mark.parametrize("model", [None, 1, [COPY]])
 def test_objects_that_are_no_model(model: Any) -> None:
-    message = "prepare: `model` must be an onnx.ModelProto; got "
+    message = "prepare: `model` must be an onnx.ModelProto, a path or bytes; got "
     require_error(TypeError, message, onnx_backend.prepare, model)
+
+
+@pytest.mark.parametrize("data", [b"", b"{]"])
+def test_bytes_that_are_no_model(data: bytes) -> None:
+    require_error(ValueError, "prepare: ", onnx_backend.prepare, data)
 
 
 # Nodes --------------------------------------------------------------------------------
@@ -225,8 +234,27 @@ $fill<value: tensor = float[0] {}>(s)} | [0], | `value` must have one element; g
 @1 $unary Cast<to = "FLOTE">(x)} | X[:, 0], | .*FLOTE
 @1 $unary Cast<to = "UNDEFINED">(x)} | X[:, 0], | `to` must be a data type; got 0$$
 """)
-# Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta.
+# Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta; and
+# sizes that no device can hold.
 ONLY_HERE = rows(r"""
+float[3] x, int64[2] s => float[u,v] y {y = Expand(x, s)} | X[:, 0], [2**60, 3] |
+  Expand: `shape` must have at most 2\^48 elements; got 3458764513820540928$$
+float[3] x, int64[2] s => float[u,v] y {y = Expand(x, s)} | X[:, 0], [-1, 3] |
+  Expand: `shape\[0\]` must be at least 0; got -1$$
+float[3] x, int64[1] s => float[u] y {y = Tile(x, s)} | X[:, 0], [2**60] |
+  Tile: `repeats` must have at most 2\^48 elements
+float[3] x, int64[2] s => float[u] y {y = Pad(x, s)} | X[:, 0], [2**60, 0] |
+  Pad: `pads` must have at most 2\^48 elements
+float[3] x, int64[2] s => float[u] y {y = Pad(x, s)} | X[:, 0], [-4, 0] |
+  Pad: `pads\[0\]` must be at least 0; got -1$$
+int64[3] x, int64 s, float[2] v => float[3,u] y {y = OneHot(x, s, v)} |
+  [0, 1, 2], 2**60, X[0, :2] | OneHot: `depth` must have at most 2\^48 elements
+float[3] x, int64[1] s => float[u] y {y = Gather(x, s)} | X[:, 0], [3] |
+  `indices` must be in \[-3, 3\); got 3$$
+float[3,4] x, int64[1] s => float[u,v] y, int64[u,v] i {y, i = TopK(x, s)} | X, [5] |
+  `K` must be in \[0, 4\]; got 5$$
+float[3,4] x, int64[1] s => float[u,v] y {y = ReduceSum(x, s)} | X, [2] |
+  `axes` must be in \[-2, 2\); got 2$$
 $reverse<batch_axis = 0, time_axis = -1>(x, l)} | X, LENGTHS |
   reverse_sequence: `batch_axis`
 $reverse<batch_axis = -1, time_axis = 0>(x, l)} | X, LENGTHS |
@@ -244,8 +272,8 @@ def arrays(inputs: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize(("text", "inputs", "message"), NODES + ONLY_HERE)
 def test_nodes(text: str, inputs: str, message: str) -> None:
     run = prepared(text).run
-    kind = re.findall(r"y = (\w+)", text)[0]
-    require_error(ValueError, f"{kind} 'y': {message}", run, arrays(inputs))
+    kind = re.findall(r"y(?:, i)? = (\w+)", text)[0]
+    require_error(ValueError, f"{kind} 'y(, i)?': {message}", run, arrays(inputs))
 
 
 @pytest.mark.parametrize(("text", "inputs", "message"), NODES)

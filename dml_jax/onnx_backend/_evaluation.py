@@ -1,0 +1,175 @@
+"""Evaluates the graphs of ONNX models.
+
+Constant values, which depend only on initializers and shapes, are NumPy arrays; all
+others are JAX arrays. A node whose inputs are all constant is computed at once, while
+JAX traces the rest. Nodes can therefore compute shapes under JAX's transformations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from dml_jax._shared import arguments
+
+Array: TypeAlias = jax.Array | np.ndarray
+# The value of a name: an array, a sequence of arrays, or None if it is omitted.
+Value: TypeAlias = Array | tuple[Array, ...] | None
+
+
+class Operator(NamedTuple):
+    """An operator of ONNX."""
+
+    evaluate: Callable[..., Any]  # the outputs from a node and its inputs
+    versions: frozenset[int] = frozenset()  # those that `evaluate` implements
+    static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
+    indices: tuple[int, ...] = ()  # inputs whose values are at most the size of an axis
+    is_folded: bool = True  # computed at once if the inputs are constant
+
+
+class Node(NamedTuple):
+    """A node of a graph."""
+
+    kind: str  # the name of its operator
+    label: str  # its name in messages
+    version: int  # of the operator
+    attributes: Mapping[str, Any]  # those that are set
+    inputs: tuple[str, ...]  # names, "" for an optional input that is omitted
+    outputs: tuple[str, ...]  # names, "" for an optional output that is omitted
+    operator: Operator
+    scope: Scope | None = None  # while the node is evaluated
+
+    def body(self, name: str) -> Body:
+        """The graph in an attribute, as a function."""
+        assert self.scope is not None
+        return Body(self.attributes[name], self.scope)
+
+    def graphs(self) -> list[Graph]:
+        """The graphs in all attributes."""
+        return [value for value in self.attributes.values() if isinstance(value, Graph)]
+
+
+class Graph(NamedTuple):
+    """A graph, or the body of a node."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, np.ndarray]
+    nodes: tuple[Node, ...]
+
+
+class Scope(NamedTuple):
+    """What a node can read."""
+
+    values: Mapping[str, Value]
+    options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
+    is_wide: bool  # whether the caller is in 64-bit mode
+
+
+class Body(NamedTuple):
+    """The body of a node, as a function of its inputs."""
+
+    graph: Graph
+    scope: Scope
+
+    def __call__(self, *inputs: Value) -> list[Any]:
+        """The outputs of the graph."""
+        return run_graph(self.graph, inputs, self.scope)
+
+
+def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
+    """The outputs of a graph."""
+    given = dict(zip(graph.inputs, inputs, strict=True))
+    values = {**scope.values, **graph.constants, **given}
+    inner = scope._replace(values=values)
+    for node in graph.nodes:
+        outputs = _evaluate(node, inner)
+        values.update(zip(node.outputs, outputs, strict=False))
+    return [values[name] for name in graph.outputs]
+
+
+# Subclasses first. Errors of other types cannot always be made from a message.
+_KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)
+
+
+def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
+    """The outputs of a node; its errors name the node."""
+    inputs = [scope.values[name] if name else None for name in node.inputs]
+    try:
+        outputs = _outputs(node._replace(scope=scope), inputs)
+        if not scope.is_wide:
+            _require_width(node, outputs)
+        return outputs
+    except jax.errors.JAXTypeError:
+        raise
+    except (*_KINDS, LookupError, ArithmeticError) as error:
+        kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise kind(f"{node.label}: {lines[0]}") from None
+
+
+def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
+    operator = node.operator
+    for i in operator.static:
+        if i < len(inputs) and inputs[i] is not None:
+            inputs[i] = _as_static(node.inputs[i], inputs[i])
+    if any(is_text(value) for value in inputs):
+        inputs = [None if value is None else np.asarray(value) for value in inputs]
+    if not operator.is_folded or not all(map(is_constant, inputs)):
+        return _as_list(operator.evaluate(node, *inputs))
+    with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
+        outputs = _as_list(operator.evaluate(node, *inputs))
+        return [_as_constant(value) for value in outputs]
+
+
+def _require_width(node: Node, outputs: Sequence[Value]) -> None:
+    """Refuses floats of 64 bits, whose derivatives JAX would narrow."""
+    for name, value in zip(node.outputs, outputs, strict=False):
+        if isinstance(value, jax.Array) and value.dtype in (np.float64, np.complex128):
+            with jax.enable_x64(False):
+                arguments.require_width(node.kind, name, value.dtype)
+
+
+def _as_list(outputs: Any) -> list[Value]:
+    """The outputs of an operator, which may return an only output as it is."""
+    # A tuple is one output, a sequence of arrays.
+    return outputs if isinstance(outputs, list) else [outputs]
+
+
+def _as_constant(value: Value) -> Value:
+    if isinstance(value, tuple):
+        return tuple(map(np.asarray, value))
+    return None if value is None else np.asarray(value)
+
+
+def _as_static(name: str, value: Any) -> Any:
+    """A value that determines a shape, as a NumPy array."""
+    if isinstance(value, Tracer):
+        raise traced_shape(name, value)
+    return np.asarray(value)
+
+
+def traced_shape(name: str, value: Any) -> TypeError:
+    """The error for a traced value that a shape depends on."""
+    return TypeError(
+        f"`{name}` must be a constant, since a shape depends on it; got "
+        f"{arguments.describe(value)}. Close over it instead of passing it to the "
+        "function that is transformed"
+    )
+
+
+def is_constant(value: Value) -> bool:
+    """Whether a value is constant while JAX traces."""
+    if isinstance(value, tuple):
+        return all(map(is_constant, value))
+    return value is None or isinstance(value, np.ndarray)
+
+
+def is_text(value: Any) -> bool:
+    """Whether an array or a dtype is one of NumPy's for strings."""
+    dtype = getattr(value, "dtype", value)
+    return isinstance(dtype, np.dtype) and dtype.kind in "OSUT"

@@ -1,0 +1,35 @@
+"""The operators of ONNX, as functions of a node and its inputs, by topic.
+
+To support another operator, write its function and add it to the table `OPERATORS` of
+its topic. A function has one parameter for each input; an omitted one is None. Constant
+inputs, which include those in `Operator.static`, are NumPy arrays; all others are JAX
+arrays. A function returns its output, or a list of several. Its errors get the node as
+a prefix.
+"""
+
+from dml_jax.onnx_backend._evaluation import Operator
+from dml_jax.onnx_backend._operators import (
+    constants,
+    control_flow,
+    elementwise,
+    indexing,
+    linear,
+    normalization,
+    recurrent,
+    reductions,
+    sequences,
+    shapes,
+)
+
+OPERATORS: dict[str, Operator] = {
+    **sequences.OPERATORS,
+    **constants.OPERATORS,
+    **elementwise.OPERATORS,
+    **shapes.OPERATORS,
+    **indexing.OPERATORS,
+    **reductions.OPERATORS,
+    **linear.OPERATORS,
+    **normalization.OPERATORS,
+    **recurrent.OPERATORS,
+    **control_flow.OPERATORS,
+}

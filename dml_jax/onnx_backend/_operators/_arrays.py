@@ -1,0 +1,117 @@
+"""What several topics need: namespaces, static integers, axes and indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import onnx.helper
+from jax.core import Tracer
+
+from dml_jax._shared import arguments
+from dml_jax.onnx_backend._evaluation import Array, Node
+
+
+def numpy_or_jax(*arrays: Any) -> ModuleType:
+    """NumPy for constants, which is faster for small arrays; otherwise jax.numpy."""
+    are_constant = all(isinstance(array, np.ndarray) for array in arrays)
+    return np if are_constant else jnp
+
+
+def named(name: str) -> Callable[..., Array]:
+    """An operator that NumPy and jax.numpy have under a name."""
+
+    def evaluate(_: Node, *inputs: Array) -> Array:
+        return getattr(numpy_or_jax(*inputs), name)(*inputs)
+
+    return evaluate
+
+
+def integers(name: str, values: Any) -> list[int]:
+    """The elements of an input or an attribute that must be one-dimensional."""
+    numbers = np.asarray(values)
+    if numbers.ndim != 1:
+        raise ValueError(f"`{name}` must have one dimension; got {numbers.ndim}")
+    return [int(number) for number in numbers]
+
+
+def integer(name: str, value: Any) -> int:
+    """The only element of a static input."""
+    if np.size(value) != 1:
+        raise ValueError(f"`{name}` must have one element; got {np.size(value)}")
+    return int(np.reshape(value, ()))
+
+
+def normalized(name: str, axis: int, rank: int) -> int:
+    """An axis in [0, rank)."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"`{name}` must be in [{-rank}, {rank}); got {axis}")
+    return axis % rank
+
+
+def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
+    """The axes in an input, or in the attribute that earlier versions have."""
+    axes = node.attributes.get("axes") if axes is None else axes
+    if axes is None:
+        return None
+    numbers = [normalized("axes", axis, rank) for axis in np.ravel(axes).tolist()]
+    if len(set(numbers)) != len(numbers):
+        raise ValueError(f"`axes` must be unique; got {numbers}")
+    return numbers
+
+
+def indices_of(indices: Array, size: int) -> Array:
+    """Indices along an axis; negative ones count from its end.
+
+    Constants outside of the axis are refused; traced indices are clamped.
+    """
+    if isinstance(indices, Tracer):
+        wrapped = jnp.where(indices < 0, indices + size, indices)
+        return jnp.clip(wrapped, 0, max(size - 1, 0)).astype(index_dtype(size))
+    numbers = np.asarray(indices)
+    outside = numbers[(numbers < -size) | (numbers >= size)]
+    if outside.size:
+        raise ValueError(f"`indices` must be in [{-size}, {size}); got {outside[0]}")
+    return np.where(numbers < 0, numbers + size, numbers).astype(index_dtype(size))
+
+
+def index_dtype(size: Any) -> type[np.signedinteger]:
+    """A dtype for indices; 32 bits do not depend on JAX's 64-bit mode."""
+    is_small = jax.export.is_symbolic_dim(size) or size < 2**31
+    return np.int32 if is_small else np.int64
+
+
+def require_lengths(lengths: Array, time: Any) -> None:
+    """Refuses concrete sequence lengths that ONNX Runtime refuses."""
+    if isinstance(lengths, Tracer):
+        return
+    numbers = np.asarray(lengths)
+    outside = numbers[(numbers < 0) | (numbers > time)]
+    if outside.size:
+        raise ValueError(
+            f"Invalid sequence length: {outside[0]}. Value must be in range [0,{time}]"
+        )
+
+
+def clamped_lengths(lengths: Array, time: int) -> Array:
+    """Sequence lengths as 32-bit integers in [0, time]."""
+    require_lengths(lengths, time)
+    namespace = numpy_or_jax(lengths)
+    return namespace.clip(lengths, 0, time).astype(index_dtype(time))
+
+
+def require_size(node: Node, name: str, shape: Any) -> tuple[Any, ...]:
+    """Refuses shapes that no device can hold."""
+    return arguments.sizes(node.kind, name, tuple(shape))
+
+
+def dtype_of(name: str, number: int) -> np.dtype:
+    """The dtype of a data type of ONNX."""
+    try:
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+    except KeyError:
+        raise ValueError(f"{name} must be a data type; got {number}") from None

@@ -1,0 +1,341 @@
+"""If, Loop and Scan.
+
+A loop is iterated in Python if all that it reads is concrete; its values may then
+change their shapes. Otherwise it becomes a loop of XLA. If the condition depends on
+constants only, the nodes that compute it are evaluated first, which gives the number of
+iterations. Such a loop can be differentiated, and may have scan outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from dml_jax.onnx_backend._analysis import captured_names, static_names
+from dml_jax.onnx_backend._evaluation import (
+    Array,
+    Body,
+    Node,
+    Operator,
+    is_constant,
+    is_text,
+)
+from dml_jax.onnx_backend._operators._arrays import integer, normalized
+
+MOST_ITERATIONS = 2**20
+
+
+def _if(node: Node, condition: Array) -> list[Any]:
+    branches = node.body("then_branch"), node.body("else_branch")
+    if not isinstance(condition, Tracer):
+        return branches[0 if bool(np.reshape(condition, ())) else 1]()
+    first, second = (
+        _types(jax.eval_shape(lambda branch=branch: _arrays(branch())))
+        for branch in branches
+    )
+    if first != second:
+        raise TypeError(
+            "the branches must have outputs of the same shapes and dtypes if the "
+            f"condition is traced; got {first} and {second}"
+        )
+    then, otherwise = (lambda branch=branch: _arrays(branch()) for branch in branches)
+    return list(lax.cond(jnp.reshape(condition, ()), then, otherwise))
+
+
+def _arrays(values: Iterable[Any]) -> tuple[jax.Array, ...]:
+    return tuple(jnp.asarray(value) for value in values)
+
+
+# Loop ---------------------------------------------------------------------------------
+
+
+def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
+    body = node.body("body")
+    count = len(initial)
+    if not _is_traced(body, limit, condition, *initial):
+        return _iterate(body, limit, condition, initial)
+    names = body.graph.inputs
+    if static_names(body.graph.nodes) & {*names}:
+        return _iterate(body, limit, condition, initial)
+    body, kept = _without_invariants(body, initial)
+    varying = tuple(
+        value for value, is_kept in zip(initial, kept, strict=True) if is_kept
+    )
+    times = _constant_trip_count(body, limit, condition, varying)
+    has_scan_outputs = len(body.graph.outputs) > 1 + len(varying)
+    if times is not None:
+        last, scanned = _known_loop(body, times, varying)
+    elif has_scan_outputs:
+        raise TypeError(
+            "the number of iterations must not depend on traced values, since the "
+            "shape of a scan output depends on it"
+        )
+    else:
+        last, scanned = _while_loop(body, limit, condition, varying), []
+    values = iter(last)
+    carried = [next(values) if kept[i] else initial[i] for i in range(count)]
+    return [*carried, *scanned]
+
+
+def _is_traced(body: Body, *values: Any) -> bool:
+    """Whether any of what a loop reads is traced."""
+    captured = [body.scope.values.get(n) for n in captured_names(body.graph)]
+    return any(isinstance(value, Tracer) for value in (*values, *captured))
+
+
+def _iterate(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> Any:
+    """Iterates in Python."""
+    carried, rows, iteration = list(initial), [], 0
+    most = MOST_ITERATIONS + 1 if limit is None else integer("M", limit)
+    is_running = condition is None or _concrete_condition(condition)
+    while iteration < most and is_running:
+        if iteration == MOST_ITERATIONS:
+            raise _too_many(most)
+        outputs = body(np.array(iteration, np.int64), np.array(True), *carried)
+        is_running = _concrete_condition(outputs[0])
+        carried = outputs[1 : 1 + len(initial)]
+        rows.append(outputs[1 + len(initial) :])
+        iteration += 1
+    if rows:
+        return [*carried, *map(_stacked, zip(*rows, strict=True))]
+    return [*carried, *_no_rows(body, carried)]
+
+
+def _too_many(got: Any) -> ValueError:
+    return ValueError(f"must have at most {MOST_ITERATIONS} iterations; got {got}")
+
+
+def _concrete_condition(value: Any) -> bool:
+    if isinstance(value, Tracer):
+        raise TypeError(
+            "the condition must not depend on traced values, since shapes in the body "
+            "depend on the iteration"
+        )
+    return bool(np.reshape(value, ()))
+
+
+def _stacked(rows: Sequence[Any]) -> Array:
+    if any(map(is_text, rows)):
+        return np.stack([np.asarray(row) for row in rows])
+    return (np if all(map(is_constant, rows)) else jnp).stack(rows)
+
+
+def _no_rows(body: Body, carried: Sequence[Any]) -> list[Array]:
+    """The scan outputs of no iterations, whose rows have the shape of the body's."""
+    outputs = jax.eval_shape(lambda *c: _body_arrays(body, 0, c), *_arrays(carried))
+    return [np.zeros((0, *y.shape), y.dtype) for y in outputs[1 + len(carried) :]]
+
+
+def _body_arrays(body: Body, iteration: Any, carried: Sequence[Any]) -> Any:
+    return _arrays(body(jnp.asarray(iteration, jnp.int64), np.array(True), *carried))
+
+
+def _without_invariants(body: Body, initial: Sequence[Any]) -> tuple[Body, list[bool]]:
+    """A body that reads the values that no iteration changes, and which are carried."""
+    graph, scope = body
+    inputs, outputs = graph.inputs[2:], graph.outputs[1 : 1 + len(initial)]
+    kept = [name != new for name, new in zip(inputs, outputs, strict=True)]
+    fixed = {
+        name: value
+        for name, value, is_kept in zip(inputs, initial, kept, strict=True)
+        if not is_kept
+    }
+    carried = [i for i, is_kept in enumerate(kept) if is_kept]
+    graph = graph._replace(
+        inputs=(*graph.inputs[:2], *(inputs[i] for i in carried)),
+        outputs=(
+            graph.outputs[0],
+            *(outputs[i] for i in carried),
+            *graph.outputs[1 + len(initial) :],
+        ),
+    )
+    return Body(graph, scope._replace(values={**scope.values, **fixed})), kept
+
+
+def _constant_trip_count(
+    body: Body, limit: Any, condition: Any, initial: Sequence[Any]
+) -> int | None:
+    """The number of iterations, if the condition is constant in each of them.
+
+    Only the nodes that the condition depends on are evaluated.
+    """
+    if isinstance(limit, Tracer) or isinstance(condition, Tracer):
+        return None
+    most = None if limit is None else max(0, integer("M", limit))
+    if condition is not None and not bool(np.reshape(condition, ())):
+        return 0
+    condition_body = _condition_of(body, len(initial))
+    graph = condition_body.graph
+    if graph.outputs[0] == graph.inputs[1]:  # the condition stays true
+        if most is None:
+            raise _too_many("no limit")
+        return _bounded(most)
+    names = body.graph.inputs[2:]
+    given = dict(zip(names, initial, strict=True))
+    carried = [given[name] for name in graph.inputs[2:]]
+    captured = [body.scope.values.get(n) for n in captured_names(graph)]
+    if any(isinstance(value, Tracer) for value in (*carried, *captured)):
+        return None
+    times = 0
+    while most is None or times < most:
+        _bounded(times + 1)
+        outputs = condition_body(np.array(times, np.int64), np.array(True), *carried)
+        if isinstance(outputs[0], Tracer):
+            return None
+        times += 1
+        carried = outputs[1:]
+        if not bool(np.reshape(outputs[0], ())):
+            break
+    return times
+
+
+def _bounded(times: int) -> int:
+    if times > MOST_ITERATIONS:
+        raise _too_many(times)
+    return times
+
+
+def _condition_of(body: Body, count: int) -> Body:
+    """The part of a body that its condition depends on, over all iterations."""
+    graph = body.graph
+    new_names = dict(zip(graph.inputs[2:], graph.outputs[1 : 1 + count], strict=True))
+    needed = {graph.outputs[0]}
+    while True:
+        before = len(needed)
+        for node in reversed(graph.nodes):
+            if needed & {*node.outputs}:
+                needed |= {*node.inputs}
+                for inner in node.graphs():
+                    needed |= captured_names(inner)
+        needed |= {new for old, new in new_names.items() if old in needed}
+        if len(needed) == before:
+            break
+    carried = [name for name in new_names if name in needed]
+    graph = graph._replace(
+        inputs=(*graph.inputs[:2], *carried),
+        outputs=(graph.outputs[0], *(new_names[name] for name in carried)),
+        nodes=tuple(node for node in graph.nodes if needed & {*node.outputs}),
+    )
+    return Body(graph, body.scope)
+
+
+def _known_loop(body: Body, times: int, initial: Sequence[Any]) -> Any:
+    """A loop with a known number of iterations, which can be differentiated."""
+    count = len(initial)
+
+    def step(carried: Any, iteration: Any) -> Any:
+        outputs = _body_arrays(body, iteration, carried)
+        return outputs[1 : 1 + count], outputs[1 + count :]
+
+    first = _arrays(initial)
+    if _types(first) != _types(jax.eval_shape(step, first, np.int64(0))[0]):
+        outputs = _iterate(body, times, None, initial)
+        return outputs[:count], outputs[count:]
+    return lax.scan(step, first, np.arange(times, dtype=np.int64), times)
+
+
+def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> Any:
+    """A loop whose condition depends on traced values."""
+    first = _arrays(initial)
+
+    def is_running(state: Any) -> Any:
+        iteration, is_true, _ = state
+        return is_true if limit is None else is_true & (iteration < bound)
+
+    def step(state: Any) -> Any:
+        iteration, _, carried = state
+        outputs = _body_arrays(body, iteration, carried)
+        return iteration + 1, jnp.reshape(outputs[0], ()), outputs[1:]
+
+    bound = None if limit is None else jnp.reshape(limit, ())
+    start = jnp.asarray(True if condition is None else condition).reshape(())
+    state = jnp.zeros((), jnp.int64), start, first
+    _require_same_types(first, jax.eval_shape(step, state)[2])
+    return lax.while_loop(is_running, step, state)[2]
+
+
+def _types(values: Iterable[Any]) -> list[str]:
+    return [f"{value.dtype}{[*value.shape]}" for value in values]
+
+
+def _require_same_types(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Refuses loops that XLA cannot compile."""
+    for old, new in zip(_types(before), _types(after), strict=True):
+        if old != new:
+            raise TypeError(
+                "values that a loop carries must keep their shapes and dtypes if the "
+                f"number of iterations is traced; got {old}, then {new}"
+            )
+
+
+# Scan ---------------------------------------------------------------------------------
+
+
+def _scan(node: Node, *inputs: Any) -> list[Any]:
+    body, attributes = node.body("body"), node.attributes
+    count = attributes["num_scan_inputs"]
+    split = len(inputs) - count
+    initial, scanned = inputs[:split], inputs[split:]
+    if count < 1 or split < 0:
+        raise ValueError(f"`num_scan_inputs` must be 1 to {len(inputs)}; got {count}")
+    axes = attributes.get("scan_input_axes", [0] * count)
+    flips = attributes.get("scan_input_directions", [0] * count)
+    rows = [_time_first(*row) for row in zip(scanned, axes, flips, strict=True)]
+    if len({len(row) for row in rows}) != 1:
+        raise ValueError(
+            f"scan inputs must have the same length; got {[len(row) for row in rows]}"
+        )
+    if _is_traced(body, *inputs) and not static_names(body.graph.nodes) & {
+        *body.graph.inputs
+    }:
+
+        def step(carried: Any, row: Any) -> Any:
+            outputs = _arrays(body(*carried, *row))
+            return outputs[:split], outputs[split:]
+
+        first = _arrays(initial)
+        row = tuple(row[0] for row in rows)
+        _require_same_types(first, jax.eval_shape(step, first, row)[0])
+        last, results = lax.scan(step, first, tuple(rows))
+    else:
+        last, results = _scan_in_python(body, initial, rows)
+    count = len(results)
+    axes = attributes.get("scan_output_axes", [0] * count)
+    flips = attributes.get("scan_output_directions", [0] * count)
+    zipped = zip(results, axes, flips, strict=True)
+    return [*last, *(_time_at(*row) for row in zipped)]
+
+
+def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
+    carried, results = list(initial), []
+    for i in range(len(rows[0])):
+        outputs = body(*carried, *(row[i] for row in rows))
+        carried = outputs[: len(initial)]
+        results.append(outputs[len(initial) :])
+    if not results:
+        raise ValueError("scan inputs must have at least one element; got none")
+    return carried, [_stacked(parts) for parts in zip(*results, strict=True)]
+
+
+def _time_first(x: Array, axis: int, is_flipped: int) -> jax.Array:
+    moved = jnp.moveaxis(jnp.asarray(x), normalized("axes", axis, np.ndim(x)), 0)
+    return jnp.flip(moved, 0) if is_flipped else moved
+
+
+def _time_at(x: Array, axis: int, is_flipped: int) -> jax.Array:
+    x = jnp.flip(x, 0) if is_flipped else jnp.asarray(x)
+    return jnp.moveaxis(x, 0, normalized("axes", axis, x.ndim))
+
+
+_EVERY_TYPE = frozenset({11, 16, 19, 21, 23, 24, 25})
+OPERATORS = {
+    "If": Operator(_if, _EVERY_TYPE | {1, 13}, is_folded=False),
+    "Loop": Operator(_loop, _EVERY_TYPE | {1, 13}, is_folded=False),
+    "Scan": Operator(_scan, _EVERY_TYPE | {9}, is_folded=False),
+}

@@ -1,0 +1,194 @@
+"""Operators on single elements, with NumPy's broadcasting."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import named, numpy_or_jax
+
+
+def _divide(_: Node, a: Array, b: Array) -> Array:
+    namespace = numpy_or_jax(a, b)
+    if not jnp.issubdtype(a.dtype, jnp.integer):
+        return namespace.divide(a, b)
+    # Quotients of integers are truncated toward zero.
+    floor = namespace.floor_divide(a, b)
+    is_inexact = namespace.remainder(a, b) != 0
+    return floor + (is_inexact & ((a < 0) != (b < 0))).astype(a.dtype)
+
+
+def _modulo(node: Node, a: Array, b: Array) -> Array:
+    name = "fmod" if node.attributes.get("fmod", 0) else "remainder"
+    return getattr(numpy_or_jax(a, b), name)(a, b)
+
+
+def _power(_: Node, base: Array, exponent: Array) -> Array:
+    namespace, dtype = numpy_or_jax(base, exponent), base.dtype
+    if jnp.issubdtype(exponent.dtype, jnp.floating):
+        base = base.astype(jnp.promote_types(base.dtype, exponent.dtype))
+    return namespace.power(base, exponent).astype(dtype)
+
+
+def _clip(node: Node, x: Array, low: Any = None, high: Any = None) -> Array:
+    if node.version < 11:
+        low, high = (node.attributes.get(name) for name in ("min", "max"))
+        low, high = (None if n is None else np.asarray(n, x.dtype) for n in (low, high))
+    # Where the bounds are in the wrong order, the result is the upper one.
+    if low is not None:
+        x = numpy_or_jax(x, low).maximum(x, low)
+    return x if high is None else numpy_or_jax(x, high).minimum(x, high)
+
+
+def _reduced(name: str) -> Callable[..., Array]:
+    """An operator of any number of inputs, by one of two."""
+
+    def evaluate(_: Node, *inputs: Array) -> Array:
+        return functools.reduce(getattr(numpy_or_jax(*inputs), name), inputs)
+
+    return evaluate
+
+
+def _mean(_: Node, *inputs: Array) -> Array:
+    return functools.reduce(numpy_or_jax(*inputs).add, inputs) / len(inputs)
+
+
+def _is_infinite(node: Node, x: Array) -> Array:
+    namespace = numpy_or_jax(x)
+    result = namespace.zeros(x.shape, np.bool_)
+    if node.attributes.get("detect_negative", 1):
+        result = result | namespace.isneginf(x)
+    if node.attributes.get("detect_positive", 1):
+        result = result | namespace.isposinf(x)
+    return result
+
+
+def _shift(node: Node, x: Array, count: Array) -> Array:
+    is_left = node.attributes["direction"] == "LEFT"
+    return jnp.left_shift(x, count) if is_left else jnp.right_shift(x, count)
+
+
+# Activations --------------------------------------------------------------------------
+
+
+def activation(function: Callable[..., Any], **defaults: float) -> Callable[..., Array]:
+    """An operator from a function of an array and of attributes."""
+
+    def evaluate(node: Node, x: Array) -> Array:
+        given = {name: node.attributes.get(name, n) for name, n in defaults.items()}
+        return function(jnp.asarray(x), **given).astype(x.dtype)
+
+    return evaluate
+
+
+def hard_sigmoid(x: jax.Array, alpha: float, beta: float) -> jax.Array:
+    """The piecewise linear approximation of the sigmoid function."""
+    return jnp.clip(alpha * x + beta, 0, 1)
+
+
+def leaky_relu(x: jax.Array, alpha: float) -> jax.Array:
+    """Multiplies negative elements by `alpha`."""
+    return jnp.where(x < 0, alpha * x, x)
+
+
+def thresholded_relu(x: jax.Array, alpha: float) -> jax.Array:
+    """Replaces elements up to `alpha` by zero."""
+    return jnp.where(x > alpha, x, 0)
+
+
+def elu(x: jax.Array, alpha: float) -> jax.Array:
+    """The exponential linear unit."""
+    return jax.nn.elu(x, alpha)
+
+
+def _selu(x: jax.Array, alpha: float, gamma: float) -> jax.Array:
+    return gamma * jax.nn.elu(x, alpha)
+
+
+def _celu(x: jax.Array, alpha: float) -> jax.Array:
+    return jax.nn.celu(x, alpha)
+
+
+def _hard_swish(x: jax.Array) -> jax.Array:
+    return x * jnp.clip(x / 6 + 0.5, 0, 1)
+
+
+def _swish(x: jax.Array, alpha: float) -> jax.Array:
+    return x * jax.nn.sigmoid(alpha * x)
+
+
+def _mish(x: jax.Array) -> jax.Array:
+    return x * jnp.tanh(jax.nn.softplus(x))
+
+
+def _gelu(node: Node, x: Array) -> Array:
+    is_approximate = node.attributes.get("approximate", "none") == "tanh"
+    return jax.nn.gelu(x, approximate=is_approximate)
+
+
+def _prelu(_: Node, x: Array, slope: Array) -> Array:
+    return jnp.where(x < 0, slope * x, x)
+
+
+def _table(versions: str, **functions: Any) -> dict[str, Operator]:
+    """The operators that have the same versions."""
+    numbers = frozenset(map(int, versions.split()))
+    return {
+        name: Operator(named(f) if isinstance(f, str) else f, numbers)
+        for name, f in functions.items()
+    }
+
+
+OPERATORS = {
+    **_table("7 13 14", Add="add", Sub="subtract", Mul="multiply", Div=_divide),
+    **_table("10 13 28", Mod=_modulo),
+    **_table("7 12 13 15", Pow=_power),
+    **_table("6 13", Neg="negative", Abs="abs", Sqrt="sqrt", Exp="exp", Log="log"),
+    **_table("6 13", Floor="floor", Ceil="ceil", Reciprocal="reciprocal"),
+    **_table("6 13", Tanh="tanh", Sigmoid=activation(jax.nn.sigmoid)),
+    **_table("9 13", Sign="sign", Erf=activation(jax.scipy.special.erf)),
+    **_table("11 22", Round="rint"),
+    **_table("7 22", Sin="sin", Cos="cos", Tan="tan"),
+    **_table("7 22", Asin="arcsin", Acos="arccos", Atan="arctan"),
+    **_table("9 22", Sinh="sinh", Cosh="cosh"),
+    **_table("9 22", Asinh="arcsinh", Acosh="arccosh", Atanh="arctanh"),
+    **_table("8 12 13", Max=_reduced("maximum"), Min=_reduced("minimum")),
+    **_table("8 13", Sum=_reduced("add"), Mean=_mean),
+    **_table("6 11 12 13", Clip=_clip),
+    **_table("1", Not="logical_not"),
+    **_table("7", And="logical_and", Or="logical_or", Xor="logical_xor"),
+    **_table("7 11 13 19", Equal="equal"),
+    **_table("7 9 13", Less="less", Greater="greater"),
+    **_table("12 16", LessOrEqual="less_equal", GreaterOrEqual="greater_equal"),
+    **_table("9 16", Where="where"),
+    **_table("9 13 20", IsNaN="isnan"),
+    **_table("10 20", IsInf=_is_infinite),
+    **_table("18", BitwiseAnd="bitwise_and", BitwiseOr="bitwise_or"),
+    **_table("18", BitwiseXor="bitwise_xor", BitwiseNot="bitwise_not"),
+    **_table("11 28", BitShift=_shift),
+    **_table("6 13 14", Relu=activation(jax.nn.relu)),
+    **_table("6 16", LeakyRelu=activation(leaky_relu, alpha=0.01)),
+    **_table("7 9 16", PRelu=_prelu),
+    **_table("10 22", ThresholdedRelu=activation(thresholded_relu, alpha=1.0)),
+    **_table("6 22", Elu=activation(elu, alpha=1.0)),
+    **_table(
+        "6 22",
+        Selu=activation(
+            _selu, alpha=1.67326319217681884765625, gamma=1.0507010221481323
+        ),
+    ),
+    **_table("12 28", Celu=activation(_celu, alpha=1.0)),
+    **_table("20", Gelu=_gelu),
+    **_table("14 22", HardSwish=activation(_hard_swish)),
+    **_table("6 22", HardSigmoid=activation(hard_sigmoid, alpha=0.2, beta=0.5)),
+    **_table("24", Swish=activation(_swish, alpha=1.0)),
+    **_table("18 22", Mish=activation(_mish)),
+    **_table("1 22", Softsign=activation(jax.nn.soft_sign)),
+    **_table("1 22", Softplus=activation(jax.nn.softplus)),
+}

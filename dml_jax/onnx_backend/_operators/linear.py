@@ -1,0 +1,82 @@
+"""Products of matrices, and convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+
+
+def _matmul(_: Node, a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b)
+
+
+def _gemm(node: Node, a: Array, b: Array, c: Any = None) -> Array:
+    attributes = node.attributes
+    a = jnp.transpose(a) if attributes.get("transA", 0) else a
+    b = jnp.transpose(b) if attributes.get("transB", 0) else b
+    product = _scaled(jnp.matmul(a, b), attributes.get("alpha", 1.0))
+    if c is None:
+        return product
+    return product + _scaled(jnp.asarray(c), attributes.get("beta", 1.0))
+
+
+def _scaled(x: Any, factor: float) -> Any:
+    return x if factor == 1 else (x * factor).astype(x.dtype)
+
+
+def _einsum(node: Node, *inputs: Array) -> Array:
+    return jnp.einsum(node.attributes["equation"], *inputs)
+
+
+def _convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
+    count = np.ndim(x) - 2
+    if count < 1:
+        raise ValueError(f"`X` must have rank >= 3; got shape {np.shape(x)}")
+    kernel, attributes = np.shape(weight)[2:], node.attributes
+    wanted = tuple(attributes.get("kernel_shape", kernel))
+    if wanted != kernel:
+        raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {wanted}")
+    strides = attributes.get("strides", [1] * count)
+    dilations = attributes.get("dilations", [1] * count)
+    result = lax.conv_general_dilated(
+        jnp.asarray(x),
+        jnp.asarray(weight),
+        strides,
+        padding(node, np.shape(x)[2:], kernel, strides, dilations),
+        rhs_dilation=dilations,
+        feature_group_count=attributes.get("group", 1),
+    )
+    return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
+
+
+def padding(
+    node: Node, sizes: Any, kernel: Any, strides: Any, dilations: Any
+) -> list[tuple[int, int]]:
+    """The padding of each spatial axis, before and after it."""
+    mode = node.attributes.get("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        pads = node.attributes.get("pads", [0] * 2 * len(kernel))
+        return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
+    if mode == "VALID":
+        return [(0, 0)] * len(kernel)
+    pads = []
+    rows = zip(sizes, kernel, strides, dilations, strict=True)
+    for size, width, stride, dilation in rows:
+        reach = (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1
+        total = max(0, reach - size)
+        small, large = total // 2, total - total // 2
+        pads.append((small, large) if mode == "SAME_UPPER" else (large, small))
+    return pads
+
+
+OPERATORS = {
+    "MatMul": Operator(_matmul, frozenset({1, 9, 13})),
+    "Gemm": Operator(_gemm, frozenset({7, 9, 11, 13})),
+    "Einsum": Operator(_einsum, frozenset({12, 28})),
+    "Conv": Operator(_convolution, frozenset({1, 11, 22})),
+}

@@ -1,0 +1,143 @@
+"""Reductions, cumulative sums, and the largest elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import (
+    axes_of,
+    integer,
+    normalized,
+    numpy_or_jax,
+)
+
+
+def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
+    """An operator from a function of an array, axes and `keepdims`."""
+
+    def evaluate(node: Node, x: Array, axes: Any = None) -> Array:
+        numbers = axes_of(node, np.ndim(x), axes) or []
+        if not numbers and node.attributes.get("noop_with_empty_axes", 0):
+            selected: Any = ()
+        else:
+            selected = tuple(numbers or range(np.ndim(x)))
+        keepdims = bool(node.attributes.get("keepdims", 1))
+        return function(x, selected, keepdims).astype(x.dtype)
+
+    return evaluate
+
+
+def _named(name: str) -> Callable[..., Any]:
+    """A reduction that NumPy and jax.numpy have under a name."""
+
+    def reduce(x: Array, axes: Any, keepdims: bool) -> Array:
+        return getattr(numpy_or_jax(x), name)(x, axes, keepdims=keepdims)
+
+    return reduce
+
+
+def _extremum(name: str) -> Callable[..., Any]:
+    """The maximum or the minimum, which empty arrays have as well."""
+
+    def reduce(x: Array, axes: Any, keepdims: bool) -> Array:
+        if jnp.issubdtype(x.dtype, jnp.bool_):
+            function = jnp.any if name == "max" else jnp.all
+            return function(x, axes, keepdims=keepdims)
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            info = jnp.iinfo(x.dtype)
+            initial = info.min if name == "max" else info.max
+        else:
+            initial = -np.inf if name == "max" else np.inf
+        initial = np.array(initial).astype(x.dtype)
+        return getattr(jnp, name)(x, axes, keepdims=keepdims, initial=initial)
+
+    return reduce
+
+
+def _sum(x: Array, axes: Any, keepdims: bool) -> Array:
+    return numpy_or_jax(x).sum(x, axes, dtype=x.dtype, keepdims=keepdims)
+
+
+def _l1(x: Array, axes: Any, keepdims: bool) -> Array:
+    return jnp.sum(jnp.abs(x), axes, keepdims=keepdims)
+
+
+def _l2(x: Array, axes: Any, keepdims: bool) -> Array:
+    return jnp.sqrt(_sum_of_squares(x, axes, keepdims))
+
+
+def _sum_of_squares(x: Array, axes: Any, keepdims: bool) -> Array:
+    return jnp.sum(jnp.square(x), axes, keepdims=keepdims)
+
+
+def _log_sum(x: Array, axes: Any, keepdims: bool) -> Array:
+    return jnp.log(jnp.sum(x, axes, keepdims=keepdims))
+
+
+def _log_sum_exp(x: Array, axes: Any, keepdims: bool) -> Array:
+    return jax.nn.logsumexp(x, axes, keepdims=keepdims)
+
+
+def _extreme_index(name: str) -> Callable[..., Array]:
+    """An operator that gives the index of an extreme element."""
+
+    def evaluate(node: Node, x: Array) -> Array:
+        axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+        keepdims = bool(node.attributes.get("keepdims", 1))
+        is_last = node.attributes.get("select_last_index", 0)
+        given = jnp.flip(x, axis) if is_last else jnp.asarray(x)
+        index = getattr(jnp, name)(given, axis, keepdims=keepdims).astype(jnp.int64)
+        return np.shape(x)[axis] - 1 - index if is_last else index
+
+    return evaluate
+
+
+def _cumulative_sum(node: Node, x: Array, axis: Array) -> Array:
+    number = normalized("axis", integer("axis", axis), np.ndim(x))
+    is_reversed = node.attributes.get("reverse", 0)
+    x = jnp.flip(x, number) if is_reversed else jnp.asarray(x)
+    total = jnp.cumsum(x, number, dtype=x.dtype)
+    if node.attributes.get("exclusive", 0):
+        widths = [(int(i == number), 0) for i in range(np.ndim(x))]
+        total = jnp.pad(total, widths)
+        total = jax.lax.slice_in_dim(total, 0, np.shape(x)[number], axis=number)
+    return jnp.flip(total, number) if is_reversed else total
+
+
+def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
+    count = integer("k", node.attributes["k"] if k is None else k)
+    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
+    if not 0 <= count <= np.shape(x)[axis]:
+        raise ValueError(f"`K` must be in [0, {np.shape(x)[axis]}]; got {count}")
+    is_largest = bool(node.attributes.get("largest", 1))
+    order = jnp.argsort(x, axis, stable=True, descending=is_largest).astype(jnp.int32)
+    order = jax.lax.slice_in_dim(order, 0, count, axis=axis)
+    return [jnp.take_along_axis(x, order, axis), order.astype(jnp.int64)]
+
+
+def _reductions(versions: str, **functions: Any) -> dict[str, Operator]:
+    """The reductions that have the same versions."""
+    numbers = frozenset(map(int, versions.split()))
+    return {
+        f"Reduce{name}": Operator(_reduction(function), numbers, static=(1,))
+        for name, function in functions.items()
+    }
+
+
+OPERATORS = {
+    **_reductions("1 11 13", Sum=_sum),
+    **_reductions("1 11 13 18", Mean=_named("mean"), Prod=_named("prod")),
+    **_reductions("1 11 13 18", L1=_l1, L2=_l2, SumSquare=_sum_of_squares),
+    **_reductions("1 11 13 18 28", LogSum=_log_sum, LogSumExp=_log_sum_exp),
+    **_reductions("1 11 12 13 18 20", Max=_extremum("max"), Min=_extremum("min")),
+    "ArgMax": Operator(_extreme_index("argmax"), frozenset({1, 11, 12, 13})),
+    "ArgMin": Operator(_extreme_index("argmin"), frozenset({1, 11, 12, 13})),
+    "CumSum": Operator(_cumulative_sum, frozenset({11, 14}), static=(1,)),
+    "TopK": Operator(_top_k, frozenset({1, 10, 11, 24}), static=(1,)),
+}

@@ -1,0 +1,212 @@
+"""Operators that change shapes, or move whole blocks of elements."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import (
+    axes_of,
+    integer,
+    integers,
+    normalized,
+    numpy_or_jax,
+    require_size,
+)
+
+
+def _shape(node: Node, x: Array) -> Array:
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    return np.array(np.shape(x)[start:end], np.int64)
+
+
+def _size(_: Node, x: Array) -> Array:
+    return np.array(np.size(x), np.int64)
+
+
+def _reshape(node: Node, x: Array, shape: Array) -> Array:
+    sizes = integers("shape", shape)
+    if not node.attributes.get("allowzero", 0):
+        if any(not n for n in sizes[np.ndim(x) :]):
+            raise ValueError(
+                f"`shape` must have zeros only for axes of the input; got {sizes}"
+            )
+        sizes = [n or np.shape(x)[i] for i, n in enumerate(sizes)]
+    return numpy_or_jax(x).reshape(x, sizes)
+
+
+def _flatten(node: Node, x: Array) -> Array:
+    axis, rank = node.attributes.get("axis", 1), np.ndim(x)
+    if not -rank <= axis <= rank:
+        raise ValueError(f"`axis` must be in [{-rank}, {rank}]; got {axis}")
+    axis += rank if axis < 0 else 0
+    rows, columns = np.shape(x)[:axis], np.shape(x)[axis:]
+    sizes = [int(np.prod(part, dtype=np.int64)) for part in (rows, columns)]
+    return numpy_or_jax(x).reshape(x, sizes)
+
+
+def _squeeze(node: Node, x: Array, axes: Any = None) -> Array:
+    numbers = axes_of(node, np.ndim(x), axes)
+    if numbers is None:
+        numbers = [axis for axis, size in enumerate(np.shape(x)) if size == 1]
+    return numpy_or_jax(x).squeeze(x, tuple(numbers))
+
+
+def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
+    count = np.size(node.attributes["axes"] if axes is None else axes)
+    numbers = axes_of(node, np.ndim(x) + count, axes) or []
+    return numpy_or_jax(x).expand_dims(x, tuple(numbers))
+
+
+def _transpose(node: Node, x: Array) -> Array:
+    return numpy_or_jax(x).transpose(x, node.attributes.get("perm"))
+
+
+def _concat(node: Node, *inputs: Array) -> Array:
+    axis = normalized("axis", node.attributes["axis"], np.ndim(inputs[0]))
+    return numpy_or_jax(*inputs).concatenate(inputs, axis)
+
+
+def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
+    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+    split = node.attributes.get("split") if split is None else split
+    size, count = np.shape(x)[axis], len(node.outputs)
+    if split is None:
+        count = node.attributes.get("num_outputs", count)
+        part = -(-size // count)  # the last part may be smaller
+        sizes = [max(0, min(part, size - i * part)) for i in range(count)]
+    else:
+        sizes = integers("split", split)
+    if len(sizes) != len(node.outputs):
+        raise ValueError(f"`split` must have {count} elements; got {len(sizes)}")
+    return _parts(x, axis, sizes)
+
+
+def _parts(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
+    """Consecutive parts along an axis."""
+    if min(sizes, default=0) < 0 or sum(sizes) != np.shape(x)[axis]:
+        raise ValueError(
+            f"`split` must be sizes whose sum is {np.shape(x)[axis]}; got {sizes}"
+        )
+    ends = list(itertools.accumulate(sizes))
+    return list(numpy_or_jax(x).split(x, ends[:-1], axis)) if sizes else []
+
+
+def _expand(node: Node, x: Array, shape: Array) -> Array:
+    sizes = require_size(node, "shape", integers("shape", shape))
+    sizes = require_size(node, "shape", np.broadcast_shapes(np.shape(x), sizes))
+    return numpy_or_jax(x).broadcast_to(x, sizes)
+
+
+def _tile(node: Node, x: Array, repeats: Array) -> Array:
+    counts = integers("repeats", repeats)
+    if len(counts) != np.ndim(x) or min(counts, default=0) < 0:
+        raise ValueError(
+            f"`repeats` must be {np.ndim(x)} numbers of at least 0; got {counts}"
+        )
+    sizes = zip(np.shape(x), counts, strict=True)
+    require_size(node, "repeats", [size * n for size, n in sizes])
+    return jnp.tile(x, counts)
+
+
+def _pad(
+    node: Node, x: Array, pads: Any = None, value: Any = None, axes: Any = None
+) -> Array:
+    if node.version < 11:
+        pads = node.attributes["pads"]
+        value = np.asarray(node.attributes.get("value", 0), x.dtype)
+    rank = np.ndim(x)
+    numbers = list(range(rank)) if axes is None else axes_of(node, rank, axes) or []
+    amounts = integers("pads", pads)
+    if len(amounts) != 2 * len(numbers):
+        raise ValueError(f"`pads` must have {2 * len(numbers)} elements; got {amounts}")
+    widths = np.zeros((rank, 2), np.int64)
+    widths[numbers] = np.reshape(amounts, (2, -1)).T
+    require_size(
+        node, "pads", [n + sum(w) for n, w in zip(np.shape(x), widths, strict=True)]
+    )
+    mode = node.attributes.get("mode", "constant")
+    if mode == "constant":
+        value = jnp.zeros((), x.dtype) if value is None else jnp.reshape(value, ())
+        edges = [(int(low), int(high), 0) for low, high in widths]
+        return lax.pad(x, value.astype(x.dtype), edges)
+    inside = tuple(
+        slice(max(0, -low), size - max(0, -high))
+        for size, (low, high) in zip(np.shape(x), widths, strict=True)
+    )
+    return jnp.pad(x[inside], np.maximum(widths, 0), mode)
+
+
+def _trilu(node: Node, x: Array, k: Any = None) -> Array:
+    offset = 0 if k is None else integer("k", k)
+    is_upper = node.attributes.get("upper", 1)
+    return (jnp.triu if is_upper else jnp.tril)(x, offset)
+
+
+# Sequences are tuples of arrays. They occur only between nodes.
+
+
+def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
+    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+    size = np.shape(x)[axis]
+    if split is None:
+        parts = _parts(x, axis, [1] * size)
+        if not node.attributes.get("keepdims", 1):
+            parts = [numpy_or_jax(x).squeeze(part, axis) for part in parts]
+        return [tuple(parts)]
+    if np.ndim(split) == 0:
+        part = integer("split", split)
+        if part < 1:
+            raise ValueError(f"`split` must be at least 1; got {part}")
+        sizes = [min(part, size - start) for start in range(0, size, part)]
+    else:
+        sizes = integers("split", split)
+    return [tuple(_parts(x, axis, sizes))]
+
+
+def _sequence_at(_: Node, sequence: Any, position: Array) -> Array:
+    return sequence[integer("position", position)]
+
+
+def _sequence_construct(_: Node, *inputs: Array) -> list[Any]:
+    return [inputs]
+
+
+def _sequence_length(_: Node, sequence: Any) -> Array:
+    return np.array(len(sequence), np.int64)
+
+
+def _concat_from_sequence(node: Node, sequence: Any) -> Array:
+    is_stacked = node.attributes.get("new_axis", 0)
+    namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
+    return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
+
+
+_EVERY_TYPE = frozenset({1, 11, 13, 21, 23, 24, 25})  # with one input
+
+OPERATORS = {
+    "Shape": Operator(_shape, frozenset({1, 13, 15, 19, 21, 23, 24, 25})),
+    "Size": Operator(_size, frozenset({1, 13, 19, 21, 23, 24, 25})),
+    "Reshape": Operator(_reshape, frozenset({5, 13, 14, 19, 21, 23, 24, 25}), (1,)),
+    "Flatten": Operator(_flatten, frozenset({9, *_EVERY_TYPE})),
+    "Squeeze": Operator(_squeeze, _EVERY_TYPE, (1,)),
+    "Unsqueeze": Operator(_unsqueeze, _EVERY_TYPE, (1,)),
+    "Transpose": Operator(_transpose, _EVERY_TYPE - {11}),
+    "Concat": Operator(_concat, frozenset({4, 11, 13})),
+    "Split": Operator(_split, frozenset({2, 11, 13, 18}), (1,)),
+    "Expand": Operator(_expand, frozenset({8, 13}), (1,)),
+    "Tile": Operator(_tile, frozenset({6, 13}), (1,)),
+    "Pad": Operator(_pad, frozenset({2, 11, 13, 18, 19, 21, 23, 24, 25}), (1, 3)),
+    "Trilu": Operator(_trilu, frozenset({14}), (1,)),
+    "SplitToSequence": Operator(_split_to_sequence, frozenset({11, 24}), (1,)),
+    "SequenceAt": Operator(_sequence_at, frozenset({11}), (1,)),
+    "SequenceConstruct": Operator(_sequence_construct, frozenset({11})),
+    "SequenceLength": Operator(_sequence_length, frozenset({11})),
+    "ConcatFromSequence": Operator(_concat_from_sequence, frozenset({11})),
+}

@@ -1,0 +1,241 @@
+"""If, Loop and Scan: run, jitted with constant and traced conditions, refused."""
+
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from onnx_models import parse, prepared, require_error, rows, runtime_session
+
+from dml_jax import onnx_backend
+from dml_jax.onnx_backend._operators import control_flow
+
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+CHOICE = """bool c, float[3,2] x => float[3,2] y {y = If (c) <
+  then_branch = g () => (float[3,2] a) {a = Neg(x)},
+  else_branch = h () => (float[3,2] b) {b = Add(x, x)}>}"""
+# Adds the rows of x, up to a condition on what is computed from i, n and the state s.
+LOOP = """float[3,2] x, int64 m => float[2] y, float[k,2] rows {
+  zero = Constant<value_floats = [0.0, 0.0]>()
+  true = Constant<value: tensor = bool {1}>()
+  n = Constant<value_int = 2>()
+  limit = Constant<value_float = 3.0>()
+  y, rows = Loop (LIMIT, true, zero) <body = g (int64 i, bool c, float[2] s) =>
+    (bool d, float[2] t, float[2] r) {
+      row = Gather(x, i)
+      t = Add(s, row)
+      r = Identity(t)
+      d = CONDITION
+    }>}"""
+CONSTANT = LOOP.replace("LIMIT", "m")
+ALWAYS = CONSTANT.replace("CONDITION", "Identity(c)")
+COUNTED = CONSTANT.replace("CONDITION", "Less(i, n)")
+TRACED = (
+    CONSTANT.replace(
+        "CONDITION",
+        """Less(total, limit)
+  axes = Constant<value_ints = [0]>()
+  total = ReduceSum<keepdims = 0>(row, axes)""",
+    )
+    .replace("d = Less(total, limit)\n", "")
+    .replace(
+        "total = ReduceSum<keepdims = 0>(row, axes)",
+        "total = ReduceSum<keepdims = 0>(row, axes)\n d = Less(total, limit)",
+    )
+)
+WITHOUT_ROWS = (
+    TRACED.replace(", float[k,2] rows", "")
+    .replace("y, rows =", "y =")
+    .replace(", float[2] r)", ")")
+    .replace("r = Identity(t)", "")
+)
+SUMS = X.cumsum(0)
+
+
+def both(text: str, *inputs: Any, static: Any = ()) -> list[Any]:
+    """What `run` and the jitted function give, which is what ONNX Runtime gives."""
+    source = parse(text)
+    model, session = prepared(text), runtime_session(source)
+    named = dict(zip(model.input_names, inputs, strict=True))
+    wanted: Any = session.run(None, named)
+    fixed = {name: named[name] for name in static}
+    traced = {name: value for name, value in named.items() if name not in static}
+    jitted = jax.jit(lambda given: model.jax_fn(**given, **fixed))
+    for outputs in (model.run(inputs), jitted(traced)):
+        for found, array in zip(outputs, wanted, strict=True):
+            assert_same_bits(np.asarray(found), np.asarray(array))
+    return wanted
+
+
+@pytest.mark.parametrize("condition", [False, True])
+@pytest.mark.parametrize("static", ["c", ""])
+def test_branches(condition: bool, static: str) -> None:
+    both(CHOICE, np.array(condition), X, static=static)
+
+
+@pytest.mark.usefixtures("with_jit", "x32")
+@pytest.mark.parametrize(("text", "count"), [(ALWAYS, 2), (COUNTED, 3)])
+def test_loops_with_a_constant_number_of_iterations(text: str, count: int) -> None:
+    y, states = both(text, X, np.array(2 if text == ALWAYS else 99), static="m")
+    assert_same_bits(y, SUMS[count - 1])
+    assert_same_bits(states, SUMS[:count])
+
+
+@pytest.mark.usefixtures("with_jit", "x32")
+def test_their_derivatives() -> None:
+    model = prepared(ALWAYS)
+    total = lambda x: jnp.sum(model.jax_fn(x, np.array(2))[1])  # noqa: E731
+    gradient = jax.jit(jax.grad(total))(X)
+    assert gradient.tolist() == [[2, 2], [1, 1], [0, 0]]
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize("static", ["m", ""])
+@pytest.mark.parametrize("most", [1, 99])
+def test_loops_with_a_traced_condition(static: str, most: int) -> None:
+    with jax.enable_x64(True):
+        (y,) = both(WITHOUT_ROWS, X, np.array(most), static=static)
+    assert_same_bits(y, SUMS[min(most, 2) - 1])
+
+
+def test_loops_of_concrete_values() -> None:
+    """Only `run` gives as many rows as there are iterations."""
+    model = prepared(TRACED)
+    session = runtime_session(parse(TRACED))
+    for most in (0, 1, 99):
+        y, states = model.run([X, np.array(most)])
+        wanted = session.run(None, {"x": X, "m": np.array(most)})
+        assert_same_bits(y, wanted[0])
+        assert_same_bits(states, wanted[1])
+    message = (
+        "Loop 'y, rows': the number of iterations must not depend on traced values, "
+        "since the shape of a scan output depends on it$"
+    )
+    fn = jax.jit(lambda x: model.jax_fn(x, np.array(99)))
+    require_error(TypeError, message, fn, X)
+
+
+GROWING = """float[3] x => float[n] y {
+  three = Constant<value_int = 3>()
+  y = Loop (three, , x) <body = g (int64 i, bool c, float[n] s) =>
+    (bool c, float[m] t) {t = Concat<axis = 0>(s, s)}>}"""
+SLICED = """float[3] x => float[n,m] y {
+  two = Constant<value_int = 2>()
+  one = Constant<value_ints = [1]>()
+  true = Constant<value: tensor = bool {1}>()
+  y = Loop (two, true) <body = g (int64 i, bool c) => (bool c, float[m] t) {
+    j = Reshape(i, one)
+    k = Add(j, one)
+    t = Slice(x, j, k)}>}"""
+
+
+@pytest.mark.usefixtures("with_jit", "x32")
+@pytest.mark.parametrize("text", [GROWING, SLICED])
+def test_loops_whose_shapes_depend_on_the_iteration(text: str) -> None:
+    x = X[:, 0]
+    both(text, x)
+
+
+def test_growing_values_under_a_traced_condition() -> None:
+    model, x = (
+        prepared(
+            GROWING.replace("float[3] x", "float[3] x, int64 three").replace(
+                "three = Constant<value_int = 3>()", ""
+            )
+        ),
+        X[:, 0],
+    )
+    assert_same_bits(model.run([x, np.array(3)])[0], np.tile(x, 8))
+    message = "Loop 'y': values that a loop carries must keep their shapes and dtypes"
+    with jax.enable_x64(True):
+        require_error(TypeError, message, jax.jit(model.jax_fn), x, np.array(3))
+
+
+SCAN = """float[2] s, float[3,2] x, float[2,3] z => float[2] y, float[2,3] a {
+  y, a = Scan <num_scan_inputs = 2,
+    scan_input_axes = [0, 1], scan_input_directions = [0, 1],
+    scan_output_axes = [1], scan_output_directions = [1],
+    body = g (float[2] u, float[2] v, float[2] w) => (float[2] t, float[2] r) {
+      p = Mul(v, w)
+      t = Add(u, p)
+      r = Sub(t, v)
+    }>(s, x, z)}"""
+
+
+def test_scan() -> None:
+    both(SCAN, X[0] + 1, X, X.T + 2)
+
+
+NESTED = """float[3,2] x, bool c => float[2] y {
+  two = Constant<value_int = 2>()
+  zero = Constant<value_floats = [0.0, 0.0]>()
+  y = Loop (two, , zero) <body = g (int64 i, bool d, float[2] s) =>
+    (bool d, float[2] t) {
+      row = Gather(x, i)
+      part = If (c) <
+        then_branch = p () => (float[2] a) {a = Add(s, row)},
+        else_branch = q () => (float[2] b) {b = Mul(w, row)}>
+      t = Add(part, w)
+    }>}"""
+
+
+def test_bodies_read_the_values_around_them() -> None:
+    weight = np.array([10, 20], np.float32)
+    model = prepared(NESTED, w=weight)
+    source = parse(NESTED, w=weight)
+    session = runtime_session(source)
+    assert_same_bits(model.params["w"], weight)
+    for condition in (False, True):
+        inputs = {"x": X, "c": np.array(condition)}
+        (wanted,) = session.run(None, inputs)
+        assert_same_bits(model.run(inputs)[0], wanted)
+        assert_same_bits(np.asarray(jax.jit(model.jax_fn)(**inputs)[0]), wanted)
+        (y,) = model.apply({"w": 2 * jnp.asarray(weight)}, **inputs)
+        doubled = onnx_session(model.to_onnx({"w": 2 * weight}), inputs)
+        assert_same_bits(np.asarray(y), doubled)
+
+
+def onnx_session(source: Any, inputs: Any) -> Any:
+    return runtime_session(source).run(None, inputs)[0]
+
+
+ENDLESS = """float x => float y {y = Loop (LIMIT, , x) <body =
+  g (int64 i, bool c, float s) => (bool c, float t) {t = Neg(s)}>}"""
+
+
+@pytest.mark.parametrize("limit", ["", "n"])
+def test_iterations_are_limited(limit: str) -> None:
+    model = prepared(ENDLESS.replace("LIMIT", limit), n=np.array(2**62))
+    message = "Loop 'y': must have at most 5 iterations; got "
+    with mock.patch.object(control_flow, "MOST_ITERATIONS", 5):
+        require_error(ValueError, message, model.run, [X[0, 0]])
+        require_error(ValueError, message, jax.jit(model.jax_fn), X[0, 0])
+
+
+WRONG = rows(r"""
+bool c, float[3] x => float[n] y {y = If (c) <
+  then_branch = g () => (float[3] a) {a = Neg(x)},
+  else_branch = h () => (float[6] b) {b = Concat<axis = 0>(x, x)}>} |
+  If 'y': the branches must have outputs of the same shapes and dtypes
+""")
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_branches_with_other_shapes(text: str, message: str) -> None:
+    model, x = prepared(text), X[:, 0]
+    assert_same_bits(model.run([np.array(False), x])[0], np.tile(x, 2))
+    require_error(TypeError, message, jax.jit(model.jax_fn), np.array(True), x)
+
+
+def test_nesting_is_limited() -> None:
+    source = parse(CHOICE)
+    branch = source.graph.node[0].attribute[0].g
+    for _ in range(20):
+        del branch.node[:]
+        branch.node.append(parse(CHOICE).graph.node[0])
+        branch = branch.node[0].attribute[0].g
+    message = "onnx: graphs must be nested at most 16 levels deep; got more$"
+    require_error(ValueError, message, onnx_backend.prepare, source)

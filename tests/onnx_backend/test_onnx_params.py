@@ -1,0 +1,262 @@
+"""Weights of ONNX models: taken out, replaced, trained and written back."""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from assertions import assert_same_bits
+from onnx_models import parse, prepared, require_error, runtime_session
+
+from dml_jax import onnx_backend
+
+# A dense layer; `shape` and `limit` are initializers that are no weights.
+TEXT = """float[n,3] x => float[n,2] y {
+  p = MatMul(x, w)
+  s = Add(p, b)
+  r = Reshape(s, shape)
+  y = Max(r, limit)
+}"""
+WEIGHTS: dict[str, Any] = {
+    "w": np.arange(6, dtype=np.float32).reshape(3, 2),
+    "b": np.array([1, -1], np.float32),
+}
+OTHERS = {"shape": np.array([-1, 2]), "limit": np.array(-5, np.float32)}
+X = np.arange(12, dtype=np.float32).reshape(4, 3) - 3
+
+
+def expected(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.maximum(x @ w + b, -5)
+
+
+@pytest.fixture
+def model() -> onnx_backend.Model:
+    return prepared(TEXT, **WEIGHTS, **OTHERS)
+
+
+def test_params_are_the_weights(model: onnx_backend.Model) -> None:
+    assert [*model.params] == ["w", "b"]
+    for name, array in model.params.items():
+        assert isinstance(array, jax.Array)
+        assert_same_bits(np.asarray(array), WEIGHTS[name])
+
+
+def test_apply(model: onnx_backend.Model) -> None:
+    params = {name: 2 * array for name, array in model.params.items()}
+    halves = [{"w": params["w"]}, {"b": params["b"]}, params, {}]
+    for given in halves:
+        wanted = expected(
+            X, **{**WEIGHTS, **{n: np.asarray(a) for n, a in given.items()}}
+        )
+        assert_same_bits(np.asarray(model.apply(given, X)[0]), wanted)
+        assert_same_bits(np.asarray(jax.jit(model.apply)(given, x=X)[0]), wanted)
+    assert_same_bits(model.run([X])[0], expected(X, **WEIGHTS))
+    limit = {"limit": jnp.float32(100)}
+    assert (model.apply(limit, X)[0] == 100).all()
+
+
+def test_a_step_of_training(model: onnx_backend.Model) -> None:
+    target = np.ones((4, 2), np.float32)
+
+    def loss(params: Any) -> Any:
+        return jnp.mean((model.apply(params, X)[0] - target) ** 2)
+
+    gradient = jax.jit(jax.grad(loss))(model.params)
+    mask = X @ WEIGHTS["w"] + WEIGHTS["b"] > -5
+    error = (expected(X, **WEIGHTS) - target) * mask / 4
+    np.testing.assert_allclose(gradient["w"], X.T @ error, rtol=1e-5)
+    np.testing.assert_allclose(gradient["b"], error.sum(0), rtol=1e-5)
+    ensemble = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), model.params)
+    (y,) = jax.vmap(model.apply, (0, None))(ensemble, X)
+    doubled = {name: 2 * array for name, array in WEIGHTS.items()}
+    assert_same_bits(np.asarray(y[1]), expected(X, **doubled))
+
+
+def test_to_onnx(model: onnx_backend.Model) -> None:
+    params = {name: array + 1 for name, array in model.params.items()}
+    source = parse(TEXT, **WEIGHTS, **OTHERS)
+    assert model.to_onnx({}) == source
+    changed = model.to_onnx(params)
+    names = [tensor.name for tensor in changed.graph.initializer]
+    assert names == [tensor.name for tensor in source.graph.initializer]
+    (y,) = runtime_session(changed).run(None, {"x": X})
+    np.testing.assert_allclose(y, model.apply(params, X)[0], rtol=1e-6)
+    again = onnx_backend.prepare(changed)
+    assert_same_bits(again.run([X])[0], np.asarray(model.apply(params, X)[0]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double"])
+def test_dtypes(dtype: str) -> None:
+    text = f"{dtype}[3] x => {dtype}[3] y {{y = Add(x, w)}}"
+    array = np.ones(3).astype(jnp.dtype("float64" if dtype == "double" else dtype))
+    model = prepared(text, w=array)
+    with jax.enable_x64(True):
+        assert model.params["w"].dtype == array.dtype
+        copied = model.to_onnx({"w": model.params["w"] * 3}).graph.initializer[0]
+    assert_same_bits(onnx.numpy_helper.to_array(copied), array * 3)
+
+
+WRONG = [
+    (None, TypeError, "`params` must be a mapping of names to arrays; got NoneType"),
+    ({"v": X}, ValueError, "`params` must have names of initializers .*; got str 'v'$"),
+    ({"shape": np.array([1, 2])}, ValueError, "`params` must have names .* 'shape'$"),
+    ({"x": X}, ValueError, "`params` must have names .*; got str 'x'$"),
+    (
+        {"w": X},
+        ValueError,
+        r"`params\['w'\]` must be a float32 array of shape \(3, 2\)",
+    ),
+    (
+        {"b": np.zeros(2)},
+        ValueError,
+        r"`params\['b'\]` must be a float32 .*; got float64",
+    ),
+    (
+        {"b": [0, 0]},
+        ValueError,
+        r"`params\['b'\]` must be a float32 array .*; got list",
+    ),
+]
+
+
+@pytest.mark.parametrize(("params", "error", "message"), WRONG)
+def test_params_that_do_not_match(
+    model: onnx_backend.Model, params: Any, error: type[Exception], message: str
+) -> None:
+    require_error(error, f"apply: {message}", model.apply, params, X)
+    require_error(error, f"to_onnx: {message}", model.to_onnx, params)
+
+
+def test_options_of_apply() -> None:
+    text = "float[3,2] x => float[3,2] y {y = ReverseSequence(x, n)}"
+    source = parse(text, n=np.array([3, 2]))
+    x = np.ones((3, 2), np.float32)
+
+    def gradient(model: Any, **options: Any) -> Any:
+        return jax.grad(lambda x: jnp.sum(model.apply({}, x, **options)[0]))(x)
+
+    plain = onnx_backend.prepare(source)
+    training = onnx_backend.prepare(source, training=True, lda_coeff=0.5)
+    assert_same_bits(gradient(plain), x)
+    assert_same_bits(gradient(plain, training=True), x)
+    assert_same_bits(gradient(plain, lda_coeff=0.25), x)
+    assert_same_bits(gradient(plain, training=True, lda_coeff=0.25), x / 4)
+    assert_same_bits(gradient(training), x / 2)
+    assert_same_bits(gradient(training, training=False), x)
+    message = "apply: `training` must be a bool; got str 'no'$"
+    require_error(TypeError, message, plain.apply, {}, x, training="no")
+    message = "apply: `lda_coeff` must be a real scalar; got str"
+    require_error(TypeError, message, plain.apply, {}, x, lda_coeff="a")
+
+
+# Sources and keywords -----------------------------------------------------------------
+
+
+def test_models_from_files_and_bytes(tmp_path: pathlib.Path) -> None:
+    source = parse(TEXT, **WEIGHTS, **OTHERS)
+    path = tmp_path / "model.onnx"
+    onnx.save(source, path)
+    wanted = expected(X, **WEIGHTS)
+    for given in (path, str(path), path.read_bytes(), source):
+        assert onnx_backend.is_compatible(given)
+        assert_same_bits(onnx_backend.prepare(given).run([X])[0], wanted)
+        assert_same_bits(onnx_backend.run_model(given, [X])[0], wanted)
+
+
+def test_files_read_data_from_their_folder(tmp_path: pathlib.Path) -> None:
+    source = parse(TEXT, **WEIGHTS, **OTHERS)
+    path = tmp_path / "model.onnx"
+    save = {"save_as_external_data": True, "size_threshold": 0}
+    onnx.save(source, path, **save, location="weights.bin")
+    assert_same_bits(onnx_backend.prepare(path).run([X])[0], expected(X, **WEIGHTS))
+    message = "onnx: `w` must be loaded, as `load_model` does; got data in another file"
+    require_error(ValueError, message, onnx_backend.prepare, path.read_bytes())
+    with pytest.raises(FileNotFoundError):
+        onnx_backend.prepare(tmp_path / "none.onnx")
+
+
+SUM = "float[3] a, float[3] x, float[3] z => float[3] y {s = Sub(a, x) y = Mul(s, z)}"
+
+
+def test_inputs_by_keyword() -> None:
+    a, x, z = X[:3]
+    for names in ([], ["z"], ["x", "z"], ["z", "x", "a"]):
+        given = {"a": a, "x": x, "z": z}
+        named = {name: given.pop(name) for name in names}
+        (y,) = prepared(SUM).jax_fn(*given.values(), **named)
+        assert_same_bits(np.asarray(y), (a - x) * z)
+    model = prepared(SUM, a=a)  # which is a default
+    for args, named in (([x, z], {"a": 2 * a}), ([2 * a, x, z], {}), ([x], {"z": z})):
+        (y,) = model.jax_fn(*args, **named)
+        first = a if args == [x] else 2 * a
+        assert_same_bits(np.asarray(y), (first - x) * z)
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "got"),
+    [
+        ([1], {"a": 1}, "1 of them and a$"),
+        ([1, 2], {"a": 1}, "2 of them and a$"),
+        ([1, 2], {"q": 1}, "2 of them and q$"),
+        ([], {"a": 1, "x": 2}, "0 of them and a, x$"),
+        ([1, 2, 3], {"z": 1}, "3 of them and z$"),
+    ],
+)
+def test_keywords_that_do_not_match(args: Any, named: Any, got: str) -> None:
+    message = f"onnx: `inputs` must be arrays for a, x, z; got {got}"
+    require_error(TypeError, message, prepared(SUM).jax_fn, *args, **named)
+
+
+# Functions for operators --------------------------------------------------------------
+
+CUSTOM = """float[4,3] x => float[4,3] y, float[4,3] z {
+  a, b = com.foo.Pair<scale = 2.0, mode = "up">(x, , x)
+  y = Frob(a)
+  z = Neg(b)
+}"""
+
+
+def pair(attributes: Any, x: Any, omitted: Any, other: Any) -> Any:
+    assert omitted is None
+    assert attributes == {"scale": 2.0, "mode": "up"}
+    return x * attributes["scale"], other + 1
+
+
+def test_functions_for_operators() -> None:
+    operators = {
+        ("com.foo", "Pair"): pair,
+        "Frob": lambda _, x: jnp.sin(x),
+        ("", "Neg"): lambda _, x: 10 * x,
+    }
+    model = onnx_backend.prepare(parse(CUSTOM), operators=operators)
+    y, z = jax.jit(model.jax_fn)(X)
+    np.testing.assert_allclose(y, np.sin(2 * X), rtol=1e-5, atol=1e-6)
+    assert_same_bits(np.asarray(z), 10 * (X + 1))
+    assert_same_bits(model.run([X])[1], 10 * (X + 1))
+    node = onnx.helper.make_node("Frob", ["x"], ["y"])
+    require_error(NotImplementedError, "onnx: ", onnx_backend.run_node, node, [X])
+
+
+@pytest.mark.usefixtures("x32")
+def test_functions_see_the_mode_of_the_caller() -> None:
+    seen = []
+    operators = {"Neg": lambda _, x: (seen.append(jnp.ones(2).dtype), -x)[1]}
+    text = "float[3] x => float[3] y {y = Neg(x)}"
+    model = onnx_backend.prepare(parse(text), operators=operators)
+    jax.jit(model.jax_fn)(X[0])
+    assert seen == [np.float32]
+
+
+def test_wrong_functions() -> None:
+    one = parse("float[4,3] x => float[4,3] y {y = Neg(x)}")
+    model = onnx_backend.prepare(one, operators={"Neg": lambda _, x: (x, x)})
+    message = "Neg 'y': the function in `operators` must return 1 outputs; got 2$"
+    require_error(ValueError, message, model.run, [X])
+    for operators in (3, {"Neg": 3}, {3: pair}, {("a", "b", "c"): pair}):
+        message = "prepare: `operators` must be a mapping of names, or pairs .*; got "
+        require_error(
+            TypeError, message, onnx_backend.prepare, one, operators=operators
+        )

@@ -1,0 +1,219 @@
+"""RNN, GRU and LSTM against ONNX Runtime, and their derivatives."""
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.test_util
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_models import require_error, runtime_session
+from sampling import default_of
+
+from dml_jax import onnx_backend
+
+TIME, BATCH, SIZE, HIDDEN = 5, 3, 2, 4
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
+LENGTHS = np.array([5, 1, 3], np.int32)
+
+
+def random_array(*shape: int, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    return random.normal(0, 0.7, shape).astype(np.float32)
+
+
+def model_of(kind: str, opset: int = 14, **options: Any) -> onnx.ModelProto:
+    """A node with the inputs X, sequence_lens and initial states, and constant weights.
+
+    The options "bias", "lengths", "initial" and "peepholes" say which inputs there are.
+    """
+    given = {
+        k: options.pop(k, True) for k in ("bias", "lengths", "initial", "peepholes")
+    }
+    count = 2 if options.get("direction") == "bidirectional" else 1
+    gates, is_batch_first = GATES[kind], options.get("layout", 0)
+    weights = {
+        "W": random_array(count, gates * HIDDEN, SIZE, seed=1),
+        "R": random_array(count, gates * HIDDEN, HIDDEN, seed=2),
+    }
+    names = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
+    if given["bias"]:
+        weights["B"] = random_array(count, 2 * gates * HIDDEN, seed=3)
+    if kind == "LSTM":
+        names += ["initial_c", "P"]
+        if given["peepholes"]:
+            weights["P"] = random_array(count, 3 * HIDDEN, seed=4)
+    x = [BATCH, TIME, SIZE] if is_batch_first else [TIME, BATCH, SIZE]
+    infos = [helper.make_tensor_value_info("X", 1, x)]
+    if given["lengths"]:
+        infos.append(helper.make_tensor_value_info("sequence_lens", 6, [BATCH]))
+    state = [BATCH, count, HIDDEN] if is_batch_first else [count, BATCH, HIDDEN]
+    for name in ("initial_h", "initial_c"):
+        if given["initial"] and name in names:
+            infos.append(helper.make_tensor_value_info(name, 1, state))
+    known = {*weights, *(info.name for info in infos)}
+    outputs = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
+    inputs = [name if name in known else "" for name in names]
+    node = helper.make_node(kind, inputs, outputs, hidden_size=HIDDEN, **options)
+    results = [
+        helper.make_tensor_value_info(name, 1, [None] * (4 if name == "Y" else 3))
+        for name in outputs
+    ]
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph([node], "recurrent", infos, results, tensors)
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def inputs_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    arrays = {}
+    for seed, info in enumerate(model.graph.input):
+        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        arrays[info.name] = random_array(*shape, seed=seed + 10)
+    return {
+        **arrays,
+        **({"sequence_lens": LENGTHS} if "sequence_lens" in arrays else {}),
+    }
+
+
+DIRECTIONS = ["forward", "reverse", "bidirectional"]
+CASES: dict[str, dict[str, Any]] = {
+    f"{kind} {direction}": {"kind": kind, "direction": direction}
+    for kind, direction in itertools.product(GATES, DIRECTIONS)
+} | {
+    "GRU linear": {"kind": "GRU", "direction": DIRECTIONS[2], "linear_before_reset": 1},
+    "GRU linear without a bias": {"kind": "GRU", "linear_before_reset": 1, "bias": 0},
+    "GRU without a bias": {"kind": "GRU", "bias": 0, "initial": 0, "lengths": 0},
+    "RNN without a bias": {"kind": "RNN", "bias": 0, "initial": 0},
+    "LSTM input forget": {"kind": "LSTM", "input_forget": 1},
+    "LSTM without peepholes": {"kind": "LSTM", "peepholes": 0, "lengths": 0},
+    "clip": {"kind": "LSTM", "clip": 0.3},
+    "GRU clip": {"kind": "GRU", "clip": 0.3, "direction": "reverse"},
+    "version 7": {"kind": "GRU", "opset": 9, "direction": "bidirectional"},
+    "version 22": {"kind": "LSTM", "opset": 22, "direction": "bidirectional"},
+}
+# Functions of the two directions, with their alphas and betas.
+ACTIVATIONS = [
+    (["Relu", "Affine"], [0.7], [0.2]),
+    (["LeakyRelu", "ThresholdedRelu"], [0.2, 0.1], []),
+    (["ScaledTanh", "HardSigmoid"], [0.8, 0.3], [1.2, 0.4]),
+    (["HardSigmoid", "LeakyRelu"], [], []),
+    (["Elu", "Softsign"], [0.9], []),
+    (["Softplus", "Sigmoid"], [], []),
+]
+for names, alphas, betas in ACTIVATIONS:
+    lists = {"activation_alpha": alphas, "activation_beta": betas}
+    CASES[" ".join(names)] = {
+        "kind": "RNN",
+        "direction": "bidirectional",
+        "activations": names,
+        **{key: value for key, value in lists.items() if value},
+    }
+CASES["two alphas"] = {
+    "kind": "GRU",
+    "direction": "bidirectional",
+    "activations": ["HardSigmoid", "LeakyRelu", "Sigmoid", "ScaledTanh"],
+    "activation_alpha": [0.3, 0.15, 0.9],
+    "activation_beta": [0.4, 1.1],
+}
+DEFAULTS = "GRU bidirectional", "LSTM bidirectional", "GRU linear", "two alphas"
+
+
+@pytest.mark.parametrize("case", default_of(sorted(CASES), *DEFAULTS))
+def test_results_are_those_of_onnx_runtime(case: str) -> None:
+    model = model_of(**CASES[case])
+    inputs = inputs_of(model)
+    wanted = runtime_session(model).run(None, inputs)
+    prepared = onnx_backend.prepare(model)
+    results = [jax.jit(prepared.jax_fn)(*inputs.values())]
+    results += [prepared.run(inputs)] if case in DEFAULTS[:1] else []
+    for actual in results:
+        for found, array in zip(actual, wanted, strict=True):
+            np.testing.assert_allclose(found, array, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", default_of([*GATES], "LSTM"))
+def test_layout(kind: str) -> None:
+    """ONNX Runtime has only the layout 0."""
+    flat = model_of(kind, direction="bidirectional")
+    inputs = inputs_of(flat)
+    wanted = onnx_backend.prepare(flat).run(inputs)
+    turned = onnx_backend.prepare(model_of(kind, direction="bidirectional", layout=1))
+    swapped = {n: x if x.ndim == 1 else x.swapaxes(0, 1) for n, x in inputs.items()}
+    y, *states = turned.run(swapped)
+    np.testing.assert_array_equal(y.transpose(1, 2, 0, 3), wanted[0])
+    for state, array in zip(states, wanted[1:], strict=True):
+        np.testing.assert_array_equal(state.swapaxes(0, 1), array)
+
+
+@pytest.mark.parametrize("kind", default_of([*GATES]))
+def test_derivatives(kind: str) -> None:
+    model = onnx_backend.prepare(model_of(kind, direction="bidirectional"))
+    inputs = inputs_of(model_of(kind, direction="bidirectional"))
+    lengths = {"sequence_lens": inputs.pop("sequence_lens")}
+
+    def total(inputs: Any, params: Any) -> Any:
+        outputs = model.apply(params, **inputs, **lengths)
+        return sum(jnp.sum(jnp.sin(y)) for y in outputs)
+
+    args = inputs, model.params
+    assert len(model.params) == (4 if kind == "LSTM" else 3)
+    jax.test_util.check_grads(jax.jit(total), args, 1, ["rev"], rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_training_scales_the_gradient_through_the_reverse_direction(
+    lengths: bool,
+) -> None:
+    """The forward direction has its whole gradient, the weights have theirs."""
+    sources = [model_of("GRU", direction=d, lengths=lengths) for d in DIRECTIONS[:2]]
+    for source, scale in zip(sources, (1, 0.25), strict=True):
+        model, inputs = onnx_backend.prepare(source), inputs_of(source)
+
+        def total(inputs: Any, params: Any, model: Any = model, **options: Any) -> Any:
+            return jnp.sum(jnp.sin(model.apply(params, **inputs, **options)[0]))
+
+        given = {"sequence_lens": inputs.pop("sequence_lens")} if lengths else {}
+        total = functools.partial(total, **given)
+        args = inputs, model.params
+        gradient, weights = jax.grad(total, (0, 1))(*args)
+        for options in ({"training": True, "lda_coeff": 0.25}, {"lda_coeff": 0.25}):
+            factor = scale if "training" in options else 1
+            found, same = jax.grad(total, (0, 1))(*args, **options)
+            wanted = factor * gradient["X"]
+            np.testing.assert_allclose(found["X"], wanted, rtol=1e-5, atol=1e-6)
+            jax.tree.map(np.testing.assert_array_equal, same, weights)
+
+
+WRONG = [
+    ({"direction": "up"}, "`direction` must be one of forward, reverse, bidirectional"),
+    ({"activations": ["Tanh"]}, "`activations` must have 2 names; got 1$"),
+    ({"activations": ["Tanh", "Sine"]}, "`activations` must be known; got 'Sine'$"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_wrong_attributes(options: Any, message: str) -> None:
+    model = onnx_backend.prepare(model_of("GRU", **options))
+    inputs = inputs_of(model_of("GRU"))
+    require_error(ValueError, f"GRU 'Y, Y_h': {message}", model.run, inputs)
+
+
+def test_wrong_lengths_and_weights() -> None:
+    model = onnx_backend.prepare(model_of("GRU"))
+    inputs = inputs_of(model_of("GRU"))
+    wrong = {**inputs, "sequence_lens": LENGTHS + 1}
+    message = (
+        r"GRU 'Y, Y_h': Invalid sequence length: 6. Value must be in range \[0,5\]"
+    )
+    require_error(ValueError, message, model.run, wrong)
+    source = model_of("GRU")
+    array = random_array(1, 11, SIZE)
+    source.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "W"))
+    message = r"GRU 'Y, Y_h': `W` must have shape \(1, 12, 2\); got \(1, 11, 2\)$"
+    require_error(ValueError, message, onnx_backend.prepare(source).run, inputs)
