@@ -23,6 +23,8 @@ Where ONNX is not specific, or implementations differ:
   are concrete indices outside of their axis. Traced ones are clamped.
 - Outside of 64-bit mode, JAX narrows int64 arguments of a transformed function. This is
   accepted for sequence lengths and indices, and refused for other inputs.
+- The last states of RNN, GRU and LSTM are zero for empty sequences, as in ONNX Runtime,
+  also if there are initial states.
 - The elements of a Range are start + i * delta, rounded once, and their number is
   exact. This satisfies both values of `stash_type`.
 - The start of a Slice with a negative step is clamped to the axis, as ONNX specifies.

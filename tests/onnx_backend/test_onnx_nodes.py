@@ -20,7 +20,6 @@ from dml_jax.onnx_backend._operators import OPERATORS
 COUNTS = {
     "reversesequence": 3,
     "slice": 8,
-    "rangeop": 8,
     "constantofshape": 3,
     "constant": 1,
     "identity": 1,

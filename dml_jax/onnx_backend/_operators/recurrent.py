@@ -178,6 +178,9 @@ def _scan(
 
     first = tuple(direction.states for direction in directions)
     states, outputs = lax.scan(step, first, rows, reverse=is_reversed, unroll=2)
+    if lengths is not None:  # as in ONNX Runtime, an empty sequence ends in zeros
+        is_empty = (lengths == 0)[:, None]
+        states = jax.tree.map(lambda state: jnp.where(is_empty, 0, state), states)
     pairs = zip(outputs, flips, strict=True)
     return [jnp.flip(y, 0) if is_flipped else y for y, is_flipped in pairs], states
 
