@@ -1,12 +1,15 @@
-"""The table of ONNX's operators in the documents is that of the code."""
+"""What the guide for ONNX says of operators and speed is that of code and results."""
 
+import json
 import pathlib
 
 import onnx.defs
 
 from dml_jax.onnx_backend._operators import OPERATORS
 
-GUIDE = pathlib.Path(__file__).parents[2] / "docs/from-onnx.md"
+ROOT = pathlib.Path(__file__).parents[2]
+GUIDE = ROOT / "docs/from-onnx.md"
+RESULT = ROOT / "benchmarks/results/onnx-cpu.json"
 
 
 def test_table_of_operators() -> None:
@@ -31,3 +34,12 @@ def test_operators_that_are_not_supported_are_named() -> None:
     for name in ("MaxPool", "QuantizeLinear", "RandomNormal", "Resize", "Attention"):
         assert name not in OPERATORS
         assert name in text
+
+
+def test_speed_is_that_of_the_recorded_run() -> None:
+    ratios = [
+        record["candidates"]["dml_jax"]["ratio"]["median"]
+        for record in json.loads(RESULT.read_text())["records"]
+    ]
+    span = f"take {min(ratios):.2f} to {max(ratios):.2f} times as long"
+    assert span in " ".join(GUIDE.read_text().split())
