@@ -4,7 +4,7 @@
 
 writes the files `keras_*` and `tensorflow_*` in this folder. Those in the repository
 were made with Python 3.11.7, tensorflow-cpu 2.21.0, keras 3.15.1, tf2onnx 1.17.0 and
-onnx 1.23.2.
+onnx 1.23.2. tf2onnx gives the nodes another order in each run.
 """
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false
