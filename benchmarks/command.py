@@ -42,7 +42,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks tpu                      predicted by TPU's compiler
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot new.json
-  python -m benchmarks tables                   its figures into docs/performance.md
+  python -m benchmarks tables                   its figures into the documents
 """
 
 _RUN = """\
@@ -127,16 +127,17 @@ Puts the figures of benchmarks/results into Markdown documents, between the two 
 
 of which the first one selects the table:
 
-  gpu reverse float32 uint8; dml_jax jnp  rows of layouts, a column for each dtype
+  gpu reverse float32 uint8; dml_jax jnp  rows of layouts and dtypes
   gpu fill; dml_jax called torch          rows of workloads, a column for each candidate
   gpu cpu latency; dml_jax                rows of functions, a column for each device
-  tpu reverse v5e v6e; dml_jax jnp        rows of workloads, a column for each TPU
-  tpu random v5e v6e; dml_jax             rows of kinds: the median and the worst ratio
+  tpu reverse v5e v6e; dml_jax jnp        rows of workloads, columns for each TPU
+  tpu random v5e v6e; dml_jax             rows of kinds: the median and the least
   gpu random; called jnp                  rows of kinds and dtypes: a sweep's shares
+  gpu cpu tpu gains v5e v6e; dml_jax      rows of kinds: how many times plain JAX
   gpu machine                             a sentence: the machine, versions and the day
 
-A figure is a multiple of the baseline's time, or the share in per cent of the speed of
-a GPU's memory. If a marker is not understood, no document is written.
+A figure is a speed in per cent of the baseline's. If a marker is not understood, no
+document is written.
 
 With --check nothing is written, and the exit status is 1 if a document would change.
 """
@@ -230,8 +231,9 @@ def _parser() -> argparse.ArgumentParser:
     option(
         *("--seconds", "-s"),
         type=float,
-        default=60,
-        help="to compile a program, 60 unless told; without a figure if it takes more",
+        default=30,
+        help="to compile a program of plain JAX, which otherwise has no figure; 30 "
+        "unless told",
     )
     option(
         *("--output", "-o"),
@@ -252,9 +254,9 @@ def _parser() -> argparse.ArgumentParser:
         "documents",
         nargs="*",
         type=pathlib.Path,
-        default=[_HERE.parent / "docs" / "performance.md"],
+        default=[_HERE.parent / "docs" / "performance.md", _HERE.parent / "README.md"],
         metavar="DOCUMENT",
-        help="docs/performance.md unless told",
+        help="docs/performance.md and README.md unless told",
     )
     option("--check", action="store_true", help="only say whether one would change")
     return parser

@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -49,15 +49,13 @@ def records(
 ) -> Iterator[dict[str, Any]]:
     """A record for each workload and generation.
 
-    A program that is not compiled within that time has no figures.
+    A program of plain JAX that is not compiled within that time has no figures.
     """
-    cases = [
-        (workload.name, candidate)
-        for workload in selected
-        for candidate in ("dml_jax", "jnp")
-        if candidate == "dml_jax" or workload.group != "random"
-    ]
-    outcomes = _outcomes(cases, generations, random, seconds)
+    names = {
+        "dml_jax": [workload.name for workload in selected],
+        "jnp": [each.name for each in selected if each.group != "random"],
+    }
+    outcomes = _outcomes(names, generations, random, seconds)
     for workload, generation in itertools.product(selected, generations):
         found = {}
         for candidate in ("dml_jax", "jnp"):
@@ -72,25 +70,30 @@ def records(
 
 
 def _outcomes(
-    cases: Sequence[tuple[str, str]],
+    names: Mapping[str, Sequence[str]],
     generations: Sequence[str],
     random: RandomShapes,
     seconds: float,
 ) -> dict[tuple[str, str, str], Outcome]:
-    """Compiles the cases, in as many processes at once as there are cores."""
+    """Compiles what is named, in as many processes at once as there are cores."""
     count = _CASES_OF_A_PROCESS
-    parts = [cases[i : i + count] for i in range(0, len(cases), count)]
+    parts = [
+        (candidate, named[i : i + count])
+        for candidate, named in names.items()
+        for i in range(0, len(named), count)
+    ]
 
     def compile_part(job: Any) -> list[tuple[tuple[str, str, str], Outcome]]:
-        generation, part = job
-        options = [dict(name=n, candidate=c, random=random) for n, c in part]
+        generation, (candidate, part) = job
+        options = [dict(name=n, candidate=candidate, random=random) for n in part]
         made = [Case(o["name"], "benchmarks.predictions:program", o) for o in options]
+        limit = seconds if candidate == "jnp" else tpu_compiler.SECONDS
         outcomes = tpu_compiler.compile_cases(
-            made, generation, with_costs=True, seconds=seconds
+            made, generation, with_costs=True, seconds=limit
         )
         found = list(zip(part, outcomes, strict=True))
-        print(f"{generation}: up to {part[-1][0]}", file=sys.stderr)
-        return [((*case, generation), outcome) for case, outcome in found]
+        print(f"{generation}, {candidate}: up to {part[-1]}", file=sys.stderr)
+        return [((name, candidate, generation), each) for name, each in found]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = itertools.product(generations, parts)

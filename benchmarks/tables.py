@@ -7,6 +7,9 @@
 A marker has a line of its own. It names devices, a group, and dtypes or generations of
 TPUs, and after a semicolon candidates; how many of each determines the kind of table.
 The rest of the document does not change.
+
+Every figure is a speed in per cent of that of the baseline, so larger is better. The
+table of gains has multiples of the speed of plain JAX.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import itertools
 import pathlib
 import re
 import shutil
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from benchmarks import predictions, results, sweep
 from benchmarks.results import Document
 from benchmarks.tpu_compiler import GENERATIONS
-from benchmarks.workloads import DTYPES, GROUPS, Device
+from benchmarks.workloads import DTYPES, GROUPS, RANDOM_KINDS, Device
 
 _START, _END = "<!-- figures: ", "<!-- end of figures -->"
 _MARKER = re.compile(rf"^({_START}.* -->|{_END})$", re.MULTILINE)
@@ -82,6 +86,8 @@ def _content(marker: str, load: Callable[[str], Document]) -> str:
             return _by_kind(load("tpu"), generations)
         case ["tpu"], [group], [], [_, *_] as generations, [_, *_] as candidates:
             return _by_generation(load("tpu"), group, generations, candidates)
+        case ["gpu", "cpu", "tpu"], ["gains"], [], [_, *_] as generations, ["dml_jax"]:
+            return _gains(load, generations)
         case ["cpu" | "gpu" as device], ["random"], [], [], [_, *_] as candidates:
             return _by_kind_and_dtype(load(f"sweep-{device}"), candidates)
         case [device], [group], [_, *_] as dtypes, [], [_, *_] as candidates:
@@ -97,7 +103,7 @@ def _words(marker: str) -> list[list[str]]:
     """The devices, groups, dtypes, generations and candidates that a marker names."""
     inside = marker.removeprefix(_START).removesuffix("-->")
     subject, _, candidates = inside.partition(";")
-    groups = (*GROUPS, "random", "machine")
+    groups = (*GROUPS, "random", "gains", "machine")
     kinds = [get_args(Device), groups, DTYPES, tuple(GENERATIONS)]
     words = subject.split()
     for word in words:
@@ -128,10 +134,11 @@ def _machine(found: Document) -> str:
     name, versions = found["machine"]["device"], found["versions"]
     if found["options"]["device"] == "cpu":
         name = "{cpu_count} cores of an {processor}".format(**found["machine"])
+    measured = set().union(*(record["candidates"] for record in found["records"]))
     libraries = [
         f"{_TITLES.get(library, library)} {versions[library]}"
         for library in ("jax", "torch", "onnxruntime", "flax")
-        if versions[library]
+        if versions[library] and library in {"jax", *measured}
     ]
     return ", ".join([name, *libraries, found["date"][:10]]) + "."
 
@@ -139,32 +146,28 @@ def _machine(found: Document) -> str:
 def _by_dtype(
     found: Document, group: str, dtypes: list[str], candidates: list[str]
 ) -> str:
-    """A row for each layout, where a cell has a figure for each candidate."""
+    """A row for each layout and dtype, a column for each candidate."""
     records = _records(found, group, *dtypes, *candidates)
+    layouts = dict.fromkeys(name.partition("/")[0] for name in records)
     rows = []
-    for layout in dict.fromkeys(name.partition("/")[0] for name in records):
-        plain = records.get(f"{layout}/float32")
-        shape = f"`{plain['shape']}`" if plain else ""
-        shown = [records.get(f"{layout}/{dtype}") for dtype in dtypes]
-        cells = [_cell(found, record, candidates) for record in shown]
-        rows.append([layout, shape, *cells])
-    return _table(["layout", "float32 shape", *dtypes], rows)
+    for layout, dtype in itertools.product(layouts, dtypes):
+        if record := records.get(f"{layout}/{dtype}"):
+            figures = [_figure(record, candidate) for candidate in candidates]
+            rows.append([layout, dtype, f"`{record['shape']}`", *figures])
+    return _table(["layout", "dtype", "shape", *_titles(candidates)], rows)
 
 
 def _by_workload(runs: list[Document], group: str, candidates: list[str]) -> str:
     """A row for each workload, a column for each candidate, or for each device."""
-    # Beside the eager call, the title says that the other one is under `jit`.
-    ours = "in a program" if "called" in candidates else "dml_jax"
-    titles = [(_TITLES | dict(dml_jax=ours)).get(name, name) for name in candidates]
+    titles = _titles(candidates)
     if len(runs) > 1:
-        names = [found["machine"]["device"] for found in runs]
-        titles = ["CPU" if n == "cpu" else n.removeprefix("NVIDIA ") for n in names]
+        titles = [_device(found) for found in runs]
     tables = [_records(found, group, *candidates) for found in runs]
     rows = [
         [name]
         + [
-            _cell(found, records.get(name), [candidate])
-            for found, records in zip(runs, tables, strict=True)
+            _figure(records.get(name), candidate)
+            for records in tables
             for candidate in candidates
         ]
         for name in dict.fromkeys(itertools.chain(*tables))
@@ -176,43 +179,116 @@ def _by_workload(runs: list[Document], group: str, candidates: list[str]) -> str
 def _by_generation(
     found: Document, group: str, generations: list[str], candidates: list[str]
 ) -> str:
-    """A row for each workload, where a cell has a figure for each candidate."""
+    """A row for each workload, a column for each generation and candidate."""
     records = _records(found, group, *generations, *candidates)
     shapes = {name.rpartition("/")[0]: r["shape"] for name, r in records.items()}
-    rows = []
-    for name, shape in shapes.items():
-        shown = [records.get(f"{name}/{generation}") for generation in generations]
-        rows.append([name, f"`{shape}`"])
-        rows[-1] += [_cell(found, record, candidates) for record in shown]
-    return _table(["workload", "shape", *generations], rows)
+    columns = list(itertools.product(generations, candidates))
+    rows = [
+        [name, f"`{shape}`"]
+        + [_figure(records.get(f"{name}/{g}"), candidate) for g, candidate in columns]
+        for name, shape in shapes.items()
+    ]
+    titles = [f"{g}, {_TITLES.get(candidate, candidate)}" for g, candidate in columns]
+    return _table(["workload", "shape", *titles], rows)
 
 
 def _by_kind(found: Document, generations: list[str]) -> str:
-    """A row for each kind of random shapes: the median and the worst ratio."""
+    """A row for each kind of random shapes: the median and the least speed."""
     figures = predictions.summary(found)
-    rows = [
-        [kind]
-        + [
-            " · ".join(figures[kind, generation].texts())
-            if (kind, generation) in figures
-            else _EMPTY
-            for generation in generations
-        ]
-        for kind in dict.fromkeys(kind for kind, _ in figures)
-    ]
-    return _table(["random shapes", *generations], rows)
+    rows = []
+    for kind in dict.fromkeys(kind for kind, _ in figures):
+        row = [figures.get((kind, generation)) for generation in generations]
+        rows.append([kind, *(_speeds(ratios) if ratios else _EMPTY for ratios in row)])
+    titles = [f"{generation}: median (least)" for generation in generations]
+    return _table(["random shapes", *titles], rows)
+
+
+def _speeds(ratios: predictions.Ratios) -> str:
+    median, least = (
+        _speed(ratio, ratios.are_lower_bounds)
+        for ratio in (ratios.median, ratios.worst)
+    )
+    return f"{median} ({least})"
 
 
 def _by_kind_and_dtype(found: Document, candidates: list[str]) -> str:
     """A row for each kind and dtype of a sweep, a column for each candidate."""
     rows = []
     for (kind, dtype), large in sweep.groups(found, is_large=True).items():
-        rows.append([kind, dtype, str(len(large))])
-        for shares in (sweep.shares(large, name) for name in candidates):
-            cell = " · ".join(f"{share:.0f}" for share in shares or ())
-            rows[-1].append(cell or _EMPTY)
+        row = [sweep.shares(large, name) for name in candidates]
+        figures = [f"{s.median:.0f} ({s.least:.0f})" if s else _EMPTY for s in row]
+        rows.append([kind, dtype, str(len(large)), *figures])
     titles = [_IN_SWEEPS.get(name, name) for name in candidates]
+    titles = [f"{title}: median (least)" for title in titles]
     return _table(["random shapes", "dtype", "number", *titles], rows)
+
+
+# Gains --------------------------------------------------------------------------------
+
+_KINDS = {  # of the layouts in the table of workloads
+    **dict.fromkeys(("rows", "rows-of-32", "rows-of-4095"), "rows"),
+    **dict.fromkeys(("features-4", "channels-3"), "features"),
+    **dict.fromkeys(("features-128", "features-256", "features-512"), "features"),
+    **{"time-major": "time-major", "time-major-flat": "flat", "columns": "columns"},
+}
+_GRADIENT = "gradient of a reversal"
+
+
+def _gains(load: Callable[[str], Document], generations: list[str]) -> str:
+    """A row for each kind of workload: how many times as fast as plain JAX."""
+    runs = [load("gpu"), load("cpu")]
+    columns = [_measured_gains(load(f"sweep-{d}")) for d in ("gpu", "cpu")]
+    for run, column in zip(runs, columns, strict=True):
+        backward = results.groups(run).get("backward", [])
+        column[_GRADIENT] = list(filter(None, map(_gain, backward)))
+    columns += [_predicted_gains(load("tpu"), g) for g in generations]
+    rows = [
+        [kind, *(_range(column.get(kind, [])) for column in columns)]
+        for kind in (*RANDOM_KINDS[:5], _GRADIENT, *RANDOM_KINDS[5:])
+    ]
+    titles = [_device(found) for found in runs]
+    titles += [f"TPU {generation}, predicted" for generation in generations]
+    return _table(["layout or operator", *titles], rows)
+
+
+def _measured_gains(found: Document) -> dict[str, list[float]]:
+    """The gains of a sweep by kind, of large arrays."""
+    gains: dict[str, list[float]] = {}
+    for (kind, _), large in sweep.groups(found, is_large=True).items():
+        gains.setdefault(kind, []).extend(filter(None, map(_gain, large)))
+    return gains
+
+
+def _predicted_gains(found: Document, generation: str) -> dict[str, list[float]]:
+    """The gains of the table of workloads by kind."""
+    gains: dict[str, list[float]] = {}
+    for record in found["records"]:
+        group, layout = record["name"].split("/")[:2]
+        kind = {"slice": "slices", "fill": "fills"}.get(group) or _KINDS.get(layout)
+        gain = _gain(record)
+        if kind and gain and record["generation"] == generation and group != "random":
+            gains.setdefault(kind, []).append(gain)
+    return gains
+
+
+def _gain(record: Record) -> float | None:
+    """How many times as fast as plain JAX, at least; None if that is not known."""
+    ours, plain = (record["candidates"].get(name) for name in ("dml_jax", "jnp"))
+    if not ours or not plain or ours.get("is_lower_bound", False):
+        return None
+    return plain["seconds"]["median"] / ours["seconds"]["median"]
+
+
+def _range(gains: list[float]) -> str:
+    if not gains:
+        return _EMPTY
+    median, least, most = map(
+        _short, (statistics.median(gains), min(gains), max(gains))
+    )
+    return f"{median} ({least} to {most})"
+
+
+# Figures ------------------------------------------------------------------------------
 
 
 def _records(found: Document, group: str, *words: str) -> dict[str, Record]:
@@ -231,22 +307,34 @@ def _records(found: Document, group: str, *words: str) -> dict[str, Record]:
     return records
 
 
-def _cell(found: Document, record: Record | None, candidates: Sequence[str]) -> str:
-    if not record:
-        return _EMPTY
-    return " · ".join(_figure(found, record, name) for name in candidates)
+def _titles(candidates: Sequence[str]) -> list[str]:
+    # Beside the eager call, the title says that the other one is under `jit`.
+    ours = "in a program" if "called" in candidates else "dml_jax"
+    return [(_TITLES | dict(dml_jax=ours)).get(name, name) for name in candidates]
 
 
-def _figure(found: Document, record: Record, candidate: str) -> str:
-    """Per cent of the speed of a GPU's memory, or a multiple of the baseline's time."""
-    if candidate not in record["candidates"]:
+def _device(found: Document) -> str:
+    name = found["machine"]["device"]
+    return "CPU" if name == "cpu" else name.removeprefix("NVIDIA ")
+
+
+def _figure(record: Record | None, candidate: str) -> str:
+    """The speed in per cent of that of the baseline."""
+    if not record or candidate not in record["candidates"]:
         return _EMPTY
-    ratio = record["candidates"][candidate]["ratio"]["median"]
-    of_memory = record["baseline"] in ("memcpy", "memset")
-    if of_memory and found["options"]["device"] == "gpu":
-        return f"{100 / ratio:.0f}"
-    is_lower_bound = record["candidates"][candidate].get("is_lower_bound", False)
-    return predictions.figure(ratio, is_lower_bound)
+    figures = record["candidates"][candidate]
+    return _speed(figures["ratio"]["median"], figures.get("is_lower_bound", False))
+
+
+def _speed(ratio: float, is_lower_bound: bool) -> str:
+    """The speed of what takes `ratio` times as long as the baseline, or longer."""
+    sign = "\N{LESS-THAN OR EQUAL TO} " if is_lower_bound else ""
+    return sign + _short(100 / ratio)
+
+
+def _short(figure: float) -> str:
+    """Two digits or more."""
+    return f"{figure:.0f}" if figure >= 9.95 else f"{figure:#.2g}"
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -153,12 +153,15 @@ def _outcomes(
 
 
 def _environment(dump: pathlib.Path | None) -> dict[str, str]:
-    flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true" if dump else ""
+    flags = ()
+    if dump:  # of all passes, the dump takes most of the time to compile
+        passes = "--xla_jf_dump_llo_pass_label_regex=.*final_bundles.*"
+        flags = (f"--xla_jf_dump_to={dump}", "--xla_jf_dump_llo_text=true", passes)
     return {
         **os.environ,
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # by several processes
         "JAX_PLATFORMS": "cpu",
-        "LIBTPU_INIT_ARGS": flags,
+        "LIBTPU_INIT_ARGS": " ".join(flags),
         "PYTHONPATH": os.pathsep.join(sys.path),
         "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server
     }

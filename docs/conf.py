@@ -1,10 +1,12 @@
 """The documentation: python -m sphinx -W --keep-going -b html docs docs/_build."""
 
 import ast
+import codeop
 import importlib
 import inspect
 import re
 
+from docutils import nodes
 from sphinx.util import logging
 
 import dml_jax
@@ -25,7 +27,7 @@ html_static_path = ["_static"]
 html_css_files = ["style.css"]
 html_copy_source = False
 html_show_copyright = False
-copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_text = r">>> |\.\.\.(?: |$)|\$ "  # "..." alone ends a block
 copybutton_prompt_is_regexp = True
 myst_heading_anchors = 3
 
@@ -92,7 +94,29 @@ def plain_names(app, what, name, obj, options, arguments, returns):
     return [text and printed.sub(r"\1\2", text) for text in (arguments, returns)]
 
 
+def end_statements(app, doctree):
+    """Lets examples be pasted into an interactive shell.
+
+    There an empty line ends a compound statement, and must not be within one.
+    """
+    statement = re.compile(r"^>>> .*\n(?:\.\.\..*\n?)*", re.M)
+    is_code = (nodes.literal_block, nodes.doctest_block)
+    for block in doctree.findall(lambda node: isinstance(node, is_code)):
+        if block.astext().startswith(">>> "):
+            block.rawsource = statement.sub(with_end, block.astext() + "\n").rstrip(
+                "\n"
+            )
+            block[:] = [nodes.Text(block.rawsource)]
+
+
+def with_end(statement):
+    lines = [line for line in statement[0].splitlines() if line != "..."]
+    is_open = codeop.compile_command("\n".join(line[4:] for line in lines)) is None
+    return "\n".join([*lines, *["..."] * is_open, ""])
+
+
 def setup(app):
+    app.connect("doctree-read", end_statements)
     app.connect("env-check-consistency", require_documented)
     app.connect("autodoc-process-docstring", labels_as_fields, priority=400)
     app.connect("autodoc-process-signature", plain_names)

@@ -1,8 +1,8 @@
 """Draws where every element of an operator's result comes from.
 
-python docs/pictures.py writes docs/images/operators/*.svg. What is drawn is computed by
-`dml_jax.reference`, of arrays that hold the positions of their own elements: an element
-has the colour of the one that it was copied from.
+python docs/pictures.py writes the SVG files in docs/images/operators and .../layouts.
+What is drawn is computed by `dml_jax.reference`, of arrays that hold the positions of
+their own elements: an element has the colour of the one that it was copied from.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ import numpy as np
 
 from dml_jax import reference
 
-FOLDER = pathlib.Path(__file__).parent / "images" / "operators"
+FOLDER = pathlib.Path(__file__).parent / "images"
 GREY = "#80868f"  # is read on white and on black
 LINES = (  # a light and a dark end for every line of an array
     ("#d5e5fb", "#5b9bef"),
@@ -27,7 +27,7 @@ RED = "#e0476b"
 def main():
     """Draws all pictures, in the same bytes every time."""
     matplotlib.rcParams["svg.hashsalt"] = "dml_jax"
-    for draw in (
+    operators = (
         reverse_subsequences,
         reverse_sequence,
         slice,
@@ -36,20 +36,22 @@ def main():
         fill_value_sequence,
         fill_value_constant,
         checked,
-    ):
-        figure, axes = plt.subplots()
-        width, height = draw(axes)
-        axes.set(
-            xlim=(0, width), ylim=(height, 0), aspect="equal", position=(0, 0, 1, 1)
-        )
-        axes.axis("off")
-        figure.set_size_inches(width * 0.42, height * 0.42)
-        figure.savefig(
-            FOLDER / f"{draw.__name__}.svg",
-            transparent=True,
-            metadata={"Date": None, "Creator": None},
-        )
-        plt.close(figure)
+    )
+    layouts = rows, features, time_major, flat, columns
+    for folder, pictures in (("operators", operators), ("layouts", layouts)):
+        for draw in pictures:
+            save(draw, FOLDER / folder / f"{draw.__name__}.svg")
+
+
+def save(draw, path):
+    """Writes what a function draws, which returns its width and height."""
+    figure, axes = plt.subplots()
+    width, height = draw(axes)
+    axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal", position=(0, 0, 1, 1))
+    axes.axis("off")
+    figure.set_size_inches(width * 0.42, height * 0.42)
+    figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
+    plt.close(figure)
 
 
 def reverse_subsequences(axes):
@@ -167,6 +169,60 @@ def checked(axes):
         words, colour = ("passes", GREY) if inside else ("ValueError", RED)
         text(axes, 6.9, top + 0.5, words, align="left", color=colour)
     return 10.4, 8.4
+
+
+# Layouts: what a reversal returns, in the order of memory: from left to right, and then
+# from above. Numbers are the steps that elements come from; an arrow is along time.
+
+
+def rows(axes):
+    """[batch, time]: a sequence is a row."""
+    sequence, step = np.indices((2, 4))
+    return reversed_steps(axes, 0.2, 0.8, step, sequence, [3, 2])
+
+
+def features(axes):
+    """[batch, time, features]: a step is a few neighbours of a row."""
+    sequence, step, _ = np.indices((2, 4, 2)).reshape(3, 2, 8)
+    return reversed_steps(axes, 0.2, 0.8, step, sequence, [3, 2])
+
+
+def time_major(axes):
+    """[time, batch, features]: a step of a sequence is a part of a row."""
+    step, sequence, _ = np.indices((4, 2, 2)).reshape(3, 4, 4)
+    return reversed_steps(axes, 0.8, 0.2, step, sequence, [3, 2])
+
+
+def flat(axes):
+    """[time, batch]: a sequence is a column."""
+    step, sequence = np.indices((4, 3))
+    return reversed_steps(axes, 0.8, 0.2, step, sequence, [3, 2, 4])
+
+
+def columns(axes):
+    """[batch, heads, time, features]: every column of a block has its own length."""
+    step, sequence = np.indices((4, 3))
+    right, _ = reversed_steps(axes, 0.8, 0.2, step, sequence, [3, 2, 4])
+    return reversed_steps(axes, right + 0.8, 0.2, step, sequence, [2, 4, 3])
+
+
+def reversed_steps(axes, left, top, step, sequence, lengths):
+    """A grid, given the step and the sequence of each element; its right and bottom."""
+    steps = np.indices((step.max() + 1, len(lengths)))[0]
+    reversed_sequences = reference.reverse_sequence(steps, np.array(lengths))
+    for (row, column), s in np.ndenumerate(sequence):
+        t = step[row, column]
+        low, high = (np.array(matplotlib.colors.to_rgb(end)) for end in LINES[s])
+        source = reversed_sequences[t, s]
+        hue = tuple(low + source / step.max() * (high - low))
+        shown = {source: hue if t < lengths[s] else None}
+        cells(axes, left + column, top + row, np.array([[source]]), shown)
+    height, width = step.shape
+    tail, head = (left, top - 0.3), (left + width, top - 0.3)
+    if step[0, -1] == 0:  # time runs downwards
+        tail, head = (left - 0.3, top), (left - 0.3, top + height)
+    arrow(axes, tail, head, strong=False)
+    return left + width + 0.2, top + height + 0.2
 
 
 def cut(axes, x, y, left, right):

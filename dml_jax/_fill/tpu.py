@@ -108,14 +108,14 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
         digits = _split(factor, _DIGIT, one)
         parts = _wide_parts(total, count)
     first = rounding.first_element(start, delta)
-    # A sum of two narrow floats that is rounded to float32 may be rounded again.
+    # For narrow floats, this and a second rounding to the dtype are one rounding.
     second = factor + total
     return Sequence(digits, parts, digit, one, scale, threshold, offset, first, second)
 
 
 def _scale(unit: Array) -> tuple[Array, Array, Array]:
     """The scale, the threshold and the offset of `_encode`, for a unit of 2^`unit`."""
-    # Then no sum is subnormal, nor a part of it.
+    # With a large unit, no sum is subnormal and no part of a sum is.
     is_large = unit > _LARGEST_SMALL_UNIT
     least = rounding.power_of_two(jnp.clip(-126 - unit, -126, 127))
     return (
@@ -126,7 +126,7 @@ def _scale(unit: Array) -> tuple[Array, Array, Array]:
 
 
 def _is_narrow(dtype: np.dtype, count: int) -> bool:
-    """Whether delta is a single digit, and so is what remains of k."""
+    """Whether delta has a single digit, and k has two."""
     return count <= 2 ** min(44 - 2 * _precision(dtype), 32) and _is_rounded_twice(
         dtype
     )
@@ -220,8 +220,8 @@ def element(sequence: Sequence, position: Array, dtype: np.dtype, count: int) ->
 def _float16_code(x: Array) -> Array:
     """The bits of the nearest float16 numbers to float32 ones.
 
-    The unit of a sum with 2^13 times the power of two in x is the last bit of float16
-    around x. So the last bits of the sum are those of the result.
+    The addition of 2^13 times the power of two in x rounds x to a multiple of the last
+    bit of float16. So the last bits of the sum are those of the result.
     """
     field, last_bit = np.int32(0x7F800000), 13  # of the exponent
     bits = _bits(x)

@@ -21,13 +21,14 @@ The kernel has three arrangements of an array:
     columns    [A, T, C]       a register has 8 steps, one in each sublane
     planes     [A, T, L, C]    a register has one step
 
-Elements of 8 and 16 bits are moved as parts of 32-bit words, which have the elements of
-neighbouring sublanes. In rows and planes, the parts of a word belong to lines with
-shifts of their own, and a select is one of bits. In columns, they are steps of one
-line, and a shift by less than a word shifts bits.
+A 32-bit word has two or four elements of 16 or 8 bits, which are neighbours along the
+last dimension but one. In rows and planes, they belong to several lines, and a select
+chooses bits by a mask. In columns, they are steps of one line, and a shift by less than
+a word is one of bits.
 
-Lines that VMEM does not hold are reversed in blocks. All lanes of a block have about
-the same shift there, so whole registers are shifted by an offset into VMEM.
+Two cases need no selects between registers, but only an offset into VMEM. One is that
+all lines have the same shift. The other one is that VMEM does not hold a line: it is
+reversed in blocks, and a block has a window of the line as its source.
 
 Steps from T to N are undefined. No result depends on them.
 
@@ -39,7 +40,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -50,8 +51,8 @@ from jax import Array, lax
 from dml_jax._shared.tpu import LANES, SUBLANES
 
 _REGISTER_BYTES = 4 * SUBLANES * LANES
-_GROUP = 16  # registers that are shifted together, a power of two
-_BITS = 2  # of the shift, by which a pass over the registers shifts
+_GROUP = 32  # registers that are shifted together, a power of two
+_DISTANCES_OF_A_PASS = 2  # by which a pass over the registers shifts
 _BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
 
 
@@ -68,11 +69,10 @@ class Tpu(NamedTuple):
 def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     """`x` [A, L, T], reversed along T by the int32 `lengths` [A, L] or [A, 1].
 
-    The elements of `x` have 8, 16 or 32 bits. This and the other arrangements return
-    None if a line does not fit in VMEM.
+    The elements of `x` have 8, 16 or 32 bits. The result is None if a line does not fit
+    in VMEM, as for the other arrangements.
     """
     from jax.experimental import pallas as pl
-    from jax.experimental.pallas import tpu as pltpu
 
     arrays, rows, time = x.shape
     packing = 4 // x.dtype.itemsize
@@ -84,7 +84,6 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     if tiles == 0:
         return None
     blocks = pl.cdiv(rows, tiles * tile)
-    lengths_in_block = tiles * tile if varies else 1
 
     def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
         @pl.loop(0, tiles)
@@ -101,42 +100,46 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
                     [lengths[0, 0, first + packing * s] for s in range(SUBLANES)]
                 )
 
-            _reverse(
-                line, x, y, index, scratch, [*map(length_of, range(per_word))], tpu
-            )
+            lengths_of_parts = [*map(length_of, range(per_word))]
+            _reverse(line, x, y, index, [scratch], lengths_of_parts, tpu)
 
-    padding = blocks * lengths_in_block - lengths.shape[1] if varies else 0
-    lengths = jnp.pad(lengths, ((0, 0), (0, padding)))
-    lengths = lengths.reshape(-1, 1, lengths_in_block)
-    of_lengths = pl.BlockSpec(
-        (1, 1, lengths_in_block),
-        lambda a, i: (a * blocks + i if varies else a, 0, 0),
-        memory_space=pltpu.SMEM,
-    )
+    if varies:
+        count = tiles * tile
+        lengths = jnp.pad(lengths, ((0, 0), (0, blocks * count - rows)))
+        lengths, of_lengths = _scalars(lengths, count, blocks)
+    else:
+        lengths, of_lengths = _scalars(lengths, 1)
     spec = pl.BlockSpec((1, tiles * tile, line.size), lambda a, i: (a, i, 0))
     return _call(kernel, (arrays, blocks), of_lengths, spec, line, tpu, lengths, x)
 
 
 def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
-    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C]."""
+    """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C] or [A, 1, 1]."""
     from jax.experimental import pallas as pl
 
     arrays, time, columns = x.shape
     line = _line_in_columns(time, x.dtype)
+    line = line._replace(by_offset=lengths.shape[2] == 1)
     tiles = _tiles_in_block(arrays, line, tpu)
     if tiles == 0:
         return None
 
-    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+    def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
         @pl.loop(0, tiles)
         def _(i: Any) -> None:
             def index(first: Any, count: int) -> Any:
                 return i, pl.ds(first * line.steps, count * line.steps)
 
-            length = jnp.broadcast_to(lengths[i], (SUBLANES, LANES))
+            if line.by_offset:
+                length = lengths[0, 0, i]
+            else:
+                length = jnp.broadcast_to(lengths[i], (SUBLANES, LANES))
             _reverse(line, x, y, index, scratch, [length], tpu)
 
-    of_lengths = pl.BlockSpec((tiles, 1, LANES), lambda a, c: (a, 0, c))
+    if line.by_offset:
+        lengths, of_lengths = _scalars(lengths, tiles)
+    else:
+        of_lengths = pl.BlockSpec((tiles, 1, LANES), lambda a, c: (a, 0, c))
     spec = pl.BlockSpec((tiles, line.size, LANES), lambda a, c: (a, 0, c))
     grid = (pl.cdiv(arrays, tiles), pl.cdiv(columns, LANES))
     return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
@@ -149,32 +152,57 @@ def _line_in_columns(time: int, dtype: np.dtype) -> _Line:
 
 
 def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
-    """`x` [A, T, L, C], reversed along T by the int32 `lengths` [A, L, C]."""
+    """`x` [A, T, L, C], reversed along T by int32 `lengths` [A, L, C] or [A, 1, 1]."""
     from jax.experimental import pallas as pl
 
     arrays, time, sublines, columns = x.shape
     packing = 4 // x.dtype.itemsize
-    line = _Line(time, 1, axis=None, lines_per_word=packing)
+    by_offset = lengths.shape[1:] == (1, 1)
+    per_word = 1 if by_offset else packing
+    line = _Line(time, 1, None, lines_per_word=per_word, by_offset=by_offset)
     if _tiles_in_block(1, line, tpu) == 0:
         return None
     tile = SUBLANES * packing
     blocks = pl.cdiv(sublines, tile)
 
-    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
+    def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
         def index(first: Any, count: int) -> Any:
             return 0, pl.ds(first, count)
 
-        of_parts = [lengths[0, part] for part in range(packing)]
-        _reverse(line, x, y, index, scratch, of_parts, tpu)
+        if by_offset:
+            lengths_of_parts = [lengths[0, 0, 0]]
+        else:
+            lengths_of_parts = [lengths[0, part] for part in range(packing)]
+        _reverse(line, x, y, index, scratch, lengths_of_parts, tpu)
 
-    lengths = jnp.pad(lengths, ((0, 0), (0, blocks * tile - sublines), (0, 0)))
-    lengths = lengths.reshape(arrays, -1, packing, columns).swapaxes(1, 2)
-    of_lengths = pl.BlockSpec(
-        (1, packing, SUBLANES, LANES), lambda a, i, c: (a, 0, i, c)
-    )
+    if by_offset:
+        lengths, of_lengths = _scalars(lengths, 1)
+    else:
+        lengths = jnp.pad(lengths, ((0, 0), (0, blocks * tile - sublines), (0, 0)))
+        lengths = lengths.reshape(arrays, -1, packing, columns).swapaxes(1, 2)
+        of_lengths = pl.BlockSpec(
+            (1, packing, SUBLANES, LANES), lambda a, i, c: (a, 0, i, c)
+        )
     spec = pl.BlockSpec((1, time, tile, LANES), lambda a, i, c: (a, 0, i, c))
     grid = (arrays, blocks, pl.cdiv(columns, LANES))
     return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+
+
+def _scalars(lengths: Array, count: int, blocks: int = 1) -> tuple[Array, Any]:
+    """The lengths as scalars, and their specification.
+
+    Grid step (a, i, ...) has `count` of them: those with number `a * blocks + i`, or
+    with number `a` if there is one block.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    def index(a: Any, i: Any, *_: Any) -> Any:
+        return (a if blocks == 1 else a * blocks + i), 0, 0
+
+    padded = jnp.pad(lengths.reshape(-1), (0, -lengths.size % count))
+    spec = pl.BlockSpec((1, 1, count), index, memory_space=pltpu.SMEM)
+    return padded.reshape(-1, 1, count), spec
 
 
 def _as_column(scalars: list[Array]) -> Array:
@@ -189,14 +217,17 @@ def _tiles_in_block(tiles: int, line: _Line, tpu: Tpu) -> int:
     """How many of the tiles a grid step has; 0 if not even one fits in VMEM."""
     tile_bytes = line.registers * _REGISTER_BYTES
     # Blocks of the operand and of the result are both double-buffered.
-    fits = (tpu.vmem_bytes - 4 * math.prod(_scratch_shape(line))) // (4 * tile_bytes)
+    scratch_bytes = sum(4 * math.prod(shape) for shape in _scratch_shapes(line))
+    fits = (tpu.vmem_bytes - scratch_bytes) // (4 * tile_bytes)
     return min(tiles, max(fits, 0), max(1, _BLOCK_BYTES // tile_bytes))
 
 
-def _scratch_shape(line: _Line) -> tuple[int, ...]:
+def _scratch_shapes(line: _Line) -> list[tuple[int, ...]]:
+    if line.by_offset:
+        return []
     # Shifts read registers beyond the line.
     further = max(2 * _GROUP, line.registers // 2 + _GROUP)
-    return (line.registers + further, SUBLANES, LANES)
+    return [(line.registers + further, SUBLANES, LANES)]
 
 
 def _call(
@@ -218,7 +249,9 @@ def _call(
         in_specs=[spec_of_lengths, spec],
         out_specs=spec,
         out_shape=x,
-        scratch_shapes=[pltpu.VMEM(_scratch_shape(line), jnp.int32)],
+        scratch_shapes=[
+            pltpu.VMEM(shape, jnp.int32) for shape in _scratch_shapes(line)
+        ],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel",) * len(grid),
             vmem_limit_bytes=tpu.vmem_bytes,
@@ -236,11 +269,11 @@ def _call(
 def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -> Array:
     """`x` [A, T, C], reversed along T by int32 `lengths` [A], one for each array.
 
-    If `is_line`, the steps of each array [T, 128] are one line in row-major order.
+    If `is_line`, each array [T, 128] is one line of T * 128 steps.
 
-    A grid step reverses the window of `x` from which its block of the result comes. The
-    window begins at a whole register, so it has one register more than the block. The
-    rest of the shift is smaller than a register.
+    A grid step computes a block of the result from a window of `x`. The window begins
+    at a whole register and has one register more than the block. What remains of the
+    shift is less than a register.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
@@ -255,11 +288,8 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
     blocks = pl.cdiv(time, block.size)
 
     def end(i: Any, length: Any) -> Any:
-        """How many rows of `x` are the source of block i and of those after it.
-
-        Those of a line may have some of the lanes of one more row.
-        """
-        rows = lax.shift_right_logical(length, 7) if is_line else length
+        """The number of whole rows that are reversed in block i and after it."""
+        rows = lax.div(length, LANES) if is_line else length
         return rows - i * block.size
 
     def start(i: Any, length: Any) -> Any:
@@ -273,15 +303,15 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
 
     def kernel(lengths: Any, source: Any, kept: Any, y: Any) -> None:
         i, length = pl.program_id(2), lengths[pl.program_id(0)]
-        ends, last, lanes = end(i, length), end(i, length), None
+        ends = last_end = end(i, length)
+        lanes = None
         if is_line:
-            rest = length & LANES - 1
-            ends = last + (_iota(1) < rest).astype(jnp.int32)
-            last = last + lax.min(rest, 1)
-            # Lane l of the result is the reverse of another lane.
+            rest = lax.rem(length, LANES)  # lanes of the row that is partly reversed
+            ends = ends + (_iota(1) < rest).astype(jnp.int32)
+            last_end = last_end + lax.min(rest, 1)
             lanes = (length - 1 - _iota(1)) & (LANES - 1)
         first_step = start(i, length)
-        skipped = lax.div(window.size - (last - first_step), line.steps)
+        skipped = lax.div(window.size - (last_end - first_step), line.steps)
         ends = jnp.broadcast_to(ends, (SUBLANES, LANES))
         shift = window.size - (ends - first_step) - skipped * line.steps
 
@@ -293,8 +323,8 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
             return _reverse_steps_in_words(words, line)
 
         def group(first: Any, count: int) -> None:
-            last = window.registers - 1 - skipped - first
-            words = [load(lax.max(last - i, 0)) for i in range(count + 1)]
+            last_source = window.registers - 1 - skipped - first
+            words = [load(lax.max(last_source - i, 0)) for i in range(count + 1)]
             words = _shift_within_registers(line, words, [shift], tpu)
             rows = pl.ds(first * line.steps, count * line.steps)
             kept_words = jnp.split(pltpu.bitcast(kept[0, rows], jnp.int32), count)
@@ -342,8 +372,8 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
 def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
     """`x` [A, L, T] of 32 bits, reversed along T by the int32 `lengths` [A, L].
 
-    As `reverse_windows`, but each row of a block has a window of its own, which ends at
-    a whole register.
+    A grid step computes a block of the result from windows of `x`, one for each row.
+    A window ends at a whole register.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
@@ -364,14 +394,14 @@ def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
         a, tile, i = (pl.program_id(d) for d in range(3))
 
         def end(i: Any, sublane: int) -> Any:
-            """How many steps are the source of block i and of those after it."""
+            """The number of steps that are reversed in block i and after it."""
             row = (a * tiles + tile) * SUBLANES + sublane
             return lengths[row] - i * block.size
 
         def copy(i: Any, sublane: int) -> Any:
-            last = lax.div(end(i, sublane) + LANES - 1, LANES)
-            before = lax.max(window.registers - last, 0)
-            first = lax.max(last - window.registers, 0)
+            stop = lax.div(end(i, sublane) + LANES - 1, LANES)
+            before = lax.max(window.registers - stop, 0)
+            first = lax.max(stop - window.registers, 0)
             slot = lax.rem(i, 2)
             steps = pl.ds(first * LANES, window.size)
             target = pl.ds(before * LANES, window.size)
@@ -401,9 +431,10 @@ def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
             def lanes(register: Any) -> Any:
                 return pl.ds(register * LANES, LANES)
 
-            last = window.registers - 1 - first
+            last_source = window.registers - 1 - first
             words = [
-                windows[lax.rem(i, 2), :, lanes(last - k)] for k in range(count + 1)
+                windows[lax.rem(i, 2), :, lanes(last_source - k)]
+                for k in range(count + 1)
             ]
             words = _shift_words(words, -ends & LANES - 1, line.axis, tpu)
             for k in range(count):
@@ -455,10 +486,16 @@ class _Line(NamedTuple):
     axis: int | None
     lines_per_word: int = 1
     steps_per_word: int = 1
+    by_offset: bool = False  # shifts whole registers, for lines of the same length
 
     @property
     def size(self) -> int:
         return self.registers * self.steps
+
+    @property
+    def distances(self) -> list[int]:
+        """Powers of two, the highest first, whose sums are the shifts in registers."""
+        return [2**bit for bit in reversed(range((self.registers - 1).bit_length()))]
 
     @property
     def part_bits(self) -> int:
@@ -473,6 +510,10 @@ class _Line(NamedTuple):
             for part, condition in enumerate(conditions)
         ]
         return _union(masks)
+
+    def is_shifted(self, shifts: list[Array], distance: int) -> Array:
+        """For `_select`: the lines whose shift has this distance as a summand."""
+        return self.mask([shift & distance * self.steps != 0 for shift in shifts])
 
     def reversed_part(self, register: Any, lengths: list[Array]) -> Array:
         """For `_select`: the parts of the words of a register that are reversed."""
@@ -513,7 +554,7 @@ def _reverse(
     x: Any,
     y: Any,
     index: Callable[[Any, int], Any],
-    scratch: Any,
+    scratch: Sequence[Any],
     lengths: list[Array],
     tpu: Tpu,
 ) -> None:
@@ -539,8 +580,11 @@ def _reverse(
             result = pltpu.bitcast(_select(is_reversed, words, kept[i]), y.dtype)
             y[index(first + i, 1)] = result[None] if line.axis is None else result
 
-    _reverse_registers(line, load, scratch, shifts)
-    _shift_within_groups(line, scratch, shifts, store, tpu)
+    if line.by_offset:
+        _reverse_with_offset(line, load, shifts[0], store, tpu)
+    else:
+        _reverse_registers(line, load, scratch[0], shifts)
+        _shift_within_groups(line, scratch[0], shifts, store, tpu)
 
 
 def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> None:
@@ -561,20 +605,16 @@ def _reverse_registers(
     line: _Line, load: Callable[..., list[Array]], scratch: Any, shifts: list[Array]
 ) -> None:
     """Stores the registers in reverse order, shifted by `_GROUP` registers and more."""
-    bits = reversed(range((line.registers - 1).bit_length()))
-    distances = [2**bit for bit in bits if 2**bit >= _GROUP]
-
-    def mask(distance: int) -> Array:
-        return line.mask([shift & distance * line.steps != 0 for shift in shifts])
+    distances = [each for each in line.distances if each >= _GROUP]
 
     def reverse(first: Any, count: int, distance: int = 0) -> None:
         source = line.registers - count - first
         registers = load(source, count)
         if distance:
             further = load(source - distance, count)
+            mask = line.is_shifted(shifts, distance)
             registers = [
-                _select(mask(distance), *pair)
-                for pair in zip(further, registers, strict=True)
+                _select(mask, *pair) for pair in zip(further, registers, strict=True)
             ]
         for i, register in enumerate(reversed(registers)):
             scratch[first + i] = _reverse_steps_in_words(register, line)
@@ -584,7 +624,8 @@ def _reverse_registers(
             return scratch[register]
         distance, rest = distances[0], distances[1:]
         further = shifted(register + distance, rest)
-        return _select(mask(distance), further, shifted(register, rest))
+        mask = line.is_shifted(shifts, distance)
+        return _select(mask, further, shifted(register, rest))
 
     def shift(first: Any, count: int, distances: tuple[int, ...]) -> None:
         for i in range(count):
@@ -592,15 +633,15 @@ def _reverse_registers(
 
     if distances:
         distance = distances.pop(0)
-        end = line.registers - distance
-        _for_each_group(0, end, functools.partial(reverse, distance=distance))
-        _for_each_group(end, line.registers, reverse)
+        stop = line.registers - distance
+        _for_each_group(0, stop, functools.partial(reverse, distance=distance))
+        _for_each_group(stop, line.registers, reverse)
     else:
         _for_each_group(0, line.registers, reverse)
-    for i in range(0, len(distances), _BITS):
-        together = tuple(distances[i : i + _BITS])
-        end = line.registers - together[-1]
-        _for_each_group(0, end, functools.partial(shift, distances=together))
+    for i in range(0, len(distances), _DISTANCES_OF_A_PASS):
+        of_pass = tuple(distances[i : i + _DISTANCES_OF_A_PASS])
+        stop = line.registers - of_pass[-1]
+        _for_each_group(0, stop, functools.partial(shift, distances=of_pass))
 
 
 def _reverse_steps_in_words(words: Array, line: _Line) -> Array:
@@ -612,6 +653,33 @@ def _reverse_steps_in_words(words: Array, line: _Line) -> Array:
     return words
 
 
+def _reverse_with_offset(
+    line: _Line,
+    load: Callable[..., list[Array]],
+    shift: Array,
+    store: Callable[[Any, list[Array]], None],
+    tpu: Tpu,
+) -> None:
+    """Shifts all lines by the same scalar, whole registers by an offset."""
+    last_source = line.registers - 1 - lax.div(shift, line.steps)
+    rest = lax.rem(shift, line.steps)
+
+    def group(first: Any, count: int) -> None:
+        # A register of the result may begin in one register and end in the next.
+        sources = [
+            last_source - first - i for i in range(count + (line.axis is not None))
+        ]
+        registers = [
+            _reverse_steps_in_words(load(lax.max(source, 0), 1)[0], line)
+            for source in sources
+        ]
+        if line.axis is not None:
+            registers = _shift_within_registers(line, registers, [rest], tpu)
+        store(first, registers)
+
+    _for_each_group(0, line.registers, group)
+
+
 def _shift_within_groups(
     line: _Line,
     scratch: Any,
@@ -620,17 +688,17 @@ def _shift_within_groups(
     tpu: Tpu,
 ) -> None:
     """Shifts by less than `_GROUP` registers, and stores the result."""
-    bits = [bit for bit in (8, 4, 2, 1) if bit < line.registers]
+    distances = [each for each in line.distances if each < _GROUP]
     # A register of the result may begin in one register and end in the next.
-    halo = sum(bits) + (line.axis is not None)
+    halo = sum(distances) + (line.axis is not None)
 
     def group(first: Any, count: int) -> None:
         registers = [scratch[first + i] for i in range(count + halo)]
-        for bit in bits:
-            mask = line.mask([shift & bit * line.steps != 0 for shift in shifts])
+        for distance in distances:
+            mask = line.is_shifted(shifts, distance)
+            further = registers[distance:]
             registers = [
-                _select(mask, further, register)
-                for register, further in zip(registers, registers[bit:], strict=False)
+                _select(mask, *pair) for pair in zip(further, registers, strict=False)
             ]
         if line.axis is not None:
             rests = [shift & line.steps - 1 for shift in shifts]
@@ -654,9 +722,9 @@ def _shift_within_registers(
         ]
     if line.steps_per_word == 1:
         return parts[0]
-    # The words that follow; the shift by 32 bits is one by 1 and by 31 - 0.
     following = _shift_words(registers, of_words[0] + 1, line.axis, tpu)
     bits = (shifts[0] & line.steps_per_word - 1) * line.part_bits
+    # A shift by 32 bits is undefined, so `high` is shifted twice.
     return [
         lax.shift_right_logical(low, bits) | high << 1 << (31 - bits)
         for low, high in zip(parts[0], following, strict=True)

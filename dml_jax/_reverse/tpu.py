@@ -22,7 +22,14 @@ from jax import Array, lax
 from dml_jax._reverse import barrel_shift_kernel as kernel
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD, orders_of_dimensions
+from dml_jax._shared.tpu import (
+    LANES,
+    SUBLANES,
+    WORD,
+    orders_of_dimensions,
+    rows_per_register,
+    stored_rows_and_lanes,
+)
 
 _MIN_BYTES = 4 * SUBLANES * LANES  # of one register
 
@@ -84,9 +91,13 @@ def _whole(parts: Any, dtype: np.dtype) -> Array:
 
 
 def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array:
-    """Tries the orders of the dimensions, the fastest first."""
-    orders = orders_of_dimensions(x.shape, x.dtype) if x.ndim > 1 else []
-    for *_, rows, lanes in orders:
+    """Tries the arrangements of `x`, the fastest first."""
+    if _has_few_lines(x, axis):
+        return _reverse_separate_lines(tpu, x, lengths, axis)
+    y = _reverse_rows_of_all_arrays(tpu, x, lengths, axis)
+    if y is not None:
+        return y
+    for *_, rows, lanes in orders_of_dimensions(x.shape, x.dtype):
         last_two = (rows, lanes)
         others = [d for d in range(x.ndim) if d not in (axis, *last_two)]
         steps = [] if axis in last_two else [axis]
@@ -97,6 +108,35 @@ def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array:
         if y is not None:
             return y.transpose(np.argsort(order))
     return _reverse_separate_lines(tpu, x, lengths, axis)
+
+
+def _has_few_lines(x: Array, axis: int) -> bool:
+    """Whether separate lines take at most a quarter of the registers of rows."""
+    lines, per_register = x.size // x.shape[axis], rows_per_register(x.dtype)
+    of_rows = -(-lines // per_register) * -(-x.shape[axis] // LANES)
+    of_lines = lines * -(-x.shape[axis] // (LANES * per_register))
+    return x.ndim == 1 or 4 * of_lines <= of_rows
+
+
+def _reverse_rows_of_all_arrays(
+    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
+) -> Array | None:
+    """If XLA stores time as lanes, with rows that fill few of the registers.
+
+    All arrays together have at most a quarter of the registers. XLA copies the rows.
+    """
+    rows, lanes = stored_rows_and_lanes(x.shape, x.dtype)
+    lines, per_register = x.size // x.shape[axis], rows_per_register(x.dtype)
+    of_arrays = lines // x.shape[rows] * -(-x.shape[rows] // per_register)
+    if lanes != axis or 4 * -(-lines // per_register) > of_arrays:
+        return None
+    order = (*(d for d in range(x.ndim) if d not in (rows, axis)), rows, axis)
+    arranged = x.transpose(order)
+    lengths = jnp.broadcast_to(lengths.transpose(order), (*arranged.shape[:-1], 1))
+    y = kernel.reverse_rows(
+        arranged.reshape(1, lines, -1), lengths.reshape(1, lines), tpu
+    )
+    return None if y is None else y.reshape(arranged.shape).transpose(np.argsort(order))
 
 
 def _reverse_arranged(
@@ -114,16 +154,19 @@ def _reverse_arranged(
             lengths = jnp.broadcast_to(lengths, (arrays, second))
             y = kernel.reverse_windows_of_rows(x, lengths, tpu)
     elif axis == x.ndim - 2:
-        x, lengths_shape = x.reshape(arrays, second, last), lengths.shape
-        lengths = jnp.broadcast_to(lengths, (*outer, 1, last)).reshape(arrays, 1, last)
+        x = x.reshape(arrays, second, last)
+        lengths = jnp.broadcast_to(lengths, (*outer, 1, lengths.shape[-1]))
+        lengths = lengths.reshape(arrays, 1, -1)
         y = kernel.reverse_columns(x, lengths, tpu)
         # Registers that are mostly empty take longer than transposing long lines.
-        if y is None and lengths_shape[-1] == 1 and 2 * last >= LANES:
+        if y is None and lengths.shape[-1] == 1 and 2 * last >= LANES:
             y = kernel.reverse_windows(x, lengths[:, 0, 0], tpu)
     else:
-        lengths = jnp.broadcast_to(lengths, (*outer, 1, second, last))
+        across = lengths.shape[-2:]
+        across = across if across == (1, 1) else (second, last)
+        lengths = jnp.broadcast_to(lengths, (*outer, 1, *across))
         x = x.reshape(arrays, shape[axis], second, last)
-        y = kernel.reverse_planes(x, lengths.reshape(arrays, second, last), tpu)
+        y = kernel.reverse_planes(x, lengths.reshape(arrays, *across), tpu)
     return None if y is None else y.reshape(shape)
 
 
@@ -131,14 +174,21 @@ def _reverse_separate_lines(
     tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
 ) -> Array:
     """The reversal of lines, each of which is stored as whole registers."""
-    x = jnp.moveaxis(x, axis, -1)
-    lines, time = x.shape[:-1], x.shape[-1]
-    lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*lines, 1))
+    bits = x if x.dtype.itemsize == WORD else bitwise.to_bits(x)
+    lines = x.size // x.shape[axis]
+    # XLA is slow to rearrange words that are not full.
+    is_widened = x.ndim > 1 and lines < WORD // x.dtype.itemsize
+    arranged = jnp.moveaxis(bits.astype(jnp.uint32) if is_widened else x, axis, -1)
+    outer, time = arranged.shape[:-1], arranged.shape[-1]
+    lengths = jnp.broadcast_to(jnp.moveaxis(lengths, axis, -1), (*outer, 1))
     # XLA compiles the reshapes for minutes if the lines are not whole registers.
-    padding = -time % (SUBLANES * LANES * WORD // x.dtype.itemsize)
-    padded = jnp.pad(x, [*[(0, 0)] * len(lines), (0, padding)])
+    padding = -time % (LANES * rows_per_register(arranged.dtype))
+    padded = jnp.pad(arranged, [*[(0, 0)] * len(outer), (0, padding)])
     y = kernel.reverse_windows(
-        padded.reshape(math.prod(lines), -1, LANES), lengths.reshape(-1), tpu, True
+        padded.reshape(lines, -1, LANES), lengths.reshape(-1), tpu, True
     )
-    y = y.reshape(padded.shape)[..., :time]
-    return jnp.moveaxis(y, -1, axis)
+    y = y.reshape(padded.shape)
+    if is_widened:
+        # Otherwise XLA would narrow the words before the reshape.
+        y = bitwise.from_bits(lax.optimization_barrier(y).astype(bits.dtype), x.dtype)
+    return jnp.moveaxis(y[..., :time], -1, axis)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD, rows_per_register
 
 _UNROLL = 32  # registers that a loop moves at once
 _UNROLL_ROWS = 64 * SUBLANES  # that they may lie in, if there is a stride
@@ -41,10 +41,6 @@ class Dim(NamedTuple):
         """The index of the first element of the slice."""
         last = self.start + self.stride * (self.size - 1)
         return last if self.is_reversed else self.start
-
-
-def rows_per_register(dtype: np.dtype) -> int:
-    return SUBLANES * WORD // dtype.itemsize
 
 
 def word_dtype(dtype: np.dtype) -> Any:

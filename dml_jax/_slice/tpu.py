@@ -12,9 +12,9 @@ All figures are predicted by TPU's compiler. XLA's own slice is as fast where la
 stride 1 and neither rows nor lanes are reversed, unless elements are narrow. XLA fuses
 it with surrounding operations. It reverses lanes in three passes over the memory.
 
-XLA moves float16 and bfloat16 through float32, which may change NaNs. So they are moved
-as integers, but for the kernel, which copies bfloat16 as such. A conversion of float16
-to integers or back takes a pass.
+XLA converts float16 and bfloat16 to float32 and back, which may change NaNs. So they
+are moved as integers. The kernel takes bfloat16 as it is. The conversion of float16 to
+integers, or back, takes a pass over the memory.
 
 The kernel takes its dimensions in one order, of which the last two are rows and lanes.
 So `x` is transposed to the order that XLA chooses for an array of its shape, which

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from dml_jax._shared import bitwise
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD, rows_per_register
 from dml_jax._slice import registers
 from dml_jax._slice.registers import Dim, divide
 
@@ -133,7 +133,7 @@ class _Source(NamedTuple):
 
 def _tiles(x: Array) -> list[int]:
     """The elements in a register along each dimension."""
-    return [1] * (x.ndim - 2) + [registers.rows_per_register(x.dtype), LANES]
+    return [1] * (x.ndim - 2) + [rows_per_register(x.dtype), LANES]
 
 
 def _blocks(
@@ -189,7 +189,7 @@ def _strided_rows(
     x: Any, dims: Sequence[Dim], first: int, rows: int
 ) -> registers.StridedRows:
     """The rows in VMEM, for a block with this number of consecutive ones."""
-    count = rows // registers.rows_per_register(x.dtype)
+    count = rows // rows_per_register(x.dtype)
     return registers.StridedRows(dims[-2], first, x.dtype, count)
 
 
@@ -271,7 +271,7 @@ def _slice_kernel(
     moved = [source.moved(i) for source, i in zip(sources, ids, strict=True)]
     firsts = [dim.first - s.origin for dim, s in zip(dims, sources, strict=True)]
     planes, rows, lanes = sources[-3:]
-    tile = registers.rows_per_register(x_block.dtype)
+    tile = rows_per_register(x_block.dtype)
     strided = _strided_rows(x_block, dims, firsts[-2], rows.block)
     gather = registers.LaneGather(dims[-1], firsts[-1])
     tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
@@ -359,7 +359,7 @@ def _transpose_kernel(
         for dim, source in zip(dims, sources, strict=True)
     ]
     planes, rows, lanes = sources[-3:]
-    tile = registers.rows_per_register(x_block.dtype)
+    tile = rows_per_register(x_block.dtype)
     strided = _strided_rows(x_block, dims, firsts[-2], rows.size)
     offset = dims[-2].sign * dims[-2].stride * moved[-2]
     outer = (0,) * (len(dims) - 3)

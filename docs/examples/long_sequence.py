@@ -15,15 +15,15 @@ the rounding of sums; a device holds an eighth, and needs about an eighth of the
 
 import argparse
 import math
+import re
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from meshes import add_mesh_option, mesh_of, pad
 
 from dml_jax import reverse_sequence
 
@@ -88,10 +88,43 @@ def make_sequences(batch: int, time: int, features: int) -> tuple[np.ndarray, ..
     return noisy, clean, lengths
 
 
+def pad(array: np.ndarray, *multiples: int) -> np.ndarray:
+    """Adds zeros behind the leading dimensions, up to multiples of these numbers."""
+    widths = [(0, 0)] * array.ndim
+    for dimension, multiple in enumerate(multiples[: array.ndim]):
+        widths[dimension] = (0, -array.shape[dimension] % multiple)
+    return np.pad(array, widths)
+
+
+def mesh_of(text: str) -> Mesh:
+    """The mesh of `data=2,time=4`; an axis that is not named has one device."""
+    axes = ("data", "time")
+    pairs = [re.fullmatch(r"(\w+)=([1-9]\d{0,5})", part) for part in text.split(",")]
+    sizes = {pair[1]: int(pair[2]) for pair in pairs if pair and pair[1] in axes}
+    if len(sizes) < len(pairs):
+        message = f"expected data=2, time=4 or data=2,time=4, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    shape = tuple(sizes.get(axis, 1) for axis in axes)
+    needed, devices = math.prod(shape), jax.devices()
+    if needed > len(devices):
+        raise argparse.ArgumentTypeError(
+            f"{text} needs {needed} devices and JAX has {len(devices)}: ask for fewer, "
+            f"or have JAX take a CPU for {needed} by "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={needed}"
+        )
+    axis_types = (AxisType.Auto,) * len(axes)
+    return jax.make_mesh(shape, axes, axis_types=axis_types, devices=devices[:needed])
+
+
 def main() -> None:
     # Without the usage an error is one line.
     parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
-    add_mesh_option(parser)
+    parser.add_argument(
+        "--mesh",
+        type=mesh_of,
+        metavar="data=D,time=T",
+        help="divide batches over D devices, their time over T (default: one device)",
+    )
     defaults = {"batch": 4, "time": 65536, "features": 8, "steps": 5}
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -332,7 +332,9 @@ def test_tables_changes_figures_only_and_once(
     written: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = PERFORMANCE.read_text()
-    old = text.replace("| rows |", "| lines |").replace("NVIDIA H200,", "A machine,")
+    old = text.replace("| rows | float32 |", "| lines | float32 |").replace(
+        "NVIDIA H200,", "A machine,"
+    )
     path = pathlib.Path(written("old.md", old))
     good = written("good.md", text)
     assert main(["tables", "--check", good, str(path)]) == 1
@@ -353,7 +355,7 @@ def whole(device: str, **ratios: float) -> dict[str, Any]:
     found = result(**ratios)
     records = [record | dict(shape=[2, 8]) for record in found["records"]]
     called = records[0]["candidates"]["dml_jax"]
-    records[0]["candidates"] |= dict(called=called)
+    records[0]["candidates"] |= dict(called=called, torch=called)
     call = dict(name="latency/slice", group="latency", baseline="jitted")
     figures = dict(jitted=called, dml_jax=called)
     return found | dict(
@@ -387,14 +389,14 @@ def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        ("gpu machine", ["NVIDIA H200, jax 1, torch 2, ONNX Runtime 3, 2026-01-02."]),
+        ("gpu machine", ["NVIDIA H200, jax 1, torch 2, 2026-01-02."]),
         (
             "gpu reverse float32; dml_jax called",
             [
-                "| layout | float32 shape | float32 |",
-                "| --- | --- | --- |",
-                "| rows | `[2, 8]` | 80 · 80 |",
-                "| columns | `[2, 8]` | 12 · \N{EN DASH} |",
+                "| layout | dtype | shape | in a program | called |",
+                "| --- | --- | --- | --- | --- |",
+                "| rows | float32 | `[2, 8]` | 80 | 80 |",
+                "| columns | float32 | `[2, 8]` | 12 | \N{EN DASH} |",
             ],
         ),
         (
@@ -402,17 +404,18 @@ def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
             [
                 "| workload | in a program | called |",
                 "| --- | --- | --- |",
-                "| rows/float32 | 1.26 | 1.26 |",
+                "| rows/float32 | 80 | 80 |",
                 "| columns/float32 | 10 | \N{EN DASH} |",
             ],
         ),
         (
             "gpu random; called dml_jax",
             [
-                "| random shapes | dtype | number | called | in a program |",
+                "| random shapes | dtype | number | called: median (least) "
+                "| in a program: median (least) |",
                 "| --- | --- | --- | --- | --- |",
-                "| rows | float32 | 1 | 80 · 80 · 80 | 80 · 80 · 80 |",
-                "| flat | float32 | 1 | \N{EN DASH} | 25 · 25 · 25 |",
+                "| rows | float32 | 1 | 80 (80) | 80 (80) |",
+                "| flat | float32 | 1 | \N{EN DASH} | 25 (25) |",
             ],
         ),
     ],
@@ -425,6 +428,44 @@ def test_marker_says_which_table(
     assert text == marked(words, "\n".join([*lines, ""]))
     tables.save(text, path)
     assert tables.rewritten(path, folder) == text
+
+
+def test_gains_are_over_plain_jax(folder: pathlib.Path, written: Write) -> None:
+    """The median, least and most; of bounds only those that are known."""
+
+    def record(name: str, plain: float, **ours: bool) -> dict[str, Any]:
+        found = result(rows=2.0)["records"][0] | dict(name=name, shape=[2**25, 2])
+        found |= dict(group=name.partition("/")[0], generation="v5e")
+        jnp = found["candidates"]["memcpy"] | dict(seconds=dict(median=plain))
+        jnp["seconds"] |= dict(q1=plain, q3=plain)
+        found["candidates"]["jnp"] = jnp
+        found["candidates"]["dml_jax"] |= ours
+        return found
+
+    runs = {
+        "gpu": [record("backward/rows/float32", 0.02)],
+        "cpu": [],
+        "sweep-gpu": [
+            record(f"random/rows/{n}/-/float32", n * 1e-3) for n in (1, 2, 8)
+        ],
+        "sweep-cpu": [record("random/fills/0/-/float32", 3e-3)],
+        "tpu": [
+            record("reverse/rows-of-32/float32/v5e", 0.2),
+            record("reverse/rows/float32/v5e", 0.6, is_lower_bound=True),
+        ],
+    }
+    for name, records in runs.items():
+        found = whole("cpu" if "cpu" in name else "gpu", rows=1.0)
+        device = dict(device=name.removeprefix("sweep-"), quick=False)
+        written(f"{name}.json", found | dict(options=device, records=records))
+    words = "gpu cpu tpu gains v5e; dml_jax"
+    path = pathlib.Path(written("document.md", marked(words)))
+    lines = tables.rewritten(path, folder).splitlines()
+    assert "| layout or operator | H200 | CPU | TPU v5e, predicted |" in lines
+    assert "| rows | 1.0 (0.50 to 4.0) | \N{EN DASH} | 100 (100 to 100) |" in lines
+    assert "| fills | \N{EN DASH} | 1.5 (1.5 to 1.5) | \N{EN DASH} |" in lines
+    gradient = "| gradient of a reversal | 10 (10 to 10) | \N{EN DASH} | \N{EN DASH} |"
+    assert gradient in lines
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,12 @@ LINES = {
     "windows-of-lines": ((3, 30 * 1024), 1, (3, 1), TINY),
     "windows-of-rows": ((3, 22, 2000), 2, (3, 22, 1), TINY),
     "windows-of-features": ((6, 199, 100), 1, (6, 1, 1), TINY),
+    "blocks-of-features": ((6, 41, 128), 1, (6, 1, 1), TINY),
+    "features-of-many-groups": ((2, 700, 128), 1, (2, 1, 1), V5),
+    "heads": ((3, 41, 4, 128), 1, (3, 1, 1, 1), V5),
+    "few-rows": ((2, 4000), 1, (2, 1), V5),
+    "rows-of-all-arrays": ((9, 300, 4), 1, (9, 1, 1), V5),
+    "rows-of-all-arrays-with-full-words": ((20, 300, 2), 1, (20, 1, 1), V5),
     "one-window": ((2, 2001), 1, (2, 1), TINY),
     "lengths-broadcast-the-operand": ((1, 150, 3), 1, (9, 1, 1), V5),
 }
