@@ -2,14 +2,15 @@
 
     python docs/examples/export_recogniser.py
 
-needs torch and onnxscript; the file in this folder was made with torch 2.13.0 and
-onnxscript 0.7.2. `fine_tuning.py`, which reads the file, needs neither.
+needs torch, onnxscript, and dml_jax for the data. The file in this folder was made with
+torch 2.13.0 and onnxscript 0.7.2. `fine_tuning.py`, which reads it, needs neither.
 
-The recogniser reads utterances of nine speakers (`japanese_vowels.txt`) forwards and
-backwards, with a gated recurrent unit each, and names the speaker from their last
-states. It learns from the first five of the thirty training utterances of each speaker.
+The recogniser reads utterances of nine speakers forwards and backwards, with a gated
+recurrent unit each, and names the speaker from their last states. It learns from the
+first five of the thirty training utterances of each speaker.
 """
 
+import importlib.resources
 import pathlib
 
 import numpy as np
@@ -19,6 +20,7 @@ from onnxscript import opset20
 from torch import Tensor, nn
 
 FOLDER = pathlib.Path(__file__).parent
+DATA = importlib.resources.files("dml_jax") / "examples" / "japanese_vowels.npz"
 SPEAKERS, COEFFICIENTS, LONGEST = 9, 12, 29
 FEATURES, STATE_SIZE = 16, 24
 UTTERANCES_OF_A_SPEAKER = 5
@@ -72,7 +74,7 @@ class Recogniser(nn.Module):
 
 def utterances() -> tuple[Tensor, Tensor, Tensor]:
     """The first utterances of each speaker: frames, lengths and speakers."""
-    with np.load(FOLDER / "japanese_vowels.npz") as arrays:
+    with DATA.open("rb") as file, np.load(file) as arrays:
         lengths = arrays["train_lengths"].astype(np.int64)
         speakers = arrays["train_speakers"].astype(np.int64)
         frames = np.zeros((len(lengths), LONGEST, COEFFICIENTS), np.float32)

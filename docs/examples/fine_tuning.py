@@ -15,12 +15,13 @@ decide nothing.
     python docs/examples/fine_tuning.py
 
 needs onnx, onnxruntime and optax, and takes less than a minute on two CPU cores. It
-writes `fine_tuned.onnx`, the model that learned with the coefficient 1. The data are
-described in `japanese_vowels.txt`.
+writes `fine_tuned.onnx`, the model that learned with the coefficient 1. The data are in
+the package, where `examples/japanese_vowels.txt` says where they are from.
 """
 
 import argparse
 import functools
+import importlib.resources
 import pathlib
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from jax.typing import ArrayLike
 from dml_jax import onnx_backend
 
 FOLDER = pathlib.Path(__file__).parent
+DATA = importlib.resources.files("dml_jax") / "examples" / "japanese_vowels.npz"
 LONGEST = 29  # frames
 COEFFICIENTS = 0.0, 0.5, 1.0, 2.0
 SAVED = 1.0
@@ -52,7 +54,7 @@ class Utterances(NamedTuple):
 
 
 def load_utterances(part: str) -> Utterances:
-    with np.load(FOLDER / "japanese_vowels.npz") as arrays:
+    with DATA.open("rb") as file, np.load(file) as arrays:
         data = {name: arrays[f"{part}_{name}"] for name in Utterances._fields}
     lengths = data["lengths"].astype(np.int32)
     frames = np.zeros((len(lengths), LONGEST, data["frames"].shape[1]), np.float32)
