@@ -27,7 +27,7 @@ require_same(
     wheel,
     {"/".join(parts[1:] or parts) for parts in names},
     {name for name in files if name.startswith("dml_jax/")}
-    | {"METADATA", "WHEEL", "RECORD"},
+    | {"METADATA", "WHEEL", "RECORD", "entry_points.txt"},
 )
 
 with tarfile.open(sdist) as archive:

@@ -1,7 +1,29 @@
-"""The command line: python -m dml_jax."""
+"""The process of the command line: `python -m dml_jax`, and the script `dml-jax`."""
 
+import os
 import sys
+from typing import NoReturn
 
-from dml_jax.cli.command_line import main
+from dml_jax import _interrupts
+from dml_jax.cli import main as run_command
 
-sys.exit(main())
+
+def main() -> NoReturn:
+    """Runs the command line, and ends the process with its exit status."""
+    _interrupts.raise_on_interrupt()
+    try:
+        status = run_command()
+        _interrupts.exit_on_interrupt()
+    except KeyboardInterrupt:
+        _interrupts.exit_at_once()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream:
+                stream.flush()
+    except OSError:  # the status tells; Python would fail to flush once more
+        os._exit(status)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -168,10 +168,8 @@ def _as_dtype(function: str, value: Any) -> np.dtype:
             raise TypeError
         return np.dtype(value)
     except (TypeError, ValueError):
-        got = arguments.describe(value) if is_array else repr(value)
-        raise TypeError(
-            f"{function}: `value_data_type` must be a dtype; got {got}"
-        ) from None
+        rule = "be a dtype, such as 'float32' or jnp.float32"
+        raise arguments.not_static(function, "value_data_type", rule, value) from None
 
 
 @functools.cache

@@ -118,8 +118,8 @@ def reverse_sequence(
     input: ArrayLike,
     sequence_lens: ArrayLike,
     *,
-    batch_axis: int = 1,
-    time_axis: int = 0,
+    batch_axis: int | None = None,
+    time_axis: int | None = None,
     training: bool = True,
     lda_coeff: ArrayLike = 1.0,
     name: str | None = None,
@@ -137,8 +137,11 @@ def reverse_sequence(
       input: array of any dtype and of rank 2 or more. NumPy arrays of strings or
         objects are accepted outside of tracing.
       sequence_lens: integer array of shape [batch].
-      batch_axis: the dimension of the batch, 0 or 1.
-      time_axis: the dimension that is reversed, 1 or 0.
+      batch_axis: the dimension of the batch, 0 or 1; None for the one that is not
+        `time_axis`, and for 1, as in ONNX, if both are None. If both dimensions have
+        the same size, no error shows that the axes are the wrong ones: with data of
+        shape [batch, time, ...], always pass `batch_axis=0`.
+      time_axis: the dimension that is reversed, 1 or 0; None for the other one.
       training: True for a backward pass that multiplies by `lda_coeff` and saves only
         the lengths. False for the plain linear operator, in which `lda_coeff` has no
         effect.
@@ -191,8 +194,8 @@ def reverse_sequence(
       Array([[1. , 0.5, 0. , 1.5],
              [2.5, 2. , 3. , 3.5]], dtype=float32)
 
-    Source: ONNX, ReverseSequence-10 and -28; the training mode and `lda_coeff` from
-    Graiphic's ReverseSequence node.
+    Source: ONNX, ReverseSequence-10 and -28; the training mode and `lda_coeff` from the
+    ReverseSequence node of HAIBAL, Graiphic's deep-learning toolkit for LabVIEW.
     """
     function = "reverse_sequence"
     x: Any = input
@@ -288,6 +291,7 @@ def _check_node(
         raise ValueError(
             f"{function}: `sequence_lens` must have shape ({shape[batch_axis]},), "
             f"the size of `input` along {batch_axis=}; got {lengths_shape}"
+            f"{_advice(shape, lengths_shape, time_axis)}"
         )
     _require_countable(function, f"{time_axis=}", shape[time_axis])
     training = arguments.flag(function, "training", training)
@@ -312,17 +316,43 @@ def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int,
     """ONNX's two axes: 0 and 1, or 1 and 0."""
     if ndim < 2:
         raise ValueError(
-            f"reverse_sequence: `input` must have rank 2 or more; got rank {ndim}"
+            f"reverse_sequence: `input` must have rank 2 or more; got rank {ndim}. "
+            "`reverse_subsequences` takes any rank"
         )
-    batch_axis = arguments.integer("reverse_sequence", "batch_axis", batch_axis)
-    time_axis = arguments.integer("reverse_sequence", "time_axis", time_axis)
-    if (batch_axis, time_axis) not in ((0, 1), (1, 0)):
+    axes = []
+    for name, axis in (("batch_axis", batch_axis), ("time_axis", time_axis)):
+        if axis is not None:
+            axis = arguments.integer("reverse_sequence", name, axis)
+            if axis not in (0, 1):
+                raise ValueError(
+                    f"reverse_sequence: `{name}` must be 0 or 1; got "
+                    f"{arguments.show(axis)}. `reverse_subsequences` takes any axis"
+                )
+        axes.append(axis)
+    batch_axis, time_axis = axes
+    if batch_axis is None:
+        batch_axis = 1 if time_axis is None else 1 - time_axis
+    if time_axis is None:
+        time_axis = 1 - batch_axis
+    if batch_axis == time_axis:
         raise ValueError(
             "reverse_sequence: `batch_axis` and `time_axis` must be 0 and 1 or 1 and "
-            f"0; got {batch_axis} and {time_axis}. `reverse_subsequences` takes any "
-            "axis"
+            f"0; got {batch_axis} and {time_axis}"
         )
     return batch_axis, time_axis
+
+
+def _advice(shape: Any, lengths_shape: Any, time_axis: int) -> str:
+    """What the caller of `reverse_sequence` may have meant by lengths of this shape."""
+    if lengths_shape == ():
+        ones = (1,) * len(shape)
+        return (
+            f". To reverse all lines by one length, call `reverse_subsequences` with "
+            f"lengths of shape {ones}"
+        )
+    if lengths_shape == (shape[time_axis],):
+        return f". If the batch is dimension {time_axis}, pass batch_axis={time_axis}"
+    return ""
 
 
 def _require_countable(function: str, axis: str, size: Any) -> None:

@@ -126,7 +126,9 @@ def require_integer(function: str, name: str, dtype: Any) -> None:
     if getattr(dtype, "kind", None) in ("i", "u"):  # ten times as fast as issubdtype
         return
     if not jnp.issubdtype(dtype, jnp.integer) or not is_known(dtype):
-        raise error(TypeError, function, name, "have an integer dtype", dtype)
+        is_mask = jnp.issubdtype(dtype, jnp.bool_)
+        got = f"{dtype}. The lengths of a mask are its sums" if is_mask else dtype
+        raise error(TypeError, function, name, "have an integer dtype", got)
 
 
 def _to_array(
@@ -155,8 +157,8 @@ def _to_array(
         array = np.asarray(value)
         if array.dtype.kind in "fO" and kinds.are_integers:
             array, is_typed = lists.exact(value), False
-    except (TypeError, ValueError):
-        raise _not_an_array(function, name, value) from None
+    except (TypeError, ValueError, RuntimeError) as reason:  # of an `__array__`
+        raise _not_an_array(function, name, value, reason) from None
     is_unknown_void = array.dtype.kind == "V" and not is_known(array.dtype)
     is_object = array.dtype == object and (is_typed or not kinds.on_host)
     if array.dtype.kind in "UST" or is_unknown_void or is_object:
@@ -164,9 +166,20 @@ def _to_array(
     return array, is_typed
 
 
-def _not_an_array(function: str, name: str, value: object) -> Exception:
+def _not_an_array(
+    function: str, name: str, value: Any, reason: Exception | None = None
+) -> Exception:
+    got = describe(value)
+    if lists.is_list(value):
+        rows = [row for row in value if lists.is_list(row) or np.ndim(row)]
+        if len({len(row) for row in rows}) > 1:
+            got += ". Its rows have different sizes: pad them to one size"
+    elif reason and hasattr(value, "__array__"):
+        got += f", which cannot be converted: {' '.join(str(reason).split())}"
+        if hasattr(value, "__dlpack__"):
+            got += " (`jax.dlpack.from_dlpack` may convert it without NumPy)"
     rule = "be an array or convertible to one"
-    return error(TypeError, function, name, rule, describe(value))
+    return error(TypeError, function, name, rule, got)
 
 
 def _stack(function: str, name: str, value: Any, kinds: lists.Kinds) -> jax.Array:
@@ -208,7 +221,16 @@ def _in_default_width(
 
 
 def _does_not_fit(function: str, name: str, dtype: Any, value: object) -> Exception:
-    return error(OverflowError, function, name, f"fit {dtype}", describe(value))
+    got = describe(value)
+    if dtype in (np.int32, np.float32):
+        got += f". Wider numbers need {_HOW_TO_ENABLE_64_BITS}"
+    return error(OverflowError, function, name, f"fit {dtype}", got)
+
+
+_HOW_TO_ENABLE_64_BITS = (
+    "64-bit mode; enable it with `jax.config.update('jax_enable_x64', True)` or inside "
+    "`with jax.enable_x64(True):`"
+)
 
 
 def is_text(value: object) -> bool:
@@ -249,9 +271,8 @@ def require_width(function: str, name: str, dtype: np.dtype) -> None:
     """Refuses a 64-bit dtype if JAX would silently narrow it."""
     if bitwise.is_narrowed(dtype):
         raise ValueError(
-            f"{function}: `{name}` has dtype {dtype}, which needs 64-bit mode; enable "
-            "it with `jax.config.update('jax_enable_x64', True)` or inside "
-            f"`with jax.enable_x64(True):`, or cast to a narrower dtype than {dtype}"
+            f"{function}: `{name}` has dtype {dtype}, which needs "
+            f"{_HOW_TO_ENABLE_64_BITS}, or cast to a narrower dtype than {dtype}"
         )
 
 
@@ -266,17 +287,35 @@ def axis(function: str, name: str, value: object, ndim: int) -> int:
     return index % ndim
 
 
+def is_bool(value: object) -> bool:
+    """Whether `value` is a Python or NumPy boolean."""
+    return isinstance(value, (bool, np.bool_))
+
+
 def integer(function: str, name: str, value: Any) -> int:
     """`value` as a Python int."""
     if type(value) is int:
         return value
     try:
-        if isinstance(value, (bool, np.bool_)):
+        if is_bool(value):
             raise TypeError
         return operator.index(value)
     except TypeError:
         rule = "be a static integer"
-        raise error(TypeError, function, name, rule, describe(value)) from None
+        raise not_static(function, name, rule, value) from None
+
+
+def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
+    """The error for an option, which says how to keep `jit` from tracing it."""
+    got = describe(value)
+    if isinstance(value, Tracer):
+        got += (
+            ". Bind it with `functools.partial`, or name it in the `static_argnames` "
+            "of `jax.jit`, so that it is not traced"
+        )
+        if "offsets" in name:
+            got += ". `jax.lax.dynamic_slice` takes traced starts"
+    return error(TypeError, function, name, rule, got)
 
 
 def integers(
@@ -285,11 +324,13 @@ def integers(
     """`value` as a tuple of sizes, one for each of `count` dimensions."""
     is_sequence = isinstance(value, (Sequence, np.ndarray, jax.Array))
     if not is_sequence or isinstance(value, (str, bytes)):
-        rule = "be a sequence of integers"
-        raise error(TypeError, function, name, rule, describe(value))
+        rule = "be a sequence of integers, one for each dimension"
+        is_integer = isinstance(value, (int, np.integer)) and not is_bool(value)
+        hint = f". Write ({value},)" if is_integer else ""
+        raise error(TypeError, function, name, rule, describe(value) + hint)
     if isinstance(value, Tracer) or getattr(value, "ndim", 1) != 1:
         rule = "be a static one-dimensional sequence of integers"
-        raise error(TypeError, function, name, rule, describe(value))
+        raise not_static(function, name, rule, value)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
         value = value.tolist()  # Python integers, which are static also under `jit`
     result = tuple(
@@ -337,20 +378,20 @@ def option(function: str, name: str, value: Any, allowed: tuple[str, ...]) -> An
     rule = "be " + " or ".join(map(repr, (*allowed, None)))
     if isinstance(value, str):
         raise error(ValueError, function, name, rule, repr(value))
-    raise error(TypeError, function, name, rule, describe(value))
+    raise not_static(function, name, rule, value)
 
 
 def flag(function: str, name: str, value: object) -> bool:
     """`value` as a bool; a number or a traced value is not one."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise error(TypeError, function, name, "be a bool", describe(value))
+    if not is_bool(value):
+        raise not_static(function, name, "be a bool", value)
     return bool(value)
 
 
 def optional_name(function: str, name: str, value: object) -> str | None:
     """`value`, if it is None or a string that is not empty."""
     if value is not None and not isinstance(value, str):
-        raise error(TypeError, function, name, "be a string or None", describe(value))
+        raise not_static(function, name, "be a string or None", value)
     if value == "":
         raise error(ValueError, function, name, "not be empty", "''")
     return value
@@ -367,7 +408,7 @@ def output_name(function: str, name: str, value: Any) -> str:
         raise error(ValueError, function, name, rule, len(names))
     if not are_strings:
         rule = "be a string, a sequence of one string or None"
-        raise error(TypeError, function, name, rule, describe(value))
+        raise not_static(function, name, rule, value)
     if names[0] == "":
         raise error(ValueError, function, name, "not be empty", repr(value))
     return str(names[0])

@@ -13,7 +13,7 @@ import numpy as np
 
 
 def read(path: pathlib.Path) -> np.ndarray:
-    """The memory-mapped array of an .npy file; ValueError if it is invalid.
+    """The memory-mapped array of an .npy file; ValueError says what else it is.
 
     Memory mapping compares the size in the header with that of the file before it
     allocates anything, and refuses pickled objects.
@@ -24,15 +24,27 @@ def read(path: pathlib.Path) -> np.ndarray:
     except OSError:
         raise
     except Exception as error:  # NumPy parses the header as Python: any type may occur
-        reason = " ".join(str(error).split())[:60] or type(error).__name__
-        raise ValueError(reason) from None
+        raise ValueError(_kind_of(path, str(error))) from None
+
+
+def _kind_of(path: pathlib.Path, error: str) -> str:
+    """What a file is that NumPy cannot map."""
+    with path.open("rb") as file:
+        start = file.read(6)
+    if not start:
+        return "an empty file"
+    if start.startswith(b"PK"):
+        return "an archive, such as .npz"
+    if start != np.lib.format.MAGIC_PREFIX:
+        return "a file of another kind"
+    return "pickled objects" if "Python objects" in error else "a damaged file"
 
 
 def write(path: pathlib.Path, array: np.ndarray) -> None:
     """Writes an array as .npy, or its bytes if the suffix is another one.
 
-    The file is written completely or not at all. Links are followed, an existing file
-    keeps its mode, and only regular files are replaced.
+    The file is written completely or not at all, in a folder that exists. Links are
+    followed, an existing file keeps its mode, and only regular files are replaced.
     """
     try:
         target = pathlib.Path(os.path.realpath(path))
@@ -46,7 +58,6 @@ def write(path: pathlib.Path, array: np.ndarray) -> None:
 
 
 def _replace(path: pathlib.Path, array: np.ndarray, is_npy: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     # `open` applies the umask to the mode, `tempfile` does not.
     temporary = path.with_name(f".dml_jax.{secrets.token_hex(8)}")
     try:

@@ -285,7 +285,8 @@ def _window_of_slice(
                 "takes negative strides"
             )
         last = offset + stride * (size - 1)
-        _require_inside("slice", "offsets", d, shape[d], offset, size, last)
+        formula = f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1)"
+        _require_inside("slice", "offsets", d, shape[d], offset, size, last, formula)
     return _strided_window("slice", offsets, sizes, strides, sizes)
 
 
@@ -310,7 +311,8 @@ def _window_of_slice1(
                 f"{operator}: `input_window_strides[{d}]` must be nonzero; got 0"
             )
         last = offset + size - 1
-        _require_inside(operator, names[0], d, shape[d], offset, size, last)
+        formula = f"{names[0]}[{d}] + {names[1]}[{d}] - 1"
+        _require_inside(operator, names[0], d, shape[d], offset, size, last, formula)
     copied_sizes = tuple(
         (size - 1) // abs(stride) + 1
         for size, stride in zip(window_sizes, strides, strict=True)
@@ -340,7 +342,14 @@ def _integers(
 
 
 def _require_inside(
-    operator: str, name: str, d: int, extent: Size, offset: Size, size: Size, last: Size
+    operator: str,
+    name: str,
+    d: int,
+    extent: Size,
+    offset: Size,
+    size: Size,
+    last: Size,
+    formula: str,
 ) -> None:
     """Refuses reads up to index `last`, or an empty window, outside of `extent`."""
     if size == 0 and offset > extent:
@@ -351,7 +360,7 @@ def _require_inside(
     if size != 0 and last + 1 > extent:
         raise ValueError(
             f"{operator}: reads of dimension {d} must stay inside its {extent} "
-            f"elements; the last index read is {last}"
+            f"elements; the last index read is {last}, {formula}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The command line: python -m dml_jax.
+"""The command line: its commands, errors and exit statuses.
 
 An error is one line on the standard error, with exit status 2. `--debug` shows its
 traceback.
@@ -7,45 +7,30 @@ traceback.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
-import pathlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import traceback
+from collections.abc import Callable, Sequence
 
-import jax
-import numpy as np
-
-from dml_jax._shared import array_files
-from dml_jax.cli import devices, info, verify
-from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
-
-_DISPATCH = """\
-Runs a DxDispatch model: Microsoft's JSON format for DirectML operators.
-
-The buffers of the model are initialized, its operators are compiled for the device, and
-its commands run in order: dispatch, print and writeFile. Files are read and written
-only inside the model's folder or the current one. docs/from-directml.md has examples.
-
-The times printed are medians over the iterations without the first (--warmup_samples),
-from the call of an operator until its result is on the device. Iterations that take
-longer than a second show a progress bar if tqdm is installed (dml_jax[cli]).
-"""
-
-_ONNX = """\
-Runs an ONNX model of ReverseSequence, Slice, Range, ConstantOfShape, Constant, Identity
-and Cast nodes, and prints the dtypes and shapes of its inputs and outputs.
-
-Inputs are .npy files without pickles; outputs are written completely or not at all.
-docs/from-onnx.md has an example. Needs onnx (dml_jax[onnx]).
-"""
+from dml_jax import _interrupts
+from dml_jax._version import __version__
+from dml_jax.cli import (
+    common_options,
+    devices,
+    dispatch_command,
+    info,
+    onnx_command,
+    verify,
+)
+from dml_jax.cli.progress import progress
 
 _INFO = """\
 Prints the versions of the installed packages, the devices of JAX, the operators with
 their names in DirectML and ONNX, and the additions of each feature level of DirectML.
 
-The versions of the ONNX operators are shown if onnx is installed (dml_jax[onnx]).
+The versions of the ONNX operators are shown if onnx is installed.
 """
 
 _VERIFY = """\
@@ -60,6 +45,7 @@ is printed with the options that repeat it. The exit status is 0 if every case i
 
 # XLA raises RuntimeError, for example if a device has too little memory.
 _ERRORS = (ValueError, TypeError, OverflowError, OSError, MemoryError, RuntimeError)
+_CLOSED_PIPE = 141  # that of a program which SIGPIPE ends
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,19 +57,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit status: 0, 1 if `verify` finds a wrong case, 2 for an error in the
-      arguments or a model, 130 for an interrupt.
+      arguments or a model, 130 for an interrupt, 141 if the reader of the output has
+      closed it.
     """
-    options = _parser().parse_args(arguments)
+    options = argparse.Namespace(debug=False)
     try:
-        return options.run(options) or 0
+        status = _run(arguments, options)
+        if sys.stdout:  # None if the shell has closed it
+            sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
-        print("dml_jax: interrupted", file=sys.stderr)
-        return 130
-    except _ERRORS as error:
-        if options.debug:
-            raise
-        print(f"dml_jax: {_one_line(error)}", file=sys.stderr)
+        _print_error(_interrupts.MESSAGE)
+        return _interrupts.STATUS
+    except BrokenPipeError:
+        return _CLOSED_PIPE
+    except Exception as error:
+        is_expected = isinstance(error, _ERRORS) and not options.debug
+        line = f"dml_jax: {_one_line(error)}"
+        _print_error(line if is_expected else traceback.format_exc().rstrip())
         return 2
+
+
+def _run(words: Sequence[str] | None, options: argparse.Namespace) -> int:
+    parser = _parser()
+    try:
+        _, unknown = parser.parse_known_args(words, options)
+        if unknown:  # the usage of the command is more useful than that of all
+            options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    except SystemExit as end:  # argparse has printed the help or an error
+        return int(end.code or 0)
+    if options.run is None:
+        parser.print_help(sys.stderr)
+        return 2
+    return options.run(options) or 0
+
+
+def _print_error(text: str) -> None:
+    with contextlib.suppress(OSError):  # the status tells
+        print(text, file=sys.stderr)
 
 
 def _one_line(error: Exception) -> str:
@@ -93,212 +104,69 @@ def _one_line(error: Exception) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
+    is_script = os.path.basename(sys.argv[0]).startswith("dml-jax")
     parser = argparse.ArgumentParser(
-        prog="python -m dml_jax",
+        prog="dml-jax" if is_script else "python -m dml_jax",
         description="Sequence operators of DirectML and ONNX on JAX.",
+        epilog="COMMAND --help lists the options of a command.",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    text = "show the version of dml_jax"
+    version = f"dml_jax {__version__}"
+    parser.add_argument("--version", action="version", version=version, help=text)
+    parser.set_defaults(run=None, parser=parser)
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     def command(
-        run: Callable[[argparse.Namespace], int | None], summary: str, description: str
+        name: str,
+        run: Callable[[argparse.Namespace], int | None],
+        summary: str,
+        description: str,
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(
-            run.__name__.removeprefix("_"),
+            name,
             help=summary,
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, parser=command)
         text = "show a traceback when something fails"
         command.add_argument("--debug", action="store_true", help=text)
         return command
 
-    _add_dispatch_options(command(_dispatch, "run a DxDispatch model", _DISPATCH))
-    _add_onnx_options(command(_onnx, "run an ONNX model", _ONNX))
-    command(_info, "show versions, devices, operators and feature levels", _INFO)
-    summary = "check the operators on this machine's devices"
-    _add_verify_options(command(_verify, summary, _VERIFY))
-    return parser
-
-
-def _add_dispatch_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("model", help="the model, a .json file")
-    _add_device(parser, "JAX's default device", "-a", "--adapter")
-    count = functools.partial(add, default=1, metavar="N")
-    time = functools.partial(add, type=_milliseconds, metavar="MS")
-    text = "samples of each dispatch (default: 1)"
-    count("-i", "--dispatch_iterations", type=_positive, help=text)
-    text = "runs in each sample, whose time is their mean (default: 1)"
-    count("-r", "--dispatch_repeat", type=_positive, help=text)
-    text = "take samples for this time, in place of -i"
-    time("-t", "--milliseconds_to_run", help=text)
-    text = "minimum time between the starts of two samples (default: 0)"
-    time("-I", "--dispatch_interval", default=0.0, help=text)
-    text = "first samples, which do not count (default: 1)"
-    count("-w", "--warmup_samples", type=_natural, help=text)
-    text = "0: medians; 1: all statistics; 2: each sample as well (default: 0)"
-    add("-v", "--timing_verbosity", type=int, choices=(0, 1, 2), default=0, help=text)
-    text = "maximum size of the model's buffers together (default: 4 GiB)"
-    add("--max_bytes", type=_positive, default=MOST_BYTES, metavar="N", help=text)
-
-
-def _add_onnx_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="the model, an .onnx file")
-    for name, text in (
-        ("input", "read an input from"),
-        ("output", "write an output to"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=_assignment,
-            action="append",
-            default=[],
-            metavar="NAME=FILE.npy",
-            help=f"{text} a file; may be repeated",
+    for name, module in (("dispatch", dispatch_command), ("onnx", onnx_command)):
+        module.add_options(
+            command(name, module.run, module.SUMMARY, module.DESCRIPTION)
         )
-    _add_device(parser, "JAX's default device")
+    summary = "show versions, devices, operators and feature levels"
+    command("info", _info, summary, _INFO)
+    summary = "check the operators on this machine's devices"
+    _add_verify_options(command("verify", _verify, summary, _VERIFY))
+    return parser
 
 
 def _add_verify_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    _add_device(parser, "all devices of JAX", metavar="PLATFORM")
+    common_options.add_device(parser, "all devices of JAX", metavar="PLATFORM")
     text = "cases of each operator on each device (default: 300)"
-    add("--cases", type=_positive, default=300, metavar="N", help=text)
+    add("--cases", type=common_options.positive, default=300, metavar="N", help=text)
     text = "the number of the first case (default: 0)"
-    add("--seed", type=_natural, default=0, metavar="S", help=text)
+    add("--seed", type=common_options.natural, default=0, metavar="S", help=text)
     text = "one operator, such as slice1 (default: all)"
     add("--only", choices=info.OPERATORS, metavar="OPERATOR", help=text)
-
-
-def _add_device(
-    parser: argparse.ArgumentParser,
-    default: str,
-    *names: str,
-    metavar: str | None = None,
-) -> None:
-    text = "where to run: cpu, gpu, cuda:1, or part of a device's name"
-    text += f" (default: {default})"
-    names = (*names, "--device")
-    parser.add_argument(*names, dest="device", metavar=metavar, help=text)
-
-
-def _assignment(text: str) -> tuple[str, pathlib.Path]:
-    name, equals, path = text.rpartition("=")
-    if not (equals and name) or pathlib.Path(path).suffix.lower() != ".npy":
-        raise argparse.ArgumentTypeError(f"must be NAME=FILE.npy; got {text}")
-    return name, pathlib.Path(path)
-
-
-def _number(text: str, kind: type, minimum: int, maximum: str) -> Any:
-    try:
-        number = kind(text)
-    except ValueError:
-        number = -1
-    if not minimum <= number <= float(maximum):
-        word = "an integer " if kind is int else ""
-        rule = f"must be {word}from {minimum} to {maximum}"
-        raise argparse.ArgumentTypeError(f"{rule}; got {text}")
-    return number
-
-
-_natural = functools.partial(_number, kind=int, minimum=0, maximum="1e18")
-_positive = functools.partial(_number, kind=int, minimum=1, maximum="1e18")
-_milliseconds = functools.partial(_number, kind=float, minimum=0, maximum="1e12")
-
-
-def _dispatch(options: argparse.Namespace) -> None:
-    model = load_model(options.model, options.max_bytes)
-    device = devices.first(options.device)
-    report = functools.partial(print, flush=True)
-    report(f"Running on '{device.device_kind}'")
-    timing = Timing(
-        iterations=options.dispatch_iterations,
-        repeat=options.dispatch_repeat,
-        milliseconds=options.milliseconds_to_run,
-        interval=options.dispatch_interval,
-        warmup_samples=options.warmup_samples,
-        verbosity=options.timing_verbosity,
-    )
-    with jax.default_device(device):
-        run_model(model, timing, report, _progress)
-
-
-def _onnx(options: argparse.Namespace) -> None:
-    try:
-        from dml_jax import onnx_backend
-        from dml_jax.onnx_backend._model import is_untyped
-    except ImportError as error:
-        raise RuntimeError(f"{error}: install dml_jax[onnx]") from None
-    device = devices.first(options.device)
-    model = onnx_backend.prepare(onnx_backend.load_model(options.model))
-    model.device = device
-    unknown = [name for name, _ in options.output if name not in model.output_names]
-    if unknown:
-        names = ", ".join(model.output_names)
-        raise ValueError(f"`--output` must be one of {names}; got {', '.join(unknown)}")
-    _require_distinct("--input", [name for name, _ in options.input])
-    _require_distinct(
-        "--output", [os.path.realpath(path) for _, path in options.output]
-    )
-    inputs = {}
-    for name, path in options.input:
-        inputs[name] = _read(path)
-        dtype = inputs[name].dtype
-        if name in model.dtypes and is_untyped(dtype, model.dtypes[name]):
-            dtype = model.dtypes[name]
-        print(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
-    outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
-    for name, array in outputs.items():
-        print(f"Output '{name}': {_kind(array.dtype, array.shape)}")
-    for name, path in options.output:
-        array = outputs[name]
-        # NumPy's own strings need no pickles.
-        array_files.write(path, array.astype(str) if array.dtype.kind == "O" else array)
 
 
 def _info(_: argparse.Namespace) -> None:
     print(info.report())
 
 
-def _verify(options: argparse.Namespace) -> int:
-    text = options.device
+def _verify(arguments: argparse.Namespace) -> int:
+    text = arguments.device
     return verify.verify(
         devices=devices.every() if text is None else devices.named(text),
-        numbers=range(options.seed, options.seed + options.cases),
-        only=options.only,
+        numbers=range(arguments.seed, arguments.seed + arguments.cases),
+        only=arguments.only,
         report=functools.partial(print, flush=True),
-        progress=_progress,
-        debug=options.debug,
+        progress=progress,
+        debug=arguments.debug,
     )
-
-
-def _require_distinct(option: str, values: list[str]) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(
-                f"`{option}` must be given once for each; got {value} twice"
-            )
-
-
-def _read(path: pathlib.Path) -> np.ndarray:
-    try:
-        return np.asarray(array_files.read(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: must be .npy without pickles ({error})") from None
-
-
-def _kind(dtype: np.dtype, shape: tuple[int, ...]) -> str:
-    name = "string" if dtype.kind == "O" else dtype
-    return f"{name}[{','.join(map(str, shape))}]"
-
-
-def _progress(iterations: Iterable[int], name: str) -> Iterable[int]:
-    """The iterations with a progress bar, if tqdm is installed."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return iterations
-    total = len(iterations) if isinstance(iterations, range) else None
-    return tqdm(iterations, desc=name, total=total, delay=1, disable=None, leave=False)

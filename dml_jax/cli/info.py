@@ -23,6 +23,11 @@ _ONNX = {
 _Rows: TypeAlias = list[tuple[str, ...]]
 
 
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install '.[{extra}]' in a checkout of dml_jax"
+
+
 def report() -> str:
     """The output of the command: one table below each title."""
     sections = {
@@ -45,7 +50,7 @@ def _versions() -> _Rows:
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            version = f"not installed (comes with dml_jax[{extra}])"
+            version = f"not installed: {how_to_install(extra)}"
         rows.append((package, version))
     return rows
 

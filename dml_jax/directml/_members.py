@@ -12,6 +12,8 @@ import functools
 import typing
 from typing import Any
 
+import numpy as np
+
 from dml_jax._shared import arguments
 
 UINT, INT = range(2**32), range(-(2**31), 2**31)
@@ -72,26 +74,36 @@ def integers(
 
 
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
-    """`value` as a member of an enumeration, by its number."""
+    """`value` as a member of an enumeration, by its number or what stands for it."""
+    has_equivalents = "_missing_" in vars(enumeration)
     try:
-        return enumeration(arguments.integer(function, name, value))
+        if not (has_equivalents and isinstance(value, _EQUIVALENTS)):
+            value = arguments.integer(function, name, value)
+        return enumeration(value)
     except (TypeError, ValueError) as error:
-        raise _of_other_type(type(error), function, name, value, enumeration) from None
+        example = [*enumeration.__members__][1]
+        rule = f"be {_a(enumeration)} such as {enumeration.__name__}.{example}"
+        if has_equivalents:
+            rule += ", its name or its NumPy dtype"
+        got = arguments.describe(value)
+        raise arguments.error(type(error), function, name, rule, got) from None
+
+
+# What the method `_missing_` of an enumeration may convert, as that of DataType does.
+_EQUIVALENTS = (str, type, np.dtype)
 
 
 def instance_of(function: str, name: str, value: Any, kind: type) -> Any:
     """`value`, if it is an instance of a class."""
     if not isinstance(value, kind):
-        raise _of_other_type(TypeError, function, name, value, kind)
+        rule, got = f"be {_a(kind)}", arguments.describe(value)
+        raise arguments.error(TypeError, function, name, rule, got)
     return value
 
 
-def _of_other_type(
-    error: type[Exception], function: str, name: str, value: Any, kind: type
-) -> Exception:
-    expected = kind.__name__
-    if expected != "bytes":
-        article = "an" if expected[0] in "AEIOU" else "a"
-        expected = f"{article} {expected}"
-    got = arguments.describe(value)
-    return arguments.error(error, function, name, f"be {expected}", got)
+def _a(kind: type) -> str:
+    """The name of a class after its article."""
+    name = kind.__name__
+    if name == "bytes":
+        return name
+    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"

@@ -114,7 +114,7 @@ class BufferTensorDesc:
     DimensionCount is the number of `sizes`.
 
     Args:
-      data_type: the type of the elements.
+      data_type: the type of the elements, as a DataType, its name or NumPy dtype.
       sizes: for each dimension the number of elements.
       strides: for each dimension the distance between two elements, in elements, not
         bytes: 0 broadcasts, and strides larger than the packed ones leave gaps. None if
@@ -135,6 +135,8 @@ class BufferTensorDesc:
       >>> lengths = BufferTensorDesc(DataType.UINT32, (8, 1, 256), strides=(1, 1, 0))
       >>> lengths.dimension_count, lengths.total_tensor_size_in_bytes
       (3, 32)
+      >>> BufferTensorDesc("float16", (8,)).data_type
+      <DataType.FLOAT16: 2>
 
     Source: DirectML, DML_BUFFER_TENSOR_DESC.
     """
@@ -190,7 +192,12 @@ class BufferTensorDesc:
 
 
 def _as_flags(struct: str, value: Any) -> TensorFlags:
-    number = arguments.integer(struct, "flags", value)
+    rule = "be TensorFlags.NONE or TensorFlags.OWNED_BY_DML"
+    try:
+        number = arguments.integer(struct, "flags", value)
+    except TypeError:
+        got = arguments.describe(value)
+        raise arguments.error(TypeError, struct, "flags", rule, got) from None
     if not 0 <= number <= sum(TensorFlags):
-        raise arguments.error(ValueError, struct, "flags", "be TensorFlags", number)
+        raise arguments.error(ValueError, struct, "flags", rule, number)
     return TensorFlags(number)

@@ -26,7 +26,11 @@ MINIMUM_BUFFER_TENSOR_ALIGNMENT = 16
 
 
 class DataType(enum.IntEnum):
-    """DML_TENSOR_DATA_TYPE: the type of the elements of a tensor."""
+    """DML_TENSOR_DATA_TYPE: the type of the elements of a tensor.
+
+    `DataType("float32")` and `DataType(np.float32)` are `DataType.FLOAT32`. Functions
+    and descriptions accept these names and NumPy dtypes, too.
+    """
 
     UNKNOWN = 0
     FLOAT32 = 1
@@ -42,6 +46,21 @@ class DataType(enum.IntEnum):
     INT64 = 11
     UINT4 = 12
     INT4 = 13
+
+    @classmethod
+    def _missing_(cls, value: object) -> DataType | None:
+        """The member for a name in upper or lower case, or for a dtype."""
+        if isinstance(value, type):
+            # NumPy's scalar types, and JAX's, which have a dtype.
+            is_scalar = issubclass(value, np.generic)
+            if is_scalar or isinstance(getattr(value, "dtype", None), np.dtype):
+                value = value.__name__
+        elif isinstance(value, np.dtype) and value.isnative:
+            value = value.name
+        if not isinstance(value, str):
+            return None
+        name = value.upper().removeprefix("DML_TENSOR_DATA_TYPE_")
+        return cls.__members__.get(name)
 
     @functools.cached_property
     def bits(self) -> int:
@@ -153,6 +172,8 @@ class ScalarUnion:
     def __init__(self, **members: Any):
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
             got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"
+            if "float16" in members:
+                got += ". `ScalarUnion.of` takes a number for any data type"
             raise arguments.error(TypeError, "ScalarUnion", "members", rule, got)
         content = b""
         for name, value in members.items():

@@ -77,7 +77,8 @@ def test_without_onnx(command: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setitem(sys.modules, "dml_jax.onnx_backend._operators", None)
     versions = dict(section(command, "Versions"))
-    assert versions["onnx"] == "not installed (comes with dml_jax[onnx])"
+    how = "pip install '.[onnx]' in a checkout of dml_jax"
+    assert versions["onnx"] == f"not installed: {how}"
     operators = {words[0]: words[1:] for words in section(command, "Operators")}
     assert operators["slice1"] == ["SLICE1", "2_1", "Slice"]
 

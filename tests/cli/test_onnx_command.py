@@ -102,11 +102,11 @@ def test_prints(run: Command):
 @pytest.mark.usefixtures("x32")
 def test_writes(run: Command):
     old = snapshot()
-    targets = ("y=y.npy", "last=new/folder/last.NPY", "r=./r.npy")
+    targets = ("y=y.npy", "last=folder.npy/last.NPY", "r=./r.npy")
     words = [f"--output={target}" for target in targets]
     assert run("m.onnx", *X_AND_L, *words) == (0, IN + OUT, "")
     assert_same_bits(np.load("y.npy"), REVERSED)
-    last = np.load("new/folder/last.NPY").view(ml_dtypes.bfloat16)
+    last = np.load("folder.npy/last.NPY").view(ml_dtypes.bfloat16)
     assert_same_bits(last, REVERSED[::-1].astype(ml_dtypes.bfloat16))
     assert_same_bits(np.load("r.npy"), np.array([7, 7, 7]))
     assert {p.name for p in snapshot().keys() - old} == {"y.npy", "last.NPY", "r.npy"}
@@ -195,14 +195,29 @@ def test_without_onnx(
 ):
     monkeypatch.setitem(sys.modules, "dml_jax.onnx_backend", None)
     monkeypatch.delattr(dml_jax, "onnx_backend")
-    require_error(["m.onnx"], "…: install dml_jax[onnx]")
+    require_error(["m.onnx"], "…: pip install '.[onnx]' in a checkout of dml_jax")
 
 
 # Inputs and outputs -------------------------------------------------------------------
 
-NUMPY = "{}.npy: must be .npy without pickles (…)"
+NUMPY = (
+    "{}.npy: must be an .npy file without pickles, as `numpy.save` writes it; got {}"
+)
+FILES = {
+    "objects": "pickled objects",
+    "pickled": "a file of another kind",
+    "zipped": "an archive, such as .npz",
+    "empty": "an empty file",
+    "text": "a file of another kind",
+    "short": "a damaged file",
+    "huge": "a damaged file",
+    "lying": "pickled objects",
+}
 BAD = [  # the arguments, the message, and what is printed before
-    ("--input x=x.npy", "onnx: `inputs` must …; got …", IN[:24]),
+    ("", "`--input` must be given for x: float32[3,b], l: int64[4]; got none. Write "
+     "--input x=FILE.npy --input l=FILE.npy", ""),
+    ("--input x=x.npy", "`--input` must be given for l: int64[4]; got x. Write …", ""),
+    ("$ --input n=x.npy", "`--input` must be one of x, l; got n", ""),
     ("--input x=l.npy --input l=l.npy", "onnx: `x` must …; got int64",
      "Input 'x': int64[4]\nInput 'l': int64[4]\n"),
     ("--input x=x.npy --input l=long.npy", "ReverseSequence 'y': Invalid sequence "
@@ -211,10 +226,12 @@ BAD = [  # the arguments, the message, and what is printed before
     ("$ --input l=x.npy", "`--input` must be given once for each; got l twice", ""),
     ("$ --output y=y.npy --output r=./y.npy", "`--output` must …", ""),
     ("$ --output y=folder.npy", "folder.npy: Is a directory", IN + OUT),
-    ("$ --output y=x.npy/y.npy", "x.npy/y.npy: …", IN + OUT),
-    ("--input x=none.npy", "none.npy: No such file or directory", ""),
-    *((f"--input x={name}.npy", NUMPY.format(name), "") for name in
-      ("objects", "pickled", "zipped", "empty", "text", "short", "huge", "lying")),
+    ("$ --output y=x.npy/y.npy", "`--output` must be in a folder that exists; got "
+     "x.npy/y.npy. Write mkdir -p x.npy", ""),
+    ("$ --output y=new/y.npy", "`--output` must be in a folder that exists; …", ""),
+    ("--input x=none.npy --input l=l.npy", "none.npy: No such file or directory", ""),
+    *((f"--input x={name}.npy --input l=l.npy", NUMPY.format(name, kind), "")
+      for name, kind in FILES.items()),
 ]  # fmt: skip
 
 

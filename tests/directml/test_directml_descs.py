@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -50,7 +51,11 @@ WRONG = {  # by the end of the member's name: values, and the errors they get
     "data_type": [
         (14, ValueError),
         (-1, ValueError),
-        ("FLOAT32", TypeError),
+        ("FLOAT", ValueError),
+        (float, ValueError),
+        (np.floating, ValueError),
+        (np.dtype(">f4"), ValueError),
+        (np.zeros(1, np.float32), TypeError),
         (None, TypeError),
         (True, TypeError),
         (1.0, TypeError),
@@ -123,7 +128,18 @@ def test_what_a_constructor_refuses(
             "must be 0 to 4294967295; got -1",
         ),
         (dml.GraphDesc, {"nodes": [NODE, FILL]}, "must be OperatorGraphNodeDesc or "),
-        (BufferTensorDesc, {"data_type": 14}, "must be a DataType; got int 14"),
+        (
+            BufferTensorDesc,
+            {"data_type": 14},
+            "must be a DataType such as DataType.FLOAT32, its name or its NumPy dtype; "
+            "got int 14",
+        ),
+        (
+            BufferTensorDesc,
+            {"flags": "OWNED_BY_DML"},
+            "must be TensorFlags.NONE or TensorFlags.OWNED_BY_DML; got str "
+            "'OWNED_BY_DML'",
+        ),
     ],
 )
 def test_messages_say_what_was_given(
@@ -181,6 +197,24 @@ def test_numbers_are_those_of_the_header(enumeration: Any) -> None:
 def test_constants_are_those_of_the_header() -> None:
     constants = dml.TENSOR_DIMENSION_COUNT_MAX1, dml.MINIMUM_BUFFER_TENSOR_ALIGNMENT
     assert constants == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("float16", "FLOAT16"),
+        ("UINT4", "UINT4"),
+        ("DML_TENSOR_DATA_TYPE_INT64", "INT64"),
+        (np.int8, "INT8"),
+        (np.dtype("uint16"), "UINT16"),
+        (jnp.float32, "FLOAT32"),
+        (jnp.dtype("int4"), "INT4"),
+    ],
+)
+def test_data_types_by_name_or_dtype(value: Any, name: str):
+    expected = DataType[name]
+    assert BufferTensorDesc(value, (4,)).data_type is expected
+    assert dml.FillValueConstantOperatorDesc(X, value, ONE).value_data_type is expected
 
 
 @pytest.mark.parametrize(

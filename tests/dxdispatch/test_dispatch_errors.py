@@ -221,9 +221,11 @@ MESSAGES = [
      "sizeInBytes; got size"),
     (f"{A}.0", None, 'must be a number of FLOAT32, "nan", "inf" or "-inf"; got null'),
     (f"{B}.valueCount", 2**32 - 1, "must fit into the 65520 bytes that are left of "
-     "65536; got 17179869180 bytes"),
-    (SOURCE, "link.npy", "must be inside the model's folder or the current one; got "
-     '"link.npy"'),
+     "`max_bytes`, 65536; got 17179869180 bytes"),
+    (SOURCE, "link.npy", "must be inside the model's folder, the current one, "
+     '`input_path` or `output_path`; got "link.npy"'),
+    (SOURCE, "none.npy", "must be a file that exists, in the model's folder or the "
+     'current one; got "none.npy"'),
     (TARGET, "\ud800", 'must be a printable string; got "\\ud800"'),
 ]  # fmt: skip
 
@@ -257,7 +259,7 @@ TEXTS = [
     (b"[NaN]", "a number", 'must be finite, or a string like "nan"; got NaN'),
     (b"[" + b"1" * 401 + b"]", "a number", "must have at most 400 digits; got 401"),
     (b"{}", "the model", "must have a member `resources`; got {}"),
-    (b'{"a": "\xff"}', "the model", "must be UTF-8; got "),
+    (b'{"a": "\xff"}', "the model", "must be JSON in UTF-8; got "),
     (TEXT.replace("[1, 2", "[1e999, 2").encode(), f"{A}[0]", "must be a number of"),
     (TEXT.replace('"B"', '"\\ud800"').encode(), "resources", "must have printable"),
 ]

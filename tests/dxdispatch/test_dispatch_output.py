@@ -127,6 +127,42 @@ def test_files_are_written_to_the_current_folder(
     assert (tmp_path / "here" / "r.dat").exists()
 
 
+def test_folders_of_inputs_and_outputs(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    """As in DxDispatch, the model itself may be in the folder of inputs."""
+    for name in ("in", "out", "models"):
+        (tmp_path / name).mkdir()
+    np.save("in/x.npy", np.array([1, 2], np.float32))
+    given = model(
+        {"x": {"initialValues": {"sourcePath": "x.npy"}}},
+        commands=[show("x"), save("x", "y.npy")],
+    )
+    for name in ("in/a.json", "models/b.json"):
+        (tmp_path / name).write_text(json.dumps(given))
+    folders = ["--input_path", "in", "--output_path", "out", "--print_commands"]
+    for words in (["a.json"], ["-m", "models/b.json"]):
+        assert cli.main(["dispatch", *words, *folders]) == 0
+        assert np.load("out/y.npy").tolist() == [1, 2]
+        (tmp_path / "out" / "y.npy").unlink()
+        assert capsys.readouterr().out.splitlines()[1:] == [
+            '[StartCmd][0000]\t: {"type":"print","resource":"x"}',
+            "Resource 'x': 1, 2",
+            "[EndCmd][0000]\t: hr=0x00000000",
+            '[StartCmd][0001]\t: {"type":"writeFile","resource":"x",'
+            '"targetPath":"y.npy"}',
+            "Resource 'x' written to 'y.npy'",
+            "[EndCmd][0001]\t: hr=0x00000000",
+        ]
+
+
+def test_feature_level(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "model.json").write_text(json.dumps(reversal()))
+    assert cli.main(["dispatch", "model.json", "--dml_feature_level", "2.1"]) == 2
+    assert "must be 4 at feature level 2_1" in capsys.readouterr().err
+    assert cli.main(["dispatch", "model.json", "--dml_feature_level", "4.0"]) == 0
+
+
 # Times --------------------------------------------------------------------------------
 
 

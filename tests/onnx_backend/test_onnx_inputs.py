@@ -340,6 +340,37 @@ def test_other_integers_that_jit_has_narrowed(text: str) -> None:
     require_error(TypeError, message, jax.jit(model.jax_fn), *values)
 
 
+INSIDE = """int32[3] x => float[3] y {
+  far = Constant<value_int = 8589934592>()
+  wide = Cast<to = 7>(x)
+  product = Mul(wide, far)
+  near = Constant<value_int = 8589934593>()
+  rest = Mod(product, near)
+  y = Cast<to = 1>(rest)
+}"""
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+def test_integers_inside_of_a_model_have_64_bits() -> None:
+    x = np.array([1, 2, 3], np.int32)
+    wanted = (x.astype(np.int64) * 2**33) % (2**33 + 1)
+    for fn in (prepared(INSIDE).jax_fn, jax.jit(prepared(INSIDE).jax_fn)):
+        assert_same_bits(np.asarray(fn(x)[0]), wanted.astype(np.float32))
+    (batch,) = jax.vmap(prepared(INSIDE).jax_fn)(np.stack([x, x]))
+    assert_same_bits(np.asarray(batch[1]), wanted.astype(np.float32))
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+def test_traced_floats_of_64_bits_are_refused() -> None:
+    text = "float[3] x => float[3] y {d = Cast<to = 11>(x) y = Cast<to = 1>(d)}"
+    message = "Cast 'd': Cast: `d` has dtype float64, which needs 64-bit mode"
+    model = prepared(text)
+    require_error(ValueError, message, jax.jit(model.jax_fn), ROW)
+    assert_same_bits(model.run([ROW])[0], ROW)
+    with jax.enable_x64(True):
+        assert_same_bits(np.asarray(jax.jit(model.jax_fn)(ROW)[0]), ROW)
+
+
 @pytest.mark.usefixtures("with_caches")
 def test_leaked_tracers() -> None:
     leaked: list[Any] = []

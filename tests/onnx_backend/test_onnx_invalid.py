@@ -204,7 +204,7 @@ $reverse<batch_axis = 0>(x, l)} | X, LENGTHS | reverse_sequence: `batch_axis`
 $reverse<batch_axis = 2, time_axis = 1>(x, l)} | X, LENGTHS |
   reverse_sequence: `batch_axis`
 $reverse<batch_axis = 0, time_axis = 2>(x, l)} | X, LENGTHS |
-  reverse_sequence: `batch_axis`
+  reverse_sequence: `time_axis`
 $slice(x, s, s, s)} | X, [0, 0] | `axes` must be unique; got 0 twice$$
 $slice5 | X, [0, 0], [0, 0], [-1, 1], [1, 1] | `axes` must be unique; got 1 twice$$
 @9 $slice<starts = [0, 0], ends = [1, 1], axes = [0, 0]>(x)} | X, [0] | `axes`
@@ -256,7 +256,7 @@ float[3,4] x, int64[1] s => float[u,v] y, int64[u,v] i {y, i = TopK(x, s)} | X, 
 float[3,4] x, int64[1] s => float[u,v] y {y = ReduceSum(x, s)} | X, [2] |
   `axes` must be in \[-2, 2\); got 2$$
 $reverse<batch_axis = 0, time_axis = -1>(x, l)} | X, LENGTHS |
-  reverse_sequence: `batch_axis`
+  reverse_sequence: `time_axis`
 $reverse<batch_axis = -1, time_axis = 0>(x, l)} | X, LENGTHS |
   reverse_sequence: `batch_axis`
 $range(s, l, d)} | F(0), F(1), F("inf") | `delta` must be finite

@@ -1,5 +1,6 @@
 """Every argument of every public function, given wrongly, and what must be accepted."""
 
+import functools
 import re
 from typing import Any, NamedTuple
 
@@ -42,6 +43,18 @@ def test_wrong_argument(row: Wrong):
 
 
 # A few whole messages.
+
+
+class Tensor:
+    """An array of another library, whose conversion fails."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("Use tensor.detach()")
+
+    def __repr__(self) -> str:
+        return "tensor([1.], requires_grad=True)"
+
+
 MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "reverse_subsequences",
@@ -55,7 +68,61 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "`jax.config.update('jax_enable_x64', True)` or inside "
         "`with jax.enable_x64(True):`, or cast to a narrower dtype than int64",
     ),
-    ("slice", {"input": [[2**31]]}, "`input` must fit int32; got list [[2147483648]]"),
+    (
+        "slice",
+        {"input": [[2**31]]},
+        "`input` must fit int32; got list [[2147483648]]. Wider numbers need 64-bit "
+        "mode; enable it with `jax.config.update('jax_enable_x64', True)` or inside "
+        "`with jax.enable_x64(True):`",
+    ),
+    (
+        "slice1",
+        {"input": [[1, 2], np.ones(3)]},
+        "`input` must be an array or convertible to one; got list [[1, 2], array([1., "
+        "1., 1.])]. Its rows have different sizes: pad them to one size",
+    ),
+    (
+        "reverse_subsequences",
+        {"input": Tensor()},
+        "`input` must be an array or convertible to one; got Tensor tensor([1.], "
+        "requires_grad=True), which cannot be converted: Use tensor.detach()",
+    ),
+    (
+        "reverse_sequence",
+        {"sequence_lens": X > 3},
+        "`sequence_lens` must have an integer dtype; got bool. The lengths of a mask "
+        "are its sums",
+    ),
+    (
+        "reverse_sequence",
+        {"batch_axis": None, "time_axis": None},
+        "`sequence_lens` must have shape (4,), the size of `input` along batch_axis=1; "
+        "got (3,). If the batch is dimension 0, pass batch_axis=0",
+    ),
+    (
+        "reverse_sequence",
+        {"sequence_lens": 3},
+        "`sequence_lens` must have shape (3,), the size of `input` along batch_axis=0; "
+        "got (). To reverse all lines by one length, call `reverse_subsequences` with "
+        "lengths of shape (1, 1)",
+    ),
+    (
+        "reverse_sequence",
+        {"time_axis": 2},
+        "`time_axis` must be 0 or 1; got 2. `reverse_subsequences` takes any axis",
+    ),
+    (
+        "fill_value_constant",
+        {"sizes": 3},
+        "`sizes` must be a sequence of integers, one for each dimension; got int 3. "
+        "Write (3,)",
+    ),
+    (
+        "fill_value_constant",
+        {"value_data_type": "torch.float32"},
+        "`value_data_type` must be a dtype, such as 'float32' or jnp.float32; got str "
+        "'torch.float32'",
+    ),
     (
         "reverse_subsequences",
         {"sequence_lengths": LENGTHS},
@@ -93,7 +160,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "slice",
         {"offsets": (2**70, 0)},
         "reads of dimension 0 must stay inside its 3 elements; the last index read is "
-        f"{2**70}",
+        f"{2**70}, offsets[0] + strides[0] * (sizes[0] - 1)",
     ),
     (
         "fill_value_constant",
@@ -117,6 +184,25 @@ def test_message(function: str, changes: dict[str, Any], message: str):
     assert str(raised.value) == f"{function}: {message}"
 
 
+HINT = (
+    "Bind it with `functools.partial`, or name it in the `static_argnames` of "
+    "`jax.jit`, so that it is not traced"
+)
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+def test_messages_for_traced_options():
+    program = functools.partial(dml_jax.reverse_sequence, X, LENGTHS)
+    with pytest.raises(TypeError, match=f"got traced int32 array of .*{HINT}"):
+        jax.jit(program)(batch_axis=0)
+    with pytest.raises(TypeError, match=HINT):
+        dml_jax.checked(program)(batch_axis=0)
+    with pytest.raises(TypeError, match=r"`jax.lax.dynamic_slice` takes traced starts"):
+        jax.jit(lambda start: dml_jax.slice(X, (start, 0), (1, 1)))(0)
+    with pytest.raises(TypeError, match=r"arguments must be arrays; got str 'gather'"):
+        dml_jax.checked(program)(implementation="gather")
+
+
 # Valid calls --------------------------------------------------------------------------
 
 
@@ -124,6 +210,15 @@ def test_message(function: str, changes: dict[str, Any], message: str):
 @pytest.mark.parametrize("function", VALID)
 def test_the_call_that_the_tables_vary_is_valid(function: str):
     call(function)
+
+
+@pytest.mark.parametrize("axes", [{"batch_axis": 0}, {"time_axis": 1}])
+def test_one_axis_determines_the_other(axes: dict[str, int]):
+    both = call("reverse_sequence")
+    given = {"batch_axis": None, "time_axis": None} | axes
+    np.testing.assert_array_equal(call("reverse_sequence", **given), both)
+    default = dml_jax.reverse_sequence(X.T, LENGTHS)
+    np.testing.assert_array_equal(default.T, both)
 
 
 def test_input_in_a_list_of_traced_numbers():

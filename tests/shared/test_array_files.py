@@ -34,8 +34,14 @@ def test_a_file_keeps_its_mode(tmp_path: pathlib.Path):
 
 
 def test_bytes(tmp_path: pathlib.Path):
-    array_files.write(tmp_path / "new" / "y.bin", ARRAY)
-    assert (tmp_path / "new" / "y.bin").read_bytes() == ARRAY.tobytes()
+    array_files.write(tmp_path / "y.bin", ARRAY)
+    assert (tmp_path / "y.bin").read_bytes() == ARRAY.tobytes()
+
+
+def test_no_folder_is_made(tmp_path: pathlib.Path):
+    with pytest.raises(FileNotFoundError, match="new"):
+        array_files.write(tmp_path / "new" / "y.npy", ARRAY)
+    assert not (tmp_path / "new").exists()
 
 
 REASONS = {

@@ -22,7 +22,7 @@ NAME = [("reverse_sequence", "name")]
 OUTPUT_NAME = [("reverse_sequence", "specified_outputs_name")]
 COEFFICIENT = [("reverse_sequence", "lda_coeff")]
 
-NO_AXES = NO_INTEGERS | {
+NO_AXES = {what: value for what, value in NO_INTEGERS.items() if what != "none"} | {
     "numpy-bool": np.True_,
     "numpy-float": np.float32(1),
     "date": np.datetime64("2020-01-01"),
@@ -82,19 +82,18 @@ BEYOND_FLOAT32 = {
     "integer": 10**39,
     "long-integer": -(10**400),
 }
-WRONG_PAIRS = [(0, 0), (1, 1), (0, 2), (2, 1), (-1, 0), (0, -1), (-2, -1), (2**70, 0)]
+NOT_0_OR_1 = {str(n): n for n in (2, -1, 2**70)}
 
 OPTION_ERRORS = [
     *wrong(AXES, TypeError, NO_AXES),
+    *wrong(AXIS, TypeError, {"none": None}),
+    *wrong([pair for pair in AXES if pair not in AXIS], ValueError, NOT_0_OR_1),
     *wrong(AXIS, ValueError, {str(n): n for n in (2, -3, 2**70, -(2**70))}),
     *wrong_calls(
         "reverse_sequence",
         ValueError,
         "`batch_axis` and `time_axis`",
-        {
-            str(pair): {"batch_axis": pair[0], "time_axis": pair[1]}
-            for pair in WRONG_PAIRS
-        },
+        {f"both-{axis}": {"batch_axis": axis, "time_axis": axis} for axis in (0, 1)},
     ),
     *wrong(IMPLEMENTATIONS, ValueError, {"unknown": "cuda", "case": "Gather", "": ""}),
     *wrong(

@@ -8,7 +8,6 @@ import pathlib
 from typing import TypeAlias
 
 from dml_jax.directml import TENSOR_DIMENSION_COUNT_MAX1, BufferTensorDesc, DataType
-from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
     View,
@@ -108,7 +107,7 @@ def _write_file(entry: Entry, context: Context) -> WriteFile:
     required = ("type", "resource", "targetPath")
     members = entry.members(required, {"dimensions": []})
     context.resource(members["resource"])
-    path = _files.target_path(members["targetPath"], context.folder)
+    path = context.folders.target_path(members["targetPath"])
     dimensions = ()
     if path.suffix.lower() == ".npy":
         size = _typed_resource(members["resource"], context).elements().size

@@ -70,7 +70,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     _require_expandable(desc_entry, desc, context)
     members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
     try:
-        operator = compile_operator(desc)
+        operator = compile_operator(desc, context.feature_level)
     except ValueError as error:
         raise ValueError(f"`{entry.location}`: {error}") from None
     # DmlCompileGraph compiles a graph of this one operator, which is the same program.

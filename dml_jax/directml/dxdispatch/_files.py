@@ -1,8 +1,9 @@
-"""The files that a model reads and writes, in its folder or the current folder."""
+"""The files that a model reads and writes, and the folders that they must be in."""
 
 from __future__ import annotations
 
 import pathlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,42 +12,52 @@ from dml_jax.directml import DataType
 from dml_jax.directml.dxdispatch._json import Entry
 
 
-def source_path(entry: Entry, folder: pathlib.Path) -> pathlib.Path:
-    """The file to read, relative to the model's folder, or else the current folder."""
-    for base in (folder, pathlib.Path.cwd()):
-        path = _resolve(entry, base, folder)
-        if path.is_file():
-            return path
-        if path.exists():
+class Folders(NamedTuple):
+    """The folders of a model, in which all of its files are."""
+
+    of_model: pathlib.Path
+    of_inputs: pathlib.Path
+    of_outputs: pathlib.Path
+    current: pathlib.Path
+
+    def source_path(self, entry: Entry) -> pathlib.Path:
+        """The file to read, relative to the folder of inputs, or the current one."""
+        for base in (self.of_inputs, self.current):
+            path = self._resolve(entry, base)
+            if path.is_file():
+                return path
+            if path.exists():
+                raise entry.error("be a regular file")
+        folder = "the model's folder" if self.of_inputs == self.of_model else self[1]
+        raise entry.error(f"be a file that exists, in {folder} or the current one")
+
+    def target_path(self, entry: Entry) -> pathlib.Path:
+        """The file to write, relative to the folder of outputs."""
+        path = self._resolve(entry, self.of_outputs)
+        if path.suffix.lower() not in (".npy", ".dat", ".bin"):
+            raise entry.error("end in .npy, .dat or .bin")
+        if path.exists() and not path.is_file():
             raise entry.error("be a regular file")
-    raise entry.error("be a file that exists")
+        if not next(parent for parent in path.parents if parent.exists()).is_dir():
+            raise entry.error("be in a folder")
+        return path
 
-
-def target_path(entry: Entry, folder: pathlib.Path) -> pathlib.Path:
-    """The file to write, relative to the current folder."""
-    path = _resolve(entry, pathlib.Path.cwd(), folder)
-    if path.suffix.lower() not in (".npy", ".dat", ".bin"):
-        raise entry.error("end in .npy, .dat or .bin")
-    if path.exists() and not path.is_file():
-        raise entry.error("be a regular file")
-    if not next(parent for parent in path.parents if parent.exists()).is_dir():
-        raise entry.error("be in a folder")
-    return path
-
-
-def _resolve(entry: Entry, base: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """A path with all links resolved, which must be inside one of the two folders."""
-    text = entry.text()
-    try:
-        path = (base / text).resolve()
-        allowed = [folder.resolve(), pathlib.Path.cwd().resolve()]
-        path.is_file()  # raises if a name is too long or links form a loop
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise entry.error(f"be a path that can be read ({reason})") from None
-    if not any(path.is_relative_to(root) for root in allowed):
-        raise entry.error("be inside the model's folder or the current one")
-    return path
+    def _resolve(self, entry: Entry, base: pathlib.Path) -> pathlib.Path:
+        """A path with all links resolved, which must be inside one of the folders."""
+        text = entry.text()
+        try:
+            path = (base / text).resolve()
+            allowed = [folder.resolve() for folder in self]
+            path.is_file()  # raises if a name is too long or links form a loop
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise entry.error(f"be a path that can be read ({reason})") from None
+        if not any(path.is_relative_to(root) for root in allowed):
+            raise entry.error(
+                "be inside the model's folder, the current one, `input_path` or "
+                "`output_path`"
+            )
+        return path
 
 
 def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dml_jax.directml import FeatureLevel
 from dml_jax.directml.dxdispatch._commands import Command, parse_command
 from dml_jax.directml.dxdispatch._descs import STRUCTS
 from dml_jax.directml.dxdispatch._dispatchables import (
@@ -14,6 +16,7 @@ from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
     parse_dispatchable,
 )
+from dml_jax.directml.dxdispatch._files import Folders
 from dml_jax.directml.dxdispatch._json import Entry, parse
 from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
@@ -29,20 +32,32 @@ class Model:
       resources: its buffers by name; `run_model` changes their contents.
       dispatchables: its operators by name.
       commands: its commands in the order in which they run.
+      command_texts: the commands as JSON.
     """
 
     resources: dict[str, Resource]
     dispatchables: dict[str, Dispatchable]
     commands: tuple[Command, ...]
+    command_texts: tuple[str, ...]
 
 
-def load_model(path: str | pathlib.Path, max_bytes: int = MOST_BYTES) -> Model:
+def load_model(
+    path: str | pathlib.Path,
+    max_bytes: int = MOST_BYTES,
+    *,
+    input_path: str | pathlib.Path | None = None,
+    output_path: str | pathlib.Path | None = None,
+    feature_level: FeatureLevel = FeatureLevel.LEVEL_6_4,
+) -> Model:
     """Reads a model and all files that it refers to.
 
     Args:
-      path: the JSON file.
+      path: the JSON file. As in DxDispatch, it may be relative to `input_path`.
       max_bytes: the maximum size of all buffers together. An input with overlapping
         elements, which are copied, must fit into what the buffers leave.
+      input_path: the folder of the files that the model reads; None for its own.
+      output_path: the folder of the files that it writes; None for the current one.
+      feature_level: the level at which operators are validated.
 
     Returns:
       The model.
@@ -54,8 +69,17 @@ def load_model(path: str | pathlib.Path, max_bytes: int = MOST_BYTES) -> Model:
       OSError: the file cannot be read.
     """
     path = pathlib.Path(path)
+    if input_path is not None and not path.exists():
+        path = pathlib.Path(input_path, path)
+    current = pathlib.Path.cwd()
+    folders = Folders(
+        of_model=path.parent,
+        of_inputs=path.parent if input_path is None else pathlib.Path(input_path),
+        of_outputs=current if output_path is None else pathlib.Path(output_path),
+        current=current,
+    )
     try:
-        return _model(parse(_text(path)), path.parent, max_bytes)
+        return _model(parse(_text(path)), Context(folders, feature_level, max_bytes))
     except (NotImplementedError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -71,10 +95,12 @@ def _text(path: pathlib.Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"`the model` must be UTF-8; got {error.reason}") from None
+        raise ValueError(
+            f"`the model` must be JSON in UTF-8; got other bytes ({error.reason})"
+        ) from None
 
 
-def _model(root: Entry, folder: pathlib.Path, max_bytes: int) -> Model:
+def _model(root: Entry, context: Context) -> Model:
     members = root.members(required=("resources", "dispatchables", "commands"))
     resource_entries = members["resources"].entries()
     dispatchable_entries = members["dispatchables"].entries()
@@ -86,7 +112,6 @@ def _model(root: Entry, folder: pathlib.Path, max_bytes: int) -> Model:
             f"`the model` must use only {operators}, buffers of numbers, and .npy, "
             f".dat and .bin files; got {unsupported}"
         )
-    context = Context(folder, max_bytes)
     for name, entry in resource_entries.items():
         context.resources[name] = parse_resource(entry, context)
     dispatchables = {
@@ -96,7 +121,10 @@ def _model(root: Entry, folder: pathlib.Path, max_bytes: int) -> Model:
     commands = tuple(
         parse_command(entry, dispatchables, context) for entry in command_entries
     )
-    return Model(context.resources, dispatchables, commands)
+    texts = (
+        json.dumps(entry.value, separators=(",", ":")) for entry in command_entries
+    )
+    return Model(context.resources, dispatchables, commands, tuple(texts))
 
 
 def _unsupported(

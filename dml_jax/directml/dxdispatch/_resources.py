@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import jax
 import numpy as np
 
 import dml_jax
-from dml_jax.directml import DataType
+from dml_jax.directml import DataType, FeatureLevel
 from dml_jax.directml.dxdispatch import _files
+from dml_jax.directml.dxdispatch._files import Folders
 from dml_jax.directml.dxdispatch._json import Entry
 from dml_jax.directml.dxdispatch._values import (
     parse_data_type,
@@ -54,12 +54,15 @@ class Context:
     """The state that the parsers of a model share.
 
     Attributes:
-      folder: the folder of the model.
+      folders: the folder of the model, that of its input files, that of its output
+        files, and the current one.
+      feature_level: the level at which operators are validated.
       max_bytes: the maximum size of all buffers together.
       resources: the buffers that have been parsed.
     """
 
-    folder: pathlib.Path
+    folders: Folders
+    feature_level: FeatureLevel
     max_bytes: int
     resources: dict[str, Resource] = dataclasses.field(default_factory=dict)
 
@@ -69,7 +72,7 @@ class Context:
         if size > left:
             raise ValueError(
                 f"`{entry.location}` must fit into the {left} bytes that are left of "
-                f"{self.max_bytes}; got {size} bytes"
+                f"`max_bytes`, {self.max_bytes}; got {size} bytes"
             )
 
     def resource(self, entry: Entry) -> Resource:
@@ -131,7 +134,7 @@ def _file(
 ) -> tuple[np.ndarray, DataType]:
     """The elements of an .npy file, or the bytes of any other file."""
     source = initial.members(required=("sourcePath",))["sourcePath"]
-    path = _files.source_path(source, context.folder)
+    path = context.folders.source_path(source)
     context.require_memory(source, path.stat().st_size)
     if path.suffix.lower() != ".npy":
         _require_data_type(entry, data_type)

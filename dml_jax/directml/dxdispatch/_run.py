@@ -50,6 +50,7 @@ def run_model(
     timing: Timing = Timing(),
     report: Callable[[str], Any] = print,
     progress: Progress | None = None,
+    print_commands: bool = False,
 ) -> None:
     """Runs the commands of a model, which change its resources.
 
@@ -64,6 +65,8 @@ def run_model(
       report: called with each line; the default prints it.
       progress: called with the iterations of a dispatch and its name; returns the
         iterations, as `tqdm.tqdm` does.
+      print_commands: whether to report each command as JSON before it runs, and its
+        end, as DxDispatch does.
 
     Raises:
       OSError: a file cannot be written.
@@ -84,18 +87,23 @@ def run_model(
             elapsed = (time.perf_counter() - start) * 1e3
             if timing.verbosity:
                 report(f"Initialize '{name}': {elapsed:.4f} ms")
-        for command in model.commands:
+        commands = zip(model.commands, model.command_texts, strict=True)
+        for number, (command, text) in enumerate(commands):
+            if print_commands:
+                report(f"[StartCmd][{number:04}]\t: {text}")
             if isinstance(command, Dispatch):
                 name = command.dispatchable
                 samples = _dispatch(programs[name], command, timing, progress)
                 for line in _statistics(name, samples, timing):
                     report(line)
             elif isinstance(command, Print):
-                text = _shown(model.resources[command.resource], command.is_verbose)
-                report(f"Resource '{command.resource}':{text}")
+                shown = _shown(model.resources[command.resource], command.is_verbose)
+                report(f"Resource '{command.resource}':{shown}")
             else:
                 _write(command, model.resources[command.resource])
                 report(f"Resource '{command.resource}' written to '{command.target}'")
+            if print_commands:
+                report(f"[EndCmd][{number:04}]\t: hr=0x00000000")
 
 
 class _Program:
@@ -216,4 +224,5 @@ def _write(command: WriteFile, resource: Resource) -> None:
     if command.path.suffix.lower() == ".npy":
         array = resource.elements()[: math.prod(command.dimensions)]
         array = array.reshape(command.dimensions)
+    command.path.parent.mkdir(parents=True, exist_ok=True)  # as in DxDispatch
     array_files.write(command.path, array)

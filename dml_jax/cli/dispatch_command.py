@@ -1,0 +1,161 @@
+"""The `dispatch` command, with the options of DxDispatch."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import pathlib
+from typing import Any, NoReturn
+
+import jax
+
+from dml_jax.cli import common_options, devices
+from dml_jax.cli.progress import progress
+from dml_jax.directml import FeatureLevel
+from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
+
+SUMMARY = "run a DxDispatch model"
+DESCRIPTION = """\
+Runs a DxDispatch model: Microsoft's JSON format for DirectML operators.
+
+The buffers of the model are initialized, its operators are compiled for the device, and
+its commands run in order: dispatch, print and writeFile. Files are read and written
+only inside the model's folder, the current one, and those of --input_path and
+--output_path. docs/from-directml.md has examples.
+
+The times printed are medians over the iterations without the first (--warmup_samples),
+from the call of an operator until its result is on the device. Iterations that take
+longer than a second show a progress bar if tqdm is installed.
+"""
+
+# What other options of DxDispatch are for, and why they are refused.
+_DEVICES = "is not supported: `python -m dml_jax info` lists the devices"
+_VERSIONS = "is not supported: `python -m dml_jax info` shows the versions"
+_LAYERS = "is not supported: JAX has no debug layers; `--debug` shows tracebacks"
+_DIRECTX = "is not supported: it is for DirectX devices, and JAX runs the model here"
+_HLSL = "is not supported: it is for HLSL shaders, which this program does not run"
+_PIX = "is not supported: it is for PIX; `jax.profiler.trace` records profiles"
+_ONNX = (
+    "is not supported: it is for ONNX models, which `python -m dml_jax onnx` runs "
+    "without ONNX Runtime"
+)
+_REFUSED = {
+    _DEVICES: "-s --show_adapters",
+    _VERSIONS: "-S --show_dependencies",
+    _LAYERS: "-d",
+    _DIRECTX: (
+        "-q --queue_type --clear_shader_caches --disable_agility_sdk "
+        "--disable_background_processing --disable_custom_heaps --disable_gpu_timeout "
+        "--enable_dred --max_gpu_time_measurements --post_dispatch_barriers "
+        "--present_separator --set_stable_power_state"
+    ),
+    _HLSL: "--print_hlsl_disassembly --xbox_allow_precompile",
+    _PIX: "-c --pix_capture_type -o --pix_capture_name",
+    _ONNX: (
+        "-b --binding_shape -e --onnx_session_config_entry --enable_onnx_profiling "
+        "-f --onnx_free_dim_name_override -F --onnx_free_dim_denotation_override "
+        "-l --onnx_graph_optimization_level -L --onnx_logging_level "
+        "-p --print_onnx_bindings -x --enable_ort_extensions"
+    ),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of DxDispatch to the command's parser."""
+    add = parser.add_argument
+    model = parser.add_mutually_exclusive_group(required=True)
+    text = "the model, a .json file"
+    # Without an argument, a default of its own would replace the option's value.
+    model.add_argument("model", nargs="?", default=argparse.SUPPRESS, help=text)
+    model.add_argument("-m", "--model", metavar="MODEL", help="the same as an option")
+    folder = functools.partial(add, type=pathlib.Path, metavar="FOLDER")
+    text = "where the model's input files are (default: the model's folder)"
+    folder("--input_path", help=text)
+    text = "where the model's output files are written (default: the current folder)"
+    folder("--output_path", help=text)
+    text = "print each command as JSON before it runs, and a line when it is done"
+    add("--print_commands", action="store_true", help=text)
+    text = "validate operators at this feature level (default: 6.4, the latest)"
+    level = functools.partial(add, type=_level, default="6.4", metavar="LEVEL")
+    level("--dml_feature_level", help=text)
+    common_options.add_device(parser, "JAX's default device", "-a", "--adapter")
+    _add_timing(parser)
+    text = "maximum size of the model's buffers together (default: 4 GiB)"
+    add(
+        "--max_bytes",
+        type=common_options.positive,
+        default=MOST_BYTES,
+        metavar="N",
+        help=text,
+    )
+    for reason, names in _REFUSED.items():
+        add(*names.split(), action=_Refused, reason=reason)
+
+
+def _add_timing(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    count = functools.partial(add, default=1, metavar="N")
+    time = functools.partial(add, type=common_options.milliseconds, metavar="MS")
+    text = "samples of each dispatch (default: 1)"
+    count("-i", "--dispatch_iterations", type=common_options.positive, help=text)
+    text = "runs in each sample, whose time is their mean (default: 1)"
+    count("-r", "--dispatch_repeat", type=common_options.positive, help=text)
+    text = "take samples for this time, in place of -i"
+    time("-t", "--milliseconds_to_run", help=text)
+    text = "minimum time between the starts of two samples (default: 0)"
+    time("-I", "--dispatch_interval", default=0.0, help=text)
+    text = "first samples, which do not count (default: 1)"
+    count("-w", "--warmup_samples", type=common_options.natural, help=text)
+    text = "0: medians; 1: all statistics; 2: each sample as well (default: 0)"
+    add("-v", "--timing_verbosity", type=int, choices=(0, 1, 2), default=0, help=text)
+
+
+class _Refused(argparse.Action):
+    """An option that is an error, for a reason that the error tells."""
+
+    def __init__(self, option_strings: list[str], dest: str, reason: str):
+        suppressed = argparse.SUPPRESS
+        super().__init__(option_strings, dest, "?", default=suppressed, help=suppressed)
+        self.reason = reason
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: Any, __: Any, option: Any = None
+    ) -> NoReturn:
+        parser.error(f"{option} {self.reason}")
+
+
+def _level(text: str) -> FeatureLevel:
+    name = "LEVEL_" + text.replace(".", "_")
+    if name not in FeatureLevel.__members__:
+        labels = ", ".join(level.label.replace("_", ".") for level in FeatureLevel)
+        raise argparse.ArgumentTypeError(f"must be one of {labels}; got {text}")
+    return FeatureLevel[name]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Runs the command."""
+    if arguments.model.lower().endswith(".onnx"):
+        raise ValueError(
+            f"{arguments.model}: must be a DxDispatch model; ONNX models run with "
+            f"`python -m dml_jax onnx {arguments.model}`"
+        )
+    model = load_model(
+        arguments.model,
+        arguments.max_bytes,
+        input_path=arguments.input_path,
+        output_path=arguments.output_path,
+        feature_level=arguments.dml_feature_level,
+    )
+    device = devices.first(arguments.device)
+    report = functools.partial(print, flush=True)
+    report(f"Running on '{device.device_kind}'")
+    timing = Timing(
+        iterations=arguments.dispatch_iterations,
+        repeat=arguments.dispatch_repeat,
+        milliseconds=arguments.milliseconds_to_run,
+        interval=arguments.dispatch_interval,
+        warmup_samples=arguments.warmup_samples,
+        verbosity=arguments.timing_verbosity,
+    )
+    with jax.default_device(device):
+        run_model(model, timing, report, progress, arguments.print_commands)

@@ -1,0 +1,140 @@
+"""The `onnx` command."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dml_jax._shared import array_files
+from dml_jax.cli import common_options, devices, info
+
+SUMMARY = "run an ONNX model"
+DESCRIPTION = """\
+Runs an ONNX model, and prints the dtypes and shapes of its inputs and outputs.
+
+Inputs are .npy files without pickles; outputs are written completely or not at all, in
+folders that exist. docs/from-onnx.md lists the operators that models may have, and has
+an example. Needs the package onnx.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options to the command's parser."""
+    parser.add_argument("model", help="the model, an .onnx file")
+    for name, text in (
+        ("input", "read an input from"),
+        ("output", "write an output to"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=common_options.assignment,
+            action="append",
+            default=[],
+            metavar="NAME=FILE.npy",
+            help=f"{text} a file; may be repeated",
+        )
+    common_options.add_device(parser, "JAX's default device")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Runs the command."""
+    if arguments.model.lower().endswith(".json"):
+        raise ValueError(
+            f"{arguments.model}: must be an ONNX model; DxDispatch models run with "
+            f"`python -m dml_jax dispatch {arguments.model}`"
+        )
+    try:
+        from dml_jax import onnx_backend
+        from dml_jax.onnx_backend._model import is_untyped
+    except ImportError as error:
+        raise RuntimeError(f"{error}: {info.how_to_install('onnx')}") from None
+    device = devices.first(arguments.device)
+    proto = onnx_backend.load_model(arguments.model)
+    model = onnx_backend.prepare(proto)
+    model.device = device
+    kinds = {value.name: _declared(value, model) for value in proto.graph.input}
+    _require_names(arguments, model, kinds)
+    report = functools.partial(print, flush=True)  # before errors
+    inputs = {}
+    for name, path in arguments.input:
+        inputs[name] = _read(path)
+        dtype = inputs[name].dtype
+        if is_untyped(dtype, model.dtypes[name]):
+            dtype = model.dtypes[name]
+        report(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
+    outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
+    for name, array in outputs.items():
+        report(f"Output '{name}': {_kind(array.dtype, array.shape)}")
+    for name, path in arguments.output:
+        array = outputs[name]
+        # NumPy's own strings need no pickles.
+        array_files.write(path, array.astype(str) if array.dtype.kind == "O" else array)
+
+
+def _require_names(
+    arguments: argparse.Namespace, model: Any, kinds: dict[str, str]
+) -> None:
+    """Refuses names that the model does not have, and inputs that are missing."""
+    given = [name for name, _ in arguments.input]
+    _require_known("--output", [n for n, _ in arguments.output], model.output_names)
+    _require_known("--input", given, (*model.input_names, *model.default_names))
+    _require_distinct("--input", given)
+    outputs = [os.path.realpath(path) for _, path in arguments.output]
+    _require_distinct("--output", outputs)
+    missing = [name for name in model.input_names if name not in given]
+    if missing:
+        wanted = ", ".join(f"{name}: {kinds[name]}" for name in missing)
+        words = " ".join(f"--input {name}=FILE.npy" for name in missing)
+        got = ", ".join(given) or "none"
+        raise ValueError(
+            f"`--input` must be given for {wanted}; got {got}. Write {words}"
+        )
+    for _, path in arguments.output:
+        if not path.parent.is_dir():
+            raise ValueError(
+                f"`--output` must be in a folder that exists; got {path}. Write mkdir "
+                f"-p {path.parent}"
+            )
+
+
+def _require_known(option: str, given: list[str], names: Iterable[str]) -> None:
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        known = ", ".join(names) or "none, since the model has none"
+        raise ValueError(f"`{option}` must be one of {known}; got {', '.join(unknown)}")
+
+
+def _require_distinct(option: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(
+                f"`{option}` must be given once for each; got {value} twice"
+            )
+
+
+def _read(path: pathlib.Path) -> np.ndarray:
+    try:
+        return np.asarray(array_files.read(path))
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: must be an .npy file without pickles, as `numpy.save` writes it; "
+            f"got {error}"
+        ) from None
+
+
+def _declared(value: Any, model: Any) -> str:
+    """The dtype and the shape that the model declares for an input."""
+    sizes = value.type.tensor_type.shape.dim
+    shape = [size.dim_param or size.dim_value or "?" for size in sizes]
+    return _kind(model.dtypes.get(value.name, np.dtype(float)), shape)
+
+
+def _kind(dtype: np.dtype, shape: Iterable[Any]) -> str:
+    name = "string" if dtype.kind == "O" else dtype
+    return f"{name}[{','.join(map(str, shape))}]"
