@@ -28,7 +28,9 @@ class Folders(NamedTuple):
                 return path
             if path.exists():
                 raise entry.error("be a regular file")
-        folder = "the model's folder" if self.of_inputs == self.of_model else self[1]
+        folder = (
+            "the model's folder" if self.of_inputs == self.of_model else self.of_inputs
+        )
         raise entry.error(f"be a file that exists, in {folder} or the current one")
 
     def target_path(self, entry: Entry) -> pathlib.Path:
