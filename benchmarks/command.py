@@ -16,6 +16,7 @@ import jax
 
 from benchmarks import (
     compare,
+    onnx_models,
     predictions,
     results,
     scaling,
@@ -37,6 +38,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --only 'rows/*16'    the workloads with such names
   python -m benchmarks sweep --seconds 600      random shapes of each kind
   python -m benchmarks scale                    on 1, 2, 4, ... devices
+  python -m benchmarks onnx                     recurrent models, and ONNX Runtime
   python -m benchmarks tpu                      predicted by TPU's compiler
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot new.json
@@ -76,6 +78,18 @@ Prints a table of ratios and writes a JSON file, like `run`.
 each device sends its shard to the next one; xla is the plain idiom, partitioned by XLA.
 
 A quick run has a 64th of the elements and fewer samples.
+"""
+
+_ONNX = """\
+Runs recurrent ONNX models with the operators of torch's exports: 200 steps of 16
+sequences, 64 features, two bidirectional layers with a state of 128; and an acoustic
+model of a convolution and one layer. Prints a table of ratios and writes a JSON file,
+like `run`.
+
+1 is the time of ONNX Runtime on the CPU of the same machine, also for a GPU. Results
+that differ from its by more than rounding are an error. Needs onnx and onnxruntime.
+
+A quick run has 20 steps and a state of 16.
 """
 
 _TPU = """\
@@ -197,6 +211,16 @@ def _parser() -> argparse.ArgumentParser:
         help="the JSON file; by default benchmarks/results/scaling-<device>.json, with "
         "-quick in its name for quick runs",
     )
+    option = add("onnx", _onnx, _ONNX, "measure recurrent ONNX models")
+    option("--device", choices=("cpu", "gpu"), help="by default what JAX finds")
+    option("--quick", action="store_true", help="small arrays, few samples")
+    option(
+        *("--output", "-o"),
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the JSON file; by default benchmarks/results/onnx-<device>.json, with "
+        "-quick in its name for quick runs",
+    )
     option = add("tpu", _tpu, _TPU, "predict for TPUs")
     generations, groups = list(GENERATIONS), predictions.GROUPS
     option("--generation", nargs="+", choices=generations, default=generations)
@@ -316,6 +340,18 @@ def _scale(options: argparse.Namespace) -> int:
     found = results.document(told, scaling.records(device, options.quick))
     results.save(found, path)
     print(scaling.table(found))
+    return 0
+
+
+def _onnx(options: argparse.Namespace) -> int:
+    device = _device(options)
+    name = f"onnx-{device}{'-quick' if options.quick else ''}.json"
+    path = options.output or _RESULTS / name
+    _require_no_folder(path)
+    told = dict(device=device, quick=options.quick, kind="onnx")
+    found = results.document(told, onnx_models.records(device, options.quick))
+    results.save(found, path)
+    print(results.table(found))
     return 0
 
 

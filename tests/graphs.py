@@ -39,9 +39,11 @@ def graph(
     return dml.GraphDesc(
         **counts,
         nodes=[
-            dml.ConstantDataGraphNodeDesc(node)
+            dml.OperatorGraphNodeDesc(node)
+            if isinstance(node, dml.OperatorDesc)
+            else dml.ConstantDataGraphNodeDesc(node)
             if isinstance(node, bytes)
-            else dml.OperatorGraphNodeDesc(node)
+            else node
             for node in nodes
         ],
         input_edges=[dml.InputGraphEdgeDesc(*edge) for edge in inputs],

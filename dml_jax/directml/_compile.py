@@ -19,6 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
+from dml_jax.directml._functions import FunctionGraphNodeDesc
 from dml_jax.directml._members import instance_of, member_of
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._strided import api
@@ -32,12 +33,20 @@ class Source(NamedTuple):
     input: int | None = None
     step: int | None = None
     constant: int | None = None
+    output: int = 0  # of the step
+
+
+class Result(NamedTuple):
+    """An output of a step."""
+
+    step: int
+    output: int = 0
 
 
 class Step(NamedTuple):
-    """An operator and the sources of its inputs."""
+    """An operator or a function, and the sources of its inputs."""
 
-    operator: OperatorDesc
+    operator: OperatorDesc | FunctionGraphNodeDesc
     sources: tuple[Source, ...]
     name: str | None = None
 
@@ -61,7 +70,7 @@ class CompiledOperator:
       inputs: the names and tensors of the inputs, in binding order.
       outputs: the names and tensors of the outputs, in binding order.
       steps: the operators in the order in which they run.
-      results: for each output the index of the step that computes it.
+      results: for each output the output of a step that gives it.
       constants: the bytes of the constants.
     """
 
@@ -69,7 +78,7 @@ class CompiledOperator:
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
     steps: tuple[Step, ...] = dataclasses.field(repr=False)
-    results: tuple[int, ...] = dataclasses.field(repr=False)
+    results: tuple[Result, ...] = dataclasses.field(repr=False)
     constants: tuple[bytes, ...] = dataclasses.field(repr=False, default=())
 
     def __call__(
@@ -131,11 +140,14 @@ class CompiledOperator:
         If an output has 64 bits but no bound array has, the mode must be on already.
         """
         operators = [step.operator for step in self.steps]
-        tensors = [t for desc in operators for t in (*desc.inputs, desc.output)]
+        tensors = [t for desc in operators for t in (*desc.inputs, *desc.outputs)]
         if not any(map(_is_wide, tensors)):
             return contextlib.nullcontext()
         if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
-            if any(_is_wide(desc.output) for desc in operators if not desc.inputs):
+            fills = [
+                d for d in operators if isinstance(d, OperatorDesc) and not d.inputs
+            ]
+            if any(_is_wide(fill.output) for fill in fills):
                 return contextlib.nullcontext()  # the fill raises a more precise error
             for name, tensor in self.outputs:
                 arguments.require_width(self.name, name, tensor.data_type.dtype)
@@ -203,7 +215,7 @@ def compile_operator(
         inputs=inputs,
         outputs=(Binding(camel(desc.output_member), desc.output),),
         steps=(Step(desc, sources),),
-        results=(0,),
+        results=(Result(0),),
     )
 
 
@@ -236,17 +248,18 @@ def _as_bound(
 def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
     # If `jit` is disabled, it does not convert NumPy arrays.
     inputs, previous, constants = jax.tree.map(jnp.asarray, arrays)
-    elements: list[jax.Array] = []
+    elements: list[tuple[jax.Array, ...]] = []
     for step in compiled.steps:
         operands = [
             _operand(compiled, elements, inputs, constants, source, tensor)
             for source, tensor in zip(step.sources, step.operator.inputs, strict=True)
         ]
-        with jax.named_scope(step.name or step.operator.type.name.lower()):
-            elements.append(step.operator.evaluate(*operands))
+        with jax.named_scope(step.name or step.operator.label.lower()):
+            results = step.operator.evaluate(*operands)
+        elements.append(results if isinstance(results, tuple) else (results,))
     return tuple(
-        api.write(binding.tensor, elements[step], buffer)
-        for binding, step, buffer in zip(
+        api.write(binding.tensor, elements[result.step][result.output], buffer)
+        for binding, result, buffer in zip(
             compiled.outputs, compiled.results, previous, strict=True
         )
     )
@@ -254,7 +267,7 @@ def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
 
 def _operand(
     compiled: CompiledOperator,
-    elements: list[jax.Array],
+    elements: list[tuple[jax.Array, ...]],
     inputs: tuple[jax.Array, ...],
     constants: tuple[jax.Array, ...],
     source: Source,
@@ -262,10 +275,11 @@ def _operand(
 ) -> jax.Array:
     """The elements of a step's input tensor, from the buffer of its source."""
     if source.step is not None:
-        given = compiled.steps[source.step].operator.output
+        given = compiled.steps[source.step].operator.outputs[source.output]
+        written = elements[source.step][source.output]
         if _layout(given) == _layout(tensor):
-            return elements[source.step]
-        buffer = api.flatten(given, elements[source.step])
+            return written
+        buffer = api.flatten(given, written)
     elif source.input is not None:
         given, bound = compiled.inputs[source.input].tensor, inputs[source.input]
         if _layout(given) == _layout(tensor):

@@ -10,11 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import graphlib
-from typing import Any
+from typing import Any, TypeAlias
+
+import jax
 
 from dml_jax._shared import arguments
 from dml_jax.directml import _rules
-from dml_jax.directml._compile import Binding, CompiledOperator, Source, Step
+from dml_jax.directml._compile import Binding, CompiledOperator, Result, Source, Step
+from dml_jax.directml._functions import FunctionGraphNodeDesc
 from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
     GraphDesc,
@@ -32,10 +35,11 @@ def compile_graph(
 ) -> CompiledOperator:
     """IDMLDevice1.CompileGraph: a graph of operators as one function.
 
-    Every operator is validated. Every input and output must be connected. Inputs of
-    nodes and outputs of the graph must be connected exactly once. Both ends of an edge
-    must have the same TotalTensorSizeInBytes. If they differ in layout or data type,
-    the bytes are reinterpreted; bytes between elements are 0.
+    Every operator is validated. Every function is traced, and its results must have the
+    sizes and data types of its outputs. Every input and output must be connected.
+    Inputs of nodes and outputs of the graph must be connected exactly once. Both ends
+    of an edge must have the same TotalTensorSizeInBytes. If they differ in layout or
+    data type, the bytes are reinterpreted; bytes between elements are 0.
 
     Args:
       desc: the graph.
@@ -49,11 +53,12 @@ def compile_graph(
       the input's flat buffer has one element more.
 
     Raises:
-      TypeError: `desc` is not a GraphDesc.
-      ValueError: DirectML would refuse the graph or one of its operators, or the graph
-        has a cycle.
+      TypeError: `desc` is not a GraphDesc, or the result of a function is no array.
+      ValueError: DirectML would refuse the graph or one of its operators, the graph has
+        a cycle, or a function returns other sizes or data types than it declares. What
+        a function itself raises is passed on.
 
-    Derivatives and sharding: those of the operators.
+    Derivatives and sharding: those of the operators and functions.
 
     Example:
       >>> from dml_jax.directml import (
@@ -90,7 +95,7 @@ def compile_graph(
         outputs=tuple(binding for binding, _ in outputs),
         steps=tuple(
             Step(
-                desc.nodes[node].operator,  # type: ignore[union-attr]
+                _operator_of(desc.nodes[node]),
                 tuple(
                     source._replace(step=steps.get(source.step))
                     for source in sources[node]
@@ -99,7 +104,9 @@ def compile_graph(
             )
             for node in order
         ),
-        results=tuple(steps[node] for _, node in outputs),
+        results=tuple(
+            result._replace(step=steps[result.step]) for _, result in outputs
+        ),
         constants=tuple(
             node.data if isinstance(node, ConstantDataGraphNodeDesc) else b""
             for node in desc.nodes
@@ -107,7 +114,13 @@ def compile_graph(
     )
 
 
+Operator: TypeAlias = OperatorDesc | FunctionGraphNodeDesc
+
 _require = functools.partial(_rules.require, "DML_GRAPH_DESC")
+
+
+def _operator_of(node: Any) -> Operator:
+    return node.operator if isinstance(node, OperatorGraphNodeDesc) else node
 
 
 def _require_index(member: str, index: int, count: int, whose: str) -> None:
@@ -122,13 +135,15 @@ def _validate_nodes(desc: GraphDesc, level: FeatureLevel) -> None:
     _require("FeatureLevel", has_graphs, "be 2_1 or later", level.label)
     _require("OutputCount", desc.output_count > 0, "be at least 1", 0)
     for i, node in enumerate(desc.nodes):
-        if isinstance(node, OperatorGraphNodeDesc):
+        if not isinstance(node, ConstantDataGraphNodeDesc):
             try:
-                node.operator.validate(level)
+                _operator_of(node).validate(level)
             except ValueError as error:
                 raise ValueError(
                     f"DML_GRAPH_DESC: `Nodes[{i}]` is refused: {error}"
                 ) from None
+            if isinstance(node, FunctionGraphNodeDesc):
+                _require_declared_results(f"Nodes[{i}].Function", node)
         else:
             has_constants = level >= FeatureLevel.LEVEL_6_2
             rule = f"be an operator at feature level {level.label}"
@@ -136,13 +151,31 @@ def _validate_nodes(desc: GraphDesc, level: FeatureLevel) -> None:
             _require(f"Nodes[{i}]", has_constants, rule, got)
 
 
-def _operator(desc: GraphDesc, member: str, index: int) -> OperatorDesc:
+def _require_declared_results(member: str, node: FunctionGraphNodeDesc) -> None:
+    def described(arrays: Any) -> str:
+        return ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
+
+    with jax.enable_x64(True):
+        declared, given = (
+            [jax.ShapeDtypeStruct(t.sizes, t.data_type.dtype) for t in tensors]
+            for tensors in (node.outputs, node.inputs)
+        )
+        try:
+            results = jax.eval_shape(node.evaluate, *given)
+        except Exception as error:
+            error.add_note(f"This is from `{member}`, {node.label!r}.")
+            raise
+    got, rule = described(results), f"return {described(declared)}"
+    _require(member, got == described(declared), rule, got or "nothing")
+
+
+def _operator(desc: GraphDesc, member: str, index: int) -> Operator:
     """The operator of a node to which a member of an edge refers."""
     _require_index(member, index, len(desc.nodes), "Nodes")
-    node: Any = desc.nodes[index]
-    is_operator = isinstance(node, OperatorGraphNodeDesc)
+    node = desc.nodes[index]
+    is_operator = not isinstance(node, ConstantDataGraphNodeDesc)
     _require(member, is_operator, "be an operator", f"the constant {index}")
-    return node.operator
+    return _operator_of(node)
 
 
 def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
@@ -152,7 +185,7 @@ def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
     def connect(name: str, edge: Any) -> None:
         node, index = edge.to_node_index, edge.to_node_input_index
         operator = _operator(desc, f"{name}.ToNodeIndex", node)
-        whose = f"inputs of {operator.type.name}"
+        whose = f"inputs of {operator.label}"
         _require_index(f"{name}.ToNodeInputIndex", index, len(operator.inputs), whose)
         member = camel(operator.input_members[index])
         rule = f"be the only edge to `{member}` of node {node}"
@@ -170,12 +203,13 @@ def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
         connect(f"IntermediateEdges[{i}]", edge)
     sources: dict[int, list[Source]] = {}
     for i, node in enumerate(desc.nodes):
-        if isinstance(node, OperatorGraphNodeDesc):
-            for index, member in enumerate(node.operator.input_members):
+        if not isinstance(node, ConstantDataGraphNodeDesc):
+            members = _operator_of(node).input_members
+            for index, member in enumerate(members):
                 is_connected = (i, index) in found
                 name = f"Nodes[{i}].{camel(member)}"
                 _require(name, is_connected, "be connected", "no edge to it")
-            sources[i] = [found[i, n] for n in range(len(node.operator.inputs))]
+            sources[i] = [found[i, n] for n in range(len(members))]
     return sources
 
 
@@ -186,28 +220,26 @@ def _source(
     tensor: BufferTensorDesc,
 ) -> Source:
     """The source of an intermediate edge, whose size must be that of `tensor`."""
-    start = edge.from_node_index
+    start, index = edge.from_node_index, edge.from_node_output_index
     _require_index(f"{name}.FromNodeIndex", start, len(desc.nodes), "Nodes")
-    _require_only_output(name, edge.from_node_output_index)
+    node, total = desc.nodes[start], tensor.total_tensor_size_in_bytes
+    is_constant = isinstance(node, ConstantDataGraphNodeDesc)
+    count = 1 if is_constant else len(_operator_of(node).outputs)
+    _require_index(f"{name}.FromNodeOutputIndex", index, count, "outputs of the node")
     is_owned = bool(tensor.flags & TensorFlags.OWNED_BY_DML)
     rule = "come from an input of the graph, since its tensor is OWNED_BY_DML"
     _require(name, not is_owned, rule, f"node {start}")
-    node, total = desc.nodes[start], tensor.total_tensor_size_in_bytes
-    if isinstance(node, OperatorGraphNodeDesc):
-        got = node.operator.output.total_tensor_size_in_bytes
+    if not is_constant:
+        got = _operator_of(node).outputs[index].total_tensor_size_in_bytes
         rule = f"have TotalTensorSizeInBytes {total} at both ends"
         _require(name, got == total, rule, f"{got} from node {start}")
-        return Source(step=start)
+        return Source(step=start, output=index)
     got = len(node.data)
     rule = f"have {total} bytes at both ends"
     _require(
         name, got in (tensor.needed_bytes, total), rule, f"{got} from node {start}"
     )
     return Source(constant=start)
-
-
-def _require_only_output(name: str, index: int) -> None:
-    _require_index(f"{name}.FromNodeOutputIndex", index, 1, "outputs of the node")
 
 
 def _topological_order(sources: dict[int, list[Source]]) -> list[int]:
@@ -228,8 +260,8 @@ def _inputs(desc: GraphDesc) -> list[Binding]:
     """The inputs of the graph, each with the tensor at the end of its first edge."""
     readers: dict[int, list[tuple[str, Any, BufferTensorDesc]]] = {}
     for i, edge in enumerate(desc.input_edges):
-        node: Any = desc.nodes[edge.to_node_index]
-        tensor = node.operator.inputs[edge.to_node_input_index]
+        operator = _operator_of(desc.nodes[edge.to_node_index])
+        tensor = operator.inputs[edge.to_node_input_index]
         reader = (f"InputEdges[{i}]", edge, tensor)
         readers.setdefault(edge.graph_input_index, []).append(reader)
     bindings = []
@@ -251,19 +283,21 @@ def _inputs(desc: GraphDesc) -> list[Binding]:
     return bindings
 
 
-def _outputs(desc: GraphDesc) -> list[tuple[Binding, int]]:
-    """The outputs of the graph, and the nodes that compute them."""
-    found: dict[int, tuple[Binding, int]] = {}
+def _outputs(desc: GraphDesc) -> list[tuple[Binding, Result]]:
+    """The outputs of the graph and what gives them, whose `step` is a node."""
+    found: dict[int, tuple[Binding, Result]] = {}
     for i, edge in enumerate(desc.output_edges):
         name, index = f"OutputEdges[{i}]", edge.graph_output_index
         _require_index(f"{name}.GraphOutputIndex", index, desc.output_count, "outputs")
-        node = edge.from_node_index
-        operator = _operator(desc, f"{name}.FromNodeIndex", node)
-        _require_only_output(name, edge.from_node_output_index)
+        node, output = edge.from_node_index, edge.from_node_output_index
+        tensors = _operator(desc, f"{name}.FromNodeIndex", node).outputs
+        whose = "outputs of the node"
+        _require_index(f"{name}.FromNodeOutputIndex", output, len(tensors), whose)
         rule = f"be the only edge to output {index}"
         _require(name, index not in found, rule, "a second one")
-        found[index] = Binding(edge.name or f"output {index}", operator.output), node
-    connected = {node for _, node in found.values()}
+        binding = Binding(edge.name or f"output {index}", tensors[output])
+        found[index] = binding, Result(node, output)
+    connected = {result.step for _, result in found.values()}
     connected |= {edge.from_node_index for edge in desc.intermediate_edges}
     for node in range(len(desc.nodes)):
         rule = "have a connected output"

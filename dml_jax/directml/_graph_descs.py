@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from dml_jax._shared import arguments
+from dml_jax.directml._functions import FunctionGraphNodeDesc
 from dml_jax.directml._members import Struct, integer, set_frozen
 from dml_jax.directml._operators import OperatorDesc
 
@@ -77,7 +78,7 @@ class OutputGraphEdgeDesc(Struct):
 
     Args:
       from_node_index: the node.
-      from_node_output_index: the output of the node, which is 0 for all operators.
+      from_node_output_index: the output of the node: 0 but for functions of several.
       graph_output_index: the output of the graph.
       name: the name in error messages; None for no name.
 
@@ -100,7 +101,7 @@ class IntermediateGraphEdgeDesc(Struct):
 
     Args:
       from_node_index: the node that writes.
-      from_node_output_index: its output, which is 0 for all operators.
+      from_node_output_index: its output: 0 but for functions of several.
       to_node_index: the node that reads.
       to_node_input_index: its input.
       name: the name in error messages; None for no name.
@@ -126,7 +127,8 @@ class GraphDesc:
     Args:
       input_count: the number of inputs of the graph.
       output_count: the number of its outputs.
-      nodes: OperatorGraphNodeDesc and ConstantDataGraphNodeDesc.
+      nodes: OperatorGraphNodeDesc, ConstantDataGraphNodeDesc and
+        FunctionGraphNodeDesc.
       input_edges: InputGraphEdgeDesc; an input may go to several nodes.
       output_edges: OutputGraphEdgeDesc.
       intermediate_edges: IntermediateGraphEdgeDesc; an output may go to several nodes.
@@ -141,7 +143,9 @@ class GraphDesc:
 
     input_count: int
     output_count: int
-    nodes: Sequence[OperatorGraphNodeDesc | ConstantDataGraphNodeDesc]
+    nodes: Sequence[
+        OperatorGraphNodeDesc | ConstantDataGraphNodeDesc | FunctionGraphNodeDesc
+    ]
     input_edges: Sequence[InputGraphEdgeDesc]
     output_edges: Sequence[OutputGraphEdgeDesc]
     intermediate_edges: Sequence[IntermediateGraphEdgeDesc] = ()
@@ -166,7 +170,7 @@ def _refused(name: str, expected: str, got: object) -> Exception:
 
 
 _KINDS = {
-    "nodes": (OperatorGraphNodeDesc, ConstantDataGraphNodeDesc),
+    "nodes": (OperatorGraphNodeDesc, ConstantDataGraphNodeDesc, FunctionGraphNodeDesc),
     "input_edges": (InputGraphEdgeDesc,),
     "output_edges": (OutputGraphEdgeDesc,),
     "intermediate_edges": (IntermediateGraphEdgeDesc,),

@@ -56,6 +56,16 @@ class OperatorDesc(Struct, abc.ABC):
         return getattr(self, self.output_member)
 
     @property
+    def outputs(self) -> tuple[BufferTensorDesc, ...]:
+        """The output tensor, in a tuple."""
+        return (self.output,)
+
+    @property
+    def label(self) -> str:
+        """The name of the operator in error messages about graphs."""
+        return self.type.name
+
+    @property
     def struct(self) -> str:
         """The name of the C structure, with which error messages begin."""
         return f"DML_{self.type.name}_OPERATOR_DESC"

@@ -51,6 +51,11 @@ def require_tensor(
 ) -> None:
     """Checks the rules for a tensor that do not depend on other members."""
     _require_support(struct, member, tensor, support, level)
+    require_layout(struct, member, tensor)
+
+
+def require_layout(struct: str, member: str, tensor: BufferTensorDesc) -> None:
+    """Checks the rules for a tensor that do not depend on its operator."""
 
     def check(name: str, holds: bool, rule: str, got: object) -> None:
         require(struct, f"{member}.{name}", holds, rule, got)

@@ -1,0 +1,122 @@
+"""Nodes of graphs that run Python functions, which DirectML does not have."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax._shared import arguments
+from dml_jax.directml import _rules
+from dml_jax.directml._members import instance_of, set_frozen
+from dml_jax.directml._strided import api
+from dml_jax.directml._tensor import BufferTensorDesc
+from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, FeatureLevel
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionGraphNodeDesc:
+    """A node that runs a Python function, in place of an operator.
+
+    It is for the operators of a graph that this package does not have, such as GEMM.
+    DirectML has no such node.
+
+    Args:
+      function: a pure function that JAX can trace. It takes an array for each input and
+        returns an array, or a tuple or a list of arrays for several outputs. An array
+        has the sizes of its tensor, whatever the strides, and its dtype. The function
+        is traced in 64-bit mode if one of the tensors has 64 bits, and outside of it
+        otherwise. Graphs share a compiled program if it is the same object.
+      inputs: the tensors that the function reads.
+      outputs: the tensors that it computes, at least one.
+      name: the name of the node in profiles and messages; None for the function's name.
+
+    Raises:
+      TypeError: `function` is not callable or not hashable, a tensor is not a
+        BufferTensorDesc, or `name` is not a string.
+      ValueError: there is no output, or `name` is empty.
+    """
+
+    function: Callable[..., Any]
+    inputs: Sequence[BufferTensorDesc]
+    outputs: Sequence[BufferTensorDesc]
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function) or not _is_hashable(self.function):
+            got, rule = arguments.describe(self.function), "be callable and hashable"
+            raise arguments.error(TypeError, _CLASS, "function", rule, got)
+        set_frozen(self, inputs=_tensors("inputs", self.inputs))
+        set_frozen(self, outputs=_tensors("outputs", self.outputs))
+        _rules.require(_CLASS, "outputs", bool(self.outputs), "not be empty", "()")
+        arguments.optional_name(_CLASS, "name", self.name)
+
+    @property
+    def input_members(self) -> tuple[str, ...]:
+        """The names of the inputs in messages."""
+        return tuple(f"inputs[{i}]" for i in range(len(self.inputs)))
+
+    @property
+    def label(self) -> str:
+        """The name of the node in messages and profiles."""
+        return self.name or getattr(self.function, "__name__", "function")
+
+    def validate(self, feature_level: FeatureLevel) -> None:
+        """Checks the rules that hold for the tensors of all operators."""
+        del feature_level
+        for i, tensor in enumerate(self.inputs):
+            _require_tensor(f"Inputs[{i}]", tensor)
+        for i, tensor in enumerate(self.outputs):
+            _require_tensor(f"Outputs[{i}]", tensor)
+            _rules.require_output(_CLASS, f"Outputs[{i}]", tensor)
+
+    def evaluate(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        """The results of the function; dimensions with stride 0 may have size 1."""
+        tensors = (*self.inputs, *self.outputs)
+        # So that the results have the same dtypes in every mode of the caller.
+        with jax.enable_x64(any(tensor.data_type.bits == 64 for tensor in tensors)):
+            results = self.function(
+                *(
+                    api.broadcast(operand, tensor.sizes)
+                    for operand, tensor in zip(operands, self.inputs, strict=True)
+                )
+            )
+            if not isinstance(results, (tuple, list)):
+                results = (results,)
+            arrays = (arguments.as_array(self.label, "result", r) for r in results)
+            return tuple(jnp.asarray(array, array.dtype) for array in arrays)
+
+
+_CLASS = FunctionGraphNodeDesc.__name__
+
+
+def _is_hashable(function: object) -> bool:
+    try:
+        hash(function)
+    except TypeError:
+        return False
+    return True
+
+
+def _tensors(member: str, value: Any) -> tuple[BufferTensorDesc, ...]:
+    if not isinstance(value, (list, tuple)):
+        got, rule = arguments.describe(value), "be a list or a tuple"
+        raise arguments.error(TypeError, _CLASS, member, rule, got)
+    return tuple(
+        instance_of(_CLASS, f"{member}[{i}]", tensor, BufferTensorDesc)
+        for i, tensor in enumerate(value)
+    )
+
+
+def _require_tensor(member: str, tensor: BufferTensorDesc) -> None:
+    def check(name: str, holds: bool, rule: str, got: object) -> None:
+        _rules.require(_CLASS, f"{member}.{name}", holds, rule, got)
+
+    data_type, count = tensor.data_type, tensor.dimension_count
+    check("DataType", data_type.bits >= 8, "have at least 8 bits", data_type.name)
+    most = TENSOR_DIMENSION_COUNT_MAX1
+    check("DimensionCount", 1 <= count <= most, f"be 1 to {most}", count)
+    _rules.require_layout(_CLASS, member, tensor)

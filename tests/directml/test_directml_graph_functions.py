@@ -1,0 +1,285 @@
+"""Graphs with Python functions as nodes, against NumPy."""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from descriptions import copy_of
+from graphs import graph, tensor
+
+import dml_jax.directml as dml
+from dml_jax import reference
+from dml_jax.directml import BufferTensorDesc, DataType
+from dml_jax.directml._compile import _execute
+
+Function = dml.FunctionGraphNodeDesc
+
+FRAMES, WEIGHTS, PRODUCT = tensor((2, 3)), tensor((3, 4)), tensor((2, 4))
+COUNTS = tensor((2, 1), "UINT32")
+REVERSE = dml.ReverseSubsequencesOperatorDesc(FRAMES, COUNTS, FRAMES, 1)
+LAST = dml.SliceOperatorDesc(PRODUCT, tensor((2, 2)), (0, 2), (2, 2), (1, 1))
+X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+N = np.array([[3], [2]], np.uint32)
+W = np.arange(-5, 7, dtype=np.float32).reshape(3, 4)
+
+
+def gemm(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a @ b
+
+
+GEMM = Function(gemm, [FRAMES, WEIGHTS], [PRODUCT])
+PROJECTION = graph(
+    [REVERSE, GEMM, LAST],
+    [(0, 0, 0), (1, 0, 1), (2, 1, 1)],
+    [(2, 0)],
+    [(0, 1, 0), (1, 2, 0)],
+)
+
+
+def reversed_lines(x: np.ndarray) -> np.ndarray:
+    return reference.reverse_subsequences(x, N, 1)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_function_is_a_node(wrap: Any) -> None:
+    actual = wrap(dml.compile_graph(PROJECTION))(X, N, W)
+    assert_same_bits(actual, (reversed_lines(X) @ W)[:, 2:])
+
+
+def test_derivatives_pass_through_functions() -> None:
+    compiled = dml.compile_graph(PROJECTION)
+    scale = np.array([[1, 2], [-1, 3]], np.float32)
+    actual = jax.grad(lambda x, w: jnp.sum(scale * compiled(x, N, w)), (0, 1))(X, W)
+    padded = np.pad(scale, [(0, 0), (2, 0)])
+    assert_same_bits(actual[0], reversed_lines(padded @ W.T))
+    assert_same_bits(actual[1], reversed_lines(X).T @ padded)
+    _, tangent = jax.jvp(lambda x: compiled(x, N, W), (X,), (X,))
+    assert_same_bits(tangent, (reversed_lines(X) @ W)[:, 2:])
+
+
+def test_vmap_over_functions() -> None:
+    batch = np.stack([X, -X, X + 10])
+    actual = jax.vmap(dml.compile_graph(PROJECTION), (0, None, None))(batch, N, W)
+    wanted = [(reversed_lines(x) @ W)[:, 2:] for x in batch]
+    assert_same_bits(actual, np.stack(wanted))
+
+
+def test_functions_take_elements_whatever_the_strides() -> None:
+    """Transposed weights, a bias with stride 0, and rows with gaps."""
+    node = Function(
+        lambda a, b, c: a @ b + c.reshape(2, 4),
+        [FRAMES, tensor((3, 4), strides=(1, 3)), tensor((2, 4), strides=(0, 1))],
+        [tensor((2, 4), strides=(8, 1))],
+    )
+    desc = graph([node], [(i, 0, i) for i in range(3)], [(0, 0)])
+    bias = np.arange(4, dtype=np.float32)
+    actual = dml.compile_graph(desc)(X, W.T.ravel(), bias)
+    wanted = np.zeros(12, np.float32)
+    wanted[:4], wanted[8:] = X @ W + bias
+    assert_same_bits(actual, wanted)
+
+
+def test_a_function_with_several_outputs() -> None:
+    """The second is reversed, and read as integers, too."""
+    split = Function(lambda x: [x + 1, 2 * x], [FRAMES], [FRAMES, FRAMES])
+    whole = copy_of(tensor((6,), "INT32"))
+    nodes = [
+        split,
+        dml.OperatorGraphNodeDesc(REVERSE),
+        dml.OperatorGraphNodeDesc(whole),
+    ]
+    desc = dml.GraphDesc(
+        input_count=2,
+        output_count=4,
+        nodes=nodes,
+        input_edges=[dml.InputGraphEdgeDesc(0, 0, 0), dml.InputGraphEdgeDesc(1, 1, 1)],
+        output_edges=[
+            dml.OutputGraphEdgeDesc(0, 1, 0),
+            dml.OutputGraphEdgeDesc(0, 0, 1),
+            dml.OutputGraphEdgeDesc(1, 0, 2),
+            dml.OutputGraphEdgeDesc(2, 0, 3),
+        ],
+        intermediate_edges=[
+            dml.IntermediateGraphEdgeDesc(0, 1, 1, 0),
+            dml.IntermediateGraphEdgeDesc(0, 1, 2, 0),
+        ],
+    )
+    results = dml.compile_graph(desc)(X, N)
+    bits = (2 * X).view(np.int32).ravel()
+    wanted = [2 * X, X + 1, reversed_lines(2 * X), bits]
+    for actual, array in zip(results, wanted, strict=True):
+        assert_same_bits(actual, array)
+
+
+def test_a_function_without_inputs() -> None:
+    node = Function(lambda: np.eye(3, 4, dtype=np.float32), [], [WEIGHTS])
+    desc = graph([node, GEMM], [(0, 1, 0)], [(1, 0)], [(0, 1, 1)])
+    assert_same_bits(dml.compile_graph(desc)(X), np.pad(X, [(0, 0), (0, 1)]))
+
+
+@pytest.mark.usefixtures("x64")
+def test_dtypes_do_not_depend_on_the_mode() -> None:
+    node = Function(lambda x: x * jnp.arange(3.0)[None], [FRAMES], [FRAMES])
+    actual = dml.compile_graph(graph([node], [(0, 0, 0)], [(0, 0)]))(X)
+    assert_same_bits(actual, X * np.arange(3, dtype=np.float32))
+
+
+@pytest.mark.usefixtures("x32")
+def test_functions_of_64_bits_run_in_any_mode() -> None:
+    wide = tensor((2, 3), "FLOAT64")
+    node = Function(lambda x: x + 2.0**-40, [wide], [wide])
+    compiled = dml.compile_graph(graph([node], [(0, 0, 0)], [(0, 0)]))
+    with jax.enable_x64(True):
+        x = jnp.ones((2, 3))
+    assert_same_bits(compiled(x), np.full((2, 3), 1 + 2.0**-40))
+
+
+@pytest.mark.usefixtures("with_caches")
+def test_graphs_with_one_function_share_a_program() -> None:
+    dml.compile_graph(PROJECTION)(X, N, W)
+    programs = _execute._cache_size()
+    again = dataclasses.replace(GEMM)
+    equal = dataclasses.replace(
+        PROJECTION, nodes=(PROJECTION.nodes[0], again, PROJECTION.nodes[2])
+    )
+    dml.compile_graph(equal)(X, N, W)
+    assert _execute._cache_size() == programs
+
+
+def test_names_of_functions_are_in_profiles() -> None:
+    for node, name in (
+        (GEMM, "gemm"),
+        (dataclasses.replace(GEMM, name="dense"), "dense"),
+    ):
+        desc = graph([node], [(0, 0, 0), (1, 0, 1)], [(0, 0)])
+        text = jax.jit(dml.compile_graph(desc)).lower(X, W).compile().as_text()
+        assert f"/{name}/" in text
+
+
+# Errors -------------------------------------------------------------------------------
+
+
+def unhashable() -> Any:
+    return type("Layer", (), {"__call__": gemm, "__hash__": None})()
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (TypeError, "`function` must be callable and hashable; got int", (3, [], [])),
+        (
+            TypeError,
+            "`function` must be callable and hashable; got Layer",
+            (unhashable(), [], []),
+        ),
+        (TypeError, "`inputs` must be a list or a tuple; got ", (gemm, FRAMES, [])),
+        (TypeError, "`outputs[0]` must be a BufferTensorDesc", (gemm, [], [3])),
+        (ValueError, "`outputs` must not be empty; got ()", (gemm, [FRAMES], [])),
+        (ValueError, "`name` must not be empty", (gemm, [], [FRAMES], "")),
+    ],
+)
+def test_invalid_nodes(error: Any, message: str, arguments: Any) -> None:
+    start = re.escape(f"FunctionGraphNodeDesc: {message}")
+    with pytest.raises(error, match=f"^{start}"):
+        Function(*arguments)
+
+
+OVERLAP = tensor((2, 3), strides=(1, 1))
+NODE = "DML_GRAPH_DESC: `Nodes[0]` is refused: FunctionGraphNodeDesc: "
+RESULT = "DML_GRAPH_DESC: `Nodes[0].Function` must return "
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "outputs", "message"),
+    [
+        (
+            gemm,
+            [FRAMES, WEIGHTS],
+            [FRAMES],
+            f"{RESULT}float32[2, 3]; got float32[2, 4]",
+        ),
+        (
+            lambda x: x.astype(jnp.float16),
+            [FRAMES],
+            [FRAMES],
+            f"{RESULT}float32[2, 3]; got float16[2, 3]",
+        ),
+        (
+            lambda x: (x, x),
+            [FRAMES],
+            [FRAMES],
+            f"{RESULT}float32[2, 3]; got float32[2, 3], float32[2, 3]",
+        ),
+        (lambda _: (), [FRAMES], [FRAMES], f"{RESULT}float32[2, 3]; got nothing"),
+        (
+            lambda x: x,
+            [tensor((1,) * 9)],
+            [FRAMES],
+            f"{NODE}`Inputs[0].DimensionCount` must be 1 to 8; got 9",
+        ),
+        (
+            lambda x: x,
+            [BufferTensorDesc(DataType.INT4, (8,))],
+            [FRAMES],
+            f"{NODE}`Inputs[0].DataType` must have at least 8 bits; got INT4",
+        ),
+        (
+            lambda x: x,
+            [FRAMES],
+            [tensor((2, 0))],
+            f"{NODE}`Outputs[0].Sizes[1]` must be at least 1; got 0",
+        ),
+        (lambda x: x, [FRAMES], [OVERLAP], f"{NODE}`Outputs[0].Strides` must give no"),
+    ],
+)
+def test_functions_that_are_refused(
+    function: Any, inputs: Any, outputs: Any, message: str
+) -> None:
+    node = Function(function, inputs, outputs)
+    desc = graph([node], [(i, 0, i) for i in range(len(inputs))], [(0, 0)])
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        dml.compile_graph(desc)
+
+
+def test_edges_of_functions_that_are_refused() -> None:
+    valid = graph([GEMM], [(0, 0, 0), (1, 0, 1)], [(0, 0)])
+    for member, message, edges in (
+        ("input_edges", "`Nodes[0].Inputs[1]` must be conn", valid.input_edges[:1]),
+        (
+            "input_edges",
+            "`InputEdges[0].ToNodeInputIndex` must be less than 2, the number of "
+            "inputs of gemm; got 2",
+            [dml.InputGraphEdgeDesc(0, 0, 2)],
+        ),
+        (
+            "output_edges",
+            "`OutputEdges[0].FromNodeOutputIndex` must be less than 1",
+            [dml.OutputGraphEdgeDesc(0, 1, 0)],
+        ),
+    ):
+        desc = dataclasses.replace(valid, **{member: edges})
+        with pytest.raises(ValueError, match=f"^DML_GRAPH_DESC: {re.escape(message)}"):
+            dml.compile_graph(desc)
+
+
+def test_a_result_that_is_no_array() -> None:
+    node = Function(lambda x: {"y": x}, [FRAMES], [FRAMES], "table")
+    desc = graph([node], [(0, 0, 0)], [(0, 0)])
+    with pytest.raises(
+        TypeError, match=r"^table: `result` must be an array or"
+    ) as raised:
+        dml.compile_graph(desc)
+    assert "This is from `Nodes[0].Function`, 'table'." in raised.value.__notes__
+
+
+def test_what_a_function_raises_is_passed_on() -> None:
+    node = Function(gemm, [WEIGHTS, FRAMES], [PRODUCT])
+    desc = graph([node], [(0, 0, 0), (1, 0, 1)], [(0, 0)])
+    with pytest.raises(TypeError, match="contracting dimensions") as raised:
+        dml.compile_graph(desc)
+    assert "This is from `Nodes[0].Function`, 'gemm'." in raised.value.__notes__

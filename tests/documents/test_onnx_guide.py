@@ -1,0 +1,45 @@
+"""What the guide for ONNX says of operators and speed is that of code and results."""
+
+import json
+import pathlib
+
+import onnx.defs
+
+from dml_jax.onnx_backend._operators import OPERATORS
+
+ROOT = pathlib.Path(__file__).parents[2]
+GUIDE = ROOT / "docs/from-onnx.md"
+RESULT = ROOT / "benchmarks/results/onnx-cpu.json"
+
+
+def test_table_of_operators() -> None:
+    """Each operator is in the row of the opset from which on it is supported."""
+    existing: dict[str, set[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            existing.setdefault(schema.name, set()).add(schema.since_version)
+    rows: dict[int, list[str]] = {}
+    for name, operator in sorted(OPERATORS.items()):
+        first = min(operator.versions)
+        later = {version for version in existing[name] if version >= first}
+        assert operator.versions == later, name
+        rows.setdefault(first, []).append(name)
+    lines = [f"| {first} | {', '.join(rows[first])} |\n" for first in sorted(rows)]
+    table = "".join(["| from opset | operators |\n", "| --- | --- |\n", *lines])
+    assert table in GUIDE.read_text(), f"{GUIDE.name} must have\n{table}"
+
+
+def test_operators_that_are_not_supported_are_named() -> None:
+    text = GUIDE.read_text().partition("## What is not supported\n")[2]
+    for name in ("MaxPool", "QuantizeLinear", "RandomNormal", "Resize", "Attention"):
+        assert name not in OPERATORS
+        assert name in text
+
+
+def test_speed_is_that_of_the_recorded_run() -> None:
+    ratios = [
+        record["candidates"]["dml_jax"]["ratio"]["median"]
+        for record in json.loads(RESULT.read_text())["records"]
+    ]
+    span = f"take {min(ratios):.2f} to {max(ratios):.2f} times as long"
+    assert span in " ".join(GUIDE.read_text().split())

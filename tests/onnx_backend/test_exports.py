@@ -1,0 +1,100 @@
+"""Models that torch, Keras and TensorFlow have exported, against ONNX Runtime."""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.test_util
+import numpy as np
+import onnx
+import pytest
+from onnx_models import runtime_session
+from sampling import default_of
+
+from dml_jax import onnx_backend
+
+FOLDER = pathlib.Path(__file__).with_name("exports")
+NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
+TIME_FIRST = ("torch_gru_d", "torch_gru_s", "torch_gru_p", "torch_lstm", "torch_rnn")
+PACKED, REVERSE = "torch_gru_packed_script", "tensorflow_reverse"
+KINDS = "keras_gru", "keras_lstm", "torch_acoustic_dynamo", "torch_rnn_script", PACKED
+
+pytestmark = pytest.mark.usefixtures("x32", "with_jit")
+
+
+def load(name: str) -> onnx.ModelProto:
+    return onnx_backend.load_model(FOLDER / f"{name}.onnx")
+
+
+def inputs_of(model: onnx.ModelProto, name: str, seed: int) -> list[np.ndarray]:
+    """Three sequences of up to six frames, zero behind the last one."""
+    random = np.random.default_rng(seed)
+    lengths = random.permutation([6, 4, 2])
+    frames = random.standard_normal((3, 6, 4)).astype(np.float32)
+    frames[np.arange(6) >= lengths[:, None]] = 0
+    if name.startswith(TIME_FIRST):
+        frames = frames.swapaxes(0, 1)
+    kinds = [info.type.tensor_type.elem_type for info in model.graph.input]
+    dtypes = map(onnx.helper.tensor_dtype_to_np_dtype, kinds)
+    return [x.astype(t) for x, t in zip((frames, lengths), dtypes, strict=False)]
+
+
+def require_close(actual: Any, wanted: Any) -> None:
+    assert len(actual) == len(wanted)
+    for found, array in zip(actual, wanted, strict=True):
+        assert found.dtype == array.dtype
+        np.testing.assert_allclose(found, array, rtol=1e-5, atol=2e-6)
+
+
+def wanted(model: onnx.ModelProto, inputs: list[np.ndarray]) -> Any:
+    session = runtime_session(model)
+    names = [info.name for info in session.get_inputs()]
+    return session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+@pytest.mark.parametrize("name", default_of(NAMES, "keras_gru"))
+def test_results_of_one_program_are_those_of_onnx_runtime(name: str) -> None:
+    model = load(name)
+    jitted = jax.jit(onnx_backend.prepare(model).jax_fn)
+    for seed in range(3):
+        inputs = inputs_of(model, name, seed)
+        require_close(jitted(*inputs), wanted(model, inputs))
+    assert jitted._cache_size() == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", default_of([*KINDS, REVERSE], REVERSE))
+def test_results_without_jit_are_those_of_onnx_runtime(name: str) -> None:
+    model = load(name)
+    prepared, inputs = onnx_backend.prepare(model), inputs_of(model, name, 0)
+    require_close(prepared.run(inputs), wanted(model, inputs))
+    require_close(prepared.jax_fn(*inputs), wanted(model, inputs))
+
+
+def loss(prepared: onnx_backend.Model, *inputs: Any) -> jax.Array:
+    return jnp.sum(prepared.jax_fn(*inputs)[0] ** 2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KINDS)
+def test_gradients_are_differences(name: str) -> None:
+    """Frames are scaled, so that padding stays 0 and is masked."""
+    model = load(name)
+    prepared, (frames, *rest) = onnx_backend.prepare(model), inputs_of(model, name, 0)
+    jax.test_util.check_grads(
+        jax.jit(lambda scale: loss(prepared, scale * frames, *rest)),
+        (np.ones_like(frames),),
+        order=1,
+        modes=["rev"],
+        eps=1e-2,
+        atol=1e-2,
+        rtol=1e-2,
+    )
+
+
+def test_gradients_are_those_of_torch() -> None:
+    prepared = onnx_backend.prepare(load(PACKED))
+    with np.load(FOLDER / "torch_gru_packed.npz") as arrays:
+        frames, lengths, wanted = (arrays[k] for k in ("frames", "lengths", "gradient"))
+    actual = jax.jit(jax.grad(lambda x: loss(prepared, x, lengths)))(frames)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
