@@ -31,6 +31,14 @@ class Operator(NamedTuple):
     is_folded: bool = True  # computed at once if the inputs are constant
 
 
+class Scope(NamedTuple):
+    """What a node can read."""
+
+    values: Mapping[str, Value]
+    options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
+    is_wide: bool  # whether the caller is in 64-bit mode
+
+
 class Node(NamedTuple):
     """A node of a graph."""
 
@@ -41,11 +49,10 @@ class Node(NamedTuple):
     inputs: tuple[str, ...]  # names, "" for an optional input that is omitted
     outputs: tuple[str, ...]  # names, "" for an optional output that is omitted
     operator: Operator
-    scope: Scope | None = None  # while the node is evaluated
+    scope: Scope = Scope({}, {}, True)  # while the node is evaluated
 
     def body(self, name: str) -> Body:
         """The graph in an attribute, as a function."""
-        assert self.scope is not None
         return Body(self.attributes[name], self.scope)
 
     def graphs(self) -> list[Graph]:
@@ -60,14 +67,6 @@ class Graph(NamedTuple):
     outputs: tuple[str, ...]
     constants: Mapping[str, np.ndarray]
     nodes: tuple[Node, ...]
-
-
-class Scope(NamedTuple):
-    """What a node can read."""
-
-    values: Mapping[str, Value]
-    options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
-    is_wide: bool  # whether the caller is in 64-bit mode
 
 
 class Body(NamedTuple):

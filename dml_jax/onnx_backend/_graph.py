@@ -201,7 +201,6 @@ def _custom(function: Callable[..., Any]) -> Operator:
             name: node.body(name) if isinstance(value, Graph) else value
             for name, value in node.attributes.items()
         }
-        assert node.scope is not None
         with jax.enable_x64(node.scope.is_wide):
             outputs = function(attributes, *inputs)
         outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from descriptions import adjoint, buffer_size, expected_of, with_buffer
-from sampling import default_of
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
@@ -24,9 +23,7 @@ LAYOUTS = {  # strides of a large and of a small input, and of such outputs
 }
 
 
-@pytest.fixture(
-    params=default_of([False, True], False), ids=["used-in-x32", "used-in-x64"]
-)
+@pytest.fixture(params=[False, True], ids=["used-in-x32", "used-in-x64"])
 def modes(request: pytest.FixtureRequest) -> tuple[bool, bool]:
     """The mode in which arrays are made, and the other one, in which they are used."""
     return not request.param, request.param
@@ -75,15 +72,13 @@ def made(mode: bool, arrays: Any) -> list[jax.Array]:
     return results
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("data_type", "layout"),
-    default_of(
-        [
-            *[(DataType.INT64, "broadcast"), (DataType.UINT64, "strided")],
-            *[(DataType.FLOAT64, layout) for layout in ("packed", "woven")],
-        ],
-        (DataType.INT64, "broadcast"),
-    ),
+    [
+        *[(DataType.INT64, "broadcast"), (DataType.UINT64, "strided")],
+        *[(DataType.FLOAT64, layout) for layout in ("packed", "woven")],
+    ],
 )
 def test_operators_keep_the_width(
     data_type: DataType, layout: str, modes: tuple[bool, bool]
@@ -105,7 +100,8 @@ def test_operators_keep_the_width(
                 assert_same_bits(found, expected_of(desc, inputs))
 
 
-@pytest.mark.parametrize("layout", default_of(["broadcast", "woven"], "broadcast"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", ["broadcast", "woven"])
 def test_derivatives_keep_the_width(layout: str, modes: tuple[bool, bool]) -> None:
     for desc in descs(DataType.FLOAT64, layout):
         if not desc.inputs:

@@ -44,7 +44,7 @@ def name(path: pathlib.Path) -> str:
 
 
 def marks(path: pathlib.Path) -> list[Any]:
-    if path.parent.name == "operators":
+    if path.name == "reverse_sequence.md":
         return []
     is_missing = path.name == "from-flax.md" and not importlib.util.find_spec("flax")
     skip = pytest.mark.skipif(is_missing, reason="needs the extra flax, as .ci/run has")

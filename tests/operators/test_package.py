@@ -58,6 +58,9 @@ def test_examples_of_a_package(module: ModuleType) -> None:
     assert result.failed == 0
 
 
+NOT_OF_DIRECTML = "Support", "CompiledOperator", "OperatorDesc", "FunctionGraphNodeDesc"
+
+
 @pytest.mark.parametrize("name", directml.__all__)
 def test_description_says_where_it_is_from(name: str) -> None:
     """Every structure and function of DirectML names its page; numbers say what of."""
@@ -69,7 +72,7 @@ def test_description_says_where_it_is_from(name: str) -> None:
     text = inspect.getdoc(value)
     if inspect.isclass(value) and issubclass(value, enum.Enum):
         assert text.startswith("DML_")
-    elif name not in ("Support", "CompiledOperator", "OperatorDesc"):
+    elif name not in NOT_OF_DIRECTML:
         assert "Source: DirectML, " in text
     if inspect.isfunction(value) or dataclasses.is_dataclass(value):
         for parameter in inspect.signature(value).parameters:

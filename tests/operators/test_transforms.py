@@ -99,21 +99,21 @@ TRANSFORMATIONS = [
     *[jit, eval_shape, vmap, vmap_last, vmap_each_array_alone, scan, remat],
     *[disable_jit, debug_nans_and_leak_checks, export_for_every_platform],
 ]
+DEFAULT = [(jit, "float32"), (scan, "float32"), (vmap, "float32"), (vmap, "bfloat16")]
 DTYPES = "float32", "bfloat16", "float8_e5m2"
 
 
 def sampled_dtypes() -> list[Any]:
     """Parameters (case, transformation, dtype); only EXAMPLES have other dtypes.
 
-    The default run has EXAMPLES in float32, and some in bfloat16.
+    The default run has EXAMPLES under the transformations in DEFAULT.
     """
     return [
         pytest.param(
             *(case, transform, dtype),
             id=f"{case}-{transform.__name__}-{dtype}",
             marks=()
-            if case in EXAMPLES
-            and (dtype == "float32" or (dtype == "bfloat16" and transform is vmap))
+            if case in EXAMPLES and (transform, dtype) in DEFAULT
             else pytest.mark.exhaustive,
         )
         for case in CASES

@@ -327,7 +327,6 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
 
     Two reversals cancel, and the backward pass of the first one is scaled.
     """
-    assert node.scope is not None
     if not node.scope.options["training"]:
         return x
     if lengths is None:

@@ -20,7 +20,6 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
-    assert node.scope is not None
     batch_axis = node.attributes.get("batch_axis", 1)
     time_axis = node.attributes.get("time_axis", 0)
     # An error as in ONNX Runtime; `reverse_sequence` would clamp the lengths.
