@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from jax.core import Tracer
@@ -169,7 +169,13 @@ class ScalarUnion:
 
     bytes: bytes
 
-    def __init__(self, **members: Any):
+    _example = "ScalarUnion(float32=1.0)"  # for messages
+
+    def __init__(self, *unnamed: Never, **members: Any):
+        if unnamed:
+            rule = f"be given by name, as in {self._example}"
+            got = arguments.describe(unnamed[0])
+            raise arguments.error(TypeError, "ScalarUnion", "members", rule, got)
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
             got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"
             if "float16" in members:
