@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
 from jax.core import Tracer
@@ -171,11 +171,7 @@ class ScalarUnion:
 
     _example = "ScalarUnion(float32=1.0)"  # for messages
 
-    def __init__(self, *unnamed: Never, **members: Any):
-        if unnamed:
-            rule = f"be given by name, as in {self._example}"
-            got = arguments.describe(unnamed[0])
-            raise arguments.error(TypeError, "ScalarUnion", "members", rule, got)
+    def __init__(self, **members: Any):
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
             got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"
             if "float16" in members:

@@ -146,6 +146,11 @@ def test_what_a_constructor_refuses(
         ),
         (
             dml.FillValueConstantOperatorDesc,
+            {"value": ScalarUnion},
+            "got the class ScalarUnion; make an object of it",
+        ),
+        (
+            dml.FillValueConstantOperatorDesc,
             {"value": 3.0},
             "must be a ScalarUnion such as ScalarUnion(float32=1.0); got float 3.0",
         ),
