@@ -83,9 +83,10 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
     except (TypeError, ValueError) as error:
         example = [*enumeration.__members__][1]
         rule = f"be {_a(enumeration)} such as {enumeration.__name__}.{example}"
+        got = arguments.describe(value)
         if has_equivalents:
             rule += ", its name or its NumPy dtype"
-        got = arguments.describe(value) + _advice(value)
+            got += _advice(value)
         raise arguments.error(type(error), function, name, rule, got) from None
 
 

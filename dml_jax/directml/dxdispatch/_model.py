@@ -64,7 +64,7 @@ def load_model(
 
     Raises:
       ValueError: the model is invalid; the message names the file, the location in it,
-        the rule and the value.
+        the rule and the value. Or `input_path` is not a folder that exists.
       NotImplementedError: the model needs features that this package lacks.
       OSError: the file cannot be read.
     """
