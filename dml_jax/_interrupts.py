@@ -1,15 +1,17 @@
 """What Ctrl-C does to a process of the command line before and after it runs a command.
 
 `import dml_jax` imports JAX, which takes most of the time of a short command. An
-interrupt during that import would be a long traceback.
+interrupt during that import would be a long traceback. This module imports as little as
+possible itself, because an interrupt before it installs its handler is one as well.
 """
-
-from __future__ import annotations
 
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # that of `typing`, which takes time to import
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 STATUS = 130
 MESSAGE = "dml_jax: interrupted"
@@ -36,7 +38,7 @@ def raise_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def exit_at_once(*_: Any) -> NoReturn:
+def exit_at_once(*_: object) -> "NoReturn":
     """Ends the process with one line and the status of an interrupt."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -45,7 +47,7 @@ def exit_at_once(*_: Any) -> NoReturn:
         os._exit(STATUS)
 
 
-def _exit_if_dropped(unraisable: Any) -> None:
+def _exit_if_dropped(unraisable: "sys.UnraisableHookArgs") -> None:
     """Python drops exceptions in callbacks, for example of its garbage collector."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
         exit_at_once()

@@ -101,10 +101,11 @@ def reverse_subsequences(
     x: Any = input
     lengths: Any = sequence_lengths
     extremes = None
-    if not arguments.is_array(type(x)):
-        x = arguments.as_array(function, "input", x)
+    # First the lengths, for the error of swapped arguments.
     if not arguments.is_array(type(lengths)):
         lengths, extremes = arguments.lengths(function, "sequence_lengths", lengths)
+    if not arguments.is_array(type(x)):
+        x = arguments.as_array(function, "input", x)
     arrays = type(x), x.shape, type(lengths), lengths.shape, lengths.dtype
     axis, implementation = _check_options(arrays, axis, implementation)
     run: Any = _reverse_subsequences
@@ -202,11 +203,12 @@ def reverse_sequence(
     lengths: Any = sequence_lens
     extremes = None
     on_host = False
+    # First the lengths, for the error of swapped arguments.
+    if not arguments.is_array(type(lengths)):
+        lengths, extremes = arguments.lengths(function, "sequence_lens", lengths)
     if not arguments.is_array(type(x)):
         on_host = arguments.is_text(x)
         x = np.asarray(x) if on_host else arguments.as_array(function, "input", x)
-    if not arguments.is_array(type(lengths)):
-        lengths, extremes = arguments.lengths(function, "sequence_lens", lengths)
     coefficient = arguments.scalar(function, "lda_coeff", lda_coeff)
     # The plain operator has the same derivative if the coefficient is 1.
     is_plain = type(coefficient) is float and coefficient == 1
@@ -255,17 +257,25 @@ def _check_options(
     """The canonical axis and implementation, for arrays of these types and shapes."""
     function = "reverse_subsequences"
     kind, shape, lengths_kind, lengths_shape, lengths_dtype = arrays
-    arguments.require_integer(function, "sequence_lengths", lengths_dtype)
+    arguments.require_integer(
+        function, "sequence_lengths", lengths_dtype, lengths_shape
+    )
+    if not shape:
+        raise arguments.error(
+            ValueError, function, "input", "have rank 1 or more", "rank 0"
+        )
     axis = arguments.axis(function, "axis", axis, len(shape))
     full = (*shape[:axis], 1, *shape[axis + 1 :])
     fits = len(lengths_shape) == len(full) and all(
         size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
     )
     if not fits:
+        ones = (1,) * len(shape)
+        advice = "" if lengths_shape else f". For one length, pass shape {ones}"
         raise ValueError(
             f"{function}: `sequence_lengths` must have shape {full}, 1 along "
             f"{axis=} and the size of `input` or 1 along every other dimension; got "
-            f"{lengths_shape}"
+            f"{lengths_shape}{advice}"
         )
     _require_countable(function, f"{axis=}", shape[axis])
     is_traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
@@ -285,7 +295,7 @@ def _check_node(
     """The canonical node, for arrays of these types and shapes."""
     function = "reverse_sequence"
     (kind, lengths_kind, coefficient_kind), shape, lengths_shape, lengths_dtype = arrays
-    arguments.require_integer(function, "sequence_lens", lengths_dtype)
+    arguments.require_integer(function, "sequence_lens", lengths_dtype, lengths_shape)
     batch_axis, time_axis = _canonicalize_axes(len(shape), batch_axis, time_axis)
     if lengths_shape != (shape[batch_axis],):
         raise ValueError(

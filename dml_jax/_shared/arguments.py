@@ -66,7 +66,7 @@ def lengths(
     result is the minimum and the maximum of `value` if clipping changed a length.
     """
     if isinstance(value, jax.Array):
-        require_integer(function, name, value.dtype)
+        require_integer(function, name, value.dtype, value.shape)
         return value, None
     kinds = None
     if not isinstance(value, np.ndarray):
@@ -79,7 +79,7 @@ def lengths(
     if array.dtype == object and not is_typed:
         _require_64_bits(function, name, array)
         return _clip_to_32_bits(array)
-    require_integer(function, name, array.dtype)
+    require_integer(function, name, array.dtype, array.shape)
     if isinstance(array, jax.Array):
         return array, None
     _require_known(function, name, array.dtype)
@@ -121,13 +121,18 @@ def _require_64_bits(function: str, name: str, array: np.ndarray) -> None:
             raise error(OverflowError, function, name, rule, show(number))
 
 
-def require_integer(function: str, name: str, dtype: Any) -> None:
-    """Refuses dtypes other than integers."""
+def require_integer(
+    function: str, name: str, dtype: Any, shape: tuple[Size, ...]
+) -> None:
+    """Refuses lengths of other dtypes than integers."""
     if getattr(dtype, "kind", None) in ("i", "u"):  # ten times as fast as issubdtype
         return
     if not jnp.issubdtype(dtype, jnp.integer) or not is_known(dtype):
-        is_mask = jnp.issubdtype(dtype, jnp.bool_)
-        got = f"{dtype}. The lengths of a mask are its sums" if is_mask else dtype
+        got = str(dtype)
+        if jnp.issubdtype(dtype, jnp.bool_):
+            got += ". The lengths of a mask [batch, time] are mask.sum(axis=1)"
+        elif len(shape) > 1 and 1 not in shape:
+            got += ". The array comes first, then the lengths"
         raise error(TypeError, function, name, "have an integer dtype", got)
 
 
@@ -140,8 +145,8 @@ def _to_array(
     dtype is object for a list of integers that have no common dtype.
     """
     if isinstance(value, np.ma.MaskedArray):
-        rule = "be an array without a mask, as of `.filled()`"
-        raise error(TypeError, function, name, rule, "MaskedArray")
+        got = "MaskedArray. Call `.filled(value)`"
+        raise error(TypeError, function, name, "be an array without a mask", got)
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value), True
     kinds = kinds or lists.kinds(value)
@@ -259,7 +264,9 @@ def is_known(dtype: np.dtype) -> bool:
 
 def _require_known(function: str, name: str, dtype: np.dtype) -> None:
     if not is_known(dtype):
-        raise error(TypeError, function, name, "have a dtype that JAX knows", dtype)
+        is_time = dtype.kind in "mM"
+        got = f"{dtype}. Pass `x.view('int64')` in 64-bit mode" if is_time else dtype
+        raise error(TypeError, function, name, "have a dtype that JAX knows", got)
 
 
 def has_zero(dtype: Any) -> bool:
@@ -272,7 +279,8 @@ def require_width(function: str, name: str, dtype: np.dtype) -> None:
     if bitwise.is_narrowed(dtype):
         raise ValueError(
             f"{function}: `{name}` has dtype {dtype}, which needs "
-            f"{_HOW_TO_ENABLE_64_BITS}, or cast to a narrower dtype than {dtype}"
+            f"{_HOW_TO_ENABLE_64_BITS}, or use a narrower dtype, such as "
+            f"'{jax.dtypes.canonicalize_dtype(dtype)}'"
         )
 
 
@@ -310,8 +318,8 @@ def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
     got = describe(value)
     if isinstance(value, Tracer):
         got += (
-            ". Bind it with `functools.partial`, or name it in the `static_argnames` "
-            "of `jax.jit`, so that it is not traced"
+            ". Bind it with `functools.partial`, or, outside of `checked`, name it in "
+            "the `static_argnames` of `jax.jit`, so that it is not traced"
         )
         if "offsets" in name:
             got += ". `jax.lax.dynamic_slice` takes traced starts"
@@ -464,6 +472,8 @@ def describe(value: Any) -> str:
         return f"{traced}{value.dtype} array of shape {value.shape}"
     if jax.export.is_symbolic_dim(value):
         return f"symbolic {value}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     # Arrays in a list are printed with line breaks.
     return f"{type(value).__name__} {' '.join(_short.repr(value).split())}"
 

@@ -230,7 +230,8 @@ def _slice_grad_core(array: tuple[type, Any, Sizes], shape: Any, *lists: Any) ->
     kind, dtype, sizes = array
     if not arguments.has_zero(dtype):
         raise TypeError(
-            f"slice_grad: `input_gradient` must have a dtype with a zero; got {dtype}"
+            "slice_grad: `input_gradient` must have a dtype of numbers or booleans "
+            f"with a zero, unlike PRNG keys and float8_e8m0fnu; got {dtype}"
         )
     shape = arguments.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
     window = _window_of_slice1("slice_grad", shape, *lists, sizes=sizes)
@@ -285,7 +286,10 @@ def _window_of_slice(
                 "takes negative strides"
             )
         last = offset + stride * (size - 1)
-        formula = f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1)"
+        formula = (
+            f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1). Sizes are those of the "
+            "result, not ends"
+        )
         _require_inside("slice", "offsets", d, shape[d], offset, size, last, formula)
     return _strided_window("slice", offsets, sizes, strides, sizes)
 
@@ -318,12 +322,12 @@ def _window_of_slice1(
         for size, stride in zip(window_sizes, strides, strict=True)
     )
     sizes = copied_sizes if sizes is None else sizes
-    name = "output_sizes" if operator == "slice1" else "input_gradient"
+    name = "output_sizes" if operator == "slice1" else "input_gradient.shape"
     for d, (size, limit) in enumerate(zip(sizes, copied_sizes, strict=True)):
         if not 0 <= size <= limit:
             raise ValueError(
-                f"{operator}: `{name}` must have size 0 to {limit}, what the window "
-                f"gives, along dimension {d}; got {size}"
+                f"{operator}: `{name}[{d}]` must be 0 to {limit}, the window's size "
+                f"over the stride, rounded up; got {size}"
             )
     return _strided_window(operator, offsets, window_sizes, strides, sizes)
 
@@ -357,11 +361,18 @@ def _require_inside(
             f"{operator}: `{name}[{d}]` must be at most {extent}, the size of "
             f"dimension {d}; got {offset}"
         )
-    if size != 0 and last + 1 > extent:
+    if size == 0 or last + 1 <= extent:
+        return
+    if operator == "slice_grad":
+        advice = ". The sizes are the second argument" if extent == 0 else ""
         raise ValueError(
-            f"{operator}: reads of dimension {d} must stay inside its {extent} "
-            f"elements; the last index read is {last}, {formula}"
+            f"{operator}: `output_gradient_sizes[{d}]` must be at least {last + 1}: "
+            f"the window reaches index {last}, {formula}; got {extent}{advice}"
         )
+    raise ValueError(
+        f"{operator}: reads of dimension {d} must stay inside its {extent} elements; "
+        f"the last index read is {last}, {formula}"
+    )
 
 
 def _strided_window(

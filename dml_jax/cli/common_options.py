@@ -29,18 +29,18 @@ def assignment(text: str) -> tuple[str, pathlib.Path]:
     return name, pathlib.Path(path)
 
 
-def _number(text: str, kind: type, minimum: int, maximum: str) -> Any:
+def _number(text: str, kind: type, minimum: int, exponent: int) -> Any:
     try:
         number = kind(text)
     except ValueError:
         number = -1
-    if not minimum <= number <= float(maximum):
-        word = "an integer" if kind is int else "a number"
-        rule = f"must be {word} from {minimum} to {maximum}"
+    if not minimum <= number <= 10**exponent:
+        word = "an integer in digits," if kind is int else "a number from"
+        rule = f"must be {word} {minimum} to 10^{exponent}"
         raise argparse.ArgumentTypeError(f"{rule}; got {text}")
     return number
 
 
-natural = functools.partial(_number, kind=int, minimum=0, maximum="1e18")
-positive = functools.partial(_number, kind=int, minimum=1, maximum="1e18")
-milliseconds = functools.partial(_number, kind=float, minimum=0, maximum="1e12")
+natural = functools.partial(_number, kind=int, minimum=0, exponent=18)
+positive = functools.partial(_number, kind=int, minimum=1, exponent=18)
+milliseconds = functools.partial(_number, kind=float, minimum=0, exponent=12)

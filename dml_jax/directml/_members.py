@@ -83,9 +83,10 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
     except (TypeError, ValueError) as error:
         example = [*enumeration.__members__][1]
         rule = f"be {_a(enumeration)} such as {enumeration.__name__}.{example}"
+        got = arguments.describe(value)
         if has_equivalents:
             rule += ", its name or its NumPy dtype"
-        got = arguments.describe(value)
+            got += _advice(value)
         raise arguments.error(type(error), function, name, rule, got) from None
 
 
@@ -93,10 +94,24 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
 _EQUIVALENTS = (str, type, np.dtype)
 
 
+def _advice(value: Any) -> str:
+    """What to use in place of a dtype that DirectML lacks."""
+    if not isinstance(value, (type, np.dtype)):
+        return ""
+    name = getattr(value, "__name__", str(value))
+    if name.startswith("bool"):
+        return ". DirectML has no bool; use UINT8"
+    return ". DirectML has no complex type" if name.startswith("complex") else ""
+
+
 def instance_of(function: str, name: str, value: Any, kind: type) -> Any:
     """`value`, if it is an instance of a class."""
     if not isinstance(value, kind):
-        rule, got = f"be {_a(kind)}", arguments.describe(value)
+        example = getattr(kind, "_example", "")
+        rule = f"be {_a(kind)}" + (f" such as {example}" if example else "")
+        got = arguments.describe(value)
+        if isinstance(value, type) and issubclass(value, kind):
+            got += "; make an object of it"
         raise arguments.error(TypeError, function, name, rule, got)
     return value
 

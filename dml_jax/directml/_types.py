@@ -169,6 +169,8 @@ class ScalarUnion:
 
     bytes: bytes
 
+    _example = "ScalarUnion(float32=1.0)"  # for messages
+
     def __init__(self, **members: Any):
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
             got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"

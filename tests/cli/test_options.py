@@ -22,7 +22,9 @@ OPTIONS = {
     "info": set(),
     "verify": {"--device", "--cases", "--seed", "--only"},
 }
-NATURAL = "argument -i/--dispatch_iterations: must be an integer from 1 to 1e18; got "
+NATURAL = (
+    "argument -i/--dispatch_iterations: must be an integer in digits, 1 to 10^18; got "
+)
 SYNTAX = "argument --{}: must be NAME=FILE.npy; got {}"
 ARGUMENTS = {
     "dispatch": "one of the arguments model -m/--model is required",
@@ -38,11 +40,12 @@ ARGUMENTS = {
     "dispatch m -i 0": f"{NATURAL}0",
     "dispatch m -i x": f"{NATURAL}x",
     "dispatch m -i 1000000000000000001": NATURAL,
+    "dispatch m -i 1e3": f"{NATURAL}1e3",
     "dispatch m -r 0": "argument -r/--dispatch_repeat: ",
     "dispatch m --max_bytes 0": "argument --max_bytes: ",
     "dispatch m -w=-1": "argument -w/--warmup_samples: ",
     "dispatch m -t=-1": "argument -t/--milliseconds_to_run: must be a number from 0 to "
-    "1e12; got -1",
+    "10^12; got -1",
     "dispatch m -t 1000000000001": "argument -t/--milliseconds_to_run: ",
     "dispatch m -I nan": "argument -I/--dispatch_interval: ",
     "dispatch m -v 3": "argument -v/--timing_verbosity: ",

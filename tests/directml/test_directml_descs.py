@@ -136,6 +136,26 @@ def test_what_a_constructor_refuses(
         ),
         (
             BufferTensorDesc,
+            {"data_type": np.dtype("bool")},
+            "got BoolDType dtype('bool'). DirectML has no bool; use UINT8",
+        ),
+        (
+            BufferTensorDesc,
+            {"data_type": np.complex64},
+            "got the class complex64. DirectML has no complex type",
+        ),
+        (
+            dml.FillValueConstantOperatorDesc,
+            {"value": ScalarUnion},
+            "got the class ScalarUnion; make an object of it",
+        ),
+        (
+            dml.FillValueConstantOperatorDesc,
+            {"value": 3.0},
+            "must be a ScalarUnion such as ScalarUnion(float32=1.0); got float 3.0",
+        ),
+        (
+            BufferTensorDesc,
             {"flags": "OWNED_BY_DML"},
             "must be TensorFlags.NONE or TensorFlags.OWNED_BY_DML; got str "
             "'OWNED_BY_DML'",

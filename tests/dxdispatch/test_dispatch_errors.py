@@ -183,8 +183,6 @@ ELSEWHERE = [  # changes whose messages name another place
 UNSUPPORTED = [
     (D, "deferred", f"a deferred buffer (`{D}`)"),
     (f"{A}", {"sourcePath": "x.PNG"}, f"an image (`{A}`)"),
-    (f"{SLICE}.type", "DML_OPERATOR_GEMM", f"DML_OPERATOR_GEMM (`{SLICE}.type`)"),
-    (f"{SLICE}.type", "hlsl", f"hlsl (`{SLICE}.type`)"),
     (TARGET, "x.jpeg", "an image (`commands[3].targetPath`)"),
 ]
 
@@ -211,8 +209,16 @@ def test_values_reported_elsewhere(place: str, value: Any, reported: str):
 @pytest.mark.parametrize(("place", "value", "feature"), UNSUPPORTED)
 def test_unsupported_features(place: str, value: Any, feature: str):
     message = require_error(run_model(changed(place, value)), "the model")
-    assert message.startswith("must use only DML_OPERATOR_REVERSE_SUBSEQUENCES, ")
-    assert message.endswith(f".npy, .dat and .bin files; got {feature}")
+    rule = "must use only buffers of numbers, and .npy, .dat and .bin files"
+    assert message == f"{rule}; got {feature}"
+
+
+@pytest.mark.parametrize("kind", ["DML_OPERATOR_GEMM", "SLICE2", "hlsl"])
+def test_unsupported_operators(kind: str):
+    place = f"{SLICE}.type"
+    message = require_error(run_model(changed(place, kind)), place)
+    assert message.startswith("must be one of DML_OPERATOR_REVERSE_SUBSEQUENCES, ")
+    assert message.endswith(f"; got {kind}")
 
 
 MESSAGES = [
@@ -250,7 +256,13 @@ def test_rules_of_operators(member: str, value: Any, message: str):
 # Texts and files ----------------------------------------------------------------------
 
 TEXTS = [
-    (b"", "the model", "must be valid JSON; line 1, column 1: "),
+    (b"", "the model", "must be valid JSON; the file is empty"),
+    (
+        b'{"a": True}',
+        "the model",
+        "must be valid JSON; line 1, column 7: Expecting "
+        "value; got True. JSON writes true",
+    ),
     (TEXT[:-1].encode(), "the model", "must be valid JSON; line 26, column 2: "),
     (b'{"a": /* 1}', "the model", "must be valid JSON; line 1, column "),
     (b'["\x01"]', "the model", "must be valid JSON; line 1, column 3: "),
@@ -292,6 +304,11 @@ def test_files_of_both_folders_are_allowed():
     pathlib.Path("folder.bin/model.json").write_text(TEXT)
     assert run("folder.bin/model.json")[::2] == (0, "")
     assert pathlib.Path("out.npy").is_file()
+
+
+def test_the_folder_of_inputs_exists():
+    message = "dml_jax: `input_path` must be a folder that exists; got none\n"
+    assert run("model.json", "--input_path", "none") == (2, "", message)
 
 
 PATHS = {

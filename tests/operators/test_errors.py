@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from wrong_calls.arrays import ARRAY_ERRORS, LENGTH_ERRORS
 from wrong_calls.calls import (
+    DATES,
     KEY,
     LENGTHS,
     VALID,
@@ -66,7 +67,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         {"input": X.astype(np.int64)},
         "`input` has dtype int64, which needs 64-bit mode; enable it with "
         "`jax.config.update('jax_enable_x64', True)` or inside "
-        "`with jax.enable_x64(True):`, or cast to a narrower dtype than int64",
+        "`with jax.enable_x64(True):`, or use a narrower dtype, such as 'int32'",
     ),
     (
         "slice",
@@ -91,7 +92,37 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "reverse_sequence",
         {"sequence_lens": X > 3},
         "`sequence_lens` must have an integer dtype; got bool. The lengths of a mask "
-        "are its sums",
+        "[batch, time] are mask.sum(axis=1)",
+    ),
+    (
+        "reverse_sequence",
+        {"input": LENGTHS.astype(np.int64), "sequence_lens": X},
+        "`sequence_lens` must have an integer dtype; got float32. The array comes "
+        "first, then the lengths",
+    ),
+    (
+        "reverse_subsequences",
+        {"sequence_lengths": LENGTHS[:, None] / 1.0},
+        "`sequence_lengths` must have an integer dtype; got float64",
+    ),
+    (
+        "reverse_subsequences",
+        {"sequence_lengths": 3},
+        "`sequence_lengths` must have shape (3, 1), 1 along axis=1 and the size of "
+        "`input` or 1 along every other dimension; got (). For one length, pass shape "
+        "(1, 1)",
+    ),
+    (
+        "slice",
+        {"input": DATES},
+        "`input` must have a dtype that JAX knows; got datetime64[D]. Pass "
+        "`x.view('int64')` in 64-bit mode",
+    ),
+    (
+        "slice",
+        {"input": np.ma.array(X)},
+        "`input` must be an array without a mask; got MaskedArray. Call "
+        "`.filled(value)`",
     ),
     (
         "reverse_sequence",
@@ -160,7 +191,27 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "slice",
         {"offsets": (2**70, 0)},
         "reads of dimension 0 must stay inside its 3 elements; the last index read is "
-        f"{2**70}, offsets[0] + strides[0] * (sizes[0] - 1)",
+        f"{2**70}, offsets[0] + strides[0] * (sizes[0] - 1). Sizes are those of the "
+        "result, not ends",
+    ),
+    (
+        "slice1",
+        {"output_sizes": (2, 3)},
+        "`output_sizes[1]` must be 0 to 2, the window's size over the stride, rounded "
+        "up; got 3",
+    ),
+    (
+        "slice_grad",
+        {"input_gradient": X[:2]},
+        "`input_gradient.shape[1]` must be 0 to 2, the window's size over the stride, "
+        "rounded up; got 4",
+    ),
+    (
+        "slice_grad",
+        {"output_gradient_sizes": (0, 0), "input_window_offsets": (4, 5)},
+        "`output_gradient_sizes[0]` must be at least 7: the window reaches index 6, "
+        "input_window_offsets[0] + input_window_sizes[0] - 1; got 0. The sizes are the "
+        "second argument",
     ),
     (
         "fill_value_constant",
@@ -185,8 +236,8 @@ def test_message(function: str, changes: dict[str, Any], message: str):
 
 
 HINT = (
-    "Bind it with `functools.partial`, or name it in the `static_argnames` of "
-    "`jax.jit`, so that it is not traced"
+    "Bind it with `functools.partial`, or, outside of `checked`, name it in the "
+    "`static_argnames` of `jax.jit`, so that it is not traced"
 )
 
 

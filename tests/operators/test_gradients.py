@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import BATCH_MAJOR, CASES, MOVES, Case, numbers, sampled
+from cases import BATCH_MAJOR, CASES, EXAMPLES, MOVES, Case, numbers, sampled
 from dtypes import dtype_of
 from jax.test_util import check_grads
 from sampling import default_of
@@ -34,7 +34,7 @@ def of_linear_arrays(case: Case) -> tuple[Callable[..., jax.Array], list[jax.Arr
     return function, [jnp.asarray(case.arrays[name]) for name in case.linear]
 
 
-@pytest.mark.parametrize("case", default_of(CASES, *ONE_OF_EACH_RULE), ids=str)
+@pytest.mark.parametrize("case", default_of(EXAMPLES, *ONE_OF_EACH_RULE), ids=str)
 def test_finite_differences_to_order_2(case: Case) -> None:
     function, arrays = of_linear_arrays(case)
     # The operators are linear: a step of 1 makes finite differences exact.

@@ -99,12 +99,13 @@ TRANSFORMATIONS = [
     *[jit, eval_shape, vmap, vmap_last, vmap_each_array_alone, scan, remat],
     *[disable_jit, debug_nans_and_leak_checks, export_for_every_platform],
 ]
+OF_ALL_CASES = [jit, vmap, disable_jit, export_for_every_platform]
 DEFAULT = [(jit, "float32"), (scan, "float32"), (vmap, "float32"), (vmap, "bfloat16")]
 DTYPES = "float32", "bfloat16", "float8_e5m2"
 
 
 def sampled_dtypes() -> list[Any]:
-    """Parameters (case, transformation, dtype); only EXAMPLES have other dtypes.
+    """Parameters (case, transformation, dtype); only EXAMPLES have all of them.
 
     The default run has EXAMPLES under the transformations in DEFAULT.
     """
@@ -117,7 +118,7 @@ def sampled_dtypes() -> list[Any]:
             else pytest.mark.exhaustive,
         )
         for case in CASES
-        for transform in TRANSFORMATIONS
+        for transform in (TRANSFORMATIONS if case in EXAMPLES else OF_ALL_CASES)
         for dtype in (DTYPES if case in EXAMPLES else DTYPES[:1])
     ]
 

@@ -88,12 +88,17 @@ ARRAY_ERRORS = [
     # reverse_sequence also reverses text.
     *wrong([pair for pair in ARRAYS if pair[0] != "reverse_sequence"], TypeError, TEXT),
     *wrong([("reverse_sequence", "input")], ValueError, OF_LOW_RANK),
-    *wrong([("reverse_subsequences", "input")], ValueError, SCALAR, "`axis`", axis=0),
+    *wrong([("reverse_subsequences", "input")], ValueError, SCALAR, axis=0),
     *wrong([("slice", "input")], ValueError, SCALAR, "`offsets`"),
     *wrong([("slice1", "input")], ValueError, BLOCK, "`input_window_offsets`"),
     *wrong(GRADIENT, ValueError, BLOCK, "`output_gradient_sizes`"),
     *wrong(GRADIENT, TypeError, {"keys": jax.random.split(KEY, (2, 2))}),
-    *wrong(GRADIENT, ValueError, {"too-high": X, "too-wide": X[:2]}),
+    *wrong(
+        GRADIENT,
+        ValueError,
+        {"too-high": X, "too-wide": X[:2]},
+        r"`input_gradient\.shape\[\d\]`",
+    ),
 ]
 
 NO_LENGTHS = {

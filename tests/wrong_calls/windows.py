@@ -105,7 +105,7 @@ SEQUENCE_ERRORS = [
     *wrong_calls(
         "slice_grad",
         ValueError,
-        "reads of dimension . must stay",
+        r"`output_gradient_sizes\[\d\]` must be at least",
         {
             "offset": {"input_window_offsets": (2, 0)},
             "size": {"input_window_sizes": (1, 5)},

@@ -120,6 +120,8 @@ class Entry:
 
 def parse(text: str) -> Entry:
     """The root of a model."""
+    if not text.strip():
+        raise ValueError("`the model` must be valid JSON; the file is empty")
     for ignored in (_COMMENT, _TRAILING_COMMA):
         text = ignored.sub(_blank, text)
     try:
@@ -127,14 +129,22 @@ def parse(text: str) -> Entry:
         value, _ = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}"
+        word = _WORD.match(text, error.pos)[0]  # type: ignore[index]
+        got = f"; got {word}" if word else ""
+        if word in _NAMES:
+            got += f". JSON writes {_NAMES[word]}"
         raise ValueError(
-            f"`the model` must be valid JSON; {position}: {error.msg}"
+            f"`the model` must be valid JSON; {position}: {error.msg}{got}"
         ) from None
     except RecursionError:
         raise ValueError(
             "`the model` must be valid JSON; got too many levels"
         ) from None
     return Entry(value, "")
+
+
+_WORD = re.compile(r"\w{0,20}")
+_NAMES = {"True": "true", "False": "false", "None": "null"}  # Python's and JSON's
 
 
 def _blank(match: re.Match[str]) -> str:

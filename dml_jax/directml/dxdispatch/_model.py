@@ -64,11 +64,13 @@ def load_model(
 
     Raises:
       ValueError: the model is invalid; the message names the file, the location in it,
-        the rule and the value.
+        the rule and the value. Or `input_path` is not a folder that exists.
       NotImplementedError: the model needs features that this package lacks.
       OSError: the file cannot be read.
     """
     path = pathlib.Path(path)
+    if input_path is not None and not pathlib.Path(input_path).is_dir():
+        raise ValueError(f"`input_path` must be a folder that exists; got {input_path}")
     if input_path is not None and not path.exists():
         path = pathlib.Path(input_path, path)
     current = pathlib.Path.cwd()
@@ -105,12 +107,13 @@ def _model(root: Entry, context: Context) -> Model:
     resource_entries = members["resources"].entries()
     dispatchable_entries = members["dispatchables"].entries()
     command_entries = members["commands"].elements()
-    entries = resource_entries.values(), dispatchable_entries.values(), command_entries
-    if unsupported := ", ".join(_unsupported(*entries)):
-        operators = ", ".join(PREFIX + name for name in STRUCTS)
+    _require_operators(dispatchable_entries.values())
+    if unsupported := ", ".join(
+        _unsupported(resource_entries.values(), command_entries)
+    ):
         raise NotImplementedError(
-            f"`the model` must use only {operators}, buffers of numbers, and .npy, "
-            f".dat and .bin files; got {unsupported}"
+            "`the model` must use only buffers of numbers, and .npy, .dat and .bin "
+            f"files; got {unsupported}"
         )
     for name, entry in resource_entries.items():
         context.resources[name] = parse_resource(entry, context)
@@ -127,10 +130,21 @@ def _model(root: Entry, context: Context) -> Model:
     return Model(context.resources, dispatchables, commands, tuple(texts))
 
 
+def _require_operators(dispatchables: Iterable[Entry]) -> None:
+    """Refuses operators of DirectML that this package lacks, shaders and ONNX."""
+    for entry in dispatchables:
+        members = entry.entries()
+        kind = members.get("Type", members.get("type", Entry(None, "")))
+        is_text = isinstance(kind.value, str)
+        if is_text and kind.text().removeprefix(PREFIX) not in STRUCTS:
+            operators = ", ".join(PREFIX + name for name in STRUCTS)
+            raise NotImplementedError(
+                f"`{kind.location}` must be one of {operators}; got {kind.value[:60]}"
+            )
+
+
 def _unsupported(
-    resources: Iterable[Entry],
-    dispatchables: Iterable[Entry],
-    commands: Iterable[Entry],
+    resources: Iterable[Entry], commands: Iterable[Entry]
 ) -> Iterator[str]:
     """The features of DxDispatch that a model uses but this package lacks."""
     for entry in resources:
@@ -141,12 +155,6 @@ def _unsupported(
             initial.value.get("sourcePath")
         ):
             yield f"an image (`{initial.location}`)"
-    for entry in dispatchables:
-        members = entry.entries()
-        kind = members.get("Type", members.get("type", Entry(None, "")))
-        is_text = isinstance(kind.value, str)
-        if is_text and kind.text().removeprefix(PREFIX) not in STRUCTS:
-            yield f"{kind.value[:60]} (`{kind.location}`)"
     for entry in commands:
         target = entry.entries().get("targetPath", Entry(None, ""))
         if _is_image(target.value):
