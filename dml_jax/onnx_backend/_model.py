@@ -276,7 +276,7 @@ class Model(onnx.backend.base.BackendRep):
         """An input of `run` on its device, if it is not a constant."""
         is_host = name in self._static or is_text(value)
         known = arguments.is_known(value.dtype)
-        return jax.numpy.asarray(value) if known and not is_host else value
+        return jax.device_put(value, self.device) if known and not is_host else value
 
     def _outputs(
         self, values: Mapping[str, Any], options: Mapping[str, Any]

@@ -85,23 +85,21 @@ def index_dtype(size: Any) -> type[np.signedinteger]:
     return np.int32 if is_small else np.int64
 
 
-def require_lengths(lengths: Array, time: Any) -> None:
-    """Refuses concrete sequence lengths that ONNX Runtime refuses."""
+def clamped_lengths(lengths: Array, time: Any) -> Array:
+    """Sequence lengths as integers of 32 bits in [0, time].
+
+    Concrete lengths outside are refused, as in ONNX Runtime.
+    """
+    dtype = index_dtype(time)
     if isinstance(lengths, Tracer):
-        return
-    numbers = np.asarray(lengths)
+        return jnp.clip(lengths, 0, time).astype(dtype)
+    numbers = np.asarray(lengths)  # operations of JAX would each be a program
     outside = numbers[(numbers < 0) | (numbers > time)]
     if outside.size:
         raise ValueError(
             f"Invalid sequence length: {outside[0]}. Value must be in range [0,{time}]"
         )
-
-
-def clamped_lengths(lengths: Array, time: int) -> Array:
-    """Sequence lengths as 32-bit integers in [0, time]."""
-    require_lengths(lengths, time)
-    namespace = numpy_or_jax(lengths)
-    return namespace.clip(lengths, 0, time).astype(index_dtype(time))
+    return numbers.astype(dtype)
 
 
 def require_size(node: Node, name: str, shape: Any) -> tuple[Any, ...]:
