@@ -15,6 +15,8 @@ from sampling import default_of
 from dml_jax import fill_value_sequence, reference
 from dml_jax._fill import rounding
 
+SOME_FLOATS = "float8_e5m2", "bfloat16", "float32", "float64"
+
 
 def random_value(random: np.random.Generator, dtype: np.dtype):
     """A value of any magnitude that the dtype has, sometimes a special one."""
@@ -35,7 +37,7 @@ def random_value(random: np.random.Generator, dtype: np.dtype):
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("pairs", default_of([10, 100], 10))
-@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.parametrize("name", default_of(SEQUENCE_FLOATS, *SOME_FLOATS))
 def test_random_sequences_are_correctly_rounded(name: str, pairs: int):
     """Half of them pass zero, or nearly do."""
     dtype = dtype_of(name)
@@ -135,7 +137,7 @@ def just_within_reach(dtype: np.dtype, limit: int):
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.parametrize("name", default_of(SEQUENCE_FLOATS, *SOME_FLOATS))
 @pytest.mark.parametrize("bits", default_of([24, 32, 40, 48], 48))
 def test_positions_of_up_to_48_bits(name: str, bits: int):
     """The positions of large arrays, without making the arrays."""

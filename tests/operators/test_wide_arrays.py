@@ -22,7 +22,7 @@ LENGTHS = {
     "uint64": np.array([2**63 + 2, 2**32 + 1, 3], np.uint64),
     "int64-fine": np.array([0, 4, 2]),
 }
-KINDS = default_of(LENGTHS, "int64", "int64-fine")
+KINDS = default_of(LENGTHS, "int64")
 FAR_LENGTHS = LENGTHS["int64"]
 reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 

@@ -25,7 +25,7 @@ def modes(*default: AxisType) -> list[Any]:
     ]
 
 
-MODES = modes(AUTO, EXPLICIT)
+MODES = modes(AUTO)
 
 
 def mesh_of(axis_type: AxisType = AUTO, /, **sizes: int) -> Mesh:
