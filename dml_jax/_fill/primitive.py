@@ -137,9 +137,11 @@ def _formulation(
     count = xla.position_bound(sizes)
     if platform == "tpu" and tpu.suffices(dtype, count):
         return functools.partial(tpu.rounded_by_parts, sizes, count)
+    materialize = platform == "cpu" and sees_full_arrays and not vmaps
+    if dtype == np.float64:
+        return functools.partial(xla.rounded_by_double_words, sizes, count, materialize)
     if platform in ("tpu", "other") or not float64.suffices(dtype, count):
         return functools.partial(xla.rounded_by_integers, sizes, count)
-    materialize = platform == "cpu" and sees_full_arrays and not vmaps
     return functools.partial(
         xla.rounded_by_float64, sizes, layout, platform, materialize
     )

@@ -16,11 +16,11 @@ on scalars:
    side of every tie. The leading one is then added with rounding to nearest.
 5. The sum, still in units of delta's last bit, is encoded in the dtype. All values of a
    dtype are multiples of its smallest subnormal. So a sum in the subnormal range is
-   exact, and its bits are only shifted.
+   exact, and its bits are only moved.
 
 No product is rounded before it is added, so XLA may contract multiplication and
-addition, as it does for some instruction sets. Dtypes up to float32 are computed in
-float32 and uint32, float64 in float64 and uint64.
+addition, as it does for some instruction sets. All is computed in float32 and uint32.
+The scalars of float64 sequences, which `double_word` computes, are float64 and uint64.
 
 [1] Shewchuk, Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
     Predicates, 1997, theorem 10.
@@ -87,10 +87,11 @@ def _format(dtype: np.dtype) -> _Format:
 
 
 def words_of_index(dtype: np.dtype, count: int) -> tuple[int, int]:
-    """The number of words for an index below `count`, and the bits of each."""
+    """The number of words for an index below `count`, and the bits of each.
+
+    The dtype has up to 32 bits.
+    """
     form = _format(dtype)
-    if form.word == np.uint64:
-        return 1, 64
     # With one word, k * D must fit two limbs.
     if count <= 2 ** min(32, 2 * form.limb_bits - form.precision):
         return 1, 32
@@ -105,7 +106,7 @@ def multiply_add(
     Args:
       index: integers in [0, 2^`index_bits`), as the words that `words_of_index`
         specifies, the lower one first.
-      delta: scalar of a float dtype.
+      delta: scalar of a float dtype of up to 32 bits.
       start: scalar of the same dtype.
       index_bits: the bits of the index.
 
@@ -116,7 +117,10 @@ def multiply_add(
     parts = _decode(start, form), _decode(delta, form)
     scaled = _scale(*parts, form, index_bits)
     total = _round_sum(scaled.start, _limbs(index, scaled, form), form)
-    code = _encode(total, scaled.unit, form)
+    if form.dtype == form.float:
+        code = _code(encode(total, _encoding(scaled.unit, form)), form)
+    else:
+        code = _encode(total, scaled.unit, form)
 
     code = jnp.where(total == 0, _zero(*parts, form), code)
     wide_start, wide_delta = start.astype(form.float), delta.astype(form.float)
@@ -192,14 +196,36 @@ class Scaled(NamedTuple):
     unit: Array
 
 
-def scaled(start: Array, delta: Array, index_bits: int) -> Scaled:
+class Constant(NamedTuple):
+    """Whether all elements from 1 on are the same, and which one that is."""
+
+    holds: Array
+    value: Array
+
+
+def scaled(start: Array, delta: Array, index_bits: int) -> tuple[Scaled, Constant]:
     """Start and delta in units of delta's last bit, for an index of so many bits.
 
     A delta that is zero, or too small to change start, becomes zero, and the unit is
     start's last bit. A start that is smaller than 1/4 is so small that it decides ties.
+
+    Infinities, NaNs and zeros are constant from element 1 on. For these, the elements
+    are 1 in units of 2.
     """
     form = _format(start.dtype)
-    return _scale(_decode(start, form), _decode(delta, form), form, index_bits)
+    result = _scale(_decode(start, form), _decode(delta, form), form, index_bits)
+    value = start.astype(form.float) + delta.astype(form.float)
+    is_zero = (result.start == 0) & (result.factor == 0)
+    is_constant = is_zero | ~jnp.isfinite(value)
+    return (
+        Scaled(
+            jnp.where(is_constant, 1, result.start),
+            jnp.where(is_constant, 0, result.factor),
+            result.sign,
+            jnp.where(is_constant, 1, result.unit),
+        ),
+        Constant(is_constant, value),
+    )
 
 
 def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> Scaled:
@@ -225,6 +251,15 @@ def power_of_two(exponent: Array, dtype: Any = jnp.float32) -> Array:
     info = jnp.finfo(dtype)
     field = (exponent + int(info.maxexp) - 1).astype(f"uint{info.bits}")
     return lax.bitcast_convert_type(field << int(info.nmant), dtype)
+
+
+def to_float64(k: Array) -> Array:
+    """Integers below 2^52 as float64, from the bits of 2^52 + k.
+
+    On a GPU that is eight times as fast as a conversion.
+    """
+    bits = k.astype(jnp.uint64) | np.uint64(0x433 << 52)
+    return lax.bitcast_convert_type(bits, jnp.float64) - 2.0**52
 
 
 # The product and the sum --------------------------------------------------------------
@@ -264,7 +299,7 @@ def _round_sum(start: Array, limbs: list[Array], form: _Format) -> Array:
     expansion = []
     total = start
     for limb in limbs:
-        total, error = _two_sum(total, limb)
+        total, error = two_sum(total, limb)
         expansion.append(error)
     expansion.append(total)
 
@@ -272,7 +307,7 @@ def _round_sum(start: Array, limbs: list[Array], form: _Format) -> Array:
     leading, *rest = expansion
     tail = []
     for component in rest:
-        leading, error = _two_sum(component, leading)
+        leading, error = two_sum(component, leading)
         tail.append(error)
     remainder = functools.reduce(lambda small, large: add_to_odd(large, small), tail)
     if form.dtype == form.float:
@@ -280,16 +315,22 @@ def _round_sum(start: Array, limbs: list[Array], form: _Format) -> Array:
     return add_to_odd(leading, remainder)
 
 
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """`a + b`, rounded to nearest, and its exact error."""
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
 
 
+def fast_two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """`two_sum`, if a is a multiple of the last bit of b."""
+    total = a + b
+    return total, b - (total - a)
+
+
 def add_to_odd(a: Array, b: Array) -> Array:
     """`a + b` if that is a float, else the neighbouring float whose last bit is 1."""
-    total, error = _two_sum(a, b)
+    total, error = two_sum(a, b)
     # The error of an infinite total is NaN.
     return to_odd(total, jnp.where(jnp.isfinite(total), error, 0))
 
@@ -305,6 +346,60 @@ def to_odd(total: Array, error: Array) -> Array:
 
 
 # The result ---------------------------------------------------------------------------
+
+
+class Encoding(NamedTuple):
+    """How `encode` makes a float32 or a float64 of a sum in units of 2^unit.
+
+    If no sum is subnormal, the sum is scaled, and the threshold is 0. Otherwise it is
+    not scaled. The threshold is the smallest normal number, in units, and the offset
+    has its bits.
+    """
+
+    scale: Array
+    threshold: Array
+    offset: Array
+
+
+def encoding(scaled: Scaled, constant: Constant) -> Encoding:
+    """The encoding of what `scaled` returns, in its dtype of 32 or 64 bits."""
+    form = _format(constant.value.dtype)
+    scale, threshold, offset = _encoding(scaled.unit, form)
+    # The result of `encode` before the offset is 2.
+    of_value = _integer(jnp.ones_like(scale) * 2) - _integer(constant.value)
+    return Encoding(scale, threshold, jnp.where(constant.holds, of_value, offset))
+
+
+def _encoding(unit: Array, form: _Format) -> Encoding:
+    # The sums are far from 1 in neither direction, compared with the exponents.
+    is_large = unit > form.minimum_exponent * 4 // 5
+    lowest, highest = form.minimum_exponent, form.bias
+    least = power_of_two(jnp.clip(lowest - unit, lowest, highest), form.float)
+    scale = power_of_two(jnp.clip(unit - 1, lowest, highest), form.float)
+    return Encoding(
+        jnp.where(is_large, scale, 1),
+        jnp.where(is_large, 0, least),
+        jnp.where(is_large, 0, _integer(least)),
+    )
+
+
+def encode(total: Array, encoding: Encoding) -> Array:
+    """The float that is twice the scaled sum.
+
+    A sum below the threshold is a multiple of its last bit. So it is in the last bits
+    of the sum with the threshold, which are those of a subnormal number.
+    """
+    total = total * encoding.scale
+    addend = jnp.maximum(jnp.abs(total), encoding.threshold)
+    sign = _integer(total) & np.iinfo(encoding.offset.dtype).min
+    addend = lax.bitcast_convert_type(_integer(addend) | sign, total.dtype)
+    bits = _integer(total + addend) - encoding.offset
+    return lax.bitcast_convert_type(bits, total.dtype)
+
+
+def _integer(x: Array) -> Array:
+    """The bits of floats as signed integers."""
+    return lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
 
 
 def from_single(x: Array, dtype: np.dtype) -> Array:

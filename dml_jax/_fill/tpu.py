@@ -47,7 +47,6 @@ from dml_jax._shared import bitwise
 _SINGLE_BITS = 24  # precision of float32
 _DIGIT = 11  # bits of the low digit of a wide delta, and of the digits of its k
 _WORD = 2 * _DIGIT  # bits of two digits of k
-_LARGEST_SMALL_UNIT = -100  # exponent
 _FAR = 2.0**56  # what a start is far from, so that three digits of k do not reach it
 
 
@@ -74,9 +73,7 @@ class Sequence(NamedTuple):
     start: tuple[Array, ...]  # its bits in each part, the low one first
     digit: Array  # bits of the low digit of k, if delta is a single digit
     one: Array  # one, which the compiler does not know
-    scale: Array
-    threshold: Array
-    offset: Array
+    encoding: rounding.Encoding
     first: Array  # the element at 0
     second: Array  # the sum at 1
 
@@ -84,19 +81,14 @@ class Sequence(NamedTuple):
 def prepare(start: Array, delta: Array, count: int) -> Sequence:
     """The scalars of a sequence whose positions are below `count`."""
     dtype = start.dtype
-    scaled = rounding.scaled(start, delta, (count - 1).bit_length())
-    # From k = 1 on, infinities and NaNs are constant, and so is a sequence of zeros.
-    value = start.astype(jnp.float32) + delta.astype(jnp.float32)
-    is_constant = (scaled.start == 0) & (scaled.factor == 0) | ~jnp.isfinite(value)
-    total = jnp.where(is_constant, 1, scaled.start)
-    factor = jnp.where(is_constant, 0, scaled.factor.astype(jnp.float32) * scaled.sign)
-    unit = jnp.where(is_constant, 1, scaled.unit)
+    scaled, constant = rounding.scaled(start, delta, (count - 1).bit_length())
+    total, unit = scaled.start, scaled.unit
+    factor = scaled.factor.astype(jnp.float32) * scaled.sign
     if _has_range_of_single(dtype):
-        scale, threshold, offset = _scale(unit)
-        offset = jnp.where(is_constant, _bits(jnp.float32(2)) - _bits(value), offset)
+        encoding = rounding.encoding(scaled, constant)
     else:
-        scale = jnp.where(is_constant, value, rounding.power_of_two(unit))
-        threshold, offset = jnp.float32(0), jnp.int32(0)  # not used
+        scale = jnp.where(constant.holds, constant.value, rounding.power_of_two(unit))
+        encoding = rounding.Encoding(scale, jnp.float32(0), jnp.int32(0))  # not used
 
     one = rounding.power_of_two(unit - jnp.clip(unit, -200, 200))
     if _is_narrow(dtype, count):
@@ -110,19 +102,7 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
     first = rounding.first_element(start, delta)
     # For narrow floats, this and a second rounding to the dtype are one rounding.
     second = factor + total
-    return Sequence(digits, parts, digit, one, scale, threshold, offset, first, second)
-
-
-def _scale(unit: Array) -> tuple[Array, Array, Array]:
-    """The scale, the threshold and the offset of `_encode`, for a unit of 2^`unit`."""
-    # With a large unit, no sum is subnormal and no part of a sum is.
-    is_large = unit > _LARGEST_SMALL_UNIT
-    least = rounding.power_of_two(jnp.clip(-126 - unit, -126, 127))
-    return (
-        jnp.where(is_large, rounding.power_of_two(jnp.maximum(unit - 1, -126)), 1),
-        jnp.where(is_large, 0, least),
-        jnp.where(is_large, 0, _bits(least)),
-    )
+    return Sequence(digits, parts, digit, one, encoding, first, second)
 
 
 def _is_narrow(dtype: np.dtype, count: int) -> bool:
@@ -202,11 +182,11 @@ def element(sequence: Sequence, position: Array, dtype: np.dtype, count: int) ->
     else:
         total = _wide_sum(sequence, position, dtype, count)
         total = jnp.where(position == 1, sequence.second, total)
-    result = total * sequence.scale
     if _has_range_of_single(dtype):
-        result = _encode(result, sequence)
+        result = rounding.encode(total, sequence.encoding)
         first = sequence.first.astype(jnp.float32)
         return jnp.where(position == 0, first, result).astype(dtype)
+    result = total * sequence.encoding.scale
     if dtype == jnp.float16:
         code = _float16_code(result)
     else:
@@ -235,18 +215,6 @@ def _float16_code(x: Array) -> Array:
     return code | ((bits >> 16) & np.int32(0x8000))
 
 
-def _encode(total: Array, sequence: Sequence) -> Array:
-    """The float32 number that is twice the scaled sum.
-
-    If there may be subnormal results, the sum is not scaled, and the threshold is the
-    smallest normal number. A sum below it is a multiple of 2^-23 thresholds, which is
-    found in the last bits of its sum with the threshold. Otherwise the threshold is 0.
-    """
-    addend = jnp.maximum(jnp.abs(total), sequence.threshold)
-    addend = _float((_bits(total) & np.int32(-(2**31))) | _bits(addend))
-    return _float(_bits(total + addend) - sequence.offset)
-
-
 def _bits(x: Array) -> Array:
     return lax.bitcast_convert_type(x, jnp.int32)
 
@@ -270,7 +238,7 @@ def _narrow_sum(
     if dtype == jnp.bfloat16 and count <= 2**24:
         # This sum is exact, or start is so large that no product is close to a tie.
         return _add_to_odd(sequence.start[1] + high, low)
-    total, error = _fast_two_sum(sequence.start[1], high)
+    total, error = rounding.fast_two_sum(sequence.start[1], high)
     return _add_to_odd(total, error + low)
 
 
@@ -287,24 +255,18 @@ def _wide_sum(
     low = k[0] * delta[0] + middle + start[0]
     high = k[1] * delta[1] + carry
     if count <= 2**_WORD:
-        total, error = _fast_two_sum(start[2], high)
+        total, error = rounding.fast_two_sum(start[2], high)
         return add(total, _add_to_odd(error, low))
 
     top = _to_float(position >> _WORD) * np.float32(2.0**_WORD)
     high = high + top * delta[0] + start[2]
-    near, rest = _fast_two_sum(top * delta[1] + start[3], high)
+    near, rest = rounding.fast_two_sum(top * delta[1] + start[3], high)
     far = start[4]
-    total, error = _fast_two_sum(far, near)
+    total, error = rounding.fast_two_sum(far, near)
     # Far from start, the sign of the remainder suffices.
     tail = jnp.where(far == 0, rest, error), jnp.where(far == 0, low, rest + low)
     return add(total, _add_to_odd(*tail))
 
 
 def _add_to_odd(a: Array, b: Array) -> Array:
-    return rounding.to_odd(*_fast_two_sum(a, b))
-
-
-def _fast_two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """`a + b` and its exact error, if a is a multiple of the last bit of b."""
-    total = a + b
-    return total, b - (total - a)
+    return rounding.to_odd(*rounding.fast_two_sum(a, b))

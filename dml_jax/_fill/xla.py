@@ -1,9 +1,12 @@
 """Formulations of a fill.
 
-    constant               the value everywhere
-    integers               start + k * delta modulo 2^bits
-    rounded_by_float64     correctly rounded in float64, where it is fast: `float64`
-    rounded_by_integers    correctly rounded in integers, on any platform: `rounding`
+    constant                   the value everywhere
+    integers                   start + k * delta modulo 2^bits
+    rounded_by_float64         up to 32 bits, where float64 is fast: `float64`
+    rounded_by_double_words    float64, in pairs of float64: `double_word`
+    rounded_by_integers        up to 32 bits, on any platform: `rounding`
+
+The last three are correctly rounded.
 
 A GPU spends the time for a fill on stores. Two layouts raise their throughput without
 changing the result:
@@ -29,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._fill import float64, rounding
+from dml_jax._fill import double_word, float64, rounding
 from dml_jax._shared import bitwise, lowering
 from dml_jax._shared.arguments import Size
 from dml_jax._shared.gpu import part_bounds
@@ -90,18 +93,36 @@ def rounded_by_float64(
     """`start + k * delta`, if `float64.suffices` for the dtype and the positions."""
     dtype = start.dtype
     sequence = float64.prepare(start, delta, platform)
-    if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
-        # Unless the iterations of a loop divide evenly among threads, XLA would
-        # recompute the scalars for each element.
-        with jax.enable_x64(True):
-            sequence = jax.tree.map(
-                lambda x: lowering.materialize(x[None])[0], sequence
-            )
+    if materialize:
+        sequence = _materialized(sequence, sizes)
 
     def element(position: Array) -> Array:
         return float64.element(sequence, position, dtype, platform)
 
     return _by_position(sizes, dtype, layout, np.uint32, element)
+
+
+def rounded_by_double_words(
+    sizes: Sizes, count: int, materialize: bool, start: Array, delta: Array
+) -> Array:
+    """`start + k * delta` in float64, for positions k below `count`."""
+    sequence = double_word.prepare(start, delta, count)
+    if materialize:
+        sequence = _materialized(sequence, sizes)
+    k = position(sizes, np.uint32 if count <= 2**32 else np.uint64)
+    return double_word.element(sequence, k)
+
+
+def _materialized(sequence: Any, sizes: Sizes) -> Any:
+    """The scalars in memory, if there are many elements.
+
+    Unless the iterations of a loop divide evenly among threads, XLA would recompute the
+    scalars for each element.
+    """
+    if math.prod(sizes) < _WORTHWHILE_TO_MATERIALIZE:
+        return sequence
+    with jax.enable_x64(True):
+        return jax.tree.map(lambda x: lowering.materialize(x[None])[0], sequence)
 
 
 def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:
@@ -116,10 +137,10 @@ def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:
 
 
 def rounded_by_integers(sizes: Sizes, count: int, start: Array, delta: Array) -> Array:
-    """`start + k * delta`, for positions k below `count`."""
+    """`start + k * delta` in up to 32 bits, for positions k below `count`."""
     words, word_bits = rounding.words_of_index(start.dtype, count)
     if words == 1:
-        index = [position(sizes, np.uint64 if word_bits == 64 else np.uint32)]
+        index = [position(sizes, np.uint32)]
     elif count <= 2**32:
         low = position(sizes, np.uint32)
         index = [low & (2**word_bits - 1), low >> word_bits]

@@ -1,7 +1,8 @@
 """Sequences of floats are correctly rounded, for every dtype, position and size."""
 
-import functools
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from dtypes import SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
 from dml_jax import fill_value_sequence, reference
-from dml_jax._fill import rounding
+from dml_jax._fill import double_word, rounding
 
 SOME_FLOATS = "float8_e5m2", "bfloat16", "float32", "float64"
 
@@ -148,19 +149,39 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
     for delta in map(dtype.type, (0.37, -1.5e-5, 3.0)):
         with np.errstate(over="ignore"):
             pairs.append((dtype.type(-float(delta) * index[-1]), delta))
-    words, word_bits = rounding.words_of_index(dtype, limit)
+    pairs += random_pairs(random, dtype)
     with jax.enable_x64(needs_x64(dtype)):
-        split = [
-            jnp.array(
-                [(k >> (word_bits * i)) % 2**word_bits for k in index],
-                "uint64" if word_bits == 64 else "uint32",
-            )
-            for i in range(words)
-        ]
-        multiply_add = jax.jit(
-            functools.partial(rounding.multiply_add, index_bits=limit.bit_length())
-        )
+        elements = elements_at(index, dtype, limit)
         for start, delta in pairs:
             expected = [reference._multiply_add(k, delta, start) for k in index]
-            result = multiply_add(split, delta, start)
-            assert_same_floats(result, np.array(expected, dtype))
+            assert_same_floats(elements(start, delta), np.array(expected, dtype))
+
+
+def random_pairs(random: np.random.Generator, dtype: np.dtype) -> list[tuple]:
+    """Starts from a billionth of a delta to beyond all products, with few bits."""
+    pairs = []
+    with np.errstate(over="ignore", under="ignore"):
+        for gap in random.integers(-30, 110, 30):
+            start, delta = random.integers(-(2**6), 2**6, 2)
+            pairs.append((dtype.type(np.ldexp(start, gap)), dtype.type(delta)))
+    return pairs
+
+
+def elements_at(index: list[int], dtype: np.dtype, limit: int) -> Callable[..., Any]:
+    """The elements at these positions, below a limit, by start and delta."""
+    if dtype == np.float64:
+        k = jnp.array(index, "uint64")
+        return jax.jit(
+            lambda start, delta: double_word.element(
+                double_word.prepare(start, delta, limit), k
+            )
+        )
+    words, word_bits = rounding.words_of_index(dtype, limit)
+    parts = [
+        jnp.array([(k >> (word_bits * i)) % 2**word_bits for k in index], "uint32")
+        for i in range(words)
+    ]
+    bits = limit.bit_length()
+    return jax.jit(
+        lambda start, delta: rounding.multiply_add(parts, delta, start, bits)
+    )

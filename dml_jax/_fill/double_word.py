@@ -1,0 +1,70 @@
+"""`start + k * delta`, correctly rounded, for float64.
+
+An element is computed as follows, in units of the last bit of delta:
+
+1. delta is a sum of digits, so short that their products with k are exact.
+2. The products are added to a double word `high + low`, which is exact: the product has
+   at most 53 bits more than `high`, of which `low` has the last ones.
+3. `start + high + low` is rounded once, by the last steps of an emulated FMA [1]: all
+   but the leading part are added with rounding to odd.
+4. The sum is encoded, as `rounding.encode` describes.
+
+No product is rounded before it is added, so XLA may contract multiplication and
+addition.
+
+[1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
+    Algorithms Using Rounding to Odd, 2008.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from dml_jax._fill import rounding
+
+_PRECISION = 53
+
+
+class Sequence(NamedTuple):
+    """The scalars of a sequence, in units of delta's last bit."""
+
+    start: Array
+    delta: tuple[Array, ...]  # digits, the high one first
+    encoding: rounding.Encoding
+    first: Array  # the element at 0
+
+
+def prepare(start: Array, delta: Array, count: int) -> Sequence:
+    """The scalars of a sequence whose positions are below `count`."""
+    position_bits = (count - 1).bit_length()
+    scaled, constant = rounding.scaled(start, delta, position_bits)
+    digit_bits = _PRECISION - position_bits
+    factor, digits = scaled.factor, []
+    for shift in reversed(range(0, _PRECISION, digit_bits)):
+        digit = (factor >> shift) & np.uint64(2**digit_bits - 1)
+        digits.append(digit.astype(jnp.float64) * scaled.sign * 2.0**shift)
+    encoding = rounding.encoding(scaled, constant)
+    first = rounding.first_element(start, delta)
+    return Sequence(scaled.start, tuple(digits), encoding, first)
+
+
+def element(sequence: Sequence, position: Array) -> Array:
+    """The elements at uint32 or uint64 positions."""
+    k = rounding.to_float64(position)
+    high, *others = [k * digit for digit in sequence.delta]
+    low = jnp.float64(0)
+    for product in others:
+        high, error = rounding.fast_two_sum(high, product)
+        low = low + error
+    if len(others) > 1:
+        high, low = rounding.fast_two_sum(high, low)
+
+    tail, last = rounding.two_sum(sequence.start, low)
+    total, error = rounding.two_sum(high, tail)
+    total = total + rounding.to_odd(*rounding.two_sum(error, last))
+    result = rounding.encode(total, sequence.encoding)
+    return jnp.where(position == 0, sequence.first, result)
