@@ -38,7 +38,6 @@ Pallas is imported in functions, because that takes longer than importing the pa
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -52,6 +51,7 @@ from dml_jax._shared.tpu import LANES, SUBLANES
 
 _REGISTER_BYTES = 4 * SUBLANES * LANES
 _GROUP = 32  # registers that are shifted together, a power of two
+_LINES_AT_ONCE = 8  # if they have less than a group of registers together
 _DISTANCES_OF_A_PASS = 2  # by which a pass over the registers shifts
 _BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
 
@@ -77,40 +77,59 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     arrays, rows, time = x.shape
     packing = 4 // x.dtype.itemsize
     varies = lengths.shape[1] > 1
-    per_word = packing if varies else 1
-    line = _Line(pl.cdiv(time, LANES), LANES, axis=1, lines_per_word=per_word)
+    line = _Line(
+        pl.cdiv(time, LANES),
+        LANES,
+        axis=1,
+        lines_per_word=packing if varies else 1,
+        by_offset=not varies,
+    )
     tile = SUBLANES * packing
-    tiles = _tiles_in_block(pl.cdiv(rows, tile), line, tpu)
-    if tiles == 0:
+    tiles = _tiles_in_block((arrays, pl.cdiv(rows, tile)), line, tpu)
+    if tiles is None:
         return None
-    blocks = pl.cdiv(rows, tiles * tile)
+    of_arrays, of_rows = tiles
+    blocks = pl.cdiv(rows, of_rows * tile)
 
-    def kernel(lengths: Any, x: Any, y: Any, scratch: Any) -> None:
-        @pl.loop(0, tiles)
-        def _(i: Any) -> None:
+    def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
+        def reverse_tile(a: Any, i: Any) -> None:
             def index(first: Any, count: int) -> Any:
-                lanes = pl.ds(first * LANES, count * LANES)
-                return 0, pl.ds(i * tile, tile), lanes
+                return a, pl.ds(i * tile, tile), pl.ds(first * LANES, count * LANES)
 
-            def length_of(part: int) -> Array:
-                if not varies:
-                    return jnp.broadcast_to(lengths[0, 0, 0], (SUBLANES, LANES))
-                first = i * tile + part
-                return _as_column(
-                    [lengths[0, 0, first + packing * s] for s in range(SUBLANES)]
-                )
+            if varies:
+                of_parts = _lengths_of_rows(lengths.at[a, 0], i * tile, packing)
+            else:
+                of_parts = [lengths[0, 0, a]]
+            _reverse(line, x, y, index, scratch, of_parts, tpu)
 
-            lengths_of_parts = [*map(length_of, range(per_word))]
-            _reverse(line, x, y, index, [scratch], lengths_of_parts, tpu)
+        _for_each_tile(tiles, line, reverse_tile)
 
     if varies:
-        count = tiles * tile
+        count = of_rows * tile
         lengths = jnp.pad(lengths, ((0, 0), (0, blocks * count - rows)))
-        lengths, of_lengths = _scalars(lengths, count, blocks)
+        lengths = lengths.reshape(arrays, blocks, 1, count)
+        lengths = jnp.pad(lengths, [(0, 0)] * 3 + [(0, -count % LANES)])
+        shape = (of_arrays, 1, 1, lengths.shape[-1])
+        of_lengths = pl.BlockSpec(shape, lambda a, i: (a, i, 0, 0))
     else:
-        lengths, of_lengths = _scalars(lengths, 1)
-    spec = pl.BlockSpec((1, tiles * tile, line.size), lambda a, i: (a, i, 0))
-    return _call(kernel, (arrays, blocks), of_lengths, spec, line, tpu, lengths, x)
+        lengths, of_lengths = _scalars(lengths, of_arrays)
+    spec = pl.BlockSpec((of_arrays, of_rows * tile, line.size), lambda a, i: (a, i, 0))
+    grid = (pl.cdiv(arrays, of_arrays), blocks)
+    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+
+
+def _lengths_of_rows(lengths: Any, first: Any, packing: int) -> list[Array]:
+    """The lengths of the rows in each part of a register's words.
+
+    `lengths` is a reference of [1, N]. Sublane s of part p has row
+    `first + packing * s + p`.
+    """
+    skipped = lax.rem(first, LANES)
+    register = jnp.broadcast_to(
+        lengths[:, _lanes(lax.div(first, LANES))], (SUBLANES, LANES)
+    )
+    row = skipped + packing * _iota(0)
+    return [_gather(register, row + part, 1) for part in range(packing)]
 
 
 def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
@@ -120,28 +139,31 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     arrays, time, columns = x.shape
     line = _line_in_columns(time, x.dtype)
     line = line._replace(by_offset=lengths.shape[2] == 1)
-    tiles = _tiles_in_block(arrays, line, tpu)
-    if tiles == 0:
+    tiles = _tiles_in_block((arrays, pl.cdiv(columns, LANES)), line, tpu)
+    if tiles is None:
         return None
+    of_arrays, of_columns = tiles
 
     def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
-        @pl.loop(0, tiles)
-        def _(i: Any) -> None:
+        def reverse_tile(a: Any, c: Any) -> None:
             def index(first: Any, count: int) -> Any:
-                return i, pl.ds(first * line.steps, count * line.steps)
+                return a, pl.ds(first * line.steps, count * line.steps), _lanes(c)
 
             if line.by_offset:
-                length = lengths[0, 0, i]
+                length = lengths[0, 0, a]
             else:
-                length = jnp.broadcast_to(lengths[i], (SUBLANES, LANES))
+                length = jnp.broadcast_to(lengths[a, :, _lanes(c)], (SUBLANES, LANES))
             _reverse(line, x, y, index, scratch, [length], tpu)
 
+        _for_each_tile(tiles, line, reverse_tile)
+
+    width = of_columns * LANES
     if line.by_offset:
-        lengths, of_lengths = _scalars(lengths, tiles)
+        lengths, of_lengths = _scalars(lengths, of_arrays)
     else:
-        of_lengths = pl.BlockSpec((tiles, 1, LANES), lambda a, c: (a, 0, c))
-    spec = pl.BlockSpec((tiles, line.size, LANES), lambda a, c: (a, 0, c))
-    grid = (pl.cdiv(arrays, tiles), pl.cdiv(columns, LANES))
+        of_lengths = pl.BlockSpec((of_arrays, 1, width), lambda a, c: (a, 0, c))
+    spec = pl.BlockSpec((of_arrays, line.size, width), lambda a, c: (a, 0, c))
+    grid = (pl.cdiv(arrays, of_arrays), pl.cdiv(columns, width))
     return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
 
 
@@ -155,75 +177,107 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     """`x` [A, T, L, C], reversed along T by int32 `lengths` [A, L, C] or [A, 1, 1]."""
     from jax.experimental import pallas as pl
 
-    arrays, time, sublines, columns = x.shape
+    arrays, time, rows, columns = x.shape
     packing = 4 // x.dtype.itemsize
     by_offset = lengths.shape[1:] == (1, 1)
     per_word = 1 if by_offset else packing
     line = _Line(time, 1, None, lines_per_word=per_word, by_offset=by_offset)
-    if _tiles_in_block(1, line, tpu) == 0:
-        return None
     tile = SUBLANES * packing
-    blocks = pl.cdiv(sublines, tile)
+    counts = (arrays, pl.cdiv(rows, tile), pl.cdiv(columns, LANES))
+    tiles = _tiles_in_block(counts, line, tpu)
+    if tiles is None:
+        return None
+    of_arrays, of_rows, of_columns = tiles
 
     def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
-        def index(first: Any, count: int) -> Any:
-            return 0, pl.ds(first, count)
+        def reverse_tile(a: Any, i: Any, c: Any) -> None:
+            def index(first: Any, count: int) -> Any:
+                return a, pl.ds(first, count), pl.ds(i * tile, tile), _lanes(c)
 
-        if by_offset:
-            lengths_of_parts = [lengths[0, 0, 0]]
-        else:
-            lengths_of_parts = [lengths[0, part] for part in range(packing)]
-        _reverse(line, x, y, index, scratch, lengths_of_parts, tpu)
+            if by_offset:
+                of_parts = [lengths[0, 0, a]]
+            else:
+                words = pl.ds(i * SUBLANES, SUBLANES)
+                of_parts = [lengths[a, p, words, _lanes(c)] for p in range(packing)]
+            _reverse(line, x, y, index, scratch, of_parts, tpu)
 
+        _for_each_tile(tiles, line, reverse_tile)
+
+    width = of_columns * LANES
     if by_offset:
-        lengths, of_lengths = _scalars(lengths, 1)
+        lengths, of_lengths = _scalars(lengths, of_arrays)
     else:
-        lengths = jnp.pad(lengths, ((0, 0), (0, blocks * tile - sublines), (0, 0)))
+        lengths = jnp.pad(lengths, ((0, 0), (0, -rows % tile), (0, 0)))
         lengths = lengths.reshape(arrays, -1, packing, columns).swapaxes(1, 2)
-        of_lengths = pl.BlockSpec(
-            (1, packing, SUBLANES, LANES), lambda a, i, c: (a, 0, i, c)
-        )
-    spec = pl.BlockSpec((1, time, tile, LANES), lambda a, i, c: (a, 0, i, c))
-    grid = (arrays, blocks, pl.cdiv(columns, LANES))
+        shape = (of_arrays, packing, of_rows * SUBLANES, width)
+        of_lengths = pl.BlockSpec(shape, lambda a, i, c: (a, 0, i, c))
+    shape = (of_arrays, time, of_rows * tile, width)
+    spec = pl.BlockSpec(shape, lambda a, i, c: (a, 0, i, c))
+    blocks = (pl.cdiv(rows, of_rows * tile), pl.cdiv(columns, width))
+    grid = (pl.cdiv(arrays, of_arrays), *blocks)
     return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
 
 
-def _scalars(lengths: Array, count: int, blocks: int = 1) -> tuple[Array, Any]:
-    """The lengths as scalars, and their specification.
-
-    Grid step (a, i, ...) has `count` of them: those with number `a * blocks + i`, or
-    with number `a` if there is one block.
-    """
+def _scalars(lengths: Array, count: int) -> tuple[Array, Any]:
+    """The lengths as scalars, `count` for each index of the first grid dimension."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    def index(a: Any, i: Any, *_: Any) -> Any:
-        return (a if blocks == 1 else a * blocks + i), 0, 0
-
     padded = jnp.pad(lengths.reshape(-1), (0, -lengths.size % count))
-    spec = pl.BlockSpec((1, 1, count), index, memory_space=pltpu.SMEM)
+    spec = pl.BlockSpec((1, 1, count), lambda a, *_: (a, 0, 0), memory_space=pltpu.SMEM)
     return padded.reshape(-1, 1, count), spec
 
 
-def _as_column(scalars: list[Array]) -> Array:
-    """A register whose sublane i has scalar i in all lanes."""
-    register = jnp.broadcast_to(scalars[0], (SUBLANES, LANES))
-    for i, scalar in enumerate(scalars[1:], 1):
-        register = jnp.where(_iota(0) == i, scalar, register)
-    return register
+def _lanes(i: Any) -> Any:
+    """The lanes of register i."""
+    from jax.experimental import pallas as pl
+
+    return pl.ds(i * LANES, LANES)
 
 
-def _tiles_in_block(tiles: int, line: _Line, tpu: Tpu) -> int:
-    """How many of the tiles a grid step has; 0 if not even one fits in VMEM."""
+def _tiles_in_block(
+    counts: Sequence[int], line: _Line, tpu: Tpu
+) -> tuple[int, ...] | None:
+    """How many tiles a grid step has along each dimension.
+
+    A tile has the lines that are shifted together. The result is None if not even one
+    fits in VMEM.
+    """
     tile_bytes = line.registers * _REGISTER_BYTES
     # Blocks of the operand and of the result are both double-buffered.
     scratch_bytes = sum(4 * math.prod(shape) for shape in _scratch_shapes(line))
     fits = (tpu.vmem_bytes - scratch_bytes) // (4 * tile_bytes)
-    return min(tiles, max(fits, 0), max(1, _BLOCK_BYTES // tile_bytes))
+    limit = min(fits, max(1, _BLOCK_BYTES // tile_bytes))
+    if limit <= 0:
+        return None
+    tiles = []
+    for count in reversed(counts):
+        blocks = -(-count // limit)
+        tiles.insert(0, -(-count // blocks))
+        limit //= tiles[0]
+    return tuple(tiles)
+
+
+def _for_each_tile(
+    tiles: Sequence[int], line: _Line, body: Callable[..., None]
+) -> None:
+    """Calls `body` with the indices of each tile."""
+
+    def group(first: Any, count: int) -> None:
+        for i in range(count):
+            rest, indices = first + i, []
+            for size in reversed(tiles):
+                indices.insert(0, lax.rem(rest, size) if size > 1 else 0)
+                rest = lax.div(rest, size)
+            body(*indices)
+
+    # The operations of several short lines overlap.
+    at_once = max(1, min(_LINES_AT_ONCE, _GROUP // line.registers))
+    _for_each_group(0, math.prod(tiles), group, at_once)
 
 
 def _scratch_shapes(line: _Line) -> list[tuple[int, ...]]:
-    if line.by_offset:
+    if line.by_offset or line.registers <= _GROUP:
         return []
     # Shifts read registers beyond the line.
     further = max(2 * _GROUP, line.registers // 2 + _GROUP)
@@ -319,7 +373,7 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
             rows = pl.ds(register * line.steps, line.steps)
             words = pltpu.bitcast(source[0, rows], jnp.int32)
             if lanes is not None:
-                words = jnp.take_along_axis(words, lanes, 1, mode="promise_in_bounds")
+                words = _gather(words, lanes, 1)
             return _reverse_steps_in_words(words, line)
 
         def group(first: Any, count: int) -> None:
@@ -471,6 +525,14 @@ def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
         return call(lengths, padded, x)
 
 
+def _as_column(scalars: list[Array]) -> Array:
+    """A register whose sublane i has scalar i in all lanes."""
+    register = jnp.broadcast_to(scalars[0], (SUBLANES, LANES))
+    for i, scalar in enumerate(scalars[1:], 1):
+        register = jnp.where(_iota(0) == i, scalar, register)
+    return register
+
+
 # The barrel shifter -------------------------------------------------------------------
 
 
@@ -524,6 +586,10 @@ class _Line(NamedTuple):
             return self.mask([first < length for length in lengths])
         bits = jnp.clip(lengths[0] - first, 0, self.steps_per_word) * self.part_bits
         return jnp.where(bits == 32, -1, (1 << bits) - 1)
+
+
+def _gather(register: Array, index: Array, axis: int) -> Array:
+    return jnp.take_along_axis(register, index, axis, mode="promise_in_bounds")
 
 
 def _iota(axis: int) -> Array:
@@ -582,20 +648,26 @@ def _reverse(
 
     if line.by_offset:
         _reverse_with_offset(line, load, shifts[0], store, tpu)
+    elif line.registers <= _GROUP:
+        registers = reversed(load(0, line.registers))
+        registers = [_reverse_steps_in_words(each, line) for each in registers]
+        store(0, _shift(line, registers, line.registers, shifts, line.distances, tpu))
     else:
         _reverse_registers(line, load, scratch[0], shifts)
         _shift_within_groups(line, scratch[0], shifts, store, tpu)
 
 
-def _for_each_group(start: int, stop: int, body: Callable[[Any, int], None]) -> None:
-    """Calls `body(first, count)` for groups of registers, in ascending order."""
+def _for_each_group(
+    start: int, stop: int, body: Callable[[Any, int], None], size: int = _GROUP
+) -> None:
+    """Calls `body(first, count)` for groups of this size, in ascending order."""
     from jax.experimental import pallas as pl
 
-    groups, rest = divmod(stop - start, _GROUP)
+    groups, rest = divmod(stop - start, size)
 
     @pl.loop(0, groups)
     def _(group: Any) -> None:
-        body(start + group * _GROUP, _GROUP)
+        body(start + group * size, size)
 
     if rest:
         body(stop - rest, rest)
@@ -675,7 +747,7 @@ def _reverse_with_offset(
         ]
         if line.axis is not None:
             registers = _shift_within_registers(line, registers, [rest], tpu)
-        store(first, registers)
+        store(first, registers[:count])
 
     _for_each_group(0, line.registers, group)
 
@@ -694,24 +766,42 @@ def _shift_within_groups(
 
     def group(first: Any, count: int) -> None:
         registers = [scratch[first + i] for i in range(count + halo)]
-        for distance in distances:
-            mask = line.is_shifted(shifts, distance)
-            further = registers[distance:]
-            registers = [
-                _select(mask, *pair) for pair in zip(further, registers, strict=False)
-            ]
-        if line.axis is not None:
-            rests = [shift & line.steps - 1 for shift in shifts]
-            registers = _shift_within_registers(line, registers, rests, tpu)
-        store(first, registers[:count])
+        store(first, _shift(line, registers, count, shifts, distances, tpu))
 
     _for_each_group(0, line.registers, group)
+
+
+def _shift(
+    line: _Line,
+    registers: list[Array],
+    count: int,
+    shifts: list[Array],
+    distances: Sequence[int],
+    tpu: Tpu,
+) -> list[Array]:
+    """The first `count` registers, shifted by these distances and within registers.
+
+    Where the shift reaches beyond the last one of `registers`, they are undefined.
+    """
+    for distance in distances:
+        mask = line.is_shifted(shifts, distance)
+        pairs = zip(registers[distance:], registers, strict=False)
+        shifted = [_select(mask, *pair) for pair in pairs]
+        registers = [*shifted, *registers[len(shifted) :]]
+    if line.axis is not None:
+        rests = [shift & line.steps - 1 for shift in shifts]
+        # A register of the result may end in the next one.
+        registers = _shift_within_registers(line, registers[: count + 1], rests, tpu)
+    return registers[:count]
 
 
 def _shift_within_registers(
     line: _Line, registers: list[Array], shifts: list[Array], tpu: Tpu
 ) -> list[Array]:
-    """Shifts by up to a register, and reverses the words of each register."""
+    """Shifts by up to a register, and reverses the words of each register.
+
+    The last register of the result is undefined where its steps are beyond the line.
+    """
     of_words = [shift // line.steps_per_word for shift in shifts]
     parts = [_shift_words(registers, shift, line.axis, tpu) for shift in of_words]
     if line.lines_per_word > 1:
@@ -722,7 +812,7 @@ def _shift_within_registers(
         ]
     if line.steps_per_word == 1:
         return parts[0]
-    following = _shift_words(registers, of_words[0] + 1, line.axis, tpu)
+    following = _next_words(parts[0], line.axis)
     bits = (shifts[0] & line.steps_per_word - 1) * line.part_bits
     # A shift by 32 bits is undefined, so `high` is shifted twice.
     return [
@@ -734,12 +824,25 @@ def _shift_within_registers(
 def _shift_words(
     registers: list[Array], shift: Array, axis: Any, tpu: Tpu
 ) -> list[Array]:
-    size = registers[0].shape[axis]
     permuted = [_permute(register, shift, axis, tpu) for register in registers]
-    is_same = _iota(axis) + shift < size
+    is_same = _iota(axis) + shift < registers[0].shape[axis]
+    return _continued(is_same, permuted)
+
+
+def _next_words(registers: list[Array], axis: Any) -> list[Array]:
+    """The successor of each word."""
+    from jax.experimental.pallas import tpu as pltpu
+
+    size = registers[0].shape[axis]
+    rolled = [pltpu.roll(register, size - 1, axis) for register in registers]
+    return _continued(_iota(axis) < size - 1, rolled)
+
+
+def _continued(is_same: Array, registers: list[Array]) -> list[Array]:
+    """Each register where the mask is true, else the next one."""
+    following = [*registers[1:], registers[-1]]
     return [
-        jnp.where(is_same, register, following)
-        for register, following in itertools.pairwise(permuted)
+        jnp.where(is_same, *pair) for pair in zip(registers, following, strict=True)
     ]
 
 
@@ -749,7 +852,7 @@ def _permute(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
     position = _iota(axis)
     if axis == 1 or tpu.gathers_sublanes:
         index = size - 1 - (position + shift & size - 1)
-        return jnp.take_along_axis(register, index, axis, mode="promise_in_bounds")
+        return _gather(register, index, axis)
     from jax.experimental.pallas import tpu as pltpu
 
     for bit in (1, 2, 4):
