@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits, assert_same_floats
 from dtypes import INTEGERS, SEQUENCE_FLOATS, dtype_of, needs_x64
+from sampling import default_of
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
 
@@ -103,7 +104,9 @@ def test_integers_wrap_modulo_their_width(name: str):
 # Derivatives --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "name", default_of(["float32", "bfloat16", "float16"], "bfloat16")
+)
 def test_derivatives_are_exact(name: str):
     dtype = dtype_of(name)
     one = jnp.ones((), dtype)

@@ -119,15 +119,14 @@ def _cuda_rounding(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.usefixtures("nans_are_data", "_cuda_rounding")  # floats overflow to NaN
 @PLATFORMS
 @pytest.mark.parametrize("name", default_of(DTYPES, "float32", "bfloat16", "float16"))
-@pytest.mark.parametrize("pairs", default_of([4, 200], 4))
-def test_adversarial_sequences(name: str, platform: str, pairs: int):
+def test_adversarial_sequences(name: str, platform: str):
     dtype = dtype_of(name)
     limit = 2 ** position_bits(dtype)
     assert float64.suffices(dtype, limit)
     assert not float64.suffices(dtype, limit + 1)
     random = np.random.default_rng(11)
     cases = []
-    for _ in range(pairs):
+    for _ in range(40):
         start, delta = adversarial_pair(random, dtype)
         positions = adversarial_positions(random, start, delta, limit)
         cases.append((start, delta, positions))

@@ -32,10 +32,7 @@ def gpu_fill(kind: str, sizes: tuple[int, ...], dtype: np.dtype):
 @pytest.mark.parametrize(
     "sizes",
     [(3, 32, 5), (2, 3, 64)]
-    + [
-        pytest.param(sizes, marks=pytest.mark.exhaustive)
-        for sizes in ((8,), (64,), (8, 8), (5, 0))
-    ],
+    + [pytest.param(sizes, marks=pytest.mark.exhaustive) for sizes in ((64,), (5, 0))],
     ids=str,
 )
 @pytest.mark.parametrize(

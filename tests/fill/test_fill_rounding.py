@@ -106,7 +106,7 @@ LONG_CASES = {
 
 @pytest.mark.parametrize("case", LONG_CASES)
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("count", default_of([10**4, 10**6, 2**24 + 2**12], 10**4))
+@pytest.mark.parametrize("count", default_of([10**4, 2**24 + 2**12], 10**4))
 def test_long_sequences_are_correctly_rounded(name: str, count: int, case: str):
     dtype = dtype_of(name)
     start, delta = LONG_CASES[case]
@@ -139,7 +139,7 @@ def just_within_reach(dtype: np.dtype, limit: int):
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("name", default_of(SEQUENCE_FLOATS, *SOME_FLOATS))
-@pytest.mark.parametrize("bits", default_of([24, 32, 40, 48], 48))
+@pytest.mark.parametrize("bits", default_of([24, 32, 48], 48))
 def test_positions_of_up_to_48_bits(name: str, bits: int):
     """The positions of large arrays, without making the arrays."""
     dtype, limit = dtype_of(name), 2**bits
@@ -161,7 +161,7 @@ def random_pairs(random: np.random.Generator, dtype: np.dtype) -> list[tuple]:
     """Starts from a billionth of a delta to beyond all products, with few bits."""
     pairs = []
     with np.errstate(over="ignore", under="ignore"):
-        for gap in random.integers(-30, 110, 30):
+        for gap in random.integers(-30, 110, 12):
             start, delta = random.integers(-(2**6), 2**6, 2)
             pairs.append((dtype.type(np.ldexp(start, gap)), dtype.type(delta)))
     return pairs

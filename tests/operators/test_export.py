@@ -69,7 +69,7 @@ def reversal_arrays(time: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return numbers(len(lengths), time, 3), lengths
 
 
-@pytest.mark.parametrize("dtype", LENGTHS)
+@pytest.mark.parametrize("dtype", default_of(LENGTHS, "int32", "uint32"))
 @pytest.mark.parametrize("name", REVERSE)
 def test_reversal_of_symbolic_batch_and_time(name: str, dtype: str) -> None:
     arguments = specs(["batch, time, 3", "batch"], ["float32", dtype])
@@ -147,7 +147,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", default_of([jnp.float32, jnp.bfloat16], jnp.bfloat16))
 @pytest.mark.parametrize("name", WINDOWS)
 def test_window_of_symbolic_batch(name: str, dtype: Any) -> None:
     shape, run = WINDOWS[name]
@@ -213,7 +213,9 @@ REFUSED_ON_TPU = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["int2", "uint2", "complex128"])
+@pytest.mark.parametrize(
+    "dtype", default_of(["int2", "uint2", "complex128"], "int2", "complex128")
+)
 @pytest.mark.parametrize("operator", REFUSED_ON_TPU)
 def test_dtypes_that_fail_in_the_compiler_of_tpus_are_refused(
     operator: str, dtype: str

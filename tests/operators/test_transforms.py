@@ -1,7 +1,7 @@
 """Every case under every transformation gives what the reference gives."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -104,8 +104,14 @@ DEFAULT = [(jit, "float32"), (scan, "float32"), (vmap, "float32"), (vmap, "bfloa
 DTYPES = "float32", "bfloat16", "float8_e5m2"
 
 
+def dtypes_of(case: Case, transform: Callable[[Case], Pairs]) -> Sequence[str]:
+    if case not in EXAMPLES:
+        return DTYPES[:1]
+    return DTYPES if transform in OF_ALL_CASES else DTYPES[:2]
+
+
 def sampled_dtypes() -> list[Any]:
-    """Parameters (case, transformation, dtype); only EXAMPLES have all of them.
+    """Parameters (case, transformation, dtype); only EXAMPLES have all transformations.
 
     The default run has EXAMPLES under the transformations in DEFAULT.
     """
@@ -119,7 +125,7 @@ def sampled_dtypes() -> list[Any]:
         )
         for case in CASES
         for transform in (TRANSFORMATIONS if case in EXAMPLES else OF_ALL_CASES)
-        for dtype in (DTYPES if case in EXAMPLES else DTYPES[:1])
+        for dtype in dtypes_of(case, transform)
     ]
 
 
