@@ -139,13 +139,13 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     arrays, time, columns = x.shape
     line = _line_in_columns(time, x.dtype)
     line = line._replace(by_offset=lengths.shape[2] == 1)
-    tiles = _tiles_in_block((arrays, pl.cdiv(columns, LANES)), line, tpu)
+    tiles = _tiles_in_block((pl.cdiv(columns, LANES), arrays), line, tpu)
     if tiles is None:
         return None
-    of_arrays, of_columns = tiles
+    of_columns, of_arrays = tiles
 
     def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
-        def reverse_tile(a: Any, c: Any) -> None:
+        def reverse_tile(c: Any, a: Any) -> None:
             def index(first: Any, count: int) -> Any:
                 return a, pl.ds(first * line.steps, count * line.steps), _lanes(c)
 
@@ -183,14 +183,14 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     per_word = 1 if by_offset else packing
     line = _Line(time, 1, None, lines_per_word=per_word, by_offset=by_offset)
     tile = SUBLANES * packing
-    counts = (arrays, pl.cdiv(rows, tile), pl.cdiv(columns, LANES))
+    counts = (pl.cdiv(columns, LANES), pl.cdiv(rows, tile), arrays)
     tiles = _tiles_in_block(counts, line, tpu)
     if tiles is None:
         return None
-    of_arrays, of_rows, of_columns = tiles
+    of_columns, of_rows, of_arrays = tiles
 
     def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
-        def reverse_tile(a: Any, i: Any, c: Any) -> None:
+        def reverse_tile(c: Any, i: Any, a: Any) -> None:
             def index(first: Any, count: int) -> Any:
                 return a, pl.ds(first, count), pl.ds(i * tile, tile), _lanes(c)
 
@@ -240,8 +240,9 @@ def _tiles_in_block(
 ) -> tuple[int, ...] | None:
     """How many tiles a grid step has along each dimension.
 
-    A tile has the lines that are shifted together. The result is None if not even one
-    fits in VMEM.
+    A tile has the lines that are shifted together. There are as many as fit along the
+    last dimension, then along the one before. The result is None if not even one fits
+    in VMEM.
     """
     tile_bytes = line.registers * _REGISTER_BYTES
     # Blocks of the operand and of the result are both double-buffered.
