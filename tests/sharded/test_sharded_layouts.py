@@ -23,6 +23,7 @@ from dml_jax.directml import BufferTensorDesc, DataType
 
 MESHES = {2: dict(x=2), 3: dict(x=3), 4: dict(x=2, y=2), 8: dict(x=4, y=2)}
 TYPES = [data_type for data_type in DataType if data_type.bits >= 8]
+WIDTHS = [DataType.UINT8, DataType.FLOAT16, DataType.FLOAT32, DataType.FLOAT64]
 FLOATS = [DataType.FLOAT16, DataType.FLOAT32, DataType.FLOAT64]
 
 
@@ -107,9 +108,19 @@ def jitted(
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("devices", default_of(MESHES, 8))
 @pytest.mark.parametrize(
-    "data_type", default_of(TYPES, DataType.FLOAT16), ids=lambda t: t.name
+    ("data_type", "devices"),
+    default_of(
+        # Every type on one mesh, and a type of each width on every mesh.
+        [
+            (t, devices)
+            for t in TYPES
+            for devices in MESHES
+            if t in WIDTHS or devices == 8
+        ],
+        (DataType.FLOAT16, 8),
+    ),
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_random_layouts(data_type: DataType, devices: int) -> None:
     random = np.random.default_rng([data_type, devices])

@@ -158,6 +158,7 @@ def scenarios(
     operations: Sequence[Operation],
     layouts: Mapping[str, tuple[Layout, Layout]],
     *default: Transformation,
+    of: Sequence[Transformation] = (forward, vjp, jvp, vmap),
 ) -> list[Any]:
     """Parameters (operation, transformation, specs); all but `default` exhaustive."""
     return [
@@ -172,7 +173,7 @@ def scenarios(
         )
         for operation in operations
         for name in layouts
-        for transformation in (forward, vjp, jvp, vmap)
+        for transformation in of
         if operation.has_jvp or transformation is not jvp
     ]
 
@@ -209,7 +210,7 @@ def compile_and_run(
 @over_scenarios(
     [
         *scenarios(OPERATIONS, BOTH, vjp),
-        *scenarios(OPERATIONS, ALIKE),
+        *scenarios(OPERATIONS, ALIKE, of=[vjp]),  # which runs forward, too
         *scenarios(REVERSALS, REPLICATED, vjp),
     ]
 )
@@ -222,7 +223,12 @@ def test_without_collectives(
 
 
 @pytest.mark.parametrize("mode", modes(EXPLICIT))
-@over_scenarios([*scenarios(REVERSALS, APART), *scenarios(REVERSALS, BY_TIME, vjp)])
+@over_scenarios(
+    [
+        *scenarios(REVERSALS, APART, of=[vjp, vmap]),
+        *scenarios(REVERSALS, BY_TIME, vjp),
+    ]
+)
 def test_with_collectives(
     mode: AxisType, operation: Operation, transformation: Transformation, specs: Specs
 ) -> None:
