@@ -3,8 +3,8 @@
 An element is computed as follows, in units of the last bit of delta:
 
 1. delta is a sum of digits, so short that their products with k are exact.
-2. The products are added to a double word `high + low`, which is exact: the product has
-   at most 53 bits more than `high`, of which `low` has the last ones.
+2. The sum of these products has at most 106 bits. It is the exact sum of two floats, a
+   double word: `high` has the first 53 bits, rounded, and `low` has the rest.
 3. `start + high + low` is rounded once, by the last steps of an emulated FMA [1]: all
    but the leading part are added with rounding to odd.
 4. The sum is encoded, as `rounding.encode` describes.
