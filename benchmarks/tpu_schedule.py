@@ -362,18 +362,25 @@ class Scalars:
 
     def value(self, name: str, counters: Values) -> int | None:
         """A scalar in terms of the counters of loops; None where it is not known."""
+        return self._value(name, dict(counters))
+
+    def _value(self, name: str, known: dict[str, int | None]) -> int | None:
+        """A scalar in terms of known ones, to which it is added."""
         if name[0] == "!":
-            value = self.value(name[1:], counters)
+            value = self._value(name[1:], known)
             return None if value is None else int(not value)
-        if name in counters:
-            return counters[name]
         if name.lstrip("-").isdecimal():
             return _signed(int(name))
+        if name not in known:
+            known[name] = self._computed(name, known)
+        return known[name]
+
+    def _computed(self, name: str, known: dict[str, int | None]) -> int | None:
         operation, operands = self._definitions.get(name, ("", []))
         function = _OPERATIONS.get(operation)
         if function is None:
             return None
-        values = [self.value(operand, counters) for operand in operands]
+        values = [self._value(operand, known) for operand in operands]
         absorbing = _ABSORBING.get(operation)
         if absorbing is not None and absorbing in values:
             return int(function(absorbing, absorbing))
