@@ -270,8 +270,11 @@ def _check_options(
         size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
     )
     if not fits:
-        ones = (1,) * len(shape)
-        advice = "" if lengths_shape else f". For one length, pass shape {ones}"
+        advice = ""
+        if not lengths_shape:
+            advice = f". For one length, pass shape {(1,) * len(shape)}"
+        elif lengths_shape == (*shape[:axis], *shape[axis + 1 :]):
+            advice = f". Pass `jnp.expand_dims(sequence_lengths, {axis})`"
         raise ValueError(
             f"{function}: `sequence_lengths` must have shape {full}, 1 along "
             f"{axis=} and the size of `input` or 1 along every other dimension; got "

@@ -158,7 +158,8 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "reverse_subsequences",
         {"sequence_lengths": LENGTHS},
         "`sequence_lengths` must have shape (3, 1), 1 along axis=1 and the size of "
-        "`input` or 1 along every other dimension; got (3,)",
+        "`input` or 1 along every other dimension; got (3,). Pass "
+        "`jnp.expand_dims(sequence_lengths, 1)`",
     ),
     (
         "reverse_subsequences",
