@@ -7,6 +7,8 @@
 
 The median part of plain JAX's time, over the random shapes for which each is used: nine
 of each, but two and three that are transposed (`benchmarks/results/sweep-cpu.json`).
+Those had 8 to 16 MiB, more than the cache of that machine. With a cache of 32 MiB, they
+took 1.8 and more times as long as plain JAX, so only larger arrays are transposed now.
 
                         float32  bfloat16  uint8
     reversed_windows    0.33     0.20      0.08
@@ -33,7 +35,7 @@ _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
-_MIN_TRANSPOSED = 2**21  # elements of a table; the cache holds most of a smaller one
+_MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smaller one
 _MIN_SHIFTED_BYTES = 2**18  # below, starting the loops takes too long
 _MIN_SHIFTED_COLUMNS = 256  # which are the inner loop
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
