@@ -209,8 +209,8 @@ def scaled(start: Array, delta: Array, index_bits: int) -> tuple[Scaled, Constan
     A delta that is zero, or too small to change start, becomes zero, and the unit is
     start's last bit. A start that is smaller than 1/4 is so small that it decides ties.
 
-    Infinities, NaNs and zeros are constant from element 1 on. For these, the elements
-    are 1 in units of 2.
+    Infinities, NaNs and zeros are constant from element 1 on. For these, start is 1,
+    the factor is 0 and the unit is 1, and the elements are those of `Constant`.
     """
     form = _format(start.dtype)
     result = _scale(_decode(start, form), _decode(delta, form), form, index_bits)
@@ -365,13 +365,13 @@ def encoding(scaled: Scaled, constant: Constant) -> Encoding:
     """The encoding of what `scaled` returns, in its dtype of 32 or 64 bits."""
     form = _format(constant.value.dtype)
     scale, threshold, offset = _encoding(scaled.unit, form)
-    # The result of `encode` before the offset is 2.
+    # The sum is 1, and `encode` subtracts the offset from the bits of twice the sum.
     of_value = _integer(jnp.ones_like(scale) * 2) - _integer(constant.value)
     return Encoding(scale, threshold, jnp.where(constant.holds, of_value, offset))
 
 
 def _encoding(unit: Array, form: _Format) -> Encoding:
-    # The sums are far from 1 in neither direction, compared with the exponents.
+    # Compared with the range of the dtype's exponents, all sums are close to 1.
     is_large = unit > form.minimum_exponent * 4 // 5
     lowest, highest = form.minimum_exponent, form.bias
     least = power_of_two(jnp.clip(lowest - unit, lowest, highest), form.float)
