@@ -24,6 +24,8 @@ from benchmarks.workloads import Device, Workload
 
 Function = Callable[..., Any]
 
+_MEMSET_WORDS = 16  # XLA stores single elements of arrays of other sizes
+
 
 def compiled(name: str, function: Function, arrays: Arrays) -> Candidate:
     start = time.perf_counter()
@@ -94,7 +96,8 @@ def baseline(workload: Workload, device: Device) -> Candidate:
     if workload.baseline == "memcpy":
         nbytes = (workload.bytes_read + workload.bytes_written) // 2
         return _memcpy(max(1, nbytes // 4), device)
-    return _memset(max(1, workload.bytes_written // 4), device)
+    words = workload.bytes_written // 4
+    return _memset(-(-words // _MEMSET_WORDS) * _MEMSET_WORDS, device)
 
 
 @functools.lru_cache(maxsize=1)  # the next workload often has as many bytes

@@ -14,7 +14,6 @@ and shows from which size on that speed is reached.
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from benchmarks.workloads import (
     RANDOM_KINDS,
     Device,
     Workload,
-    min_large_elements,
+    min_large_bytes,
     random_workloads,
 )
 
@@ -139,10 +138,10 @@ def groups(
     found: Document, *, is_large: bool = False
 ) -> dict[tuple[str, str], list[Record]]:
     """The records by kind and dtype, of large arrays or of all."""
-    least = min_large_elements(found["options"]["device"]) if is_large else 0
+    least = min_large_bytes(found["options"]["device"]) if is_large else 0
     named: dict[tuple[str, str], list[Record]] = {}
     for record in found["records"]:
-        if math.prod(record["shape"]) >= least:
+        if record["bytes_read"] + record["bytes_written"] >= least:
             kind = record["name"].split("/")[1]
             named.setdefault((kind, record["dtype"]), []).append(record)
     order = list(RANDOM_KINDS)

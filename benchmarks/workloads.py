@@ -121,6 +121,7 @@ RANDOM_KINDS = (
 )
 RANDOM_DTYPES = ("float32", "bfloat16", "uint8")
 RARE_DTYPES = ("float16", "float64")
+# Of 32 bits; a GPU has as many bytes of the others.
 RANDOM_ELEMENTS: dict[Device, tuple[int, int]] = {
     "cpu": (2**19, 2**22),
     "gpu": (2**26, 2**28),
@@ -278,9 +279,9 @@ def random_workloads(
             yield _random_workload(kind, dtype, number, random, device)
 
 
-def min_large_elements(device: Device) -> int:
-    """From here on memory determines the time, and not the start of a kernel."""
-    return RANDOM_ELEMENTS[device][0] // 2  # since the batch is rounded down
+def min_large_bytes(device: Device) -> int:
+    """The bytes to move from which on memory determines the time, not the dispatch."""
+    return 4 * RANDOM_ELEMENTS[device][0]
 
 
 def _random_workload(
@@ -290,6 +291,8 @@ def _random_workload(
     if random.random() < 0.25:
         least, most = least // 64, least
     elements = int(np.exp(random.uniform(np.log(least), np.log(most))))
+    if device == "gpu":
+        elements = 4 * elements // _dtype(dtype).itemsize
     layout = kind
     if kind in ("slices", "fills"):
         layout = random.choice(("rows", "features", "columns"))

@@ -4,7 +4,7 @@
 
 The kinds are "constant" (of a value), and of a start and a delta "integers", "floats",
 "components" of complex numbers, and "tangent". `xla` has the formulations, and `gpu`
-how a GPU stores them.
+the parts in which a GPU computes them.
 
 The derivatives are those of the formula, not of the operations that compute it: 1 by
 start, and the position k by delta. A "tangent" is start + k * delta without the correct
@@ -124,14 +124,14 @@ def _formulation(
     vmaps: Vmaps = (),
 ) -> Callable[..., jax.Array]:
     """What a platform computes, as a function of the scalars."""
-    layout = xla.StoreLayout()
+    bounds = None
     if platform in _GPUS:
         is_result = kind != "components"
-        layout = gpu.store_layout(sizes, dtype, sees_full_arrays and is_result)
+        bounds = gpu.part_bounds(sizes, dtype, sees_full_arrays and is_result)
     if kind == "constant":
-        return functools.partial(xla.constant, sizes, layout)
+        return functools.partial(xla.constant, sizes, bounds, platform)
     if kind == "integers":
-        return functools.partial(xla.integers, sizes, layout)
+        return functools.partial(xla.integers, sizes, bounds)
     if kind == "tangent":
         return functools.partial(xla.tangent, sizes)
     count = xla.position_bound(sizes)
@@ -139,11 +139,13 @@ def _formulation(
         return functools.partial(tpu.rounded_by_parts, sizes, count)
     materialize = platform == "cpu" and sees_full_arrays and not vmaps
     if dtype == np.float64:
-        return functools.partial(xla.rounded_by_double_words, sizes, count, materialize)
+        return functools.partial(
+            xla.rounded_by_double_words, sizes, bounds, count, materialize
+        )
     if platform in ("tpu", "other") or not float64.suffices(dtype, count):
         return functools.partial(xla.rounded_by_integers, sizes, count)
     return functools.partial(
-        xla.rounded_by_float64, sizes, layout, platform, materialize
+        xla.rounded_by_float64, sizes, bounds, platform, materialize
     )
 
 

@@ -8,23 +8,20 @@
 
 The last three are correctly rounded.
 
-A GPU spends the time for a fill on stores. Two layouts raise their throughput without
-changing the result:
-
-- Elements below 32 bits are packed into 32-bit words. 64-bit words are slower.
-- The result is a concatenation of four parts (`_shared/gpu.py`). That is faster for
-  32-bit words, unless something is computed from the result, as a complex number is
-  from its components.
-
-`StoreLayout` says which of them apply. Where XLA partitions the program, the result has
-no parts, because every device would compute the whole concatenated dimension.
+A GPU spends the time for a fill on stores. XLA's kernels store most bytes at once if
+the fill is one-dimensional, in parts that are concatenated (`_shared/gpu.py`), and then
+reshaped. The parameter `bounds` has the positions at which the parts begin and end. It
+is None where XLA may partition the program, since every device would then compute the
+whole fill.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.export
@@ -35,42 +32,44 @@ from jax import Array, lax
 from dml_jax._fill import double_word, float64, rounding
 from dml_jax._shared import bitwise, lowering
 from dml_jax._shared.arguments import Size
-from dml_jax._shared.gpu import part_bounds
 
 Sizes: TypeAlias = tuple[Size, ...]
-WORD = np.dtype("uint32")
+Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
-
-
-class StoreLayout(NamedTuple):
-    """The layouts above that a fill has."""
-
-    per_word: int = 1  # elements packed into a word
-    split_dim: int | None = None  # dimension of the words that is split into parts
 
 
 # Formulations -------------------------------------------------------------------------
 
 
-def constant(sizes: Sizes, layout: StoreLayout, value: Array) -> Array:
+def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array:
     """The value everywhere, with every bit."""
-    word = bitwise.to_bits(value)
-    if layout.per_word > 1:
-        code = _unsigned(value.dtype)
-        ones = sum(2 ** (8 * code.itemsize * i) for i in range(layout.per_word))
-        word = lax.bitcast_convert_type(value, code).astype(WORD) * WORD.type(ones)
-    words = [word, word]
-    if layout.split_dim is not None:
+    bits = bitwise.to_bits(value)
+    if bounds is not None:
         # XLA would merge neighbouring parts that are equal.
-        words[1] = lax.optimization_barrier(word)
+        values = [bits, lax.optimization_barrier(bits)]
+        parts = [
+            lax.broadcast(values[i % 2], (end - begin,))
+            for i, (begin, end) in enumerate(itertools.pairwise(bounds))
+        ]
+        whole = _joined(parts, sizes)
+    else:
+        whole = lax.broadcast(bits, sizes)
+        if platform == "cpu" and bitwise.is_narrow_float(value.dtype):
+            whole = whole | _unknown_zero(bits)
+    return bitwise.from_bits(whole, value.dtype)
 
-    def broadcast(part: _Part) -> Array:
-        return lax.broadcast(words[part.number % 2], part.sizes)
 
-    return _concatenate_parts(sizes, value.dtype, layout, broadcast)
+def _unknown_zero(bits: Array) -> Array:
+    """A zero that the compiler does not know.
+
+    Without an operation on integers, LLVM broadcasts a narrow float by way of float32,
+    which loses NaN payloads and subnormals.
+    """
+    zero = (bits.astype(jnp.uint32) >> bitwise.width(bits.dtype)).astype(bits.dtype)
+    return lowering.materialize(zero[None])[0]
 
 
-def integers(sizes: Sizes, layout: StoreLayout, start: Array, delta: Array) -> Array:
+def integers(sizes: Sizes, bounds: Bounds, start: Array, delta: Array) -> Array:
     """`start + k * delta` in uint32 or uint64, truncated."""
     dtype = start.dtype
     wide = np.uint64 if dtype.itemsize == 8 else np.uint32
@@ -79,12 +78,12 @@ def integers(sizes: Sizes, layout: StoreLayout, start: Array, delta: Array) -> A
     def element(position: Array) -> Array:
         return _truncate(start + position * delta, dtype)
 
-    return _by_position(sizes, dtype, layout, wide, element)
+    return _by_position(sizes, bounds, wide, element)
 
 
 def rounded_by_float64(
     sizes: Sizes,
-    layout: StoreLayout,
+    bounds: Bounds,
     platform: str,
     materialize: bool,
     start: Array,
@@ -99,18 +98,24 @@ def rounded_by_float64(
     def element(position: Array) -> Array:
         return float64.element(sequence, position, dtype, platform)
 
-    return _by_position(sizes, dtype, layout, np.uint32, element)
+    return _by_position(sizes, bounds, np.uint32, element)
 
 
 def rounded_by_double_words(
-    sizes: Sizes, count: int, materialize: bool, start: Array, delta: Array
+    sizes: Sizes,
+    bounds: Bounds,
+    count: int,
+    materialize: bool,
+    start: Array,
+    delta: Array,
 ) -> Array:
     """`start + k * delta` in float64, for positions k below `count`."""
     sequence = double_word.prepare(start, delta, count)
     if materialize:
         sequence = _materialized(sequence, sizes)
-    k = position(sizes, np.uint32 if count <= 2**32 else np.uint64)
-    return double_word.element(sequence, k)
+    counter = np.uint32 if count <= 2**32 else np.uint64
+    element = functools.partial(double_word.element, sequence)
+    return _by_position(sizes, bounds, counter, element)
 
 
 def _materialized(sequence: Any, sizes: Sizes) -> Any:
@@ -157,89 +162,38 @@ def _truncate(words: Array, dtype: np.dtype) -> Array:
     return words if dtype == unsigned else lax.bitcast_convert_type(words, dtype)
 
 
-# Words and parts ----------------------------------------------------------------------
-
-
-class _Part(NamedTuple):
-    """A part of the words, which are numbered in row-major order of the whole."""
-
-    number: int
-    sizes: Sizes
-    strides: Sizes  # of the whole
-    offset: Size  # position of the first word
-
-
-def _by_position(
-    sizes: Sizes,
-    dtype: np.dtype,
-    layout: StoreLayout,
-    counter: Any,
-    element: Callable[[Array], Array],
-) -> Array:
-    """The array of `element(position)`, with positions of dtype `counter`."""
-
-    def make(part: _Part) -> Array:
-        first = _positions(part, counter)
-        if layout.per_word == 1:
-            return element(first)
-        first = first * counter(layout.per_word)
-        code = _unsigned(dtype)
-        words = jnp.zeros(part.sizes, WORD)
-        for i in range(layout.per_word):
-            bits = lax.bitcast_convert_type(element(first + counter(i)), code)
-            words = words | bits.astype(WORD) << WORD.type(8 * code.itemsize * i)
-        return words
-
-    return _concatenate_parts(sizes, dtype, layout, make)
-
-
-def _concatenate_parts(
-    sizes: Sizes, dtype: np.dtype, layout: StoreLayout, make: Callable[[_Part], Array]
-) -> Array:
-    """The array whose words `make` computes part by part."""
-    whole, d = sizes_in_words(sizes, layout.per_word), layout.split_dim
-    strides = _strides(whole)
-    if d is None:
-        words = make(_Part(0, whole, strides, 0))
-    else:
-        parts = []
-        for i, (begin, end) in enumerate(part_bounds(whole[d])):
-            part_sizes = (*whole[:d], end - begin, *whole[d + 1 :])
-            parts.append(make(_Part(i, part_sizes, strides, begin * strides[d])))
-        words = lax.concatenate(parts, d)
-    if layout.per_word > 1:
-        words = bitwise.split(words, _unsigned(dtype))
-    return bitwise.from_bits(words, dtype)
-
-
-def sizes_in_words(sizes: Sizes, per_word: int) -> Sizes:
-    return sizes if per_word == 1 else (*sizes[:-1], sizes[-1] // per_word)
-
-
-def _unsigned(dtype: np.dtype) -> np.dtype:
-    """The unsigned integer of the size of a dtype."""
-    return np.dtype(f"uint{8 * dtype.itemsize}")
-
-
 # Positions ----------------------------------------------------------------------------
 
 
+def _by_position(
+    sizes: Sizes, bounds: Bounds, counter: Any, element: Callable[[Array], Array]
+) -> Array:
+    """The array of `element(position)`, with positions of dtype `counter`."""
+    if bounds is None:
+        return element(position(sizes, counter))
+    parts = [
+        element(_iota((end - begin,), 0, counter) + _modulo(begin, counter))
+        for begin, end in itertools.pairwise(bounds)
+    ]
+    return _joined(parts, sizes)
+
+
+def _joined(parts: list[Array], sizes: Sizes) -> Array:
+    """One-dimensional parts as an array of these sizes."""
+    return lax.concatenate(parts, 0).reshape(sizes)
+
+
 def position(sizes: Sizes, counter: Any) -> Array:
-    """The row-major position of every element, modulo the range of `counter`."""
-    return _positions(_Part(0, sizes, _strides(sizes), 0), counter)
+    """The row-major position of every element, modulo the range of `counter`.
 
-
-def _positions(part: _Part, counter: Any) -> Array:
-    """The positions of the words of a part.
-
-    They are a sum over the dimensions instead of one reshaped iota, so that each device
-    computes only the positions of its shard. Their dtype is an integer: XLA partitions
-    an iota incorrectly if its dtype rounds the positions.
+    It is a sum over the dimensions instead of a reshaped iota, so that each device
+    computes only the positions of its shard. Its dtype is an integer: XLA partitions an
+    iota incorrectly if its dtype rounds the positions.
     """
-    total = jnp.full(part.sizes, _modulo(part.offset, counter), counter)
-    for d in reversed(range(len(part.sizes))):
-        index = _iota(part.sizes, d, counter)
-        total = total + index * _modulo(part.strides[d], counter)
+    total = jnp.zeros(sizes, counter)
+    for d in reversed(range(len(sizes))):
+        stride = _modulo(math.prod(sizes[d + 1 :]), counter)
+        total = total + _iota(sizes, d, counter) * stride
     return total
 
 
@@ -259,10 +213,6 @@ def _iota(sizes: Sizes, d: int, counter: Any) -> Array:
     index = (row * counter(columns) + column).reshape(-1)
     index = index if index.size == size else index[:size]
     return lax.broadcast_in_dim(index, sizes, (d,))
-
-
-def _strides(sizes: Sizes) -> Sizes:
-    return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
 
 
 def _modulo(size: Size, counter: Any) -> Any:

@@ -22,7 +22,7 @@ from benchmarks.workloads import (
     Device,
     Scale,
     Workload,
-    min_large_elements,
+    min_large_bytes,
     random_workloads,
     workloads,
 )
@@ -276,13 +276,16 @@ def test_sweep_reports_shapes_that_fail_or_differ(
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_random_workloads_are_of_the_sizes_of_a_device(device: Device) -> None:
     rounds = itertools.islice(random_workloads(1, device), 14 * len(RANDOM_KINDS))
-    found = [(w.name, math.prod(w.shape)) for w in rounds]
+    found = list(rounds)
     least, most = RANDOM_ELEMENTS[device]
-    assert all(least // 128 <= elements <= most for _, elements in found)
-    large = sum(elements >= min_large_elements(device) for _, elements in found)
-    assert 0.6 < large / len(found) < 0.9
-    assert len({elements for _, elements in found}) > len(found) // 2
-    dtypes = [name.rpartition("/")[2] for name, _ in found]
+    unit = 4 if device == "gpu" else 1  # of bytes, or of elements
+    sizes = [math.prod(w.shape) * (w.dtype.itemsize if unit == 4 else 1) for w in found]
+    assert all(unit * least // 128 <= size <= unit * most for size in sizes)
+    moved = [w.bytes_read + w.bytes_written for w in found]
+    large = sum(nbytes >= min_large_bytes(device) for nbytes in moved)
+    assert 0.4 < large / len(found) < 0.9
+    assert len(set(sizes)) > len(found) // 2
+    dtypes = [w.dtype.name for w in found]
     assert collections.Counter(dtypes)["float64"] == len(RANDOM_KINDS)
 
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from assertions import assert_same_bits, assert_same_floats
-from dtypes import INTEGERS, SEQUENCE_FLOATS, dtype_of, needs_x64
+from dtypes import FLOATS, INTEGERS, SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
@@ -50,6 +50,21 @@ def test_special_values_follow_ieee(name: str, start: float):
 
 
 # Values -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("sizes", [(24,), (3, 3, 7), (100003,)], ids=str)
+@pytest.mark.parametrize("name", FLOATS)
+def test_constants_keep_every_bit(name: str, sizes: tuple[int, ...]):
+    dtype = dtype_of(name)
+    info = ml_dtypes.finfo(dtype)
+    code = np.dtype(f"uint{8 * dtype.itemsize}")
+    subnormal, signalling = 1, 2 ** (info.bits - 1) - 2**info.nmant + 1
+    bits = np.array([subnormal, signalling, 2 ** (info.bits - 1) + 3], code)
+    with jax.enable_x64(needs_x64(dtype)):
+        for value in bits.view(dtype):
+            result = fill_value_constant(sizes, dtype, jnp.asarray(value))
+            assert_same_bits(result, np.full(sizes, value))
 
 
 @pytest.mark.parametrize("name", SEQUENCE_FLOATS)

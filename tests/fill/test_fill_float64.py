@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -184,28 +183,22 @@ def test_edges_of_the_precision_of_float64(edge: Callable[[], Edges], platform: 
     assert_correctly_rounded(np.dtype("float32"), platform, cases)
 
 
-WORDS = [
-    ("float32", (6,), None),
-    ("float16", (3, 6), "3x3x2xui16"),
-    ("float16", (6, 3), None),
-    ("bfloat16", (6,), "3x2xui16"),
-    ("float8_e5m2", (8,), "2x4xui8"),
-    ("float4_e2m1fn", (8,), None),
-    ("int8", (8,), "2x4xui8"),
-    ("int8", (6,), None),
-    ("uint16", (6,), "3x2xui16"),
-    ("int4", (8,), None),
-    ("float32", (2**28,), None),
+FORMULATIONS = [
+    *[
+        ("float32", (6,)),
+        ("float16", (3, 6)),
+        ("bfloat16", (6,)),
+        ("float8_e5m2", (8,)),
+    ],
+    *[("float4_e2m1fn", (8,)), ("int8", (8,)), ("int4", (8,)), ("float32", (2**28,))],
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "words"), default_of(WORDS, *WORDS[1:3], WORDS[7])
+    ("name", "sizes"), default_of(FORMULATIONS, FORMULATIONS[1], FORMULATIONS[5])
 )
-def test_formulation_of_each_platform(
-    name: str, sizes: tuple[int, ...], words: str | None
-):
-    """CPUs compute in float64, GPUs too and in words, and TPUs in neither."""
+def test_formulation_of_each_platform(name: str, sizes: tuple[int, ...]):
+    """CPUs and GPUs compute in float64, and TPUs do not."""
     scalar = jax.ShapeDtypeStruct((), dtype_of(name))
     fill = jax.jit(functools.partial(fill_value_sequence, sizes, dtype_of(name)))
     for platform in ("cpu", "cuda", "rocm", "tpu"):
@@ -214,11 +207,6 @@ def test_formulation_of_each_platform(
         assert ("f64" in text) == (name in DTYPES and platform != "tpu")
         # The barrier keeps threads from recomputing the scalars.
         assert ("optimization_barrier" in text) == ("f64" in text)
-        pattern = r"bitcast_convert \S+ : \(tensor<\w*ui32>\) -> tensor<(\w+xui\d+)>"
-        in_words = [words] if words and platform in ("cuda", "rocm") else []
-        assert re.findall(pattern, text) == in_words
-        exported = jax.export.export(fill, platforms=[platform])(scalar, scalar)
-        assert not re.findall(pattern, exported.mlir_module())
 
 
 @pytest.mark.parametrize("sizes", [(2**28,), (2**28 + 5,)], ids=["in", "beyond"])

@@ -1,11 +1,10 @@
-"""The layouts of stores in which a GPU computes a fill: words, and four parts."""
+"""The parts in which a GPU computes a fill."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
@@ -31,7 +30,7 @@ def gpu_fill(kind: str, sizes: tuple[int, ...], dtype: np.dtype):
 @pytest.mark.usefixtures("nans_are_data")  # float8_e4m3fn overflows to NaN
 @pytest.mark.parametrize(
     "sizes",
-    [(3, 32, 5), (2, 3, 64)]
+    [(3, 32, 5), (3, 3, 7)]
     + [pytest.param(sizes, marks=pytest.mark.exhaustive) for sizes in ((64,), (5, 0))],
     ids=str,
 )
@@ -56,43 +55,24 @@ def test_gpu_formulations_equal_the_reference(
         assert_same_bits(result, expected)
 
 
-@pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("name", NARROW)
-def test_constants_in_words_keep_every_bit(name: str):
-    dtype = dtype_of(name)
-    code = np.dtype(f"uint{8 * dtype.itemsize}")
-    random, fill = np.random.default_rng(5), gpu_fill("constant", (3, 8), dtype)
-    for bits in random.integers(0, np.iinfo(code).max, 50, endpoint=True, dtype=code):
-        result = fill(jnp.asarray(np.asarray(bits).view(dtype)))
-        assert (np.asarray(result).view(code) == bits).all()
-
-
 @pytest.mark.parametrize(
-    ("name", "sizes", "layout"),
+    ("name", "sizes", "bounds"),
     [
-        ("float32", (2**20,), (1, 0)),
-        ("float32", (2**20 - 16,), (1, None)),
-        ("float32", (2**20 + 8,), (1, None)),
-        ("float32", (2**20 + 7,), (1, 0)),
-        ("float32", (3, 2**19), (1, 1)),
-        ("float32", (2,) * 20, (1, None)),
-        ("complex64", (2**20,), (1, None)),
-        ("int32", (1025, 1040), (1, 1)),
-        ("float16", (2**20,), (2, 0)),
-        ("float16", (1025, 1032), (2, None)),
-        ("float16", (1025, 1056), (2, 1)),
-        ("float16", (2**10, 1025), (1, None)),
-        ("uint8", (3, 8, 2**17), (4, 1)),
-        ("bool", (2**20,), (1, None)),
-        ("int4", (2**20,), (1, None)),
+        ("float32", (2**20,), (0, 2**18, 2**19, 3 * 2**18, 2**20)),
+        ("uint8", (3, 2**19), (0, 393216, 786432, 1179648, 1572864)),
+        ("bfloat16", (1025, 1028), (0, 263424, 526848, 790272, 1053700)),
+        ("int16", (1025, 1027), (0, 263168, 526336, 789504, 1052675)),
+        ("float32", (2**20 - 1,), (0, 2**20 - 1)),
+        ("float64", (2**20,), (0, 2**20)),
+        ("int4", (2**20,), (0, 2**20)),
+        ("float32", (5, 0), (0, 0)),
     ],
     ids=str,
 )
-def test_store_layouts(name: str, sizes: tuple[int, ...], layout: tuple):
-    """The elements of a word, and the dimension that is split into four parts."""
+def test_bounds_of_parts(name: str, sizes: tuple[int, ...], bounds: tuple[int, ...]):
     dtype = dtype_of(name)
-    assert gpu.store_layout(sizes, dtype, True) == layout
-    assert gpu.store_layout(sizes, dtype, False) == (1, None)
+    assert gpu.part_bounds(sizes, dtype, True) == bounds
+    assert gpu.part_bounds(sizes, dtype, False) is None
 
 
 def cuda_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> str:

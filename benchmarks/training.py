@@ -1,0 +1,247 @@
+"""Training steps of bidirectional networks: what a reversal costs end to end.
+
+Speech of 80 mel bands in bfloat16, a batch of 37 padded to 777 frames, and a label for
+each frame. The two networks are one bidirectional GRU, and two layers of bidirectional
+LSTMs. Both directions of a layer run in one scan. A step computes the loss, its
+gradient and new weights.
+
+The baseline is the network without reversals, whose two directions read forward. The
+candidates differ in the reversal alone. A profile of the steps gives the share of the
+time that is spent in it, for the kernels whose operators are in the scope `reversal`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import pathlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import dml_jax
+from benchmarks import candidates, measure, results, session
+from benchmarks.measure import Candidate, Settings
+from benchmarks.workloads import Device
+
+Record = dict[str, Any]
+Params = list[dict[str, jax.Array]]
+Reversal = Callable[[jax.Array, jax.Array], jax.Array]
+
+TIME, BATCH, FEATURES, STATE, LABELS = 777, 37, 80, 256, 48
+QUICK_TIME, QUICK_STATE = 20, 16
+NETWORKS = {"gru": 1, "lstm": 2}  # layers
+GATES = {"gru": 3, "lstm": 4}
+LEARNING_RATE = 0.01
+PROFILED_STEPS = 5
+
+
+def records(device: Device, quick: bool) -> Iterator[Record]:
+    """Measures a step of each network with each reversal."""
+    rounds = session.QUICK_ROUNDS if quick else session.ROUNDS
+    settings = Settings(rounds, session.BATCH[device])
+    jax.config.update("jax_enable_compilation_cache", False)
+    with jax.default_device(jax.devices(device)[0]):
+        for cell in NETWORKS:
+            yield _record(cell, quick, settings)
+
+
+def _record(cell: str, quick: bool, settings: Settings) -> Record:
+    name = f"training/{'bidirectional-' * (cell == 'gru')}{cell}"
+    print(name, file=sys.stderr)
+    state = QUICK_STATE if quick else STATE
+    params = _params(cell, state)
+    data = _data(QUICK_TIME if quick else TIME)
+    found = []
+    for candidate, reverse in _reversals().items():
+        step = functools.partial(_step, cell, reverse)
+        found.append(candidates.compiled(candidate, step, (params, *data)))
+    figures = measure.summaries(measure.samples(found, settings), "unreversed")
+    for candidate in found:
+        seconds = figures[candidate.name]["seconds"]["median"]
+        figures[candidate.name]["reversal"] = _reversal_seconds(candidate) / seconds
+    x = data[0]
+    return dict(
+        name=name,
+        group="training",
+        baseline="unreversed",
+        dtype=x.dtype.name,
+        shape=list(x.shape),
+        bytes_read=x.nbytes,
+        bytes_written=sum(array.nbytes for array in jax.tree.leaves(params)),
+        compile_seconds=next(c.compile_seconds for c in found if c.name == "dml_jax"),
+        candidates=figures,
+    )
+
+
+def table(found: results.Document) -> str:
+    """The times, and the share of each step that is spent in reversals."""
+    lines = [results.table(found), "", f"{'per cent in reversals':40}"]
+    names = ("jnp", "flax", "dml_jax")
+    lines[-1] += "".join(f"{name:>16}" for name in names)
+    for record in found["records"]:
+        figures = [record["candidates"].get(name) for name in names]
+        cells = [f"{100 * f['reversal']:16.2f}" if f else 16 * " " for f in figures]
+        lines.append(f"{record['name']:40}" + "".join(cells))
+    return "\n".join(lines)
+
+
+# Reversals ----------------------------------------------------------------------------
+
+
+def _reversals() -> dict[str, Reversal]:
+    """Functions of batches [batch, time, features] and lengths [batch]."""
+    found = {
+        "unreversed": lambda x, _: x,
+        "jnp": _plain_reversal,
+        "dml_jax": functools.partial(
+            dml_jax.reverse_sequence, batch_axis=0, time_axis=1
+        ),
+    }
+    try:
+        flax: Any = importlib.import_module("flax.nnx.nn.recurrent")
+    except ImportError:
+        return found
+    options = dict(num_batch_dims=1, time_major=False)
+    return found | {"flax": functools.partial(flax.flip_sequences, **options)}
+
+
+def _plain_reversal(x: jax.Array, lengths: jax.Array) -> jax.Array:
+    k, n = jnp.arange(x.shape[1]), lengths[:, None]
+    index = jnp.where(k < n, n - 1 - k, k)
+    return jnp.take_along_axis(x, index[:, :, None], axis=1)
+
+
+# A training step ----------------------------------------------------------------------
+
+
+def _step(cell: str, reverse: Reversal, params: Params, *data: jax.Array) -> Any:
+    """The loss of a batch, and weights that have made one step down its gradient."""
+    loss, gradient = jax.value_and_grad(functools.partial(_loss, cell, reverse))(
+        params, *data
+    )
+    return loss, jax.tree.map(lambda w, g: w - LEARNING_RATE * g, params, gradient)
+
+
+def _loss(
+    cell: str,
+    reverse: Reversal,
+    params: Params,
+    x: jax.Array,
+    lengths: jax.Array,
+    labels: jax.Array,
+) -> jax.Array:
+    """The mean cross entropy of the valid frames."""
+    *layers, readout = params
+    for layer in layers:
+        x = _bidirectional(cell, reverse, layer, x, lengths)
+    scores = jnp.einsum("btf,fl->btl", x, readout["w"].astype(x.dtype))
+    logits = jax.nn.log_softmax(scores.astype(jnp.float32))
+    entropy = -jnp.take_along_axis(logits, labels[:, :, None], 2)[:, :, 0]
+    is_valid = jnp.arange(x.shape[1]) < lengths[:, None]
+    return jnp.sum(jnp.where(is_valid, entropy, 0)) / lengths.sum()
+
+
+def _bidirectional(
+    cell: str,
+    reverse: Reversal,
+    layer: dict[str, jax.Array],
+    x: jax.Array,
+    lengths: jax.Array,
+) -> jax.Array:
+    """[batch, time, features] to [batch, time, 2 * state]."""
+    with jax.named_scope("reversal"):
+        reversed_x = reverse(x, lengths)
+    inputs = jnp.stack([x, reversed_x])
+    w, u, b = (layer[name].astype(x.dtype) for name in "wub")
+    inputs = jnp.einsum("dbtf,dfg->tdbg", inputs, w) + b
+    zeros = jnp.zeros((2, x.shape[0], u.shape[1]), x.dtype)
+    advance, start = (_gru, zeros) if cell == "gru" else (_lstm, (zeros, zeros))
+    _, states = lax.scan(functools.partial(advance, u), start, inputs)
+    forward, backward = jnp.moveaxis(states, 0, 2)
+    with jax.named_scope("reversal"):
+        backward = reverse(backward, lengths)
+    return jnp.concatenate([forward, backward], axis=2)
+
+
+def _gru(u: jax.Array, state: jax.Array, inputs: jax.Array) -> Any:
+    recurrent = jnp.einsum("dbs,dsg->dbg", state, u)
+    reset, update, new = jnp.split(inputs, 3, axis=-1)
+    reset_r, update_r, new_r = jnp.split(recurrent, 3, axis=-1)
+    update = jax.nn.sigmoid(update + update_r)
+    new = jnp.tanh(new + jax.nn.sigmoid(reset + reset_r) * new_r)
+    state = update * state + (1 - update) * new
+    return state, state
+
+
+def _lstm(u: jax.Array, carry: Any, inputs: jax.Array) -> Any:
+    state, memory = carry
+    gates = inputs + jnp.einsum("dbs,dsg->dbg", state, u)
+    keep, write, read, new = jnp.split(gates, 4, axis=-1)
+    memory = jax.nn.sigmoid(keep) * memory + jax.nn.sigmoid(write) * jnp.tanh(new)
+    state = jax.nn.sigmoid(read) * jnp.tanh(memory)
+    return (state, memory), state
+
+
+def _params(cell: str, state: int) -> Params:
+    """Random weights in float32, for two directions, and those of the labels."""
+    random = np.random.default_rng(0)
+
+    def uniform(*shape: int) -> jax.Array:
+        scale = 1 / math.sqrt(state)
+        return jnp.asarray(random.uniform(-scale, scale, shape), jnp.float32)
+
+    gates, params, width = GATES[cell] * state, [], FEATURES
+    for _ in range(NETWORKS[cell]):
+        w, u = uniform(2, width, gates), uniform(2, state, gates)
+        params.append(dict(w=w, u=u, b=uniform(2, 1, gates)))
+        width = 2 * state
+    return [*params, dict(w=uniform(width, LABELS))]
+
+
+def _data(time: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Frames, lengths from half of the time to all of it, and labels."""
+    random = np.random.default_rng(1)
+    x = jnp.asarray(random.standard_normal((BATCH, time, FEATURES)), jnp.bfloat16)
+    lengths = random.integers(time // 2, time + 1, BATCH, np.int32)
+    lengths[0] = time
+    labels = random.integers(LABELS, size=(BATCH, time))
+    return x, jnp.asarray(lengths), jnp.asarray(labels, jnp.int32)
+
+
+# A profile ----------------------------------------------------------------------------
+
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"[^\"]*reversal", re.M
+)
+
+
+def _reversal_seconds(candidate: Candidate) -> float:
+    """Seconds of a step in the instructions of the scope `reversal`."""
+    step: Any = candidate.call
+    names = set(_REVERSAL.findall(step.func.as_text()))
+    if not names:
+        return 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(PROFILED_STEPS):
+                result = candidate.call()
+            candidate.wait(result)
+        (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+        profile = jax.profiler.ProfileData.from_file(str(path))
+    spent = sum(
+        event.duration_ns
+        for plane in profile.planes
+        for line in plane.lines
+        for event in line.events
+        if dict(event.stats).get("hlo_op") in names
+    )
+    return spent / 1e9 / PROFILED_STEPS
