@@ -219,9 +219,7 @@ def _data(time: int) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 # A profile ----------------------------------------------------------------------------
 
-_INSTRUCTION = re.compile(
-    r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"[^\"]*reversal", re.M
-)
+_REVERSAL = re.compile(r'%([\w.-]+) = .* metadata=\{op_name="[^"]*reversal')
 
 
 def _reversal_seconds(candidate: Candidate) -> float:
