@@ -42,6 +42,7 @@ NETWORKS = {"gru": 1, "lstm": 2}  # layers
 GATES = {"gru": 3, "lstm": 4}
 LEARNING_RATE = 0.01
 PROFILED_STEPS = 5
+_SCOPE = "reversal"
 
 
 def records(device: Device, quick: bool) -> Iterator[Record]:
@@ -158,7 +159,7 @@ def _bidirectional(
     lengths: jax.Array,
 ) -> jax.Array:
     """[batch, time, features] to [batch, time, 2 * state]."""
-    with jax.named_scope("reversal"):
+    with jax.named_scope(_SCOPE):
         reversed_x = reverse(x, lengths)
     inputs = jnp.stack([x, reversed_x])
     w, u, b = (layer[name].astype(x.dtype) for name in "wub")
@@ -167,7 +168,7 @@ def _bidirectional(
     advance, start = (_gru, zeros) if cell == "gru" else (_lstm, (zeros, zeros))
     _, states = lax.scan(functools.partial(advance, u), start, inputs)
     forward, backward = jnp.moveaxis(states, 0, 2)
-    with jax.named_scope("reversal"):
+    with jax.named_scope(_SCOPE):
         backward = reverse(backward, lengths)
     return jnp.concatenate([forward, backward], axis=2)
 
@@ -219,13 +220,15 @@ def _data(time: int) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 # A profile ----------------------------------------------------------------------------
 
-_REVERSAL = re.compile(r'%([\w.-]+) = .* metadata=\{op_name="[^"]*reversal')
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^ +(?:ROOT )?%([\w.-]+) = ")
+_CALLED = re.compile(r"calls=%([\w.-]+)")
 
 
 def _reversal_seconds(candidate: Candidate) -> float:
-    """Seconds of a step in the instructions of the scope `reversal`."""
+    """Seconds of a step in kernels with operations of the scope `reversal`."""
     step: Any = candidate.call
-    names = set(_REVERSAL.findall(step.func.as_text()))
+    names = _reversal_kernels(step.func.as_text())
     if not names:
         return 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -240,6 +243,21 @@ def _reversal_seconds(candidate: Candidate) -> float:
         for plane in profile.planes
         for line in plane.lines
         for event in line.events
-        if dict(event.stats).get("hlo_op") in names
+        # In a command buffer of a GPU, only the name of the kernel is that of the
+        # instruction.
+        if event.name in names or dict(event.stats).get("hlo_op") in names
     )
     return spent / 1e9 / PROFILED_STEPS
+
+
+def _reversal_kernels(hlo: str) -> set[str]:
+    """The instructions and kernels that reverse, alone or fused with others."""
+    computation, found = "", set()
+    for line in hlo.splitlines():  # a computation comes before those that call it
+        if match := _COMPUTATION.match(line):
+            computation = match[1]
+        elif match := _INSTRUCTION.match(line):
+            called = _CALLED.search(line)
+            if _SCOPE in line or (called and called[1] in found):
+                found |= {computation, match[1]}
+    return found | {re.sub(r"\W", "_", name) for name in found}
