@@ -9,19 +9,21 @@ import numpy as np
 
 from dml_jax._fill.xla import Bounds, Sizes
 from dml_jax._shared import bitwise
-from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS, PER_STORE
+from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS
+
+_ALIGNMENT = 512  # elements; a part that begins within a sector of memory is slower
 
 
 def part_bounds(sizes: Sizes, dtype: np.dtype, sees_full_arrays: bool) -> Bounds:
     """The positions at which the parts begin and end; None if XLA may partition.
 
-    A thread stores four neighbours of each part at once if the sizes of all parts are
-    divisible by four, and one element otherwise.
+    A thread stores four neighbours of each part at once, or one if the number of all
+    elements is not divisible by four.
     """
     if not sees_full_arrays or any(map(jax.export.is_symbolic_dim, sizes)):
         return None
     total = math.prod(sizes)
     if bitwise.width(dtype) not in (8, 16, 32) or total < MIN_ELEMENTS:
         return 0, total
-    begins = (total * i // PARTS // PER_STORE * PER_STORE for i in range(PARTS))
+    begins = (total * i // PARTS // _ALIGNMENT * _ALIGNMENT for i in range(PARTS))
     return *begins, total
