@@ -25,6 +25,17 @@ that, delta is taken as 0. float16 and narrower dtypes need none of this: their 
 are multiples of 2^-24 or more, so a sum of more than 53 bits overflows by far.
 Infinities, NaNs and the signs of zeros follow IEEE arithmetic.
 
+A float32 sequence with more positions is divided into blocks of 2^27. A block begins
+with S = start + j * 2^27 * delta, which is computed exactly, as a float64 and the rest.
+For k from there on,
+
+    x = ((k * delta + low) + a) - m,    where a + low = S + m.
+
+If no sum in the block has more than 52 bits, m is 0. Otherwise a is rounded to the last
+bit that float32 has near b, and low is what is left. If start is less than 2^49 times
+delta, k * delta + low is exact, up to the bits that only decide ties. Sequences with
+larger starts are computed by integers.
+
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
 float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
 computed in a unit that keeps the elements far from overflow and underflow.
@@ -74,11 +85,8 @@ def prepare(start: Array, delta: Array, platform: str) -> Sequence:
     with jax.enable_x64(True):
         start, delta = _widen(start), _widen(delta)
         if _is_exact(dtype):
-            sequence = Sequence(start, delta)
-        else:
-            sequence = _prepare(start, delta, dtype, platform)
-        # Without the barrier, each thread of a GPU would recompute these scalars.
-        return lax.optimization_barrier(sequence)
+            return Sequence(start, delta)
+        return _prepare(start, delta, dtype, platform)
 
 
 def element(
@@ -93,10 +101,75 @@ def element(
             rounded = _round_directly(x, dtype)
         else:
             rounded = _round(x, sequence.unit, dtype, platform == "cpu")
-        code = bitwise.to_bits(rounded)
-        for i, value in enumerate(sequence.first):
-            code = jnp.where(position == i, value, code)
-        return bitwise.from_bits(code, dtype)
+        return _with_first(rounded, sequence.first, position)
+
+
+def _with_first(x: Array, first: tuple[Array, ...], position: Array) -> Array:
+    """`x` with other bits at the first positions."""
+    code = bitwise.to_bits(x)
+    for i, bits in enumerate(first):
+        code = jnp.where(position == i, bits, code)
+    return bitwise.from_bits(code, x.dtype)
+
+
+# Blocks of float32 --------------------------------------------------------------------
+
+_BLOCK_BITS = 27
+
+
+class Blocks(NamedTuple):
+    """The scalars of `x = ((k * delta + low) + anchor) - offset`, for each block."""
+
+    delta: Array
+    low: Array
+    anchor: Array
+    offset: Array
+    first: tuple[Array, ...]
+
+
+def has_blocks(dtype: np.dtype, count: int) -> bool:
+    """Whether blocks have the precision for all positions below `count`."""
+    return dtype == jnp.float32 and count <= 2**32
+
+
+def fits_blocks(start: Array, delta: Array) -> Array:
+    """Whether a sequence of float32 can be computed in blocks."""
+    start, delta = start.astype(jnp.float32), jnp.abs(delta)
+    # The bounds hold in float32 arithmetic, which may flush subnormals to zero.
+    is_normal = (delta >= jnp.finfo(delta).tiny) & (delta < jnp.inf)
+    return is_normal & (jnp.abs(start) * 2.0**-49 < delta)
+
+
+def prepare_blocks(start: Array, delta: Array, count: int, platform: str) -> Blocks:
+    """The scalars of the blocks of a sequence with positions below `count`."""
+    dtype = start.dtype
+    with jax.enable_x64(True):
+        start, delta = _widen(start), _widen(delta)
+        first = _first_elements(start, delta, dtype, platform)
+        nudged = _nudge(start, delta, dtype)
+        step = delta * 2.0**_BLOCK_BITS
+        block = lax.iota(jnp.float64, -(-count // 2**_BLOCK_BITS))
+        total, rest = rounding.two_sum(nudged, block * step)
+        boundary = _boundary(total, delta)
+        dominates = boundary >= 2 * jnp.abs(step)
+        offset = jnp.where(dominates, _offset(boundary, total, dtype), 0)
+        anchor = total + offset
+        low = (total - (anchor - offset)) + rest
+        return Blocks(delta, low, anchor, offset, first)
+
+
+def element_of_blocks(blocks: Blocks, position: Array, platform: str) -> Array:
+    """The float32 elements at uint32 positions."""
+    with jax.enable_x64(True):
+        block = position >> _BLOCK_BITS
+        k = rounding.to_float64(position & np.uint32(2**_BLOCK_BITS - 1))
+        low, anchor, offset = (
+            scalars.at[block].get(mode="promise_in_bounds")
+            for scalars in (blocks.low, blocks.anchor, blocks.offset)
+        )
+        x = ((k * blocks.delta + low) + anchor) - offset
+        rounded = _round(x, None, np.dtype(np.float32), platform == "cpu")
+        return _with_first(rounded, blocks.first, position)
 
 
 # Scalars ------------------------------------------------------------------------------
@@ -113,11 +186,9 @@ def _is_exact(dtype: np.dtype) -> bool:
 
 
 def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequence:
-    sums = [rounding.add_to_odd(start, i * delta) for i in range(2)]
-    first = tuple(_round_scalar(x, dtype, platform == "cpu") for x in sums)
+    first = _first_elements(start, delta, dtype, platform)
     precision = int(jnp.finfo(dtype).nmant) + 1
-    boundary = _power_of_two(start)
-    boundary = jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
+    boundary = _boundary(start, delta)
 
     def dominates(bits: int) -> Array:
         """Whether start is finite and 2^bits times as large as all products."""
@@ -127,8 +198,7 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
     nudged = _nudge(start, delta, dtype)
     if dtype == jnp.float32:
         is_large = dominates(1)
-        offset = jnp.copysign(boundary * (2.0 ** (53 - precision) - 1), start)
-        offset = jnp.where(is_large, offset, 0)
+        offset = jnp.where(is_large, _offset(boundary, start, dtype), 0)
         start = jnp.where(is_large, start + offset, nudged)
         return Sequence(start, delta, offset, first=first)
 
@@ -139,6 +209,26 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
     if _rounds_directly(platform, dtype):
         return Sequence(nudged, delta, first=first)
     return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
+
+
+def _first_elements(
+    start: Array, delta: Array, dtype: np.dtype, platform: str
+) -> tuple[Array, ...]:
+    """The bits of the elements at positions 0 and 1."""
+    sums = [rounding.add_to_odd(start, i * delta) for i in range(2)]
+    return tuple(_round_scalar(x, dtype, platform == "cpu") for x in sums)
+
+
+def _boundary(start: Array, delta: Array) -> Array:
+    """The power of two between the binades of the sums, if start dominates them."""
+    boundary = _power_of_two(start)
+    return jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
+
+
+def _offset(boundary: Array, start: Array, dtype: np.dtype) -> Array:
+    """What makes float64 round as the dtype does near the boundary."""
+    bits = 53 - (int(jnp.finfo(dtype).nmant) + 1)
+    return jnp.copysign(boundary * (2.0**bits - 1), start)
 
 
 def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:

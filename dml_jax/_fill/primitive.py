@@ -142,11 +142,15 @@ def _formulation(
         return functools.partial(
             xla.rounded_by_double_words, sizes, bounds, count, materialize
         )
-    if platform in ("tpu", "other") or not float64.suffices(dtype, count):
+    if platform in ("tpu", "other"):
         return functools.partial(xla.rounded_by_integers, sizes, count)
-    return functools.partial(
-        xla.rounded_by_float64, sizes, bounds, platform, materialize
-    )
+    if float64.suffices(dtype, count):
+        return functools.partial(
+            xla.rounded_by_float64, sizes, bounds, platform, materialize
+        )
+    if float64.has_blocks(dtype, count) and sees_full_arrays and not vmaps:
+        return functools.partial(xla.rounded_by_blocks, sizes, bounds, platform, count)
+    return functools.partial(xla.rounded_by_integers, sizes, count)
 
 
 def _compute(

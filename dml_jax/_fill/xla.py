@@ -3,10 +3,11 @@
     constant                   the value everywhere
     integers                   start + k * delta modulo 2^bits
     rounded_by_float64         up to 32 bits, where float64 is fast: `float64`
+    rounded_by_blocks          float32, more than 2^28 elements, likewise
     rounded_by_double_words    float64, in pairs of float64: `double_word`
     rounded_by_integers        up to 32 bits, on any platform: `rounding`
 
-The last three are correctly rounded.
+The last four are correctly rounded.
 
 A GPU spends the time for a fill on stores. XLA's kernels store most bytes at once if
 the fill is one-dimensional, in parts that are concatenated (`_shared/gpu.py`), and then
@@ -91,14 +92,36 @@ def rounded_by_float64(
 ) -> Array:
     """`start + k * delta`, if `float64.suffices` for the dtype and the positions."""
     dtype = start.dtype
-    sequence = float64.prepare(start, delta, platform)
-    if materialize:
-        sequence = _materialized(sequence, sizes)
+    sequence = _stored(float64.prepare(start, delta, platform), sizes, materialize)
 
     def element(position: Array) -> Array:
         return float64.element(sequence, position, dtype, platform)
 
     return _by_position(sizes, bounds, np.uint32, element)
+
+
+def rounded_by_blocks(
+    sizes: Sizes,
+    bounds: Bounds,
+    platform: str,
+    count: int,
+    start: Array,
+    delta: Array,
+) -> Array:
+    """`start + k * delta`, if `float64.has_blocks` for the dtype and the positions."""
+
+    def by_blocks(start: Array, delta: Array) -> Array:
+        blocks = float64.prepare_blocks(start, delta, count, platform)
+        blocks = _stored(blocks, sizes, platform == "cpu")
+
+        def element(position: Array) -> Array:
+            return float64.element_of_blocks(blocks, position, platform)
+
+        return _by_position(sizes, bounds, np.uint32, element)
+
+    by_integers = functools.partial(rounded_by_integers, sizes, count)
+    fits = float64.fits_blocks(start, delta)
+    return lax.cond(fits, by_blocks, by_integers, start, delta)
 
 
 def rounded_by_double_words(
@@ -110,24 +133,41 @@ def rounded_by_double_words(
     delta: Array,
 ) -> Array:
     """`start + k * delta` in float64, for positions k below `count`."""
-    sequence = double_word.prepare(start, delta, count)
-    if materialize:
-        sequence = _materialized(sequence, sizes)
+    sequence = _stored(double_word.prepare(start, delta, count), sizes, materialize)
     counter = np.uint32 if count <= 2**32 else np.uint64
     element = functools.partial(double_word.element, sequence)
     return _by_position(sizes, bounds, counter, element)
 
 
-def _materialized(sequence: Any, sizes: Sizes) -> Any:
-    """The scalars in memory, if there are many elements.
+def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
+    """The scalars of a sequence, in one array in memory.
 
-    Unless the iterations of a loop divide evenly among threads, XLA would recompute the
-    scalars for each element.
+    Otherwise each thread of a GPU would recompute them. So would a CPU for each element
+    of a loop whose iterations do not divide evenly among threads; it ignores barriers.
     """
-    if math.prod(sizes) < _WORTHWHILE_TO_MATERIALIZE:
-        return sequence
     with jax.enable_x64(True):
-        return jax.tree.map(lambda x: lowering.materialize(x[None])[0], sequence)
+        leaves, structure = jax.tree.flatten(sequence)
+        words = jnp.concatenate([_words(leaf).reshape(-1) for leaf in leaves])
+        words = lax.optimization_barrier(words)
+        if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
+            words = lowering.materialize(words)
+        ends = itertools.accumulate(leaf.size for leaf in leaves)
+        stored = [
+            _from_words(words[end - leaf.size : end].reshape(leaf.shape), leaf.dtype)
+            for leaf, end in zip(leaves, ends, strict=True)
+        ]
+        return structure.unflatten(stored)
+
+
+def _words(x: Array) -> Array:
+    """The bits of numbers in words of 64 bits."""
+    code = np.dtype(f"uint{8 * x.dtype.itemsize}")
+    return lax.bitcast_convert_type(x, code).astype(jnp.uint64)
+
+
+def _from_words(words: Array, dtype: np.dtype) -> Array:
+    code = np.dtype(f"uint{8 * dtype.itemsize}")
+    return lax.bitcast_convert_type(words.astype(code), dtype)
 
 
 def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:

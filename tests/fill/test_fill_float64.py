@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
-import jax.export
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -76,12 +76,18 @@ def adversarial_positions(
 
 
 def assert_correctly_rounded(
-    dtype: np.dtype, platform: str, cases: Iterable[tuple[Any, Any, Any]]
+    dtype: np.dtype,
+    platform: str,
+    cases: Iterable[tuple[Any, Any, Any]],
+    in_blocks: bool = False,
 ):
     """Compares single elements, without making such long arrays."""
 
     @jax.jit
     def elements(positions: Any, start: Any, delta: Any):
+        if in_blocks:
+            blocks = float64.prepare_blocks(start, delta, 2**32, platform)
+            return float64.element_of_blocks(blocks, positions, platform)
         sequence = float64.prepare(start, delta, platform)
         return float64.element(sequence, positions, dtype, platform)
 
@@ -130,6 +136,45 @@ def test_adversarial_sequences(name: str, platform: str):
         positions = adversarial_positions(random, start, delta, limit)
         cases.append((start, delta, positions))
     assert_correctly_rounded(dtype, platform, cases)
+
+
+@PLATFORMS
+@pytest.mark.parametrize(
+    "seed", [0, *[pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 20)]]
+)
+def test_adversarial_sequences_in_blocks(seed: int, platform: str):
+    dtype, limit = np.dtype("float32"), 2**32
+    assert float64.has_blocks(dtype, limit)
+    assert not float64.has_blocks(dtype, limit + 1)
+    random = np.random.default_rng(seed)
+    cases = []
+    while len(cases) < 40:
+        start, delta = adversarial_pair(random, dtype)
+        if float64.fits_blocks(start, delta):
+            positions = adversarial_positions(random, start, delta, limit)
+            ends = (random.integers(1, 33, 20) << 27) + random.integers(-2, 2, 20)
+            positions[-20:] = ends % limit
+            cases.append((start, delta, positions))
+    assert_correctly_rounded(dtype, platform, cases, in_blocks=True)
+
+
+@pytest.mark.parametrize(
+    ("start", "delta", "fits"),
+    [
+        (0, 1, True),
+        (2**48, 1, True),
+        (2**49, 1, False),
+        (0, 0, False),
+        (0, 2**-130, False),
+        (0, np.inf, False),
+        (0, np.nan, False),
+        (np.nan, 1, False),
+        (-np.inf, 1, False),
+    ],
+)
+def test_sequences_that_fit_blocks(start: float, delta: float, fits: bool):
+    """The others, whose start dominates or whose arithmetic is special."""
+    assert float64.fits_blocks(np.float32(start), np.float32(delta)) == fits
 
 
 @pytest.mark.usefixtures("_cuda_rounding")
@@ -209,12 +254,32 @@ def test_formulation_of_each_platform(name: str, sizes: tuple[int, ...]):
         assert ("optimization_barrier" in text) == ("f64" in text)
 
 
-@pytest.mark.parametrize("sizes", [(2**28,), (2**28 + 5,)], ids=["in", "beyond"])
-def test_around_the_last_position_of_float64(sizes: tuple[int, ...]):
+@pytest.mark.parametrize("count", [2**28, 2**32 + 5])
+def test_around_the_last_positions_of_float64(count: int):
     """Only a few elements are computed: XLA fuses the slice into the fill."""
     start, delta = np.float32(0.3), np.float32(-1.7)
-    tail = jax.jit(lambda *v: fill_value_sequence(sizes, "float32", *v)[-7:])
-    assert ("f64" in tail.lower(start, delta).as_text()) == (sizes == (2**28,))
-    positions = range(sizes[0] - 7, sizes[0])
+    tail = jax.jit(lambda *v: fill_value_sequence((count,), "float32", *v)[-7:])
+    assert ("f64" in tail.lower(start, delta).as_text()) == (count <= 2**32)
+    positions = range(count - 7, count)
     expected = [reference._multiply_add(k, delta, start) for k in positions]
     assert_same_bits(tail(start, delta), np.array(expected))
+
+
+@pytest.mark.exhaustive  # a GiB
+@pytest.mark.parametrize("start", [0.3, 2.0**70], ids=["blocks", "integers"])
+def test_blocks_in_a_whole_fill(start: float):
+    start, delta, count = np.float32(start), np.float32(-1.7), 2**28 + 5
+    y = fill_value_sequence((count,), "float32", start, delta)
+    positions = [*range(7), 2**27 - 1, 2**27, 2**27 + 1, *range(count - 7, count)]
+    expected = [reference._multiply_add(k, delta, start) for k in positions]
+    assert_same_bits(y[np.array(positions)], np.array(expected))
+
+
+def test_formulation_beyond_the_precision_of_float64():
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+    for count, is_in_blocks in ((2**28 + 1, True), (2**32, True), (2**32 + 1, False)):
+        fill = functools.partial(fill_value_sequence, (count,), "float32")
+        text = jax.jit(fill).lower(scalar, scalar).as_text()
+        assert ("stablehlo.case" in text) == is_in_blocks
+        text = jax.jit(jax.vmap(fill)).lower(*[jnp.ones(2, "float32")] * 2).as_text()
+        assert "stablehlo.case" not in text
