@@ -3,6 +3,7 @@
     python -m benchmarks run --quick
     python -m benchmarks sweep --seconds 600
     python -m benchmarks scale --quick
+    python -m benchmarks train --quick
     python -m benchmarks tpu
     python -m benchmarks compare old.json new.json
     python -m benchmarks plot result.json
@@ -22,6 +23,7 @@ for dml_jax and for its peers alike; absolute times are for orientation.
 - `session`: a run over all workloads
 - `sweep`: a run over random shapes
 - `scaling`: a run over numbers of devices
+- `training`: steps of bidirectional networks
 - `results`, `compare`, `plot`: the file of a run, and what can be read from it
 - `tables`: its figures in documents
 - `predictions`: the workloads, compiled for TPUs, of which none is needed

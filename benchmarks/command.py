@@ -24,6 +24,7 @@ from benchmarks import (
     sweep,
     tables,
     tpu_compiler,
+    training,
 )
 from benchmarks.tpu_compiler import GENERATIONS
 from benchmarks.workloads import GROUPS, RANDOM_KINDS, Device, Workload, workloads
@@ -38,6 +39,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --only 'rows/*16'    the workloads with such names
   python -m benchmarks sweep --seconds 600      random shapes of each kind
   python -m benchmarks scale                    on 1, 2, 4, ... devices
+  python -m benchmarks train                    steps of bidirectional networks
   python -m benchmarks onnx                     recurrent models, and ONNX Runtime
   python -m benchmarks tpu                      predicted by TPU's compiler
   python -m benchmarks compare old.json new.json
@@ -78,6 +80,18 @@ Prints a table of ratios and writes a JSON file, like `run`.
 each device sends its shard to the next one; xla is the plain idiom, partitioned by XLA.
 
 A quick run has a 64th of the elements and fewer samples.
+"""
+
+_TRAIN = """\
+Trains bidirectional networks for a step, with the reversals of dml_jax, of flax and of
+plain JAX: a GRU and two layers of LSTMs, 37 sequences of 777 frames of 80 bands in
+bfloat16. Prints a table of ratios and the share of the time in reversals, and writes a
+JSON file, like `run`.
+
+1 is the time of the same network without reversals. The share is that of the kernels
+that reverse, in a profile; a kernel may do something else, too.
+
+A quick run has 20 steps and a state of 16.
 """
 
 _ONNX = """\
@@ -133,6 +147,7 @@ of which the first one selects the table:
   tpu reverse v5e v6e; dml_jax jnp        rows of workloads, columns for each TPU
   tpu random v5e v6e; dml_jax             rows of kinds: the median and the least
   gpu random; called jnp                  rows of kinds and dtypes: a sweep's shares
+  gpu training; unreversed jnp dml_jax    rows of networks: the time of a step
   gpu cpu tpu gains v5e v6e; dml_jax      rows of kinds: how many times plain JAX
   gpu machine                             a sentence: the machine, versions and the day
 
@@ -210,6 +225,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the JSON file; by default benchmarks/results/scaling-<device>.json, with "
         "-quick in its name for quick runs",
+    )
+    option = add("train", _train, _TRAIN, "measure training steps")
+    option("--device", choices=("cpu", "gpu"), help="by default what JAX finds")
+    option("--quick", action="store_true", help="small arrays, few samples")
+    option(
+        *("--output", "-o"),
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the JSON file; by default benchmarks/results/training-<device>.json, "
+        "with -quick in its name for quick runs",
     )
     option = add("onnx", _onnx, _ONNX, "measure recurrent ONNX models")
     option("--device", choices=("cpu", "gpu"), help="by default what JAX finds")
@@ -340,6 +365,18 @@ def _scale(options: argparse.Namespace) -> int:
     found = results.document(told, scaling.records(device, options.quick))
     results.save(found, path)
     print(scaling.table(found))
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    device = _device(options)
+    name = f"training-{device}{'-quick' if options.quick else ''}.json"
+    path = options.output or _RESULTS / name
+    _require_no_folder(path)
+    told = dict(device=device, quick=options.quick, kind="training")
+    found = results.document(told, training.records(device, options.quick))
+    results.save(found, path)
+    print(training.table(found))
     return 0
 
 

@@ -49,7 +49,9 @@ def records(device: Device, quick: bool) -> Iterator[Record]:
     rounds = session.QUICK_ROUNDS if quick else session.ROUNDS
     settings = Settings(rounds, session.BATCH[device])
     jax.config.update("jax_enable_compilation_cache", False)
-    with jax.default_device(jax.devices(device)[0]):
+    device_of_run = jax.default_device(jax.devices(device)[0])
+    # By default a GPU multiplies float32 matrices in TF32, ONNX Runtime in float32.
+    with device_of_run, jax.default_matmul_precision("float32"):
         for kind in GATES:
             for has_lengths in (False, True):
                 yield _record(kind, "lengths" if has_lengths else "", quick, settings)

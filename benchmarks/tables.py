@@ -35,6 +35,7 @@ _TITLES = dict(jnp="plain JAX", unreversed="without the reversal")
 _TITLES |= dict(numpy="NumPy", onnxruntime="ONNX Runtime")
 _IN_SWEEPS = _TITLES | dict(dml_jax="in a program", dml_jax_fused="fused")
 _IN_SWEEPS |= dict(jnp_fused="plain JAX, fused")
+_IN_TRAINING = _TITLES | dict(unreversed="without reversals", dml_jax="dml_jax")
 _EMPTY = "\N{EN DASH}"
 
 Record = Mapping[str, Any]
@@ -90,6 +91,8 @@ def _content(marker: str, load: Callable[[str], Document]) -> str:
             return _gains(load, generations)
         case ["cpu" | "gpu" as device], ["random"], [], [], [_, *_] as candidates:
             return _by_kind_and_dtype(load(f"sweep-{device}"), candidates)
+        case [device], ["training"], [], [], [_, *_] as candidates:
+            return _by_network(load(f"training-{device}"), candidates)
         case [device], [group], [_, *_] as dtypes, [], [_, *_] as candidates:
             return _by_dtype(load(device), group, dtypes, candidates)
         case [device], [group], [], [], [_, *_] as candidates:
@@ -103,7 +106,7 @@ def _words(marker: str) -> list[list[str]]:
     """The devices, groups, dtypes, generations and candidates that a marker names."""
     inside = marker.removeprefix(_START).removesuffix("-->")
     subject, _, candidates = inside.partition(";")
-    groups = (*GROUPS, "random", "gains", "machine")
+    groups = (*GROUPS, "random", "training", "gains", "machine")
     kinds = [get_args(Device), groups, DTYPES, tuple(GENERATIONS)]
     words = subject.split()
     for word in words:
@@ -115,7 +118,7 @@ def _words(marker: str) -> list[list[str]]:
 
 def _load(folder: pathlib.Path, name: str) -> Document:
     """A run at full size, with the members that only these tables read."""
-    path, device = folder / f"{name}.json", name.removeprefix("sweep-")
+    path, device = folder / f"{name}.json", name.rpartition("-")[2]
     found = results.load(path)
     if found["options"]["device"] != device or found["options"]["quick"]:
         raise ValueError(f"{path}: not a run at full size on a {device}")
@@ -221,6 +224,21 @@ def _by_kind_and_dtype(found: Document, candidates: list[str]) -> str:
     titles = [_IN_SWEEPS.get(name, name) for name in candidates]
     titles = [f"{title}: median (least)" for title in titles]
     return _table(["random shapes", "dtype", "number", *titles], rows)
+
+
+def _by_network(found: Document, candidates: list[str]) -> str:
+    """A row for each network: the time of a step, and its share in reversals."""
+    rows = []
+    for name, record in _records(found, "training", *candidates).items():
+        cells = []
+        for candidate in candidates:
+            figures = record["candidates"][candidate]
+            time = f"{1e3 * figures['seconds']['median']:.1f} ms"
+            share = f" ({100 * figures['reversal']:.1f} %)"
+            cells.append(time if candidate == record["baseline"] else time + share)
+        rows.append([name, *cells])
+    titles = [_IN_TRAINING.get(name, name) for name in candidates]
+    return _table(["network", *titles], rows)
 
 
 # Gains --------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def records(device: Device, quick: bool) -> Iterator[Record]:
 
 
 def _record(cell: str, quick: bool, settings: Settings) -> Record:
-    name = f"training/{'bidirectional-' * (cell == 'gru')}{cell}"
+    name = f"training/{NETWORKS[cell]}-layer-{cell}"
     print(name, file=sys.stderr)
     state = QUICK_STATE if quick else STATE
     params = _params(cell, state)
@@ -116,7 +116,7 @@ def _reversals() -> dict[str, Reversal]:
 
 
 def _plain_reversal(x: jax.Array, lengths: jax.Array) -> jax.Array:
-    k, n = jnp.arange(x.shape[1]), lengths[:, None]
+    k, n = jnp.arange(x.shape[1])[None], lengths[:, None]
     index = jnp.where(k < n, n - 1 - k, k)
     return jnp.take_along_axis(x, index[:, :, None], axis=1)
 
@@ -147,8 +147,8 @@ def _loss(
     scores = jnp.einsum("btf,fl->btl", x, readout["w"].astype(x.dtype))
     logits = jax.nn.log_softmax(scores.astype(jnp.float32))
     entropy = -jnp.take_along_axis(logits, labels[:, :, None], 2)[:, :, 0]
-    is_valid = jnp.arange(x.shape[1]) < lengths[:, None]
-    return jnp.sum(jnp.where(is_valid, entropy, 0)) / lengths.sum()
+    is_valid = jnp.arange(x.shape[1])[None] < lengths[:, None]
+    return jnp.sum(jnp.where(is_valid, entropy, 0)) / jnp.sum(is_valid, dtype=jnp.float32)
 
 
 def _bidirectional(
@@ -203,7 +203,7 @@ def _params(cell: str, state: int) -> Params:
     gates, params, width = GATES[cell] * state, [], FEATURES
     for _ in range(NETWORKS[cell]):
         w, u = uniform(2, width, gates), uniform(2, state, gates)
-        params.append(dict(w=w, u=u, b=uniform(2, 1, gates)))
+        params.append(dict(w=w, u=u, b=uniform(1, 2, 1, gates)))
         width = 2 * state
     return [*params, dict(w=uniform(width, LABELS))]
 

@@ -151,23 +151,28 @@ def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
         words = lax.optimization_barrier(words)
         if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
             words = lowering.materialize(words)
-        ends = itertools.accumulate(leaf.size for leaf in leaves)
+        ends = itertools.accumulate(_words(leaf).size for leaf in leaves)
         stored = [
-            _from_words(words[end - leaf.size : end].reshape(leaf.shape), leaf.dtype)
+            _from_words(words[end - _words(leaf).size : end], leaf)
             for leaf, end in zip(leaves, ends, strict=True)
         ]
         return structure.unflatten(stored)
 
 
 def _words(x: Array) -> Array:
-    """The bits of numbers in words of 64 bits."""
-    code = np.dtype(f"uint{8 * x.dtype.itemsize}")
-    return lax.bitcast_convert_type(x, code).astype(jnp.uint64)
+    """The bits of numbers in words of 32 bits."""
+    code = np.dtype(f"uint{8 * min(4, x.dtype.itemsize)}")
+    return lax.bitcast_convert_type(x, code).astype(jnp.uint32)
 
 
-def _from_words(words: Array, dtype: np.dtype) -> Array:
-    code = np.dtype(f"uint{8 * dtype.itemsize}")
-    return lax.bitcast_convert_type(words.astype(code), dtype)
+def _from_words(words: Array, like: Array) -> Array:
+    """The inverse of `_words`, for numbers of the shape and dtype of others."""
+    if like.dtype.itemsize < 4:
+        # A conversion would become a kernel of its own on GPU.
+        code = np.dtype(f"uint{8 * like.dtype.itemsize}")
+        words = lax.bitcast_convert_type(words, code)[..., 0]
+    words = words.reshape(*like.shape, -1) if like.dtype.itemsize == 8 else words
+    return lax.bitcast_convert_type(words, like.dtype).reshape(like.shape)
 
 
 def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:

@@ -382,9 +382,9 @@ def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
     random = whole("gpu", rows=1.25, flat=4.0, small=10.0)
     for number, record in enumerate(random["records"][:3]):
         kind = record["name"].split("/")[1]
-        shape = [2**25, 2] if number < 2 else [2, 2]
+        moved = 2**28 if number < 2 else 2**20
         named = dict(name=f"random/{kind.replace('small', 'flat')}/0/2x2/float32")
-        record |= dict(named, group="random", shape=shape)
+        record |= dict(named, group="random", bytes_read=moved, bytes_written=moved)
     written("sweep-gpu.json", random | dict(records=random["records"][:3]))
     return tmp_path
 
@@ -437,7 +437,7 @@ def test_gains_are_over_plain_jax(folder: pathlib.Path, written: Write) -> None:
     """The median, least and most; of bounds only those that are known."""
 
     def record(name: str, plain: float, **ours: bool) -> dict[str, Any]:
-        found = result(rows=2.0)["records"][0] | dict(name=name, shape=[2**25, 2])
+        found = result(rows=2.0)["records"][0] | dict(name=name, bytes_read=2**28)
         found |= dict(group=name.partition("/")[0], generation="v5e")
         jnp = found["candidates"]["memcpy"] | dict(seconds=dict(median=plain))
         jnp["seconds"] |= dict(q1=plain, q3=plain)
