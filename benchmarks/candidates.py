@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 _MEMSET_WORDS = 16  # XLA stores single elements of arrays of other sizes
 
 
-def compiled(name: str, function: Function, arrays: Arrays) -> Candidate:
+def compiled(name: str, function: Function, arrays: tuple[Any, ...]) -> Candidate:
     start = time.perf_counter()
     executable = jax.jit(function).lower(*arrays).compile()
     seconds = time.perf_counter() - start

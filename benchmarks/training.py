@@ -148,7 +148,9 @@ def _loss(
     logits = jax.nn.log_softmax(scores.astype(jnp.float32))
     entropy = -jnp.take_along_axis(logits, labels[:, :, None], 2)[:, :, 0]
     is_valid = jnp.arange(x.shape[1])[None] < lengths[:, None]
-    return jnp.sum(jnp.where(is_valid, entropy, 0)) / jnp.sum(is_valid, dtype=jnp.float32)
+    return jnp.sum(jnp.where(is_valid, entropy, 0)) / jnp.sum(
+        is_valid, dtype=jnp.float32
+    )
 
 
 def _bidirectional(
@@ -233,9 +235,7 @@ def _reversal_seconds(candidate: Candidate) -> float:
         return 0.0
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
-            for _ in range(PROFILED_STEPS):
-                result = candidate.call()
-            candidate.wait(result)
+            candidate.wait([candidate.call() for _ in range(PROFILED_STEPS)])
         (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
         profile = jax.profiler.ProfileData.from_file(str(path))
     spent = sum(

@@ -55,19 +55,19 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
         whole = _joined(parts, sizes)
     else:
         whole = lax.broadcast(bits, sizes)
-        if platform == "cpu" and bitwise.is_narrow_float(value.dtype):
-            whole = whole | _unknown_zero(bits)
+        if platform == "cpu" and value.dtype == jnp.bfloat16:
+            whole = whole | _unknown_zeros(sizes).astype(whole.dtype)
     return bitwise.from_bits(whole, value.dtype)
 
 
-def _unknown_zero(bits: Array) -> Array:
-    """A zero that the compiler does not know.
+def _unknown_zeros(sizes: Sizes) -> Array:
+    """`k * (k + 1)` modulo 2: zeros that the compiler does not know.
 
-    Without an operation on integers, LLVM broadcasts a narrow float by way of float32,
-    which loses NaN payloads and subnormals.
+    Without an operation on integers, LLVM broadcasts a bfloat16 by way of float32 on
+    CPU, which loses NaN payloads and subnormals.
     """
-    zero = (bits.astype(jnp.uint32) >> bitwise.width(bits.dtype)).astype(bits.dtype)
-    return lowering.materialize(zero[None])[0]
+    k = position(sizes, np.uint32)
+    return k * (k + np.uint32(1)) & np.uint32(1)
 
 
 def integers(sizes: Sizes, bounds: Bounds, start: Array, delta: Array) -> Array:
@@ -147,32 +147,28 @@ def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
     """
     with jax.enable_x64(True):
         leaves, structure = jax.tree.flatten(sequence)
+        # Words of 64 bits; of 32 bits, XLA made a kernel for each scalar on GPU.
         words = jnp.concatenate([_words(leaf).reshape(-1) for leaf in leaves])
         words = lax.optimization_barrier(words)
         if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
             words = lowering.materialize(words)
-        ends = itertools.accumulate(_words(leaf).size for leaf in leaves)
+        ends = itertools.accumulate(leaf.size for leaf in leaves)
         stored = [
-            _from_words(words[end - _words(leaf).size : end], leaf)
+            _from_words(words[end - leaf.size : end].reshape(leaf.shape), leaf.dtype)
             for leaf, end in zip(leaves, ends, strict=True)
         ]
         return structure.unflatten(stored)
 
 
 def _words(x: Array) -> Array:
-    """The bits of numbers in words of 32 bits."""
-    code = np.dtype(f"uint{8 * min(4, x.dtype.itemsize)}")
-    return lax.bitcast_convert_type(x, code).astype(jnp.uint32)
+    """The bits of numbers in words of 64 bits."""
+    code = np.dtype(f"uint{8 * x.dtype.itemsize}")
+    return lax.bitcast_convert_type(x, code).astype(jnp.uint64)
 
 
-def _from_words(words: Array, like: Array) -> Array:
-    """The inverse of `_words`, for numbers of the shape and dtype of others."""
-    if like.dtype.itemsize < 4:
-        # A conversion would become a kernel of its own on GPU.
-        code = np.dtype(f"uint{8 * like.dtype.itemsize}")
-        words = lax.bitcast_convert_type(words, code)[..., 0]
-    words = words.reshape(*like.shape, -1) if like.dtype.itemsize == 8 else words
-    return lax.bitcast_convert_type(words, like.dtype).reshape(like.shape)
+def _from_words(words: Array, dtype: np.dtype) -> Array:
+    code = np.dtype(f"uint{8 * dtype.itemsize}")
+    return lax.bitcast_convert_type(words.astype(code), dtype)
 
 
 def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:

@@ -268,10 +268,10 @@ def test_around_the_last_positions_of_float64(count: int):
 @pytest.mark.exhaustive  # a GiB
 @pytest.mark.parametrize("start", [0.3, 2.0**70], ids=["blocks", "integers"])
 def test_blocks_in_a_whole_fill(start: float):
-    start, delta, count = np.float32(start), np.float32(-1.7), 2**28 + 5
-    y = fill_value_sequence((count,), "float32", start, delta)
+    first, delta, count = np.float32(start), np.float32(-1.7), 2**28 + 5
+    y = fill_value_sequence((count,), "float32", first, delta)
     positions = [*range(7), 2**27 - 1, 2**27, 2**27 + 1, *range(count - 7, count)]
-    expected = [reference._multiply_add(k, delta, start) for k in positions]
+    expected = [reference._multiply_add(k, delta, first) for k in positions]
     assert_same_bits(y[np.array(positions)], np.array(expected))
 
 
