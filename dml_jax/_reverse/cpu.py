@@ -2,7 +2,6 @@
 
     reversed_windows    one length per line: reversed windows of flat lines
     transposed_windows  one length per column: the same for the transposed array
-    shifted_columns     one length per column, bytes: shifts by powers of two
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
 The median part of plain JAX's time, over the random shapes for which each is used: nine
@@ -13,7 +12,6 @@ took 1.8 and more times as long as plain JAX, so only larger arrays are transpos
                         float32  bfloat16  uint8
     reversed_windows    0.33     0.20      0.08
     transposed_windows  0.59     0.36      -
-    shifted_columns     -        -         0.50
     vectorized_gather   1        0.50      1     (0.50 for 64 features and more, else 1)
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
@@ -36,8 +34,6 @@ _MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gather
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
 _MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smaller one
-_MIN_SHIFTED_BYTES = 2**18  # below, starting the loops takes too long
-_MIN_SHIFTED_COLUMNS = 256  # which are the inner loop
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
 _MIN_LINES = 4  # lines; two of them are gathered
 
@@ -134,49 +130,6 @@ def transposed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     lines, lengths = (jnp.moveaxis(operand, axis, -1) for operand in (x, lengths))
     y = reversed_windows(lines, lengths, x.ndim - 1)
     return None if y is None else lowering.materialize(jnp.moveaxis(y, -1, axis))
-
-
-def shifted_columns(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For columns of bytes with lengths of their own.
-
-    The valid part of a reversed column of T bytes starts at T - n. It is moved to the
-    start by a loop for every two bits of T - n, in which all columns are selected from
-    the same four rows. So these loops are vectorized, and gathers are not.
-    """
-    x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
-    time, columns = x.shape[axis], math.prod(x.shape[axis + 1 :])
-    if bitwise.width(x.dtype) != 8 or xla.contiguous_bytes(x, lengths, axis) > 1:
-        return None
-    if x.nbytes <= _MIN_SHIFTED_BYTES or columns < _MIN_SHIFTED_COLUMNS:
-        return None
-    lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-    flat, lengths = x.reshape(-1, time, columns), lengths.reshape(-1, 1, columns)
-    bits = (time - 1).bit_length()
-    padding = [(0, 0, 0), (0, 2**bits - 1, 0), (0, 0, 0)]
-    y = lax.pad(lax.rev(flat, (1,)), jnp.zeros((), x.dtype), padding)
-    for low in reversed(range(0, bits, 2)):
-        y = _shifted(
-            lowering.materialize(y), time - lengths, low, min(low + 2, bits), time
-        )
-    position = jnp.int16 if time < 2**15 else lengths.dtype
-    lengths = lowering.materialize(lengths.astype(position))  # a vector has 16 of these
-    is_valid = lax.broadcasted_iota(position, (1, time, 1), 1) < lengths
-    return lowering.materialize(jnp.where(is_valid, y, flat)).reshape(x.shape)
-
-
-def _shifted(y: Array, distance: Array, low: int, high: int, time: int) -> Array:
-    """Each column from the row on that bits `low` to `high` of its distance tell.
-
-    As many rows stay beyond `time` as the lower bits may still skip.
-    """
-    rows = time + 2**low - 1
-    starts = range(0, 2**high, 2**low)
-    choices = [lax.slice_in_dim(y, start, start + rows, axis=1) for start in starts]
-    for bit in range(low, high):
-        is_set = lowering.materialize((distance >> bit & 1).astype(jnp.uint8)) != 0
-        pairs = zip(choices[1::2], choices[::2], strict=True)
-        choices = [jnp.where(is_set, *pair) for pair in pairs]
-    return choices[0]
 
 
 def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array | None:

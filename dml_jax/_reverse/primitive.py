@@ -124,10 +124,7 @@ class _Formulations(NamedTuple):
 _GPU = (gpu.copied_chunks_in_programs, gpu.strips_in_programs)
 _GPU_STANDALONE = (gpu.copied_chunks, gpu.strips)
 _KERNELS = frozenset({*_GPU, *_GPU_STANDALONE})
-_CPU = (
-    *(cpu.reversed_windows, cpu.transposed_windows),
-    *(cpu.shifted_columns, cpu.vectorized_gather),
-)
+_CPU = (cpu.reversed_windows, cpu.transposed_windows, cpu.vectorized_gather)
 _PLATFORMS: dict[str | None, _Formulations] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
     # another pass over memory.

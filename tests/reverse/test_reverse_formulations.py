@@ -48,7 +48,6 @@ MADE_FOR = {
     "reversed_windows": {*LINES}
     - {"time-major", "wide-features", *(n for n in LINES if "columns" in n)},
     "transposed_windows": {"columns", "columns-of-planes"},
-    "shifted_columns": {"columns", "columns-of-planes"},
     "vectorized_gather": {*LINES},
 }
 
@@ -56,15 +55,14 @@ MADE_FOR = {
 def main_dtype(formulation: str) -> str:
     if formulation == "vectorized_gather":
         return "bfloat16"
-    of_bytes = ("reversed_windows", "shifted_columns")
-    return "uint8" if formulation in of_bytes else "float32"
+    return "uint8" if formulation == "reversed_windows" else "float32"
 
 
 @pytest.fixture(autouse=True)
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     for name in (
         *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
-        *("_MIN_SHIFTED_BYTES", "_MIN_SHIFTED_COLUMNS", "_MIN_TRANSPOSED"),
+        "_MIN_TRANSPOSED",
     ):
         monkeypatch.setattr(cpu, name, 0)
 
@@ -149,14 +147,6 @@ def test_widest_steps_of_windows(dtype: str):
         )
         assert is_taken == (step <= WIDEST_STEPS[dtype])
     check("reversed_windows", data((5, 9, WIDEST_STEPS[dtype]), dtype), lengths, 1)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 8, 37, 70])
-def test_shifts_by_every_distance(steps: int):
-    lengths = np.arange(80, dtype=np.int32).reshape(1, 1, 80) % (steps + 1)
-    x = data((3, steps, 80), "uint8")
-    assert is_made_for("shifted_columns", x, lengths, 1)
-    check("shifted_columns", x, lengths, 1)
 
 
 @pytest.mark.parametrize("formulation", [xla.gather, xla.scatter])
