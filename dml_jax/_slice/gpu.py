@@ -13,6 +13,7 @@ integers or booleans, and return None if they do not apply.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -22,36 +23,41 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from dml_jax._shared import bitwise, packed_copy_kernel
-from dml_jax._shared.gpu import (
-    CACHE_BYTES,
-    MIN_ELEMENTS,
-    PARTS,
-    PER_STORE,
-    THREADS,
-    divisible_dim,
-    large_dim,
-    part_bounds,
-)
+from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS
 from dml_jax._slice.window import StridedWindow
+
+_PER_STORE = 4  # elements that a thread stores if their number is divisible by it
+_THREADS = 128  # of a block
+_CACHE_BYTES = 2**25
 
 
 def even_split_stores(x: Array, window: StridedWindow) -> Array | None:
     """Four slices of equal size, if all threads then get equal work."""
     if _is_small(x, window.sizes) or not _is_even(window.sizes):
         return None
-    return _concatenate_parts(x, window, divisible_dim(window.sizes))
+    return _concatenate_parts(x, window, _divisible_dim(window.sizes))
 
 
 def split_stores(x: Array, window: StridedWindow) -> Array | None:
     """Four slices of about equal size, where XLA's threads store one element each."""
-    if _is_small(x, window.sizes) or math.prod(window.sizes) % PER_STORE == 0:
+    if _is_small(x, window.sizes) or math.prod(window.sizes) % _PER_STORE == 0:
         return None
-    return _concatenate_parts(x, window, large_dim(window.sizes))
+    return _concatenate_parts(x, window, _large_dim(window.sizes))
+
+
+def _divisible_dim(sizes: tuple[int, ...]) -> int | None:
+    """The first dimension that can be split into parts of equal size."""
+    return next((d for d, size in enumerate(sizes) if size % PARTS == 0), None)
+
+
+def _large_dim(sizes: tuple[int, ...]) -> int | None:
+    """The first dimension that can be split into parts of at least one element."""
+    return next((d for d, size in enumerate(sizes) if size >= PARTS), None)
 
 
 def _is_even(sizes: tuple[int, ...]) -> bool:
     """Whether all threads get equal work; if not, XLA generates scalar stores."""
-    return math.prod(sizes) % (PARTS * PER_STORE * THREADS) == 0
+    return math.prod(sizes) % (PARTS * _PER_STORE * _THREADS) == 0
 
 
 def _is_small(x: Array, result_shape: tuple[Any, ...]) -> bool:
@@ -65,8 +71,9 @@ def _concatenate_parts(x: Array, window: StridedWindow, d: int | None) -> Array 
     if d is None:
         return None
     stride = window.strides[d]
+    bounds = [window.sizes[d] * i // PARTS for i in range(PARTS + 1)]
     parts = []
-    for i, (begin, end) in enumerate(part_bounds(window.sizes[d])):
+    for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
         start = window.starts[d] + stride * begin
         part = window.with_dimension(d, start, end - begin, stride)
         # XLA merges neighbouring slices of one operand, but not of `x` and `~x`.
@@ -110,7 +117,7 @@ def packed_copy(x: Array, window: StridedWindow) -> Array | None:
     if _is_small(x, window.sizes):
         return None
     size = math.prod(window.sizes)
-    if _is_even(window.sizes) and size * x.dtype.itemsize <= CACHE_BYTES:
+    if _is_even(window.sizes) and size * x.dtype.itemsize <= _CACHE_BYTES:
         return None
     return packed_copy_kernel.strided_slice(x, window)
 

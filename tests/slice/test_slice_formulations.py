@@ -50,7 +50,7 @@ MADE_FOR = {
 @pytest.fixture(autouse=True)
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpu, "MIN_ELEMENTS", 0)
-    monkeypatch.setattr(gpu, "THREADS", 1)
+    monkeypatch.setattr(gpu, "_THREADS", 1)
 
 
 def formulation_of(formulation: str, name: str):
