@@ -1,14 +1,14 @@
-"""A run over random shapes: each kind with each dtype in turn, until the time is over.
+"""A run over random shapes, the kinds and dtypes in turn, until the time is over.
 
 A share of the limit is the speed of a candidate in per cent of that of the baseline.
-The figures of a kind are those of its large arrays. A quarter of the arrays is smaller,
-and shows from which size on that speed is reached.
+The figures of a kind are those of its large arrays. The others show from which size on
+that speed is reached.
 
     called       the public function, called eagerly
     dml_jax      in a program of its own
     standalone   the same with implementation="standalone", on a GPU
     jnp          the plain idiom in a program of its own
-    *_fused      in a program with one elementwise operation beside it
+    *_fused      in a program with one elementwise operation after it
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def records(
     """Measures random workloads for some time, and at least one of each kind.
 
     A workload that fails, or whose result is not that of the plain idiom, gives a line
-    on the standard error and a record without candidates.
+    on the standard error and a record without candidates. The idiom of a sequence
+    rounds differently, so sequences are not compared.
     """
     end = time.monotonic() + seconds
     jax.config.update("jax_enable_compilation_cache", False)
@@ -76,7 +77,7 @@ def _figures(workload: Workload, device: Device) -> dict[str, Any]:
     found = [candidates.baseline(workload, device)]
     found += candidates.called(workload, arrays)
     found += _compiled(functions, arrays)
-    if workload.operator != "fill_value_sequence":  # whose idiom rounds differently
+    if workload.operator != "fill_value_sequence":
         _check(found)
     return measure.summaries(measure.samples(found, _SETTINGS), workload.baseline)
 
@@ -84,7 +85,7 @@ def _figures(workload: Workload, device: Device) -> dict[str, Any]:
 def _compiled(
     functions: Mapping[str, Callable[..., Any]], arrays: Arrays
 ) -> list[Candidate]:
-    """The functions, compiled at once: compiling takes most of the time of a sweep."""
+    """The functions, compiled in threads: that takes most of the time of a sweep."""
     lowered = [jax.jit(function).lower(*arrays) for function in functions.values()]
     with ThreadPoolExecutor() as pool:
         executables = pool.map(lambda program: program.compile(), lowered)
@@ -158,8 +159,8 @@ class Shares(NamedTuple):
 
 def shares(records: Sequence[Record], candidate: str) -> Shares | None:
     """The shares of a candidate; None if it was not measured."""
-    candidates = [record["candidates"].get(candidate) for record in records]
-    values = [100 / found["ratio"]["median"] for found in candidates if found]
+    figures = [record["candidates"].get(candidate) for record in records]
+    values = [100 / found["ratio"]["median"] for found in figures if found]
     if not values:
         return None
     return Shares(*map(float, np.quantile(values, (0, 0.05, 0.5))))

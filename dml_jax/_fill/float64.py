@@ -15,26 +15,29 @@ elements, so that the sum has all bits that matter:
   2^52 then rounds to an integer. The elements 0 and 1 are computed separately.
 - If start is so large that a sum has more than 53 bits, all results are in the two
   binades around a power of two b. Then m = b * 2^(53 - P) - b and a = start + m are
-  exact (and negative for a negative start). A float64 near b + m has the same last bit
-  as the dtype near b: that of the float64 doubles at b + m = b * 2^(53 - P), and that
-  of the dtype at b. So the sum is rounded to nearest as in the dtype, and m is
-  subtracted exactly. Multiples of the dtype's smallest subnormal are kept.
+  exact (and negative for a negative start). With M = 2^(53 - P), a float64 in
+  [b * M / 2, b * M) has the last bit of the dtype in [b / 2, b). From b * M on, both
+  last bits double. So the sum is rounded to nearest as in the dtype, and m is
+  subtracted exactly. Multiples of the dtype's smallest subnormal stay exact.
 
 bfloat16 is so narrow that the first case holds as long as k * delta matters; beyond
 that, delta is taken as 0. float16 and narrower dtypes need none of this: their values
 are multiples of 2^-24 or more, so a sum of more than 53 bits overflows by far.
 Infinities, NaNs and the signs of zeros follow IEEE arithmetic.
 
-A float32 sequence with more positions is divided into blocks of 2^27. A block begins
-with S = start + j * 2^27 * delta, which is computed exactly, as a float64 and the rest.
-For k from there on,
+A float32 sequence with more positions is divided into blocks of 2^27. The sum at the
+beginning of a block, S = start + j * 2^27 * delta, is computed exactly, as a float64
+and a rest. An element k places after the beginning is
 
     x = ((k * delta + low) + a) - m,    where a + low = S + m.
 
-If no sum in the block has more than 52 bits, m is 0. Otherwise a is rounded to the last
-bit that float32 has near b, and low is what is left. If start is less than 2^49 times
-delta, k * delta + low is exact, up to the bits that only decide ties. Sequences with
-larger starts are computed by integers.
+Each block has its own low, a, m and b. If b is below twice 2^27 * |delta|, m is 0, and
+no sum has more than 52 bits. Otherwise a is rounded to the last bit that float32 has
+near b, and low is what is left. If |start| is less than 2^49 * |delta|, k * delta + low
+has no more than 52 bits. If start has a fraction, in units of delta's last bit, then
+|start| < |delta|. So from the second block on |x| is 2^50 units and more, ties are
+integers, and each of the two sums leaves a fraction on its side of an integer. Other
+sequences, and those whose delta is subnormal or not finite, are computed by integers.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
 float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
@@ -118,11 +121,11 @@ _BLOCK_BITS = 27
 
 
 class Blocks(NamedTuple):
-    """The scalars of `x = ((k * delta + low) + anchor) - offset`, for each block."""
+    """The scalars of `x = ((k * delta + low) + base) - offset`, for each block."""
 
     delta: Array
     low: Array
-    anchor: Array
+    base: Array
     offset: Array
     first: tuple[Array, ...]
 
@@ -134,10 +137,10 @@ def has_blocks(dtype: np.dtype, count: int) -> bool:
 
 def fits_blocks(start: Array, delta: Array) -> Array:
     """Whether a sequence of float32 can be computed in blocks."""
-    start, delta = start.astype(jnp.float32), jnp.abs(delta)
-    # The bounds hold in float32 arithmetic, which may flush subnormals to zero.
-    is_normal = (delta >= jnp.finfo(delta).tiny) & (delta < jnp.inf)
-    return is_normal & (jnp.abs(start) * 2.0**-49 < delta)
+    size = jnp.abs(delta)
+    is_normal = (size >= jnp.finfo(delta).tiny) & (size < jnp.inf)
+    # A CPU may flush the product to zero, which does not change the result.
+    return is_normal & (jnp.abs(start) * 2.0**-49 < size)
 
 
 def prepare_blocks(start: Array, delta: Array, count: int, platform: str) -> Blocks:
@@ -151,11 +154,11 @@ def prepare_blocks(start: Array, delta: Array, count: int, platform: str) -> Blo
         block = lax.iota(jnp.float64, -(-count // 2**_BLOCK_BITS))
         total, rest = rounding.two_sum(nudged, block * step)
         boundary = _boundary(total, delta)
-        dominates = boundary >= 2 * jnp.abs(step)
-        offset = jnp.where(dominates, _offset(boundary, total, dtype), 0)
-        anchor = total + offset
-        low = (total - (anchor - offset)) + rest
-        return Blocks(delta, low, anchor, offset, first)
+        is_large = boundary >= 2 * jnp.abs(step)
+        offset = jnp.where(is_large, _offset(boundary, total), 0)
+        base = total + offset
+        low = (total - (base - offset)) + rest
+        return Blocks(delta, low, base, offset, first)
 
 
 def element_of_blocks(blocks: Blocks, position: Array, platform: str) -> Array:
@@ -163,11 +166,11 @@ def element_of_blocks(blocks: Blocks, position: Array, platform: str) -> Array:
     with jax.enable_x64(True):
         block = position >> _BLOCK_BITS
         k = rounding.to_float64(position & np.uint32(2**_BLOCK_BITS - 1))
-        low, anchor, offset = (
+        low, base, offset = (
             scalars.at[block].get(mode="promise_in_bounds")
-            for scalars in (blocks.low, blocks.anchor, blocks.offset)
+            for scalars in (blocks.low, blocks.base, blocks.offset)
         )
-        x = ((k * blocks.delta + low) + anchor) - offset
+        x = ((k * blocks.delta + low) + base) - offset
         rounded = _round(x, None, np.dtype(np.float32), platform == "cpu")
         return _with_first(rounded, blocks.first, position)
 
@@ -190,20 +193,20 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
     precision = int(jnp.finfo(dtype).nmant) + 1
     boundary = _boundary(start, delta)
 
-    def dominates(bits: int) -> Array:
-        """Whether start is finite and 2^bits times as large as all products."""
-        reach = jnp.abs(delta) * 2.0 ** (_position_bits(dtype) + bits)
-        return (boundary >= reach) & (boundary > 0) & (boundary < jnp.inf)
+    def exceeds(bits: int) -> Array:
+        """Whether the boundary is finite and 2^bits times as large as all products."""
+        largest = jnp.abs(delta) * 2.0 ** (_position_bits(dtype) + bits)
+        return (boundary >= largest) & (boundary > 0) & (boundary < jnp.inf)
 
     nudged = _nudge(start, delta, dtype)
     if dtype == jnp.float32:
-        is_large = dominates(1)
-        offset = jnp.where(is_large, _offset(boundary, start, dtype), 0)
+        is_large = exceeds(1)
+        offset = jnp.where(is_large, _offset(boundary, start), 0)
         start = jnp.where(is_large, start + offset, nudged)
         return Sequence(start, delta, offset, first=first)
 
     # Then every product is less than an eighth of start's last bit.
-    is_alone = dominates(precision + 3)
+    is_alone = exceeds(precision + 3)
     unit = _unit(jnp.where(is_alone, boundary, _power_of_two(delta)))
     delta = jnp.where(is_alone, 0, delta)
     if _rounds_directly(platform, dtype):
@@ -220,19 +223,21 @@ def _first_elements(
 
 
 def _boundary(start: Array, delta: Array) -> Array:
-    """The power of two between the binades of the sums, if start dominates them."""
+    """The power of two between the binades of the sums, if start is large."""
     boundary = _power_of_two(start)
     return jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
 
-def _offset(boundary: Array, start: Array, dtype: np.dtype) -> Array:
-    """What makes float64 round as the dtype does near the boundary."""
-    bits = 53 - (int(jnp.finfo(dtype).nmant) + 1)
-    return jnp.copysign(boundary * (2.0**bits - 1), start)
+def _offset(boundary: Array, start: Array) -> Array:
+    """The m of the module docstring, for float32."""
+    return jnp.copysign(boundary * (2.0 ** (53 - 24) - 1), start)
 
 
 def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:
-    """`start`, in units of delta's last bit an integer or 3/8 or more from one."""
+    """Moves a start that is close to an integer, but not equal, to 3/8 from it.
+
+    The unit is delta's last bit.
+    """
     last_bit = _power_of_two(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
     whole = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
@@ -255,7 +260,7 @@ def _widen(x: Array) -> Array:
 
 
 def _power_of_two(x: Array) -> Array:
-    """The largest power of two up to |x|, for a float64 scalar."""
+    """The largest power of two up to |x|, in float64."""
     field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
     return lax.bitcast_convert_type(field, jnp.float64)
 

@@ -11,16 +11,16 @@ from dml_jax._fill.xla import Bounds, Sizes
 from dml_jax._shared import bitwise
 from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS
 
-_ALIGNMENT = 512  # elements; a part that begins within a sector of memory is slower
+_ALIGNMENT = 512  # elements, which a block of threads stores at once
 
 
-def part_bounds(sizes: Sizes, dtype: np.dtype, sees_full_arrays: bool) -> Bounds:
-    """The positions at which the parts begin and end; None if XLA may partition.
+def part_bounds(sizes: Sizes, dtype: np.dtype) -> Bounds:
+    """The positions at which the parts begin and end; None for symbolic sizes.
 
     A thread stores four neighbours of each part at once, or one if the number of all
     elements is not divisible by four.
     """
-    if not sees_full_arrays or any(map(jax.export.is_symbolic_dim, sizes)):
+    if any(map(jax.export.is_symbolic_dim, sizes)):
         return None
     total = math.prod(sizes)
     if bitwise.width(dtype) not in (8, 16, 32) or total < MIN_ELEMENTS:

@@ -2,14 +2,14 @@
 
     fill(kind, sizes, *scalars)
 
-The kinds are "constant" (of a value), and of a start and a delta "integers", "floats",
-"components" of complex numbers, and "tangent". `xla` has the formulations, and `gpu`
-the parts in which a GPU computes them.
+The kind "constant" takes a value. The others take a start and a delta: "integers",
+"floats", "components" of complex numbers, and "tangent". `xla` has the formulations,
+and `gpu` the parts in which a GPU computes them.
 
-The derivatives are those of the formula, not of the operations that compute it: 1 by
-start, and the position k by delta. A "tangent" is start + k * delta without the correct
-rounding. It and "constant" are linear. The parameter `vmaps` says for each `vmap`,
-outermost first, which of the scalars it maps.
+The derivatives are those of the formula, not of the operations that compute it: 1 with
+respect to start, and the position k with respect to delta. A "tangent" is
+start + k * delta without the correct rounding. "tangent" and "constant" are linear. The
+parameter `vmaps` says for each `vmap`, outermost first, which of the scalars it maps.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _mesh(scalars: tuple[Any, ...]) -> Any:
 
 
 def _mapped_dimensions(vmaps: Vmaps) -> list[tuple[int, int]]:
-    """For each vmap, the number and the dimension of a scalar that it maps."""
+    """For each vmap, the first scalar that it maps, and the mapped dimension of it."""
     firsts = [is_mapped.index(True) for is_mapped in vmaps]
     return [
         (first, sum(is_mapped[first] for is_mapped in vmaps[:level]))
@@ -125,9 +125,8 @@ def _formulation(
 ) -> Callable[..., jax.Array]:
     """What a platform computes, as a function of the scalars."""
     bounds = None
-    if platform in _GPUS:
-        is_result = kind != "components"
-        bounds = gpu.part_bounds(sizes, dtype, sees_full_arrays and is_result)
+    if platform in _GPUS and sees_full_arrays and kind != "components":
+        bounds = gpu.part_bounds(sizes, dtype)
     if kind == "constant":
         return functools.partial(xla.constant, sizes, bounds, platform)
     if kind == "integers":
@@ -149,7 +148,9 @@ def _formulation(
             xla.rounded_by_float64, sizes, bounds, platform, materialize
         )
     if float64.has_blocks(dtype, count) and sees_full_arrays and not vmaps:
-        return functools.partial(xla.rounded_by_blocks, sizes, bounds, platform, count)
+        return functools.partial(
+            xla.rounded_by_blocks, sizes, bounds, platform, count, materialize
+        )
     return functools.partial(xla.rounded_by_integers, sizes, count)
 
 

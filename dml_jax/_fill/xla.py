@@ -11,9 +11,9 @@ The last four are correctly rounded.
 
 A GPU spends the time for a fill on stores. XLA's kernels store most bytes at once if
 the fill is one-dimensional, in parts that are concatenated (`_shared/gpu.py`), and then
-reshaped. The parameter `bounds` has the positions at which the parts begin and end. It
-is None where XLA may partition the program, since every device would then compute the
-whole fill.
+reshaped. The parameter `bounds` has the positions at which the parts begin and end. On
+other platforms it is None. So it is if XLA may partition the program: with parts, every
+device would compute the whole fill.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def integers(sizes: Sizes, bounds: Bounds, start: Array, delta: Array) -> Array:
     wide = np.uint64 if dtype.itemsize == 8 else np.uint32
     start, delta = start.astype(wide), delta.astype(wide)
 
-    def element(position: Array) -> Array:
-        return _truncate(start + position * delta, dtype)
+    def element(k: Array) -> Array:
+        return _truncate(start + k * delta, dtype)
 
     return _by_position(sizes, bounds, wide, element)
 
@@ -94,8 +94,8 @@ def rounded_by_float64(
     dtype = start.dtype
     sequence = _stored(float64.prepare(start, delta, platform), sizes, materialize)
 
-    def element(position: Array) -> Array:
-        return float64.element(sequence, position, dtype, platform)
+    def element(k: Array) -> Array:
+        return float64.element(sequence, k, dtype, platform)
 
     return _by_position(sizes, bounds, np.uint32, element)
 
@@ -105,6 +105,7 @@ def rounded_by_blocks(
     bounds: Bounds,
     platform: str,
     count: int,
+    materialize: bool,
     start: Array,
     delta: Array,
 ) -> Array:
@@ -112,10 +113,10 @@ def rounded_by_blocks(
 
     def by_blocks(start: Array, delta: Array) -> Array:
         blocks = float64.prepare_blocks(start, delta, count, platform)
-        blocks = _stored(blocks, sizes, platform == "cpu")
+        blocks = _stored(blocks, sizes, materialize)
 
-        def element(position: Array) -> Array:
-            return float64.element_of_blocks(blocks, position, platform)
+        def element(k: Array) -> Array:
+            return float64.element_of_blocks(blocks, k, platform)
 
         return _by_position(sizes, bounds, np.uint32, element)
 
@@ -140,14 +141,15 @@ def rounded_by_double_words(
 
 
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
-    """The scalars of a sequence, in one array in memory.
+    """The scalars of a sequence, packed in one array in memory.
 
-    Otherwise each thread of a GPU would recompute them. So would a CPU for each element
-    of a loop whose iterations do not divide evenly among threads; it ignores barriers.
+    Without it, each thread of a GPU would recompute them. So would a CPU for each
+    element, if the iterations of a loop do not divide evenly among threads. XLA on CPU
+    ignores barriers, so a constraint on the layout stores the array there.
     """
     with jax.enable_x64(True):
         leaves, structure = jax.tree.flatten(sequence)
-        # Words of 64 bits; of 32 bits, XLA made a kernel for each scalar on GPU.
+        # With words of 32 bits, XLA on GPU makes a kernel for each scalar.
         words = jnp.concatenate([_words(leaf).reshape(-1) for leaf in leaves])
         words = lax.optimization_barrier(words)
         if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:

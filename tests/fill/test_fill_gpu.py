@@ -72,9 +72,7 @@ def test_gpu_formulations_equal_the_reference(
     ids=str,
 )
 def test_bounds_of_parts(name: str, sizes: tuple[int, ...], bounds: tuple[int, ...]):
-    dtype = dtype_of(name)
-    assert gpu.part_bounds(sizes, dtype, True) == bounds
-    assert gpu.part_bounds(sizes, dtype, False) is None
+    assert gpu.part_bounds(sizes, dtype_of(name)) == bounds
 
 
 def cuda_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> str:
