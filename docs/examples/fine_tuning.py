@@ -23,6 +23,7 @@ import argparse
 import functools
 import importlib.resources
 import pathlib
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -137,6 +138,8 @@ def main() -> None:
     model = onnx_backend.prepare(onnx_backend.load_model(FOLDER / "recogniser.onnx"))
     training, test = load_utterances("train"), load_utterances("test")
     coefficients = jnp.array(COEFFICIENTS)
+    message = f"Training {len(COEFFICIENTS)} networks, {arguments.epochs} epochs"
+    print(message, file=sys.stderr, flush=True)
     tuned = fine_tune(model.params, training, coefficients, model, arguments.epochs)
     variants = {"as exported by torch": model.params}
     for i, coefficient in enumerate(COEFFICIENTS):

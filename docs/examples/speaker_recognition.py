@@ -351,10 +351,13 @@ def train_and_test(seeds: int, epochs: int, mesh: Mesh) -> dict[str, Tested]:
     initial_state = start(jax.random.split(start_key, seeds))
     keys = jax.random.split(epoch_key, (epochs, seeds))
     found = {}
-    # Without a terminal there is no bar.
+    # Without a terminal there is no bar, but one line for each variant.
     with tqdm(total=len(ORDERS) * epochs, unit="epoch", disable=None) as progress:
         for variant, name in enumerate(ORDERS):
             progress.set_description(f"{name:18}")
+            if progress.disable:
+                count = f"variant {variant + 1} of {len(ORDERS)}"
+                print(f"Training {count}: {name}", file=sys.stderr, flush=True)
             state, history = initial_state, []
             for number in range(epochs):
                 state = epoch(state, keys[number], training, variant)

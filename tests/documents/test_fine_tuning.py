@@ -31,6 +31,7 @@ def test_fine_tuning(tmp_path: pathlib.Path) -> None:
         timeout=300,
     )
     assert child.returncode == 0, child.stderr
+    assert child.stderr == "Training 4 networks, 40 epochs\n"
     rows = re.findall(r"(\d+\.\d\d) +(\d+\.\d\d) +(\d\.\de-\d\d)$", child.stdout, re.M)
     assert len(rows) == 5
     before, *after = [float(ours) for ours, _, _ in rows]
