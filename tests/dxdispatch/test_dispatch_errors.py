@@ -107,7 +107,7 @@ WRONG = {  # wrong values in places of the valid model, which the messages name
     f"{SLICE}.executionFlags": ["FAST"],
     f"{SLICE}.bindings": [7],
     f"{FILL}.ValueDataType": ["UNKNOWN"],
-    f"{FILL}.Value": [256, {"Float32": 3}],
+    f"{FILL}.Value": [256, {}],
     f"{FILL}.OutputTensor.Sizes": [[4]],
     f"{FILL}.Valve": [3],
     "commands.0.type": ["run"],
@@ -163,6 +163,7 @@ ELSEWHERE = [  # changes whose messages name another place
     (f"{DESC}.DimensionCount", 2, f"{DESC}.InputWindowOffsets"),
     (f"{DESC}.InputWindowStrides", [2**31], f"{DESC}.InputWindowStrides[0]"),
     (f"{SLICE}.bindings", {"InputTensor": "A"}, f"{SLICE}.bindings.InputTensor"),
+    (f"{FILL}.Value", {"Float32": 3}, f"{FILL}.Value.Float32"),
     ("commands.0.type", REMOVED, "commands.0"),
     *(
         (f"{BIND}.InputTensor", {"name": "A", "elementOffset": 1, member: value},
@@ -239,6 +240,12 @@ MESSAGES = [
 @pytest.mark.parametrize(("place", "value", "message"), MESSAGES)
 def test_messages(place: str, value: Any, message: str):
     assert require_error(run_model(changed(place, value)), named(place)) == message
+
+
+def test_a_misspelt_member_is_reported_before_the_missing_one():
+    tensor = {"DataType": "FLOAT32", "Size": [4]}
+    message = require_error(run_model(changed(IN, tensor)), f"{IN}.Size")
+    assert message.endswith("; got Size. Write Sizes")
 
 
 @pytest.mark.parametrize(

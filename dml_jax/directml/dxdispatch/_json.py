@@ -7,6 +7,7 @@ replaced by spaces before parsing, which keeps lines and columns in errors corre
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import json
 import re
@@ -91,17 +92,19 @@ class Entry:
         their value in `defaults`.
         """
         members = self.entries()
-        for name in required:
-            if name not in members:
-                raise self.error(f"have a member `{name}`")
         defaults = defaults or {}
         known = sorted({*required, *defaults})
         for name, member in members.items():
             if name not in known and not name.startswith(("$", "_", "//")):
+                nearest = difflib.get_close_matches(name, known, 1)
                 raise ValueError(
                     f"`{member.location}` must be one of the members "
                     f"{', '.join(known)}; got {name}"
+                    + "".join(f". Write {other}" for other in nearest)
                 )
+        for name in required:  # a misspelt one has been refused
+            if name not in members:
+                raise self.error(f"have a member `{name}`")
         missing = defaults.keys() - members
         return members | {name: self.member(name, defaults[name]) for name in missing}
 
