@@ -133,6 +133,8 @@ def require_integer(
             got += ". The lengths of a mask [batch, time] are mask.sum(axis=1)"
         elif len(shape) > 1 and 1 not in shape:
             got += ". The array comes first, then the lengths"
+        elif jnp.issubdtype(dtype, jnp.floating):
+            got += f". Pass `jnp.asarray({name}, 'int32')`"
         raise error(TypeError, function, name, "have an integer dtype", got)
 
 
@@ -264,9 +266,20 @@ def is_known(dtype: np.dtype) -> bool:
 
 def _require_known(function: str, name: str, dtype: np.dtype) -> None:
     if not is_known(dtype):
-        is_time = dtype.kind in "mM"
-        got = f"{dtype}. Pass `x.view('int64')` in 64-bit mode" if is_time else dtype
+        got = str(dtype)
+        if dtype.kind in "mM":
+            got += ". Pass `x.view('int64')` in 64-bit mode"
+        elif not dtype.isnative:
+            got += conversion(dtype, dtype.newbyteorder("="))
         raise error(TypeError, function, name, "have a dtype that JAX knows", got)
+
+
+def conversion(given: Any, wanted: Any) -> str:
+    """How to convert an array of real numbers, for an error about its dtype."""
+    is_real = isinstance(given, np.dtype) and (
+        given.kind in "biuf" or (given.kind == "V" and is_known(given))
+    )
+    return f". Convert it by `.astype('{wanted}')`" if is_real else ""
 
 
 def has_zero(dtype: Any) -> bool:

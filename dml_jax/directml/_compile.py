@@ -232,6 +232,7 @@ def _as_bound(
         value = arguments.as_array(function, name, value)
     if getattr(value, "dtype", None) != dtype:
         got = getattr(value, "dtype", type(value).__name__)
+        got = f"{got}{arguments.conversion(got, dtype)}"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
     if not is_buffer and not api.is_logical(tensor, value):

@@ -111,9 +111,11 @@ def test_names_are_in_messages_and_profiles() -> None:
         "input 1",
         "turned",
     ]
-    with pytest.raises(
-        TypeError, match=r"^DML_GRAPH: `frames` must have dtype float32"
-    ):
+    message = (
+        r"^DML_GRAPH: `frames` must have dtype float32; got uint32\. Convert it by "
+        r"`\.astype\('float32'\)`$"
+    )
+    with pytest.raises(TypeError, match=message):
         named(TWO, TWO)
     assert "turn round" in jax.jit(named).lower(X, TWO).compile().as_text()
 

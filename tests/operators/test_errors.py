@@ -103,7 +103,14 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "reverse_subsequences",
         {"sequence_lengths": LENGTHS[:, None] / 1.0},
-        "`sequence_lengths` must have an integer dtype; got float64",
+        "`sequence_lengths` must have an integer dtype; got float64. Pass "
+        "`jnp.asarray(sequence_lengths, 'int32')`",
+    ),
+    (
+        "reverse_sequence",
+        {"sequence_lens": LENGTHS.astype(">i4")},
+        "`sequence_lens` must have a dtype that JAX knows; got >i4. Convert it by "
+        "`.astype('int32')`",
     ),
     (
         "reverse_subsequences",
