@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -91,7 +90,7 @@ class Model(onnx.backend.base.BackendRep):
                 and name not in self._static
             }
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
 
         64-bit data keeps its width whatever `jax_enable_x64` says, and NaNs are allowed
@@ -102,6 +101,7 @@ class Model(onnx.backend.base.BackendRep):
             the graph. A mapping by name may omit those in `default_names`. A sequence
             is in the order of `input_names`; to override defaults, in the order of all
             the graph's inputs, where trailing defaults may be omitted.
+          others: must be empty; `inputs` has all arrays.
           kwargs: must be empty; part of ONNX's interface.
 
         Returns:
@@ -116,10 +116,13 @@ class Model(onnx.backend.base.BackendRep):
         """
         if kwargs:
             raise TypeError(f"run: `kwargs` must be empty; got {', '.join(kwargs)}")
+        if others:
+            got = f"{1 + len(others)} arguments"
+            raise wrong_inputs(self.input_names, got, self.default_names)
         given = inputs if isinstance(inputs, Mapping) else self._by_name(inputs)
         if not set(self.input_names) <= given.keys() <= self._inputs.keys():
             got = ", ".join(map(str, given)) or "none"
-            raise wrong_inputs(self.input_names, got, self.default_names)
+            raise wrong_inputs(self.input_names, got, self.default_names, given)
         with (
             jax.enable_x64(True),
             jax.debug_nans(False),
@@ -256,21 +259,21 @@ class Model(onnx.backend.base.BackendRep):
                 raise arguments.error(ValueError, function, path, rule, got)
 
     def _by_name(
-        self, inputs: Any, named: Mapping[str, Any] = MappingProxyType({})
+        self, inputs: Any, named: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
         """Names inputs that are given in order, and adds those that have names."""
-        names, got = self.input_names, arguments.describe(inputs)
+        names, got, given = self.input_names, arguments.describe(inputs), {}
+        is_list, named = named is None, named or {}
         if isinstance(inputs, (tuple, list)):
             if len(inputs) > len(names):
                 names = tuple(self._inputs)
-            first = dict(zip(names, inputs, strict=False))
-            given = {**first, **named}
+            given = {**dict(zip(names, inputs, strict=False)), **named}
             is_complete = {*self.input_names} <= given.keys() <= self._inputs.keys()
             if is_complete and len(given) == len(inputs) + len(named):
                 return given
             got = f"{len(inputs)} of them"
             got = f"{got} and {', '.join(named)}" if named else got
-        raise wrong_inputs(self.input_names, got, self.default_names)
+        raise wrong_inputs(self.input_names, got, self.default_names, given, is_list)
 
     def _placed(self, name: str, value: Any) -> Any:
         """An input of `run` on its device, if it is not a constant."""
@@ -317,6 +320,8 @@ class Model(onnx.backend.base.BackendRep):
             kind, hint = "string" if is_text(dtype) else dtype, ""
             if canonicalize(dtype) == value.dtype:
                 hint = ", to which JAX narrows it outside of 64-bit mode"
+            elif not is_text(dtype):
+                hint = arguments.conversion(value.dtype, dtype)
             raise TypeError(
                 f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
             )
@@ -350,12 +355,22 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 
 
 def wrong_inputs(
-    names: Sequence[str], got: str, defaults: Sequence[str] = ()
+    names: Sequence[str],
+    got: str,
+    defaults: Sequence[str] = (),
+    given: Iterable[str] = (),
+    is_list: bool = True,
 ) -> TypeError:
-    """The error for missing or unknown inputs."""
+    """The error for missing or unknown inputs, which are passed as a list or not."""
     if not names and not defaults:
         return TypeError(f"onnx: `inputs` must be empty; got {got}")
-    rule = ", ".join(names) or "none"
+    order = ", ".join(names)
+    missing = ", ".join(name for name in names if name not in given)
+    if given and missing:
+        got += f", without {missing}"
+    if names:
+        got += f". Pass `[{order}]`" if is_list else f". Pass `{order}`"
+    rule = order or "none"
     if defaults:
         rule = f"{rule}, and may be for {', '.join(defaults)}"
     return TypeError(f"onnx: `inputs` must be arrays for {rule}; got {got}")

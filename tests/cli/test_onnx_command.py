@@ -218,7 +218,7 @@ BAD = [  # the arguments, the message, and what is printed before
      "--input x=FILE.npy --input l=FILE.npy", ""),
     ("--input x=x.npy", "`--input` must be given for l: int64[4]; got x. Write …", ""),
     ("$ --input n=x.npy", "`--input` must be one of x, l; got n", ""),
-    ("--input x=l.npy --input l=l.npy", "onnx: `x` must …; got int64",
+    ("--input x=l.npy --input l=l.npy", "onnx: `x` must …; got int64. Convert it by …",
      "Input 'x': int64[4]\nInput 'l': int64[4]\n"),
     ("--input x=x.npy --input l=long.npy", "ReverseSequence 'y': Invalid sequence "
      "length: 4. Value must be in range [0,3]", IN),

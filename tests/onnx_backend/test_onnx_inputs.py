@@ -27,22 +27,28 @@ from dml_jax import onnx_backend
 ONE = np.array([0])
 ROW = X[0, :3]
 COUNT = "onnx: `inputs` must be arrays for x, l; got "
+LIST = r"\. Pass `\[x, l\]`$"
 INPUTS = [
     ([X.astype(int), LENGTHS], TypeError, "onnx: `x` must have dtype float32; got int"),
-    ([X, X[0]], TypeError, "onnx: `l` must have dtype int64; got float32$"),
-    ([X, ["a"]], TypeError, "onnx: `l` must have dtype int64; got <U1"),
+    (
+        [X, X[0]],
+        TypeError,
+        r"onnx: `l` must have dtype int64; got float32. Convert it by "
+        r"`.astype\('int64'\)`$",
+    ),
+    ([X, ["a"]], TypeError, "onnx: `l` must have dtype int64; got <U1$"),
     ([None, LENGTHS], TypeError, "onnx: `x` must have dtype float32; got object"),
     ([X[1:], LENGTHS], ValueError, r"onnx: `x` must have shape \(3, \?\); got \(2, 4"),
     ([X, LENGTHS[1:]], ValueError, r"onnx: `l` must have shape \(4\); got \(3,\)$"),
     ([X[0], LENGTHS], ValueError, "onnx: `x` must have shape"),
-    ([X], TypeError, COUNT + "1 of them"),
-    ([X, LENGTHS, X], TypeError, COUNT + "3 of them"),
-    (X, TypeError, COUNT + "float32 array of shape"),
-    (None, TypeError, COUNT + "NoneType None"),
-    ({}, TypeError, COUNT + "none$"),
-    ({1: X, "l": LENGTHS}, TypeError, COUNT + "1, l"),
-    ({"x": X}, TypeError, COUNT + "x$"),
-    ({"x": X, "l": LENGTHS, "z": X}, TypeError, COUNT + "x, l, z$"),
+    ([X], TypeError, COUNT + "1 of them, without l" + LIST),
+    ([X, LENGTHS, X], TypeError, COUNT + "3 of them" + LIST),
+    (X, TypeError, COUNT + r"float32 array of shape \(3, 4\)" + LIST),
+    (None, TypeError, COUNT + "NoneType None" + LIST),
+    ({}, TypeError, COUNT + "none" + LIST),
+    ({1: X, "l": LENGTHS}, TypeError, COUNT + "1, l, without x" + LIST),
+    ({"x": X}, TypeError, COUNT + "x, without l" + LIST),
+    ({"x": X, "l": LENGTHS, "z": X}, TypeError, COUNT + "x, l, z" + LIST),
 ]
 
 
@@ -53,7 +59,13 @@ def test_inputs(inputs: Any, error: type[Exception], message: str) -> None:
     source = parse(REVERSAL)
     require_error(error, message, onnx_backend.run_model, source, inputs)
     if isinstance(inputs, list):  # jax_fn takes them one by one
+        message = message.replace(LIST, r"\. Pass `x, l`$")
         require_error(error, message, model.jax_fn, *inputs)
+
+
+def test_inputs_one_by_one() -> None:
+    run = prepared(REVERSAL).run
+    require_error(TypeError, COUNT + "2 arguments" + LIST, run, X, LENGTHS)
 
 
 DEFAULTS = "onnx: `inputs` must be arrays for x, and may be for a; got "
@@ -62,10 +74,10 @@ DEFAULTS = "onnx: `inputs` must be arrays for x, and may be for a; got "
 @pytest.mark.parametrize(
     ("inputs", "error", "message"),
     [
-        ({"a": ROW}, TypeError, DEFAULTS + "a$"),
-        ({"x": ROW, "c": ROW}, TypeError, DEFAULTS + "x, c$"),
-        ([], TypeError, DEFAULTS + "0 of them$"),
-        ([ROW] * 3, TypeError, DEFAULTS + "3 of them$"),
+        ({"a": ROW}, TypeError, DEFAULTS + r"a, without x\. Pass `\[x\]`$"),
+        ({"x": ROW, "c": ROW}, TypeError, DEFAULTS + r"x, c\. Pass `\[x\]`$"),
+        ([], TypeError, DEFAULTS + r"0 of them\. Pass `\[x\]`$"),
+        ([ROW] * 3, TypeError, DEFAULTS + r"3 of them\. Pass `\[x\]`$"),
         ({"x": ROW, "a": ROW[:1]}, ValueError, "onnx: `a` must have shape"),
         ([None, ROW], TypeError, "onnx: `a` must have dtype float32; got object"),
     ],
@@ -90,7 +102,7 @@ def test_initializers_that_are_no_inputs() -> None:
 def test_bits_of_another_dtype_are_refused(given: str, kind: str) -> None:
     x = ROW.astype(getattr(ml_dtypes, given, given))
     model = prepared(f"{kind}[3] x => {kind}[3] y {{y = Identity(x)}}")
-    message = f"onnx: `x` must have dtype float.*; got {given}$"
+    message = f"onnx: `x` must have dtype float.*; got {given}. Convert"
     require_error(TypeError, message, model.run, [x])
 
 
@@ -114,7 +126,7 @@ def test_objects_that_are_no_arrays(x: Any, message: str) -> None:
 
 def test_strings() -> None:
     model = prepared("string[1] x => string[1] y {y = Identity(x)}")
-    message = "onnx: `x` must have dtype string; got int64$"
+    message = "onnx: `x` must have dtype string; got int64$"  # without a conversion
     require_error(TypeError, message, model.run, [ONE])
     text = np.array(["a"], object)
     message = "jax_fn: `y` must have a dtype that JAX knows; got object$"
@@ -172,7 +184,7 @@ def test_run_takes_no_options() -> None:
             TypeError,
             "prepare: `kwargs` must be empty; got a$",
         ),
-        ("Identity", [], {}, TypeError, r"onnx: `inputs` must be .* a; got list \[\]$"),
+        ("Identity", [], {}, TypeError, r"onnx: `inputs` .* a; got list \[\]. Pass"),
         (
             "Identity",
             [ROW.astype("M8[s]")],

@@ -199,15 +199,15 @@ def test_inputs_by_keyword() -> None:
 @pytest.mark.parametrize(
     ("args", "named", "got"),
     [
-        ([1], {"a": 1}, "1 of them and a$"),
-        ([1, 2], {"a": 1}, "2 of them and a$"),
-        ([1, 2], {"q": 1}, "2 of them and q$"),
-        ([], {"a": 1, "x": 2}, "0 of them and a, x$"),
-        ([1, 2, 3], {"z": 1}, "3 of them and z$"),
+        ([1], {"a": 1}, "1 of them and a, without x, z"),
+        ([1, 2], {"a": 1}, "2 of them and a, without z"),
+        ([1, 2], {"q": 1}, "2 of them and q, without z"),
+        ([], {"a": 1, "x": 2}, "0 of them and a, x, without z"),
+        ([1, 2, 3], {"z": 1}, "3 of them and z"),
     ],
 )
 def test_keywords_that_do_not_match(args: Any, named: Any, got: str) -> None:
-    message = f"onnx: `inputs` must be arrays for a, x, z; got {got}"
+    message = f"onnx: `inputs` must be arrays for a, x, z; got {got}. Pass `a, x, z`$"
     require_error(TypeError, message, prepared(SUM).jax_fn, *args, **named)
 
 
