@@ -4,15 +4,16 @@
     transposed_windows  one length per column: the same for the transposed array
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
-The median part of plain JAX's time, over the random shapes for which each is used: nine
-of each, but two and three that are transposed (`benchmarks/results/sweep-cpu.json`).
-Those had 8 to 16 MiB, more than the cache of that machine. With a cache of 32 MiB, they
-took 1.8 and more times as long as plain JAX, so only larger arrays are transposed now.
+The median part of plain JAX's time, over the random shapes for which each is used
+(`benchmarks/results/sweep-cpu.json`, a CPU with AVX-512 and a cache of 32 MiB):
 
                         float32  bfloat16  uint8
-    reversed_windows    0.33     0.20      0.08
-    transposed_windows  0.59     0.36      -
-    vectorized_gather   1        0.50      1     (0.50 for 64 features and more, else 1)
+    reversed_windows    0.46     0.29      0.22
+    vectorized_gather   1        1         1
+
+No array of that sweep is large enough to be transposed. Smaller ones took 1.8 and more
+times as long as plain JAX. On a CPU without AVX-512, the copies of `vectorized_gather`
+took half of the time for bfloat16, with 64 features and more.
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
 `vectorized_gather` with surrounding operations, but not the others. float16 and
