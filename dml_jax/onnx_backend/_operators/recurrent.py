@@ -90,13 +90,11 @@ def _gru_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     gate, output = cell.activations
     # The bias of the last gate is inside the product with the reset gate, if any.
     bias = 0 if weights.bias is None else weights.bias[2 * size :]
+    count = 3 if cell.flag else 2  # products that do not need the reset gate
+    products = jnp.split(h @ weights.recurrent[:, : count * size], count, -1)
+    z, r = (gate(cell.clipped(x[i] + products[i])) for i in range(2))
     if cell.flag:
-        to_z, to_r, product = jnp.split(h @ weights.recurrent, 3, -1)
-    else:
-        to_z, to_r = jnp.split(h @ weights.recurrent[:, : 2 * size], 2, -1)
-    z, r = gate(cell.clipped(x[0] + to_z)), gate(cell.clipped(x[1] + to_r))
-    if cell.flag:
-        product = r * (product + bias)
+        product = r * (products[2] + bias)
     else:
         product = (r * h) @ weights.recurrent[:, 2 * size :] + bias
     new = output(cell.clipped(x[2] + product))
