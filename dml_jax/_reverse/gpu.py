@@ -1,7 +1,8 @@
-"""Formulations of the reversal for GPUs: two kernels for Hopper GPUs.
+"""Formulations of the reversal for GPUs: two kernels for Hopper GPUs, and a transpose.
 
-    copied_chunks   one length for each line, or for consecutive elements of a step
-    strips          lengths of their own for neighbouring columns
+    copied_chunks      one length for each line, or for consecutive elements of a step
+    strips             lengths of their own for neighbouring columns
+    transposed_gather  the same, for columns that are too long for strips
 
 XLA fuses its gather with surrounding operations, but not a kernel. A program that only
 reverses is faster with a kernel. If an elementwise operation comes before or after, it
@@ -12,7 +13,8 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
 The constants below say where that is, as found over random shapes on an H200
 (`python -m benchmarks sweep --device gpu`). With a memcpy as the unit of time, the
-packed copy takes 1.0 to 1.6, and strips take 1.1 to 2.8, or 3.3 for bytes.
+packed copy takes 1.0 to 1.6, and strips take 1.1 to 2.8, or 3.3 for bytes. The
+transposed gather takes 2.0 to 5.2, alone or fused with elementwise operations.
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
 """
@@ -24,16 +26,17 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from dml_jax._reverse import shared_memory_kernel, xla
-from dml_jax._shared import packed_copy_kernel
+from dml_jax._shared import lowering, packed_copy_kernel
 
 _MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
 _CACHE_BYTES = 48 * 2**20  # XLA gathers smaller arrays from the cache
 _CHUNK = 16  # bytes of a step that are loaded at once
 _SECTOR = 32  # bytes; the smallest read of memory
+_SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twice
 _LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
 _LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
 _SHORT_ROW = 24  # columns; XLA's gather reads few sectors for neighbours in such a row
@@ -88,10 +91,7 @@ def copied_chunks(x: Array, lengths: Array, axis: int) -> Array | None:
 
 
 def strips(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For columns with lengths of their own.
-
-    Steps that the packed copy does not take are gathered.
-    """
+    """For columns with lengths of their own."""
     lines = _lines(x, lengths, axis)
     if lines is None or lines.has_chunks or lines.lengths.size > _MAX_LENGTHS:
         return None
@@ -115,9 +115,30 @@ def copied_chunks_in_programs(x: Array, lengths: Array, axis: int) -> Array | No
 
 def strips_in_programs(x: Array, lengths: Array, axis: int) -> Array | None:
     """`strips`, where XLA's gather reads many sectors for neighbouring elements."""
+    return strips(x, lengths, axis) if _reads_many_sectors(x, lengths, axis) else None
+
+
+def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
+    """For columns with lengths of their own, where XLA's gather reads many sectors.
+
+    XLA stores the transposed array, and transposes the gather's result as it stores it.
+    """
+    lines = _lines(x, lengths, axis)
+    is_slow = _reads_many_sectors(x, lengths, axis)
+    if lines is None or not is_slow or not 0 < lines.step_bytes <= _SHORT_STEP:
+        return None
+    table = lowering.materialize(jnp.moveaxis(lines.x, 1, -1))
+    # Without the barrier XLA fuses the transpose of narrow elements with the gather.
+    table = lax.optimization_barrier(table)
+    batch, _, count, _ = lines.x.shape
+    y = xla.gather(table, lines.lengths.reshape(batch, count, 1, 1), 3)
+    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    return jnp.moveaxis(y, -1, 1).reshape(shape)
+
+
+def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:
+    """Whether XLA's gather reads a sector for each of neighbouring elements."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     itemsize, columns = x.dtype.itemsize, math.prod(shape[axis + 1 :])
     is_fast = columns <= _SHORT_ROW or shape[axis] * columns * itemsize <= _SMALL_TABLE
-    if is_fast or math.prod(shape) * itemsize < _CACHE_BYTES:
-        return None
-    return strips(x, lengths, axis)
+    return not is_fast and math.prod(shape) * itemsize >= _CACHE_BYTES

@@ -17,7 +17,7 @@ from formulations import DTYPES, data, text_for
 from sampling import default_of
 
 from dml_jax import reference, reverse_subsequences
-from dml_jax._reverse import cpu, primitive, xla
+from dml_jax._reverse import cpu, gpu, primitive, xla
 from dml_jax._shared import jax_versions
 
 # They are only for programs, and NaNs are among all bits.
@@ -49,6 +49,15 @@ MADE_FOR = {
     - {"time-major", "wide-features", *(n for n in LINES if "columns" in n)},
     "transposed_windows": {"columns", "columns-of-planes"},
     "vectorized_gather": {*LINES},
+    "transposed_gather": {"columns", "columns-of-planes", "columns-of-features"},
+}
+
+
+FORMULATIONS: dict[str, tuple[str, xla.Formulation]] = {
+    "reversed_windows": ("cpu", cpu.reversed_windows),
+    "transposed_windows": ("cpu", cpu.transposed_windows),
+    "vectorized_gather": ("cpu", cpu.vectorized_gather),
+    "transposed_gather": ("cuda", gpu.transposed_gather),
 }
 
 
@@ -65,6 +74,8 @@ def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
         "_MIN_TRANSPOSED",
     ):
         monkeypatch.setattr(cpu, name, 0)
+    for name in ("_MIN_BYTES", "_CACHE_BYTES", "_SMALL_TABLE"):
+        monkeypatch.setattr(gpu, name, 0)
 
 
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -76,12 +87,13 @@ def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
 
 def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> None:
     """Compares a formulation with the reference, called as by a lowering rule."""
+    platform, formulate = FORMULATIONS[formulation]
     compute = functools.partial(
         primitive._compute,
         axis=axis,
         implementation=None,
-        formulations=(getattr(cpu, formulation),),
-        max_bits_as_uint=primitive._PLATFORMS["cpu"].max_bits_as_uint,
+        formulations=(formulate,),
+        max_bits_as_uint=primitive._PLATFORMS[platform].max_bits_as_uint,
         sees_full_arrays=True,
     )
     y = jax.jit(compute)(jnp.asarray(x), lengths)
@@ -91,7 +103,8 @@ def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> No
 
 
 def is_made_for(formulation: str, x: Any, lengths: Any, axis: int) -> bool:
-    formulate = functools.partial(getattr(cpu, formulation), axis=axis)
+    _, formulate = FORMULATIONS[formulation]
+    formulate = functools.partial(formulate, axis=axis)
     return jax.eval_shape(formulate, x, lengths) is not None
 
 
@@ -188,6 +201,35 @@ def test_tpu_exported_and_small_programs_are_one_gather(
     for program in (tpu, exported, small):
         assert "concatenate" not in program
         assert "custom_call" not in program
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths", "is_chosen"),
+    [
+        ((16000, 2000), (1, 2000), True),
+        ((16000, 200, 5), (1, 200, 1), False),
+        ((2**20, 24), (1, 24), False),
+        ((16000, 500), (1, 500), False),
+    ],
+    ids=["long-columns", "long-steps", "few-columns", "what-the-cache-holds"],
+)
+@pytest.mark.parametrize("implementation", [None, "standalone"])
+def test_programs_for_gpus_that_transpose(
+    shape: tuple[int, ...],
+    lengths: tuple[int, ...],
+    is_chosen: bool,
+    implementation: Any,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.undo()
+    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
+    reverse = functools.partial(
+        reverse_subsequences, axis=0, implementation=implementation
+    )
+    operands = (jax.ShapeDtypeStruct(n, "int32") for n in (shape, lengths))
+    text = text_for("cuda", reverse, *operands).as_text()
+    assert text.count('"stablehlo.gather"') == 1
+    assert ("stablehlo.transpose" in text) == is_chosen
 
 
 def test_cpu_loops_are_not_fused():
