@@ -33,17 +33,27 @@ WINDOWS = {
     "reversed-columns": ((33, 44), (5, 7), (27, 36), (1, -1)),
     "crop": ((9, 16, 12, 3), (1, 2, 3, 0), (5, 8, 8, 3), (2, 1, 1, 1)),
     "rank-1": ((33,), (5,), (27,), (1,)),
+    "reversed-rank-1": ((48,), (16,), (24,), (-1,)),
+    "rows": ((34, 44), (3, 0), (27, 44), (1, 1)),
+    "unaligned-rows": ((34, 42), (3, 0), (26, 42), (1, 1)),
+    "odd-rows": ((34, 45), (3, 0), (27, 45), (1, 1)),
     "batch": ((16, 9, 12), (0, 2, 3), (16, 5, 8), (1, 2, -1)),
     "whole": ((4, 8), (0, 0), (4, 8), (1, 1)),
     "tiny": ((5, 7), (0, 2), (3, 3), (1, -1)),
     "rank-0": ((), (), (), ()),
 }
-ODD = {"odd", "odd-strided", "reversed-odd", "rank-1"}
+ODD = {"odd", "odd-strided", "odd-rows", "reversed-odd", "rank-1"}
 # The windows that each formulation is made for, of uint8.
 MADE_FOR = {
+    "contiguous": {"rows", "whole"},
     "even_split_stores": {"batch", "crop", "whole"},
     "split_stores": ODD,
     "packed_u32": {*WINDOWS} - ODD - {"tiny", "rank-0"},
+}
+
+REFUSED = {
+    "contiguous": ("bool",),
+    "packed_u32": ("bool", "float32"),
 }
 
 
@@ -66,13 +76,14 @@ def formulation_of(formulation: str, name: str):
 def test_formulation_equals_the_reference(formulation: str, name: str, dtype: str):
     shape, *window = WINDOWS[name]
     x = data(shape, dtype)
-    integers = bitwise.to_integers(jnp.asarray(x))
-    bits = jax.jit(formulation_of(formulation, name))(integers)
-    if formulation == "packed_u32" and dtype in ("bool", "float32"):
-        assert bits is None
+    takes_bits = formulation != "contiguous"
+    operand = bitwise.to_integers(jnp.asarray(x)) if takes_bits else x
+    y = jax.jit(formulation_of(formulation, name))(operand)
+    if dtype in REFUSED.get(formulation, ()):
+        assert y is None
         return
     expected = reference.slice1(x, *window)
-    assert_same_bits(bitwise.from_bits(bits, x.dtype), expected)
+    assert_same_bits(bitwise.from_bits(y, x.dtype) if takes_bits else y, expected)
 
 
 @pytest.mark.parametrize("formulation", MADE_FOR)
