@@ -17,13 +17,15 @@ def memoized(check: Callable[..., R]) -> Callable[..., R]:
     """Memoizes a check of the types and shapes of arrays, and of static options.
 
     A check takes longer than the compiled program of a small array. Only calls whose
-    options have immutable built-in types are memoized. Other options may change, or may
-    be invalid although they equal valid ones, as 1.0 equals 1.
+    options have immutable built-in types are memoized, lists of integers as tuples.
+    Other options may change, or may be invalid although they equal valid ones, as 1.0
+    equals 1.
     """
     memo = functools.lru_cache(maxsize=4096, typed=True)(check)
 
     def call(arrays: Any, *options: Any) -> R:
-        for option in options:
+        key = tuple(tuple(o) if type(o) is list else o for o in options)
+        for option in key:
             kind = type(option)
             if kind is tuple:
                 for element in option:
@@ -32,7 +34,7 @@ def memoized(check: Callable[..., R]) -> Callable[..., R]:
             elif kind not in _IMMUTABLE and not isinstance(option, (type, np.dtype)):
                 return check(arrays, *options)
         try:
-            return memo(arrays, *options)
+            return memo(arrays, *key)
         except TypeError:  # a symbolic size may have no hash
             return check(arrays, *options)
 
