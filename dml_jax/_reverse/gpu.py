@@ -125,7 +125,7 @@ def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
     """
     lines = _lines(x, lengths, axis)
     is_slow = _reads_many_sectors(x, lengths, axis)
-    if lines is None or not is_slow or not 0 < lines.step_bytes <= _SHORT_STEP:
+    if lines is None or not is_slow or lines.step_bytes > _SHORT_STEP:
         return None
     table = lowering.materialize(jnp.moveaxis(lines.x, 1, -1))
     # Without the barrier XLA fuses the transpose of narrow elements with the gather.

@@ -121,11 +121,9 @@ class _Formulations(NamedTuple):
     max_bits_as_uint: int = 16
 
 
-_GPU_KERNELS = (gpu.copied_chunks_in_programs, gpu.strips_in_programs)
-_GPU_KERNELS_STANDALONE = (gpu.copied_chunks, gpu.strips)
-_KERNELS = frozenset({*_GPU_KERNELS, *_GPU_KERNELS_STANDALONE})
-_GPU = (*_GPU_KERNELS, gpu.transposed_gather)
-_GPU_STANDALONE = (*_GPU_KERNELS_STANDALONE, gpu.transposed_gather)
+_GPU = (gpu.copied_chunks_in_programs, gpu.strips_in_programs, gpu.transposed_gather)
+_GPU_STANDALONE = (gpu.copied_chunks, gpu.strips, gpu.transposed_gather)
+_GPU_KERNELS = frozenset({*_GPU, *_GPU_STANDALONE}) - {gpu.transposed_gather}
 _CPU = (cpu.reversed_windows, cpu.transposed_windows, cpu.vectorized_gather)
 _PLATFORMS: dict[str | None, _Formulations] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
@@ -208,7 +206,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         chosen = formulations.get(implementation, ())
         compute = functools.partial(
             _compute,
-            formulations=lowering.available(ctx, chosen, _KERNELS),
+            formulations=lowering.available(ctx, chosen, _GPU_KERNELS),
             max_bits_as_uint=preferred.max_bits_as_uint,
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             max_shards=lowering.max_shards(ctx) if is_tpu else 1,

@@ -3,14 +3,14 @@
 XLA's stores are short for narrow elements, and odd sizes take more than twice as long
 as even ones. In these formulations a thread stores more at once:
 
-    contiguous                          XLA's slice of the dtype itself
     even_split_stores, split_stores     four slices, concatenated
+    contiguous                          XLA's slice of the dtype itself
     packed_u32                          contiguous narrow elements as 32-bit words
     packed_copy, packed_copy_with_zeros a kernel for narrow elements (Hopper GPUs)
 
-XLA fuses the first three with surrounding operations, but not the others. The first one
-takes dtypes of 8 bits and more, the others integers or booleans. All return None if
-they do not apply.
+XLA fuses the first three with surrounding operations, but not the others. `contiguous`
+takes any dtype of 8 bits and more, and the others take integers or booleans. All return
+None if they do not apply.
 """
 
 from __future__ import annotations
@@ -34,22 +34,6 @@ _CACHE_BYTES = 2**25
 _ALIGNMENT = 4  # bytes
 
 
-def contiguous(x: Array, window: StridedWindow) -> Array | None:
-    """For consecutive elements, which XLA copies as a memcpy if nothing is fused.
-
-    It does not copy them so if they are converted to integers and back. A memcpy from
-    an unaligned address is slower than a kernel, and so is a fused slice of odd size.
-    """
-    if _is_small(x, window.sizes) or bitwise.width(x.dtype) < 8:
-        return None
-    dims = packed_copy_kernel.merged_dims(x.shape, window)
-    if len(dims) != 1 or dims[0][3:] != (1, 1):
-        return None
-    if dims[0].start * x.dtype.itemsize % _ALIGNMENT or dims[0].size % _PER_STORE:
-        return None
-    return lax.slice(x, window.starts, window.limits)
-
-
 def even_split_stores(x: Array, window: StridedWindow) -> Array | None:
     """Four slices of equal size, if all threads then get equal work."""
     if _is_small(x, window.sizes) or not _is_even(window.sizes):
@@ -62,6 +46,22 @@ def split_stores(x: Array, window: StridedWindow) -> Array | None:
     if _is_small(x, window.sizes) or math.prod(window.sizes) % _PER_STORE == 0:
         return None
     return _concatenate_parts(x, window, _large_dim(window.sizes))
+
+
+def contiguous(x: Array, window: StridedWindow) -> Array | None:
+    """For consecutive elements, which XLA copies as a memcpy if nothing is fused.
+
+    It does not do so if they are converted to integers and back. A memcpy of 16-bit
+    elements from an unaligned address is slower than a kernel.
+    """
+    if _is_small(x, window.sizes) or bitwise.width(x.dtype) < 8:
+        return None
+    dims = packed_copy_kernel.merged_dims(x.shape, window)
+    if len(dims) != 1 or dims[0][3:] != (1, 1):
+        return None
+    if dims[0].start * x.dtype.itemsize % _ALIGNMENT or dims[0].size % _PER_STORE:
+        return None
+    return lax.slice(x, window.starts, window.limits)
 
 
 def _divisible_dim(sizes: tuple[int, ...]) -> int | None:

@@ -158,10 +158,7 @@ def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
 # These take any dtype, since XLA does not fuse a conversion to bits with a kernel or a
 # memcpy.
 _OF_ANY_DTYPE = frozenset(
-    {
-        gpu.contiguous,
-        *(tpu.vmem_slice, tpu.vmem_slice_transpose, tpu.gather_and_select),
-    }
+    [gpu.contiguous, tpu.vmem_slice, tpu.vmem_slice_transpose, tpu.gather_and_select]
 )
 _KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
 
@@ -241,7 +238,7 @@ ad.deflinear2(transpose_p, _transpose_transpose_rule)
 batching.primitive_batchers[transpose_p] = _transpose_batch
 taylor.define_linear(transpose_p)
 
-_FUSED = (gpu.contiguous, gpu.even_split_stores, gpu.split_stores)
+_FUSED = (gpu.even_split_stores, gpu.contiguous, gpu.split_stores)
 _STANDALONE = (gpu.even_split_stores, gpu.packed_u32, gpu.split_stores)
 _TPU_SLICES = (tpu.vmem_slice,)
 _TPU_TRANSPOSES = (tpu.vmem_slice_transpose, tpu.gather_and_select)

@@ -110,6 +110,17 @@ def test_gpu_programs_split_their_stores(
     assert text.count("stablehlo.concatenate") == 1
 
 
+@pytest.mark.parametrize(("rows", "parts"), [(32, 4), (27, 1)])
+def test_gpu_programs_divide_consecutive_elements_if_the_parts_are_equal(
+    rows: int, parts: int
+):
+    def last_rows(x: Any):
+        return slice1(x, (1, 0), (rows, 36), (1, 1))
+
+    text = text_for("cuda", last_rows, data((33, 36), "uint8")).as_text()
+    assert text.count("stablehlo.slice") == parts
+
+
 def test_tpu_and_exported_programs_are_one_slice():
     x = data((33, 45), "int8")
     exported = jax.export.export(jax.jit(crop), platforms=["cuda", "cpu"])
