@@ -42,10 +42,10 @@ def strided_slice(x: Array, dims: Sequence[Dim]) -> Array | None:
         _source_of_slice(dim, tile, block)
         for dim, tile, block in zip(dims, tiles, blocks, strict=True)
     ]
-    planes, rows, lanes = sources[-3:]
+    rows, lanes = sources[-2:]
     margin = _strided_rows(x, dims, 0, rows.block).margin
     words = rows.size * x.dtype.itemsize // WORD
-    at_once = registers.at_once(words, planes.block)
+    at_once = registers.at_once(words, math.prod(blocks[:-2]))
     scratch = [(at_once, lanes.size // LANES, words + 2 * margin, LANES)]
     return _launch(_slice_kernel, x, dims, sources, shape, scratch)
 
@@ -64,11 +64,11 @@ def strided_slice_transpose(x: Array, dims: Sequence[Dim]) -> Array | None:
         _source_of_transpose(dim, tile, block)
         for dim, tile, block in zip(dims, tiles, blocks, strict=True)
     ]
-    planes, rows, lanes = sources[-3:]
+    rows, lanes = sources[-2:]
     margin = _strided_rows(x, dims, 0, rows.size).margin
     words = rows.block * x.dtype.itemsize // WORD
     columns = registers.at_once(words, lanes.block // LANES)
-    at_once = registers.at_once(words * columns, planes.block)
+    at_once = registers.at_once(words * columns, math.prod(blocks[:-2]))
     scratch = [(at_once, columns, words + 2 * margin, LANES)]
     if registers.rows_per_tile(dims[-2].size, x.dtype) < SUBLANES:
         words = rows.size * x.dtype.itemsize // WORD
@@ -147,7 +147,9 @@ def _blocks(
     tiles = _tiles(x)
     spans = [-(-size // tile) * tile for size, tile in zip(shape, tiles, strict=True)]
     blocks = [1] * (x.ndim - 2) + [min(units[d], spans[d]) for d in (-2, -1)]
-    for d, limit in ((-2, _BLOCK_ROWS), (-1, math.inf), (-2, math.inf), (-3, math.inf)):
+    # A block of a strided dimension is read with the elements in between.
+    outer = sorted(range(x.ndim - 3, -1, -1), key=lambda d: reads[d])
+    for d, limit in ((-2, _BLOCK_ROWS), *((d, math.inf) for d in (-1, -2, *outer))):
         products = map(int.__mul__, blocks, reads)
         room = _BLOCK_BYTES / x.dtype.itemsize / math.prod(products) * blocks[d]
         most = max(int(min(room, limit) // units[d] * units[d]), blocks[d])
@@ -241,6 +243,21 @@ def _program_ids(count: int) -> list[Any]:
     return [pl.program_id(d) for d in range(count)]
 
 
+def _planes(sources: Sequence[_Source]) -> int:
+    """How many planes of rows and lanes a block of the result has."""
+    return math.prod(source.block for source in sources[:-2])
+
+
+def _plane(sources: Sequence[_Source], number: Any) -> tuple[Any, ...]:
+    """The indices of a numbered plane in a block of the result."""
+    sizes = [source.block for source in sources[:-2]]
+    indices: list[Any] = []
+    while math.prod(sizes[:-1]) > 1:
+        number, index = divide(number, sizes.pop())
+        indices.insert(0, index)
+    return (*(0,) * (len(sizes) - 1), number, *indices)
+
+
 def _views(
     block: Any,
     planes: Sequence[tuple[Any, ...]],
@@ -270,19 +287,17 @@ def _slice_kernel(
     ids = _program_ids(len(dims))
     moved = [source.moved(i) for source, i in zip(sources, ids, strict=True)]
     firsts = [dim.first - s.origin for dim, s in zip(dims, sources, strict=True)]
-    planes, rows, lanes = sources[-3:]
+    rows, lanes = sources[-2:]
     tile = rows_per_register(x_block.dtype)
     strided = _strided_rows(x_block, dims, firsts[-2], rows.block)
     gather = registers.LaneGather(dims[-1], firsts[-1])
     tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
-    outer = (0,) * (len(dims) - 3)
 
     def load(taken: list[Any], first_column: Any, count_columns: int) -> None:
         numbers = list(itertools.product(range(len(taken)), range(count_columns)))
-        of_x = [(*outer, plane) for plane in taken]
 
         def move(first: Any, count: int) -> None:
-            x = _views(x_block, of_x, numbers, first_column, first, count)
+            x = _views(x_block, taken, numbers, first_column, first, count)
             to = [
                 strided.view(words.at[p, first_column + c], first, count)
                 for p, c in numbers
@@ -291,11 +306,8 @@ def _slice_kernel(
 
         registers.repeat_unrolled(rows.size // tile, move)
 
-    def compute(
-        first_plane: Any, count_planes: int, first_column: Any, count_columns: int
-    ) -> None:
-        numbers = list(itertools.product(range(count_planes), range(count_columns)))
-        of_y = [(*outer, first_plane + p) for p in range(count_planes)]
+    def compute(of_y: list[Any], first_column: Any, count_columns: int) -> None:
+        numbers = list(itertools.product(range(len(of_y)), range(count_columns)))
         last = lanes.size // LANES - 1
         columns = [
             [
@@ -318,22 +330,26 @@ def _slice_kernel(
 
         registers.repeat_unrolled(rows.block // tile, move, strided.unroll)
 
+    def operand_plane(of_y: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            jnp.clip(first - by + dim.sign * dim.stride * i, 0, source.size - 1)
+            for first, by, dim, source, i in zip(
+                firsts, moved, dims, sources, of_y, strict=False
+            )
+        )
+
     def compute_planes(first: Any, count: int) -> None:
-        dim = dims[-3]
-        taken = [
-            firsts[-3] - moved[-3] + dim.sign * dim.stride * (first + p)
-            for p in range(count)
-        ]
-        taken = [jnp.clip(each, 0, planes.size - 1) for each in taken]
+        of_y = [_plane(sources, first + p) for p in range(count)]
+        of_x = [operand_plane(plane) for plane in of_y]
         for block, size, body in (
-            (lanes.size, rows.size, functools.partial(load, taken)),
-            (lanes.block, rows.block, functools.partial(compute, first, count)),
+            (lanes.size, rows.size, functools.partial(load, of_x)),
+            (lanes.block, rows.block, functools.partial(compute, of_y)),
         ):
             rows_of_column = words.shape[0] * size // tile * SUBLANES
             at_once = registers.at_once(rows_of_column, block // LANES)
             registers.repeat_unrolled(block // LANES, body, at_once)
 
-    registers.repeat_unrolled(planes.block, compute_planes, words.shape[0])
+    registers.repeat_unrolled(_planes(sources), compute_planes, words.shape[0])
 
 
 # The transpose ------------------------------------------------------------------------
@@ -358,24 +374,22 @@ def _transpose_kernel(
         dim.first + dim.sign * dim.stride * source.origin
         for dim, source in zip(dims, sources, strict=True)
     ]
-    planes, rows, lanes = sources[-3:]
+    rows, lanes = sources[-2:]
     tile = rows_per_register(x_block.dtype)
     strided = _strided_rows(x_block, dims, firsts[-2], rows.size)
     offset = dims[-2].sign * dims[-2].stride * moved[-2]
-    outer = (0,) * (len(dims) - 3)
     zeros = jnp.zeros((SUBLANES, LANES), words.dtype)
     tile_rows = registers.rows_per_tile(dims[-2].extent, x_block.dtype)
     tile_rows_of_x = registers.rows_per_tile(dims[-2].size, x_block.dtype)
 
     def compute(
-        first_plane: Any,
+        of_y: list[Any],
         taken: list[Any],
         is_taken: list[Any],
         first_column: Any,
         count_columns: int,
     ) -> None:
         numbers = list(itertools.product(range(len(taken)), range(count_columns)))
-        of_y = [(*outer, first_plane + p) for p in range(len(taken))]
         targets = [words.at[p, c] for p, c in numbers]
         last = lanes.size // LANES - 1
         spreads = [
@@ -435,27 +449,30 @@ def _transpose_kernel(
         registers.repeat_unrolled(rows.size // tile, move)
 
     def compute_planes(first: Any, count: int) -> None:
-        found = [_operand_plane(dims, sources, ids, first + p) for p in range(count)]
+        of_y = [_plane(sources, first + p) for p in range(count)]
+        found = [_operand_plane(dims, sources, ids, plane) for plane in of_y]
         taken, is_taken = map(list, zip(*found, strict=True))
         if staged is not None:
             rows_of_column = words.shape[0] * rows.size // tile * SUBLANES
             at_once = registers.at_once(rows_of_column, lanes.size // LANES)
             body = functools.partial(stage, taken)
             registers.repeat_unrolled(lanes.size // LANES, body, at_once)
-        body = functools.partial(compute, first, taken, is_taken)
+        body = functools.partial(compute, of_y, taken, is_taken)
         registers.repeat_unrolled(lanes.block // LANES, body, words.shape[1])
 
-    registers.repeat_unrolled(planes.block, compute_planes, words.shape[0])
+    registers.repeat_unrolled(_planes(sources), compute_planes, words.shape[0])
 
 
 def _operand_plane(
-    dims: Sequence[Dim], sources: Sequence[_Source], ids: list[Any], plane: Any
+    dims: Sequence[Dim],
+    sources: Sequence[_Source],
+    ids: list[Any],
+    of_y: tuple[Any, ...],
 ) -> tuple[tuple[Any, ...], Any]:
-    """The indices in its block of a plane of the result, and whether there is one."""
-    places = [*ids[:-3], sources[-3].block * ids[-3] + plane]
+    """The operand's plane for one of the result, and whether there is one."""
     indices, is_plane = [], True
-    for dim, source, i, place in zip(dims, sources, ids, places, strict=False):
-        distance = dim.sign * (place - dim.first)
+    for dim, source, i, index in zip(dims, sources, ids, of_y, strict=False):
+        distance = dim.sign * (source.block * i + index - dim.first)
         element = lax.div(jnp.maximum(distance, 0), dim.stride)
         is_plane &= (element * dim.stride == distance) & (element < dim.size)
         indices.append(jnp.clip(element - source.begin(i), 0, source.size - 1))
