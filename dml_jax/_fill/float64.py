@@ -36,7 +36,7 @@ no sum has more than 52 bits. Otherwise a is rounded to the last bit that float3
 near b, and low is what is left. If |start| is less than 2^49 * |delta|, k * delta + low
 has no more than 52 bits. If start has a fraction, in units of delta's last bit, then
 |start| < |delta|. So from the second block on |x| is 2^50 units and more, ties are
-integers, and each of the two sums leaves a fraction on its side of an integer. Other
+integers, and neither of the two sums rounds a fraction across an integer. Other
 sequences, and those whose delta is subnormal or not finite, are computed by integers.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
@@ -194,7 +194,7 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
     boundary = _boundary(start, delta)
 
     def exceeds(bits: int) -> Array:
-        """Whether the boundary is finite and 2^bits times as large as all products."""
+        """Whether the boundary is finite and at least 2^bits times all products."""
         largest = jnp.abs(delta) * 2.0 ** (_position_bits(dtype) + bits)
         return (boundary >= largest) & (boundary > 0) & (boundary < jnp.inf)
 
@@ -207,7 +207,7 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
 
     # Then every product is less than an eighth of start's last bit.
     is_alone = exceeds(precision + 3)
-    unit = _unit(jnp.where(is_alone, boundary, _power_of_two(delta)))
+    unit = _unit(jnp.where(is_alone, boundary, _leading_power(delta)))
     delta = jnp.where(is_alone, 0, delta)
     if _rounds_directly(platform, dtype):
         return Sequence(nudged, delta, first=first)
@@ -224,7 +224,7 @@ def _first_elements(
 
 def _boundary(start: Array, delta: Array) -> Array:
     """The power of two between the binades of the sums, if start is large."""
-    boundary = _power_of_two(start)
+    boundary = _leading_power(start)
     return jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
 
@@ -238,7 +238,7 @@ def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:
 
     The unit is delta's last bit.
     """
-    last_bit = _power_of_two(delta) * float(jnp.finfo(dtype).eps)
+    last_bit = _leading_power(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
     whole = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
     rest = quotient - whole
@@ -259,7 +259,7 @@ def _widen(x: Array) -> Array:
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
 
 
-def _power_of_two(x: Array) -> Array:
+def _leading_power(x: Array) -> Array:
     """The largest power of two up to |x|, in float64."""
     field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
     return lax.bitcast_convert_type(field, jnp.float64)
@@ -274,7 +274,7 @@ def _unit(power_of_two: Array) -> Array:
 
 
 def _rounds_directly(platform: str, dtype: np.dtype) -> bool:
-    """Whether one instruction rounds a float64 that is not a constant to the dtype."""
+    """Whether one instruction rounds a computed float64 to the dtype."""
     return platform == "cuda" and dtype in (jnp.float16, jnp.bfloat16)
 
 
@@ -301,7 +301,7 @@ def _round_scalar(x: Array, dtype: np.dtype, flushes: bool) -> Array:
     """The bits of `x`, rounded to the dtype."""
     unit = None
     if dtype == jnp.bfloat16:
-        unit = _unit(_power_of_two(x))
+        unit = _unit(_leading_power(x))
         x = x / unit
         unit = unit.astype(jnp.float32)
     return bitwise.to_bits(_round(x, unit, dtype, flushes))

@@ -47,7 +47,7 @@ from dml_jax._shared import bitwise
 _SINGLE_BITS = 24  # precision of float32
 _DIGIT = 11  # bits of the low digit of a wide delta, and of the digits of its k
 _WORD = 2 * _DIGIT  # bits of two digits of k
-_FAR = 2.0**56  # what a start is far from, so that three digits of k do not reach it
+_FAR = 2.0**56  # from such a start on, products of three digits of k are small
 
 
 def suffices(dtype: np.dtype, count: int) -> bool:
@@ -88,7 +88,7 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
         encoding = rounding.encoding(scaled, constant)
     else:
         scale = jnp.where(constant.holds, constant.value, rounding.power_of_two(unit))
-        encoding = rounding.Encoding(scale, jnp.float32(0), jnp.int32(0))  # not used
+        encoding = rounding.Encoding(scale, jnp.float32(0), jnp.int32(0))  # scale only
 
     one = rounding.power_of_two(unit - jnp.clip(unit, -200, 200))
     if _is_narrow(dtype, count):
@@ -100,21 +100,15 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
         digits = _split(factor, _DIGIT, one)
         parts = _wide_parts(total, count)
     first = rounding.first_element(start, delta)
-    # For narrow floats, this and a second rounding to the dtype are one rounding.
+    # For narrow floats, the second rounding, to the dtype, is as exact as a single one.
     second = factor + total
     return Sequence(digits, parts, digit, one, encoding, first, second)
 
 
 def _is_narrow(dtype: np.dtype, count: int) -> bool:
     """Whether delta has a single digit, and k has two."""
-    return count <= 2 ** min(44 - 2 * _precision(dtype), 32) and _is_rounded_twice(
-        dtype
-    )
-
-
-def _is_rounded_twice(dtype: np.dtype) -> bool:
-    """Whether the sum is rounded to odd, and then to the dtype."""
-    return jnp.finfo(dtype).bits < 32
+    bits = 2 * (_SINGLE_BITS - _precision(dtype)) - 4  # of both digits
+    return bitwise.is_narrow_float(dtype) and count <= 2 ** min(bits, 32)
 
 
 def _has_range_of_single(dtype: np.dtype) -> bool:
@@ -130,7 +124,7 @@ def _precision(dtype: np.dtype) -> int:
 
 
 def _low_digit(start: Array, dtype: np.dtype) -> Array:
-    """The largest digit of k whose product with delta leaves room for start's bits."""
+    """The most bits of k whose product with delta leaves room for start's bits."""
     bits = _SINGLE_BITS - _precision(dtype)
     is_multiple = _round(start, 2.0**bits) == start
     is_integer = _round(start, 1.0) == start
@@ -203,13 +197,14 @@ def _float16_code(x: Array) -> Array:
     The addition of 2^13 times the power of two in x rounds x to a multiple of the last
     bit of float16. So the last bits of the sum are those of the result.
     """
-    field, last_bit = np.int32(0x7F800000), 13  # of the exponent
+    field = np.int32(0x7F800000)  # of the exponent
+    last_bit = 13  # of a float16 in a float32
     bits = _bits(x)
     magnitude = bits & np.int32(2**31 - 1)
     finite = jnp.minimum(magnitude, _bits(jnp.float32(2.0**16)))
     exponent = jnp.maximum(finite & field, _bits(jnp.float32(2.0**-14)))
     shift = exponent + np.int32(last_bit << 23)
-    significand = _bits(_float(finite) + _float(shift)) - shift
+    significand = _bits(_from_bits(finite) + _from_bits(shift)) - shift
     code = significand + ((exponent >> last_bit) - np.int32((127 - 14) << 10))
     code = jnp.where(magnitude > field, np.int32(0x7E00), code)
     return code | ((bits >> 16) & np.int32(0x8000))
@@ -219,7 +214,7 @@ def _bits(x: Array) -> Array:
     return lax.bitcast_convert_type(x, jnp.int32)
 
 
-def _float(bits: Array) -> Array:
+def _from_bits(bits: Array) -> Array:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
@@ -246,7 +241,7 @@ def _wide_sum(
     sequence: Sequence, position: Array, dtype: np.dtype, count: int
 ) -> Array:
     """The sum rounded to float32, or to odd if it is then rounded to a narrow dtype."""
-    add = _add_to_odd if _is_rounded_twice(dtype) else jnp.add
+    add = _add_to_odd if bitwise.is_narrow_float(dtype) else jnp.add
     delta, start, one = sequence.delta, sequence.start, sequence.one
     word = position & np.uint32(2**_WORD - 1) if count > 2**_WORD else position
     k = _split(_to_float(word), _DIGIT, one)

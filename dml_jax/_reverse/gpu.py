@@ -2,7 +2,7 @@
 
     copied_chunks      one length for each line, or for consecutive elements of a step
     strips             lengths of their own for neighbouring columns
-    transposed_gather  the same, for columns that are too long for strips
+    transposed_gather  the same, where columns are too long, or there is no kernel
 
 XLA fuses its gather with surrounding operations, but not a kernel. A program that only
 reverses is faster with a kernel. If an elementwise operation comes before or after, it
@@ -44,18 +44,19 @@ _SMALL_TABLE = 2**13  # bytes; such a table lies in the first-level cache
 
 
 class _Lines(NamedTuple):
-    """Interleaved lines: `x` [R, T, L, C] and lengths [R * L]."""
+    """Lines of T steps of C elements: `x` [R, T, L, C] and lengths [R * L]."""
 
     x: Array
     lengths: Array
+    shape: tuple[int, ...]  # of the result
 
     @property
     def step_bytes(self) -> int:
         return self.x.shape[3] * self.x.dtype.itemsize
 
     @property
-    def has_chunks(self) -> bool:
-        """Whether most of the bytes of the sectors that are read are used."""
+    def fills_sectors(self) -> bool:
+        """Whether reading a step uses most bytes of the sectors that are read."""
         _, time, count, _ = self.x.shape
         step = self.step_bytes
         is_long = step >= _LONG_STEP or (step >= _CHUNK and time > _LONG_TIME)
@@ -74,26 +75,25 @@ def _lines(x: Array, lengths: Array, axis: int) -> _Lines | None:
     x = jnp.broadcast_to(x, shape).reshape(
         math.prod(outer), shape[axis], math.prod(inner), math.prod(step)
     )
-    # XLA cannot fuse the clamp with a kernel; narrow lengths are stored and loaded
-    # faster.
+    # XLA stores the clamped lengths for a kernel, which is faster if they are narrow.
     fits = (n for n in (np.uint8, np.uint16) if shape[axis] <= np.iinfo(n).max)
-    return _Lines(x, lengths.reshape(-1).astype(next(fits, np.int32)))
+    lengths = lengths.reshape(-1).astype(next(fits, np.int32))
+    return _Lines(x, lengths, shape)
 
 
 def copied_chunks(x: Array, lengths: Array, axis: int) -> Array | None:
     """For one length for each line, and for steps that fill most of their sectors."""
     lines = _lines(x, lengths, axis)
-    if lines is None or not lines.has_chunks:
+    if lines is None or not lines.fills_sectors:
         return None
     y = packed_copy_kernel.reverse(lines.x, lines.lengths)
-    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    return None if y is None else y.reshape(shape)
+    return None if y is None else y.reshape(lines.shape)
 
 
 def strips(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own."""
     lines = _lines(x, lengths, axis)
-    if lines is None or lines.has_chunks or lines.lengths.size > _MAX_LENGTHS:
+    if lines is None or lines.fills_sectors or lines.lengths.size > _MAX_LENGTHS:
         return None
     batch, time, count, step = lines.x.shape
     table = lines.x.reshape(batch, time, count * step)
@@ -101,7 +101,7 @@ def strips(x: Array, lengths: Array, axis: int) -> Array | None:
     if layout is None:
         return None
     y = shared_memory_kernel.reverse(table, lines.lengths, step, layout)
-    return y.reshape(xla.broadcast_shape(x.shape, lengths.shape, axis))
+    return y.reshape(lines.shape)
 
 
 def copied_chunks_in_programs(x: Array, lengths: Array, axis: int) -> Array | None:
@@ -132,8 +132,7 @@ def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
     table = lax.optimization_barrier(table)
     batch, _, count, _ = lines.x.shape
     y = xla.gather(table, lines.lengths.reshape(batch, count, 1, 1), 3)
-    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    return jnp.moveaxis(y, -1, 1).reshape(shape)
+    return jnp.moveaxis(y, -1, 1).reshape(lines.shape)
 
 
 def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:

@@ -155,9 +155,8 @@ def _compute(
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     if mesh.explicit_axes:
-        reverse_lines = functools.partial(reverse, implementation=implementation)
         return partitioner.map_explicit_shards(
-            functools.partial(partitioning.reverse_shards, reverse_lines, axis=axis),
+            _reverse_shards(axis, implementation),
             xla.broadcast_shape(x.shape, lengths.shape, axis),
             sharding,
             x,
@@ -179,6 +178,14 @@ def _compute(
     return plain(x, lengths, axis)
 
 
+def _reverse_shards(
+    axis: int, implementation: Implementation | None
+) -> Callable[..., Array]:
+    """The reversal of one device's shards."""
+    reverse_lines = functools.partial(reverse, implementation=implementation)
+    return functools.partial(partitioning.reverse_shards, reverse_lines, axis=axis)
+
+
 def _lowering(platform: str | None) -> Callable[..., Any]:
     """The lowering rule of a platform; None is for all platforms without a rule."""
     preferred = _PLATFORMS.get(platform, _Formulations())
@@ -192,13 +199,10 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         is_tpu = platform == "tpu"
         by_xla = implementation == "gather" or platform is None or is_tpu
         if not by_xla and lowering.is_partitioned_by_callback(ctx):
-            reverse_lines = functools.partial(reverse, implementation=implementation)
             return partitioner.lower_partitioned(
                 ctx,
                 functools.partial(reverse, **params),
-                functools.partial(
-                    partitioning.reverse_shards, reverse_lines, axis=axis
-                ),
+                _reverse_shards(**params),
                 params,
                 x,
                 lengths,

@@ -12,14 +12,16 @@ from jax.core import Tracer
 
 R = TypeVar("R")
 
+_IMMUTABLE = frozenset({int, bool, str, type(None)})
+
 
 def memoized(check: Callable[..., R]) -> Callable[..., R]:
     """Memoizes a check of the types and shapes of arrays, and of static options.
 
-    A check takes longer than the compiled program of a small array. Only calls whose
-    options have immutable built-in types are memoized, lists of integers as tuples.
-    Other options may change, or may be invalid although they equal valid ones, as 1.0
-    equals 1.
+    A check takes longer than the compiled program of a small array. A call is memoized
+    if its options are integers, booleans, strings, None, types, dtypes, or lists or
+    tuples of integers. Other options may change, or may equal valid ones without being
+    valid, as 1.0 equals 1.
     """
     memo = functools.lru_cache(maxsize=4096, typed=True)(check)
 
@@ -41,22 +43,19 @@ def memoized(check: Callable[..., R]) -> Callable[..., R]:
     return call
 
 
-_IMMUTABLE = frozenset({int, bool, str, type(None)})
-
-
 def compiled(
-    name: str, bind: Callable[..., Any], formulation: Callable[..., Any], *options: str
+    name: str, bind: Callable[..., Any], compute: Callable[..., Any], *options: str
 ) -> Callable[..., Any]:
     """The implementation of a primitive outside of `jit`: one compiled program.
 
-    If `formulation` ran one operation at a time, every intermediate result would be
-    stored, and XLA would partition each operation separately, with sums of floats. It
+    If `compute` ran one operation at a time, every intermediate result would be stored,
+    and XLA would partition each operation alone, and add floats of devices. `compute`
     runs like that only if JAX searches for the origin of a NaN (`jax_debug_nans`).
     """
 
     def traced(*operands: jax.Array, **params: Any) -> Any:
         is_traced = isinstance(operands[0], Tracer)
-        return (bind if is_traced else formulation)(*operands, **params)
+        return (bind if is_traced else compute)(*operands, **params)
 
     traced.__name__ = name
     program = jax.jit(traced, static_argnames=options)

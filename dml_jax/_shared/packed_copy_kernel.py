@@ -11,12 +11,12 @@ elements begin, and permutes the bytes.
     strided_slice            y[i] = x[start + stride * i]
     strided_slice_transpose  y[start + stride * i] = g[i], 0 everywhere else
 
-A chunk that crosses the end of a row or of a length is blended from two. XLA cannot
-fuse the kernel with surrounding operations.
+A chunk that crosses the end of a row or of a length is blended from two chunks. XLA
+cannot fuse the kernel with surrounding operations.
 
 What a thread computes is written for a `machine` with words of 32 bits. In a program
 these are MLIR values, because Pallas cannot express the operations; in the tests they
-are NumPy integers. A row has the last dimensions of the result, as far as they are
+are NumPy integers. A row spans the last dimensions of the result, as many as are
 contiguous in both arrays.
 """
 
@@ -55,9 +55,10 @@ class Dim(NamedTuple):
 
 
 def reverse(x: Array, lengths: Array) -> Array | None:
-    """`x` [R, T, L, C], of 8 to 32 bits, reversed along T by `lengths` [R, L]; or None.
+    """`x` [R, T, L, C], of 8 to 32 bits, reversed along T; or None.
 
-    Unless L is 1, C elements must have 16 bytes or more.
+    The lengths have the shape [R * L]. Unless L is 1, C elements must have 16 bytes or
+    more.
     """
     rows, time, lines, step = x.shape
     moves_chunks = step * x.dtype.itemsize >= _CHUNK
@@ -66,10 +67,10 @@ def reverse(x: Array, lengths: Array) -> Array | None:
     if not is_row or not _is_supported(x.dtype, _WORD, row_size, x.size):
         return None
     if moves_chunks:
-        load = functools.partial(_moved_words, shape=x.shape)
+        load = functools.partial(_words_of_long_steps, shape=x.shape)
     else:
         shape = dict(rows=rows, row_size=row_size, step=step)
-        load = functools.partial(_reversed_words, **shape)
+        load = functools.partial(_words_of_short_steps, **shape)
     return _launch(load, row_size, x.shape, _CHUNKS_OF_REVERSAL, x, lengths)
 
 
@@ -146,10 +147,10 @@ def _chunk(machine: Any, load: Callable[..., Any], row_size: int, position: Any)
     )
 
 
-def _moved_words(
+def _words_of_long_steps(
     machine: Any, row: Any, column: Any, *, shape: Sequence[int]
 ) -> Sequence[Any]:
-    """Words of a step that is moved as it is."""
+    """Words of one step, which is moved as a whole."""
     rows, time, lines, step = shape
     row = machine.minimum(row, rows * time * lines - 1)
     k, outer = row // lines % time, row // (time * lines)
@@ -159,7 +160,7 @@ def _moved_words(
     return _load(machine, first, machine.per_chunk, step * machine.itemsize)
 
 
-def _reversed_words(
+def _words_of_short_steps(
     machine: Any, row: Any, column: Any, *, rows: int, row_size: int, step: int
 ) -> Any:
     """Words of a row of short steps: reversed before the length, copied after it."""
@@ -270,7 +271,10 @@ def _load(machine: Any, first: Any, count: int, alignment: int = 1) -> list[Any]
 def _drop_bytes(
     machine: Any, words: list[Any], count: Any, alignment: int = 1
 ) -> list[Any]:
-    """The words without the first `count` bytes, at most 15, and a multiple of that."""
+    """The words without the first `count` bytes.
+
+    The count is at most 15, and a multiple of `alignment`.
+    """
     words = [*words, *[machine.zero] * 4]
     for size in (8, 4):
         if alignment <= size:

@@ -1,9 +1,9 @@
 """Formulations of a slice and its transpose for GPUs.
 
-XLA's stores are short for narrow elements, and odd sizes take more than twice as long
-as even ones. In these formulations a thread stores more at once:
+XLA's stores are short for narrow elements, and sizes that four does not divide take
+more than twice as long as others. In these formulations a thread stores more at once:
 
-    even_split_stores, split_stores     four slices, concatenated
+    equal_split_stores, split_stores     four slices, concatenated
     contiguous                          XLA's slice of the dtype itself
     packed_u32                          contiguous narrow elements as 32-bit words
     packed_copy, packed_copy_with_zeros a kernel for narrow elements (Hopper GPUs)
@@ -30,13 +30,13 @@ from dml_jax._slice.window import StridedWindow
 
 _PER_STORE = 4  # elements that a thread stores if their number is divisible by it
 _THREADS = 128  # of a block
-_CACHE_BYTES = 2**25
+_CACHE_BYTES = 2**25  # a smaller result stays in the cache
 _ALIGNMENT = 4  # bytes
 
 
-def even_split_stores(x: Array, window: StridedWindow) -> Array | None:
+def equal_split_stores(x: Array, window: StridedWindow) -> Array | None:
     """Four slices of equal size, if all threads then get equal work."""
-    if _is_small(x, window.sizes) or not _is_even(window.sizes):
+    if _is_small(x, window.sizes) or not _fills_blocks(window.sizes):
         return None
     return _concatenate_parts(x, window, _divisible_dim(window.sizes))
 
@@ -52,7 +52,8 @@ def contiguous(x: Array, window: StridedWindow) -> Array | None:
     """For consecutive elements, which XLA copies as a memcpy if nothing is fused.
 
     It does not do so if they are converted to integers and back. A memcpy of 16-bit
-    elements from an unaligned address is slower than a kernel.
+    elements from an unaligned address is slower than a kernel, and so is a fused slice
+    of a size that four does not divide.
     """
     if _is_small(x, window.sizes) or bitwise.width(x.dtype) < 8:
         return None
@@ -74,8 +75,8 @@ def _large_dim(sizes: tuple[int, ...]) -> int | None:
     return next((d for d, size in enumerate(sizes) if size >= PARTS), None)
 
 
-def _is_even(sizes: tuple[int, ...]) -> bool:
-    """Whether all threads get equal work; if not, XLA generates scalar stores."""
+def _fills_blocks(sizes: tuple[int, ...]) -> bool:
+    """Whether all threads of four parts get equal work; else XLA stores scalars."""
     return math.prod(sizes) % (PARTS * _PER_STORE * _THREADS) == 0
 
 
@@ -132,11 +133,11 @@ def packed_u32(x: Array, window: StridedWindow) -> Array | None:
 
 
 def packed_copy(x: Array, window: StridedWindow) -> Array | None:
-    """A kernel, unless `even_split_stores` is as fast because the result is cached."""
+    """A kernel, unless `equal_split_stores` is as fast because the result is cached."""
     if _is_small(x, window.sizes):
         return None
     size = math.prod(window.sizes)
-    if _is_even(window.sizes) and size * x.dtype.itemsize <= _CACHE_BYTES:
+    if _fills_blocks(window.sizes) and size * x.dtype.itemsize <= _CACHE_BYTES:
         return None
     return packed_copy_kernel.strided_slice(x, window)
 

@@ -238,8 +238,8 @@ ad.deflinear2(transpose_p, _transpose_transpose_rule)
 batching.primitive_batchers[transpose_p] = _transpose_batch
 taylor.define_linear(transpose_p)
 
-_FUSED = (gpu.even_split_stores, gpu.contiguous, gpu.split_stores)
-_STANDALONE = (gpu.even_split_stores, gpu.packed_u32, gpu.split_stores)
+_FUSED = (gpu.equal_split_stores, gpu.contiguous, gpu.split_stores)
+_STANDALONE = (gpu.equal_split_stores, gpu.packed_u32, gpu.split_stores)
 _TPU_SLICES = (tpu.vmem_slice,)
 _TPU_TRANSPOSES = (tpu.vmem_slice_transpose, tpu.gather_and_select)
 for _platform, _rule in {

@@ -1,7 +1,7 @@
 """Rows and lanes of the vector registers of a TPU, in Pallas kernels.
 
-A register has 8 rows, the sublanes, of 128 words, the lanes. A word has 32 bits. Narrow
-elements share it with those of the rows below: the bytes of a word are in 4 rows.
+A register has 8 rows, the sublanes, of 128 words, the lanes. A word has 32 bits. A word
+holds narrow elements of consecutive rows: bytes of 4 rows, for example.
 
 Indices are divided by `lax.div`. The lowering of `//` asks for the kind of the default
 device, but a program may be lowered for another one.
@@ -20,7 +20,7 @@ from jax import Array, lax
 from dml_jax._shared.tpu import LANES, SUBLANES, WORD, rows_per_register
 
 _UNROLL = 32  # registers that a loop moves at once
-_UNROLL_ROWS = 64 * SUBLANES  # that they may lie in, if there is a stride
+_UNROLL_SPAN = 64  # registers in which their rows may lie, if there is a stride
 
 
 class Dim(NamedTuple):
@@ -93,7 +93,10 @@ def rows_per_tile(size: int, dtype: np.dtype) -> int:
 
 
 def copy(sources: list[Any], targets: list[Any], count: int, tile: int) -> None:
-    """Copies registers by tiles. All loads come first: no load may pass a store."""
+    """Copies registers by tiles.
+
+    All loads come first, since the compiler moves no load before a store.
+    """
     at = [slice(tile * k, tile * (k + 1)) for k in range(count * SUBLANES // tile)]
     values = [[view[rows, :] for rows in at] for view in sources]
     for view, values_of_view in zip(targets, values, strict=True):
@@ -112,21 +115,13 @@ def at_once(rows: int, count: int) -> int:
     return max(1, min(count, _UNROLL * SUBLANES // rows))
 
 
-def repeat(count: int, body: Callable[[Any], None]) -> None:
-    def step(i: Any, carry: None) -> None:
-        body(i)
-        return carry
-
-    lax.fori_loop(0, count, step, None)
-
-
 def repeat_unrolled(
     count: int, body: Callable[[Any, int], None], unroll: int = _UNROLL
 ) -> None:
     """Calls `body(first, n)` for all numbers below `count`, n of them at a time."""
     whole, rest = divmod(count, unroll)
     if whole:
-        repeat(whole, lambda i: body(i * unroll, unroll))
+        lax.fori_loop(0, whole, lambda i, _: body(i * unroll, unroll), None)
     if rest:
         body(whole * unroll, rest)
 
@@ -135,13 +130,10 @@ def repeat_unrolled(
 
 
 class _Part(NamedTuple):
-    """Elements that have the same place in the words of consecutive and strided rows.
-
-    They are shifted to the right to get from the strided rows to consecutive ones.
-    """
+    """The elements of a word that come from one row of strided words, by one shift."""
 
     row: int  # of words, from the first strided row on
-    shift: int  # bits
+    shift: int  # bits to the right, from strided to consecutive words
     consecutive: int  # mask
     strided: int  # mask
 
@@ -158,7 +150,7 @@ class StridedRows:
         self._stride, self._sign = dim.stride, dim.sign
         self._per_word = WORD // dtype.itemsize
         self._row, self._parts = self._parts_from(first)
-        most = min(count, _UNROLL, _UNROLL_ROWS // SUBLANES // dim.stride)
+        most = min(count, _UNROLL, _UNROLL_SPAN // dim.stride)
         self.unroll = max(1, most)
         rows = (SUBLANES * self.unroll + 1) * dim.stride
         self.margin = -(-rows // SUBLANES) * SUBLANES
@@ -197,8 +189,8 @@ class StridedRows:
 
     def load(self, words: Any, lowest: Any, k: int, count: int) -> Array:
         """Register k of `count`."""
-        rows = {part.row: self._rows(lowest, k, count, part) for part in self._parts}
-        strided = {row: words[at, :] for row, at in rows.items()}
+        rows = dict.fromkeys(part.row for part in self._parts)
+        strided = {row: words[self._rows(lowest, k, count, row), :] for row in rows}
         parts = (
             _masked(_shift_right(strided[part.row], part.shift), part.consecutive)
             for part in self._parts
@@ -214,19 +206,18 @@ class StridedRows:
             bits = _masked(_shift_right(value, -part.shift), part.strided)
             others = strided.get(part.row)
             strided[part.row] = bits if others is None else others | bits
-        # Rows of words a multiple of the stride apart get elements of two registers.
+        # Stores whose first rows differ by a multiple of the stride overlap.
         is_shared = len({row % self._stride for row in strided}) < len(strided)
-        for part in {part.row: part for part in self._parts}.values():
-            at = self._rows(lowest, k, count, part)
-            bits = strided[part.row]
+        for row, bits in strided.items():
+            at = self._rows(lowest, k, count, row)
             words[at, :] = words[at, :] | bits if is_shared else bits
 
-    def _rows(self, lowest: Any, k: int, count: int, part: _Part) -> Any:
+    def _rows(self, lowest: Any, k: int, count: int, row: int) -> Any:
         from jax.experimental import pallas as pl
 
         k = count - 1 - k if self._sign < 0 else k
-        row = lowest + (SUBLANES * self._stride * k + part.row)
-        return pl.ds(row, SUBLANES, self._stride)
+        first = lowest + (SUBLANES * self._stride * k + row)
+        return pl.ds(first, SUBLANES, self._stride)
 
 
 def first_rows(words: Array, count: Any, rows: int) -> Array:
@@ -242,13 +233,13 @@ def first_rows(words: Array, count: Any, rows: int) -> Array:
 
 
 def reverse_sublanes(words: Array) -> Array:
-    """The rows in the opposite order: row i is row 7 - i, which is i + 7 - 2 i."""
+    """The rows in the opposite order: row i comes from row 7 - i, by a roll."""
     from jax.experimental.pallas import tpu as pltpu
 
-    distance = _iota(0) % 4  # rows with the same one are rolled by the same number
+    row = _iota(0) % 4  # rows i and i + 4 are rolled by the same number
     value = pltpu.roll(words, 1, 0)
     for i in (1, 2, 3):
-        value = jnp.where(distance == i, pltpu.roll(words, 2 * i + 1, 0), value)
+        value = jnp.where(row == i, pltpu.roll(words, 2 * i + 1, 0), value)
     return value
 
 
@@ -320,10 +311,10 @@ class LaneSpread:
 
 
 def _with_low_lanes(words: Array, lane: Any, others: Array) -> Array:
-    """The words with the lanes below `lane` of other ones.
+    """The words, but with the lanes below `lane` of other ones.
 
-    Of the first and the last one of some registers, a stride takes different lanes. So
-    one gather is enough for both.
+    A stride takes different lanes of the first and of the last register, so one gather
+    is enough for both.
     """
     return jnp.where(_iota(1) >= lane, words, others)
 

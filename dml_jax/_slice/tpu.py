@@ -2,24 +2,24 @@
 
 XLA copies every s-th lane of a register by many small operations. A float32 slice of
 [4096, 4096] with strides (2, 3) takes 3.7 times as long on a TPU v5e as reading and
-writing the arrays, and one with stride 3 along lanes 6 times; of uint8, 23 times. XLA
-compiles a pad with zeros between elements for minutes.
+writing the arrays. One with stride 3 along lanes takes 6 times as long, or 23 times for
+uint8. XLA takes minutes to compile a pad with zeros between elements.
 
-    vmem_slice, vmem_slice_transpose    a kernel, for 32-bit elements as fast as a copy
+    vmem_slice, vmem_slice_transpose    a kernel
     gather_and_select                   the transpose without the kernel
 
 All figures are predicted by TPU's compiler. XLA's own slice is as fast where lanes have
 stride 1 and neither rows nor lanes are reversed, unless elements are narrow. XLA fuses
-it with surrounding operations. It reverses lanes in three passes over the memory.
+such a slice with surrounding operations. It reverses lanes in three passes over memory.
 
-XLA converts float16 and bfloat16 to float32 and back, which may change NaNs. So they
-are moved as integers. The kernel takes bfloat16 as it is. The conversion of float16 to
-integers, or back, takes a pass over the memory.
+XLA converts float16 and bfloat16 to float32 and back, which may change NaNs. So XLA
+moves them as integers. The kernel takes bfloat16 itself. It takes float16 as integers,
+and each conversion of an array costs a pass over memory.
 
-The kernel takes its dimensions in one order, of which the last two are rows and lanes.
-So `x` is transposed to the order that XLA chooses for an array of its shape, which
-moves no data. The order is that of the larger array. If XLA stores the other one in
-another order, it copies it.
+The last two dimensions of the kernel are rows and lanes. `x` is transposed to the order
+of dimensions that is fastest for the longer array. This is mostly the order in which
+XLA stores the array, so that nothing is moved. XLA copies an array that it stores in
+another order.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def vmem_slice_transpose(
 def gather_and_select(
     x: Array, shape: tuple[int, ...], window: StridedWindow
 ) -> Array | None:
-    """For zeros between elements, with one gather for each dimension that has them."""
+    """For zeros between elements, with a gather for each dimension that gets zeros."""
     if max(window.strides, default=1) == 1:
         return None
     return xla.gather_and_select(x, shape, window)
@@ -101,7 +101,7 @@ def _in_order(
     dims: list[Dim],
     order: tuple[int, ...],
 ) -> Array | None:
-    """The kernel's result for `x` with its dimensions in another order."""
+    """The kernel's result for `x`, converted and transposed as the kernel needs it."""
     if x.dtype == bool:
         y = _in_order(kernel, x.astype(jnp.uint8), dims, order)
         return None if y is None else y.astype(bool)

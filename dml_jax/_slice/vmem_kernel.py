@@ -6,7 +6,7 @@ It copies blocks to VMEM and back, as a copy would. In between it moves
     lanes  by gathers from one register after another
 
 XLA cannot fuse it with surrounding operations. Pallas is imported in functions, because
-that takes longer than importing the whole package.
+its import takes longer than that of this package.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dml_jax._shared.tpu import LANES, SUBLANES, WORD, rows_per_register
 from dml_jax._slice import registers
 from dml_jax._slice.registers import Dim, divide
 
-_BLOCK_BYTES = 2**20  # of the operand or the result, whichever is larger
-_BLOCK_ROWS = 1024  # for long loops; lanes beyond them are only longer copies
+_BLOCK_BYTES = 2**20  # aimed at, for the larger one of operand and result
+_BLOCK_ROWS = 1024  # long enough loops; then a block gets more lanes
 _SCRATCH_BYTES = 6 * 2**20  # with four blocks, below the 16 MiB of a TPU v4
 _MAX_STRIDE = 32  # of rows and lanes
 
@@ -102,7 +102,7 @@ class _Division(NamedTuple):
 class _Source(NamedTuple):
     """The elements of the operand that blocks of the result are computed from.
 
-    Along rows and lanes, they are a multiple of a register and begin at one.
+    Along rows and lanes, they are whole registers.
     """
 
     block: int  # elements of the result
@@ -190,7 +190,7 @@ def _source(
 def _strided_rows(
     x: Any, dims: Sequence[Dim], first: int, rows: int
 ) -> registers.StridedRows:
-    """The rows in VMEM, for a block with this number of consecutive ones."""
+    """The strided rows in VMEM, for this number of consecutive rows of a block."""
     count = rows // rows_per_register(x.dtype)
     return registers.StridedRows(dims[-2], first, x.dtype, count)
 
@@ -218,8 +218,8 @@ def _launch(
 
     def begin(*indices: Any) -> tuple[Any, ...]:
         return tuple(
-            pl.multiple_of(source.begin(i), tile)
-            for source, i, tile in zip(sources, indices, _tiles(x), strict=True)
+            pl.multiple_of(source.begin(i), source.tile)
+            for source, i in zip(sources, indices, strict=True)
         )
 
     taken = [pl.Element(source.size, (0, source.padding)) for source in sources]
@@ -266,7 +266,7 @@ def _views(
     first: Any,
     count: int,
 ) -> list[Any]:
-    """`registers.view` of each numbered pair of a plane and a column of the block."""
+    """`registers.view` of the block for each pair of a plane and a column."""
     return [
         registers.view(block, planes[p], first, count, first_column + c)
         for p, c in numbers

@@ -46,7 +46,7 @@ ODD = {"odd", "odd-strided", "odd-rows", "reversed-odd", "rank-1"}
 # The windows that each formulation is made for, of uint8.
 MADE_FOR = {
     "contiguous": {"rows", "whole"},
-    "even_split_stores": {"batch", "crop", "whole"},
+    "equal_split_stores": {"batch", "crop", "whole"},
     "split_stores": ODD,
     "packed_u32": {*WINDOWS} - ODD - {"tiny", "rank-0"},
 }

@@ -91,7 +91,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch):
     """Many blocks, and loops of several steps with a rest."""
     monkeypatch.setattr(vmem_kernel, "_BLOCK_BYTES", 2**16)
     monkeypatch.setattr(registers, "_UNROLL", 3)
-    monkeypatch.setattr(registers, "_UNROLL_ROWS", 64)
+    monkeypatch.setattr(registers, "_UNROLL_SPAN", 8)
 
 
 def in_stored_order(kernel: Callable[..., Any], x: Any, shape: Any, window: Any):
