@@ -105,17 +105,18 @@ def _concatenate_parts(x: Array, window: StridedWindow, d: int | None) -> Array 
 
 
 def packed_u32(x: Array, window: StridedWindow) -> Array | None:
-    """For narrow elements with stride 1 along the last dimension, as 32-bit words."""
+    """For rows of consecutive narrow elements that are whole 32-bit words."""
     if _is_small(x, window.sizes) or bitwise.width(x.dtype) not in (8, 16):
         return None
-    dims = packed_copy_kernel.merged_dims(x.shape, window._replace(reversed_dims=()))
+    dims = packed_copy_kernel.merged_dims(x.shape, window)
     per_word = 4 // x.dtype.itemsize
-    if not dims or dims[-1].stride != 1:
+    if not dims or dims[-1][3:] != (1, 1):
         return None
     if dims[-1].extent % per_word or dims[-1].size % per_word:
         return None
-    shape, starts, sizes, strides, _ = zip(*dims, strict=True)
-    merged = window._replace(starts=starts, sizes=sizes, strides=strides)
+    shape, starts, sizes, strides, signs = zip(*dims, strict=True)
+    reversed_dims = tuple(d for d, sign in enumerate(signs) if sign < 0)
+    merged = StridedWindow(window.operator, starts, sizes, strides, reversed_dims)
     words = bitwise.join(x.reshape(shape), jnp.uint32)
     first, shift = divmod(merged.starts[-1], per_word)
     count = merged.sizes[-1] // per_word
@@ -128,8 +129,8 @@ def packed_u32(x: Array, window: StridedWindow) -> Array | None:
     if shift:
         bits = 8 * x.dtype.itemsize * shift
         y = (y >> bits) | (words_from(first + 1) << (32 - bits))
-    y = bitwise.split(y, x.dtype).reshape(window.sizes)
-    return lax.rev(y, window.reversed_dims)
+    y = lax.rev(y, merged.reversed_dims)
+    return bitwise.split(y, x.dtype).reshape(window.sizes)
 
 
 def packed_copy(x: Array, window: StridedWindow) -> Array | None:

@@ -43,12 +43,13 @@ WINDOWS = {
     "rank-0": ((), (), (), ()),
 }
 ODD = {"odd", "odd-strided", "odd-rows", "reversed-odd", "rank-1"}
+REVERSED = {"reversed-columns", "reversed-rank-1", "batch"}  # along the last dimension
 # The windows that each formulation is made for, of uint8.
 MADE_FOR = {
     "contiguous": {"rows", "whole"},
     "equal_split_stores": {"batch", "crop", "whole"},
     "split_stores": ODD,
-    "packed_u32": {*WINDOWS} - ODD - {"tiny", "rank-0"},
+    "packed_u32": {*WINDOWS} - ODD - REVERSED - {"tiny", "rank-0"},
 }
 
 REFUSED = {
