@@ -53,25 +53,22 @@ def costs(folder: pathlib.Path, hlo: str, granule: int, cores: int) -> list[Cost
         if instruction.opcode == "call-start":  # on a SparseCore, without a schedule
             found.append(Cost(name, 0, hbm_bytes(instruction.shape), True))
     for name, runs, is_lower_bound in Schedule(main.read_text()).calls():
-        shares = _schedules(folder, name, cores)
-        cycles = max(share.cycles for share in shares)
-        nbytes = sum(share.granules for share in shares) * granule
+        kernel = _schedule_of(folder, name)
+        nbytes = kernel.granules(cores) * granule
         if math.isnan(nbytes):
             nbytes = instructions[name].hbm_bytes(instructions)
-        is_lower_bound |= any(share.is_lower_bound for share in shares)
-        found.append(Cost(name, runs * cycles, runs * nbytes, is_lower_bound))
+        is_lower_bound = is_lower_bound or kernel.is_lower_bound
+        found.append(Cost(name, runs * kernel.cycles, runs * nbytes, is_lower_bound))
     return found
 
 
-def _schedules(folder: pathlib.Path, instruction: str, cores: int) -> list[Schedule]:
-    """The schedule of a kernel, for each core that has a share of it."""
+def _schedule_of(folder: pathlib.Path, instruction: str) -> Schedule:
     (path,) = (
         path
         for path in folder.glob(f"*-{instruction}-*-final_bundles.txt")
         if re.fullmatch(rf"\d+-{re.escape(instruction)}-\d+-final_bundles", path.stem)
     )
-    text = path.read_text()
-    return [Schedule(text, core) for core in range(cores if _CORE.search(text) else 1)]
+    return Schedule(path.read_text())
 
 
 # The program --------------------------------------------------------------------------
@@ -168,41 +165,31 @@ _COPY = re.compile(
     r"[^;]*?/\*size_in_granules=\*/([^\s,]+)"
 )
 _CALL = re.compile(r"inlined_call [^/]*/\* %([\w.\-]+) = ")
-_CORE = re.compile(r"(%s\w+) = sld \[smem:\[#\w+\]\] /\* core id \*/")
-_DIVISION = re.compile(r"%(\d+) = sdivrem(\.\w+ [^/}]*)/\* k(\w+) \*/")
-_QUEUE = re.compile(r"(= spop\.drf )%(\d+)")
 _COMMENT = re.compile(r"/\*(?!size_in_granules).*?\*/", re.DOTALL)
 _EVENT = re.compile(r"\b(Start/End empty|Start|End) region (\d+)\b")
 
 
-def _named(bundle: str) -> str:
-    """A bundle whose divisions name their results and operations like all scalars."""
-    bundle = _DIVISION.sub(r"%s\1_queue = s\3\2", bundle)
-    return _QUEUE.sub(r"\1%s\2_queue", bundle)
-
-
 class Schedule:
-    """The bundles of a kernel, or of the program that calls the kernels, on a core."""
+    """The bundles of a kernel, or of the program that calls the kernels."""
 
-    def __init__(self, text: str, core: int = 0) -> None:
+    def __init__(self, text: str) -> None:
         starts = [match.start() for match in _BUNDLE.finditer(text)]
         ends = [*starts[1:], len(text)]
         self._bundles = [text[a:b] for a, b in zip(starts, ends, strict=True)]
-        self._code = [_COMMENT.sub("", _named(bundle)) for bundle in self._bundles]
-        known = dict.fromkeys(_CORE.findall(text), core)
-        self._scalars = Scalars("\n".join(self._code), known)
+        self._code = [_COMMENT.sub("", bundle) for bundle in self._bundles]
+        self._scalars = Scalars("\n".join(self._code))
+        self._is_shared_among_cores = "/* core id */" in text
 
     @property
     def cycles(self) -> float:
         return sum(self._runs(index) for index in range(len(self._bundles)))
 
-    @property
-    def granules(self) -> float:
+    def granules(self, cores: int) -> float:
         """What is copied from and to the main memory; NaN if that is not known."""
         total = 0.0
         for index, terms in enumerate(self._copies):
             total += sum(self._runs(index) * self._mean(index, term) for term in terms)
-        return total
+        return total * cores if self._is_shared_among_cores else total
 
     @property
     def is_lower_bound(self) -> bool:
@@ -325,8 +312,6 @@ _OPERATIONS: dict[str, Callable[..., int]] = {
     "sxor": operator.xor,
     "smin": min,
     "smax": max,
-    "sRem": operator.mod,
-    "spop": lambda x: x,
     "sshll": lambda x, by: x << by % 32,
     "sshrl": lambda x, by: x % 2**32 >> by % 32,
     "sshra": lambda x, by: x >> by % 32,
@@ -358,7 +343,7 @@ _LOAD = re.compile(r"(%[sp]\w+) = sld \[smem:\[(#\w+_spill)\]\]")
 class Scalars:
     """The scalar instructions of a schedule by the names of their results."""
 
-    def __init__(self, code: str, known: Mapping[str, int]) -> None:
+    def __init__(self, code: str) -> None:
         self._definitions: dict[str, tuple[str, list[str]]] = {}
         self._unsigned: set[str] = set()
         for name, operation, suffix, operands in _DEFINITION.findall(code):
@@ -374,8 +359,6 @@ class Scalars:
         for name, slot in _LOAD.findall(code):
             if len(stored.get(slot, ())) == 1:
                 self._definitions[name] = "smov", list(stored[slot])
-        for name, value in known.items():
-            self._definitions[name] = "smov", [str(value)]
 
     def value(self, name: str, counters: Values) -> int | None:
         """A scalar in terms of the counters of loops; None where it is not known."""
