@@ -62,8 +62,9 @@ def reverse_subsequences(
         it is up to 2.2 times as fast on a GPU: for 16-bit dtypes, few columns, or
         arrays that the cache holds. None selects it outside of `jit`. XLA itself
         partitions `"gather"`.
-        `"scatter"` is the gather in exports, where XLA may partition the program, and
-        where its indices need more than three times the memory of the result.
+        `"scatter"` falls back to the gather in exports, where XLA may partition the
+        program, and where its indices need more than three times the memory of the
+        result.
 
     Returns:
       An array with the shape and dtype of `input`.
@@ -452,7 +453,7 @@ def _reverse(
     axis: int,
     implementation: Implementation | None,
 ) -> jax.Array:
-    """Binds the primitive, or with a coefficient that of the training mode."""
+    """Binds the primitive, or that of the training mode if there is a coefficient."""
     # Imported here because `jax.extend` imports pallas.
     from dml_jax._reverse import primitive, training
 
@@ -475,9 +476,9 @@ def _clamp(lengths: jax.Array, size: Any) -> jax.Array:
     """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
     # 64-bit lengths may be used outside of the 64-bit mode in which they were made.
     with bitwise.full_width(lengths.dtype):
-        # `jet` passes a series for every argument of a jitted function, and fails at a
-        # maximum of integers that has one. A bitwise or ends the series; compilers
-        # remove it.
+        # `jet` passes a series for every argument of a jitted function, and fails at an
+        # integer maximum whose operand has one. A bitwise OR drops the series, and
+        # compilers remove the OR.
         lengths = lax.bitwise_or(lengths, lengths)
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)

@@ -24,11 +24,11 @@ The kernel has three arrangements of an array:
 A 32-bit word has two or four elements of 16 or 8 bits, which are neighbours along the
 last dimension but one. In rows and planes, they belong to several lines, and a select
 chooses bits by a mask. In columns, they are steps of one line, and a shift by less than
-a word is one of bits.
+a word is a shift of its bits.
 
 Two cases need no selects between registers, but only an offset into VMEM. One is that
-all lines have the same shift. The other one is that VMEM does not hold a line: it is
-reversed in blocks, and a block has a window of the line as its source.
+all lines have the same shift. The other is that a line does not fit in VMEM. It is then
+reversed in blocks, each of which is read from a window of the line.
 
 Steps from T to N are undefined. No result depends on them.
 

@@ -4,7 +4,7 @@
     transposed_windows  one length per column: the same for the transposed array
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
-The median part of plain JAX's time, over the random shapes for which each is used
+The median fraction of plain JAX's time, over the random shapes for which each is used
 (`benchmarks/results/sweep-cpu.json`, a CPU with AVX-512 and a cache of 32 MiB):
 
                         float32  bfloat16  uint8
@@ -137,7 +137,7 @@ def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array | None:
     """The gather. Lengths that are read at every step are clamped beforehand.
 
     LLVM does not vectorize a loop that only loads and stores 16-bit floats. An OR with
-    a zero that it does not know makes it an ordinary loop.
+    a zero that LLVM does not know to be zero makes the loop an ordinary one.
     """
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     if math.prod(shape) * x.dtype.itemsize <= _MIN_BYTES:

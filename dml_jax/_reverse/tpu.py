@@ -121,9 +121,10 @@ def _has_few_lines(x: Array, axis: int) -> bool:
 def _reverse_rows_of_all_arrays(
     tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
 ) -> Array | None:
-    """If XLA stores time as lanes, with rows that fill few of the registers.
+    """The reversal of the rows of all arrays as the rows of a single array.
 
-    All arrays together have at most a quarter of the registers. XLA copies the rows.
+    It applies if XLA stores time as lanes, and the single array has at most a quarter
+    of the registers. XLA copies the rows.
     """
     rows, lanes = stored_rows_and_lanes(x.shape, x.dtype)
     lines, per_register = x.size // x.shape[axis], rows_per_register(x.dtype)

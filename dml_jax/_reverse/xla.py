@@ -77,8 +77,9 @@ def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Arr
 
     XLA partitions a gather along a sharded axis as an all-gather. It partitions these
     operations by exchanges between devices: of whole blocks, and of elements only
-    within a block. The number of shards divides the number of blocks. Exchanges keep
-    the bits of wide floats, and XLA needs more memory for them as integers.
+    within a block. The number of shards divides the number of blocks. Wide floats
+    are not moved as integers: exchanges keep their bits, and XLA would need more memory
+    for the integers.
     """
     size = x.shape[axis]
     dtype, x = x.dtype, bitwise.to_bits(x)

@@ -13,7 +13,7 @@ import numpy as np
 
 
 def read(path: pathlib.Path) -> np.ndarray:
-    """The memory-mapped array of an .npy file; ValueError says what else it is.
+    """The memory-mapped array of an .npy file; a ValueError names any other kind.
 
     Memory mapping compares the size in the header with that of the file before it
     allocates anything, and refuses pickled objects.
@@ -41,7 +41,7 @@ def _kind_of(path: pathlib.Path, error: str) -> str:
 
 
 def write(path: pathlib.Path, array: np.ndarray) -> None:
-    """Writes an array as .npy, or its bytes if the suffix is another one.
+    """Writes an array as .npy, or its raw bytes if the suffix is not .npy.
 
     The file is written completely or not at all, in a folder that exists. Links are
     followed, an existing file keeps its mode, and only regular files are replaced.

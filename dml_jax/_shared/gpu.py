@@ -2,7 +2,7 @@
 
 In the kernels that XLA generates, a thread stores four elements if their number is
 divisible by four, else one. If the result is a concatenation of four parts, a thread
-stores as many elements of each part. With more parts, XLA generates slower kernels.
+stores that many elements of each part. With more parts, XLA generates slower kernels.
 """
 
 PARTS = 4

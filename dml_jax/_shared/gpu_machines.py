@@ -1,7 +1,7 @@
 """The machines for which GPU kernels are written: words of 32 bits as MLIR values.
 
-`ChunkMachine` is that of `packed_copy_kernel`, and `StripMachine` that of the kernel in
-shared memory.
+`packed_copy_kernel` uses `ChunkMachine`, and `shared_memory_kernel` uses
+`StripMachine`.
 
 The operators of `Word`, such as `a + b`, emit MLIR. Python integers become constants.
 Comparisons and shifts are signed, and divisions are unsigned.
@@ -168,9 +168,9 @@ class ChunkMachine(_Machine):
 class StripMachine(_Machine):
     """A thread that moves elements of `itemsize` bytes by way of shared memory.
 
-    An array may have more elements than 32 bits count. The offset of an element is the
-    sum of the first offset of its strip, of 64 bits, and of an offset of 32 bits with a
-    sign.
+    An array may have more elements than 32 bits can count. The offset of an element is
+    therefore the sum of the 64-bit offset at which its strip begins and a signed 32-bit
+    offset.
     """
 
     def __init__(self, itemsize: int, *references: Any):
@@ -204,7 +204,10 @@ class StripMachine(_Machine):
         elements: list[Any],
         limits: tuple[WordLike, WordLike] | None,
     ) -> None:
-        """Stores elements as one value, or those with columns in these limits."""
+        """Stores the elements whose columns are within `limits`, or all if it is None.
+
+        If all of the elements are stored, they are stored as one value.
+        """
         size = len(elements) * self.itemsize
 
         def store_value() -> list[Word]:

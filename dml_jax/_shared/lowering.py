@@ -38,7 +38,8 @@ def is_partitioned_by_callback(ctx: Any) -> bool:
     """Whether XLA's partitioner can call back to partition an operator.
 
     The number of devices must be known. XLA itself partitions automatic axes of a mesh
-    that has explicit axes. XLA has no collectives of two-bit integers: False for them.
+    that has explicit axes. The result is False for two-bit integers, because XLA has no
+    collectives for them.
     """
     if ctx.module_context.lowering_parameters.for_export:
         return False

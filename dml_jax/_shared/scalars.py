@@ -2,8 +2,8 @@
 
 Python and NumPy numbers are converted by value: a real number is rounded to the nearest
 value of the dtype, and an integer may be in the signed or the unsigned range of its
-width. Arrays and traced values must have the dtype already. JAX's weakly typed ones are
-treated as Python numbers.
+width. Arrays and traced values must have the dtype already. Weakly typed JAX values
+are treated as Python numbers.
 """
 
 from __future__ import annotations

@@ -66,8 +66,9 @@ def transpose_shards(
         devices = range(math.prod(mesh.shape[name] for name in names))
         sizes[d] = -(-extent // len(devices))
         capacity = -(-sizes[d] // stride)
-        # The index of each device's first element in the operand, as if the window had
-        # no ends, and in the device's shard of the result, where it is below `stride`.
+        # Two indices of each device's first element: the one in the operand ignores
+        # the ends of the window, and the one in the device's shard of the result is
+        # below `stride`.
         firsts = [-((start - device * sizes[d]) // stride) for device in devices]
         indices = [start + stride * firsts[i] - i * sizes[d] for i in devices]
         pieces = _pieces(firsts, capacity, size, max(x.shape[d], 1))

@@ -11,8 +11,8 @@ class StridedWindow(NamedTuple):
     """The parameters of a slice.
 
     Along each dimension it reads the indices `start + stride * i` for `0 <= i < size`.
-    Strides are positive. For negative ones, the result is then reversed along
-    `reversed_dims`.
+    Strides are positive. A negative stride is represented by a positive one, and the
+    result is then reversed along `reversed_dims`.
     """
 
     operator: str  # the public function

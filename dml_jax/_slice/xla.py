@@ -34,9 +34,9 @@ def spread(
 ) -> Array:
     """The transpose in operations that XLA partitions without a gather.
 
-    XLA partitions a pad between elements wrongly: docs/xla.md. So a reshape puts the
-    zeros there. XLA also pads a dimension wrongly that has fewer elements than shards.
-    So such dimensions are gathered.
+    XLA incorrectly partitions a pad between elements (docs/xla.md), so a reshape puts
+    the zeros there. XLA also incorrectly pads a dimension that has fewer elements than
+    shards, so such dimensions are gathered.
     """
     few = [d for d, size in enumerate(window.sizes) if size < max_shards]
 

@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     model = parser.add_mutually_exclusive_group(required=True)
     text = "the model, a .json file"
-    # Without an argument, a default of its own would replace the option's value.
+    # If the argument is absent, any other default would replace the option's value.
     model.add_argument("model", nargs="?", default=argparse.SUPPRESS, help=text)
     model.add_argument("-m", "--model", metavar="MODEL", help="the same as an option")
     folder = functools.partial(add, type=pathlib.Path, metavar="FOLDER")
@@ -111,7 +111,7 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """An option that is an error, for a reason that the error tells."""
+    """An option that is refused; the error message gives the reason."""
 
     def __init__(self, option_strings: list[str], dest: str, reason: str):
         suppressed = argparse.SUPPRESS

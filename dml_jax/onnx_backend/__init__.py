@@ -1,9 +1,9 @@
 """An ONNX backend on this package's operators.
 
-It runs ReverseSequence, Slice, Range and ConstantOfShape, and what recurrent models are
-made of besides: RNN, GRU and LSTM, loops and branches, and the operators on arrays that
-exporters put around them. Functions of a model are inlined; functions in Python can be
-passed for other operators.
+It runs ReverseSequence, Slice, Range and ConstantOfShape, and the other operators of
+recurrent models: RNN, GRU and LSTM, loops and branches, and the operators on arrays
+that exporters put around them. Functions of a model are inlined. Functions in Python
+can be passed for other operators.
 
 `prepare` returns a `Model`. Its method `run` takes and returns NumPy arrays, in 64-bit
 mode whatever `jax_enable_x64` says, and computes one node after the other. `jax_fn` is

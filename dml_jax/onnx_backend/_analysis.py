@@ -8,7 +8,7 @@ from dml_jax.onnx_backend._evaluation import Graph, Node
 
 # Operators whose outputs depend on the shapes of their inputs only.
 _OF_SHAPES = ("Shape", "Size")
-# Operators whose outputs are indices if their inputs are, by small changes.
+# Operators that pass indices from inputs to outputs, with small changes at most.
 _MOVES = {
     *("Identity", "Cast", "Add", "Sub", "Min", "Max", "Clip", "Where"),
     *("Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Expand", "Tile"),
@@ -53,9 +53,9 @@ def captured_names(graph: Graph) -> frozenset[str]:
 
 
 def index_names(graph: Graph) -> frozenset[str]:
-    """The values that become only sequence lengths and indices.
+    """The values that are used only as sequence lengths or indices.
 
-    ONNX refuses those beyond an axis, so 32 bits hold all that are right.
+    ONNX forbids those beyond an axis, so 32 bits hold every valid one.
     """
     rejected = {*graph.outputs}
     # From the last node to the first, so that all readers of a value are known.

@@ -24,8 +24,8 @@ from dml_jax._shared import bitwise
 def cast(x: jax.Array, dtype: np.dtype, saturate: bool) -> jax.Array:
     """Casts `x` to a dtype other than float8_e8m0fnu.
 
-    With `saturate`, numbers beyond the largest of `dtype`, infinities included, become
-    the largest.
+    With `saturate`, numbers beyond the range of `dtype`, infinities included, become
+    its largest finite number, with their sign.
     """
     if x.dtype == dtype and not saturate:
         return x

@@ -134,7 +134,7 @@ def _require_width(node: Node, outputs: Sequence[Value]) -> None:
 
 
 def _as_list(outputs: Any) -> list[Value]:
-    """The outputs of an operator, which may return an only output as it is."""
+    """The outputs of an operator as a list; a single output may come without one."""
     # A tuple is one output, a sequence of arrays.
     return outputs if isinstance(outputs, list) else [outputs]
 

@@ -361,7 +361,7 @@ def wrong_inputs(
     given: Iterable[str] = (),
     is_list: bool = True,
 ) -> TypeError:
-    """The error for missing or unknown inputs, which are passed as a list or not."""
+    """The error for missing or unknown inputs, passed as a list if `is_list`."""
     if not names and not defaults:
         return TypeError(f"onnx: `inputs` must be empty; got {got}")
     order = ", ".join(names)

@@ -137,7 +137,10 @@ def _body_arrays(body: Body, iteration: Any, carried: Sequence[Any]) -> Any:
 
 
 def _without_invariants(body: Body, initial: Sequence[Any]) -> tuple[Body, list[bool]]:
-    """A body that reads the values that no iteration changes, and which are carried."""
+    """A body that carries only the values that iterations change.
+
+    The other values are in its scope. The second result tells which are carried.
+    """
     graph, scope = body
     inputs, outputs = graph.inputs[2:], graph.outputs[1 : 1 + len(initial)]
     kept = [name != new for name, new in zip(inputs, outputs, strict=True)]

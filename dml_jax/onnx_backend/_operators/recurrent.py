@@ -1,8 +1,9 @@
 """RNN, GRU and LSTM.
 
-One matrix product gives the products with the inputs of all steps; `lax.scan` computes
-the others. A state changes only at the steps within its sequence, so the reverse
-direction starts at each sequence's last step without a reversal of the data.
+One matrix product multiplies the inputs of all steps by the weights. `lax.scan`
+computes the recurrent products. A state changes only at the steps within its sequence,
+so the reverse direction starts at each sequence's last step without a reversal of the
+data.
 
 In training mode, the gradient that reaches the input through the reverse direction is
 multiplied by `lda_coeff`, as that of a ReverseSequence in its place.
@@ -192,7 +193,7 @@ def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
     inputs = direction.x @ direction.weight.T
     if direction.biases is not None:
         outer, inner = jnp.split(direction.biases, 2)
-        # The steps of a GRU add that of the last gate.
+        # A GRU adds the recurrent bias of its last gate in each step instead.
         last = 2 * size if cell.kind == "GRU" else inner.shape[0]
         inputs = inputs + outer.at[:last].add(inner[:last])
     gates = tuple(jnp.split(inputs, KINDS[cell.kind].gates, -1))
@@ -200,7 +201,7 @@ def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
 
 
 def _step(cell: Cell, weights: Weights, state: Any, row: Any, lengths: Any) -> Any:
-    """The states after one step, and its output; zero after the end of a sequence."""
+    """The states after a step, and its output, which is zero after a sequence's end."""
     inputs, time = row
     new = KINDS[cell.kind].step(cell, weights, state, inputs)
     if lengths is None:
