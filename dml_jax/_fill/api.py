@@ -56,8 +56,8 @@ def fill_value_constant(
         2^48, or the dtype is a 64-bit one outside of 64-bit mode.
       OverflowError: `value` does not fit `value_data_type`.
 
-    Derivatives: linear in `value`, both modes; the cotangent of `value` is the sum of
-    that of the result.
+    Derivatives: linear in `value`, in both modes. The cotangent of `value` is the sum
+    over the elements of the result's cotangent.
     Sharding: with an output sharding each device fills its own shard.
 
     Example:

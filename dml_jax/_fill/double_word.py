@@ -2,7 +2,7 @@
 
 An element is computed as follows, in units of the last bit of delta:
 
-1. delta is a sum of digits, so short that their products with k are exact.
+1. delta is split into digits, which are so short that their products with k are exact.
 2. The sum of these products has at most 106 bits. It is the exact sum of two floats, a
    double word: `high` has the first 53 bits, rounded, and `low` has the rest.
 3. `start + high + low` is rounded once, by the last steps of an emulated FMA [1]: all

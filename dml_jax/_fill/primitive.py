@@ -191,8 +191,9 @@ def _lowering(platform: str):
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
-        # The type of the result says that it is replicated. Without that, XLA shards
-        # the fill like what uses it, and each device computes its own shard.
+        # With explicit axes, the type of the result would say that it is replicated.
+        # Without them, XLA shards the fill like the operations that use it, and each
+        # device computes its own shard.
         ctx, mesh = lowering.without_explicit_axes(ctx)
         with jax.sharding.use_abstract_mesh(mesh):
             return mlir.lower_fun(compute, multiple_results=False)(ctx, *scalars)

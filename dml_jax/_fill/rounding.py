@@ -3,10 +3,11 @@
 The exact value may have hundreds of bits. It is computed in these steps, the first two
 on scalars:
 
-1. In units of the last bit of delta, delta is an integer D and start is a float s. If
-   one of them is less than half the last bit of the other, it is reduced to what still
-   decides a tie. So all numbers stay far from overflow, and from underflow: XLA on CPU
-   flushes subnormal floats to zero.
+1. In units of the last bit of delta, delta is an integer D and start is a float s. A
+   delta that is too small to change start is replaced by 0. A start so small that it
+   only decides ties is replaced by a larger one that decides them alike. So all numbers
+   stay far from overflow, and from underflow: XLA on CPU flushes subnormal floats to
+   zero.
 2. Infinities, NaNs, the sign of zero and the element k = 0 follow IEEE arithmetic.
 3. The integer k * D is computed exactly, as limbs of the float's precision. Wrapping
    multiplication gives the low bits. An estimate in floats, corrected by the low bits,
@@ -207,7 +208,8 @@ def scaled(start: Array, delta: Array, index_bits: int) -> tuple[Scaled, Constan
     """Start and delta in units of delta's last bit, for an index of so many bits.
 
     A delta that is zero, or too small to change start, becomes zero, and the unit is
-    start's last bit. A start that is smaller than 1/4 is so small that it decides ties.
+    start's last bit. A start smaller than 1/4 only decides ties, so its exact size does
+    not matter.
 
     Infinities, NaNs and zeros are constant from element 1 on. For these, start is 1,
     the factor is 0 and the unit is 1, and the elements are those of `Constant`.
@@ -286,7 +288,8 @@ def _product(index: Array, factor: Array, form: _Format) -> list[Array]:
     estimate = index.astype(form.float) * (
         factor.astype(form.float) * 2.0**-form.limb_bits
     )
-    # The estimate is off by at most one, which the last bits of `high`, in `low`, tell.
+    # The estimate of `high` is off by at most one. It is corrected by the last bits of
+    # the exact `high`, which are the first bits of `low`.
     high = estimate.astype(form.integer)
     overlap = (low >> form.limb_bits).astype(form.integer) - high
     high = high + ((overlap << form.limb_bits) >> form.limb_bits)
@@ -303,7 +306,8 @@ def _round_sum(start: Array, limbs: list[Array], form: _Format) -> Array:
         expansion.append(error)
     expansion.append(total)
 
-    # Added from the smallest up, the remainder is below an ulp of the leading float.
+    # Adding the components from the smallest up keeps the remainder below an ulp of the
+    # leading float.
     leading, *rest = expansion
     tail = []
     for component in rest:
@@ -349,11 +353,11 @@ def to_odd(total: Array, error: Array) -> Array:
 
 
 class Encoding(NamedTuple):
-    """How `encode` makes a float32 or a float64 of a sum in units of 2^unit.
+    """How `encode` converts a sum in units of 2^unit to a float32 or a float64.
 
     If no sum is subnormal, the sum is scaled, and the threshold is 0. Otherwise it is
-    not scaled. The threshold is the smallest normal number, in units, and the offset
-    has its bits.
+    not scaled. The threshold is then the smallest normal number in units of 2^unit, and
+    the offset is the bit pattern of the threshold.
     """
 
     scale: Array
@@ -384,10 +388,11 @@ def _encoding(unit: Array, form: _Format) -> Encoding:
 
 
 def encode(total: Array, encoding: Encoding) -> Array:
-    """The float that is twice the scaled sum.
+    """The float32 or float64 that a sum in units of 2^unit represents.
 
-    A sum below the threshold is a multiple of its last bit. So it is in the last bits
-    of the sum with the threshold, which are those of a subnormal number.
+    A sum below the threshold is a multiple of the threshold's last bit. So adding the
+    threshold is exact, and the last bits of the result are those of the subnormal
+    number.
     """
     total = total * encoding.scale
     addend = jnp.maximum(jnp.abs(total), encoding.threshold)

@@ -9,11 +9,11 @@
 
 The last four are correctly rounded.
 
-A GPU spends the time for a fill on stores. XLA's kernels store most bytes at once if
-the fill is one-dimensional, in parts that are concatenated (`_shared/gpu.py`), and then
-reshaped. The parameter `bounds` has the positions at which the parts begin and end. On
-other platforms it is None. So it is if XLA may partition the program: with parts, every
-device would compute the whole fill.
+On a GPU, stores take most of the time of a fill. XLA's kernels store the most bytes at
+once if the fill is computed as one-dimensional parts, which are then concatenated
+(`_shared/gpu.py`) and reshaped. The parameter `bounds` has the positions at which the
+parts begin and end. It is None on other platforms, and wherever XLA may partition the
+program: with parts, every device would compute the whole fill.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ def rounded_by_double_words(
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
     """The scalars of a sequence, packed in one array in memory.
 
-    Without it, each thread of a GPU would recompute them. So would a CPU for each
-    element, if the iterations of a loop do not divide evenly among threads. XLA on CPU
-    ignores barriers, so a constraint on the layout stores the array there.
+    Otherwise each thread of a GPU would recompute them. A CPU would recompute them for
+    each element if the iterations of a loop do not divide evenly among threads. XLA on
+    CPU ignores barriers, so a constraint on the layout stores the array there.
     """
     with jax.enable_x64(True):
         leaves, structure = jax.tree.flatten(sequence)

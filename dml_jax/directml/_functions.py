@@ -21,8 +21,8 @@ from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, FeatureLevel
 class FunctionGraphNodeDesc:
     """A node that runs a Python function, in place of an operator.
 
-    It is for the operators of a graph that this package does not have, such as GEMM.
-    DirectML has no such node.
+    It replaces operators that this package does not have, such as GEMM. DirectML has no
+    such node.
 
     Args:
       function: a pure function that JAX can trace. It takes an array for each input and
@@ -76,7 +76,8 @@ class FunctionGraphNodeDesc:
     def evaluate(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """The results of the function; dimensions with stride 0 may have size 1."""
         tensors = (*self.inputs, *self.outputs)
-        # So that the results have the same dtypes in every mode of the caller.
+        # The results must have the same dtypes whether or not the caller is in 64-bit
+        # mode.
         with jax.enable_x64(any(tensor.data_type.bits == 64 for tensor in tensors)):
             results = self.function(
                 *(

@@ -179,7 +179,7 @@ def _operator(desc: GraphDesc, member: str, index: int) -> Operator:
 
 
 def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
-    """The sources of the inputs of each operator node, whose `step` is a node."""
+    """For each operator node, the sources of its inputs; `step` is a node index."""
     found: dict[tuple[int, int], Source] = {}
 
     def connect(name: str, edge: Any) -> None:
@@ -284,7 +284,7 @@ def _inputs(desc: GraphDesc) -> list[Binding]:
 
 
 def _outputs(desc: GraphDesc) -> list[tuple[Binding, Result]]:
-    """The outputs of the graph and what gives them, whose `step` is a node."""
+    """The outputs of the graph and their results, whose `step` is a node index."""
     found: dict[int, tuple[Binding, Result]] = {}
     for i, edge in enumerate(desc.output_edges):
         name, index = f"OutputEdges[{i}]", edge.graph_output_index

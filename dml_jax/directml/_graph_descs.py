@@ -78,7 +78,8 @@ class OutputGraphEdgeDesc(Struct):
 
     Args:
       from_node_index: the node.
-      from_node_output_index: the output of the node: 0 but for functions of several.
+      from_node_output_index: the output of the node; 0 unless it is a function with
+        several outputs.
       graph_output_index: the output of the graph.
       name: the name in error messages; None for no name.
 
@@ -101,7 +102,8 @@ class IntermediateGraphEdgeDesc(Struct):
 
     Args:
       from_node_index: the node that writes.
-      from_node_output_index: its output: 0 but for functions of several.
+      from_node_output_index: its output; 0 unless it is a function with several
+        outputs.
       to_node_index: the node that reads.
       to_node_input_index: its input.
       name: the name in error messages; None for no name.

@@ -74,7 +74,7 @@ def integers(
 
 
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
-    """`value` as a member of an enumeration, by its number or what stands for it."""
+    """`value`, a number or its equivalent, as a member of an enumeration."""
     has_equivalents = "_missing_" in vars(enumeration)
     try:
         if not (has_equivalents and isinstance(value, _EQUIVALENTS)):

@@ -1,7 +1,8 @@
 """DxDispatch models: Microsoft's JSON format for running DirectML operators.
 
 `python -m dml_jax dispatch model.json` runs a model from the command line. In Python,
-`load_model` and `run_model` do; they leave the results in the model's resources.
+`load_model` reads a model, and `run_model` runs it and leaves the results in its
+resources.
 """
 
 from dml_jax.directml.dxdispatch._model import MOST_BYTES, Model, load_model

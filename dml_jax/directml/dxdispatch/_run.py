@@ -32,8 +32,9 @@ class Timing:
       repeat: the number of runs in a sample. The time of a sample is their mean.
       milliseconds: the time during which samples are taken, instead of `iterations`.
       interval: the minimum time in milliseconds between the starts of two samples.
-      warmup_samples: the number of first samples that statistics leave out, if there
-        are others.
+      warmup_samples: the number of initial samples to leave out of the median at
+        verbosity 0, and to report separately at higher ones. The last sample is never
+        one of them.
       verbosity: 0 for the median, 1 for all statistics, 2 for each sample as well.
     """
 
