@@ -392,7 +392,7 @@ def encode(total: Array, encoding: Encoding) -> Array:
 
     A sum below the threshold is a multiple of the threshold's last bit. So adding the
     threshold is exact, and the last bits of the result are those of the subnormal
-    number.
+    number. Any other sum is doubled, for which the scale or the offset makes up.
     """
     total = total * encoding.scale
     addend = jnp.maximum(jnp.abs(total), encoding.threshold)

@@ -47,7 +47,7 @@ from dml_jax._shared import bitwise
 _SINGLE_BITS = 24  # precision of float32
 _DIGIT = 11  # bits of the low digit of a wide delta, and of the digits of its k
 _WORD = 2 * _DIGIT  # bits of two digits of k
-_FAR = 2.0**56  # from such a start on, products of three digits of k are small
+_FAR = 2.0**56  # at least 8 times as large as any product of k and a wide delta
 
 
 def suffices(dtype: np.dtype, count: int) -> bool:
@@ -100,7 +100,7 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
         digits = _split(factor, _DIGIT, one)
         parts = _wide_parts(total, count)
     first = rounding.first_element(start, delta)
-    # For narrow floats, the second rounding, to the dtype, is as exact as a single one.
+    # For narrow floats, rounding this to the dtype gives what a single rounding would.
     second = factor + total
     return Sequence(digits, parts, digit, one, encoding, first, second)
 

@@ -49,7 +49,7 @@ def compiled(
     """The implementation of a primitive outside of `jit`: one compiled program.
 
     If `compute` ran one operation at a time, every intermediate result would be stored,
-    and XLA would partition each operation alone, and add floats of devices. `compute`
+    and XLA would partition each operation alone, with sums of floats over devices. It
     runs like that only if JAX searches for the origin of a NaN (`jax_debug_nans`).
     """
 

@@ -53,6 +53,10 @@ class Dim(NamedTuple):
     stride: int
     sign: int  # -1 if the dimension is reversed
 
+    @property
+    def is_consecutive(self) -> bool:
+        return (self.stride, self.sign) == (1, 1)
+
 
 def reverse(x: Array, lengths: Array) -> Array | None:
     """`x` [R, T, L, C], of 8 to 32 bits, reversed along T; or None.
@@ -124,7 +128,7 @@ def merged_dims(shape: Sequence[int], window: Any) -> list[Dim]:
     ):
         dim = Dim(*numbers, -1 if d in window.reversed_dims else 1)
         is_whole = dim == (dim.extent, 0, dim.extent, 1, 1)
-        if is_whole and dims and dims[-1][3:] == (1, 1):
+        if is_whole and dims and dims[-1].is_consecutive:
             extent, start, size = (n * dim.extent for n in dims.pop()[:3])
             dim = Dim(extent, start, size, 1, 1)
         dims.append(dim)

@@ -3,7 +3,7 @@
 XLA's stores are short for narrow elements, and sizes that four does not divide take
 more than twice as long as others. In these formulations a thread stores more at once:
 
-    equal_split_stores, split_stores     four slices, concatenated
+    equal_split_stores, split_stores    four slices, concatenated
     contiguous                          XLA's slice of the dtype itself
     packed_u32                          contiguous narrow elements as 32-bit words
     packed_copy, packed_copy_with_zeros a kernel for narrow elements (Hopper GPUs)
@@ -58,7 +58,7 @@ def contiguous(x: Array, window: StridedWindow) -> Array | None:
     if _is_small(x, window.sizes) or bitwise.width(x.dtype) < 8:
         return None
     dims = packed_copy_kernel.merged_dims(x.shape, window)
-    if len(dims) != 1 or dims[0][3:] != (1, 1):
+    if len(dims) != 1 or not dims[0].is_consecutive:
         return None
     if dims[0].start * x.dtype.itemsize % _ALIGNMENT or dims[0].size % _PER_STORE:
         return None
@@ -110,7 +110,7 @@ def packed_u32(x: Array, window: StridedWindow) -> Array | None:
         return None
     dims = packed_copy_kernel.merged_dims(x.shape, window)
     per_word = 4 // x.dtype.itemsize
-    if not dims or dims[-1][3:] != (1, 1):
+    if not dims or not dims[-1].is_consecutive:
         return None
     if dims[-1].extent % per_word or dims[-1].size % per_word:
         return None

@@ -45,7 +45,7 @@ def strided_slice(x: Array, dims: Sequence[Dim]) -> Array | None:
     rows, lanes = sources[-2:]
     margin = _strided_rows(x, dims, 0, rows.block).margin
     words = rows.size * x.dtype.itemsize // WORD
-    at_once = registers.at_once(words, math.prod(blocks[:-2]))
+    at_once = registers.at_once(words, _planes(sources))
     scratch = [(at_once, lanes.size // LANES, words + 2 * margin, LANES)]
     return _launch(_slice_kernel, x, dims, sources, shape, scratch)
 
@@ -68,7 +68,7 @@ def strided_slice_transpose(x: Array, dims: Sequence[Dim]) -> Array | None:
     margin = _strided_rows(x, dims, 0, rows.size).margin
     words = rows.block * x.dtype.itemsize // WORD
     columns = registers.at_once(words, lanes.block // LANES)
-    at_once = registers.at_once(words * columns, math.prod(blocks[:-2]))
+    at_once = registers.at_once(words * columns, _planes(sources))
     scratch = [(at_once, columns, words + 2 * margin, LANES)]
     if registers.rows_per_tile(dims[-2].size, x.dtype) < SUBLANES:
         words = rows.size * x.dtype.itemsize // WORD
