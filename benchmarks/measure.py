@@ -3,7 +3,10 @@
 A sample is a batch of calls that are dispatched one after the other and then waited
 for, long enough to hide the clock's resolution and the cost of a dispatch. In each
 round every candidate gives one sample, so that a change in the machine's speed affects
-all of them. A ratio is the median over the rounds of the ratios within a round.
+all of them. Every other round takes them in the opposite order: on a CPU the same
+program takes up to 1.5 times as long after one candidate as after another, because its
+memory is in the cache, or is new. A ratio is the median over the rounds of the ratios
+within a round.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ class Candidate(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How many rounds, and how long a batch lasts at least, in seconds."""
+    """How many rounds, and how long a batch lasts at least, in seconds.
+
+    With an even number of rounds, each order is measured equally often.
+    """
 
     rounds: int
     batch: float
@@ -47,9 +53,11 @@ def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
     """Seconds of a call of each candidate, one figure for each round."""
     calls = [_calls(candidate, settings.batch) for candidate in candidates]
     found: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
+    turns = list(zip(candidates, calls, strict=True))
     for _ in range(settings.rounds):
-        for candidate, repeats in zip(candidates, calls, strict=True):
+        for candidate, repeats in turns:
             found[candidate.name].append(_batch(candidate, repeats) / repeats)
+        turns.reverse()
     return found
 
 

@@ -14,7 +14,7 @@ from benchmarks.measure import Candidate, Settings
 from benchmarks.workloads import Device, Workload, workloads
 
 BATCH = {"cpu": 0.020, "gpu": 0.005}
-ROUNDS, QUICK_ROUNDS, COMPILATIONS = 7, 5, 3
+ROUNDS, QUICK_ROUNDS, COMPILATIONS = 8, 6, 3
 
 
 def records(

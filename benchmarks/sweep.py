@@ -36,7 +36,7 @@ from benchmarks.workloads import (
     random_workloads,
 )
 
-_SETTINGS = Settings(rounds=5, batch=0.005)
+_SETTINGS = Settings(rounds=6, batch=0.005)
 _UNFUSED = ("called", "dml_jax", "standalone", "jnp")
 _FORMS = (*_UNFUSED, "dml_jax_fused", "jnp_fused")
 

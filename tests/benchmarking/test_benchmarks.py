@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import candidates, peers, programs, tables
+from benchmarks import candidates, measure, peers, programs, tables
 from benchmarks.command import main
+from benchmarks.measure import Candidate, Settings
 from benchmarks.programs import Arrays
 from benchmarks.workloads import (
     GROUPS,
@@ -150,6 +151,17 @@ def written(tmp_path: pathlib.Path) -> Write:
         return str(path)
 
     return write
+
+
+def test_each_candidate_comes_after_both_neighbours() -> None:
+    """What ran before may leave its memory in the cache, or new."""
+    order: list[str] = []
+    names = ["memcpy", "dml_jax", "jnp"]
+    calls = [Candidate(name, lambda name=name: order.append(name)) for name in names]
+    measure.samples(calls, Settings(4, 0.0))
+    rounds = order[-4 * len(names) :]  # before, to find how many calls a batch has
+    assert rounds == [*names, *names[::-1]] * 2
+
 
 
 def test_compare_fails_where_a_ratio_grew_beyond_spread_and_tolerance(
