@@ -52,15 +52,14 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
 def vmem_slice_transpose(
     x: Array, shape: tuple[int, ...], window: StridedWindow
 ) -> Array | None:
-    """The kernel, if there are zeros between elements, or beside narrow ones."""
+    """The kernel, if there are zeros between elements, or narrow ones are reversed."""
     if not _is_supported(x, shape):
+        return None
+    is_narrow = x.dtype.itemsize < WORD
+    if max(window.strides) == 1 and not (is_narrow and window.reversed_dims):
         return None
     order = orders_of_dimensions(shape, x.dtype)[0]
     dims = _dims(shape, window, order)
-    is_padded = any(dim.size != dim.extent for dim in dims[-2:])
-    is_narrow = x.dtype.itemsize < 4
-    if max(window.strides) == 1 and not (is_narrow and is_padded):
-        return None
     return _in_order(vmem_kernel.strided_slice_transpose, x, dims, order)
 
 
