@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._reverse import barrel_shift_kernel as kernel
-from dml_jax._reverse import xla
+from dml_jax._reverse import barrel_shift_kernel, window_kernel, xla
+from dml_jax._reverse.registers import REGISTER_BYTES, Tpu
 from dml_jax._shared import bitwise, jax_versions
 from dml_jax._shared.tpu import (
     LANES,
@@ -31,7 +31,7 @@ from dml_jax._shared.tpu import (
     stored_rows_and_lanes,
 )
 
-_MIN_BYTES = 4 * SUBLANES * LANES  # of one register
+_MIN_BYTES = REGISTER_BYTES
 
 
 def barrel_shift(x: Array, lengths: Array, axis: int) -> Array | None:
@@ -45,13 +45,11 @@ def barrel_shift(x: Array, lengths: Array, axis: int) -> Array | None:
         return None
     vmem_bytes = info.vmem_capacity_bytes * 3 // 4
     return barrel_shift_on(
-        kernel.Tpu(vmem_bytes, gathers_sublanes=info.generation > 4), x, lengths, axis
+        Tpu(vmem_bytes, gathers_sublanes=info.generation > 4), x, lengths, axis
     )
 
 
-def barrel_shift_on(
-    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
-) -> Array | None:
+def barrel_shift_on(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array | None:
     """`barrel_shift` for this TPU."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     if math.prod(shape) * x.dtype.itemsize <= _MIN_BYTES or shape[axis] >= 2**31:
@@ -90,7 +88,7 @@ def _whole(parts: Any, dtype: np.dtype) -> Array:
     return bitwise.from_bits(parts[0], dtype)
 
 
-def _reverse(tpu: kernel.Tpu, x: Array, lengths: Array, axis: int) -> Array:
+def _reverse(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array:
     """Tries the arrangements of `x`, the fastest first."""
     if _has_few_lines(x, axis):
         return _reverse_separate_lines(tpu, x, lengths, axis)
@@ -119,7 +117,7 @@ def _has_few_lines(x: Array, axis: int) -> bool:
 
 
 def _reverse_rows_of_all_arrays(
-    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
+    tpu: Tpu, x: Array, lengths: Array, axis: int
 ) -> Array | None:
     """The reversal of the rows of all arrays as the rows of a single array.
 
@@ -134,15 +132,13 @@ def _reverse_rows_of_all_arrays(
     order = (*(d for d in range(x.ndim) if d not in (rows, axis)), rows, axis)
     arranged = x.transpose(order)
     lengths = jnp.broadcast_to(lengths.transpose(order), (*arranged.shape[:-1], 1))
-    y = kernel.reverse_rows(
+    y = barrel_shift_kernel.reverse_rows(
         arranged.reshape(1, lines, -1), lengths.reshape(1, lines), tpu
     )
     return None if y is None else y.reshape(arranged.shape).transpose(np.argsort(order))
 
 
-def _reverse_arranged(
-    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
-) -> Array | None:
+def _reverse_arranged(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array | None:
     """The reversal along one of the last three dimensions."""
     shape, (second, last) = x.shape, x.shape[-2:]
     outer = shape[: min(axis, x.ndim - 2)]
@@ -150,30 +146,28 @@ def _reverse_arranged(
     if axis == x.ndim - 1:
         lengths = jnp.broadcast_to(lengths, (*outer, *lengths.shape[-2:]))
         x, lengths = x.reshape(arrays, second, last), lengths.reshape(arrays, -1)
-        y = kernel.reverse_rows(x, lengths, tpu)
+        y = barrel_shift_kernel.reverse_rows(x, lengths, tpu)
         if y is None and x.dtype.itemsize == WORD and 2 * second >= SUBLANES:
             lengths = jnp.broadcast_to(lengths, (arrays, second))
-            y = kernel.reverse_windows_of_rows(x, lengths, tpu)
+            y = window_kernel.reverse_windows_of_rows(x, lengths, tpu)
     elif axis == x.ndim - 2:
         x = x.reshape(arrays, second, last)
         lengths = jnp.broadcast_to(lengths, (*outer, 1, lengths.shape[-1]))
         lengths = lengths.reshape(arrays, 1, -1)
-        y = kernel.reverse_columns(x, lengths, tpu)
+        y = barrel_shift_kernel.reverse_columns(x, lengths, tpu)
         # Registers that are mostly empty take longer than transposing long lines.
         if y is None and lengths.shape[-1] == 1 and 2 * last >= LANES:
-            y = kernel.reverse_windows(x, lengths[:, 0, 0], tpu)
+            y = window_kernel.reverse_windows(x, lengths[:, 0, 0], tpu)
     else:
         across = lengths.shape[-2:]
         across = across if across == (1, 1) else (second, last)
         lengths = jnp.broadcast_to(lengths, (*outer, 1, *across))
         x = x.reshape(arrays, shape[axis], second, last)
-        y = kernel.reverse_planes(x, lengths.reshape(arrays, *across), tpu)
+        y = barrel_shift_kernel.reverse_planes(x, lengths.reshape(arrays, *across), tpu)
     return None if y is None else y.reshape(shape)
 
 
-def _reverse_separate_lines(
-    tpu: kernel.Tpu, x: Array, lengths: Array, axis: int
-) -> Array:
+def _reverse_separate_lines(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array:
     """The reversal of lines, each of which is stored as whole registers."""
     bits = x if x.dtype.itemsize == WORD else bitwise.to_bits(x)
     lines = x.size // x.shape[axis]
@@ -185,7 +179,7 @@ def _reverse_separate_lines(
     # XLA compiles the reshapes for minutes if the lines are not whole registers.
     padding = -time % (LANES * rows_per_register(arranged.dtype))
     padded = jnp.pad(arranged, [*[(0, 0)] * len(outer), (0, padding)])
-    y = kernel.reverse_windows(
+    y = window_kernel.reverse_windows(
         padded.reshape(lines, -1, LANES), lengths.reshape(-1), tpu, True
     )
     y = y.reshape(padded.shape)

@@ -14,7 +14,7 @@ from sampling import default_of
 
 from dml_jax import reference
 from dml_jax._reverse import primitive, tpu
-from dml_jax._reverse.barrel_shift_kernel import Tpu
+from dml_jax._reverse.registers import Tpu
 from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, jax_versions
 
