@@ -163,7 +163,6 @@ def test_each_candidate_comes_after_both_neighbours() -> None:
     assert rounds == [*names, *names[::-1]] * 2
 
 
-
 def test_compare_fails_where_a_ratio_grew_beyond_spread_and_tolerance(
     written: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
