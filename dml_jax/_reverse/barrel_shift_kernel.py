@@ -37,7 +37,7 @@ from dml_jax._reverse.registers import (
     reverse_lines,
     scratch_shapes,
 )
-from dml_jax._shared.tpu import LANES, SUBLANES
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD
 
 BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
 _LINES_AT_ONCE = 8  # if they have less than a group of registers together
@@ -55,7 +55,7 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     from jax.experimental import pallas as pl
 
     arrays, rows, time = x.shape
-    packing = 4 // x.dtype.itemsize
+    packing = WORD // x.dtype.itemsize
     varies = lengths.shape[1] > 1
     line = Line(
         pl.cdiv(time, LANES),
@@ -152,7 +152,7 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     from jax.experimental import pallas as pl
 
     arrays, time, rows, columns = x.shape
-    packing = 4 // x.dtype.itemsize
+    packing = WORD // x.dtype.itemsize
     by_offset = lengths.shape[1:] == (1, 1)
     per_word = 1 if by_offset else packing
     line = Line(time, 1, None, lines_per_word=per_word, by_offset=by_offset)
@@ -216,7 +216,7 @@ def _tiles_in_block(
     """
     tile_bytes = line.registers * REGISTER_BYTES
     # Blocks of the operand and of the result are both double-buffered.
-    scratch_bytes = sum(4 * math.prod(shape) for shape in scratch_shapes(line))
+    scratch_bytes = sum(WORD * math.prod(shape) for shape in scratch_shapes(line))
     fits = (tpu.vmem_bytes - scratch_bytes) // (4 * tile_bytes)
     limit = min(fits, max(1, BLOCK_BYTES // tile_bytes))
     if limit <= 0:

@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._shared.tpu import LANES, SUBLANES
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD
 
-REGISTER_BYTES = 4 * SUBLANES * LANES
+REGISTER_BYTES = WORD * SUBLANES * LANES
 GROUP = 32  # registers that are shifted together, a power of two
 _DISTANCES_OF_A_PASS = 2  # by which a pass over the registers shifts
 
@@ -100,7 +100,7 @@ class Line(NamedTuple):
 
 
 def line_in_columns(time: int, dtype: np.dtype) -> Line:
-    packing = 4 // dtype.itemsize
+    packing = WORD // dtype.itemsize
     steps = SUBLANES * packing
     return Line(-(-time // steps), steps, axis=0, steps_per_word=packing)
 
