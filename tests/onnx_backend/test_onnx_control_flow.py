@@ -70,6 +70,52 @@ def both(text: str, *inputs: Any, static: Any = ()) -> list[Any]:
     return wanted
 
 
+# A loop whose rows are what an inner If gives, or an inner Loop as often as i + 2 says.
+ROWS_OF_IF = """float[3,2] x, bool q, int64 m => float[k,3,2] y {
+  true = Constant<value: tensor = bool {1}>()
+  y = Loop(m, true) <body = g (int64 i, bool c) => (bool d, float[3,2] r) {
+    d = Identity(c)
+    r = If(q) <then_branch = a () => (float[3,2] u) {u = Neg(x)},
+      else_branch = b () => (float[3,2] v) {v = Add(x, x)}>}>}"""
+ROWS_OF_LOOP = """float[3,2] x, int64 p, int64 m => float[k,3,2] y {
+  true = Constant<value: tensor = bool {1}>()
+  axes = Constant<value_ints = [0]>()
+  y = Loop(m, true) <body = g (int64 i, bool c) => (bool d, float[3,2] r) {
+    d = Identity(c)
+    times = Add(p, i)
+    s = Loop(times, true) <body = h (int64 j, bool e) => (bool f, float[3,2] t) {
+      f = Identity(e)
+      t = Neg(x)}>
+    r = ReduceSum<keepdims = 0>(s, axes)}>}"""
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_rows_of_an_inner_if(times: int) -> None:
+    both(ROWS_OF_IF, X, np.array(True), np.array(times), static=["q", "m"])
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_rows_of_an_inner_loop(times: int) -> None:
+    inputs = {"x": X, "p": np.array(2), "m": np.array(times)}
+    (found,) = prepared(ROWS_OF_LOOP).run(list(inputs.values()))
+    wanted: Any = runtime_session(parse(ROWS_OF_LOOP)).run(None, inputs)
+    assert_same_bits(np.asarray(found), wanted[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"), [(CHOICE, "c", True), (ALWAYS, "m", 2)]
+)
+def test_closed_over_arrays_of_jax(text: str, name: str, value: Any) -> None:
+    model = prepared(text)
+    with jax.enable_x64(True):
+        fixed = jnp.asarray(value)
+    feeds = {"x": X, name: np.asarray(value)}
+    wanted: Any = runtime_session(parse(text)).run(None, feeds)
+    jitted = jax.jit(lambda x: model.jax_fn(**{"x": x, name: fixed}))
+    for found, array in zip(jitted(X), wanted, strict=True):
+        assert_same_bits(np.asarray(found), np.asarray(array))
+
+
 @pytest.mark.parametrize("condition", [False, True])
 @pytest.mark.parametrize("static", ["c", ""])
 def test_branches(condition: bool, static: str) -> None:

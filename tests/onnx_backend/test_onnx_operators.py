@@ -10,7 +10,7 @@ import onnx
 import pytest
 from assertions import assert_same_bits
 from onnx import helper
-from onnx_models import prepared
+from onnx_models import parse, prepared, runtime_session
 
 from dml_jax import onnx_backend, reference
 
@@ -108,3 +108,99 @@ def test_constant_of_shape_keeps_bits() -> None:
     with jax.debug_nans(True):
         (y,) = onnx_backend.run_node(node, [np.array([2, 3])])
     assert_same_bits(y, np.broadcast_to(payload, (2, 3)))
+
+
+# Models whose results are those of ONNX Runtime, eagerly and jitted -------------------
+
+M = np.array([[1, 5, 5], [7, 2, 7]], np.float32)
+LOOKUP = "{d = Constant<value_floats = [5.0, 6.0, 7.0]>() y ="
+KEPT = "{c = Constant<value: tensor = bool[3] {1, 0, 1}>() y = Compress"
+NORMALIZED = "BatchNormalization(x, s, s, s, s)}"
+# Text and inputs.
+MODELS: dict[str, tuple[Any, ...]] = {
+    **{
+        f"{kind} used as an index": (
+            f"float[2,3] x => float[2,k] y {{i = {kind}<axis = 1>(x) "
+            "y = GatherElements<axis = 1>(x, i)}",
+            M,
+        )
+        for kind in ("ArgMax", "ArgMin")
+    },
+    "the last one of equal elements": (
+        "float[2,3] x => int32[2,1] y {i = ArgMax<axis = 1, select_last_index = 1>(x) "
+        "y = Cast<to = 6>(i)}",
+        M,
+    ),
+    "Hardmax": ("float[2,3] x => float[2,3] y {y = Hardmax(x)}", M),
+    "Hardmax of nothing": (
+        "float[2,n] x => float[2,n] y {y = Hardmax(x)}",
+        np.zeros((2, 0), np.float32),
+    ),
+    "a table of elements": (
+        f"int32[2] i => float[2] y {LOOKUP} GatherElements(d, i)}}",
+        np.array([2, 0], np.int32),
+    ),
+    "a table of slices": (
+        "int32[2,1] i => float[2] y {d = Constant<value_floats = [5.0, 6.0, 7.0]>() "
+        "j = Cast<to = 7>(i) y = GatherND(d, j)}",
+        np.array([[2], [0]], np.int32),
+    ),
+    "columns": (f"float[2,3] x => float[2,k] y {KEPT}<axis = 1>(x, c)}}", M),
+    "columns from the end": (
+        f"float[2,3] x => float[2,k] y {KEPT}<axis = -1>(x, c)}}",
+        M,
+    ),
+    "elements": (f"float[2,3] x => float[k] y {KEPT}(x, c)}}", M),
+    "statistics of a batch": (
+        f"@9 float[2,3] x, float[3] s => float[2,3] y, float[3] m, float[3] v "
+        f"{{y, m, v, n, w = {NORMALIZED}",
+        M,
+        np.array([1, 2, 3], np.float32),
+    ),
+    "a scale for each element": (
+        f"@7 float[2,2,3] x, float[2,3] s => float[2,2,3] y {{y = {NORMALIZED}".replace(
+            "Normalization(", "Normalization<spatial = 0>("
+        ),
+        np.stack([M, -M]),
+        M,
+    ),
+    "a power beyond 24 bits": (
+        "int32[2] a, float[2] b => int32[2] y {y = Pow(a, b)}",
+        np.array([2**24 + 1, 2053], np.int32),
+        np.array([1, 2], np.float32),
+    ),
+    "finite bounds": (
+        "@9 float[3] x => float[3] y {y = Clip(x)}",
+        np.array([np.inf, -np.inf, 1], np.float32),
+    ),
+    "a finite bound": (
+        "@9 float[3] x => float[3] y {y = Clip<min = 0.0>(x)}",
+        np.array([np.inf, -np.inf, 1], np.float32),
+    ),
+}
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize("name", MODELS)
+def test_models_as_in_onnx_runtime(name: str) -> None:
+    text, *inputs = MODELS[name]
+    model = prepared(text)
+    feeds = dict(zip(model.input_names, inputs, strict=True))
+    wanted: Any = runtime_session(parse(text)).run(None, feeds)
+    for outputs in (model.run(inputs), jax.jit(model.jax_fn)(*inputs)):
+        for found, array in zip(outputs, wanted, strict=True):
+            assert found.dtype == array.dtype
+            # Statistics are sums in another order.
+            tolerance = 1e-6 if np.issubdtype(array.dtype, np.floating) else 0
+            np.testing.assert_allclose(found, array, tolerance, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "last"), [("uint8", 255), ("int8", -1)])
+def test_one_hot_of_narrow_indices(dtype: str, last: int) -> None:
+    """ONNX Runtime has no kernel for these."""
+    node = helper.make_node("OneHot", ["i", "d", "v"], ["y"])
+    indices, depth = np.array([1, 100, last], dtype), 400
+    (y,) = onnx_backend.run_node(node, [indices, np.array(depth), np.array([0, 1])])
+    wanted = np.zeros((3, depth), int)
+    wanted[range(3), indices.astype(int)] = 1
+    assert_same_bits(np.asarray(y), wanted)

@@ -13,7 +13,7 @@ import onnx.helper
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
-from dml_jax.onnx_backend._evaluation import Array, Node
+from dml_jax.onnx_backend._evaluation import Array, Node, traced_shape
 
 
 def numpy_or_jax(*arrays: Any) -> ModuleType:
@@ -41,6 +41,9 @@ def integers(name: str, values: Any) -> list[int]:
 
 def integer(name: str, value: Any) -> int:
     """The only element of a static input."""
+    if isinstance(value, Tracer):
+        raise traced_shape(name, value)
+    value = np.asarray(value)  # a concrete array's methods are traced under jit
     if np.size(value) != 1:
         raise ValueError(f"`{name}` must have one element; got {np.size(value)}")
     return int(np.reshape(value, ()))

@@ -34,7 +34,7 @@ MOST_ITERATIONS = 2**20
 def _if(node: Node, condition: Array) -> list[Any]:
     branches = node.body("then_branch"), node.body("else_branch")
     if not isinstance(condition, Tracer):
-        return branches[0 if bool(np.reshape(condition, ())) else 1]()
+        return branches[0 if _concrete_condition(condition) else 1]()
     first, second = (
         _types(jax.eval_shape(lambda branch=branch: _arrays(branch())))
         for branch in branches
@@ -117,7 +117,7 @@ def _concrete_condition(value: Any) -> bool:
             "the condition must not depend on traced values, since shapes in the body "
             "depend on the iteration"
         )
-    return bool(np.reshape(value, ()))
+    return bool(np.asarray(value).reshape(()))  # `jnp.reshape` would trace it
 
 
 def _stacked(rows: Sequence[Any]) -> Array:
@@ -128,7 +128,10 @@ def _stacked(rows: Sequence[Any]) -> Array:
 
 def _no_rows(body: Body, carried: Sequence[Any]) -> list[Array]:
     """The scan outputs of no iterations, whose rows have the shape of the body's."""
-    outputs = jax.eval_shape(lambda *c: _body_arrays(body, 0, c), *_arrays(carried))
+    if _is_traced(body, *carried):
+        outputs = jax.eval_shape(lambda *c: _body_arrays(body, 0, c), *_arrays(carried))
+    else:
+        outputs = _arrays(body(np.array(0, np.int64), np.array(True), *carried))
     return [np.zeros((0, *y.shape), y.dtype) for y in outputs[1 + len(carried) :]]
 
 
@@ -171,7 +174,7 @@ def _constant_trip_count(
     if isinstance(limit, Tracer) or isinstance(condition, Tracer):
         return None
     most = None if limit is None else max(0, integer("M", limit))
-    if condition is not None and not bool(np.reshape(condition, ())):
+    if condition is not None and not _concrete_condition(condition):
         return 0
     condition_body = _condition_of(body, len(initial))
     graph = condition_body.graph
@@ -193,7 +196,7 @@ def _constant_trip_count(
             return None
         times += 1
         carried = outputs[1:]
-        if not bool(np.reshape(outputs[0], ())):
+        if not _concrete_condition(outputs[0]):
             break
     return times
 

@@ -32,13 +32,17 @@ def _modulo(node: Node, a: Array, b: Array) -> Array:
 def _power(_: Node, base: Array, exponent: Array) -> Array:
     namespace, dtype = numpy_or_jax(base, exponent), base.dtype
     if jnp.issubdtype(exponent.dtype, jnp.floating):
-        base = base.astype(jnp.promote_types(base.dtype, exponent.dtype))
+        is_integer = jnp.issubdtype(base.dtype, jnp.integer)
+        wide = jnp.promote_types(base.dtype, exponent.dtype)
+        base = base.astype(jnp.float64 if is_integer else wide)
     return namespace.power(base, exponent).astype(dtype)
 
 
 def _clip(node: Node, x: Array, low: Any = None, high: Any = None) -> Array:
     if node.version < 11:
-        low, high = (node.attributes.get(name) for name in ("min", "max"))
+        largest = float(np.finfo(np.float32).max)
+        defaults = {"min": -largest, "max": largest} if node.version == 6 else {}
+        low, high = (node.attributes.get(n, defaults.get(n)) for n in ("min", "max"))
         low, high = (None if n is None else np.asarray(n, x.dtype) for n in (low, high))
     # Where the bounds are in the wrong order, the result is the upper one.
     if low is not None:

@@ -27,7 +27,7 @@ def _gather(node: Node, data: Array, indices: Array) -> Array:
 
 def _gather_elements(node: Node, data: Array, indices: Array) -> Array:
     axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(data))
-    return data[_element_places(data, axis, indices)]
+    return _taken(data, _element_places(data, axis, indices))
 
 
 def _element_places(data: Array, axis: int, indices: Array) -> Any:
@@ -39,7 +39,13 @@ def _element_places(data: Array, axis: int, indices: Array) -> Any:
 
 def _gather_nd(node: Node, data: Array, indices: Array) -> Array:
     count = node.attributes.get("batch_dims", 0)
-    return data[_slice_places(data, indices, count)]
+    return _taken(data, _slice_places(data, indices, count))
+
+
+def _taken(data: Array, places: Any) -> Array:
+    """Elements of `data`, which NumPy cannot index with traced places."""
+    is_traced = any(isinstance(place, Tracer) for place in places)
+    return (jnp.asarray(data) if is_traced else data)[places]
 
 
 def _slice_places(data: Array, indices: Array, batch_dims: int = 0) -> Any:
@@ -81,6 +87,8 @@ def _one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(indices) + 1)
     require_size(node, "depth", (*np.shape(indices), count))
     places = jnp.expand_dims(jnp.asarray(indices), axis)
+    if jnp.issubdtype(places.dtype, jnp.integer):
+        places = places.astype(jnp.int64)  # `depth` may be beyond a narrow dtype
     places = jnp.where(places < 0, places + count, places)
     numbers = jnp.arange(count, dtype=places.dtype)
     numbers = jnp.expand_dims(numbers, [i for i in range(np.ndim(places)) if i != axis])
@@ -95,7 +103,8 @@ def _non_zero(_: Node, x: Array) -> Array:
 
 def _compress(node: Node, data: Array, condition: Array) -> Array:
     axis = node.attributes.get("axis")
-    return numpy_or_jax(data).compress(condition, data, axis)
+    data = numpy_or_jax(data).ravel(data) if axis is None else data
+    return numpy_or_jax(data).take(data, np.flatnonzero(condition), axis or 0)
 
 
 OPERATORS = {

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import dtype_of, normalized
+from dml_jax.onnx_backend._operators._arrays import dtype_of, index_dtype, normalized
 
 
 def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
@@ -32,24 +32,34 @@ def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
 
 
 def _hardmax(x: jax.Array, axis: int) -> jax.Array:
-    return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], dtype=x.dtype, axis=axis)
+    if not x.size:
+        return x
+    size = x.shape[axis]
+    places = jnp.expand_dims(jax.lax.argmax(x, axis, index_dtype(size)), axis)
+    numbers = jax.lax.broadcasted_iota(places.dtype, x.shape, axis)
+    return (numbers == places).astype(x.dtype)
 
 
 def _batch_normalization(
     node: Node, x: Array, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> list[Array]:
     outputs, dtype = [], x.dtype
-    if node.attributes.get("training_mode", 0):
-        axes = tuple(axis for axis in range(np.ndim(x)) if axis != 1)
+    is_spatial = node.attributes.get("spatial", 1)
+    # Before version 14, a node with more than one output is in training mode.
+    has_statistics = node.version < 14 and len(node.outputs) > 1
+    if node.attributes.get("training_mode", has_statistics):
+        others = tuple(axis for axis in range(np.ndim(x)) if axis != 1)
+        axes = others if is_spatial else (0,)
         momentum = node.attributes.get("momentum", 0.9)
         now = jnp.mean(x, axes), jnp.var(x, axes)
         pairs = zip((mean, variance), now, strict=True)
         outputs = [(old * momentum + new * (1 - momentum)) for old, new in pairs]
-        outputs = [y.astype(mean.dtype) for y in outputs]
+        outputs = [y.astype(mean.dtype) for y in (*outputs, *now)]
         mean, variance = now
     epsilon = node.attributes.get("epsilon", 1e-5)
     factor = jnp.asarray(scale) / jnp.sqrt(variance + epsilon)
     sizes = (-1, *[1] * (np.ndim(x) - 2)) if np.ndim(x) > 1 else (-1,)
+    sizes = sizes if is_spatial else np.shape(x)[1:]
     mean, factor, bias = (jnp.reshape(part, sizes) for part in (mean, factor, bias))
     return [((x - mean) * factor + bias).astype(dtype), *outputs]
 

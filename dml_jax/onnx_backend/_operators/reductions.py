@@ -12,6 +12,7 @@ import numpy as np
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
+    index_dtype,
     integer,
     normalized,
     numpy_or_jax,
@@ -92,8 +93,10 @@ def _extreme_index(name: str) -> Callable[..., Array]:
         keepdims = bool(node.attributes.get("keepdims", 1))
         is_last = node.attributes.get("select_last_index", 0)
         given = jnp.flip(x, axis) if is_last else jnp.asarray(x)
-        index = getattr(jnp, name)(given, axis, keepdims=keepdims).astype(jnp.int64)
-        return np.shape(x)[axis] - 1 - index if is_last else index
+        size = np.shape(x)[axis]
+        index = getattr(jax.lax, name)(given, axis, index_dtype(size))
+        index = jnp.expand_dims(index, axis) if keepdims else index
+        return (size - 1 - index if is_last else index).astype(jnp.int64)
 
     return evaluate
 
