@@ -207,6 +207,19 @@ def test_wrong_attributes(options: Any, message: str) -> None:
     require_error(ValueError, f"GRU 'Y, Y_h': {message}", model.run, inputs)
 
 
+@pytest.mark.parametrize("kind", GATES)
+def test_no_steps(kind: str) -> None:
+    """The last states are zeros, as ONNX Runtime has them for an RNN."""
+    model = model_of(kind, lengths=False, direction="bidirectional")
+    inputs = inputs_of(model)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 0
+    inputs["X"] = inputs["X"][:0]
+    y, *states = onnx_backend.prepare(model).run(inputs)
+    assert y.shape == (0, 2, BATCH, HIDDEN)
+    for state in states:
+        assert not np.asarray(state).any()
+
+
 def test_wrong_lengths_and_weights() -> None:
     model = onnx_backend.prepare(model_of("GRU"))
     inputs = inputs_of(model_of("GRU"))

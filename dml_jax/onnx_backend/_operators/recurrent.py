@@ -1,9 +1,10 @@
 """RNN, GRU and LSTM.
 
 One matrix product multiplies the inputs of all steps by the weights. `lax.scan`
-computes the recurrent products. A state changes only at the steps within its sequence,
-so the reverse direction starts at each sequence's last step without a reversal of the
-data.
+computes the recurrent products. Both directions are in one loop: a GPU takes as long
+for one as for two. The reverse direction gets the steps from the last one to the first.
+A state changes only at the steps within its sequence, so this direction starts at the
+last step of each sequence.
 
 In training mode, the gradient that reaches the input through the reverse direction is
 multiplied by `lda_coeff`, as that of a ReverseSequence in its place.
@@ -12,7 +13,7 @@ multiplied by `lda_coeff`, as that of a ReverseSequence in its place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -57,7 +58,6 @@ class Cell(NamedTuple):
     """What is static in one direction of an operator."""
 
     kind: str
-    is_reversed: bool
     activations: tuple[Activation, ...]
     clip: float | None
     flag: bool  # GRU's linear_before_reset, LSTM's input_forget
@@ -138,9 +138,10 @@ KINDS = {
 
 
 class Direction(NamedTuple):
-    """The inputs of one direction."""
+    """The inputs of one direction, whose steps are in the order of the direction."""
 
     x: jax.Array  # [time, batch, inputs]
+    times: jax.Array  # the indices of the steps, [time]
     weight: jax.Array  # [G * H, inputs]
     recurrent: jax.Array  # [G * H, H]
     biases: jax.Array | None  # [2 * G * H]
@@ -150,41 +151,25 @@ class Direction(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _scan(
-    cells: tuple[Cell, ...], directions: tuple[Direction, ...], lengths: Any
-) -> tuple[list[jax.Array], tuple[Any, ...]]:
-    """The outputs [time, batch, H] of each direction, and its last states.
+    cell: Cell, directions: Direction, lengths: Any
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """The outputs [D, time, batch, H] of D directions, and their last states.
 
-    Both directions are in one loop, two steps at a time, because each iteration of a
-    loop has a cost of its own.
+    Two steps are computed at a time, because each iteration of a loop has a cost.
     """
-    projected = list(map(_projected, cells, directions))
-    weights = [part for _, part in projected]
-    times = jnp.arange(directions[0].x.shape[0], dtype=jnp.int32)
-    is_reversed = cells[0].is_reversed  # the other direction is flipped
-    flips = [cell.is_reversed != is_reversed for cell in cells]
-    rows = [(x, times) for x, _ in projected]
-    rows = [
-        jax.tree.map(_flipped, row) if is_flipped else row
-        for row, is_flipped in zip(rows, flips, strict=True)
-    ]
 
-    def step(states: Any, rows: Any) -> Any:
-        parts = zip(cells, weights, states, rows, strict=True)
-        results = [_step(*part, lengths) for part in parts]
-        return tuple(new for new, _ in results), [output for _, output in results]
+    def scan(direction: Direction) -> Any:
+        gates, weights = _projected(cell, direction)
+        step = functools.partial(_step, cell, weights, lengths)
+        rows = gates, direction.times
+        states, outputs = lax.scan(step, direction.states, rows, unroll=2)
+        return outputs, states
 
-    first = tuple(direction.states for direction in directions)
-    states, outputs = lax.scan(step, first, rows, reverse=is_reversed, unroll=2)
+    outputs, states = jax.vmap(scan)(directions)
     if lengths is not None:  # as in ONNX Runtime, an empty sequence ends in zeros
         is_empty = (lengths == 0)[:, None]
         states = jax.tree.map(lambda state: jnp.where(is_empty, 0, state), states)
-    pairs = zip(outputs, flips, strict=True)
-    return [_flipped(y) if is_flipped else y for y, is_flipped in pairs], states
-
-
-def _flipped(x: jax.Array) -> jax.Array:
-    """`x`, whose rows are steps, from the last step to the first."""
-    return jnp.flip(x, 0)
+    return outputs, states
 
 
 def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
@@ -200,7 +185,7 @@ def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
     return gates, Weights(direction.recurrent.T, inner, direction.peepholes)
 
 
-def _step(cell: Cell, weights: Weights, state: Any, row: Any, lengths: Any) -> Any:
+def _step(cell: Cell, weights: Weights, lengths: Any, state: Any, row: Any) -> Any:
     """The states after a step, and its output, which is zero after a sequence's end."""
     inputs, time = row
     new = KINDS[cell.kind].step(cell, weights, state, inputs)
@@ -224,7 +209,8 @@ def _recurrence(
     """RNN, GRU and LSTM, which have the same first inputs."""
     kind, is_batch_first = KINDS[node.kind], node.attributes.get("layout", 0)
     initial, peepholes = more[: kind.states], (*more[kind.states :], None)[0]
-    cells = _cells(node.kind, node.attributes)
+    order = _order(node.attributes)
+    cells = _cells(node.kind, node.attributes, len(order))
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)
     time, batch, hidden = x.shape[0], x.shape[1], np.shape(r)[-1]
     _require_shapes(node, x, w, r, b, len(cells))
@@ -236,42 +222,61 @@ def _recurrence(
                 f"{np.shape(sequence_lens)}"
             )
         lengths = clamped_lengths(sequence_lens, time)
-    zeros = jnp.zeros((batch, hidden), x.dtype)
-    directions = []
-    for i, cell in enumerate(cells):
-        states = [_initial(state, i, is_batch_first) for state in initial]
-        states += [None] * (kind.states - len(states))
-        directions.append(
-            Direction(
-                _scaled(node, x, lengths) if cell.is_reversed else x,
-                w[i],
-                r[i],
-                None if b is None else b[i],
-                None if peepholes is None else peepholes[i],
-                tuple(zeros if state is None else state for state in states),
-            )
-        )
-    outputs, last = _scan(tuple(cells), tuple(directions), lengths)
-    states = [jnp.stack(parts) for parts in zip(*last, strict=True)]
-    if not is_batch_first:
-        return [jnp.stack(outputs, 1), *states]
-    outputs = [jnp.swapaxes(output, 0, 1) for output in outputs]
-    return [jnp.stack(outputs, 2), *(jnp.swapaxes(state, 0, 1) for state in states)]
+    elif time == 0:
+        lengths = jnp.zeros(batch, jnp.int32)
+
+    def exchanged(states: Array) -> jax.Array:
+        """The states with the batch first, or with the directions first again."""
+        return jnp.swapaxes(states, 0, 1) if is_batch_first else jnp.asarray(states)
+
+    zeros = jnp.zeros((len(cells), batch, hidden), x.dtype)
+    states = [None if each is None else exchanged(each) for each in initial]
+    states += [None] * (kind.states - len(states))
+    directions = Direction(
+        _ordered([_scaled(node, x, lengths) if back else x for back in order], order),
+        _ordered([jnp.arange(time, dtype=jnp.int32)] * len(order), order),
+        *(w, r, b, peepholes),
+        tuple(zeros if state is None else state for state in states),
+    )
+    outputs, last = _scan_all(cells, directions, lengths)
+    outputs = _ordered(outputs, order)
+    axes = (2, 1, 0, 3) if is_batch_first else (1, 0, 2, 3)
+    return [outputs.transpose(axes), *map(exchanged, last)]
 
 
-def _cells(name: str, attributes: Mapping[str, Any]) -> list[Cell]:
-    """The static parts of the directions."""
+def _ordered(arrays: Sequence[jax.Array], order: Sequence[bool]) -> jax.Array:
+    """The arrays of all directions, those of reversed directions from the last step."""
+    pairs = zip(arrays, order, strict=True)
+    return jnp.stack([jnp.flip(x, 0) if is_reversed else x for x, is_reversed in pairs])
+
+
+def _scan_all(
+    cells: Sequence[Cell], directions: Direction, lengths: Any
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """`_scan`, also for directions with different cells."""
+    if len(set(cells)) == 1:
+        return _scan(cells[0], directions, lengths)
+    results = [
+        _scan(cell, jax.tree.map(lambda x, d=d: x[d : d + 1], directions), lengths)
+        for d, cell in enumerate(cells)
+    ]
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
+
+
+def _order(attributes: Mapping[str, Any]) -> tuple[bool, ...]:
+    """For each direction, whether it is the reverse one."""
     direction = attributes.get("direction", "forward")
-    is_reversed = {
-        "forward": [False],
-        "reverse": [True],
-        "bidirectional": [False, True],
-    }
-    if direction not in is_reversed:
+    orders = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    if direction not in orders:
         raise ValueError(
-            f"`direction` must be one of {', '.join(is_reversed)}; got {direction!r}"
+            f"`direction` must be one of {', '.join(orders)}; got {direction!r}"
         )
-    kind, count = KINDS[name], len(is_reversed[direction])
+    return orders[direction]
+
+
+def _cells(name: str, attributes: Mapping[str, Any], count: int) -> list[Cell]:
+    """The static parts of the directions."""
+    kind = KINDS[name]
     names = attributes.get("activations", kind.activations * count)
     if len(names) != len(kind.activations) * count:
         raise ValueError(
@@ -281,10 +286,8 @@ def _cells(name: str, attributes: Mapping[str, Any]) -> list[Cell]:
     functions = _activations(names, attributes)
     each, flag = len(kind.activations), bool(attributes.get(kind.flag, 0))
     return [
-        Cell(
-            name, backwards, functions[i * each :][:each], attributes.get("clip"), flag
-        )
-        for i, backwards in enumerate(is_reversed[direction])
+        Cell(name, functions[i * each :][:each], attributes.get("clip"), flag)
+        for i in range(count)
     ]
 
 
@@ -316,13 +319,6 @@ def _require_shapes(
     for name, (array, shape) in wanted.items():
         if array is not None and np.shape(array) != shape:
             raise ValueError(f"`{name}` must have shape {shape}; got {np.shape(array)}")
-
-
-def _initial(states: Any, direction: int, is_batch_first: bool) -> Any:
-    """The initial state of a direction, None if it is omitted."""
-    if states is None:
-        return None
-    return jnp.asarray(states[:, direction] if is_batch_first else states[direction])
 
 
 def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
