@@ -13,7 +13,7 @@ multiplied by `lda_coeff`, as that of a ReverseSequence in its place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -138,7 +138,10 @@ KINDS = {
 
 
 class Direction(NamedTuple):
-    """The inputs of one direction, whose steps are in the order of the direction."""
+    """The inputs of a direction, with its steps in the order in which it reads them.
+
+    Those of several directions have one more dimension, in front.
+    """
 
     x: jax.Array  # [time, batch, inputs]
     times: jax.Array  # the indices of the steps, [time]
@@ -214,16 +217,7 @@ def _recurrence(
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)
     time, batch, hidden = x.shape[0], x.shape[1], np.shape(r)[-1]
     _require_shapes(node, x, w, r, b, len(cells))
-    lengths = None
-    if sequence_lens is not None:
-        if np.shape(sequence_lens) != (batch,):
-            raise ValueError(
-                f"`sequence_lens` must have shape ({batch},); got "
-                f"{np.shape(sequence_lens)}"
-            )
-        lengths = clamped_lengths(sequence_lens, time)
-    elif time == 0:
-        lengths = jnp.zeros(batch, jnp.int32)
+    lengths = _lengths(sequence_lens, time, batch)
 
     def exchanged(states: Array) -> jax.Array:
         """The states with the batch first, or with the directions first again."""
@@ -235,7 +229,7 @@ def _recurrence(
     directions = Direction(
         _ordered([_scaled(node, x, lengths) if back else x for back in order], order),
         _ordered([jnp.arange(time, dtype=jnp.int32)] * len(order), order),
-        *(w, r, b, peepholes),
+        *(jnp.asarray(w), jnp.asarray(r), b, peepholes),
         tuple(zeros if state is None else state for state in states),
     )
     outputs, last = _scan_all(cells, directions, lengths)
@@ -244,7 +238,18 @@ def _recurrence(
     return [outputs.transpose(axes), *map(exchanged, last)]
 
 
-def _ordered(arrays: Sequence[jax.Array], order: Sequence[bool]) -> jax.Array:
+def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
+    """The lengths; None if all sequences have all steps."""
+    if sequence_lens is None:
+        return jnp.zeros(batch, jnp.int32) if time == 0 else None
+    if np.shape(sequence_lens) != (batch,):
+        raise ValueError(
+            f"`sequence_lens` must have shape ({batch},); got {np.shape(sequence_lens)}"
+        )
+    return clamped_lengths(sequence_lens, time)
+
+
+def _ordered(arrays: Iterable[jax.Array], order: Sequence[bool]) -> jax.Array:
     """The arrays of all directions, those of reversed directions from the last step."""
     pairs = zip(arrays, order, strict=True)
     return jnp.stack([jnp.flip(x, 0) if is_reversed else x for x, is_reversed in pairs])
