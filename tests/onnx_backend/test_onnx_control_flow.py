@@ -211,6 +211,20 @@ SCAN = """float[2] s, float[3,2] x, float[2,3] z => float[2] y, float[2,3] a {
     }>(s, x, z)}"""
 
 
+def test_a_scan_over_constants_is_constant() -> None:
+    """So its results may be shapes."""
+    text = """float[3,2] x => float[u,v] y {
+      sizes = Constant<value_ints = [2, 3]>()
+      zero = Constant<value_int = 0>()
+      sum, rows = Scan<num_scan_inputs = 1, scan_input_directions = [1],
+        body = g (int64 s, int64 v) => (int64 t, int64 r) {
+          t = Add(s, v)
+          r = Identity(v)}>(zero, sizes)
+      y = Reshape(x, rows)}"""
+    (y,) = both(text, X)
+    assert y.shape == (3, 2)
+
+
 def test_scan() -> None:
     both(SCAN, X[0] + 1, X, X.T + 2)
 

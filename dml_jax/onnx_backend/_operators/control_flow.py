@@ -26,7 +26,7 @@ from dml_jax.onnx_backend._evaluation import (
     is_constant,
     is_text,
 )
-from dml_jax.onnx_backend._operators._arrays import integer, normalized
+from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
 
 MOST_ITERATIONS = 2**20
 
@@ -321,7 +321,7 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
 def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
     carried, results = list(initial), []
     for i in range(len(rows[0])):
-        outputs = body(*carried, *(row[i] for row in rows))
+        outputs = body(*carried, *(row[i, ...] for row in rows))
         carried = outputs[: len(initial)]
         results.append(outputs[len(initial) :])
     if not results:
@@ -329,14 +329,16 @@ def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> 
     return carried, [_stacked(parts) for parts in zip(*results, strict=True)]
 
 
-def _time_first(x: Array, axis: int, is_flipped: int) -> jax.Array:
-    moved = jnp.moveaxis(jnp.asarray(x), normalized("axes", axis, np.ndim(x)), 0)
-    return jnp.flip(moved, 0) if is_flipped else moved
+def _time_first(x: Array, axis: int, is_flipped: int) -> Array:
+    namespace = numpy_or_jax(x)
+    moved = namespace.moveaxis(x, normalized("axes", axis, np.ndim(x)), 0)
+    return namespace.flip(moved, 0) if is_flipped else moved
 
 
-def _time_at(x: Array, axis: int, is_flipped: int) -> jax.Array:
-    x = jnp.flip(x, 0) if is_flipped else jnp.asarray(x)
-    return jnp.moveaxis(x, 0, normalized("axes", axis, x.ndim))
+def _time_at(x: Array, axis: int, is_flipped: int) -> Array:
+    namespace = numpy_or_jax(x)
+    x = namespace.flip(x, 0) if is_flipped else x
+    return namespace.moveaxis(x, 0, normalized("axes", axis, np.ndim(x)))
 
 
 _EVERY_TYPE = frozenset({11, 16, 19, 21, 23, 24, 25})
