@@ -17,8 +17,8 @@ steps, and one select between neighbouring registers complete it. If all lines h
 same shift, an offset into VMEM shifts whole registers, without selects.
 
 A 32-bit word has two or four elements of 16 or 8 bits. If they belong to several lines,
-a select chooses bits by a mask. If they are steps of one line, a shift by less than a
-word is a shift of its bits.
+a mask selects each of them. If they are steps of one line, a shift by less than a word
+is a shift of its bits.
 
 Steps from T to N are undefined. No result depends on them.
 """
@@ -44,7 +44,16 @@ class Tpu(NamedTuple):
     """What the kernels depend on."""
 
     vmem_bytes: int  # that it may use
-    gathers_sublanes: bool
+    generation: int
+
+    @property
+    def gathers_sublanes(self) -> bool:
+        return self.generation > 4
+
+    @property
+    def selects_parts_of_words(self) -> bool:
+        """Whether a select can take elements of 8 or 16 bits from two registers."""
+        return self.generation > 4
 
 
 class Line(NamedTuple):
@@ -74,29 +83,40 @@ class Line(NamedTuple):
     def part_bits(self) -> int:
         return 32 // (self.lines_per_word * self.steps_per_word)
 
-    def mask(self, conditions: list[Array]) -> Array:
+    def mask(self, conditions: list[Array], tpu: Tpu) -> Array:
         """For `select`: the parts of each word whose line fulfils its condition."""
         if len(conditions) == 1:
             return conditions[0]
-        masks = [
-            jnp.where(condition, _ones(self.part_bits, part), 0)
-            for part, condition in enumerate(conditions)
-        ]
-        return _union(masks)
+        ones = jnp.where(conditions[0], self.ones(0), 0)
+        for part, condition in enumerate(conditions[1:], 1):
+            ones |= jnp.where(condition, self.ones(part), 0)
+        return self.mask_of_ones(ones, tpu)
 
-    def is_shifted(self, shifts: list[Array], distance: int) -> Array:
+    def mask_of_ones(self, words: Array, tpu: Tpu) -> Array:
+        """For `select`: the parts of words that have ones."""
+        if not tpu.selects_parts_of_words:
+            return words
+        return _as_parts(words, self.part_bits) != 0
+
+    def ones(self, part: int) -> np.int32:
+        """A word with ones in one of its parts."""
+        ones = (2**self.part_bits - 1) << self.part_bits * part
+        return np.uint32(ones).astype(np.int32)
+
+    def is_shifted(self, shifts: list[Array], distance: int, tpu: Tpu) -> Array:
         """For `select`: the lines whose shift has this distance as a summand."""
-        return self.mask([shift & distance * self.steps != 0 for shift in shifts])
+        return self.mask([shift & distance * self.steps != 0 for shift in shifts], tpu)
 
-    def reversed_part(self, register: Any, lengths: list[Array]) -> Array:
+    def reversed_part(self, register: Any, lengths: list[Array], tpu: Tpu) -> Array:
         """For `select`: the parts of the words of a register that are reversed."""
         first = register * self.steps
         if self.axis is not None:
             first = first + self.steps_per_word * iota(self.axis)
         if self.steps_per_word == 1:
-            return self.mask([first < length for length in lengths])
+            return self.mask([first < length for length in lengths], tpu)
         bits = jnp.clip(lengths[0] - first, 0, self.steps_per_word) * self.part_bits
-        return jnp.where(bits == 32, -1, (1 << bits) - 1)
+        ones = jnp.where(bits == 32, -1, (1 << bits) - 1)
+        return self.mask_of_ones(ones, tpu)
 
 
 def line_in_columns(time: int, dtype: np.dtype) -> Line:
@@ -135,7 +155,7 @@ def reverse_lines(
     def store(first: Any, reversed_words: list[Array]) -> None:
         kept = load(first, len(reversed_words))
         for i, words in enumerate(reversed_words):
-            is_reversed = line.reversed_part(first + i, lengths)
+            is_reversed = line.reversed_part(first + i, lengths, tpu)
             result = pltpu.bitcast(select(is_reversed, words, kept[i]), y.dtype)
             y[index(first + i, 1)] = result[None] if line.axis is None else result
 
@@ -146,7 +166,7 @@ def reverse_lines(
         registers = [reverse_steps_in_words(each, line) for each in registers]
         store(0, _shift(line, registers, line.registers, shifts, line.distances, tpu))
     else:
-        _reverse_registers(line, load, scratch[0], shifts)
+        _reverse_registers(line, load, scratch[0], shifts, tpu)
         _shift_within_groups(line, scratch[0], shifts, store, tpu)
 
 
@@ -175,7 +195,11 @@ def for_each_group(
 
 
 def _reverse_registers(
-    line: Line, load: Callable[..., list[Array]], scratch: Any, shifts: list[Array]
+    line: Line,
+    load: Callable[..., list[Array]],
+    scratch: Any,
+    shifts: list[Array],
+    tpu: Tpu,
 ) -> None:
     """Stores the registers in reverse order, shifted by `GROUP` registers and more."""
     distances = [each for each in line.distances if each >= GROUP]
@@ -185,7 +209,7 @@ def _reverse_registers(
         registers = load(source, count)
         if distance:
             further = load(source - distance, count)
-            mask = line.is_shifted(shifts, distance)
+            mask = line.is_shifted(shifts, distance, tpu)
             registers = [
                 select(mask, *pair) for pair in zip(further, registers, strict=True)
             ]
@@ -197,7 +221,7 @@ def _reverse_registers(
             return scratch[register]
         distance, rest = distances[0], distances[1:]
         further = shifted(register + distance, rest)
-        mask = line.is_shifted(shifts, distance)
+        mask = line.is_shifted(shifts, distance, tpu)
         return select(mask, further, shifted(register, rest))
 
     def shift(first: Any, count: int, distances: tuple[int, ...]) -> None:
@@ -285,7 +309,7 @@ def _shift(
     Where the shift reaches beyond the last one of `registers`, they are undefined.
     """
     for distance in distances:
-        mask = line.is_shifted(shifts, distance)
+        mask = line.is_shifted(shifts, distance, tpu)
         pairs = zip(registers[distance:], registers, strict=False)
         shifted = [select(mask, *pair) for pair in pairs]
         registers = [*shifted, *registers[len(shifted) :]]
@@ -305,14 +329,13 @@ def shift_within_registers(
     """
     of_words = [shift // line.steps_per_word for shift in shifts]
     parts = [shift_words(registers, shift, line.axis, tpu) for shift in of_words]
-    if line.lines_per_word > 1:
-        ones = [_ones(line.part_bits, part) for part in range(line.lines_per_word)]
-        return [
-            _union([word & mask for word, mask in zip(words, ones, strict=True)])
-            for words in zip(*parts, strict=True)
-        ]
     if line.steps_per_word == 1:
-        return parts[0]
+        words = parts[0]
+        for part, others in enumerate(parts[1:], 1):
+            ones = jnp.full_like(words[0], line.ones(part))
+            mask = line.mask_of_ones(ones, tpu)
+            words = [select(mask, *pair) for pair in zip(others, words, strict=True)]
+        return words
     following = _next_words(parts[0], line.axis)
     bits = (shifts[0] & line.steps_per_word - 1) * line.part_bits
     # A shift by 32 bits is undefined, so `high` is shifted twice.
@@ -392,20 +415,24 @@ def iota(axis: int) -> Array:
     return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
 
 
-def _ones(bits: int, part: int) -> np.int32:
-    """A word with ones in one of its parts."""
-    return np.uint32((2**bits - 1) << bits * part).astype(np.int32)
+def _as_parts(words: Array, bits: int) -> Array:
+    """Elements of 8 or 16 bits, of which there are more in a register."""
+    from jax.experimental.pallas import tpu as pltpu
 
-
-def _union(words: list[Array]) -> Array:
-    union = words[0]
-    for word in words[1:]:
-        union = union | word
-    return union
+    return pltpu.bitcast(words, jnp.int16 if bits == 16 else jnp.int8)
 
 
 def select(mask: Array, x: Array, y: Array) -> Array:
-    """`x` where the mask is true or has ones, else `y`."""
-    if mask.dtype == jnp.bool_:
+    """The words of `x` where the mask is true or has ones, else those of `y`.
+
+    The mask has an element for each word, or for each of its parts.
+    """
+    from jax.experimental.pallas import tpu as pltpu
+
+    if mask.dtype != jnp.bool_:
+        return y ^ ((x ^ y) & mask)
+    if mask.shape == x.shape:
         return jnp.where(mask, x, y)
-    return y ^ ((x ^ y) & mask)
+    bits = 32 * x.size // mask.size
+    parts = jnp.where(mask, _as_parts(x, bits), _as_parts(y, bits))
+    return pltpu.bitcast(parts, x.dtype)

@@ -44,9 +44,7 @@ def barrel_shift(x: Array, lengths: Array, axis: int) -> Array | None:
     if info is None:
         return None
     vmem_bytes = info.vmem_capacity_bytes * 3 // 4
-    return barrel_shift_on(
-        Tpu(vmem_bytes, gathers_sublanes=info.generation > 4), x, lengths, axis
-    )
+    return barrel_shift_on(Tpu(vmem_bytes, info.generation), x, lengths, axis)
 
 
 def barrel_shift_on(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array | None:

@@ -96,7 +96,7 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
             rows = pl.ds(first * line.steps, count * line.steps)
             kept_words = jnp.split(pltpu.bitcast(kept[0, rows], jnp.int32), count)
             for i in range(count):
-                is_reversed = line.reversed_part(first + i, [ends])
+                is_reversed = line.reversed_part(first + i, [ends], tpu)
                 result = select(is_reversed, words[i], kept_words[i])
                 rows = pl.ds((first + i) * line.steps, line.steps)
                 y[0, rows] = pltpu.bitcast(result, y.dtype)
@@ -192,7 +192,7 @@ def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
             ]
             words = shift_words(words, -ends & LANES - 1, line.axis, tpu)
             for k in range(count):
-                is_reversed = line.reversed_part(first + k, [ends])
+                is_reversed = line.reversed_part(first + k, [ends], tpu)
                 y[0, :, lanes_of(first + k)] = select(
                     is_reversed, words[k], kept[0, :, lanes_of(first + k)]
                 )

@@ -25,9 +25,9 @@ pytestmark = [
     pytest.mark.usefixtures("with_jit", "nans_are_data"),
 ]
 
-V4 = Tpu(vmem_bytes=2**24, gathers_sublanes=False)
-V5 = Tpu(vmem_bytes=2**27, gathers_sublanes=True)
-TINY = Tpu(vmem_bytes=200 * 2**10, gathers_sublanes=True)  # blocks of 6 registers
+V4 = Tpu(vmem_bytes=2**24, generation=4)
+V5 = Tpu(vmem_bytes=2**27, generation=5)
+TINY = Tpu(vmem_bytes=200 * 2**10, generation=5)  # blocks of 6 registers
 
 # Shape, axis, the shape of the lengths, and the TPU.
 LINES = {
@@ -46,7 +46,9 @@ LINES = {
     "features": ((3, 41, 128), 1, (3, 1, 1), V5),
     "features-without-gathers": ((3, 41, 128), 1, (3, 1, 1), V4),
     "columns-without-gathers": ((70, 128), 0, (1, 128), V4),
+    "rows-without-masks-of-parts": ((37, 150), 1, (37, 1), V4),
     "time-major": ((70, 9, 128), 0, (1, 9, 1), V5),
+    "time-major-without-masks-of-parts": ((70, 9, 128), 0, (1, 9, 1), V4),
     "one-register-a-step": ((17, 8, 128), 0, (1, 8, 128), V5),
     "windows-of-a-line": ((25_001,), 0, (1,), TINY),
     "windows-of-lines": ((3, 30 * 1024), 1, (3, 1), TINY),
