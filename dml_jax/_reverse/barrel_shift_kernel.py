@@ -46,22 +46,26 @@ _LINES_AT_ONCE = 8  # if they have less than a group of registers together
 # Arrangements -------------------------------------------------------------------------
 
 
-def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
+def reverse_rows(
+    x: Array, lengths: Array, tpu: Tpu, rows_of_a_length: int = 1
+) -> Array | None:
     """`x` [A, L, T], reversed along T by the int32 `lengths` [A, L] or [A, 1].
 
-    The elements of `x` have 8, 16 or 32 bits. The result is None if a line does not fit
-    in VMEM, as for the other arrangements.
+    The elements of `x` have 8, 16 or 32 bits. The lengths of `rows_of_a_length`
+    successive rows are the same. The result is None if a line does not fit in VMEM, as
+    for the other arrangements.
     """
     from jax.experimental import pallas as pl
 
     arrays, rows, time = x.shape
     packing = WORD // x.dtype.itemsize
     varies = lengths.shape[1] > 1
+    is_of_words = not varies or rows_of_a_length % packing == 0
     line = Line(
         pl.cdiv(time, LANES),
         LANES,
         axis=1,
-        lines_per_word=packing if varies else 1,
+        lines_per_word=1 if is_of_words else packing,
         by_offset=not varies,
     )
     tile = SUBLANES * packing
@@ -78,6 +82,7 @@ def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
 
             if varies:
                 of_parts = _lengths_of_rows(lengths.at[a, 0], i * tile, packing)
+                of_parts = of_parts[: line.lines_per_word]
             else:
                 of_parts = [lengths[0, 0, a]]
             reverse_lines(line, x, y, index, scratch, of_parts, tpu)

@@ -129,9 +129,13 @@ def _reverse_rows_of_all_arrays(
         return None
     order = (*(d for d in range(x.ndim) if d not in (rows, axis)), rows, axis)
     arranged = x.transpose(order)
+    rows_of_a_length = x.shape[rows] if lengths.shape[rows] == 1 else 1
     lengths = jnp.broadcast_to(lengths.transpose(order), (*arranged.shape[:-1], 1))
     y = barrel_shift_kernel.reverse_rows(
-        arranged.reshape(1, lines, -1), lengths.reshape(1, lines), tpu
+        arranged.reshape(1, lines, -1),
+        lengths.reshape(1, lines),
+        tpu,
+        rows_of_a_length,
     )
     return None if y is None else y.reshape(arranged.shape).transpose(np.argsort(order))
 
