@@ -24,15 +24,15 @@ another order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._shared.tpu import WORD, orders_of_dimensions
+from dml_jax._shared.tpu import WORD, orders_of_dimensions, stored_rows_and_lanes
 from dml_jax._slice import vmem_kernel, xla
 from dml_jax._slice.registers import Dim
 from dml_jax._slice.window import StridedWindow
@@ -43,9 +43,13 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
     if not _is_supported(x, window.sizes):
         return None
     order = orders_of_dimensions(x.shape, x.dtype)[0]
-    dims = _dims(x.shape, window, order)
-    if not _is_slow(dims, x.dtype):
+    if not _is_slow(_dims(x.shape, window, order), x.dtype):
         return None
+    stored = stored_rows_and_lanes(x.shape, x.dtype)
+    if order[-2:] != stored and not bitwise.is_narrow_float(x.dtype):
+        # XLA copies x to this order. It need not copy planes outside the window.
+        x, window = _planes_of_window(x, window, set(order[:-2]).difference(stored))
+    dims = _dims(x.shape, window, order)
     return _in_order(vmem_kernel.strided_slice, x, dims, order)
 
 
@@ -70,6 +74,17 @@ def gather_and_select(
     if max(window.strides, default=1) == 1:
         return None
     return xla.gather_and_select(x, shape, window)
+
+
+def _planes_of_window(
+    x: Array, window: StridedWindow, outer: Collection[int]
+) -> tuple[Array, StridedWindow]:
+    """`x` without what is outside the window along these dimensions."""
+    starts = [window.starts[d] if d in outer else 0 for d in range(x.ndim)]
+    limits = [window.limits[d] if d in outer else x.shape[d] for d in range(x.ndim)]
+    for d in outer:
+        window = window.with_dimension(d, 0, window.sizes[d], window.strides[d])
+    return lax.slice(x, starts, limits), window
 
 
 def _is_slow(dims: list[Dim], dtype: np.dtype) -> bool:

@@ -21,7 +21,7 @@ from sampling import default_of
 
 from dml_jax import reference, slice1, slice_grad
 from dml_jax._shared import jax_versions
-from dml_jax._shared.tpu import orders_of_dimensions
+from dml_jax._shared.tpu import orders_of_dimensions, stored_rows_and_lanes
 from dml_jax._slice import registers, tpu, vmem_kernel
 from dml_jax._slice.api import _window_of_slice1
 
@@ -131,6 +131,25 @@ def test_kernel_equals_the_reference(check: Callable[..., None], name: str):
 @pytest.mark.parametrize("check", [check_slice, check_transpose])
 def test_blocks_of_programs(check: Callable[..., None]):
     check((70, 300), ((3, 5), (66, 290), (-2, 3)), "int16")
+
+
+@pytest.mark.usefixtures("_interpreted")
+def test_only_planes_of_the_window_are_copied_to_another_order():
+    shape = (9, 8, 17, 130)
+    window = (2, 1, 0, 5), (6, 7, 17, 120), (-2, 3, -1, 2)
+    x = data(shape, "uint8")
+    assert orders_of_dimensions(shape, x.dtype)[0] == (0, 1, 2, 3)
+    assert stored_rows_and_lanes(shape, x.dtype) == (1, 3)
+    parsed = _window_of_slice1("slice1", shape, *window)
+    compute = jax.jit(lambda x: tpu.vmem_slice(x, parsed))
+    assert_same_bits(compute(x), reference.slice1(x, *window))
+    (inner,) = jax.make_jaxpr(compute)(x).eqns
+    (kernel,) = (
+        equation
+        for equation in inner.params["jaxpr"].eqns
+        if equation.primitive.name == "pallas_call"
+    )
+    assert kernel.invars[0].aval.shape == (5, 8, 17, 130)
 
 
 class Rows:
