@@ -68,10 +68,8 @@ def is_refused(dtype: str, outcome: Outcome) -> bool:
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_every_operator_and_dtype(generation: str) -> None:
-    """Forward, and derivatives: of float32, and on v5e of every dtype with any."""
-    differentiable = {"float32"}
-    if generation == "v5e":
-        differentiable = {d for d in DTYPES if jnp.issubdtype(dtype_of(d), jnp.inexact)}
+    """Forward, and the derivatives of every dtype with any."""
+    differentiable = {d for d in DTYPES if jnp.issubdtype(dtype_of(d), jnp.inexact)}
     outcomes = compiled(
         generation,
         [
@@ -96,10 +94,12 @@ def test_every_operator_and_dtype(generation: str) -> None:
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_large_arrays(generation: str) -> None:
-    """On v5e also of bytes, and derivatives."""
-    kinds = [("forward", "float32")]
-    if generation == "v5e":
-        kinds += [("forward", "uint8"), ("gradient", "float32"), ("jvp", "float32")]
+    """Of words, half words and bytes, with the derivatives of words."""
+    kinds = [
+        *(("forward", dtype) for dtype in ("uint8", "bfloat16", "float32")),
+        ("gradient", "float32"),
+        ("jvp", "float32"),
+    ]
     found = [
         (case, transform, dtype)
         for case in tpu_programs.LARGE
