@@ -7,7 +7,8 @@ columns, to shared memory, and reads its elements there in any order. It stores
     y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c // step]
 
 The kernel moves as many bytes as a copy. It loads the first and the last sector of each
-row of a strip twice, if strips share them. XLA cannot fuse it with surrounding
+row of a strip twice, if strips share them. It stores whole or half sectors, so the
+columns that a strip stores differ from row to row. XLA cannot fuse it with surrounding
 operations.
 
 A thread moves a word of four bytes at once, but a row of narrow elements may begin in
@@ -75,9 +76,7 @@ def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
         word = 1  # too many words would be shared by two rows or two strips
     granule, width = word, _round_up(columns + _overhang(columns, word), word)
     if width + _slack(columns, word, word) > most:
-        is_wide = row_bytes >= _BANKS_BYTES
-        # Narrow elements take more time for arithmetic than for sectors moved twice.
-        granule = sector if is_wide and itemsize >= _WORD else word
+        granule = max(word, _granule_bytes(row_bytes, itemsize) // itemsize)
         unit = sector if columns % sector == 0 and most >= sector else granule
         width = (most - _slack(columns, word, granule)) // unit * unit
         if width <= 0:
@@ -101,6 +100,19 @@ def _row_bytes(time: int) -> int:
     good = _GOOD_BLOCK_BYTES // time // _BANKS_BYTES * _BANKS_BYTES
     most = _MAX_BLOCK_BYTES // time
     return min(good, _MAX_ROW_BYTES) or min(most, _BANKS_BYTES)
+
+
+def _granule_bytes(row_bytes: int, itemsize: int) -> int:
+    """The bytes at whose multiples stores begin, if a strip is a part of its rows.
+
+    Stores of whole sectors are the fastest, then of half ones. A strip gets narrower by
+    a granule. Bytes in wide rows take more time for arithmetic than for storing.
+    """
+    is_narrow = itemsize < _WORD
+    if is_narrow and row_bytes > _BANKS_BYTES:
+        return itemsize
+    granules = (_SECTOR // 2,) if is_narrow else (_SECTOR, _SECTOR // 2)
+    return next((each for each in granules if row_bytes >= _SECTOR + each), itemsize)
 
 
 def _round_up(size: int, unit: int) -> int:
