@@ -11,7 +11,7 @@ A 32-bit word has two or four elements of 16 or 8 bits, which are neighbours alo
 last dimension but one. In rows and planes, they belong to several lines. In columns,
 they are steps of one line.
 
-Pallas is imported in functions, because that takes longer than importing the package.
+Pallas is imported in functions, because its import takes longer than the package's.
 """
 
 from __future__ import annotations
@@ -40,36 +40,37 @@ from dml_jax._reverse.registers import (
 from dml_jax._shared.tpu import LANES, SUBLANES, WORD
 
 BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
-_LINES_AT_ONCE = 8  # if they have less than a group of registers together
+_TILES_AT_ONCE = 8  # at most, with no more than `GROUP` registers together
 
 
 # Arrangements -------------------------------------------------------------------------
 
 
 def reverse_rows(
-    x: Array, lengths: Array, tpu: Tpu, rows_of_a_length: int = 1
+    x: Array, lengths: Array, tpu: Tpu, rows_per_length: int = 1
 ) -> Array | None:
     """`x` [A, L, T], reversed along T by the int32 `lengths` [A, L] or [A, 1].
 
-    The elements of `x` have 8, 16 or 32 bits. The lengths of `rows_of_a_length`
-    successive rows are the same. The result is None if a line does not fit in VMEM, as
-    for the other arrangements.
+    The elements of `x` have 8, 16 or 32 bits. From the first row on, each group of
+    `rows_per_length` rows has one length. The result is None if a line does not fit in
+    VMEM, as for the other arrangements.
     """
     from jax.experimental import pallas as pl
 
     arrays, rows, time = x.shape
     packing = WORD // x.dtype.itemsize
-    varies = lengths.shape[1] > 1
-    is_of_words = not varies or rows_of_a_length % packing == 0
+    lengths_vary = lengths.shape[1] > 1
+    has_length_per_word = not lengths_vary or rows_per_length % packing == 0
     line = Line(
+        tpu,
         pl.cdiv(time, LANES),
         LANES,
         axis=1,
-        lines_per_word=1 if is_of_words else packing,
-        by_offset=not varies,
+        lengths_per_word=1 if has_length_per_word else packing,
+        by_offset=not lengths_vary,
     )
     tile = SUBLANES * packing
-    tiles = _tiles_in_block((arrays, pl.cdiv(rows, tile)), line, tpu)
+    tiles = _tiles_in_block((arrays, pl.cdiv(rows, tile)), line)
     if tiles is None:
         return None
     of_arrays, of_rows = tiles
@@ -80,16 +81,16 @@ def reverse_rows(
             def index(first: Any, count: int) -> Any:
                 return a, pl.ds(i * tile, tile), pl.ds(first * LANES, count * LANES)
 
-            if varies:
-                of_parts = _lengths_of_rows(lengths.at[a, 0], i * tile, packing)
-                of_parts = of_parts[: line.lines_per_word]
+            if lengths_vary:
+                parts = range(line.lengths_per_word)
+                of_parts = _lengths_of_rows(lengths.at[a, 0], i * tile, packing, parts)
             else:
                 of_parts = [lengths[0, 0, a]]
-            reverse_lines(line, x, y, index, scratch, of_parts, tpu)
+            reverse_lines(line, x, y, index, scratch, of_parts)
 
         _for_each_tile(tiles, line, reverse_tile)
 
-    if varies:
+    if lengths_vary:
         count = of_rows * tile
         lengths = jnp.pad(lengths, ((0, 0), (0, blocks * count - rows)))
         lengths = lengths.reshape(arrays, blocks, 1, count)
@@ -100,11 +101,13 @@ def reverse_rows(
         lengths, of_lengths = _scalars(lengths, of_arrays)
     spec = pl.BlockSpec((of_arrays, of_rows * tile, line.size), lambda a, i: (a, i, 0))
     grid = (pl.cdiv(arrays, of_arrays), blocks)
-    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+    return _call(kernel, grid, of_lengths, spec, line, lengths, x)
 
 
-def _lengths_of_rows(lengths: Any, first: Any, packing: int) -> list[Array]:
-    """The lengths of the rows in each part of a register's words.
+def _lengths_of_rows(
+    lengths: Any, first: Any, packing: int, parts: Sequence[int]
+) -> list[Array]:
+    """The lengths of the rows in these parts of a register's words.
 
     `lengths` is a reference of [1, N]. Sublane s of part p has row
     `first + packing * s + p`.
@@ -114,7 +117,7 @@ def _lengths_of_rows(lengths: Any, first: Any, packing: int) -> list[Array]:
         lengths[:, lanes_of(lax.div(first, LANES))], (SUBLANES, LANES)
     )
     row = skipped + packing * iota(0)
-    return [gather(register, row + part, 1) for part in range(packing)]
+    return [gather(register, row + part, 1) for part in parts]
 
 
 def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
@@ -122,9 +125,9 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     from jax.experimental import pallas as pl
 
     arrays, time, columns = x.shape
-    line = line_in_columns(time, x.dtype)
+    line = line_in_columns(time, x.dtype, tpu)
     line = line._replace(by_offset=lengths.shape[2] == 1)
-    tiles = _tiles_in_block((pl.cdiv(columns, LANES), arrays), line, tpu)
+    tiles = _tiles_in_block((pl.cdiv(columns, LANES), arrays), line)
     if tiles is None:
         return None
     of_columns, of_arrays = tiles
@@ -138,7 +141,7 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
                 length = lengths[0, 0, a]
             else:
                 length = jnp.broadcast_to(lengths[a, :, lanes_of(c)], (SUBLANES, LANES))
-            reverse_lines(line, x, y, index, scratch, [length], tpu)
+            reverse_lines(line, x, y, index, scratch, [length])
 
         _for_each_tile(tiles, line, reverse_tile)
 
@@ -149,7 +152,7 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
         of_lengths = pl.BlockSpec((of_arrays, 1, width), lambda a, c: (a, 0, c))
     spec = pl.BlockSpec((of_arrays, line.size, width), lambda a, c: (a, 0, c))
     grid = (pl.cdiv(arrays, of_arrays), pl.cdiv(columns, width))
-    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+    return _call(kernel, grid, of_lengths, spec, line, lengths, x)
 
 
 def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
@@ -160,10 +163,10 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     packing = WORD // x.dtype.itemsize
     by_offset = lengths.shape[1:] == (1, 1)
     per_word = 1 if by_offset else packing
-    line = Line(time, 1, None, lines_per_word=per_word, by_offset=by_offset)
+    line = Line(tpu, time, 1, None, lengths_per_word=per_word, by_offset=by_offset)
     tile = SUBLANES * packing
     counts = (pl.cdiv(columns, LANES), pl.cdiv(rows, tile), arrays)
-    tiles = _tiles_in_block(counts, line, tpu)
+    tiles = _tiles_in_block(counts, line)
     if tiles is None:
         return None
     of_columns, of_rows, of_arrays = tiles
@@ -178,7 +181,7 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
             else:
                 words = pl.ds(i * SUBLANES, SUBLANES)
                 of_parts = [lengths[a, p, words, lanes_of(c)] for p in range(packing)]
-            reverse_lines(line, x, y, index, scratch, of_parts, tpu)
+            reverse_lines(line, x, y, index, scratch, of_parts)
 
         _for_each_tile(tiles, line, reverse_tile)
 
@@ -194,7 +197,7 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     spec = pl.BlockSpec(shape, lambda a, i, c: (a, 0, i, c))
     blocks = (pl.cdiv(rows, of_rows * tile), pl.cdiv(columns, width))
     grid = (pl.cdiv(arrays, of_arrays), *blocks)
-    return _call(kernel, grid, of_lengths, spec, line, tpu, lengths, x)
+    return _call(kernel, grid, of_lengths, spec, line, lengths, x)
 
 
 def _scalars(lengths: Array, count: int) -> tuple[Array, Any]:
@@ -210,9 +213,7 @@ def _scalars(lengths: Array, count: int) -> tuple[Array, Any]:
 # Blocks -------------------------------------------------------------------------------
 
 
-def _tiles_in_block(
-    counts: Sequence[int], line: Line, tpu: Tpu
-) -> tuple[int, ...] | None:
+def _tiles_in_block(counts: Sequence[int], line: Line) -> tuple[int, ...] | None:
     """How many tiles a grid step has along each dimension.
 
     A tile has the lines that are shifted together. There are as many as fit along the
@@ -220,9 +221,9 @@ def _tiles_in_block(
     in VMEM.
     """
     tile_bytes = line.registers * REGISTER_BYTES
-    # Blocks of the operand and of the result are both double-buffered.
     scratch_bytes = sum(WORD * math.prod(shape) for shape in scratch_shapes(line))
-    fits = (tpu.vmem_bytes - scratch_bytes) // (4 * tile_bytes)
+    # Blocks of the operand and of the result are both double-buffered.
+    fits = (line.tpu.vmem_bytes - scratch_bytes) // (4 * tile_bytes)
     limit = min(fits, max(1, BLOCK_BYTES // tile_bytes))
     if limit <= 0:
         return None
@@ -246,7 +247,7 @@ def _for_each_tile(tiles: Sequence[int], line: Line, body: Callable[..., None]) 
             body(*indices)
 
     # The operations of several short lines overlap.
-    at_once = max(1, min(_LINES_AT_ONCE, GROUP // line.registers))
+    at_once = max(1, min(_TILES_AT_ONCE, GROUP // line.registers))
     for_each_group(0, math.prod(tiles), group, at_once)
 
 
@@ -256,7 +257,6 @@ def _call(
     spec_of_lengths: Any,
     spec: Any,
     line: Line,
-    tpu: Tpu,
     lengths: Array,
     x: Array,
 ) -> Array:
@@ -269,7 +269,7 @@ def _call(
         out_specs=spec,
         scratch_shapes=[pltpu.VMEM(shape, jnp.int32) for shape in scratch_shapes(line)],
     )
-    return launch(kernel, grid_spec, ("parallel",) * len(grid), tpu, lengths, x)
+    return launch(kernel, grid_spec, ("parallel",) * len(grid), line.tpu, lengths, x)
 
 
 def launch(

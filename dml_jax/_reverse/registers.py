@@ -10,15 +10,16 @@ the reversal of the first n steps is a shift:
     y[k] = reversed[k + shift] if k < n else x[k]    with shift = N - n
 
 Every sublane and every lane of a register may belong to a line with a shift of its own.
-So this is a barrel shifter. For each bit b of the shift in registers, from high to low,
-it selects in each lane between register i and register i + 2^b. The rest of the shift
-is smaller than a register: one gather within each register, which also reverses its
-steps, and one select between neighbouring registers complete it. If all lines have the
-same shift, an offset into VMEM shifts whole registers, without selects.
+So this is a barrel shifter. For each bit b of the number of whole registers in the
+shift, from high to low, it selects in each lane between register i and register
+i + 2^b. The rest of the shift is smaller than a register: one gather within each
+register, which also reverses its steps, and one select between neighbouring registers
+complete it. If all lines have the same shift, an offset into VMEM shifts whole
+registers, without selects.
 
-A 32-bit word has two or four elements of 16 or 8 bits. If they belong to several lines,
-a mask selects each of them. If they are steps of one line, a shift by less than a word
-is a shift of its bits.
+A 32-bit word has two or four elements of 16 or 8 bits. If they belong to lines of
+several lengths, a select has a mask with an entry for each element. If they are steps
+of one line, a shift by less than a word is a shift of its bits.
 
 Steps from T to N are undefined. No result depends on them.
 """
@@ -37,36 +38,39 @@ from dml_jax._shared.tpu import LANES, SUBLANES, WORD
 
 REGISTER_BYTES = WORD * SUBLANES * LANES
 GROUP = 32  # registers that are shifted together, a power of two
-_DISTANCES_OF_A_PASS = 2  # by which a pass over the registers shifts
+_DISTANCES_PER_PASS = 2  # shifts that a pass over the registers applies
 
 
 class Tpu(NamedTuple):
-    """What the kernels depend on."""
+    """The properties of a TPU that the kernels depend on."""
 
-    vmem_bytes: int  # that it may use
+    vmem_bytes: int  # that a kernel may use
     generation: int
 
     @property
     def gathers_sublanes(self) -> bool:
+        """Whether a gather can move elements between sublanes."""
         return self.generation > 4
 
     @property
     def selects_parts_of_words(self) -> bool:
-        """Whether a select can take elements of 8 or 16 bits from two registers."""
+        """Whether the mask of a select can have an entry for 8 or 16 bits."""
         return self.generation > 4
 
 
 class Line(NamedTuple):
     """The registers of the lines that are shifted together.
 
-    Each register has `steps` of every line, along `axis` unless it is one step. A word
-    has the elements of several lines, or several steps of one line.
+    A register has `steps` steps of each line, along `axis`. The axis is None if that is
+    one step. A word has several steps of a line, or elements of several lines, with
+    `lengths_per_word` different lengths.
     """
 
+    tpu: Tpu
     registers: int
     steps: int
     axis: int | None
-    lines_per_word: int = 1
+    lengths_per_word: int = 1
     steps_per_word: int = 1
     by_offset: bool = False  # shifts whole registers, for lines of the same length
 
@@ -81,48 +85,47 @@ class Line(NamedTuple):
 
     @property
     def part_bits(self) -> int:
-        return 32 // (self.lines_per_word * self.steps_per_word)
+        return 32 // (self.lengths_per_word * self.steps_per_word)
 
-    def mask(self, conditions: list[Array], tpu: Tpu) -> Array:
-        """For `select`: the parts of each word whose line fulfils its condition."""
-        if len(conditions) == 1:
-            return conditions[0]
-        ones = jnp.where(conditions[0], self.ones(0), 0)
-        for part, condition in enumerate(conditions[1:], 1):
-            ones |= jnp.where(condition, self.ones(part), 0)
-        return self.mask_of_ones(ones, tpu)
+    def bits_of_part(self, part: int) -> np.int32:
+        """A word in which all bits of this part are set."""
+        bits = (2**self.part_bits - 1) << self.part_bits * part
+        return np.uint32(bits).astype(np.int32)
 
-    def mask_of_ones(self, words: Array, tpu: Tpu) -> Array:
-        """For `select`: the parts of words that have ones."""
-        if not tpu.selects_parts_of_words:
+    def mask_of_parts(self, words: Array) -> Array:
+        """A mask for `select`: of the parts whose bits are set, rather than cleared."""
+        if not self.tpu.selects_parts_of_words:
             return words
         return _as_parts(words, self.part_bits) != 0
 
-    def ones(self, part: int) -> np.int32:
-        """A word with ones in one of its parts."""
-        ones = (2**self.part_bits - 1) << self.part_bits * part
-        return np.uint32(ones).astype(np.int32)
+    def mask(self, conditions: list[Array]) -> Array:
+        """A mask for `select`: of the parts whose line fulfils its condition."""
+        if len(conditions) == 1:
+            return jnp.broadcast_to(conditions[0], (SUBLANES, LANES))
+        words = jnp.where(conditions[0], self.bits_of_part(0), 0)
+        for part, condition in enumerate(conditions[1:], 1):
+            words |= jnp.where(condition, self.bits_of_part(part), 0)
+        return self.mask_of_parts(words)
 
-    def is_shifted(self, shifts: list[Array], distance: int, tpu: Tpu) -> Array:
-        """For `select`: the lines whose shift has this distance as a summand."""
-        return self.mask([shift & distance * self.steps != 0 for shift in shifts], tpu)
+    def is_shifted(self, shifts: list[Array], distance: int) -> Array:
+        """A mask for `select`: of the lines that are shifted by this distance."""
+        return self.mask([shift & distance * self.steps != 0 for shift in shifts])
 
-    def reversed_part(self, register: Any, lengths: list[Array], tpu: Tpu) -> Array:
-        """For `select`: the parts of the words of a register that are reversed."""
+    def is_reversed(self, register: Any, lengths: list[Array]) -> Array:
+        """A mask for `select`: of the steps in a register that are reversed."""
         first = register * self.steps
         if self.axis is not None:
             first = first + self.steps_per_word * iota(self.axis)
         if self.steps_per_word == 1:
-            return self.mask([first < length for length in lengths], tpu)
+            return self.mask([first < length for length in lengths])
         bits = jnp.clip(lengths[0] - first, 0, self.steps_per_word) * self.part_bits
-        ones = jnp.where(bits == 32, -1, (1 << bits) - 1)
-        return self.mask_of_ones(ones, tpu)
+        return self.mask_of_parts(jnp.where(bits == 32, -1, (1 << bits) - 1))
 
 
-def line_in_columns(time: int, dtype: np.dtype) -> Line:
+def line_in_columns(time: int, dtype: np.dtype, tpu: Tpu) -> Line:
     packing = WORD // dtype.itemsize
     steps = SUBLANES * packing
-    return Line(-(-time // steps), steps, axis=0, steps_per_word=packing)
+    return Line(tpu, -(-time // steps), steps, axis=0, steps_per_word=packing)
 
 
 # The barrel shifter -------------------------------------------------------------------
@@ -135,12 +138,11 @@ def reverse_lines(
     index: Callable[[Any, int], Any],
     scratch: Sequence[Any],
     lengths: list[Array],
-    tpu: Tpu,
 ) -> None:
     """Reverses lines of the reference `x` into `y`.
 
-    `index(first, count)` gives the index of successive registers. `lengths` has those
-    of each part of a word.
+    `index(first, count)` gives the index of successive registers. `lengths` has an
+    array or a scalar for each part of a word.
     """
     from jax.experimental.pallas import tpu as pltpu
 
@@ -155,19 +157,19 @@ def reverse_lines(
     def store(first: Any, reversed_words: list[Array]) -> None:
         kept = load(first, len(reversed_words))
         for i, words in enumerate(reversed_words):
-            is_reversed = line.reversed_part(first + i, lengths, tpu)
+            is_reversed = line.is_reversed(first + i, lengths)
             result = pltpu.bitcast(select(is_reversed, words, kept[i]), y.dtype)
             y[index(first + i, 1)] = result[None] if line.axis is None else result
 
     if line.by_offset:
-        _reverse_with_offset(line, load, shifts[0], store, tpu)
+        _reverse_with_offset(line, load, shifts[0], store)
     elif line.registers <= GROUP:
         registers = reversed(load(0, line.registers))
         registers = [reverse_steps_in_words(each, line) for each in registers]
-        store(0, _shift(line, registers, line.registers, shifts, line.distances, tpu))
+        store(0, _shift(line, registers, line.registers, shifts, line.distances))
     else:
-        _reverse_registers(line, load, scratch[0], shifts, tpu)
-        _shift_within_groups(line, scratch[0], shifts, store, tpu)
+        _reverse_registers(line, load, scratch[0], shifts)
+        _shift_within_groups(line, scratch[0], shifts, store)
 
 
 def scratch_shapes(line: Line) -> list[tuple[int, ...]]:
@@ -195,21 +197,17 @@ def for_each_group(
 
 
 def _reverse_registers(
-    line: Line,
-    load: Callable[..., list[Array]],
-    scratch: Any,
-    shifts: list[Array],
-    tpu: Tpu,
+    line: Line, load: Callable[..., list[Array]], scratch: Any, shifts: list[Array]
 ) -> None:
     """Stores the registers in reverse order, shifted by `GROUP` registers and more."""
-    distances = [each for each in line.distances if each >= GROUP]
+    longest, *distances = (each for each in line.distances if each >= GROUP)
 
     def reverse(first: Any, count: int, distance: int = 0) -> None:
         source = line.registers - count - first
         registers = load(source, count)
         if distance:
             further = load(source - distance, count)
-            mask = line.is_shifted(shifts, distance, tpu)
+            mask = line.is_shifted(shifts, distance)
             registers = [
                 select(mask, *pair) for pair in zip(further, registers, strict=True)
             ]
@@ -221,22 +219,18 @@ def _reverse_registers(
             return scratch[register]
         distance, rest = distances[0], distances[1:]
         further = shifted(register + distance, rest)
-        mask = line.is_shifted(shifts, distance, tpu)
+        mask = line.is_shifted(shifts, distance)
         return select(mask, further, shifted(register, rest))
 
     def shift(first: Any, count: int, distances: tuple[int, ...]) -> None:
         for i in range(count):
             scratch[first + i] = shifted(first + i, distances)
 
-    if distances:
-        distance = distances.pop(0)
-        stop = line.registers - distance
-        for_each_group(0, stop, functools.partial(reverse, distance=distance))
-        for_each_group(stop, line.registers, reverse)
-    else:
-        for_each_group(0, line.registers, reverse)
-    for i in range(0, len(distances), _DISTANCES_OF_A_PASS):
-        of_pass = tuple(distances[i : i + _DISTANCES_OF_A_PASS])
+    stop = line.registers - longest
+    for_each_group(0, stop, functools.partial(reverse, distance=longest))
+    for_each_group(stop, line.registers, reverse)
+    for i in range(0, len(distances), _DISTANCES_PER_PASS):
+        of_pass = tuple(distances[i : i + _DISTANCES_PER_PASS])
         stop = line.registers - of_pass[-1]
         for_each_group(0, stop, functools.partial(shift, distances=of_pass))
 
@@ -255,7 +249,6 @@ def _reverse_with_offset(
     load: Callable[..., list[Array]],
     shift: Array,
     store: Callable[[Any, list[Array]], None],
-    tpu: Tpu,
 ) -> None:
     """Shifts all lines by the same scalar, whole registers by an offset."""
     last_source = line.registers - 1 - lax.div(shift, line.steps)
@@ -271,7 +264,7 @@ def _reverse_with_offset(
             for source in sources
         ]
         if line.axis is not None:
-            registers = shift_within_registers(line, registers, [rest], tpu)
+            registers = shift_within_registers(line, registers, [rest])
         store(first, registers[:count])
 
     for_each_group(0, line.registers, group)
@@ -282,7 +275,6 @@ def _shift_within_groups(
     scratch: Any,
     shifts: list[Array],
     store: Callable[[Any, list[Array]], None],
-    tpu: Tpu,
 ) -> None:
     """Shifts by less than `GROUP` registers, and stores the result."""
     distances = [each for each in line.distances if each < GROUP]
@@ -291,7 +283,7 @@ def _shift_within_groups(
 
     def group(first: Any, count: int) -> None:
         registers = [scratch[first + i] for i in range(count + halo)]
-        store(first, _shift(line, registers, count, shifts, distances, tpu))
+        store(first, _shift(line, registers, count, shifts, distances))
 
     for_each_group(0, line.registers, group)
 
@@ -302,55 +294,55 @@ def _shift(
     count: int,
     shifts: list[Array],
     distances: Sequence[int],
-    tpu: Tpu,
 ) -> list[Array]:
     """The first `count` registers, shifted by these distances and within registers.
 
-    Where the shift reaches beyond the last one of `registers`, they are undefined.
+    The result is undefined where the shift reaches beyond `registers`.
     """
     for distance in distances:
-        mask = line.is_shifted(shifts, distance, tpu)
+        mask = line.is_shifted(shifts, distance)
         pairs = zip(registers[distance:], registers, strict=False)
         shifted = [select(mask, *pair) for pair in pairs]
         registers = [*shifted, *registers[len(shifted) :]]
     if line.axis is not None:
         rests = [shift & line.steps - 1 for shift in shifts]
         # A register of the result may end in the next one.
-        registers = shift_within_registers(line, registers[: count + 1], rests, tpu)
+        registers = shift_within_registers(line, registers[: count + 1], rests)
     return registers[:count]
 
 
 def shift_within_registers(
-    line: Line, registers: list[Array], shifts: list[Array], tpu: Tpu
+    line: Line, registers: list[Array], shifts: list[Array]
 ) -> list[Array]:
-    """Shifts by up to a register, and reverses the words of each register.
+    """Reverses the order of words in each register, and shifts by up to a register.
 
-    The last register of the result is undefined where its steps are beyond the line.
+    The last register of the result is undefined where the shift reaches beyond
+    `registers`.
     """
-    of_words = [shift // line.steps_per_word for shift in shifts]
-    parts = [shift_words(registers, shift, line.axis, tpu) for shift in of_words]
+    by_words = [shift // line.steps_per_word for shift in shifts]
+    shifted, *others = (shift_words(line, registers, shift) for shift in by_words)
     if line.steps_per_word == 1:
-        words = parts[0]
-        for part, others in enumerate(parts[1:], 1):
-            ones = jnp.full_like(words[0], line.ones(part))
-            mask = line.mask_of_ones(ones, tpu)
-            words = [select(mask, *pair) for pair in zip(others, words, strict=True)]
-        return words
-    following = _next_words(parts[0], line.axis)
+        for part, words in enumerate(others, 1):
+            bits = jnp.full((SUBLANES, LANES), line.bits_of_part(part))
+            mask = line.mask_of_parts(bits)
+            pairs = zip(words, shifted, strict=True)
+            shifted = [select(mask, *pair) for pair in pairs]
+        return shifted
+    following = _next_words(shifted, line.axis)
     bits = (shifts[0] & line.steps_per_word - 1) * line.part_bits
     # A shift by 32 bits is undefined, so `high` is shifted twice.
     return [
         lax.shift_right_logical(low, bits) | high << 1 << (31 - bits)
-        for low, high in zip(parts[0], following, strict=True)
+        for low, high in zip(shifted, following, strict=True)
     ]
 
 
-def shift_words(
-    registers: list[Array], shift: Array, axis: Any, tpu: Tpu
-) -> list[Array]:
-    permuted = [_permute(register, shift, axis, tpu) for register in registers]
-    is_same = iota(axis) + shift < registers[0].shape[axis]
-    return _continued(is_same, permuted)
+def shift_words(line: Line, registers: list[Array], shift: Array) -> list[Array]:
+    """Reverses the order of words in each register, and shifts by a number of words."""
+    axis: Any = line.axis
+    permuted = [_permute(register, shift, axis, line.tpu) for register in registers]
+    is_in_register = iota(axis) + shift < registers[0].shape[axis]
+    return _continued(is_in_register, permuted)
 
 
 def _next_words(registers: list[Array], axis: Any) -> list[Array]:
@@ -362,12 +354,10 @@ def _next_words(registers: list[Array], axis: Any) -> list[Array]:
     return _continued(iota(axis) < size - 1, rolled)
 
 
-def _continued(is_same: Array, registers: list[Array]) -> list[Array]:
-    """Each register where the mask is true, else the next one."""
-    following = [*registers[1:], registers[-1]]
-    return [
-        jnp.where(is_same, *pair) for pair in zip(registers, following, strict=True)
-    ]
+def _continued(is_in_register: Array, registers: list[Array]) -> list[Array]:
+    """Each register where the mask is true, and the next one elsewhere."""
+    pairs = zip(registers, [*registers[1:], registers[-1]], strict=True)
+    return [jnp.where(is_in_register, *pair) for pair in pairs]
 
 
 def _permute(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
@@ -415,17 +405,11 @@ def iota(axis: int) -> Array:
     return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
 
 
-def _as_parts(words: Array, bits: int) -> Array:
-    """Elements of 8 or 16 bits, of which there are more in a register."""
-    from jax.experimental.pallas import tpu as pltpu
-
-    return pltpu.bitcast(words, jnp.int16 if bits == 16 else jnp.int8)
-
-
 def select(mask: Array, x: Array, y: Array) -> Array:
-    """The words of `x` where the mask is true or has ones, else those of `y`.
+    """`x` where the mask is true, else `y`.
 
-    The mask has an element for each word, or for each of its parts.
+    A mask of booleans has an entry for each word, or for each part of a word. A mask of
+    integers selects the bits that are set.
     """
     from jax.experimental.pallas import tpu as pltpu
 
@@ -436,3 +420,10 @@ def select(mask: Array, x: Array, y: Array) -> Array:
     bits = 32 * x.size // mask.size
     parts = jnp.where(mask, _as_parts(x, bits), _as_parts(y, bits))
     return pltpu.bitcast(parts, x.dtype)
+
+
+def _as_parts(words: Array, bits: int) -> Array:
+    """The words as integers of so many bits, two or four for each along sublanes."""
+    from jax.experimental.pallas import tpu as pltpu
+
+    return pltpu.bitcast(words, {8: jnp.int8, 16: jnp.int16}[bits])

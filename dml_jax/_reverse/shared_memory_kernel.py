@@ -6,15 +6,15 @@ columns, to shared memory, and reads its elements there in any order. It stores
 
     y[b, t, c] = strip[n - 1 - t if t < n else t, c]    with n = lengths[b, c // step]
 
-The kernel moves as many bytes as a copy. It loads the first and the last sector of each
-row of a strip twice, if strips share them. It stores whole or half sectors, so the
-columns that a strip stores differ from row to row. XLA cannot fuse it with surrounding
-operations.
+The kernel moves as many bytes as a copy, but a sector that two strips share is loaded
+twice. XLA cannot fuse it with surrounding operations.
 
-A thread moves a word of four bytes at once, but a row of narrow elements may begin in
-the middle of a word. So in each row a strip begins with the whole word that contains
-its first column, and ends before the word that contains the first column of the next
-strip. The position of the column in its word is the phase of the row.
+A thread stores a word of four bytes at once, but a row of narrow elements may begin in
+the middle of a word. Strips of wide elements store whole sectors, or half ones, where
+that is faster. The unit of stores is a granule. In each row, the stores of a strip
+begin with the granule that contains its first column, and end before the granule that
+contains the first column of the next strip. The phase of a row is the position of its
+first element in a granule or, for loads, in a word.
 
 What a thread does is written for a `machine`, because Pallas cannot index shared memory
 with an array. In a program its words are MLIR values; in the tests they are NumPy
@@ -103,15 +103,15 @@ def _row_bytes(time: int) -> int:
 
 
 def _granule_bytes(row_bytes: int, itemsize: int) -> int:
-    """The bytes at whose multiples stores begin, if a strip is a part of its rows.
+    """The size of a granule, where a strip has only some of the columns.
 
-    Stores of whole sectors are the fastest, then of half ones. A strip gets narrower by
-    a granule. Bytes in wide rows take more time for arithmetic than for storing.
+    Stores of whole sectors are the fastest, then of half ones. A larger granule leaves
+    fewer columns for a strip. Narrow elements take more time for arithmetic than for
+    stores, so their granules are words.
     """
-    is_narrow = itemsize < _WORD
-    if is_narrow and row_bytes > _BANKS_BYTES:
+    if itemsize < _WORD:
         return itemsize
-    granules = (_SECTOR // 2,) if is_narrow else (_SECTOR, _SECTOR // 2)
+    granules = _SECTOR, _SECTOR // 2
     return next((each for each in granules if row_bytes >= _SECTOR + each), itemsize)
 
 

@@ -7,7 +7,8 @@ and writes each element once. XLA cannot fuse it with surrounding operations.
 
 A TPU stores the last two dimensions in tiles of 8 by 128 elements. XLA orders the
 dimensions of a program's operands so that the padding to whole tiles is least. Here the
-kernel gets the dimensions in the same order, so that the transposition moves nothing.
+kernel gets the dimensions mostly in the same order, so that the transposition moves
+nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def barrel_shift_on(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array | No
 
 
 def _parts(x: Array) -> list[Array]:
-    """Arrays of 8 to 32 bits that have the bits of `x`; none if there are no such."""
+    """Arrays of 8 to 32 bits that have the bits of `x`; none for float64."""
     if x.dtype == jnp.complex64:
         return [lax.real(x), lax.imag(x)]
     if x.dtype == jnp.float16:  # which Pallas does not have
@@ -117,7 +118,7 @@ def _has_few_lines(x: Array, axis: int) -> bool:
 def _reverse_rows_of_all_arrays(
     tpu: Tpu, x: Array, lengths: Array, axis: int
 ) -> Array | None:
-    """The reversal of the rows of all arrays as the rows of a single array.
+    """The reversal, with the rows of all arrays as the rows of a single array.
 
     It applies if XLA stores time as lanes, and the single array has at most a quarter
     of the registers. XLA copies the rows.
@@ -129,13 +130,13 @@ def _reverse_rows_of_all_arrays(
         return None
     order = (*(d for d in range(x.ndim) if d not in (rows, axis)), rows, axis)
     arranged = x.transpose(order)
-    rows_of_a_length = x.shape[rows] if lengths.shape[rows] == 1 else 1
+    rows_per_length = x.shape[rows] if lengths.shape[rows] == 1 else 1
     lengths = jnp.broadcast_to(lengths.transpose(order), (*arranged.shape[:-1], 1))
     y = barrel_shift_kernel.reverse_rows(
         arranged.reshape(1, lines, -1),
         lengths.reshape(1, lines),
         tpu,
-        rows_of_a_length,
+        rows_per_length,
     )
     return None if y is None else y.reshape(arranged.shape).transpose(np.argsort(order))
 

@@ -46,7 +46,7 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
     from jax.experimental.pallas import tpu as pltpu
 
     arrays, time, columns = x.shape
-    line = line_in_columns(time, x.dtype)
+    line = line_in_columns(time, x.dtype, tpu)
     # Blocks of the two operands and of the result are double-buffered.
     block_bytes = min(BLOCK_BYTES, tpu.vmem_bytes // 8)
     registers = min(line.registers, block_bytes // REGISTER_BYTES)
@@ -92,11 +92,11 @@ def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -
         def group(first: Any, count: int) -> None:
             last_source = window.registers - 1 - skipped - first
             words = [load(lax.max(last_source - i, 0)) for i in range(count + 1)]
-            words = shift_within_registers(line, words, [shift], tpu)
+            words = shift_within_registers(line, words, [shift])
             rows = pl.ds(first * line.steps, count * line.steps)
             kept_words = jnp.split(pltpu.bitcast(kept[0, rows], jnp.int32), count)
             for i in range(count):
-                is_reversed = line.reversed_part(first + i, [ends], tpu)
+                is_reversed = line.is_reversed(first + i, [ends])
                 result = select(is_reversed, words[i], kept_words[i])
                 rows = pl.ds((first + i) * line.steps, line.steps)
                 y[0, rows] = pltpu.bitcast(result, y.dtype)
@@ -136,7 +136,7 @@ def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
     from jax.experimental.pallas import tpu as pltpu
 
     arrays, rows, time = x.shape
-    line = Line(pl.cdiv(time, LANES), LANES, axis=1)
+    line = Line(tpu, pl.cdiv(time, LANES), LANES, axis=1)
     tiles = pl.cdiv(rows, SUBLANES)
     # The steps to keep, the windows and the result are double-buffered. The windows
     # have room for steps before the line.
@@ -190,9 +190,9 @@ def reverse_windows_of_rows(x: Array, lengths: Array, tpu: Tpu) -> Array:
                 windows[lax.rem(i, 2), :, lanes_of(last_source - k)]
                 for k in range(count + 1)
             ]
-            words = shift_words(words, -ends & LANES - 1, line.axis, tpu)
+            words = shift_words(line, words, -ends & LANES - 1)
             for k in range(count):
-                is_reversed = line.reversed_part(first + k, [ends], tpu)
+                is_reversed = line.is_reversed(first + k, [ends])
                 y[0, :, lanes_of(first + k)] = select(
                     is_reversed, words[k], kept[0, :, lanes_of(first + k)]
                 )

@@ -47,8 +47,9 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
         return None
     stored = stored_rows_and_lanes(x.shape, x.dtype)
     if order[-2:] != stored and not bitwise.is_narrow_float(x.dtype):
-        # XLA copies x to this order. It need not copy planes outside the window.
-        x, window = _planes_of_window(x, window, set(order[:-2]).difference(stored))
+        # XLA copies x to this order. First x is cut along the dimensions that are in no
+        # tile in either order. Narrow floats would have to be converted for that.
+        x, window = _cut(x, window, set(order[:-2]).difference(stored))
     dims = _dims(x.shape, window, order)
     return _in_order(vmem_kernel.strided_slice, x, dims, order)
 
@@ -56,7 +57,7 @@ def vmem_slice(x: Array, window: StridedWindow) -> Array | None:
 def vmem_slice_transpose(
     x: Array, shape: tuple[int, ...], window: StridedWindow
 ) -> Array | None:
-    """The kernel, if there are zeros between elements, or narrow ones are reversed."""
+    """The kernel, for zeros between elements, or to reverse narrow elements."""
     if not _is_supported(x, shape):
         return None
     is_narrow = x.dtype.itemsize < WORD
@@ -76,19 +77,19 @@ def gather_and_select(
     return xla.gather_and_select(x, shape, window)
 
 
-def _planes_of_window(
-    x: Array, window: StridedWindow, outer: Collection[int]
+def _cut(
+    x: Array, window: StridedWindow, dims: Collection[int]
 ) -> tuple[Array, StridedWindow]:
-    """`x` without what is outside the window along these dimensions."""
-    starts = [window.starts[d] if d in outer else 0 for d in range(x.ndim)]
-    limits = [window.limits[d] if d in outer else x.shape[d] for d in range(x.ndim)]
-    for d in outer:
+    """`x`, cut to the window along these dimensions, and the window in what is left."""
+    starts = [window.starts[d] if d in dims else 0 for d in range(x.ndim)]
+    limits = [window.limits[d] if d in dims else x.shape[d] for d in range(x.ndim)]
+    for d in dims:
         window = window.with_dimension(d, 0, window.sizes[d], window.strides[d])
     return lax.slice(x, starts, limits), window
 
 
 def _is_slow(dims: list[Dim], dtype: np.dtype) -> bool:
-    """Whether XLA's own slice is."""
+    """Whether XLA's own slice is slow."""
     *_, rows, lanes = dims
     if dtype.itemsize < WORD:
         return any(dim.stride > 1 or dim.is_reversed for dim in dims)
