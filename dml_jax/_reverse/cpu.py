@@ -31,7 +31,7 @@ from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, lowering
 
 _MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
-_MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; longer steps are gathered
+_MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; others are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
 _MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smaller one
@@ -57,7 +57,7 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     if math.prod(lengths.shape[axis:]) != 1 or not _MIN_BYTES < x.nbytes < 2**31:
         return None
     lines, step = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    if step > _MAX_STEP.get(x.dtype.itemsize, 1) or lines < _MIN_LINES:
+    if step > _MAX_STEP.get(x.dtype.itemsize, 0) or lines < _MIN_LINES:
         return None
     is_narrow = x.dtype.itemsize < 4
     if time * step < (_MIN_MASKED_LINE if is_narrow else _MIN_WIDE_LINE):
@@ -65,8 +65,11 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
     flat = lowering.materialize(x).reshape(lines, time * step)
     bits = _reverse_flat_lines(flat, lengths.reshape(lines, 1), step)
-    # Materialized as flat lines: loops over the original dimensions would be too short.
-    return lowering.materialize(bitwise.from_bits(bits, x.dtype)).reshape(x.shape)
+    # Stored as flat lines: loops over the original dimensions would be too short.
+    y = lowering.materialize(bitwise.from_bits(bits, x.dtype))
+    if 1 in x.shape:  # XLA would give the reshape another layout, and copy it
+        y = lowering.materialize(y.reshape(-1))
+    return y.reshape(x.shape)
 
 
 def _reverse_flat_lines(x: Array, lengths: Array, step: int) -> Array:

@@ -245,3 +245,18 @@ def test_cpu_loops_are_not_fused():
     (window,) = [loop for loop in text.split("\n\n") if " reverse(" in loop]
     assert not re.search(r"f32\S* (multiply|tanh|add)\(", window)
     assert " copy(" not in alone[alone.index("ENTRY") :]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
+@pytest.mark.parametrize("shape", [(40, 900, 1), (40, 1, 900), (1, 40, 900, 1, 1)])
+def test_cpu_windows_of_dimensions_of_one_element_are_not_copied(
+    shape: Any, dtype: str
+):
+    axis = shape.index(900)
+    x = jax.ShapeDtypeStruct(shape, dtype)
+    lengths = jax.ShapeDtypeStruct((*shape[:axis], *[1] * (len(shape) - axis)), "int32")
+    reverse = functools.partial(reverse_subsequences, axis=axis)
+    with jax.default_device(jax.devices("cpu")[0]):
+        text = str(jax.jit(reverse).lower(x, lengths).compile().as_text())
+    assert " reverse(" in text
+    assert " copy(" not in text

@@ -134,7 +134,10 @@ def test_blocks_of_programs(check: Callable[..., None]):
 
 
 @pytest.mark.usefixtures("_interpreted")
-def test_only_planes_of_the_window_are_copied_to_another_order():
+def test_only_planes_of_the_window_are_copied_to_another_order(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(jax_versions, "LOWERS_TPU_KERNELS", True)
     shape = (9, 8, 17, 130)
     window = (2, 1, 0, 5), (6, 7, 17, 120), (-2, 3, -1, 2)
     x = data(shape, "uint8")
