@@ -4,12 +4,13 @@
     transposed_windows  one length per column: the same for the transposed array
     vectorized_gather   the gather, with clamped lengths and vectorized copies
 
-The median fraction of plain JAX's time, over the random shapes for which each is used
-(`benchmarks/results/sweep-cpu.json`, a CPU with AVX-512 and a cache of 32 MiB):
+The median fraction of plain JAX's time, over the random shapes for which each is used,
+alone and beside an elementwise operation (`benchmarks/results/sweep-cpu.json`, a CPU
+with AVX-512):
 
-                        float32  bfloat16  uint8
-    reversed_windows    0.46     0.29      0.22
-    vectorized_gather   1        1         1
+                        float32       bfloat16      uint8
+    reversed_windows    0.63, 0.99    0.40, 0.68    0.21, 0.36
+    vectorized_gather   1             1             1
 
 No array of that sweep is large enough to be transposed. Smaller ones took 1.8 and more
 times as long as plain JAX. On a CPU without AVX-512, the copies of `vectorized_gather`
