@@ -30,14 +30,12 @@ from dml_jax._reverse.registers import (
     Line,
     Tpu,
     for_each_group,
-    gather,
-    iota,
     lanes_of,
     line_in_columns,
     reverse_lines,
     scratch_shapes,
 )
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD, gather, iota
 
 BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
 _TILES_AT_ONCE = 8  # at most, with no more than `GROUP` registers together

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD
+from dml_jax._shared.tpu import LANES, SUBLANES, WORD, gather, iota
 
 REGISTER_BYTES = WORD * SUBLANES * LANES
 GROUP = 32  # registers that are shifted together, a power of two
@@ -395,14 +395,6 @@ def lanes_of(i: Any) -> Any:
     from jax.experimental import pallas as pl
 
     return pl.ds(i * LANES, LANES)
-
-
-def gather(register: Array, index: Array, axis: int) -> Array:
-    return jnp.take_along_axis(register, index, axis, mode="promise_in_bounds")
-
-
-def iota(axis: int) -> Array:
-    return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
 
 
 def select(mask: Array, x: Array, y: Array) -> Array:

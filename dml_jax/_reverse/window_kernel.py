@@ -21,8 +21,6 @@ from dml_jax._reverse.registers import (
     Tpu,
     as_column,
     for_each_group,
-    gather,
-    iota,
     lanes_of,
     line_in_columns,
     reverse_steps_in_words,
@@ -30,7 +28,7 @@ from dml_jax._reverse.registers import (
     shift_within_registers,
     shift_words,
 )
-from dml_jax._shared.tpu import LANES, SUBLANES
+from dml_jax._shared.tpu import LANES, SUBLANES, gather, iota
 
 
 def reverse_windows(x: Array, lengths: Array, tpu: Tpu, is_line: bool = False) -> Array:

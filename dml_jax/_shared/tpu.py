@@ -1,11 +1,13 @@
-"""How arrays lie in the memory of a TPU."""
+"""How arrays lie in the memory of a TPU, and operations on its vector registers."""
 
 from __future__ import annotations
 
 import itertools
 import math
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array, lax
 
 SUBLANES, LANES = 8, 128  # of a vector register
 WORD = 4  # bytes
@@ -62,3 +64,16 @@ def orders_of_dimensions(
         (*(d for d in range(len(shape)) if d not in last_two), *last_two)
         for last_two in sorted(pairs, key=time)
     ]
+
+
+# Registers ----------------------------------------------------------------------------
+
+
+def iota(axis: int) -> Array:
+    """A register with the index of each sublane, or of each lane."""
+    return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
+
+
+def gather(register: Array, index: Array, axis: int) -> Array:
+    """Moves words of a register along an axis, from indices in bounds."""
+    return jnp.take_along_axis(register, index, axis, mode="promise_in_bounds")

@@ -17,7 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD, rows_per_register
+from dml_jax._shared.tpu import (
+    LANES,
+    SUBLANES,
+    WORD,
+    gather,
+    iota,
+    rows_per_register,
+)
 
 _UNROLL = 32  # registers that a loop moves at once
 _UNROLL_SPAN = 64  # registers in which their rows may lie, if there is a stride
@@ -223,7 +230,7 @@ class StridedRows:
 def first_rows(words: Array, count: Any, rows: int) -> Array:
     """The first `count` of the `rows` rows of elements of a register, and zeros."""
     zeros = jnp.zeros_like(words)
-    unused = 32 * (_iota(0) + 1) - 32 * SUBLANES // rows * count  # bits of a word
+    unused = 32 * (iota(0) + 1) - 32 * SUBLANES // rows * count  # bits of a word
     if rows == SUBLANES:
         return jnp.where(unused <= 0, words, zeros)
     ones = jnp.full_like(words, _ones(32))
@@ -236,7 +243,7 @@ def reverse_sublanes(words: Array) -> Array:
     """The rows in the opposite order: row i comes from row 7 - i, by a roll."""
     from jax.experimental.pallas import tpu as pltpu
 
-    row = _iota(0) % 4  # rows i and i + 4 are rolled by the same number
+    row = iota(0) % 4  # rows i and i + 4 are rolled by the same number
     value = pltpu.roll(words, 1, 0)
     for i in (1, 2, 3):
         value = jnp.where(row == i, pltpu.roll(words, 2 * i + 1, 0), value)
@@ -269,7 +276,7 @@ class LaneGather:
         dim = self._dim
         if dim.stride == 1 and not dim.is_reversed and self._lane == 0:
             return registers[0]
-        lane = LANES - 1 - _iota(1) if dim.is_reversed else _iota(1)
+        lane = LANES - 1 - iota(1) if dim.is_reversed else iota(1)
         index = self._lane + dim.stride * lane
         first, *others = registers
         if len(others) == dim.stride:
@@ -291,7 +298,7 @@ class LaneSpread:
     def __init__(
         self, dim: Dim, first: int, column: Any, moved: Any, size: Any
     ) -> None:
-        lane, distance = _iota(1), column * LANES - first
+        lane, distance = iota(1), column * LANES - first
         if dim.is_reversed:
             lane, distance = LANES - 1 - lane, -distance - (LANES - 1)
         quotient, remainder = divide(distance, dim.stride)
@@ -316,19 +323,14 @@ def _with_low_lanes(words: Array, lane: Any, others: Array) -> Array:
     A stride takes different lanes of the first and of the last register, so one gather
     is enough for both.
     """
-    return jnp.where(_iota(1) >= lane, words, others)
+    return jnp.where(iota(1) >= lane, words, others)
 
 
 def _gather_lanes(words: Array, index: Array) -> Array:
-    index = index & (LANES - 1)
-    return jnp.take_along_axis(words, index, axis=1, mode="promise_in_bounds")
+    return gather(words, index & (LANES - 1), 1)
 
 
 # Words --------------------------------------------------------------------------------
-
-
-def _iota(axis: int) -> Array:
-    return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
 
 
 def _ones(bits: int) -> int:
