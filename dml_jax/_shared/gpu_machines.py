@@ -17,7 +17,7 @@ from jax.experimental.mosaic import gpu as mgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, gpu, llvm, scf
 
-_GLOBAL = 1  # the address space of the operands
+_GLOBAL, _SHARED = 1, 3  # address spaces: that of the operands, and of a block
 
 
 def _emits(operation: Callable[..., Any]) -> Callable[[Word, WordLike], Word]:
@@ -168,9 +168,7 @@ class ChunkMachine(_Machine):
 class StripMachine(_Machine):
     """A thread that moves elements of `itemsize` bytes by way of shared memory.
 
-    An array may have more elements than 32 bits can count. The offset of an element is
-    therefore the sum of the 64-bit offset at which its strip begins and a signed 32-bit
-    offset.
+    An array may have more elements than 32 bits can count, so offsets in it have 64.
     """
 
     def __init__(self, itemsize: int, *references: Any):
@@ -178,37 +176,43 @@ class StripMachine(_Machine):
         self.itemsize = itemsize
         self.thread = Word(mgpu.thread_idx())
         self.block = Word(arith.index_cast(_i32(), gpu.block_id(gpu.Dimension.x)))
+        self.zero = Word(_value(0))
         self._element = ir.IntegerType.get_signless(8 * itemsize)
         self._source, self._target = map(_pointer, (source, target))
-        self._shared = mgpu.utils.memref_ptr(shared)
+        self._shared = Word(llvm.ptrtoint(_i32(), mgpu.utils.memref_ptr(shared)))
         self._shared_lengths = mgpu.utils.memref_ptr(shared_lengths)
 
-    def at(self, row: Word, pitch: int, column: Word) -> Any:
-        """The offset of an element."""
-        begin = arith.muli(
-            arith.extui(_i64(), row.value), arith.constant(_i64(), pitch)
+    def at(self, row: Word, pitch: int, begin: Any) -> Any:
+        """The offset in an array that is `row * pitch` elements after `begin`."""
+        if isinstance(begin, Word):
+            begin = arith.extsi(_i64(), begin.value)
+        distance = arith.muli(
+            arith.extsi(_i64(), row.value), arith.constant(_i64(), pitch)
         )
-        return arith.addi(begin, arith.extui(_i64(), column.value))
+        return arith.addi(begin, distance)
 
-    def load(self, begin: Any, offset: Word, count: int) -> Any:
-        """`count` elements as one value."""
-        address = self._address(self._source, begin, offset)
+    def load_word(self, at: Any, count: int) -> Any:
+        """The aligned word of `count` elements that has the element at an offset."""
         size = count * self.itemsize
+        offset = arith.muli(at, arith.constant(_i64(), self.itemsize))
+        if count > 1:
+            offset = arith.andi(offset, arith.constant(_i64(), -size))
+        address = _pointer_at(self._source, offset)
         return llvm.load(ir.IntegerType.get_signless(8 * size), address, alignment=size)
 
-    def store(
-        self,
-        begin: Any,
-        offset: Word,
-        column: Word,
-        elements: list[Any],
-        limits: tuple[WordLike, WordLike] | None,
-    ) -> None:
-        """Stores the elements whose columns are within `limits`, or all if it is None.
+    def join_words(self, low: Any, high: Any, at: Any) -> Any:
+        """A word of elements from offset `at` on, which begins in the word `low`."""
+        bits = arith.muli(arith.trunci(_i32(), at), _value(8 * self.itemsize))
+        return llvm.intr_fshr(high, low, bits)  # reduces the distance to a word
+
+    def store(self, at: Any, elements: list[Any], is_stored: list[Word] | None) -> None:
+        """Stores consecutive elements, or those of them that `is_stored` tells.
 
         If all of the elements are stored, they are stored as one value.
         """
         size = len(elements) * self.itemsize
+        offset = arith.muli(at, arith.constant(_i64(), self.itemsize))
+        address = _pointer_at(self._target, offset)
 
         def store_value() -> list[Word]:
             if len(elements) == 1:
@@ -218,41 +222,48 @@ class StripMachine(_Machine):
                 value = llvm.mlir_undef(vector)
                 for i, element in enumerate(elements):
                     value = llvm.insertelement(value, element, _value(i))
-            address = self._address(self._target, begin, offset + column)
             llvm.store(value, address, alignment=size)
             return []
 
-        if limits is None:
+        if is_stored is None:
             store_value()
             return
-        low, high = limits
 
         def store_elements() -> list[Word]:
             for i, element in enumerate(elements):
-                address = self._address(self._target, begin, offset + column + i)
-                store = functools.partial(self._store, element, address)
-                _if(_is_between(low, column + i, high), store)
+                _if(is_stored[i], functools.partial(store_element, i, element))
+            return []
+
+        def store_element(i: int, element: Any) -> list[Word]:
+            offset = arith.constant(_i64(), i * self.itemsize)
+            target = _pointer_at(address, offset)
+            llvm.store(element, target, alignment=self.itemsize)
             return []
 
         if len(elements) == 1:
             store_elements()
-            return
-        is_inside = _is_between(low, column, high) & _is_between(
-            low, column + (len(elements) - 1), high
+        else:
+            _if(is_stored[0] & is_stored[-1], store_value, store_elements)
+
+    def shared_address(self, offset: Word) -> Word:
+        """The address of an element in shared memory."""
+        return self._shared + offset * self.itemsize
+
+    def store_shared(self, address: Word, value: Any, count: int) -> None:
+        pointer = self._shared_pointer(address, 0)
+        llvm.store(value, pointer, alignment=count * self.itemsize)
+
+    def load_shared(self, address: Word, index: int) -> Any:
+        """The element that is `index` elements after an address."""
+        pointer = self._shared_pointer(address, index)
+        return llvm.load(self._element, pointer, alignment=self.itemsize)
+
+    def _shared_pointer(self, address: Word, index: int) -> Any:
+        # Threads add a constant as part of the instruction that loads.
+        pointer = llvm.inttoptr(
+            llvm.PointerType.get(_SHARED), arith.extui(_i64(), address.value)
         )
-        _if(is_inside, store_value, store_elements)
-
-    def _store(self, element: Any, address: Any) -> list[Word]:
-        llvm.store(element, address, alignment=self.itemsize)
-        return []
-
-    def store_shared(self, offset: Word, value: Any, count: int) -> None:
-        address = _address(self._shared, offset, self.itemsize)
-        llvm.store(value, address, alignment=count * self.itemsize)
-
-    def load_shared(self, offset: Word) -> Any:
-        address = _address(self._shared, offset, self.itemsize)
-        return llvm.load(self._element, address, alignment=self.itemsize)
+        return _pointer_at(pointer, arith.constant(_i64(), index * self.itemsize))
 
     def store_shared_length(self, offset: Word, length: Word) -> None:
         address = _address(self._shared_lengths, offset, 4)
@@ -266,39 +277,39 @@ class StripMachine(_Machine):
         """Waits for the other threads of the block."""
         gpu.barrier()
 
+    @staticmethod
+    def is_between(low: WordLike, word: Word, high: WordLike) -> Word:
+        return (word > low - 1) & (word < high)
+
     def for_rows(
         self,
         first: Word,
-        end: int,
+        end: WordLike,
         step: int,
         unroll: int,
         move: Callable[[list[Word]], None],
     ) -> None:
         """Calls `move` with `unroll` rows at a time.
 
-        Rows from `end` on are replaced by the first row of the call.
+        In the last call, rows from `end` on are replaced by the first one.
         """
-        index = ir.IndexType.get()
-        start, stop, stride = (
-            arith.index_cast(index, _value(word))
-            for word in (first, end, step * unroll)
+        stop = end - step * (unroll - 1)
+        loop = scf.ForOp(
+            first.value, _value(stop), _value(step * unroll), [first.value]
         )
-        loop = scf.ForOp(start, stop, stride)
         with ir.InsertionPoint(loop.body):
-            row = Word(arith.index_cast(_i32(), loop.induction_variable))
-            later = [row + step * k for k in range(1, unroll)]
+            row = Word(loop.induction_variable)
+            move([row + step * k for k in range(unroll)])
+            scf.yield_([(row + step * unroll).value])
+        row = Word(loop.results[0])
+
+        def move_rest() -> list[Word]:
+            later = (row + step * k for k in range(1, unroll))
             move([row, *(self.select(k < end, k, row) for k in later)])
-            scf.yield_([])
+            return []
 
-    def _address(self, pointer: Any, begin: Any, offset: Word) -> Any:
-        index = arith.addi(begin, arith.extsi(_i64(), offset.value))
-        index = arith.muli(index, arith.constant(_i64(), self.itemsize))
-        byte = ir.IntegerType.get_signless(8)
-        return mgpu.utils.getelementptr(pointer, [index], byte)
-
-
-def _is_between(low: WordLike, word: Word, high: WordLike) -> Word:
-    return (word > low - 1) & (word < high)
+        if unroll > 1:
+            _if(row < end, move_rest)
 
 
 def _value(word: WordLike) -> Any:
@@ -326,6 +337,11 @@ def _address(pointer: Any, index: WordLike, itemsize: int) -> Any:
     """The address of an element of `itemsize` bytes; its index is not negative."""
     offset = arith.extui(_i64(), _value(index))
     offset = arith.muli(offset, arith.constant(_i64(), itemsize))
+    return _pointer_at(pointer, offset)
+
+
+def _pointer_at(pointer: Any, offset: Any) -> Any:
+    """The pointer that is some bytes after another one."""
     byte = ir.IntegerType.get_signless(8)
     return mgpu.utils.getelementptr(pointer, [offset], byte)
 

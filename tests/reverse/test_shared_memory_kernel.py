@@ -1,7 +1,6 @@
 """The kernel for columns: its results, in NumPy and on a GPU, and who gets it."""
 
 import functools
-import math
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,25 +19,23 @@ from dml_jax._reverse.shared_memory_kernel import Layout, layout_for, reverse_st
 from dml_jax._shared import jax_versions
 
 
-def require_32_bits(offset: np.ndarray) -> None:
-    assert np.all(np.abs(offset) < 2**31)
-
-
 class Machine:
     """All threads of all blocks at once: words are arrays [blocks, threads]."""
 
     def __init__(self, x: np.ndarray, lengths: np.ndarray, layout: Layout):
-        batch, time, _ = x.shape
-        blocks = -(-batch * layout.per_row // layout.per_block)
+        blocks = -(-len(x) * layout.per_row // layout.per_block)
         self.itemsize = x.itemsize
         self.block, self.thread = np.indices(
             (blocks, layout.per_block * layout.threads)
         )
-        self.x, self.y = x.reshape(-1), np.zeros(x.size, x.dtype)
+        self.zero = np.zeros_like(self.block)
+        self.x = x.reshape(-1).view(f"u{x.itemsize}")
+        self.y, self.is_stored = np.zeros_like(self.x), np.zeros(x.size, bool)
         self.lengths = lengths.reshape(-1).astype(np.int64)
-        size = layout.per_block * time * layout.pitch
-        self.shared = np.full((blocks, size), 0xEE, x.dtype)
-        self.shared_lengths = np.full((blocks, layout.per_block * 2**10), -(2**40))
+        self.shared = np.full(
+            (blocks, layout.per_block * layout.size), 0xEE, self.x.dtype
+        )
+        self.shared_lengths = np.full((blocks, layout.per_block * 2**11), -(2**40))
         self.is_active = np.ones_like(self.block, bool)
 
     minimum = staticmethod(np.minimum)
@@ -48,40 +45,51 @@ class Machine:
     def wait(self) -> None:
         pass  # the operations of a phase are over when the next one begins
 
-    def at(self, row: Any, pitch: int, column: Any) -> Any:
-        return row * pitch + column
+    def at(self, row: Any, pitch: int, begin: Any) -> Any:
+        return begin + row * pitch
 
-    def load(self, begin: Any, offset: Any, count: int) -> Any:
-        require_32_bits(offset)
-        first = np.where(self.is_active, begin + offset, 0)
-        assert np.all((first % count == 0) & (first >= 0) & (first < self.x.size))
+    def load_word(self, at: Any, count: int) -> Any:
+        first = np.where(self.is_active, at, 0) // count * count
+        assert np.all((first >= 0) & (first < self.x.size))
         # A word may end beyond the array.
         return np.pad(self.x, (0, count))[first[..., None] + np.arange(count)]
 
-    def store(
-        self, begin: Any, offset: Any, column: Any, elements: Sequence[Any], limits: Any
-    ) -> None:
-        require_32_bits(offset)
-        assert np.all((begin + offset + column)[self.is_active] % len(elements) == 0)
+    def join_words(self, low: Any, high: Any, at: Any) -> Any:
+        both = np.concatenate([low, high], axis=-1)
+        count = low.shape[-1]
+        first = at % count
+        return np.take_along_axis(both, first[..., None] + np.arange(count), axis=-1)
+
+    def store(self, at: Any, elements: Sequence[Any], is_stored: Any) -> None:
+        assert np.all(at[self.is_active] % len(elements) == 0)
         for i, element in enumerate(elements):
-            low, high = limits or (-math.inf, math.inf)
-            is_inside = self.is_active & (low <= column + i) & (column + i < high)
-            at = (begin + offset + column + i)[is_inside]
-            assert np.all((at >= 0) & (at < self.y.size))
-            self.y[at] = element[is_inside]
+            mask = self.is_active
+            if is_stored is not None:
+                mask = mask & is_stored[i]
+            offsets = (at + i)[mask]
+            assert np.all((offsets >= 0) & (offsets < self.y.size))
+            is_same = self.y[offsets] == element[mask]
+            assert np.all(is_same | ~self.is_stored[offsets])
+            self.y[offsets], self.is_stored[offsets] = element[mask], True
 
     def load_length(self, index: Any) -> Any:
         return self.lengths[index]
 
-    def store_shared(self, offset: Any, value: Any, count: int) -> None:
+    def shared_address(self, offset: Any) -> Any:
+        return offset * self.itemsize
+
+    def store_shared(self, address: Any, value: Any, count: int) -> None:
+        offset = address // self.itemsize
         assert np.all(offset % count == 0)
         for i in range(count):
             at = self.block[self.is_active], (offset + i)[self.is_active]
             self.shared[at] = value[..., i][self.is_active]
 
-    def load_shared(self, offset: Any) -> Any:
-        # Columns that are not stored may be read from anywhere.
-        return self.shared[self.block, np.clip(offset, 0, self.shared.shape[1] - 1)]
+    def load_shared(self, address: Any, index: int) -> Any:
+        offset = address // self.itemsize + index
+        is_inside = (offset >= 0) & (offset < self.shared.shape[1])
+        assert np.all(is_inside | ~self.is_active)
+        return self.shared[self.block, np.where(is_inside, offset, 0)]
 
     def store_shared_length(self, offset: Any, length: Any) -> None:
         self.shared_lengths[self.block, offset] = length
@@ -90,6 +98,9 @@ class Machine:
         length = self.shared_lengths[self.block, offset]
         assert np.all(length >= 0)
         return length
+
+    def is_between(self, low: Any, word: Any, high: Any) -> Any:
+        return (low <= word) & (word < high)
 
     def for_rows(self, first: Any, end: int, step: int, unroll: int, move: Any) -> None:
         while np.any(first < end):
@@ -103,7 +114,8 @@ def reverse_in_numpy(x: Any, lengths: Any, step: int, layout: Layout) -> np.ndar
     x = np.asarray(x)
     machine = Machine(x, np.asarray(lengths), layout)
     reverse_strips(machine, shape=x.shape, step=step, layout=layout)
-    return machine.y.reshape(x.shape)
+    assert np.all(machine.is_stored)
+    return machine.y.view(x.dtype).reshape(x.shape)
 
 
 @pytest.fixture(params=["numpy", pytest.param("gpu", marks=on_a_hopper)])
@@ -128,6 +140,9 @@ LINES = {
     "odd-columns": ((31, 145), 0, (1, 145)),
     "odd-tables": ((3, 17, 41), 1, (3, 1, 41)),
     "tiny-tables": ((70, 3, 2), 1, (70, 1, 2)),
+    "tables-of-many-threads": ((3, 301, 39), 1, (3, 1, 39)),
+    "tables-of-wide-rows": ((2, 57, 509), 1, (2, 1, 509)),
+    "strips-of-tables": ((2, 701, 150), 1, (2, 1, 150)),
     "wide": ((40, 1031), 0, (1, 1031)),
     "wide-and-even": ((40, 1030), 0, (1, 1030)),
     "long": ((2001, 261), 0, (1, 261)),
@@ -206,7 +221,7 @@ CHOSEN = {
     "too-small": (((64, 2**8), "float32"), "standalone", False),
     "too-long": (((10000, 1000), "float32"), "standalone", False),
     "long-and-narrow": (((300_000, 5), "float32"), "standalone", False),
-    "large-tables": (((1024, 2**21), "uint8"), "standalone", False),
+    "large-tables": (((1024, 2**21), "uint8"), "standalone", True),
     "few-columns": (((2**20, 64, 24), "uint8"), None, False),
     "more-columns": (((2**20, 64, 32), "uint8"), None, False),
     "larger-tables": (((2**16, 512, 32), "uint8"), None, True),
@@ -285,15 +300,15 @@ def test_layouts(time: int, itemsize: int):
     for columns in (1, 2, 3, 31, 32, 257, 1000, 4096, 99999):
         layout = layout_for(time, columns, itemsize)
         assert layout is not None
-        require_to_fit(layout, time, columns, itemsize)
+        require_to_fit(layout, columns, itemsize)
 
 
-def require_to_fit(layout: Layout, time: int, columns: int, itemsize: int):
-    block_bytes = layout.per_block * time * layout.pitch * itemsize
+def require_to_fit(layout: Layout, columns: int, itemsize: int):
+    block_bytes = layout.per_block * layout.size * itemsize
     assert block_bytes <= shared_memory_kernel._MAX_BLOCK_BYTES
     threads = layout.per_block * layout.threads
     assert threads % 128 == 0
     assert threads <= 1024
-    assert layout.pitch // layout.word <= layout.threads
+    assert (layout.width + layout.margin) // layout.word <= layout.threads
     assert layout.width % layout.granule == layout.pitch % layout.word == 0
     assert layout.width * layout.per_row >= columns
