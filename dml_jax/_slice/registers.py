@@ -26,7 +26,7 @@ from dml_jax._shared.tpu import (
     rows_per_register,
 )
 
-_UNROLL = 32  # registers that a loop moves at once
+_UNROLL = 128  # registers that a loop moves at once
 _UNROLL_SPAN = 64  # registers in which their rows may lie, if there is a stride
 
 
