@@ -1,30 +1,35 @@
-"""A GPU kernel for columns with lengths of their own, in Pallas and MLIR.
+"""A GPU kernel that reverses columns by lengths of their own, in Pallas and MLIR.
 
 Neighbouring elements of the result come from distant rows, and memory is read in
-sectors of 32 bytes. So a block of threads copies a table, or a strip of it, which is
-all rows of a few columns, to shared memory, and reads its elements there in any order.
-It stores
+sectors of 32 bytes. So a block of threads copies a table, or a strip of it, to shared
+memory, and reads its elements there in any order. A strip has all rows of some columns.
+The block stores
 
     y[b, t, c] = table[n - 1 - t if t < n else t, c]    with n = lengths[b, c // step]
 
 The kernel moves as many bytes as a copy, but a sector that two strips share is loaded
 twice. XLA cannot fuse it with surrounding operations.
 
-A thread loads and stores words of four bytes. Rows of narrow elements may begin in the
-middle of a word, so a thread joins two words as it loads, and all rows begin alike in
-shared memory. It stores words that are aligned in the result. Those of a whole table
-are consecutive: a word may begin in one row and end in the next one. Those of a strip
-begin, in each row, with the granule that contains its first column, and end before the
-granule that contains the first column of the next strip. A granule is a word, or more
-where stores are then faster.
+A thread loads and stores words of 32 bits, or single elements if they are wider or the
+table is small. Rows of narrow elements may begin in the middle of a word. So a thread
+joins two words as it loads, and every row begins with a word in shared memory. It
+stores words that are aligned in the result:
 
-A thread stores words whose elements have the same columns, some rows apart. So it loads
-their lengths once, and addresses differ by multiples of a constant.
+    tables    The words are consecutive. One may begin in a row and end in the next one.
+    strips    In each row, the words begin with the granule that contains the first
+              column of the strip, and end before the granule that contains the first
+              column of the next strip. A granule is a word, or several if stores are
+              then faster.
+
+The words of a thread have the same columns in different rows. So the thread loads the
+lengths of their elements once, and addresses advance by a constant.
 
 What a thread does is written for a `machine`, because Pallas cannot index shared memory
-with an array. In a program its words are MLIR values; in the tests they are NumPy
-integers. Pallas and MLIR are imported in functions, because that takes longer than
-importing the whole package.
+with an array. The machine emits MLIR in a program, and computes in NumPy in the tests.
+Its integers have 32 bits: sums and products wrap, and divisions are unsigned.
+
+Pallas and MLIR are imported in functions, because that takes longer than importing the
+whole package.
 """
 
 from __future__ import annotations
@@ -41,47 +46,43 @@ from jax import Array, lax
 
 from dml_jax._shared import jax_versions
 
-_MAX_COLUMNS = 2**31 - 2**16  # their offsets in a row have 32 bits with a sign
+_MAX_COLUMNS = 2**31 - 2**16  # signed 32-bit integers count them, and a strip more
 _MAX_BLOCK_BYTES = 216 * 2**10  # in shared memory
 _GOOD_BLOCK_BYTES = 108 * 2**10  # so that two blocks run at once
-_MULTIPROCESSOR_BYTES = 224 * 2**10
-_SYSTEM_BYTES = 2**10  # of them that every block takes
+_MULTIPROCESSOR_BYTES = 224 * 2**10  # of 228 KiB; lengths take the others
+_SYSTEM_BYTES = 2**10  # that CUDA adds to each block
 _MAX_ROW_BYTES = 512  # in shared memory
-_BANKS_BYTES = 128  # of shared memory; rows of multiples have no bank conflicts
+# All banks of shared memory, once. If rows are a multiple of it apart, threads that
+# read different columns have no bank conflicts.
+_BANKS_BYTES = 128
 _SECTOR = 32  # bytes; with narrower rows, a gather is faster
-_SMALL_TABLE = (
-    2**10
-)  # bytes; finding the elements of a word takes longer than moving it
-_WORD = 4  # bytes that a thread moves at once, or one element if it is wider
+# In bytes. In a smaller table, finding the elements of words takes longer than moving
+# elements one by one.
+_SMALL_TABLE = 2**10
+_WORD = 4  # bytes
 _LOADS = 8  # words that a thread loads before it stores them
 _STORES = 4  # elements that a thread gathers before it stores them
 _WARPGROUP = 128  # threads
-_MULTIPROCESSOR_WARPGROUPS = 6  # more of them evict each other's sectors
+_WARPGROUPS_AT_ONCE = 6  # on a multiprocessor; with 8 to 16 the kernel was slower
 
 
 class Layout(NamedTuple):
-    """How strips are divided among blocks of threads. Sizes are in elements.
+    """How strips are divided among blocks of threads. Sizes are in elements."""
 
-    A whole table is a strip, too.
-    """
-
-    word: int  # that a thread moves
+    is_table: bool  # whether a strip is a whole table
+    word: int
     granule: int  # stores begin at multiples of it in the array
     margin: int  # columns before its own ones that a strip includes
-    width: int  # of a row of a strip
-    pitch: int  # of the rows in shared memory
+    width: int  # columns of a strip, without the margin
+    pitch: int  # from one row to the next in shared memory
     size: int  # of a strip in shared memory
-    per_row: int  # strips
+    per_row: int  # strips of a table
     per_block: int  # strips
     threads: int  # of a strip
 
-    @property
-    def has_tables(self) -> bool:
-        return self.per_row == 1
-
 
 def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
-    """The layout, or None if a column or a row has too many elements."""
+    """The layout, or None if a table has too many rows or columns."""
     if columns > _MAX_COLUMNS:
         return None
     return _tables(time, columns, itemsize) or _strips(time, columns, itemsize)
@@ -95,26 +96,31 @@ def _tables(time: int, columns: int, itemsize: int) -> Layout | None:
     row_bytes = width * itemsize
     if row_bytes > _MAX_ROW_BYTES:
         return None
-    # One block at a time is slow, but not slower than narrow strips.
-    in_strips = _row_bytes_of_strips(time)
-    is_narrow = in_strips < _BANKS_BYTES or row_bytes <= in_strips
-    most = _MAX_BLOCK_BYTES if is_narrow else _GOOD_BLOCK_BYTES
+    # A block that fills shared memory runs alone. That is slow, but not slower than
+    # narrow strips.
+    of_strips = _row_bytes_of_strips(time)
+    may_run_alone = of_strips < _BANKS_BYTES or row_bytes <= of_strips
+    most = _MAX_BLOCK_BYTES if may_run_alone else _GOOD_BLOCK_BYTES
+    # The first and the last word may have elements of the neighbouring tables. In their
+    # places a thread reads elements of these additional rows, and does not store them.
+    rows = time + -(-(word - 1) // columns)
     pitches = (_padded(row_bytes) // itemsize, width)
-    # The last word may have elements of one more row, which are not stored.
-    rows = time + 1
     pitch = next((p for p in pitches if rows * p * itemsize <= most), None)
     if pitch is None:
         return None
     size = rows * pitch
     period = _words_until_same_columns(columns, word)
-    block = _threads_of_block(size * itemsize)
-    least = max(period, -(-time * columns // (word * _LOADS)))
-    powers = [2**n for n in range(11) if least <= 2**n <= block]
-    # The threads after the last multiple of the period are left over.
-    threads = max(powers, key=lambda n: n // period * period / n, default=0)
-    if threads == 0:
-        threads = block = _round_up(max(block // period, 1) * period, _WARPGROUP)
-    return Layout(word, word, 0, width, pitch, size, 1, block // threads, threads)
+    block_threads = _threads_of_block(size * itemsize)
+    min_threads = max(period, -(-time * columns // (word * _LOADS)))
+    powers = [2**n for n in range(11) if min_threads <= 2**n <= block_threads]
+    if powers:
+        # Threads beyond a multiple of the period are idle.
+        threads = max(powers, key=lambda n: n // period * period / n)
+        per_block = block_threads // threads
+    else:
+        periods = max(block_threads // period, 1)
+        threads, per_block = _round_up(periods * period, _WARPGROUP), 1
+    return Layout(True, word, word, 0, width, pitch, size, 1, per_block, threads)
 
 
 def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
@@ -123,53 +129,56 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     if row_bytes < _SECTOR:
         return None
     most, word = row_bytes // itemsize, max(1, _WORD // itemsize)
-    granule = max(word, _granule_bytes(row_bytes, itemsize) // itemsize)
+    granule = max(1, _granule_bytes(row_bytes, itemsize) // itemsize)
     margin = 0 if columns % granule == 0 else granule
     sector = _SECTOR // itemsize
     unit = sector if columns % sector == 0 else granule
-    width = (most - margin) // unit * unit
-    # Since rows may begin earlier, the strips must cover more columns.
+    # A row of a strip begins up to `margin - 1` columns before the strip, so the strips
+    # must cover as many columns more.
     covered = columns + max(margin - 1, 0)
-    width = _round_up(-(-covered // -(-covered // width)), unit)
+    count = -(-covered // ((most - margin) // unit * unit))
+    width = _round_up(-(-covered // count), unit)
     pitch = _padded((width + margin) * itemsize) // itemsize
     size = time * pitch
-    least = width // word * _rows_until_same_phase(columns, granule)
-    threads = max(_threads_of_block(size * itemsize), _round_up(least, _WARPGROUP))
+    min_threads = width // word * _rows_until_same_phase(columns, granule)
+    threads = _round_up(min_threads, _WARPGROUP)
+    threads = max(threads, _threads_of_block(size * itemsize))
     per_row = -(-covered // width)
-    return Layout(word, granule, margin, width, pitch, size, per_row, 1, threads)
+    return Layout(False, word, granule, margin, width, pitch, size, per_row, 1, threads)
 
 
 def _row_bytes_of_strips(time: int) -> int:
     """The most bytes that a row of a strip may take in shared memory."""
     good = _GOOD_BLOCK_BYTES // time // _BANKS_BYTES * _BANKS_BYTES
+    if good:
+        return min(good, _MAX_ROW_BYTES)
     most = _MAX_BLOCK_BYTES // time // _SECTOR * _SECTOR
-    return min(good, _MAX_ROW_BYTES) or min(most, _BANKS_BYTES)
+    return min(most, _BANKS_BYTES)
 
 
-def _padded(size: int) -> int:
-    """The bytes of a row in shared memory, with few bank conflicts."""
-    if size <= _SECTOR:
-        return size
-    return _round_up(size, _BANKS_BYTES if size > _BANKS_BYTES else _SECTOR)
+def _padded(row_bytes: int) -> int:
+    """The bytes from one row to the next, with few bank conflicts."""
+    if row_bytes <= _SECTOR:
+        return row_bytes
+    return _round_up(row_bytes, _BANKS_BYTES if row_bytes > _BANKS_BYTES else _SECTOR)
 
 
 def _granule_bytes(row_bytes: int, itemsize: int) -> int:
     """The size of the granules of strips.
 
     Stores of whole sectors are the fastest, then of half ones. A larger granule leaves
-    fewer columns for a strip. Narrow elements take more time for arithmetic than for
-    stores, so their granules are words.
+    fewer columns for a strip. Strips of narrow elements are not faster with it.
     """
     if itemsize < _WORD:
-        return itemsize
+        return _WORD
     granules = _SECTOR, _SECTOR // 2
     return next((each for each in granules if row_bytes >= _SECTOR + each), itemsize)
 
 
 def _threads_of_block(size: int) -> int:
-    """The threads of a block with so many bytes of shared memory."""
+    """The threads of a block that takes so many bytes of shared memory."""
     blocks = max(_MULTIPROCESSOR_BYTES // (size + _SYSTEM_BYTES), 1)
-    return -(-_MULTIPROCESSOR_WARPGROUPS // blocks) * _WARPGROUP
+    return -(-_WARPGROUPS_AT_ONCE // blocks) * _WARPGROUP
 
 
 def _round_up(size: int, unit: int) -> int:
@@ -177,12 +186,12 @@ def _round_up(size: int, unit: int) -> int:
 
 
 def _words_until_same_columns(columns: int, word: int) -> int:
-    """The number of words of a table after which one begins at the same column."""
+    """The number of words of a table from one to the next with the same columns."""
     return columns // math.gcd(columns, word)
 
 
 def _rows_until_same_phase(columns: int, granule: int) -> int:
-    """The number of rows after which one begins at the same place in its granule."""
+    """The number of rows from one to the next with the same place in its granule."""
     return granule // math.gcd(columns, granule)
 
 
@@ -198,7 +207,7 @@ def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
     itemsize = x.dtype.itemsize
     move = functools.partial(reverse_strips, shape=shape, step=step, layout=layout)
     block_bytes = layout.per_block * layout.size * itemsize
-    lengths_of_strip = layout.width + layout.margin
+    lengths_per_strip = layout.width + layout.margin
 
     def body(*refs: Any):
         plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * len(refs))(thread)(*refs)
@@ -213,7 +222,7 @@ def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
         out_type=jax.ShapeDtypeStruct((x.size,), x.dtype),
         scratch_types=[
             plgpu.SMEM((_round_up(block_bytes, _WORD),), jnp.int8),
-            plgpu.SMEM((layout.per_block * lengths_of_strip,), jnp.int32),
+            plgpu.SMEM((layout.per_block * lengths_per_strip,), jnp.int32),
         ],
         grid=(-(-batch * layout.per_row // layout.per_block),),
         grid_names=("block",),
@@ -239,15 +248,15 @@ class _Strip(NamedTuple):
 def reverse_strips(
     machine: Any, *, shape: Sequence[int], step: int, layout: Layout
 ) -> None:
-    """Reverses the strips of a block, of which a thread moves words of one."""
+    """Reverses the strips of a block. A thread works on one of them."""
     batch, time, columns = shape
     slot = machine.thread // layout.threads
-    # Threads without a strip of their own move the last one again.
+    # Threads beyond the last strip store it once more, with the same values.
     index = machine.block * layout.per_block + slot
     index = machine.minimum(index, batch * layout.per_row - 1)
     table = index // layout.per_row
     first = index % layout.per_row * layout.width
-    begin = machine.at(table, time * columns, first)
+    begin = machine.offset(first, table, time * columns)
     strip = _Strip(table, first, begin, slot)
     _load_lengths(machine, strip, columns, step, layout)
     _load_rows(machine, strip, time, columns, layout)
@@ -265,111 +274,115 @@ def _load_lengths(
     """
     thread = machine.thread % layout.threads
     count = layout.width + layout.margin
-    for first in range(0, count, layout.threads):
-        v = machine.minimum(thread + first, count - 1)
-        column = machine.maximum(strip.first + v - layout.margin, 0)
+    for start in range(0, count, layout.threads):
+        i = machine.minimum(thread + start, count - 1)
+        column = machine.maximum(strip.first + i - layout.margin, 0)
         column = machine.minimum(column, columns - 1)
         length = machine.load_length(strip.table * (columns // step) + column // step)
-        machine.store_shared_length(_at_length(strip, v, layout), length)
+        machine.store_shared_length(_at_length(strip, i, layout), length)
 
 
-def _at_length(strip: _Strip, v: Any, layout: Layout) -> Any:
+def _at_length(strip: _Strip, i: Any, layout: Layout) -> Any:
+    """Where the length for a column is; columns are counted with the margin."""
     count, word = layout.width + layout.margin, layout.word
-    return strip.slot * count + v % word * (count // word) + v // word
+    return strip.slot * count + i % word * (count // word) + i // word
 
 
 def _load_rows(
     machine: Any, strip: _Strip, time: int, columns: int, layout: Layout
 ) -> None:
-    """Copies the strip to shared memory, where all rows begin alike."""
+    """Copies the strip to shared memory, where every row begins with a word."""
     word, margin = layout.word, layout.margin
     words = (layout.width + margin) // word
-    j = machine.thread % layout.threads % words
-    # Columns that the table lacks are replaced by its nearest one.
+    thread, row_step = machine.thread % layout.threads, layout.threads // words
+    # Columns outside of the table are replaced by its nearest one.
     last_column = columns - 1 - strip.first
-    column = machine.maximum(j * word - margin, 0 - strip.first)
+    column = thread % words * word - margin
+    column = machine.maximum(column, 0 - strip.first)
     column = machine.minimum(column, last_column)
-    first = machine.at(column, 1, strip.begin)
-    last = machine.at(machine.minimum(column + (word - 1), last_column), 1, strip.begin)
+    first = machine.offset(strip.begin, column, 1)
+    last = machine.minimum(column + (word - 1), last_column)
+    last = machine.offset(strip.begin, last, 1)
+    pitch_bytes = layout.pitch * machine.itemsize
+    shared = machine.shared_address(strip.slot * layout.size + thread % words * word)
 
-    def load(k: Any) -> Any:
-        at = machine.at(k, columns, first)
+    def load(row: Any) -> Any:
+        at = machine.offset(first, row, columns)
         value = machine.load_word(at, word)
         if columns % word == 0:
             return value
-        following = machine.load_word(machine.at(k, columns, last), word)
+        following = machine.load_word(machine.offset(last, row, columns), word)
         return machine.join_words(value, following, at)
 
     def move(rows: Sequence[Any]) -> None:
-        loaded = [load(k) for k in rows]
-        for k, value in zip(rows, loaded, strict=True):
-            address = shared + k * (layout.pitch * machine.itemsize)
-            machine.store_shared(address, value, word)
+        values = [load(row) for row in rows]
+        for row, value in zip(rows, values, strict=True):
+            machine.store_shared(shared + row * pitch_bytes, value, word)
 
-    shared = machine.shared_address(strip.slot * layout.size + j * word)
-    thread, step = machine.thread % layout.threads, layout.threads // words
-    # Threads that are left over have no rows.
-    row = machine.select(thread < step * words, thread // words, time)
-    machine.for_rows(row, time, step, _unroll(time, step, _LOADS), move)
+    # Idle threads begin after the last row.
+    row = machine.select(thread < row_step * words, thread // words, time)
+    machine.for_rows(row, time, row_step, _unroll(time, row_step, _LOADS), move)
 
 
-def _unroll(time: int, step: int, most: int) -> int:
-    """How many rows a thread moves at a time, of every `step`-th one."""
-    rounds = -(-time // step)
+def _unroll(time: int, row_step: int, most: int) -> int:
+    """How many rows a thread moves at a time, at most `most`."""
+    rounds = -(-time // row_step)
     return -(-rounds // -(-rounds // most))
 
 
 class _Words(NamedTuple):
-    """The words of a thread, which are `step` rows apart."""
+    """The words of a thread. The elements of the first word have these places."""
 
-    rows: list[Any]  # of the elements of the first word
-    columns: list[Any]  # of them, counted from the first column of the strip
-    step: int
+    rows: list[Any]
+    columns: list[Any]  # counted from the first column of the strip
+    row_step: int  # from one word to the next
     are_stored: Callable[[Any], list[Any] | None]  # so many rows later; None: all are
 
 
 def _words_of_table(
     machine: Any, strip: _Strip, time: int, columns: int, layout: Layout
 ) -> _Words:
-    """Words of a table. A word may begin in one row and end in the next one."""
-    word = layout.word
+    """Consecutive words of a table, from the one with its first element on."""
+    word, thread = layout.word, machine.thread % layout.threads
     period = _words_until_same_columns(columns, word)
-    thread, count = machine.thread % layout.threads, layout.threads // period * period
+    active = layout.threads // period * period
     phase = strip.table * (time * columns % word) % word
-    # The dividend is not negative.
-    position = thread * word + word * columns - phase
+    # The first word may begin before row 0. The dividend must not be negative.
+    position = thread * word - phase + word * columns
     row = position // columns - word
     column = position - (row + word) * columns
     rows, places = [row], [column]
     for _ in range(word - 1):
         column = column + 1
-        if columns % word:  # otherwise a word never ends in the next row
-            is_next = column > columns - 1
-            row = machine.select(is_next, row + 1, row)
-            column = machine.select(is_next, 0, column)
+        if columns % word:  # otherwise a word never ends in another row
+            is_in_next_row = column > columns - 1
+            row = machine.select(is_in_next_row, row + 1, row)
+            column = machine.select(is_in_next_row, 0, column)
         rows.append(row)
         places.append(column)
-    # Threads that are left over have no rows.
-    rows[0] = machine.select(thread < count, rows[0], time)
+    # Idle threads begin after the last row.
+    rows[0] = machine.select(thread < active, rows[0], time)
 
-    def are_stored(k: Any) -> list[Any] | None:
+    def are_stored(rows_later: Any) -> list[Any] | None:
         if time * columns % word == 0:
             return None
-        return [machine.is_between(0, row + k, time) for row in rows]
+        return [machine.is_between(0, row + rows_later, time) for row in rows]
 
-    return _Words(rows, places, count * word // columns, are_stored)
+    return _Words(rows, places, active * word // columns, are_stored)
 
 
 def _words_of_strip(
     machine: Any, strip: _Strip, time: int, columns: int, layout: Layout
 ) -> _Words:
-    """Words of columns that begin at a granule in the array."""
+    """Words of a strip, of which each row begins with a granule of the array."""
     granule, words = layout.granule, layout.width // layout.word
-    thread, step = machine.thread % layout.threads, layout.threads // words
-    step -= step % _rows_until_same_phase(columns, granule)
-    row = machine.select(thread < step * words, thread // words, time)
+    thread, row_step = machine.thread % layout.threads, layout.threads // words
+    row_step -= row_step % _rows_until_same_phase(columns, granule)
+    # Idle threads begin after the last row.
+    row = machine.select(thread < row_step * words, thread // words, time)
     column = thread % words * layout.word
     if columns % granule:
+        # This may wrap. A granule is a power of two.
         phase = strip.table * (time * columns % granule) + row * columns
         column = column - phase % granule
     places = [column + i for i in range(layout.word)]
@@ -380,38 +393,42 @@ def _words_of_strip(
         low, high = 0 - strip.first, columns - strip.first
         return [machine.is_between(low, place, high) for place in places]
 
-    return _Words([row] * layout.word, places, step, are_stored)
+    return _Words([row] * layout.word, places, row_step, are_stored)
 
 
 def _store_words(
     machine: Any, strip: _Strip, time: int, columns: int, layout: Layout
 ) -> None:
     """Stores the words of the reversed strip."""
-    words = _words_of_table if layout.has_tables else _words_of_strip
-    rows, places, step, are_stored = words(machine, strip, time, columns, layout)
+    find_words = _words_of_table if layout.is_table else _words_of_strip
+    words = find_words(machine, strip, time, columns, layout)
     pitch_bytes = layout.pitch * machine.itemsize
-    begin = machine.at(rows[0], columns, machine.at(places[0], 1, strip.begin))
-    same, last, left = [], [], []
-    for i, (row, place) in enumerate(zip(rows, places, strict=True)):
-        column = place + layout.margin
-        length = machine.load_shared_length(_at_length(strip, column, layout))
-        # The instruction that loads adds i, so the rows of a strip share `same`.
-        column = strip.slot * layout.size + column - i
-        same.append(machine.shared_address(column + row * layout.pitch))
-        last.append(machine.shared_address(column + (length - 1 - row) * layout.pitch))
-        left.append(length - row)
+    row, place = words.rows[0], words.columns[0]
+    begin = machine.offset(machine.offset(strip.begin, place, 1), row, columns)
+    same, last, remaining = [], [], []
+    for i, (row, place) in enumerate(zip(words.rows, words.columns, strict=True)):
+        length = machine.load_shared_length(
+            _at_length(strip, place + layout.margin, layout)
+        )
+        # The loads add i. So the elements of a word in one row share `same`.
+        at = strip.slot * layout.size + place + layout.margin - i
+        same.append(machine.shared_address(at + row * layout.pitch))
+        last.append(machine.shared_address(at + (length - 1 - row) * layout.pitch))
+        remaining.append(length - row)
 
-    def load(k: Any) -> list[Any]:
-        distance = k * pitch_bytes
-        return [
-            machine.load_shared(machine.select(k < n, b - distance, a + distance), i)
-            for i, (a, b, n) in enumerate(zip(same, last, left, strict=True))
-        ]
+    def load(rows_later: Any) -> list[Any]:
+        distance, elements = rows_later * pitch_bytes, []
+        for i, (a, b, n) in enumerate(zip(same, last, remaining, strict=True)):
+            address = machine.select(rows_later < n, b - distance, a + distance)
+            elements.append(machine.load_shared(address, i))
+        return elements
 
     def move(distances: Sequence[Any]) -> None:
-        loaded = [load(k) for k in distances]
-        for k, elements in zip(distances, loaded, strict=True):
-            machine.store(machine.at(k, columns, begin), elements, are_stored(k))
+        loaded = [load(rows_later) for rows_later in distances]
+        for rows_later, elements in zip(distances, loaded, strict=True):
+            at = machine.offset(begin, rows_later, columns)
+            machine.store(at, elements, words.are_stored(rows_later))
 
-    unroll = _unroll(time, step, max(_STORES // layout.word, 1))
-    machine.for_rows(machine.zero, time - rows[0], step, unroll, move)
+    unroll = _unroll(time, words.row_step, max(_STORES // layout.word, 1))
+    rest = time - words.rows[0]
+    machine.for_rows(machine.zero, rest, words.row_step, unroll, move)

@@ -1,10 +1,11 @@
-"""The machines for which GPU kernels are written: words of 32 bits as MLIR values.
+"""What a thread of a GPU kernel can do, as MLIR on words of 32 bits.
 
 `packed_copy_kernel` uses `ChunkMachine`, and `shared_memory_kernel` uses
 `StripMachine`.
 
 The operators of `Word`, such as `a + b`, emit MLIR. Python integers become constants.
-Comparisons and shifts are signed, and divisions are unsigned.
+Sums and products wrap. Comparisons, shifts, minima and maxima are signed, and divisions
+are unsigned.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jax.experimental.mosaic import gpu as mgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, gpu, llvm, scf
 
-_GLOBAL, _SHARED = 1, 3  # address spaces: that of the operands, and of a block
+_GLOBAL, _SHARED = 1, 3  # address spaces of LLVM
 
 
 def _emits(operation: Callable[..., Any]) -> Callable[[Word, WordLike], Word]:
@@ -182,17 +183,21 @@ class StripMachine(_Machine):
         self._shared = Word(llvm.ptrtoint(_i32(), mgpu.utils.memref_ptr(shared)))
         self._shared_lengths = mgpu.utils.memref_ptr(shared_lengths)
 
-    def at(self, row: Word, pitch: int, begin: Any) -> Any:
-        """The offset in an array that is `row * pitch` elements after `begin`."""
+    def offset(self, begin: Any, count: Word, stride: int) -> Any:
+        """The offset in an array that is `count * stride` elements after `begin`."""
         if isinstance(begin, Word):
             begin = arith.extsi(_i64(), begin.value)
         distance = arith.muli(
-            arith.extsi(_i64(), row.value), arith.constant(_i64(), pitch)
+            arith.extsi(_i64(), count.value), arith.constant(_i64(), stride)
         )
         return arith.addi(begin, distance)
 
     def load_word(self, at: Any, count: int) -> Any:
-        """The aligned word of `count` elements that has the element at an offset."""
+        """The aligned word of `count` elements that contains the element at `at`.
+
+        The last word may end beyond the array, but not beyond XLA's buffer, whose size
+        is a multiple of a word.
+        """
         size = count * self.itemsize
         offset = arith.muli(at, arith.constant(_i64(), self.itemsize))
         if count > 1:
@@ -201,14 +206,14 @@ class StripMachine(_Machine):
         return llvm.load(ir.IntegerType.get_signless(8 * size), address, alignment=size)
 
     def join_words(self, low: Any, high: Any, at: Any) -> Any:
-        """A word of elements from offset `at` on, which begins in the word `low`."""
+        """The elements from `at` on; the words contain the first and the last one."""
         bits = arith.muli(arith.trunci(_i32(), at), _value(8 * self.itemsize))
-        return llvm.intr_fshr(high, low, bits)  # reduces the distance to a word
+        return llvm.intr_fshr(high, low, bits)  # by `bits` modulo 32
 
     def store(self, at: Any, elements: list[Any], is_stored: list[Word] | None) -> None:
-        """Stores consecutive elements, or those of them that `is_stored` tells.
+        """Stores consecutive elements, or those of them for which `is_stored` holds.
 
-        If all of the elements are stored, they are stored as one value.
+        These are consecutive, too. If they are all, they are stored as one value.
         """
         size = len(elements) * self.itemsize
         offset = arith.muli(at, arith.constant(_i64(), self.itemsize))
@@ -229,15 +234,15 @@ class StripMachine(_Machine):
             store_value()
             return
 
-        def store_elements() -> list[Word]:
-            for i, element in enumerate(elements):
-                _if(is_stored[i], functools.partial(store_element, i, element))
-            return []
-
-        def store_element(i: int, element: Any) -> list[Word]:
+        def store_element(i: int) -> list[Word]:
             offset = arith.constant(_i64(), i * self.itemsize)
             target = _pointer_at(address, offset)
-            llvm.store(element, target, alignment=self.itemsize)
+            llvm.store(elements[i], target, alignment=self.itemsize)
+            return []
+
+        def store_elements() -> list[Word]:
+            for i, condition in enumerate(is_stored):
+                _if(condition, functools.partial(store_element, i))
             return []
 
         if len(elements) == 1:
@@ -250,16 +255,21 @@ class StripMachine(_Machine):
         return self._shared + offset * self.itemsize
 
     def store_shared(self, address: Word, value: Any, count: int) -> None:
+        """Stores a word of `count` elements in shared memory."""
         pointer = self._shared_pointer(address, 0)
         llvm.store(value, pointer, alignment=count * self.itemsize)
 
     def load_shared(self, address: Word, index: int) -> Any:
-        """The element that is `index` elements after an address."""
+        """The element that is `index` elements after an address in shared memory.
+
+        The address itself may lie before the first element. CUDA reserves the bytes
+        there.
+        """
         pointer = self._shared_pointer(address, index)
         return llvm.load(self._element, pointer, alignment=self.itemsize)
 
     def _shared_pointer(self, address: Word, index: int) -> Any:
-        # Threads add a constant as part of the instruction that loads.
+        # The instruction that loads adds the constant.
         pointer = llvm.inttoptr(
             llvm.PointerType.get(_SHARED), arith.extui(_i64(), address.value)
         )
@@ -289,9 +299,9 @@ class StripMachine(_Machine):
         unroll: int,
         move: Callable[[list[Word]], None],
     ) -> None:
-        """Calls `move` with `unroll` rows at a time.
+        """Calls `move` with the rows first, first + step, ..., `unroll` at a time.
 
-        In the last call, rows from `end` on are replaced by the first one.
+        In the last call, rows from `end` on are replaced by the first one of the call.
         """
         stop = end - step * (unroll - 1)
         loop = scf.ForOp(

@@ -24,7 +24,7 @@ class Machine:
 
     def __init__(self, x: np.ndarray, lengths: np.ndarray, layout: Layout):
         blocks = -(-len(x) * layout.per_row // layout.per_block)
-        self.itemsize = x.itemsize
+        self.itemsize, self.layout = x.itemsize, layout
         self.block, self.thread = np.indices(
             (blocks, layout.per_block * layout.threads)
         )
@@ -35,7 +35,8 @@ class Machine:
         self.shared = np.full(
             (blocks, layout.per_block * layout.size), 0xEE, self.x.dtype
         )
-        self.shared_lengths = np.full((blocks, layout.per_block * 2**11), -(2**40))
+        count = layout.per_block * (layout.width + layout.margin)
+        self.shared_lengths = np.full((blocks, count), -(2**40))
         self.is_active = np.ones_like(self.block, bool)
 
     minimum = staticmethod(np.minimum)
@@ -45,8 +46,8 @@ class Machine:
     def wait(self) -> None:
         pass  # the operations of a phase are over when the next one begins
 
-    def at(self, row: Any, pitch: int, begin: Any) -> Any:
-        return begin + row * pitch
+    def offset(self, begin: Any, count: Any, stride: int) -> Any:
+        return begin + count * stride
 
     def load_word(self, at: Any, count: int) -> Any:
         first = np.where(self.is_active, at, 0) // count * count
@@ -87,7 +88,8 @@ class Machine:
 
     def load_shared(self, address: Any, index: int) -> Any:
         offset = address // self.itemsize + index
-        is_inside = (offset >= 0) & (offset < self.shared.shape[1])
+        slot = self.thread // self.layout.threads
+        is_inside = offset // self.layout.size == slot
         assert np.all(is_inside | ~self.is_active)
         return self.shared[self.block, np.where(is_inside, offset, 0)]
 
@@ -95,6 +97,7 @@ class Machine:
         self.shared_lengths[self.block, offset] = length
 
     def load_shared_length(self, offset: Any) -> Any:
+        assert np.all(offset >= 0)
         length = self.shared_lengths[self.block, offset]
         assert np.all(length >= 0)
         return length
@@ -189,6 +192,18 @@ def test_random_shapes(seed: int, compiled: Callable[..., Any]):
         dtype = str(random.choice(["uint8", "uint16", "float32"]))
         x = random.integers(0, 2**8, (batch, time, columns)).astype(dtype)
         check(x, lengths, 1, compiled)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_words_of_many_rows(columns: int):
+    time = 1025
+    x = data((2, time, columns), "uint8")
+    lengths = np.full((2, columns), time)
+    layout = layout_for(time, columns, 1)
+    assert layout is not None
+    assert layout.word == 4
+    y = reverse_in_numpy(x, lengths, 1, layout)
+    assert_same_bits(y, x[:, ::-1])
 
 
 @on_a_hopper
@@ -311,4 +326,4 @@ def require_to_fit(layout: Layout, columns: int, itemsize: int):
     assert threads <= 1024
     assert (layout.width + layout.margin) // layout.word <= layout.threads
     assert layout.width % layout.granule == layout.pitch % layout.word == 0
-    assert layout.width * layout.per_row >= columns
+    assert layout.width * layout.per_row >= columns + max(layout.margin - 1, 0)
