@@ -37,8 +37,7 @@ from jax import Array, lax
 from dml_jax._shared.tpu import LANES, SUBLANES, WORD, gather, iota
 
 REGISTER_BYTES = WORD * SUBLANES * LANES
-GROUP = 32  # registers that are shifted together, a power of two
-_DISTANCES_PER_PASS = 2  # shifts that a pass over the registers applies
+GROUP = 64  # registers that are shifted together, a power of two
 
 
 class Tpu(NamedTuple):
@@ -214,25 +213,20 @@ def _reverse_registers(
         for i, register in enumerate(reversed(registers)):
             scratch[first + i] = reverse_steps_in_words(register, line)
 
-    def shifted(register: Any, distances: tuple[int, ...]) -> Array:
-        if not distances:
-            return scratch[register]
-        distance, rest = distances[0], distances[1:]
-        further = shifted(register + distance, rest)
+    def shift(first: Any, count: int, distance: int) -> None:
         mask = line.is_shifted(shifts, distance)
-        return select(mask, further, shifted(register, rest))
-
-    def shift(first: Any, count: int, distances: tuple[int, ...]) -> None:
         for i in range(count):
-            scratch[first + i] = shifted(first + i, distances)
+            register = first + i
+            scratch[register] = select(
+                mask, scratch[register + distance], scratch[register]
+            )
 
     stop = line.registers - longest
     for_each_group(0, stop, functools.partial(reverse, distance=longest))
     for_each_group(stop, line.registers, reverse)
-    for i in range(0, len(distances), _DISTANCES_PER_PASS):
-        of_pass = tuple(distances[i : i + _DISTANCES_PER_PASS])
-        stop = line.registers - of_pass[-1]
-        for_each_group(0, stop, functools.partial(shift, distances=of_pass))
+    for distance in distances:
+        stop = line.registers - distance
+        for_each_group(0, stop, functools.partial(shift, distance=distance))
 
 
 def reverse_steps_in_words(words: Array, line: Line) -> Array:
