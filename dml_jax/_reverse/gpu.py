@@ -114,8 +114,10 @@ def copied_chunks_in_programs(x: Array, lengths: Array, axis: int) -> Array | No
 
 
 def strips_in_programs(x: Array, lengths: Array, axis: int) -> Array | None:
-    """`strips`, where XLA's gather reads many sectors for neighbouring elements."""
-    return strips(x, lengths, axis) if _reads_many_sectors(x, lengths, axis) else None
+    """`strips`, where XLA's gather is slow: for bytes, and for many columns."""
+    short_row = 1 if x.dtype.itemsize == 1 else _SHORT_ROW
+    is_slow = _reads_many_sectors(x, lengths, axis, short_row)
+    return strips(x, lengths, axis) if is_slow else None
 
 
 def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
@@ -135,9 +137,11 @@ def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
     return jnp.moveaxis(y, -1, 1).reshape(lines.shape)
 
 
-def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:
+def _reads_many_sectors(
+    x: Array, lengths: Array, axis: int, short_row: int = _SHORT_ROW
+) -> bool:
     """Whether XLA's gather reads a sector for each of neighbouring elements."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     itemsize, columns = x.dtype.itemsize, math.prod(shape[axis + 1 :])
-    is_fast = columns <= _SHORT_ROW or shape[axis] * columns * itemsize <= _SMALL_TABLE
+    is_fast = columns <= short_row or shape[axis] * columns * itemsize <= _SMALL_TABLE
     return not is_fast and math.prod(shape) * itemsize >= _CACHE_BYTES

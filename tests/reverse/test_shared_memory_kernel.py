@@ -237,9 +237,10 @@ CHOSEN = {
     "too-long": (((10000, 1000), "float32"), "standalone", False),
     "long-and-narrow": (((300_000, 5), "float32"), "standalone", False),
     "large-tables": (((1024, 2**21), "uint8"), "standalone", True),
-    "few-columns": (((2**20, 64, 24), "uint8"), None, False),
-    "more-columns": (((2**20, 64, 32), "uint8"), None, False),
-    "larger-tables": (((2**16, 512, 32), "uint8"), None, True),
+    "few-columns": (((2**16, 1024, 24), "int16"), None, False),
+    "more-columns": (((2**16, 1024, 32), "int16"), None, True),
+    "few-columns-of-bytes": (((2**16, 1024, 16), "uint8"), None, True),
+    "small-tables": (((2**20, 64, 32), "uint8"), None, False),
     "booleans": (((64, MANY), "bool"), "standalone", False),
 }
 
