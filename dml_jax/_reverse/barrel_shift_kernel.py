@@ -38,6 +38,7 @@ from dml_jax._reverse.registers import (
 from dml_jax._shared.tpu import LANES, SUBLANES, WORD, gather, iota
 
 BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
+_SPILLED_BYTES = 2**21  # more than the compiler needs for registers that it spills
 _TILES_AT_ONCE = 8  # at most, with no more than `GROUP` registers together
 
 
@@ -286,7 +287,8 @@ def launch(
         grid_spec=grid_spec,
         out_shape=operands[-1],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=semantics, vmem_limit_bytes=tpu.vmem_bytes
+            dimension_semantics=semantics,
+            vmem_limit_bytes=tpu.vmem_bytes + _SPILLED_BYTES,
         ),
         name="reverse_subsequences",
     )

@@ -41,6 +41,10 @@ LARGE = [
     large("reverse_sequence", "channels", (64, 4096, 3), (64,), **BATCH_MAJOR),
     large("reverse_sequence", "time-major", (512, 32, 256), (32,)),
     large("reverse_sequence", "flat", (4096, 1024), (1024,)),
+    # Lines that fill the vector memory of a v4.
+    large("reverse_subsequences", "long-rows", (32, 69_000), (32, 1), axis=1),
+    large("reverse_subsequences", "long-columns", (17_280, 128), (1, 128), axis=0),
+    large("reverse_subsequences", "long-planes", (540, 32, 128), (1, 32, 1), axis=0),
     large("slice", "1x1", (2048, 2048), offsets=(5, 7), sizes=(2043, 2041)),
     large(
         *("slice", "2x3", (2048, 2048)),
