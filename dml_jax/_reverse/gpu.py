@@ -13,8 +13,8 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
 The constants below say where that is, as found over random shapes on an H200
 (`python -m benchmarks sweep --device gpu`). With a memcpy as the unit of time, the
-packed copy takes 1.0 to 1.7, and strips take 1.0 to 2.6. The transposed gather takes
-2.0 to 5.2, alone or fused with elementwise operations.
+packed copy takes 1.0 to 1.7, and strips of up to 4096 steps take 1.0 to 2.6. The
+transposed gather takes 2.0 to 5.2, alone or fused with elementwise operations.
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
 """
@@ -115,6 +115,7 @@ def copied_chunks_in_programs(x: Array, lengths: Array, axis: int) -> Array | No
 
 def strips_in_programs(x: Array, lengths: Array, axis: int) -> Array | None:
     """`strips`, where XLA's gather is slow: for bytes, and for many columns."""
+    # XLA computes the address of every byte, so rows of any length are slow.
     short_row = 1 if x.dtype.itemsize == 1 else _SHORT_ROW
     is_slow = _reads_many_sectors(x, lengths, axis, short_row)
     return strips(x, lengths, axis) if is_slow else None

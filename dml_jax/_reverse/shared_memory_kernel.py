@@ -166,13 +166,12 @@ def _padded(row_bytes: int) -> int:
 def _granule_bytes(row_bytes: int, itemsize: int) -> int:
     """The size of the granules of strips.
 
-    Stores of whole sectors are the fastest, then of half ones. A larger granule leaves
-    fewer columns for a strip. Strips of narrow elements are not faster with it.
+    Stores of whole sectors are the fastest. Such granules leave fewer columns for a
+    strip. Strips of narrow elements are not faster with them.
     """
     if itemsize < _WORD:
         return _WORD
-    granules = _SECTOR, _SECTOR // 2
-    return next((each for each in granules if row_bytes >= _SECTOR + each), itemsize)
+    return _SECTOR if row_bytes > _SECTOR else itemsize
 
 
 def _threads_of_block(size: int) -> int:
@@ -423,9 +422,9 @@ def _store_words(
             elements.append(machine.load_shared(address, i))
         return elements
 
-    def move(distances: Sequence[Any]) -> None:
-        loaded = [load(rows_later) for rows_later in distances]
-        for rows_later, elements in zip(distances, loaded, strict=True):
+    def move(rows: Sequence[Any]) -> None:
+        loaded = [load(rows_later) for rows_later in rows]
+        for rows_later, elements in zip(rows, loaded, strict=True):
             at = machine.offset(begin, rows_later, columns)
             machine.store(at, elements, words.are_stored(rows_later))
 

@@ -105,7 +105,7 @@ class Machine:
     def is_between(self, low: Any, word: Any, high: Any) -> Any:
         return (low <= word) & (word < high)
 
-    def for_rows(self, first: Any, end: int, step: int, unroll: int, move: Any) -> None:
+    def for_rows(self, first: Any, end: Any, step: int, unroll: int, move: Any) -> None:
         while np.any(first < end):
             self.is_active = first < end
             rows = [first + step * k for k in range(unroll)]
