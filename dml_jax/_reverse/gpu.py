@@ -41,6 +41,7 @@ _LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
 _LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
 _SHORT_ROW = 24  # columns; XLA's gather reads few sectors for neighbours in such a row
 _SMALL_TABLE = 2**13  # bytes; such a table lies in the first-level cache
+_TINY_TABLE = 2**8  # bytes; smaller tables are gathered faster
 
 
 class _Lines(NamedTuple):
@@ -96,11 +97,12 @@ def strips(x: Array, lengths: Array, axis: int) -> Array | None:
     if lines is None or lines.fills_sectors or lines.lengths.size > _MAX_LENGTHS:
         return None
     batch, time, count, step = lines.x.shape
-    table = lines.x.reshape(batch, time, count * step)
-    layout = shared_memory_kernel.layout_for(time, count * step, x.dtype.itemsize)
-    if layout is None:
+    columns, itemsize = count * step, x.dtype.itemsize
+    layout = shared_memory_kernel.layout_for(time, columns, itemsize)
+    if layout is None or time * columns * itemsize < _TINY_TABLE:
         return None
-    y = shared_memory_kernel.reverse(table, lines.lengths, step, layout)
+    tables = lines.x.reshape(batch, time, columns)
+    y = shared_memory_kernel.reverse(tables, lines.lengths, step, layout)
     return y.reshape(lines.shape)
 
 

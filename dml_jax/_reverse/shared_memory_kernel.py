@@ -51,17 +51,20 @@ _MAX_BLOCK_BYTES = 216 * 2**10  # in shared memory
 _GOOD_BLOCK_BYTES = 108 * 2**10  # so that two blocks run at once
 _MULTIPROCESSOR_BYTES = 224 * 2**10  # of 228 KiB; lengths take the others
 _SYSTEM_BYTES = 2**10  # that CUDA adds to each block
-_MAX_ROW_BYTES = 512  # in shared memory
+_MAX_ROW_BYTES = 512  # of a table, in shared memory
+# Of a strip. With other widths, threads have more bank conflicts. Wider strips are not
+# faster.
+_GOOD_ROW_BYTES = 256
+_ROW_BYTES = (384, 256, 192, 128, 96, 64, 32)
 # All banks of shared memory, once. If rows are a multiple of it apart, threads that
 # read different columns have no bank conflicts.
 _BANKS_BYTES = 128
 _SECTOR = 32  # bytes; with narrower rows, a gather is faster
-# In bytes. In a smaller table, finding the elements of words takes longer than moving
-# elements one by one.
-_SMALL_TABLE = 2**10
 _WORD = 4  # bytes
 _LOADS = 8  # words that a thread loads before it stores them
-_STORES = 4  # elements that a thread gathers before it stores them
+_STORES = 8  # elements that a thread gathers before it stores them
+_MAX_WORDS = 16  # of a thread, if several tables share a warp
+_MIN_THREADS = 8  # of a table
 _WARPGROUP = 128  # threads
 _WARPGROUPS_AT_ONCE = 6  # on a multiprocessor; with 8 to 16 the kernel was slower
 
@@ -90,8 +93,7 @@ def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
 
 def _tables(time: int, columns: int, itemsize: int) -> Layout | None:
     """The layout for tables that fit in the shared memory of a block."""
-    is_small = time * columns * itemsize < _SMALL_TABLE
-    word = 1 if is_small else max(1, _WORD // itemsize)
+    word = max(1, _WORD // itemsize)
     width = _round_up(columns, word)
     row_bytes = width * itemsize
     if row_bytes > _MAX_ROW_BYTES:
@@ -110,26 +112,33 @@ def _tables(time: int, columns: int, itemsize: int) -> Layout | None:
         return None
     size = rows * pitch
     period = _words_until_same_columns(columns, word)
-    block_threads = _threads_of_block(size * itemsize)
-    min_threads = max(period, -(-time * columns // (word * _LOADS)))
-    powers = [2**n for n in range(11) if min_threads <= 2**n <= block_threads]
-    if powers:
-        # Threads beyond a multiple of the period are idle.
-        threads = max(powers, key=lambda n: n // period * period / n)
-        per_block = block_threads // threads
-    else:
-        periods = max(block_threads // period, 1)
-        threads, per_block = _round_up(periods * period, _WARPGROUP), 1
+    words = -(-time * columns // word)
+    threads, per_block = _threads_of_table(words, period, size * itemsize)
     return Layout(True, word, word, 0, width, pitch, size, 1, per_block, threads)
+
+
+def _threads_of_table(words: int, period: int, size: int) -> tuple[int, int]:
+    """The threads of a table of `size` bytes, and the tables of a block.
+
+    Threads beyond a multiple of the period are idle.
+    """
+    block_threads, threads = _threads_of_block(size), _MIN_THREADS
+    while threads <= block_threads:
+        active = threads // period * period
+        if 4 * active >= 3 * threads and words <= _MAX_WORDS * active:
+            return threads, block_threads // threads
+        threads *= 2
+    periods = max(block_threads // period, 1)
+    return _round_up(periods * period, _WARPGROUP), 1
 
 
 def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     """The layout for tables of which a block moves some columns."""
-    row_bytes = _row_bytes_of_strips(time)
-    if row_bytes < _SECTOR:
+    max_bytes = _row_bytes_of_strips(time)
+    if max_bytes == 0:
         return None
-    most, word = row_bytes // itemsize, max(1, _WORD // itemsize)
-    granule = max(1, _granule_bytes(row_bytes, itemsize) // itemsize)
+    most, word = max_bytes // itemsize, max(1, _WORD // itemsize)
+    granule = max(1, _granule_bytes(max_bytes, itemsize) // itemsize)
     margin = 0 if columns % granule == 0 else granule
     sector = _SECTOR // itemsize
     unit = sector if columns % sector == 0 else granule
@@ -138,7 +147,8 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     covered = columns + max(margin - 1, 0)
     count = -(-covered // ((most - margin) // unit * unit))
     width = _round_up(-(-covered // count), unit)
-    pitch = _padded((width + margin) * itemsize) // itemsize
+    row_bytes = (width + margin) * itemsize
+    pitch = min(size for size in _ROW_BYTES if size >= row_bytes) // itemsize
     size = time * pitch
     min_threads = width // word * _rows_until_same_phase(columns, granule)
     threads = _round_up(min_threads, _WARPGROUP)
@@ -148,12 +158,11 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
 
 
 def _row_bytes_of_strips(time: int) -> int:
-    """The most bytes that a row of a strip may take in shared memory."""
-    good = _GOOD_BLOCK_BYTES // time // _BANKS_BYTES * _BANKS_BYTES
-    if good:
-        return min(good, _MAX_ROW_BYTES)
-    most = _MAX_BLOCK_BYTES // time // _SECTOR * _SECTOR
-    return min(most, _BANKS_BYTES)
+    """The bytes of a row of a strip in shared memory, or 0 if no sector fits."""
+    if time * _GOOD_ROW_BYTES <= _GOOD_BLOCK_BYTES:
+        return _GOOD_ROW_BYTES
+    fitting = (size for size in _ROW_BYTES if time * size <= _MAX_BLOCK_BYTES)
+    return next(fitting, 0)
 
 
 def _padded(row_bytes: int) -> int:

@@ -125,6 +125,7 @@ def reverse_in_numpy(x: Any, lengths: Any, step: int, layout: Layout) -> np.ndar
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """`jax.jit`, or what makes a function of the kernel one of NumPy."""
     monkeypatch.setattr(gpu, "_MIN_BYTES", 0)
+    monkeypatch.setattr(gpu, "_TINY_TABLE", 0)
     if request.param == "gpu":
         return jax.jit
     monkeypatch.setattr(shared_memory_kernel, "reverse", reverse_in_numpy)
@@ -241,6 +242,8 @@ CHOSEN = {
     "more-columns": (((2**16, 1024, 32), "int16"), None, True),
     "few-columns-of-bytes": (((2**16, 1024, 16), "uint8"), None, True),
     "small-tables": (((2**20, 64, 32), "uint8"), None, False),
+    "tables-of-a-few-words": (((2**16, 16, 16), "uint8"), "standalone", True),
+    "tiny-tables": (((2**16, 16, 15), "uint8"), "standalone", False),
     "booleans": (((64, MANY), "bool"), "standalone", False),
 }
 
