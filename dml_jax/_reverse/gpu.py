@@ -13,7 +13,7 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
 The constants below say where that is, as found over random shapes on an H200
 (`python -m benchmarks sweep --device gpu`). With a memcpy as the unit of time, the
-packed copy takes 1.0 to 1.7, and strips of up to 4096 steps take 1.0 to 2.6. The
+packed copy takes 1.0 to 1.9, and strips of up to 4096 steps take 1.0 to 2.6. The
 transposed gather takes 2.0 to 5.2, alone or fused with elementwise operations.
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
