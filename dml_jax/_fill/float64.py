@@ -39,6 +39,10 @@ has no more than 52 bits. If start has a fraction, in units of delta's last bit,
 integers, and neither of the two sums rounds a fraction across an integer. Other
 sequences, and those whose delta is subnormal or not finite, are computed by integers.
 
+If float64 is exact for all sums, and none is subnormal in the dtype, they need only be
+rounded. A scalar says so, and a select uses it. On CPU, LLVM then makes two loops, of
+which one does nothing else. So only a CPU has this scalar.
+
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
 float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
 computed in a unit that keeps the elements far from overflow and underflow.
@@ -73,10 +77,11 @@ class Sequence(NamedTuple):
     offset: Array | None = None
     unit: Array | None = None
     first: tuple[Array, ...] = ()  # bits of elements computed separately
+    is_simple: Array | None = None  # 1 if the sums need only be rounded, else 0
 
 
-def prepare(start: Array, delta: Array, platform: str) -> Sequence:
-    """The scalars of a sequence.
+def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
+    """The scalars of a sequence with positions below `count`.
 
     Args:
       start: the element at position 0, in the dtype of the sequence.
@@ -89,7 +94,10 @@ def prepare(start: Array, delta: Array, platform: str) -> Sequence:
         start, delta = _widen(start), _widen(delta)
         if _is_exact(dtype):
             return Sequence(start, delta)
-        return _prepare(start, delta, dtype, platform)
+        sequence = _prepare(start, delta, dtype, platform)
+        if platform != "cpu":
+            return sequence
+        return _with_simple_loop(sequence, start, delta, count)
 
 
 def element(
@@ -104,7 +112,11 @@ def element(
             rounded = _round_directly(x, dtype)
         else:
             rounded = _round(x, sequence.unit, dtype, platform == "cpu")
-        return _with_first(rounded, sequence.first, position)
+        rounded = _with_first(rounded, sequence.first, position)
+        if sequence.is_simple is None:
+            return rounded
+        simple = _round(x, sequence.unit, dtype, flushes=False)
+        return jnp.where(sequence.is_simple != 0, simple, rounded)
 
 
 def _with_first(x: Array, first: tuple[Array, ...], position: Array) -> Array:
@@ -207,11 +219,26 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
 
     # Then every product is less than an eighth of start's last bit.
     is_alone = exceeds(precision + 3)
-    unit = _unit(jnp.where(is_alone, boundary, _leading_power(delta)))
+    unit = _unit(jnp.where(is_alone, boundary, rounding.leading_power(delta)))
     delta = jnp.where(is_alone, 0, delta)
     if _rounds_directly(platform, dtype):
         return Sequence(nudged, delta, first=first)
     return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
+
+
+def _with_simple_loop(
+    sequence: Sequence, start: Array, delta: Array, count: int
+) -> Sequence:
+    """The sequence with `is_simple`, and without the nudge if that is 1."""
+    largest, last_bit = rounding.range_of_sums(start, delta, count)
+    is_simple = (largest < last_bit * 2.0**53) & (last_bit >= 2.0**-126)
+    is_start = is_simple  # not start + m
+    if sequence.offset is not None:
+        is_start = is_start & (sequence.offset == 0)
+    if sequence.unit is not None:
+        start = start / sequence.unit.astype(jnp.float64)
+    start = jnp.where(is_start, start, sequence.start)
+    return sequence._replace(start=start, is_simple=is_simple.astype(jnp.uint32))
 
 
 def _first_elements(
@@ -224,7 +251,7 @@ def _first_elements(
 
 def _boundary(start: Array, delta: Array) -> Array:
     """The power of two between the binades of the sums, if start is large."""
-    boundary = _leading_power(start)
+    boundary = rounding.leading_power(start)
     return jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
 
@@ -238,7 +265,7 @@ def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:
 
     The unit is delta's last bit.
     """
-    last_bit = _leading_power(delta) * float(jnp.finfo(dtype).eps)
+    last_bit = rounding.leading_power(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
     whole = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
     rest = quotient - whole
@@ -257,12 +284,6 @@ def _widen(x: Array) -> Array:
     subnormal = magnitude.astype(jnp.float64) * float(info.smallest_subnormal)
     subnormal = jnp.where(code != magnitude, -subnormal, subnormal)
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
-
-
-def _leading_power(x: Array) -> Array:
-    """The largest power of two up to |x|, in float64."""
-    field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
-    return lax.bitcast_convert_type(field, jnp.float64)
 
 
 def _unit(power_of_two: Array) -> Array:
@@ -301,7 +322,7 @@ def _round_scalar(x: Array, dtype: np.dtype, flushes: bool) -> Array:
     """The bits of `x`, rounded to the dtype."""
     unit = None
     if dtype == jnp.bfloat16:
-        unit = _unit(_leading_power(x))
+        unit = _unit(rounding.leading_power(x))
         x = x / unit
         unit = unit.astype(jnp.float32)
     return bitwise.to_bits(_round(x, unit, dtype, flushes))

@@ -92,7 +92,8 @@ def rounded_by_float64(
 ) -> Array:
     """`start + k * delta`, if `float64.suffices` for the dtype and the positions."""
     dtype = start.dtype
-    sequence = _stored(float64.prepare(start, delta, platform), sizes, materialize)
+    sequence = float64.prepare(start, delta, position_bound(sizes), platform)
+    sequence = _stored(sequence, sizes, materialize)
 
     def element(k: Array) -> Array:
         return float64.element(sequence, k, dtype, platform)

@@ -88,7 +88,8 @@ def assert_correctly_rounded(
         if in_blocks:
             blocks = float64.prepare_blocks(start, delta, 2**32, platform)
             return float64.element_of_blocks(blocks, positions, platform)
-        sequence = float64.prepare(start, delta, platform)
+        count = positions.max().astype(np.float64) + 1
+        sequence = float64.prepare(start, delta, count, platform)
         return float64.element(sequence, positions, dtype, platform)
 
     for start, delta, positions in cases:
@@ -175,6 +176,34 @@ def test_adversarial_sequences_in_blocks(seed: int, platform: str):
 def test_sequences_that_fit_blocks(start: float, delta: float, fits: bool):
     """The others, whose start dominates or whose arithmetic is special."""
     assert float64.fits_blocks(np.float32(start), np.float32(delta)) == fits
+
+
+@pytest.mark.parametrize(
+    ("start", "delta", "count", "is_simple"),
+    [
+        (0, 1, 2**28, True),
+        (0.3, -1.7, 2**20, True),
+        (2**29, 1 + 2**-23, 2**28, True),
+        (2**30, 1 + 2**-23, 2**28, False),
+        (2**-25, 1 + 2**-23, 2**27, True),
+        (2**-25, 1 + 2**-23, 2**28, False),
+        (2**-126, -3 * 2**-126, 2**28, True),
+        (2**-127, -3 * 2**-126, 2**28, False),
+        (2**-126, -3 * 2**-127, 2**28, False),
+        (0, 0, 2**28, True),
+        (np.inf, 1, 2**28, False),
+        (1, np.nan, 2**28, False),
+    ],
+)
+def test_sequences_that_need_only_be_rounded(
+    start: float, delta: float, count: int, is_simple: bool
+):
+    """Those that have sums of 53 bits, of which none is subnormal."""
+    scalars = jnp.float32(start), jnp.float32(delta)
+    found = float64.prepare(*scalars, count, "cpu").is_simple
+    assert found is not None
+    assert bool(found) == is_simple
+    assert float64.prepare(*scalars, count, "cuda").is_simple is None
 
 
 @pytest.mark.usefixtures("_cuda_rounding")
