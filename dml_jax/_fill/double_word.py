@@ -12,6 +12,10 @@ An element is computed as follows, in units of the last bit of delta:
 No product is rounded before it is added, so XLA may contract multiplication and
 addition.
 
+If start is 0, or delta has so few bits that its products are exact, the usual product
+and sum round once. A scalar says so, and a select uses it. On CPU, LLVM then makes two
+loops, of which one does nothing else. So only a CPU has this scalar.
+
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
 """
@@ -22,11 +26,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from dml_jax._fill import rounding
 
 _PRECISION = 53
+_SMALLEST = 2.0**-969  # sums of such numbers, unless they are 0, are not subnormal
 
 
 class Sequence(NamedTuple):
@@ -36,9 +41,10 @@ class Sequence(NamedTuple):
     delta: tuple[Array, ...]  # digits, the high one first
     encoding: rounding.Encoding
     first: Array  # the element at 0
+    is_simple: Array | None  # 1 if the usual product and sum round once, else 0
 
 
-def prepare(start: Array, delta: Array, count: int) -> Sequence:
+def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
     """The scalars of a sequence whose positions are below `count`."""
     position_bits = (count - 1).bit_length()
     scaled, constant = rounding.scaled(start, delta, position_bits)
@@ -49,10 +55,27 @@ def prepare(start: Array, delta: Array, count: int) -> Sequence:
         digits.append(digit.astype(jnp.float64) * scaled.sign * 2.0**shift)
     encoding = rounding.encoding(scaled, constant)
     first = rounding.first_element(start, delta)
-    return Sequence(scaled.start, tuple(digits), encoding, first)
+    is_simple = None
+    if platform == "cpu":
+        is_simple = _is_simple(start, delta, position_bits).astype(jnp.uint32)
+    return Sequence(scaled.start, tuple(digits), encoding, first, is_simple)
 
 
-def element(sequence: Sequence, position: Array) -> Array:
+def _is_simple(start: Array, delta: Array, position_bits: int) -> Array:
+    # XLA on CPU may take a subnormal number as zero, so their bits are compared.
+    start, delta = (
+        lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(2**63 - 1)
+        for x in (start, delta)
+    )
+    has_few_bits = delta & np.uint64(2**position_bits - 1) == 0
+    is_simple = (start == 0) | has_few_bits
+    for magnitude in (start, delta):
+        is_large = magnitude >= np.float64(_SMALLEST).view(np.uint64)
+        is_simple = is_simple & ((magnitude == 0) | is_large)
+    return is_simple
+
+
+def element(sequence: Sequence, start: Array, delta: Array, position: Array) -> Array:
     """The elements at uint32 or uint64 positions."""
     k = rounding.to_float64(position)
     high, *others = [k * digit for digit in sequence.delta]
@@ -67,4 +90,7 @@ def element(sequence: Sequence, position: Array) -> Array:
     total, error = rounding.two_sum(high, tail)
     total = total + rounding.to_odd(*rounding.two_sum(error, last))
     result = rounding.encode(total, sequence.encoding)
-    return jnp.where(position == 0, sequence.first, result)
+    result = jnp.where(position == 0, sequence.first, result)
+    if sequence.is_simple is None:
+        return result
+    return jnp.where(sequence.is_simple != 0, k * delta + start, result)

@@ -139,7 +139,7 @@ def _formulation(
     materialize = platform == "cpu" and sees_full_arrays and not vmaps
     if dtype == np.float64:
         return functools.partial(
-            xla.rounded_by_double_words, sizes, bounds, count, materialize
+            xla.rounded_by_double_words, sizes, bounds, platform, count, materialize
         )
     if platform in ("tpu", "other"):
         return functools.partial(xla.rounded_by_integers, sizes, count)

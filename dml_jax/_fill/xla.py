@@ -129,15 +129,17 @@ def rounded_by_blocks(
 def rounded_by_double_words(
     sizes: Sizes,
     bounds: Bounds,
+    platform: str,
     count: int,
     materialize: bool,
     start: Array,
     delta: Array,
 ) -> Array:
     """`start + k * delta` in float64, for positions k below `count`."""
-    sequence = _stored(double_word.prepare(start, delta, count), sizes, materialize)
+    sequence = double_word.prepare(start, delta, count, platform)
+    sequence = _stored(sequence, sizes, materialize)
     counter = np.uint32 if count <= 2**32 else np.uint64
-    element = functools.partial(double_word.element, sequence)
+    element = functools.partial(double_word.element, sequence, start, delta)
     return _by_position(sizes, bounds, counter, element)
 
 

@@ -157,6 +157,32 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
             assert_same_floats(elements(start, delta), np.array(expected, dtype))
 
 
+@pytest.mark.parametrize(
+    ("start", "delta", "is_simple"),
+    [
+        (0, 0.1, True),
+        (-0.0, 0.1, True),
+        (0.1, 0.1, False),
+        (0.1, 1 - 2**-43, True),
+        (0.1, 1 - 2**-44, False),
+        (0.1, 0, True),
+        (0, 2**-969, True),
+        (0, 2**-970, False),
+        (2**-970, 1, False),
+        (-np.inf, 1, True),
+        (2**-1074, 0.1, False),
+    ],
+)
+def test_float64_sequences_that_round_once(start: float, delta: float, is_simple: bool):
+    """In the usual product and sum, at 1024 positions."""
+    with jax.enable_x64(True):
+        scalars = jnp.float64(start), jnp.float64(delta)
+        found = double_word.prepare(*scalars, 1024, "cpu").is_simple
+        assert found is not None
+        assert bool(found) == is_simple
+        assert double_word.prepare(*scalars, 1024, "cuda").is_simple is None
+
+
 def random_pairs(random: np.random.Generator, dtype: np.dtype) -> list[tuple]:
     """Starts from a billionth of a delta to beyond all products, with few bits."""
     pairs = []
@@ -171,11 +197,12 @@ def elements_at(index: list[int], dtype: np.dtype, limit: int) -> Callable[..., 
     """The elements at these positions, below a limit, by start and delta."""
     if dtype == np.float64:
         k = jnp.array(index, "uint64")
-        return jax.jit(
-            lambda start, delta: double_word.element(
-                double_word.prepare(start, delta, limit), k
-            )
-        )
+
+        def elements(start: Any, delta: Any):
+            sequence = double_word.prepare(start, delta, limit, "cpu")
+            return double_word.element(sequence, start, delta, k)
+
+        return jax.jit(elements)
     words, word_bits = rounding.words_of_index(dtype, limit)
     parts = [
         jnp.array([(k >> (word_bits * i)) % 2**word_bits for k in index], "uint32")
