@@ -56,16 +56,25 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
     else:
         whole = lax.broadcast(bits, sizes)
         if platform == "cpu" and value.dtype == jnp.bfloat16:
-            whole = whole | _unknown_zeros(sizes).astype(whole.dtype)
+            zeros = _unknown_zeros(sizes).astype(whole.dtype)
+            # LLVM makes a loop for either case.
+            whole = whole | jnp.where(_is_safe_on_cpu(bits), 0, zeros)
     return bitwise.from_bits(whole, value.dtype)
 
 
-def _unknown_zeros(sizes: Sizes) -> Array:
-    """`k * (k + 1)` modulo 2: zeros that the compiler does not know.
+def _is_safe_on_cpu(bits: Array) -> Array:
+    """Whether a bfloat16 with these bits is no NaN and not subnormal.
 
-    Without an operation on integers, LLVM broadcasts a bfloat16 by way of float32 on
-    CPU, which loses NaN payloads and subnormals.
+    LLVM broadcasts a bfloat16 by way of float32, unless there is an operation on
+    integers. That loses NaN payloads and subnormals.
     """
+    magnitude, infinity = bits & np.uint16(0x7FFF), np.uint16(0x7F80)
+    is_normal = (magnitude >= 0x80) & (magnitude <= infinity)
+    return is_normal | (magnitude == 0)
+
+
+def _unknown_zeros(sizes: Sizes) -> Array:
+    """`k * (k + 1)` modulo 2: zeros that the compiler does not know."""
     k = position(sizes, np.uint32)
     return k * (k + np.uint32(1)) & np.uint32(1)
 
