@@ -81,11 +81,12 @@ class Sequence(NamedTuple):
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
-    """The scalars of a sequence with positions below `count`.
+    """The scalars of a sequence.
 
     Args:
       start: the element at position 0, in the dtype of the sequence.
       delta: the difference of consecutive elements, in that dtype.
+      count: a number above all positions.
       platform: "cpu", which may flush subnormal float32 numbers, "cuda", which rounds a
         float64 to 16 bits directly, or any other.
     """

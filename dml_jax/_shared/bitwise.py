@@ -118,23 +118,17 @@ def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Ar
     def pad(bits: jax.Array) -> jax.Array:
         return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
 
-    def pad_by_windows(bits: jax.Array) -> jax.Array:
-        ones = (1,) * bits.ndim
-        return lax.reduce_window(
-            bits,
-            bits.dtype.type(0),
-            lax.bitwise_or,
-            window_dimensions=ones,
-            window_strides=ones,
-            padding=[(low, high) for low, high, _ in padding],
-            base_dilation=[interior + 1 for *_, interior in padding],
-        )
+    def pad_on_cpu(bits: jax.Array) -> jax.Array:
+        # On CPU a pad is a select between an element and zero. If the result is used as
+        # bfloat16, LLVM selects in bfloat16, which goes through float32 and quiets
+        # NaNs. It does not if it has to add a zero that it does not know.
+        one = bits.dtype.type(1)
+        first = bits[(0,) * bits.ndim]
+        return pad(bits) | (first * (first + one) & one)
 
     if bits.dtype != jnp.uint16 or bits.size == 0:
         return pad(bits)
-    # On CPU a pad is a select between an element and zero. If the result is used as
-    # bfloat16, LLVM selects in bfloat16, which goes through float32 and quiets NaNs.
-    return lax.platform_dependent(bits, cpu=pad_by_windows, default=pad)
+    return lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""Every GPU formulation of a slice equals the reference.
+"""Every GPU formulation of a slice equals the reference, and CPUs keep all bits.
 
 The formulations are called directly, on any platform, with the size from which they
 are used set to 0.
@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from assertions import assert_same_bits
 from formulations import DTYPES, data, text_for
 from sampling import default_of
 
-from dml_jax import reference, slice1
+from dml_jax import reference, slice1, slice_grad
 from dml_jax._shared import bitwise, jax_versions
 from dml_jax._slice import gpu
 from dml_jax._slice.api import _window_of_slice1
@@ -133,3 +134,15 @@ def test_tpu_and_exported_programs_are_one_slice():
 def test_small_arrays_are_one_slice(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
     assert "concatenate" not in text_for("cuda", crop, data((33, 45), "int8")).as_text()
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_zeros_between_16_bit_floats_of_all_bits(dtype: Any, stride: int):
+    """The arrays are so large that LLVM vectorizes the loops."""
+    bits = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
+    shape, window = (256 * stride,) * 2, ((0, 0), (256 * stride,) * 2, (stride,) * 2)
+    y = jax.jit(lambda x: slice_grad(x, shape, *window))(bits.view(dtype))
+    expected = np.zeros(shape, np.uint16)
+    expected[::stride, ::stride] = bits
+    assert_same_bits(y, expected.view(dtype))
