@@ -13,8 +13,9 @@ No product is rounded before it is added, so XLA may contract multiplication and
 addition.
 
 If start is 0, or delta has so few bits that its products are exact, the usual product
-and sum round once. A scalar says so, and a select uses it. On CPU, LLVM then makes two
-loops, of which one does nothing else. So only a CPU has this scalar.
+and sum round only once. A scalar selects between their sum and that of the steps above.
+It does not vary in the loop, so LLVM on CPU unswitches the loop: one copy only
+multiplies and adds. A GPU would compute both sums, so it has no such scalar.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -41,7 +42,9 @@ class Sequence(NamedTuple):
     delta: tuple[Array, ...]  # digits, the high one first
     encoding: rounding.Encoding
     first: Array  # the element at 0
-    is_simple: Array | None  # 1 if the usual product and sum round once, else 0
+    # Delta, or NaN if `first + k * delta` would round twice. With more than eight
+    # scalars, XLA on CPU stores each of them in a loop of its own.
+    simple_delta: Array | None
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
@@ -55,27 +58,35 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
         digits.append(digit.astype(jnp.float64) * scaled.sign * 2.0**shift)
     encoding = rounding.encoding(scaled, constant)
     first = rounding.first_element(start, delta)
-    is_simple = None
+    simple_delta = None
     if platform == "cpu":
-        is_simple = _is_simple(start, delta, position_bits).astype(jnp.uint32)
-    return Sequence(scaled.start, tuple(digits), encoding, first, is_simple)
+        rounds_once = _rounds_once(start, delta, position_bits)
+        simple_delta = jnp.where(rounds_once, delta, jnp.nan)
+    return Sequence(scaled.start, tuple(digits), encoding, first, simple_delta)
 
 
-def _is_simple(start: Array, delta: Array, position_bits: int) -> Array:
-    # XLA on CPU may take a subnormal number as zero, so their bits are compared.
+def _rounds_once(start: Array, delta: Array, position_bits: int) -> Array:
+    """Whether a product and a sum in float64 round only once, at all positions."""
+    # XLA on CPU may flush subnormal numbers, so bit patterns are compared.
     start, delta = (
         lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(2**63 - 1)
         for x in (start, delta)
     )
     has_few_bits = delta & np.uint64(2**position_bits - 1) == 0
-    is_simple = (start == 0) | has_few_bits
+    # Otherwise a product may overflow where the sum does not.
+    is_bounded = delta < _bits(2.0 ** (1023 - position_bits))
+    rounds_once = is_bounded & ((start == 0) | has_few_bits)
     for magnitude in (start, delta):
-        is_large = magnitude >= np.float64(_SMALLEST).view(np.uint64)
-        is_simple = is_simple & ((magnitude == 0) | is_large)
-    return is_simple
+        is_large = magnitude >= _bits(_SMALLEST)
+        rounds_once = rounds_once & ((magnitude == 0) | is_large)
+    return rounds_once
 
 
-def element(sequence: Sequence, start: Array, delta: Array, position: Array) -> Array:
+def _bits(x: float) -> np.uint64:
+    return np.float64(x).view(np.uint64)
+
+
+def element(sequence: Sequence, position: Array) -> Array:
     """The elements at uint32 or uint64 positions."""
     k = rounding.to_float64(position)
     high, *others = [k * digit for digit in sequence.delta]
@@ -91,6 +102,7 @@ def element(sequence: Sequence, start: Array, delta: Array, position: Array) -> 
     total = total + rounding.to_odd(*rounding.two_sum(error, last))
     result = rounding.encode(total, sequence.encoding)
     result = jnp.where(position == 0, sequence.first, result)
-    if sequence.is_simple is None:
+    if sequence.simple_delta is None:
         return result
-    return jnp.where(sequence.is_simple != 0, k * delta + start, result)
+    simple = k * sequence.simple_delta + sequence.first
+    return jnp.where(jnp.isnan(sequence.simple_delta), result, simple)

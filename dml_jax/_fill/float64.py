@@ -40,8 +40,10 @@ integers, and neither of the two sums rounds a fraction across an integer. Other
 sequences, and those whose delta is subnormal or not finite, are computed by integers.
 
 If float64 is exact for all sums, and none is subnormal in the dtype, they need only be
-rounded. A scalar says so, and a select uses it. On CPU, LLVM then makes two loops, of
-which one does nothing else. So only a CPU has this scalar.
+rounded. `is_simple` says so for float32 and bfloat16, and selects between the results
+with and without the other operations. It does not vary in the loop, so LLVM on CPU
+unswitches the loop: one copy only multiplies, adds and rounds. A GPU would compute both
+results, so it has no `is_simple`.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
 float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
@@ -98,7 +100,7 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
         sequence = _prepare(start, delta, dtype, platform)
         if platform != "cpu":
             return sequence
-        return _with_simple_loop(sequence, start, delta, count)
+        return _with_is_simple(sequence, start, delta, count)
 
 
 def element(
@@ -220,26 +222,29 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
 
     # Then every product is less than an eighth of start's last bit.
     is_alone = exceeds(precision + 3)
-    unit = _unit(jnp.where(is_alone, boundary, rounding.leading_power(delta)))
+    unit = _unit(jnp.where(is_alone, boundary, _leading_power(delta)))
     delta = jnp.where(is_alone, 0, delta)
     if _rounds_directly(platform, dtype):
         return Sequence(nudged, delta, first=first)
     return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
 
 
-def _with_simple_loop(
+def _with_is_simple(
     sequence: Sequence, start: Array, delta: Array, count: int
 ) -> Sequence:
-    """The sequence with `is_simple`, and without the nudge if that is 1."""
-    largest, last_bit = rounding.range_of_sums(start, delta, count)
+    """The sequence with `is_simple`, and with start itself and no m if that is 1."""
+    largest = jnp.abs(start) + jnp.abs(delta) * count
+    last_bit = jnp.minimum(_last_bit(start), _last_bit(delta))
     is_simple = (largest < last_bit * 2.0**53) & (last_bit >= 2.0**-126)
-    is_start = is_simple  # not start + m
-    if sequence.offset is not None:
-        is_start = is_start & (sequence.offset == 0)
+    offset = sequence.offset
+    if offset is not None:
+        offset = jnp.where(is_simple, 0, offset)
     if sequence.unit is not None:
         start = start / sequence.unit.astype(jnp.float64)
-    start = jnp.where(is_start, start, sequence.start)
-    return sequence._replace(start=start, is_simple=is_simple.astype(jnp.uint32))
+    start = jnp.where(is_simple, start, sequence.start)
+    return sequence._replace(
+        start=start, offset=offset, is_simple=is_simple.astype(jnp.uint32)
+    )
 
 
 def _first_elements(
@@ -252,7 +257,7 @@ def _first_elements(
 
 def _boundary(start: Array, delta: Array) -> Array:
     """The power of two between the binades of the sums, if start is large."""
-    boundary = rounding.leading_power(start)
+    boundary = _leading_power(start)
     return jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
 
@@ -266,7 +271,7 @@ def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:
 
     The unit is delta's last bit.
     """
-    last_bit = rounding.leading_power(delta) * float(jnp.finfo(dtype).eps)
+    last_bit = _leading_power(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
     whole = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
     rest = quotient - whole
@@ -285,6 +290,20 @@ def _widen(x: Array) -> Array:
     subnormal = magnitude.astype(jnp.float64) * float(info.smallest_subnormal)
     subnormal = jnp.where(code != magnitude, -subnormal, subnormal)
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
+
+
+def _leading_power(x: Array) -> Array:
+    """The largest power of two up to |x|, in float64."""
+    field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
+    return lax.bitcast_convert_type(field, jnp.float64)
+
+
+def _last_bit(x: Array) -> Array:
+    """The largest power of two that divides x, in float64; infinity for 0."""
+    fraction = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(2**52 - 1)
+    fraction = fraction | np.uint64(2**52)
+    units = (fraction & -fraction).astype(jnp.float64)
+    return jnp.where(x == 0, jnp.inf, _leading_power(x) * 2.0**-52 * units)
 
 
 def _unit(power_of_two: Array) -> Array:
@@ -323,7 +342,7 @@ def _round_scalar(x: Array, dtype: np.dtype, flushes: bool) -> Array:
     """The bits of `x`, rounded to the dtype."""
     unit = None
     if dtype == jnp.bfloat16:
-        unit = _unit(rounding.leading_power(x))
+        unit = _unit(_leading_power(x))
         x = x / unit
         unit = unit.astype(jnp.float32)
     return bitwise.to_bits(_round(x, unit, dtype, flushes))

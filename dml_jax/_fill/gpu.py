@@ -18,8 +18,8 @@ def part_bounds(sizes: Sizes, dtype: np.dtype) -> Bounds:
     """The positions at which the parts begin and end; None for symbolic sizes.
 
     A thread stores four neighbours of each part at once, or one if the number of all
-    elements is not divisible by four. Parts of unequal sizes take up to 1.6 times as
-    long, so the last part takes the rest.
+    elements is not divisible by four. Where the sizes of the first three parts
+    differed, fills took up to 1.6 times as long. So the last part takes the rest.
     """
     if any(map(jax.export.is_symbolic_dim, sizes)):
         return None

@@ -264,28 +264,6 @@ def to_float64(k: Array) -> Array:
     return lax.bitcast_convert_type(bits, jnp.float64) - 2.0**52
 
 
-def leading_power(x: Array) -> Array:
-    """The largest power of two up to |x|, in float64."""
-    field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
-    return lax.bitcast_convert_type(field, jnp.float64)
-
-
-def range_of_sums(start: Array, delta: Array, count: int) -> tuple[Array, Array]:
-    """A bound of |start + k * delta|, and the last bit that is set in any of them.
-
-    The operands are float64, and k is below `count`. The last bit of 0 is infinity.
-    """
-
-    def last_bit(x: Array) -> Array:
-        fraction = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(2**52 - 1)
-        fraction = fraction | np.uint64(2**52)
-        units = (fraction & -fraction).astype(jnp.float64)
-        return jnp.where(x == 0, jnp.inf, leading_power(x) * 2.0**-52 * units)
-
-    largest = jnp.abs(start) + jnp.abs(delta) * count
-    return largest, jnp.minimum(last_bit(start), last_bit(delta))
-
-
 # The product and the sum --------------------------------------------------------------
 
 

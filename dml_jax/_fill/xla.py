@@ -57,20 +57,20 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
         whole = lax.broadcast(bits, sizes)
         if platform == "cpu" and value.dtype == jnp.bfloat16:
             zeros = _unknown_zeros(sizes).astype(whole.dtype)
-            # LLVM makes a loop for either case.
-            whole = whole | jnp.where(_is_safe_on_cpu(bits), 0, zeros)
+            # LLVM unswitches the loop, so safe bits take no operation.
+            whole = whole | jnp.where(_survives_float32(bits), 0, zeros)
     return bitwise.from_bits(whole, value.dtype)
 
 
-def _is_safe_on_cpu(bits: Array) -> Array:
-    """Whether a bfloat16 with these bits is no NaN and not subnormal.
+def _survives_float32(bits: Array) -> Array:
+    """Whether a bfloat16 with these bits is neither a NaN nor subnormal.
 
-    LLVM broadcasts a bfloat16 by way of float32, unless there is an operation on
-    integers. That loses NaN payloads and subnormals.
+    LLVM on CPU broadcasts a bfloat16 by way of float32, unless the loop has an
+    operation on integers. The conversion loses NaN payloads and subnormals.
     """
     magnitude, infinity = bits & np.uint16(0x7FFF), np.uint16(0x7F80)
-    is_normal = (magnitude >= 0x80) & (magnitude <= infinity)
-    return is_normal | (magnitude == 0)
+    is_normal_or_infinite = (magnitude >= 0x80) & (magnitude <= infinity)
+    return is_normal_or_infinite | (magnitude == 0)
 
 
 def _unknown_zeros(sizes: Sizes) -> Array:
@@ -148,7 +148,7 @@ def rounded_by_double_words(
     sequence = double_word.prepare(start, delta, count, platform)
     sequence = _stored(sequence, sizes, materialize)
     counter = np.uint32 if count <= 2**32 else np.uint64
-    element = functools.partial(double_word.element, sequence, start, delta)
+    element = functools.partial(double_word.element, sequence)
     return _by_position(sizes, bounds, counter, element)
 
 

@@ -98,8 +98,10 @@ def strips(x: Array, lengths: Array, axis: int) -> Array | None:
         return None
     batch, time, count, step = lines.x.shape
     columns, itemsize = count * step, x.dtype.itemsize
+    if time * columns * itemsize < _TINY_TABLE:
+        return None
     layout = shared_memory_kernel.layout_for(time, columns, itemsize)
-    if layout is None or time * columns * itemsize < _TINY_TABLE:
+    if layout is None:
         return None
     tables = lines.x.reshape(batch, time, columns)
     y = shared_memory_kernel.reverse(tables, lines.lengths, step, layout)

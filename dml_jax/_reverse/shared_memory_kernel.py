@@ -10,10 +10,10 @@ The block stores
 The kernel moves as many bytes as a copy, but a sector that two strips share is loaded
 twice. XLA cannot fuse it with surrounding operations.
 
-A thread loads and stores words of 32 bits, or single elements if they are wider or the
-table is small. Rows of narrow elements may begin in the middle of a word. So a thread
-joins two words as it loads, and every row begins with a word in shared memory. It
-stores words that are aligned in the result:
+A thread loads and stores words of 32 bits, or single elements if they are wider. Rows
+of narrow elements may begin in the middle of a word. So a thread joins two words as it
+loads, and every row begins with a word in shared memory. It stores words that are
+aligned in the result:
 
     tables    The words are consecutive. One may begin in a row and end in the next one.
     strips    In each row, the words begin with the granule that contains the first
@@ -52,10 +52,9 @@ _GOOD_BLOCK_BYTES = 108 * 2**10  # so that two blocks run at once
 _MULTIPROCESSOR_BYTES = 224 * 2**10  # of 228 KiB; lengths take the others
 _SYSTEM_BYTES = 2**10  # that CUDA adds to each block
 _MAX_ROW_BYTES = 512  # of a table, in shared memory
-# Of a strip. With other widths, threads have more bank conflicts. Wider strips are not
-# faster.
-_GOOD_ROW_BYTES = 256
+# Bytes of the rows of strips. With others, threads have more bank conflicts.
 _ROW_BYTES = (384, 256, 192, 128, 96, 64, 32)
+_GOOD_ROW_BYTES = 256  # wider rows are not faster where two blocks run at once
 # All banks of shared memory, once. If rows are a multiple of it apart, threads that
 # read different columns have no bank conflicts.
 _BANKS_BYTES = 128
@@ -63,7 +62,7 @@ _SECTOR = 32  # bytes; with narrower rows, a gather is faster
 _WORD = 4  # bytes
 _LOADS = 8  # words that a thread loads before it stores them
 _STORES = 8  # elements that a thread gathers before it stores them
-_MAX_WORDS = 16  # of a thread, if several tables share a warp
+_MAX_WORDS = 16  # of a thread, unless a block has a single table
 _MIN_THREADS = 8  # of a table
 _WARPGROUP = 128  # threads
 _WARPGROUPS_AT_ONCE = 6  # on a multiprocessor; with 8 to 16 the kernel was slower
@@ -100,7 +99,7 @@ def _tables(time: int, columns: int, itemsize: int) -> Layout | None:
         return None
     # A block that fills shared memory runs alone. That is slow, but not slower than
     # narrow strips.
-    of_strips = _row_bytes_of_strips(time)
+    of_strips = _max_row_bytes_of_strips(time)
     may_run_alone = of_strips < _BANKS_BYTES or row_bytes <= of_strips
     most = _MAX_BLOCK_BYTES if may_run_alone else _GOOD_BLOCK_BYTES
     # The first and the last word may have elements of the neighbouring tables. In their
@@ -118,7 +117,7 @@ def _tables(time: int, columns: int, itemsize: int) -> Layout | None:
 
 
 def _threads_of_table(words: int, period: int, size: int) -> tuple[int, int]:
-    """The threads of a table of `size` bytes, and the tables of a block.
+    """The threads of a table that takes `size` bytes, and the tables of a block.
 
     Threads beyond a multiple of the period are idle.
     """
@@ -134,7 +133,7 @@ def _threads_of_table(words: int, period: int, size: int) -> tuple[int, int]:
 
 def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     """The layout for tables of which a block moves some columns."""
-    max_bytes = _row_bytes_of_strips(time)
+    max_bytes = _max_row_bytes_of_strips(time)
     if max_bytes == 0:
         return None
     most, word = max_bytes // itemsize, max(1, _WORD // itemsize)
@@ -157,8 +156,8 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     return Layout(False, word, granule, margin, width, pitch, size, per_row, 1, threads)
 
 
-def _row_bytes_of_strips(time: int) -> int:
-    """The bytes of a row of a strip in shared memory, or 0 if no sector fits."""
+def _max_row_bytes_of_strips(time: int) -> int:
+    """The most bytes of a row of a strip in shared memory; 0 if no sector fits."""
     if time * _GOOD_ROW_BYTES <= _GOOD_BLOCK_BYTES:
         return _GOOD_ROW_BYTES
     fitting = (size for size in _ROW_BYTES if time * size <= _MAX_BLOCK_BYTES)

@@ -59,10 +59,12 @@ def test_constants_keep_every_bit(name: str, sizes: tuple[int, ...]):
     dtype = dtype_of(name)
     info = ml_dtypes.finfo(dtype)
     code = np.dtype(f"uint{8 * dtype.itemsize}")
-    subnormal, signalling = 1, 2 ** (info.bits - 1) - 2**info.nmant + 1
-    bits = np.array([subnormal, signalling, 2 ** (info.bits - 1) + 3], code)
+    sign, infinity = 2 ** (info.bits - 1), 2 ** (info.bits - 1) - 2**info.nmant
+    largest_subnormal, signalling_nan = 2**info.nmant - 1, infinity + 1
+    codes = [1, largest_subnormal, largest_subnormal + 1, infinity, signalling_nan]
+    codes += [sign, sign + 3, sign + 2 * largest_subnormal, sign + signalling_nan]
     with jax.enable_x64(needs_x64(dtype)):
-        for value in bits.view(dtype):
+        for value in np.array(codes, np.uint64).astype(code).view(dtype):
             fill = functools.partial(fill_value_constant, sizes, dtype, value)
             in_program = jax.jit(fill)  # XLA folds the value
             for result in (fill(), in_program()):

@@ -179,27 +179,28 @@ def test_sequences_that_fit_blocks(start: float, delta: float, fits: bool):
 
 
 @pytest.mark.parametrize(
-    ("start", "delta", "count", "is_simple"),
+    ("name", "start", "delta", "count", "is_simple"),
     [
-        (0, 1, 2**28, True),
-        (0.3, -1.7, 2**20, True),
-        (2**29, 1 + 2**-23, 2**28, True),
-        (2**30, 1 + 2**-23, 2**28, False),
-        (2**-25, 1 + 2**-23, 2**27, True),
-        (2**-25, 1 + 2**-23, 2**28, False),
-        (2**-126, -3 * 2**-126, 2**28, True),
-        (2**-127, -3 * 2**-126, 2**28, False),
-        (2**-126, -3 * 2**-127, 2**28, False),
-        (0, 0, 2**28, True),
-        (np.inf, 1, 2**28, False),
-        (1, np.nan, 2**28, False),
+        ("float32", 0.3, -1.7, 2**20, True),
+        ("float32", 2**29, 1 + 2**-23, 2**28, True),
+        ("float32", 2**30, 1 + 2**-23, 2**28, False),
+        ("float32", 2**-25, 1 + 2**-23, 2**27, True),
+        ("float32", 2**-25, 1 + 2**-23, 2**28, False),
+        ("float32", 2**-126, -3 * 2**-126, 2**28, True),
+        ("float32", 2**-127, -3 * 2**-126, 2**28, False),
+        ("float32", 2**-126, -3 * 2**-127, 2**28, False),
+        ("float32", 0, 0, 2**28, True),
+        ("float32", np.inf, 1, 2**28, False),
+        ("float32", 1, np.nan, 2**28, False),
+        ("bfloat16", 5, -1.75, 2**32, True),
+        ("bfloat16", 2.0**100, 1, 2**32, False),
     ],
 )
 def test_sequences_that_need_only_be_rounded(
-    start: float, delta: float, count: int, is_simple: bool
+    name: str, start: float, delta: float, count: int, is_simple: bool
 ):
-    """Those that have sums of 53 bits, of which none is subnormal."""
-    scalars = jnp.float32(start), jnp.float32(delta)
+    """Those that have sums of at most 53 bits, of which none is subnormal."""
+    scalars = jnp.asarray(start, name), jnp.asarray(delta, name)
     found = float64.prepare(*scalars, count, "cpu").is_simple
     assert found is not None
     assert bool(found) == is_simple

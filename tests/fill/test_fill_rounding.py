@@ -1,7 +1,9 @@
 """Sequences of floats are correctly rounded, for every dtype, position and size."""
 
+import functools
 import itertools
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -150,37 +152,55 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
         with np.errstate(over="ignore"):
             pairs.append((dtype.type(-float(delta) * index[-1]), delta))
     pairs += random_pairs(random, dtype)
+    platforms = ["cpu", "cuda"] if name == "float64" else ["any"]
     with jax.enable_x64(needs_x64(dtype)):
-        elements = elements_at(index, dtype, limit)
+        functions = [elements_at(index, dtype, limit, name) for name in platforms]
         for start, delta in pairs:
             expected = [reference._multiply_add(k, delta, start) for k in index]
-            assert_same_floats(elements(start, delta), np.array(expected, dtype))
+            for elements in functions:
+                assert_same_floats(elements(start, delta), np.array(expected, dtype))
 
 
 @pytest.mark.parametrize(
-    ("start", "delta", "is_simple"),
+    ("start", "delta", "count", "rounds_once"),
     [
-        (0, 0.1, True),
-        (-0.0, 0.1, True),
-        (0.1, 0.1, False),
-        (0.1, 1 - 2**-43, True),
-        (0.1, 1 - 2**-44, False),
-        (0.1, 0, True),
-        (0, 2**-969, True),
-        (0, 2**-970, False),
-        (2**-970, 1, False),
-        (-np.inf, 1, True),
-        (2**-1074, 0.1, False),
+        (0, 0.1, 1024, True),
+        (-0.0, 0.1, 1024, True),
+        (0.1, 0.1, 1024, False),
+        (0.1, 1 - 2**-43, 1024, True),
+        (0.1, 1 - 2**-43, 1025, False),
+        (0.1, 1 - 2**-44, 1024, False),
+        (0.1, 0, 1024, True),
+        (0, 2**-969, 1024, True),
+        (0, 2**-970, 1024, False),
+        (2**-970, 1, 1024, False),
+        (2**-1074, 0.1, 1024, False),
+        (1, 2.0**1012, 1024, True),
+        (1, 2.0**1013, 1024, False),
+        (-np.inf, 1, 1024, True),
+        (1, np.inf, 1024, False),
+        (1, np.nan, 1024, False),
     ],
 )
-def test_float64_sequences_that_round_once(start: float, delta: float, is_simple: bool):
-    """In the usual product and sum, at 1024 positions."""
+def test_float64_sequences_that_round_once(
+    start: float, delta: float, count: int, rounds_once: bool
+):
+    """In the usual product and sum. Only a CPU is told."""
     with jax.enable_x64(True):
         scalars = jnp.float64(start), jnp.float64(delta)
-        found = double_word.prepare(*scalars, 1024, "cpu").is_simple
-        assert found is not None
-        assert bool(found) == is_simple
-        assert double_word.prepare(*scalars, 1024, "cuda").is_simple is None
+        simple_delta = double_word.prepare(*scalars, count, "cpu").simple_delta
+        assert simple_delta is not None
+        assert simple_delta == delta if rounds_once else jnp.isnan(simple_delta)
+        assert double_word.prepare(*scalars, count, "cuda").simple_delta is None
+
+
+def test_a_product_beyond_float64():
+    """Only the sum is in its range."""
+    start, delta = -1.7e308, 2.0**1023
+    with jax.enable_x64(True):
+        y = fill_value_sequence((3,), "float64", start, delta)
+    exact = [Fraction(start) + k * Fraction(delta) for k in range(3)]
+    assert_same_floats(y, np.array([float(value) for value in exact]))
 
 
 def random_pairs(random: np.random.Generator, dtype: np.dtype) -> list[tuple]:
@@ -193,14 +213,16 @@ def random_pairs(random: np.random.Generator, dtype: np.dtype) -> list[tuple]:
     return pairs
 
 
-def elements_at(index: list[int], dtype: np.dtype, limit: int) -> Callable[..., Any]:
+def elements_at(
+    index: list[int], dtype: np.dtype, limit: int, platform: str
+) -> Callable[..., Any]:
     """The elements at these positions, below a limit, by start and delta."""
     if dtype == np.float64:
         k = jnp.array(index, "uint64")
 
         def elements(start: Any, delta: Any):
-            sequence = double_word.prepare(start, delta, limit, "cpu")
-            return double_word.element(sequence, start, delta, k)
+            sequence = double_word.prepare(start, delta, limit, platform)
+            return double_word.element(sequence, k)
 
         return jax.jit(elements)
     words, word_bits = rounding.words_of_index(dtype, limit)
@@ -212,3 +234,12 @@ def elements_at(index: list[int], dtype: np.dtype, limit: int) -> Callable[..., 
     return jax.jit(
         lambda start, delta: rounding.multiply_add(parts, delta, start, bits)
     )
+
+
+def test_a_cpu_stores_the_scalars_of_float64_in_one_loop():
+    """With a loop for each scalar, a small fill would take three times as long."""
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        fill = jax.jit(functools.partial(fill_value_sequence, (4096,), "float64"))
+        scalar = jax.ShapeDtypeStruct((), "float64")
+        text = fill.lower(scalar, scalar).compile().as_text()
+    assert text[text.index("ENTRY") :].count(" fusion(") == 2

@@ -149,6 +149,7 @@ LINES = {
     "strips-of-tables": ((2, 701, 150), 1, (2, 1, 150)),
     "wide": ((40, 1031), 0, (1, 1031)),
     "wide-and-even": ((40, 1030), 0, (1, 1030)),
+    "wide-rows-of-one-block": ((500, 1031), 0, (1, 1031)),
     "long": ((2001, 261), 0, (1, 261)),
     "longer": ((4001, 130), 0, (1, 130)),
     "one-step": ((1, 128), 0, (1, 128)),
@@ -314,7 +315,9 @@ def test_exported_programs_are_for_any_gpu(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
-@pytest.mark.parametrize("time", [1, 2, 37, 300, 1001, 3000, 6000])
+@pytest.mark.parametrize(
+    "time", [1, 2, 37, 300, 500, 700, 1001, 1500, 2001, 3000, 6000]
+)
 def test_layouts(time: int, itemsize: int):
     for columns in (1, 2, 3, 31, 32, 257, 1000, 4096, 99999):
         layout = layout_for(time, columns, itemsize)
@@ -325,6 +328,8 @@ def test_layouts(time: int, itemsize: int):
 def require_to_fit(layout: Layout, columns: int, itemsize: int):
     block_bytes = layout.per_block * layout.size * itemsize
     assert block_bytes <= shared_memory_kernel._MAX_BLOCK_BYTES
+    lengths_bytes = layout.per_block * (layout.width + layout.margin) * 4
+    assert block_bytes + lengths_bytes <= 227 * 2**10
     threads = layout.per_block * layout.threads
     assert threads % 128 == 0
     assert threads <= 1024
