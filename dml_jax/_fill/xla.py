@@ -56,7 +56,8 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
     else:
         whole = lax.broadcast(bits, sizes)
         if platform == "cpu" and value.dtype == jnp.bfloat16:
-            zeros = _unknown_zeros(sizes).astype(whole.dtype)
+            zeros = bitwise.unknown_zeros(position(sizes, np.uint32))
+            zeros = zeros.astype(whole.dtype)
             # LLVM unswitches the loop, so safe bits take no operation.
             whole = whole | jnp.where(_survives_float32(bits), 0, zeros)
     return bitwise.from_bits(whole, value.dtype)
@@ -71,12 +72,6 @@ def _survives_float32(bits: Array) -> Array:
     magnitude, infinity = bits & np.uint16(0x7FFF), np.uint16(0x7F80)
     is_normal_or_infinite = (magnitude >= 0x80) & (magnitude <= infinity)
     return is_normal_or_infinite | (magnitude == 0)
-
-
-def _unknown_zeros(sizes: Sizes) -> Array:
-    """`k * (k + 1)` modulo 2: zeros that the compiler does not know."""
-    k = position(sizes, np.uint32)
-    return k * (k + np.uint32(1)) & np.uint32(1)
 
 
 def integers(sizes: Sizes, bounds: Bounds, start: Array, delta: Array) -> Array:

@@ -121,14 +121,21 @@ def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Ar
     def pad_on_cpu(bits: jax.Array) -> jax.Array:
         # On CPU a pad is a select between an element and zero. If the result is used as
         # bfloat16, LLVM selects in bfloat16, which goes through float32 and quiets
-        # NaNs. It does not if it has to add a zero that it does not know.
-        one = bits.dtype.type(1)
-        first = bits[(0,) * bits.ndim]
-        return pad(bits) | (first * (first + one) & one)
+        # NaNs. The OR needs integers.
+        return pad(bits) | unknown_zeros(bits[(0,) * bits.ndim])
 
     if bits.dtype != jnp.uint16 or bits.size == 0:
         return pad(bits)
     return lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
+
+
+def unknown_zeros(x: jax.Array) -> jax.Array:
+    """Zeros in the unsigned dtype of `x` that the compiler does not know.
+
+    An OR with them changes nothing, but the compiler does not remove it.
+    """
+    one = x.dtype.type(1)
+    return x * (x + one) & one
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:
