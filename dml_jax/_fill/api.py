@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from dml_jax._shared import arguments, calls
+from dml_jax._shared import arguments, calls, jax_versions
 from dml_jax._shared.scalars import as_scalar
 
 
@@ -70,7 +70,8 @@ def fill_value_constant(
     """
     sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
     value = as_scalar("fill_value_constant", "value", value, dtype)
-    return _constant(value, sizes=sizes, dtype=dtype)
+    standalone = jax_versions.is_called()
+    return _constant(value, sizes=sizes, dtype=dtype, standalone=standalone)
 
 
 def fill_value_sequence(
@@ -123,7 +124,8 @@ def fill_value_sequence(
     sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
     start = as_scalar("fill_value_sequence", "value_start", value_start, dtype)
     delta = as_scalar("fill_value_sequence", "value_delta", value_delta, dtype)
-    return _sequence(start, delta, sizes=sizes, dtype=dtype)
+    standalone = jax_versions.is_called()
+    return _sequence(start, delta, sizes=sizes, dtype=dtype, standalone=standalone)
 
 
 # Arguments ----------------------------------------------------------------------------
@@ -184,31 +186,38 @@ def _is_accepted(function: str, dtype: np.dtype) -> bool:
 # Jitted cores -------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
+@functools.partial(jax.jit, static_argnames=("sizes", "dtype", "standalone"))
 def _constant(
-    value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
+    value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype, standalone: bool
 ) -> jax.Array:
     with jax.named_scope("fill_value_constant"):
-        return _fill("constant", sizes, jnp.asarray(value).astype(dtype))
+        return _fill("constant", sizes, standalone, jnp.asarray(value).astype(dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "dtype"))
+@functools.partial(jax.jit, static_argnames=("sizes", "dtype", "standalone"))
 def _sequence(
-    start: ArrayLike, delta: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
+    start: ArrayLike,
+    delta: ArrayLike,
+    *,
+    sizes: tuple[int, ...],
+    dtype: np.dtype,
+    standalone: bool,
 ) -> jax.Array:
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
         if jnp.issubdtype(dtype, jnp.integer):
-            return _fill("integers", sizes, start, delta)
+            return _fill("integers", sizes, standalone, start, delta)
         if jnp.issubdtype(dtype, jnp.complexfloating):
             return lax.complex(
-                _fill("components", sizes, start.real, delta.real),
-                _fill("components", sizes, start.imag, delta.imag),
+                _fill("components", sizes, standalone, start.real, delta.real),
+                _fill("components", sizes, standalone, start.imag, delta.imag),
             )
-        return _fill("floats", sizes, start, delta)
+        return _fill("floats", sizes, standalone, start, delta)
 
 
-def _fill(kind: str, sizes: tuple[int, ...], *scalars: jax.Array) -> jax.Array:
+def _fill(
+    kind: str, sizes: tuple[int, ...], standalone: bool, *scalars: jax.Array
+) -> jax.Array:
     from dml_jax._fill import primitive  # imports pallas, by way of `jax.extend`
 
-    return primitive.fill(kind, sizes, *scalars)
+    return primitive.fill(kind, sizes, standalone, *scalars)

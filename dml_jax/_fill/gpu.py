@@ -1,4 +1,7 @@
-"""The parts in which a GPU computes a fill."""
+"""How a GPU stores a fill: by XLA in parts, or by a kernel for Hopper GPUs in chunks.
+
+XLA fuses the parts with surrounding operations, but not the kernel.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import math
 import jax.export
 import numpy as np
 
+from dml_jax._fill import packed_fill_kernel
 from dml_jax._fill.xla import Bounds, Sizes
 from dml_jax._shared import bitwise
-from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS
+from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS, PER_STORE
 
 _ALIGNMENT = 512  # elements, which a block of threads stores at once
 
@@ -28,3 +32,15 @@ def part_bounds(sizes: Sizes, dtype: np.dtype) -> Bounds:
         return 0, total
     size = total // (PARTS * _ALIGNMENT) * _ALIGNMENT
     return *(i * size for i in range(PARTS)), total
+
+
+def is_faster_by_chunks(kind: str, sizes: Sizes, dtype: np.dtype) -> bool:
+    """Whether the kernel is faster than parts, which XLA stores in short pieces.
+
+    On an H200 the parts take 1.4 times as long for bytes, and 1.3 to 4.5 times as long
+    for sizes that four does not divide; for other sizes they are as fast.
+    """
+    total = math.prod(sizes)
+    is_slow = dtype.itemsize == 1 or total % PER_STORE != 0
+    is_large = total >= MIN_ELEMENTS
+    return is_slow and is_large and packed_fill_kernel.supports(kind, sizes, dtype)

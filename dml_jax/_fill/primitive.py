@@ -1,10 +1,10 @@
 """The fills as a JAX primitive, since only its lowering rule knows the platform.
 
-    fill(kind, sizes, *scalars)
+    fill(kind, sizes, standalone, *scalars)
 
 The kind "constant" takes a value. The others take a start and a delta: "integers",
-"floats", "components" of complex numbers, and "tangent". `xla` has the formulations,
-and `gpu` the parts in which a GPU computes them.
+"floats", "components" of complex numbers, and "tangent". `xla` has the formulations.
+`gpu` has those for GPUs; a fill is `standalone` if it is all that a program computes.
 
 The derivatives are those of the formula, not of the operations that compute it: 1 with
 respect to start, and the position k with respect to delta. A "tangent" is
@@ -25,7 +25,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._fill import float64, gpu, tpu, xla
+from dml_jax._fill import float64, gpu, packed_fill_kernel, tpu, xla
 from dml_jax._shared import bitwise, calls, jax_versions, lowering, taylor
 
 Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
@@ -35,10 +35,13 @@ _GPUS = ("cuda", "rocm")
 _LINEAR = ("constant", "tangent")
 
 
-def fill(kind: str, sizes: xla.Sizes, *scalars: jax.Array) -> jax.Array:
+def fill(
+    kind: str, sizes: xla.Sizes, standalone: bool, *scalars: jax.Array
+) -> jax.Array:
     axes = frozenset().union(*map(jax_versions.varying_axes, scalars))
     scalars = tuple(jax_versions.vary_over(scalar, axes) for scalar in scalars)
-    return fill_p.bind(*scalars, kind=kind, sizes=sizes, vmaps=())
+    params = {"kind": kind, "sizes": sizes, "vmaps": (), "standalone": standalone}
+    return fill_p.bind(*scalars, **params)
 
 
 # Rules --------------------------------------------------------------------------------
@@ -79,17 +82,18 @@ def _batch(scalars: Any, dimensions: Any, *, vmaps: Vmaps, **params: Any):
     return fill_p.bind(*scalars, vmaps=(is_mapped, *vmaps), **params), 0
 
 
-def _jvp(scalars: Any, tangents: Any, *, kind: str, sizes: xla.Sizes, vmaps: Vmaps):
-    params = {"kind": kind, "sizes": sizes, "vmaps": vmaps}
+def _jvp(scalars: Any, tangents: Any, **params: Any):
     y = fill_p.bind(*scalars, **params)
     if all(type(tangent) is ad.Zero for tangent in tangents):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    if kind not in _LINEAR:
+    if params["kind"] not in _LINEAR:
         params["kind"] = "tangent"
     return y, fill_p.bind(*map(ad.instantiate_zeros, tangents), **params)
 
 
-def _transpose(cotangent: Any, *scalars: Any, kind: str, sizes: Any, vmaps: Vmaps):
+def _transpose(
+    cotangent: Any, *scalars: Any, kind: str, sizes: Any, vmaps: Vmaps, **__: Any
+):
     if kind not in _LINEAR:
         raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
     if type(cotangent) is ad.Zero:
@@ -122,8 +126,11 @@ def _formulation(
     platform: str,
     sees_full_arrays: bool,
     vmaps: Vmaps = (),
+    runs_kernels: bool = False,
 ) -> Callable[..., jax.Array]:
     """What a platform computes, as a function of the scalars."""
+    if runs_kernels and not vmaps and gpu.is_faster_by_chunks(kind, sizes, dtype):
+        return functools.partial(packed_fill_kernel.fill, kind, sizes)
     bounds = None
     if platform in _GPUS and sees_full_arrays and kind != "components":
         bounds = gpu.part_bounds(sizes, dtype)
@@ -161,9 +168,13 @@ def _compute(
     vmaps: Vmaps,
     platform: str = "other",
     sees_full_arrays: bool = False,
+    runs_kernels: bool = False,
+    **_: Any,
 ) -> jax.Array:
-    dtype = scalars[0].dtype
-    formulation = _formulation(kind, sizes, dtype, platform, sees_full_arrays, vmaps)
+    formulation = _formulation(
+        *(kind, sizes, scalars[0].dtype, platform),
+        *(sees_full_arrays, vmaps, runs_kernels),
+    )
     # The 64-bit mode may have changed since the program was traced.
     with bitwise.full_width(*scalars):
         return _mapped(formulation, vmaps)(*scalars)
@@ -177,18 +188,21 @@ def _mapped(function: Any, vmaps: Vmaps) -> Callable[..., jax.Array]:
 
 
 def _lowering(platform: str):
-    def lower(ctx: Any, *scalars: Any, kind: str, **params: Any):
+    def lower(ctx: Any, *scalars: Any, kind: str, standalone: bool, **params: Any):
         if kind == "constant":
             lowering.refuse_on_tpu(ctx, "fill_value_constant")
         else:
             # TPUs compute float64 as the sum of two float32, without its rounding.
             others = () if kind == "tangent" else ("float64",)
             lowering.refuse_on_tpu(ctx, "fill_value_sequence", *others)
+        sees_full_arrays = lowering.sees_full_arrays(ctx)
+        can_run_kernels = standalone and sees_full_arrays and platform == "cuda"
         compute = functools.partial(
             _compute,
             kind=kind,
             platform=platform,
-            sees_full_arrays=lowering.sees_full_arrays(ctx),
+            sees_full_arrays=sees_full_arrays,
+            runs_kernels=can_run_kernels and jax_versions.runs_mosaic(),
             **params,
         )
         # With explicit axes, the type of the result would say that it is replicated.
@@ -201,9 +215,8 @@ def _lowering(platform: str):
     return lower
 
 
-fill_p.def_impl(
-    calls.compiled(fill_p.name, fill_p.bind, _compute, "kind", "sizes", "vmaps")
-)
+_params = ("kind", "sizes", "vmaps", "standalone")
+fill_p.def_impl(calls.compiled(fill_p.name, fill_p.bind, _compute, *_params))
 fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[fill_p] = _jvp
 ad.primitive_transposes[fill_p] = _transpose

@@ -156,9 +156,7 @@ def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
     """
     with jax.enable_x64(True):
         leaves, structure = jax.tree.flatten(sequence)
-        # With words of 32 bits, XLA on GPU makes a kernel for each scalar.
-        words = jnp.concatenate([_words(leaf).reshape(-1) for leaf in leaves])
-        words = lax.optimization_barrier(words)
+        words = packed(leaves)
         if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
             words = lowering.materialize(words)
         ends = itertools.accumulate(leaf.size for leaf in leaves)
@@ -167,6 +165,16 @@ def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
             for leaf, end in zip(leaves, ends, strict=True)
         ]
         return structure.unflatten(stored)
+
+
+def packed(arrays: list[Array]) -> Array:
+    """The elements of arrays, as words of 64 bits that a GPU computes once.
+
+    With words of 32 bits, XLA on GPU makes a kernel for each scalar.
+    """
+    with jax.enable_x64(True):
+        words = jnp.concatenate([_words(array).reshape(-1) for array in arrays])
+        return lax.optimization_barrier(words)
 
 
 def _words(x: Array) -> Array:

@@ -6,4 +6,5 @@ stores that many elements of each part. With more parts, XLA generates slower ke
 """
 
 PARTS = 4
+PER_STORE = 4  # elements that a thread stores if their number is divisible by it
 MIN_ELEMENTS = 2**20  # below, the launch of the kernel dominates

@@ -1,7 +1,6 @@
 """What a thread of a GPU kernel can do, as MLIR on words of 32 bits.
 
-`packed_copy_kernel` uses `ChunkMachine`, and `shared_memory_kernel` uses
-`StripMachine`.
+`chunk_kernel` uses `ChunkMachine`, and `shared_memory_kernel` uses `StripMachine`.
 
 The operators of `Word`, such as `a + b`, emit MLIR. Python integers become constants.
 Sums and products wrap. Comparisons, shifts, minima and maxima are signed, and divisions
@@ -14,6 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
 from jax.experimental.mosaic import gpu as mgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, gpu, llvm, scf
@@ -51,6 +51,19 @@ class Word:
 WordLike: TypeAlias = Word | int
 
 
+class Float64:
+    """A float of 64 bits."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __add__(self, other: float) -> Float64:
+        return Float64(arith.addf(self.value, arith.constant(_f64(), other)))
+
+    def __sub__(self, other: Float64) -> Float64:
+        return Float64(arith.subf(self.value, other.value))
+
+
 class _Machine:
     """What a thread of either kernel can do."""
 
@@ -77,7 +90,10 @@ class _Machine:
 
 
 class ChunkMachine(_Machine):
-    """A thread that loads elements of `itemsize` bytes and stores 16 bytes at once."""
+    """A thread that stores elements of `itemsize` bytes, 16 bytes at once.
+
+    It loads elements of the same size from the source, or scalars of 64 bits.
+    """
 
     def __init__(self, itemsize: int, size: int, source: Any, *references: Any):
         *lengths, target = references
@@ -102,6 +118,13 @@ class ChunkMachine(_Machine):
         """The four words of 16 aligned bytes."""
         value = llvm.load(_i32x4(), _address(self._source, index, 16), alignment=16)
         return [Word(llvm.extractelement(value, _value(i))) for i in range(4)]
+
+    def load_scalar(self, index: int) -> Word:
+        """The low word of a scalar."""
+        return Word(llvm.load(_i32(), _address(self._source, index, 8), alignment=8))
+
+    def load_float64(self, index: int) -> Float64:
+        return Float64(llvm.load(_f64(), _address(self._source, index, 8), alignment=8))
 
     def store(self, position: Word, size: int, words: list[Word]) -> None:
         """Stores the elements from `position` on, up to position `size`."""
@@ -149,21 +172,44 @@ class ChunkMachine(_Machine):
         return Word(llvm.intr_fshr(high.value, low.value, _value(bits)))
 
     @staticmethod
-    def permute_bytes(low: Word, high: Word, selector: list[int]) -> Word:
-        """The selected four of eight bytes; those of `low` have numbers 0 to 3."""
-        if selector == [4, 5, 6, 7]:
-            return high
-        nibbles = _value(sum(byte << 4 * i for i, byte in enumerate(selector)))
-        operands = [low.value, high.value, nibbles]
+    def permute_bytes(low: Word, high: Word, selector: WordLike) -> Word:
+        """Four of eight bytes, of which those of `low` have numbers 0 to 3.
+
+        Each hexadecimal digit of the selector, from the last one on, selects a byte.
+        """
+        operands = [low.value, high.value, _value(selector)]
         return Word(llvm.call_intrinsic(_i32(), "llvm.nvvm.prmt", operands, [], []))
 
-    def blend_bytes(self, before: Word, after: Word, count: Word) -> Word:
-        """The first `count` bytes, 0 to 4, of `before`, and the others of `after`."""
-        ones = arith.shli(_value(1), (count * 8).value)
-        kept = self.select(count < 4, Word(ones) - 1, -1).value
-        lost = arith.xori(kept, _value(-1))
-        pair = arith.andi(before.value, kept), arith.andi(after.value, lost)
+    @staticmethod
+    def blend_bits(before: Word, after: Word, count: Word) -> Word:
+        """The low `count` bits, 0 to 32, of `before`, and the others of `after`."""
+        # A shift of 32 bits by 32 is undefined.
+        ones = arith.constant(_i64(), 2**32 - 1)
+        shifted = arith.shli(ones, arith.extui(_i64(), count.value))
+        is_after = arith.trunci(_i32(), shifted)
+        is_before = arith.xori(is_after, _value(-1))
+        pair = arith.andi(before.value, is_before), arith.andi(after.value, is_after)
         return Word(arith.ori(*pair))
+
+    @staticmethod
+    def to_float64(word: Word) -> Float64:
+        return Float64(arith.uitofp(_f64(), word.value))
+
+    @staticmethod
+    def multiply_add(x: Float64, y: Float64, z: Float64) -> Float64:
+        return Float64(llvm.intr_fma(x.value, y.value, z.value))
+
+    @staticmethod
+    def round(x: Float64, dtype: np.dtype) -> Word:
+        """The bits of the nearest float of a dtype."""
+        kinds = {
+            "float16": ir.F16Type,
+            "bfloat16": ir.BF16Type,
+            "float32": ir.F32Type,
+        }
+        bits = ir.IntegerType.get_signless(8 * dtype.itemsize)
+        code = arith.bitcast(bits, arith.truncf(kinds[dtype.name].get(), x.value))
+        return Word(code if dtype.itemsize == 4 else arith.extui(_i32(), code))
 
 
 class StripMachine(_Machine):
@@ -332,6 +378,10 @@ def _i32() -> Any:
 
 def _i64() -> Any:
     return ir.IntegerType.get_signless(64)
+
+
+def _f64() -> Any:
+    return ir.F64Type.get()
 
 
 def _i32x4() -> Any:

@@ -92,6 +92,28 @@ def runs_mosaic() -> bool:
     )
 
 
+def is_called() -> bool:
+    """Whether Python runs outside of `jit` and of other transformations.
+
+    A function that has only concrete arguments may still be in one. False before jax
+    0.10, which does not say.
+    """
+    state, top_level = _trace_states()
+    return state is not None and state() == top_level
+
+
+@functools.cache
+def _trace_states() -> tuple[Any, Any]:
+    """What returns the state of tracing, and the state in which nothing is traced."""
+    from jax.extend import core  # imports pallas
+
+    state = getattr(core, "get_opaque_trace_state", None)
+    if state is None:
+        return None, None
+    with jax.ensure_compile_time_eval():
+        return state, state()
+
+
 def use_abstract_device(device: Any) -> contextlib.AbstractContextManager[Any]:
     """A context in which programs are traced for a kind of device."""
     abstract_device = jax.sharding.AbstractDevice(

@@ -11,13 +11,8 @@ elements begin, and permutes the bytes.
     strided_slice            y[i] = x[start + stride * i]
     strided_slice_transpose  y[start + stride * i] = g[i], 0 everywhere else
 
-A chunk that crosses the end of a row or of a length is blended from two chunks. XLA
-cannot fuse the kernel with surrounding operations.
-
-What a thread computes is written for a `machine` with words of 32 bits. In a program
-these are MLIR values, because Pallas cannot express the operations; in the tests they
-are NumPy integers. A row spans the last dimensions of the result, as many as are
-contiguous in both arrays.
+A chunk that crosses the end of a row or of a length is blended from two chunks. A row
+spans the last dimensions of the result, as many as are contiguous in both arrays.
 """
 
 from __future__ import annotations
@@ -32,14 +27,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from dml_jax._shared import jax_versions
+from dml_jax._shared import chunk_kernel
+from dml_jax._shared.chunk_kernel import CHUNK, WORD, Completion
 
-_CHUNK = 16  # bytes
-_WORD = 4  # bytes
 _CHUNKS_OF_SLICE = 2  # that a thread stores
 _CHUNKS_OF_REVERSAL = 4
-_WARPGROUP = 128  # threads of a block
-_MAX_BYTES = 2**31 - 2**16  # of an array; positions just beyond it fit 32 bits, too
+_NARROW_CHUNKS_AT_ONCE = 2  # that a thread loads before it branches
 _MAX_ITEMSIZE_OF_SLICE = 2  # XLA slices wider elements as fast
 _MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
 
@@ -65,17 +58,19 @@ def reverse(x: Array, lengths: Array) -> Array | None:
     more.
     """
     rows, time, lines, step = x.shape
-    moves_chunks = step * x.dtype.itemsize >= _CHUNK
+    moves_chunks = step * x.dtype.itemsize >= CHUNK
     row_size = step if moves_chunks else time * lines * step
     is_row = moves_chunks or lines == 1
-    if not is_row or not _is_supported(x.dtype, _WORD, row_size, x.size):
+    if not is_row or not _is_supported(x.dtype, WORD, row_size, x.size):
         return None
     if moves_chunks:
         load = functools.partial(_words_of_long_steps, shape=x.shape)
+        chunk = functools.partial(_chunk_of_rows, load=load, row_size=row_size)
     else:
-        shape = dict(rows=rows, row_size=row_size, step=step)
-        load = functools.partial(_words_of_short_steps, **shape)
-    return _launch(load, row_size, x.shape, _CHUNKS_OF_REVERSAL, x, lengths)
+        chunk = functools.partial(
+            _chunk_of_short_steps, rows=rows, row_size=row_size, step=step
+        )
+    return _launch(chunk, x.shape, _CHUNKS_OF_REVERSAL, x, lengths)
 
 
 def strided_slice(x: Array, window: Any) -> Array | None:
@@ -87,7 +82,8 @@ def strided_slice(x: Array, window: Any) -> Array | None:
     ):
         return None
     load = functools.partial(_sliced_words, dims=dims)
-    return _launch(load, dims[-1].size, window.sizes, _CHUNKS_OF_SLICE, x)
+    chunk = functools.partial(_chunk_of_rows, load=load, row_size=dims[-1].size)
+    return _launch(chunk, window.sizes, _CHUNKS_OF_SLICE, x)
 
 
 def strided_slice_transpose(
@@ -101,7 +97,8 @@ def strided_slice_transpose(
     ):
         return None
     load = functools.partial(_padded_words, dims=dims)
-    return _launch(load, dims[-1].extent, shape, _CHUNKS_OF_SLICE, gradient)
+    chunk = functools.partial(_chunk_of_rows, load=load, row_size=dims[-1].extent)
+    return _launch(chunk, shape, _CHUNKS_OF_SLICE, gradient)
 
 
 def _is_dense(dtype: np.dtype, dims: Sequence[Dim]) -> bool:
@@ -116,8 +113,8 @@ def _is_supported(dtype: np.dtype, max_itemsize: int, row_size: int, size: int) 
     """
     if dtype.kind not in "iuf" or dtype.itemsize > max_itemsize:
         return False
-    is_long = row_size * dtype.itemsize >= _CHUNK
-    return is_long and 0 < size * dtype.itemsize <= _MAX_BYTES
+    is_long = row_size * dtype.itemsize >= CHUNK
+    return is_long and 0 < size * dtype.itemsize <= chunk_kernel.MAX_BYTES
 
 
 def merged_dims(shape: Sequence[int], window: Any) -> list[Dim]:
@@ -135,20 +132,36 @@ def merged_dims(shape: Sequence[int], window: Any) -> list[Dim]:
     return dims
 
 
+def _launch(
+    chunk: Any, shape: Sequence[int], chunks: int, x: Array, *lengths: Array
+) -> Array:
+    result = jax.ShapeDtypeStruct(tuple(shape), x.dtype)
+    at_once = _NARROW_CHUNKS_AT_ONCE if x.dtype.itemsize < WORD else 1
+    return chunk_kernel.launch(
+        chunk, result, x, *lengths, chunks=chunks, at_once=at_once
+    )
+
+
 # What a thread computes ---------------------------------------------------------------
 
 
-def _chunk(machine: Any, load: Callable[..., Any], row_size: int, position: Any) -> Any:
-    """The words of the chunk that starts at `position`, from at most two rows."""
+def _chunk_of_rows(
+    machine: Any, position: Any, *, load: Callable[..., Any], row_size: int
+) -> Completion:
+    """Loads the chunk that starts at `position`, from at most two rows."""
     row, column = position // row_size, position % row_size
     words, left = load(machine, row, column), row_size - column
-    if row_size % machine.per_chunk == 0:
-        return words
-    return machine.cond(
-        left < machine.per_chunk,
-        lambda: _blend(machine, words, load(machine, row + 1, 0 - left), left),
-        words,
-    )
+
+    def complete():
+        if row_size % machine.per_chunk == 0:
+            return words
+        return machine.cond(
+            left < machine.per_chunk,
+            lambda: _blend(machine, words, load(machine, row + 1, 0 - left), left),
+            words,
+        )
+
+    return complete
 
 
 def _words_of_long_steps(
@@ -164,36 +177,66 @@ def _words_of_long_steps(
     return _load(machine, first, machine.per_chunk, step * machine.itemsize)
 
 
-def _words_of_short_steps(
-    machine: Any, row: Any, column: Any, *, rows: int, row_size: int, step: int
-) -> Any:
-    """Words of a row of short steps: reversed before the length, copied after it."""
-    row = machine.minimum(row, rows - 1)
-    begin, end = row * row_size, machine.load_length(row) * step
-    steps, phase = _steps_of_chunk(machine, column, step)
-    count = steps * step
-    is_reversed = column < end
-    mirrored = end - (column - phase) - count
-    words = _load(machine, begin + machine.select(is_reversed, mirrored, column), count)
-    order = [step * k + c for k in reversed(range(steps)) for c in range(step)]
-    reversed_words = _pick_elements(machine, words, order)
-    if step > 1:
-        reversed_words = _drop_bytes(machine, reversed_words, phase * machine.itemsize)
-    pairs = zip(reversed_words, words, strict=False)
-    words = [machine.select(is_reversed, *pair) for pair in pairs][: _CHUNK // _WORD]
-    left = end - column
+def _chunk_of_short_steps(
+    machine: Any, position: Any, *, rows: int, row_size: int, step: int
+) -> Completion:
+    """The same, where the steps of a row are reversed before its length."""
 
-    def blended():
-        copied = _load(machine, begin + column, machine.per_chunk)
+    def load(row: Any, column: Any) -> tuple[list[Any], Any]:
+        length = machine.load_length(machine.minimum(row, rows - 1))
+        left = length * step - column
+        return _reversed_steps(machine, row * row_size, column, left, step), left
+
+    def blend_at_length(words: list[Any], left: Any) -> list[Any]:
+        vector = machine.minimum(position // machine.per_chunk, machine.last_vector)
+        copied = machine.load_vector(vector)
         return _blend(machine, words, copied, left)
 
-    return machine.cond(is_reversed & (left < machine.per_chunk), blended, words)
+    row, column = position // row_size, position % row_size
+    words, left_in_length = load(row, column)
+    left_in_row = row_size - column
+
+    def add_next_row(words: list[Any]) -> list[Any]:
+        next_row = blend_at_length(*load(row + 1, 0 - left_in_row))
+        return _blend(machine, words, next_row, left_in_row)
+
+    def complete():
+        crosses_length = (left_in_length > 0) & (left_in_length < machine.per_chunk)
+        chunk = machine.cond(
+            crosses_length, lambda: blend_at_length(words, left_in_length), words
+        )
+        if row_size % machine.per_chunk == 0:
+            return chunk
+        crosses_row = left_in_row < machine.per_chunk
+        return machine.cond(crosses_row, lambda: add_next_row(chunk), chunk)
+
+    return complete
+
+
+def _reversed_steps(
+    machine: Any, begin: Any, column: Any, left: Any, step: int
+) -> list[Any]:
+    """The words at a column of the row that starts at `begin`.
+
+    The steps are reversed if any positions of the length are `left`.
+    """
+    is_reversed = left > 0
+    if step == 1:
+        first = machine.select(is_reversed, left - machine.per_chunk, column)
+        return _load_in_either_order(machine, begin + first, is_reversed)
+    steps, phase = _steps_of_chunk(machine, column, step)
+    count = steps * step
+    first = machine.select(is_reversed, left + phase - count, column)
+    words = _load(machine, begin + first, count)
+    order = [step * k + c for k in reversed(range(steps)) for c in range(step)]
+    picked = _pick_elements(machine, words, order)
+    picked = _drop_bytes(machine, picked, phase * machine.itemsize)
+    pairs = zip(picked, words, strict=False)
+    return [machine.select(is_reversed, *pair) for pair in pairs][: CHUNK // WORD]
 
 
 def _steps_of_chunk(machine: Any, column: Any, step: int) -> tuple[int, Any]:
     """The number of steps a chunk may lie in, and its position in the first of them."""
-    if step == 1:
-        return machine.per_chunk, 0
     # An offset that keeps the dividend from being negative.
     offset = -(-machine.per_chunk // step) * step
     return -(-(machine.per_chunk + step - 1) // step), (column + offset) % step
@@ -239,7 +282,7 @@ def _padded_words_of_row(machine: Any, begin: Any, column: Any, dim: Dim) -> Any
     first = index if dim.sign > 0 else dim.size - loaded - index
     words = _load(machine, first + begin, loaded)
     words = _pick_elements(machine, words, range(loaded)[:: dim.sign], stride)
-    words = _drop_bytes(machine, words, phase * machine.itemsize)[: _CHUNK // _WORD]
+    words = _drop_bytes(machine, words, phase * machine.itemsize)[: CHUNK // WORD]
     zeros = [machine.zero] * len(words)
     words = _blend(machine, zeros, words, dim.start - column)
     end = dim.start + stride * (dim.size - 1) + 1
@@ -261,15 +304,38 @@ def _load(machine: Any, first: Any, count: int, alignment: int = 1) -> list[Any]
 
     The address of the first one is a multiple of `alignment`.
     """
-    alignment = math.gcd(alignment, _CHUNK)
-    first, span = first * machine.itemsize, count * machine.itemsize
-    vector, shift = first >> 4, first & 15
-    words = []
-    least = max(alignment, machine.itemsize)
-    for i in range(-(-(span + _CHUNK - least) // _CHUNK)):
+    alignment = max(math.gcd(alignment, CHUNK), machine.itemsize)
+    span = count * machine.itemsize
+    words, shift = _load_vectors(machine, first, span, alignment)
+    return _drop_bytes(machine, words, shift, alignment)[: -(-span // WORD)]
+
+
+def _load_in_either_order(machine: Any, first: Any, is_reversed: Any) -> list[Any]:
+    """The words of the chunk from `first` on, with its elements in reverse order."""
+    words, shift = _load_vectors(machine, first, CHUNK, machine.itemsize)
+    words = _drop_words(machine, words, shift, machine.itemsize)
+    if machine.itemsize == WORD:
+        words = words[: CHUNK // WORD]
+    else:
+        # One permutation drops the last bytes and reverses the elements of a word.
+        order = {1: 0x0123, 2: 0x1032}[machine.itemsize]
+        selector = (shift & 3) * 0x1111 + machine.select(is_reversed, order, 0x3210)
+        pairs = itertools.pairwise(words[: CHUNK // WORD + 1])
+        words = [machine.permute_bytes(*pair, selector) for pair in pairs]
+    pairs = zip(reversed(words), words, strict=True)
+    return [machine.select(is_reversed, *pair) for pair in pairs]
+
+
+def _load_vectors(
+    machine: Any, first: Any, span: int, alignment: int
+) -> tuple[list[Any], Any]:
+    """The words of aligned vectors with `span` bytes, and where the bytes begin."""
+    first = first * machine.itemsize
+    vector, words = first >> 4, []
+    for i in range(-(-(span + CHUNK - alignment) // CHUNK)):
         in_bounds = machine.minimum(vector + i, machine.last_vector)
         words += machine.load_vector(machine.maximum(in_bounds, 0))
-    return _drop_bytes(machine, words, shift, alignment)[: -(-span // _WORD)]
+    return words, first & 15
 
 
 def _drop_bytes(
@@ -279,19 +345,27 @@ def _drop_bytes(
 
     The count is at most 15, and a multiple of `alignment`.
     """
+    words = _drop_words(machine, words, count, alignment)
+    if max(alignment, machine.itemsize) >= WORD:
+        return words
+    bits = (count & 3) * 8
+    return [machine.funnel_shift(*pair, bits) for pair in itertools.pairwise(words)]
+
+
+def _drop_words(
+    machine: Any, words: list[Any], count: Any, alignment: int
+) -> list[Any]:
+    """The words without those that lie before the first `count` bytes end."""
     words = [*words, *[machine.zero] * 4]
     for size in (8, 4):
         if alignment <= size:
             is_dropped = (count & size) > 0
-            later = words[size // _WORD :]
+            later = words[size // WORD :]
             words = [
                 machine.select(is_dropped, *pair)
                 for pair in zip(later, words, strict=False)
             ]
-    if max(alignment, machine.itemsize) >= _WORD:
-        return words
-    bits = (count & 3) * 8
-    return [machine.funnel_shift(*pair, bits) for pair in itertools.pairwise(words)]
+    return words
 
 
 def _pick_elements(
@@ -299,13 +373,13 @@ def _pick_elements(
 ) -> list[Any]:
     """The elements with these indices, `stride` elements apart, among zeros."""
     itemsize = machine.itemsize
-    sources: list[Any] = [None] * -(-stride * itemsize * len(elements) // _WORD * _WORD)
+    sources: list[Any] = [None] * -(-stride * itemsize * len(elements) // WORD * WORD)
     for k, element in enumerate(elements):
         for b in range(itemsize):
-            sources[stride * itemsize * k + b] = divmod(itemsize * element + b, _WORD)
+            sources[stride * itemsize * k + b] = divmod(itemsize * element + b, WORD)
     return [
-        _pick_bytes(machine, words, sources[i : i + _WORD])
-        for i in range(0, len(sources), _WORD)
+        _pick_bytes(machine, words, sources[i : i + WORD])
+        for i in range(0, len(sources), WORD)
     ]
 
 
@@ -313,59 +387,20 @@ def _pick_bytes(machine: Any, words: list[Any], sources: Sequence[Any]) -> Any:
     """A word of four bytes, each given by a word and a byte in it, or None for zero."""
     picked = machine.zero
     for number in sorted({source[0] for source in sources if source is not None}):
-        selector = [
-            _WORD + source[1] if source is not None and source[0] == number else i
+        bytes_of_pair = [
+            WORD + source[1] if source is not None and source[0] == number else i
             for i, source in enumerate(sources)
         ]
+        selector = sum(byte << 4 * i for i, byte in enumerate(bytes_of_pair))
         picked = machine.permute_bytes(picked, words[number], selector)
     return picked
 
 
 def _blend(machine: Any, before: list[Any], after: list[Any], count: Any) -> list[Any]:
     """The first `count` elements of `before`, followed by those of `after`."""
-    blended = []
+    count = machine.maximum(machine.minimum(count, machine.per_chunk), 0)
+    bits, blended = count * (8 * machine.itemsize), []
     for i, pair in enumerate(zip(before, after, strict=True)):
-        kept = machine.minimum(count * machine.itemsize - _WORD * i, _WORD)
-        blended.append(machine.blend_bytes(*pair, machine.maximum(kept, 0)))
+        kept = machine.maximum(machine.minimum(bits - 32 * i, 32), 0)
+        blended.append(machine.blend_bits(*pair, kept))
     return blended
-
-
-# On a GPU -----------------------------------------------------------------------------
-
-
-def _launch(
-    load: Callable[..., Any],
-    row_size: int,
-    shape: Sequence[int],
-    chunks: int,
-    *operands: Array,
-) -> Array:
-    """The result of the kernel, whose threads store `chunks` chunks each."""
-    from jax.experimental.pallas import mosaic_gpu as plgpu
-
-    # JAX keeps `thread` in a cache, so it must not refer to tracers.
-    elements, dtype = operands[0].size, operands[0].dtype
-    size = math.prod(shape)
-    block_bytes = chunks * _CHUNK * _WARPGROUP
-
-    def body(*refs: Any):
-        references = (plgpu.RefType(),) * len(refs)
-        plgpu.inline_mgpu(arg_types=references)(thread)(*refs)
-
-    def thread(_: Any, *references: Any):
-        from dml_jax._shared.gpu_machines import ChunkMachine
-
-        machine = ChunkMachine(dtype.itemsize, elements, *references)
-        for position in machine.positions(chunks):
-            machine.store(position, size, _chunk(machine, load, row_size, position))
-
-    kernel = plgpu.kernel(
-        body,
-        out_type=jax.ShapeDtypeStruct((size,), dtype),
-        grid=(-(-size * dtype.itemsize // block_bytes),),
-        grid_names=("block",),
-        num_threads=1,
-        thread_name="warpgroup",
-    )
-    flat = [operand.reshape(-1) for operand in operands]
-    return jax_versions.launch(kernel, *flat).reshape(shape)

@@ -25,10 +25,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from dml_jax._shared import bitwise, packed_copy_kernel
-from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS
+from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS, PER_STORE
 from dml_jax._slice.window import StridedWindow
 
-_PER_STORE = 4  # elements that a thread stores if their number is divisible by it
 _THREADS = 128  # of a block
 _CACHE_BYTES = 2**25  # a smaller result stays in the cache
 _ALIGNMENT = 4  # bytes
@@ -43,7 +42,7 @@ def equal_split_stores(x: Array, window: StridedWindow) -> Array | None:
 
 def split_stores(x: Array, window: StridedWindow) -> Array | None:
     """Four slices of about equal size, where XLA's threads store one element each."""
-    if _is_small(x, window.sizes) or math.prod(window.sizes) % _PER_STORE == 0:
+    if _is_small(x, window.sizes) or math.prod(window.sizes) % PER_STORE == 0:
         return None
     return _concatenate_parts(x, window, _large_dim(window.sizes))
 
@@ -60,7 +59,7 @@ def contiguous(x: Array, window: StridedWindow) -> Array | None:
     dims = packed_copy_kernel.merged_dims(x.shape, window)
     if len(dims) != 1 or not dims[0].is_consecutive:
         return None
-    if dims[0].start * x.dtype.itemsize % _ALIGNMENT or dims[0].size % _PER_STORE:
+    if dims[0].start * x.dtype.itemsize % _ALIGNMENT or dims[0].size % PER_STORE:
         return None
     return lax.slice(x, window.starts, window.limits)
 
@@ -77,7 +76,7 @@ def _large_dim(sizes: tuple[int, ...]) -> int | None:
 
 def _fills_blocks(sizes: tuple[int, ...]) -> bool:
     """Whether all threads of four parts get equal work; else XLA stores scalars."""
-    return math.prod(sizes) % (PARTS * _PER_STORE * _THREADS) == 0
+    return math.prod(sizes) % (PARTS * PER_STORE * _THREADS) == 0
 
 
 def _is_small(x: Array, result_shape: tuple[Any, ...]) -> bool:

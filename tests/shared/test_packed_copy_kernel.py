@@ -1,7 +1,6 @@
 """The packed copy kernel: its results, in NumPy and on a GPU, and who gets it."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import data, on_a_hopper, text_for_cuda
+from chunks import WAYS, Compile, compiler
+from formulations import data, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences, slice1, slice_grad
 from dml_jax._reverse import gpu, xla
@@ -18,88 +18,10 @@ from dml_jax._shared import packed_copy_kernel as kernel
 from dml_jax._slice import primitive as primitives
 from dml_jax._slice.api import _window_of_slice1
 
-Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-
-class Positions(np.ndarray):
-    """Integers that are divided as by a GPU: without a sign."""
-
-    def __floordiv__(self, other: Any) -> Any:
-        return (self.view(np.ndarray) % 2**32 // other).view(Positions)
-
-    def __mod__(self, other: Any) -> Any:
-        return (self.view(np.ndarray) % 2**32 % other).view(Positions)
-
-
-class Machine:
-    """All threads at once: words are arrays of uint64, positions of int64."""
-
-    def __init__(self, x: np.ndarray, lengths: Any):
-        self.itemsize = x.itemsize
-        self.per_chunk = 16 // x.itemsize
-        self.last_vector = (x.nbytes - 1) // 16
-        self.zero = np.uint64(0)
-        memory = np.full(16 * (self.last_vector + 1), 0xEE, np.uint8)
-        memory[: x.nbytes] = x.reshape(-1).view(np.uint8)
-        self.vectors = memory.view("<u4").reshape(-1, 4).astype(np.uint64)
-        self.lengths = None if lengths is None else np.asarray(lengths, np.int64)
-
-    def load_length(self, row: Any) -> Any:
-        assert self.lengths is not None
-        return self.lengths[row]
-
-    def load_vector(self, index: Any) -> list[Any]:
-        assert np.all((index >= 0) & (index <= self.last_vector))
-        return list(self.vectors[index].T)
-
-    minimum = staticmethod(np.minimum)
-    maximum = staticmethod(np.maximum)
-    select = staticmethod(np.where)
-
-    @staticmethod
-    def cond(condition: Any, words: Callable[[], Any], otherwise: Any) -> list[Any]:
-        pairs = zip(words(), otherwise, strict=True)
-        return [np.where(condition, *pair) for pair in pairs]
-
-    @staticmethod
-    def funnel_shift(low: Any, high: Any, bits: Any) -> Any:
-        pair = high << np.uint64(32) | low
-        return pair >> np.asarray(bits).astype(np.uint64) & np.uint64(0xFFFFFFFF)
-
-    @staticmethod
-    def permute_bytes(low: Any, high: Any, selector: list[int]) -> Any:
-        pair, word = high << np.uint64(32) | low, np.uint64(0)
-        for i, index in enumerate(selector):
-            byte = pair >> np.uint64(8 * index) & np.uint64(255)
-            word = word | byte << np.uint64(8 * i)
-        return word
-
-    @staticmethod
-    def blend_bytes(before: Any, after: Any, count: Any) -> Any:
-        kept = (np.uint64(1) << np.uint64(8) * count.astype(np.uint64)) - np.uint64(1)
-        return before & kept | after & ~kept
-
-
-@pytest.fixture(params=["numpy", pytest.param("gpu", marks=on_a_hopper)])
+@pytest.fixture(params=WAYS)
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """`jax.jit`, or what makes a function of the kernel one of NumPy."""
-    if request.param == "gpu":
-        return jax.jit
-
-    def launch(
-        load: Any, row_size: int, shape: Any, chunks: int, x: Any, lengths: Any = None
-    ) -> np.ndarray:
-        assert chunks * 16 * 128 <= 2**31 - kernel._MAX_BYTES
-        size, x = int(np.prod(shape)), np.asarray(x)
-        machine = Machine(x, lengths)
-        position = np.arange(0, size, machine.per_chunk).view(Positions)
-        words = kernel._chunk(machine, load, row_size, position)
-        y = np.stack([np.broadcast_to(word, position.shape) for word in words], -1)
-        y = y.astype("<u4").reshape(-1).view(x.dtype)
-        return y[:size].reshape(shape)
-
-    monkeypatch.setattr(kernel, "_launch", launch)
-    return lambda function: function
+    return compiler(request.param, monkeypatch)
 
 
 ROWS = [(5, 16), (5, 17), (3, 33), (40, 31), (2, 255), (1, 64), (7, 48), (300, 1003)]
