@@ -30,8 +30,14 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
 
 def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
+    # The most common arguments, of which NumPy rounds the first two only once.
     if type(value) is float and dtype.char in "fd" and -1e38 < value < 1e38:
-        return np.array(value, dtype)  # the most common arguments
+        return np.array(value, dtype)
+    if type(value) is int and dtype.char in "fd" and -(2**53) <= value <= 2**53:
+        return np.array(value, dtype)
+    is_array = isinstance(value, (jax.Array, np.generic))
+    if is_array and value.dtype == dtype and value.shape == ():
+        return value
     rank = _rank(dtype)
     kind, numbers = _KINDS[rank]
     number = _number(value, dtype)
