@@ -1,26 +1,30 @@
-"""Formulations of the reversal for GPUs: two kernels for Hopper GPUs, and a transpose.
+"""Formulations of the reversal for GPUs.
 
-    copied_chunks      one length for each line, or for consecutive elements of a step
-    strips             lengths of their own for neighbouring columns
+    copied_chunks      one length for each line, or for consecutive elements of a step:
+                       a kernel for Hopper GPUs
+    strips             lengths of their own for neighbouring columns: another kernel
     transposed_gather  the same, where columns are too long, or there is no kernel
+    gathered_parts     four gathers, where a gather stores few bytes at once
 
-XLA fuses its gather with surrounding operations, but not a kernel. A program that only
+XLA fuses the gathers with surrounding operations, but not a kernel. A program that only
 reverses is faster with a kernel. If an elementwise operation comes before or after, it
 then becomes a separate loop, which reads and writes memory once more. By default a
 kernel is chosen where it saves more in the first program than it costs in the second:
 
     gather - kernel > kernel + elementwise - gather
 
-The constants below say where that is, as found over random shapes on an H200
-(`python -m benchmarks sweep --device gpu`). With a memcpy as the unit of time, the
-packed copy takes 1.0 to 1.9, and strips of up to 4096 steps take 1.0 to 2.6. The
-transposed gather takes 2.0 to 5.2, alone or fused with elementwise operations.
+That is so for strips, and not for the packed copy: with a memcpy as the unit of time,
+it takes 1.0 to 1.3, and the gathered parts take 1.0 to 2.6, alone or fused. The
+constants below were found over random shapes on an H200
+(`python -m benchmarks sweep --device gpu`). Strips of up to 4096 steps take 1.0 to 2.6,
+and the transposed gather takes 2.0 to 5.2.
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -30,6 +34,7 @@ from jax import Array, lax
 
 from dml_jax._reverse import shared_memory_kernel, xla
 from dml_jax._shared import lowering, packed_copy_kernel
+from dml_jax._shared.gpu import PARTS, PER_STORE
 
 _MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
@@ -40,8 +45,10 @@ _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twic
 _LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
 _LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
 _SHORT_ROW = 24  # columns; XLA's gather reads few sectors for neighbours in such a row
-_SMALL_TABLE = 2**13  # bytes; such a table lies in the first-level cache
+_SMALL_TABLE = 2**14  # bytes; such a table lies in the first-level cache
 _TINY_TABLE = 2**8  # bytes; smaller tables are gathered faster
+_WORD = 4  # bytes; wider elements are gathered faster in one part
+_MAX_RATIO = 1.25  # of the last part to the others
 
 
 class _Lines(NamedTuple):
@@ -108,20 +115,9 @@ def strips(x: Array, lengths: Array, axis: int) -> Array | None:
     return y.reshape(lines.shape)
 
 
-def copied_chunks_in_programs(x: Array, lengths: Array, axis: int) -> Array | None:
-    """`copied_chunks`, where XLA's gather stores few bytes at once."""
-    size = math.prod(xla.broadcast_shape(x.shape, lengths.shape, axis))
-    is_slow = x.dtype.itemsize == 1 or size % 4 != 0
-    if not is_slow or size * x.dtype.itemsize < _CACHE_BYTES:
-        return None
-    return copied_chunks(x, lengths, axis)
-
-
 def strips_in_programs(x: Array, lengths: Array, axis: int) -> Array | None:
-    """`strips`, where XLA's gather is slow: for bytes, and for many columns."""
-    # XLA computes the address of every byte, so rows of any length are slow.
-    short_row = 1 if x.dtype.itemsize == 1 else _SHORT_ROW
-    is_slow = _reads_many_sectors(x, lengths, axis, short_row)
+    """`strips`, where XLA's gather is slow."""
+    is_slow = _reads_many_sectors(x, lengths, axis)
     return strips(x, lengths, axis) if is_slow else None
 
 
@@ -142,11 +138,61 @@ def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
     return jnp.moveaxis(y, -1, 1).reshape(lines.shape)
 
 
-def _reads_many_sectors(
-    x: Array, lengths: Array, axis: int, short_row: int = _SHORT_ROW
-) -> bool:
-    """Whether XLA's gather reads a sector for each of neighbouring elements."""
+def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
+    """Four gathers along the first dimension, in one kernel that stores four parts.
+
+    They are slower than one gather if each element is read from a sector of its own.
+    """
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    itemsize, columns = x.dtype.itemsize, math.prod(shape[axis + 1 :])
-    is_fast = columns <= short_row or shape[axis] * columns * itemsize <= _SMALL_TABLE
-    return not is_fast and math.prod(shape) * itemsize >= _CACHE_BYTES
+    itemsize = x.dtype.itemsize
+    if itemsize > _WORD or math.prod(shape) * itemsize < _MIN_BYTES:
+        return None
+    has_columns = xla.contiguous_bytes(x, lengths, axis) < _SECTOR
+    if has_columns and (itemsize == _WORD or not _shares_sectors(x, lengths, axis)):
+        return None
+    rows = math.prod(shape[:axis])
+    lengths = jnp.broadcast_to(lengths, (*shape[:axis], *lengths.shape[axis:]))
+    lengths = lengths.reshape(rows, *lengths.shape[axis:])
+    x = jnp.broadcast_to(x, shape).reshape(rows, *shape[axis:])
+    divided = 0 if rows > 1 else 1
+    bounds = _bounds_of_parts(x.shape, divided)
+    if bounds is None:
+        return None
+    source = xla.source_index(x.shape, lengths, 1)
+
+    def part(begin: int, end: int) -> Array:
+        rows = lax.slice_in_dim(x, begin, end) if divided == 0 else x
+        index = lax.slice_in_dim(source, begin, end, axis=divided)
+        # XLA stores several elements at once if the parts have one dimension.
+        return xla.take_along_axis(rows, index, 1).reshape(-1)
+
+    parts = itertools.starmap(part, itertools.pairwise(bounds))
+    return lax.concatenate(list(parts), 0).reshape(shape)
+
+
+def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
+    """Where the parts along a dimension begin and end, if they are of similar size."""
+    # A part begins where XLA can store several elements at once.
+    unit = PER_STORE // math.gcd(math.prod(shape[d + 1 :]), PER_STORE)
+    size = shape[d] // (PARTS * unit) * unit
+    *_, last = bounds = [*(i * size for i in range(PARTS)), shape[d]]
+    is_similar = last - bounds[-2] <= _MAX_RATIO * size
+    return bounds if is_similar else None
+
+
+def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:
+    """Whether XLA's gather reads a sector for each step, from memory."""
+    size = math.prod(xla.broadcast_shape(x.shape, lengths.shape, axis))
+    is_cached = size * x.dtype.itemsize < _CACHE_BYTES
+    return not is_cached and not _shares_sectors(x, lengths, axis)
+
+
+def _shares_sectors(x: Array, lengths: Array, axis: int) -> bool:
+    """Whether neighbouring elements are mostly gathered from the same sectors."""
+    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    columns = math.prod(shape[axis + 1 :])
+    return (
+        xla.contiguous_bytes(x, lengths, axis) >= _SECTOR
+        or columns <= _SHORT_ROW
+        or shape[axis] * columns * x.dtype.itemsize <= _SMALL_TABLE
+    )

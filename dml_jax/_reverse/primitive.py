@@ -121,16 +121,17 @@ class _Formulations(NamedTuple):
     max_bits_as_uint: int = 16
 
 
-_GPU = (gpu.copied_chunks_in_programs, gpu.strips_in_programs, gpu.transposed_gather)
-_GPU_STANDALONE = (gpu.copied_chunks, gpu.strips, gpu.transposed_gather)
-_GPU_KERNELS = frozenset({*_GPU, *_GPU_STANDALONE}) - {gpu.transposed_gather}
+_GATHERS = (gpu.transposed_gather, gpu.gathered_parts)
+_GPU = (gpu.strips_in_programs, *_GATHERS)
+_GPU_STANDALONE = (gpu.copied_chunks, gpu.strips, *_GATHERS)
+_GPU_KERNELS = frozenset({*_GPU, *_GPU_STANDALONE}) - frozenset(_GATHERS)
 _CPU = (cpu.reversed_windows, cpu.transposed_windows, cpu.vectorized_gather)
 _PLATFORMS: dict[str | None, _Formulations] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
     # another pass over memory.
     "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
     "cuda": _Formulations(default=_GPU, standalone=_GPU_STANDALONE),
-    "rocm": _Formulations(),
+    "rocm": _Formulations(default=_GATHERS[1:], standalone=_GATHERS[1:]),
     # A separate bitcast of 16-bit floats would cost another pass over memory.
     "tpu": _Formulations(
         default=(tpu.barrel_shift,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 from typing import Any
@@ -110,8 +111,9 @@ def _trace_states() -> tuple[Any, Any]:
     state = getattr(core, "get_opaque_trace_state", None)
     if state is None:
         return None, None
-    with jax.ensure_compile_time_eval():
-        return state, state()
+    # This thread may be tracing. A new one is not.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return state, pool.submit(state).result()
 
 
 def use_abstract_device(device: Any) -> contextlib.AbstractContextManager[Any]:

@@ -141,7 +141,12 @@ def standalone(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-def test_calls_are_standalone(standalone: list[bool]):
+@pytest.mark.parametrize("is_first", [True, False], ids=["at-first", "after-a-trace"])
+def test_calls_are_standalone(is_first: bool, standalone: list[bool]):
+    jax_versions._trace_states.cache_clear()
+    if not is_first:
+        jax.make_jaxpr(lambda: fill_value_constant((2, 3), "uint8", 7))()
+        assert not standalone.pop()
     fill_value_constant((2, 3), "uint8", 7)
     fill_value_sequence((2, 3), "float32", 1, 2)
     assert standalone == [hasattr(jax.extend.core, "get_opaque_trace_state")] * 2

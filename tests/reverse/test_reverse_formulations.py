@@ -33,10 +33,12 @@ LINES = {
     "three-channels": ((4, 12, 3), 1, (4, 1, 1)),
     "six-features": ((4, 9, 6), 1, (4, 1, 1)),
     "time-major": ((9, 8, 4), 0, (1, 8, 1)),
+    "time-major-of-sectors": ((16, 8, 32), 0, (1, 8, 1)),
     "wide-features": ((8, 3, 64), 1, (8, 1, 1)),
     "planes": ((3, 5, 16, 2), 2, (3, 5, 1, 1)),
     "shared-lengths": ((4, 5, 16, 2), 2, (1, 5, 1, 1)),
     "columns": ((9, 128), 0, (1, 128)),
+    "few-columns": ((8, 6, 12), 1, (8, 1, 12)),
     "columns-of-planes": ((2, 7, 4, 64), 1, (2, 1, 4, 64)),
     "columns-of-features": ((6, 64, 2), 0, (1, 64, 1)),
     "step-of-1": ((4, 1, 2), 1, (4, 1, 1)),
@@ -46,10 +48,13 @@ LINES = {
 # Which of them each formulation is made for, in its main dtype.
 MADE_FOR = {
     "reversed_windows": {*LINES}
-    - {"time-major", "wide-features", *(n for n in LINES if "columns" in n)},
-    "transposed_windows": {"columns", "columns-of-planes"},
+    - {"wide-features", *(n for n in LINES if "columns" in n or "time-major" in n)},
+    "transposed_windows": {"columns", "columns-of-planes", "few-columns"},
     "vectorized_gather": {*LINES},
     "transposed_gather": {"columns", "columns-of-planes", "columns-of-features"},
+    "gathered_parts": {"rows", "one-length", "rank-1", "features", "three-channels"}
+    | {"wide-features", "shared-lengths", "more-lengths-than-lines"}
+    | {"time-major-of-sectors", "few-columns"},
 }
 
 
@@ -58,13 +63,15 @@ FORMULATIONS: dict[str, tuple[str, xla.Formulation]] = {
     "transposed_windows": ("cpu", cpu.transposed_windows),
     "vectorized_gather": ("cpu", cpu.vectorized_gather),
     "transposed_gather": ("cuda", gpu.transposed_gather),
+    "gathered_parts": ("cuda", gpu.gathered_parts),
 }
 
 
 def main_dtype(formulation: str) -> str:
     if formulation == "vectorized_gather":
         return "bfloat16"
-    return "uint8" if formulation == "reversed_windows" else "float32"
+    of_bytes = ("reversed_windows", "gathered_parts")
+    return "uint8" if formulation in of_bytes else "float32"
 
 
 @pytest.fixture(autouse=True)
@@ -178,15 +185,63 @@ STANDALONE = functools.partial(REVERSE, implementation="standalone")
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_gpus_without_the_kernels_gather(
+def test_gpus_without_the_kernels_gather_parts(
     platform: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
     x = jax.ShapeDtypeStruct((2**16, 2**10), "uint8")
     lengths = jax.ShapeDtypeStruct((2**16, 1), "int32")
     text = text_for(platform, STANDALONE, x, lengths).as_text()
-    assert text.count('"stablehlo.gather"') == 1
+    assert joins_parts(text)
     assert "custom_call" not in text
+
+
+def joins_parts(text: str) -> bool:
+    """Whether a program concatenates four arrays of one dimension.
+
+    XLA then stores several elements of each at once.
+    """
+    part = r"tensor<\d+x[a-z]\w+>"
+    operands = ", ".join([part] * 4)
+    return bool(re.search(rf"concatenate .*, dim = 0 : \({operands}\)", text))
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths", "dtype", "is_divided"),
+    [
+        ((2**16, 2**10), (2**16, 1), "bfloat16", True),
+        ((2**15 + 1, 777), (2**15 + 1, 1), "float32", True),
+        ((2**10, 777, 80), (2**10, 1, 1), "bool", True),
+        ((37, 2**18), (37, 1), "uint8", True),
+        ((2**15, 777), (2**15, 1), "float64", False),
+        ((5, 2**20), (5, 1), "uint8", False),
+        ((2**10, 2**10), (2**10, 1), "uint8", False),
+        ((2**13, 2**10, 24), (2**13, 1, 24), "int16", True),
+        ((2**13, 2**10, 24), (2**13, 1, 24), "int32", False),
+        ((2**13, 2**10, 25), (2**13, 1, 25), "int16", False),
+    ],
+    ids=[
+        *("rows", "odd-rows", "features", "few-rows", "wide", "very-few-rows"),
+        *("few-bytes", "few-columns", "wide-columns", "many-columns"),
+    ],
+)
+def test_programs_for_gpus_in_parts(
+    shape: tuple[int, ...],
+    lengths: tuple[int, ...],
+    dtype: str,
+    is_divided: bool,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.undo()
+    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
+    monkeypatch.setattr(gpu, "transposed_gather", lambda *_: None)
+    with jax.enable_x64(dtype == "float64"):
+        operands = (
+            jax.ShapeDtypeStruct(shape, dtype),
+            jax.ShapeDtypeStruct(lengths, "int32"),
+        )
+        text = text_for("cuda", REVERSE, *operands).as_text()
+    assert joins_parts(text) == is_divided
 
 
 def test_tpu_exported_and_small_programs_are_one_gather(

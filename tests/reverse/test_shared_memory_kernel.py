@@ -241,7 +241,7 @@ CHOSEN = {
     "large-tables": (((1024, 2**21), "uint8"), "standalone", True),
     "few-columns": (((2**16, 1024, 24), "int16"), None, False),
     "more-columns": (((2**16, 1024, 32), "int16"), None, True),
-    "few-columns-of-bytes": (((2**16, 1024, 16), "uint8"), None, True),
+    "few-columns-of-bytes": (((2**16, 1024, 16), "uint8"), None, False),
     "small-tables": (((2**20, 64, 32), "uint8"), None, False),
     "tables-of-a-few-words": (((2**16, 16, 16), "uint8"), "standalone", True),
     "tiny-tables": (((2**16, 16, 15), "uint8"), "standalone", False),

@@ -180,10 +180,8 @@ def pad(x: Any) -> jax.Array:
 MANY = 2**12
 CHOSEN = {
     "rows": (reverse, (MANY, 1025), "float16", True),
-    "bytes-in-a-program": (reverse_in_a_program, (2**16, 1024), "uint8", True),
-    "few-bytes-in-a-program": (reverse_in_a_program, (2**15, 1024), "uint8", False),
-    "words-in-a-program": (reverse_in_a_program, (2**16, 1024), "float32", False),
-    "odd-in-a-program": (reverse_in_a_program, (2**16 + 1, 1025), "float32", True),
+    "bytes-in-a-program": (reverse_in_a_program, (2**16, 1024), "uint8", False),
+    "odd-in-a-program": (reverse_in_a_program, (2**16 + 1, 1025), "float32", False),
     "rows-of-255": (reverse, (2**15, 255), "uint8", True),
     "rows-of-words": (reverse, (MANY, 1025), "float32", True),
     "rows-of-two-words": (reverse, (MANY, 1025), "complex64", False),
