@@ -37,8 +37,9 @@ def part_bounds(sizes: Sizes, dtype: np.dtype) -> Bounds:
 def is_faster_by_chunks(kind: str, sizes: Sizes, dtype: np.dtype) -> bool:
     """Whether the kernel is faster than parts, which XLA stores in short pieces.
 
-    On an H200 the parts take 1.4 times as long for bytes, and 1.3 to 4.5 times as long
-    for sizes that four does not divide; for other sizes they are as fast.
+    Parts of bytes take 1.4 times as long as chunks
+    (`python -m benchmarks sweep --device gpu`, on an H200). If four does not divide the
+    size, a thread stores single elements. For other sizes parts are as fast.
     """
     total = math.prod(sizes)
     is_slow = dtype.itemsize == 1 or total % PER_STORE != 0

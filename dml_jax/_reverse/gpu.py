@@ -13,11 +13,11 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
     gather - kernel > kernel + elementwise - gather
 
-That is so for strips, and not for the packed copy: with a memcpy as the unit of time,
-it takes 1.0 to 1.3, and the gathered parts take 1.0 to 2.6, alone or fused. The
-constants below were found over random shapes on an H200
-(`python -m benchmarks sweep --device gpu`). Strips of up to 4096 steps take 1.0 to 2.6,
-and the transposed gather takes 2.0 to 5.2.
+That holds for strips, and not for the packed copy. With a memcpy as the unit of time,
+the packed copy takes 1.0 to 1.5, and the gathered parts take 1.0 to 2.8, alone or beside
+an elementwise operation. Strips of up to 4096 steps take 1.0 to 2.5, and the transposed
+gather takes 2.6 to 3.7. The constants below, and these figures, were found over random
+shapes on an H200 (`python -m benchmarks sweep --device gpu`).
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
 """
