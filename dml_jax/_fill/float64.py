@@ -41,9 +41,9 @@ sequences, and those whose delta is subnormal or not finite, are computed by int
 
 If float64 is exact for all sums, and none is subnormal in the dtype, they need only be
 rounded. `is_simple` says so for float32 and bfloat16, and selects between the results
-with and without the other operations. It does not vary in the loop, so LLVM on CPU
-unswitches the loop: one copy only multiplies, adds and rounds. A GPU would compute both
-results, so it has no `is_simple`.
+with and without the other operations. For float16 it says that float32 suffices. It
+does not vary in the loop, so LLVM on CPU unswitches the loop: one copy only multiplies,
+adds and rounds. A GPU would compute both results, so it has no `is_simple`.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
 float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
@@ -96,7 +96,9 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
     with jax.enable_x64(True):
         start, delta = _widen(start), _widen(delta)
         if _is_exact(dtype):
-            return Sequence(start, delta)
+            sequence = Sequence(start, delta)
+            has_float32 = dtype == jnp.float16 and platform == "cpu"
+            return _with_float32(sequence, count) if has_float32 else sequence
         sequence = _prepare(start, delta, dtype, platform)
         if platform != "cpu":
             return sequence
@@ -118,8 +120,19 @@ def element(
         rounded = _with_first(rounded, sequence.first, position)
         if sequence.is_simple is None:
             return rounded
-        simple = _round(x, sequence.unit, dtype, flushes=False)
+        if dtype == jnp.float16:
+            simple = _in_float32(sequence, position).astype(dtype)
+        else:
+            simple = _round(x, sequence.unit, dtype, flushes=False)
         return jnp.where(sequence.is_simple != 0, simple, rounded)
+
+
+def _in_float32(sequence: Sequence, position: Array) -> Array:
+    start, delta = (
+        sequence.start.astype(jnp.float32),
+        sequence.delta.astype(jnp.float32),
+    )
+    return position.astype(jnp.float32) * delta + start
 
 
 def _with_first(x: Array, first: tuple[Array, ...], position: Array) -> Array:
@@ -245,6 +258,17 @@ def _with_is_simple(
     return sequence._replace(
         start=start, offset=offset, is_simple=is_simple.astype(jnp.uint32)
     )
+
+
+def _with_float32(sequence: Sequence, count: int) -> Sequence:
+    """The sequence with `is_simple`, which says that float32 suffices for float16."""
+    start, delta, *_ = sequence
+    last_bit = jnp.minimum(_last_bit(start), _last_bit(delta))
+    is_exact = jnp.abs(start) + jnp.abs(delta) * count < last_bit * 2.0**24
+    # If products up to 2^17 are exact, sums with larger ones overflow, exact or not.
+    is_exact_or_overflows = (last_bit >= 2.0**-7) & (count <= 2**24)
+    is_simple = is_exact | is_exact_or_overflows
+    return sequence._replace(is_simple=is_simple.astype(jnp.uint32))
 
 
 def _first_elements(

@@ -194,12 +194,23 @@ def test_sequences_that_fit_blocks(start: float, delta: float, fits: bool):
         ("float32", 1, np.nan, 2**28, False),
         ("bfloat16", 5, -1.75, 2**32, True),
         ("bfloat16", 2.0**100, 1, 2**32, False),
+        ("float16", 65504, 8 + 2**-7, 2**24, True),
+        ("float16", 65504, 8 + 2**-7, 2**24 + 1, False),
+        ("float16", 65504, 4 + 2**-8, 2**24, False),
+        ("float16", -1, 2**-10, 2**11, True),
+        ("float16", -1, 2**-10 + 2**-20, 2**13, True),
+        ("float16", -1, 2**-10 + 2**-20, 2**14, False),
+        ("float16", 2**-24, 2**-24, 2**24 - 2, True),
+        ("float16", 2**-24, 2**-24, 2**24 - 1, False),
     ],
 )
 def test_sequences_that_need_only_be_rounded(
     name: str, start: float, delta: float, count: int, is_simple: bool
 ):
-    """Those that have sums of at most 53 bits, of which none is subnormal."""
+    """Those of which all sums are exact, and none is subnormal.
+
+    For float16, they are exact in float32, unless they overflow.
+    """
     scalars = jnp.asarray(start, name), jnp.asarray(delta, name)
     found = float64.prepare(*scalars, count, "cpu").is_simple
     assert found is not None
@@ -256,6 +267,27 @@ def test_edges_of_the_precision_of_float64(edge: Callable[[], Edges], platform: 
     ]
     assert len(cases) >= 8
     assert_correctly_rounded(np.dtype("float32"), platform, cases)
+
+
+@pytest.mark.parametrize("bits", [7, 8, 9])
+def test_sums_of_float16_next_to_ties(bits: int):
+    """float32 has all bits of the products if their last one is 2^-7 or more."""
+    delta, last_bit = 2.0 ** (10 - bits) + 2.0**-bits, 2.0**-bits
+    sums = {k: k * delta - 65504 for k in range(int(2**17 / delta))}
+    positions = [
+        k
+        for k, x in sums.items()
+        if 2**13 <= abs(x) < 65520
+        # The last bit of a float16 near x is a power of two, and half of it decides.
+        and abs(abs(x) % (ulp := 2.0 ** (math.frexp(x)[1] - 11)) - ulp / 2) == last_bit
+    ]
+    assert len(positions) >= 4
+    positions += [0, 1, 2**24 - 1]
+    cases = [
+        (np.float16(sign * -65504), np.float16(sign * delta), positions)
+        for sign in (1, -1)
+    ]
+    assert_correctly_rounded(np.dtype("float16"), "cpu", cases)
 
 
 FORMULATIONS = [
