@@ -161,10 +161,10 @@ def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
     source = xla.source_index(x.shape, lengths, 1)
 
     def part(begin: int, end: int) -> Array:
-        rows = lax.slice_in_dim(x, begin, end) if divided == 0 else x
+        lines = lax.slice_in_dim(x, begin, end) if divided == 0 else x
         index = lax.slice_in_dim(source, begin, end, axis=divided)
         # XLA stores several elements at once if the parts have one dimension.
-        return xla.take_along_axis(rows, index, 1).reshape(-1)
+        return xla.take_along_axis(lines, index, 1).reshape(-1)
 
     parts = itertools.starmap(part, itertools.pairwise(bounds))
     return lax.concatenate(list(parts), 0).reshape(shape)

@@ -88,9 +88,11 @@ def test_python_numbers_are_rounded_once_to_the_nearest_value(name: str):
                     assert_same_bits(result, np.array(reference.nearest(number, dtype)))
 
 
-def test_large_python_ints_are_rounded_once():
-    value = 2**80 + 2**56 + 1  # just above a tie of float32, but not in float64
-    assert fill_value_constant((), "float32", value) == np.float32(2**80 + 2**57)
+@pytest.mark.parametrize("bits", [54, 60, 80])
+def test_large_python_ints_are_rounded_once(bits: int):
+    ulp = 2 ** (bits - 23)
+    value = 2**bits + ulp // 2 + 1  # just above a tie of float32, but not in float64
+    assert fill_value_constant((), "float32", value) == np.float32(2**bits + ulp)
 
 
 def test_weakly_typed_scalars_take_the_dtype_of_the_result():

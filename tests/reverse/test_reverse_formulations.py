@@ -184,14 +184,17 @@ REVERSE = functools.partial(reverse_subsequences, axis=1)
 STANDALONE = functools.partial(REVERSE, implementation="standalone")
 
 
+@pytest.mark.parametrize(
+    "reverse", [REVERSE, STANDALONE], ids=["default", "standalone"]
+)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 def test_gpus_without_the_kernels_gather_parts(
-    platform: str, monkeypatch: pytest.MonkeyPatch
+    platform: str, reverse: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
     x = jax.ShapeDtypeStruct((2**16, 2**10), "uint8")
     lengths = jax.ShapeDtypeStruct((2**16, 1), "int32")
-    text = text_for(platform, STANDALONE, x, lengths).as_text()
+    text = text_for(platform, reverse, x, lengths).as_text()
     assert joins_parts(text)
     assert "custom_call" not in text
 
@@ -214,15 +217,15 @@ def joins_parts(text: str) -> bool:
         ((2**10, 777, 80), (2**10, 1, 1), "bool", True),
         ((37, 2**18), (37, 1), "uint8", True),
         ((2**15, 777), (2**15, 1), "float64", False),
-        ((5, 2**20), (5, 1), "uint8", False),
+        ((13, 2**18), (13, 1), "uint8", False),
         ((2**10, 2**10), (2**10, 1), "uint8", False),
         ((2**13, 2**10, 24), (2**13, 1, 24), "int16", True),
         ((2**13, 2**10, 24), (2**13, 1, 24), "int32", False),
-        ((2**13, 2**10, 25), (2**13, 1, 25), "int16", False),
+        ((2**13, 2**9, 25, 5), (2**13, 1, 25, 1), "int16", False),
     ],
     ids=[
         *("rows", "odd-rows", "features", "few-rows", "wide", "very-few-rows"),
-        *("few-bytes", "few-columns", "wide-columns", "many-columns"),
+        *("few-bytes", "few-columns", "wide-columns", "columns-of-many-sectors"),
     ],
 )
 def test_programs_for_gpus_in_parts(
@@ -234,7 +237,6 @@ def test_programs_for_gpus_in_parts(
 ):
     monkeypatch.undo()
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    monkeypatch.setattr(gpu, "transposed_gather", lambda *_: None)
     with jax.enable_x64(dtype == "float64"):
         operands = (
             jax.ShapeDtypeStruct(shape, dtype),

@@ -249,6 +249,15 @@ CHOSEN = {
 }
 
 
+@pytest.mark.parametrize(("features", "is_chosen"), [(31, True), (33, False)])
+def test_programs_gather_steps_of_a_sector(features: int, is_chosen: bool):
+    reverse = functools.partial(reverse_subsequences, axis=0)
+    x = jax.ShapeDtypeStruct((99, 2**16, features), np.uint8)
+    lengths = jax.ShapeDtypeStruct((1, 2**16, 1), np.int32)
+    is_chosen = is_chosen and jax_versions._SUPPORTS_MOSAIC
+    assert ("mosaic_gpu" in text_for_cuda(reverse, x, lengths)) == is_chosen
+
+
 @pytest.mark.parametrize("are_hoppers", [True, False])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_who_gets_the_kernel(name: str, are_hoppers: bool):
