@@ -1,5 +1,6 @@
 """The kernels that store chunks, in NumPy and on a GPU."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,80 +14,124 @@ from dml_jax import reference
 from dml_jax._shared import chunk_kernel
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+BLOCK = 128  # threads
+_MASK = 2**32 - 1
 
 
-class Positions(np.ndarray):
-    """Integers that are divided as by a GPU: without a sign."""
+def bits_of(word: Any) -> np.ndarray:
+    """The bits of a word or an integer, as unsigned integers of 64 bits."""
+    value = word.value if isinstance(word, Word) else np.asarray(word)
+    return value.astype(np.int64).astype(np.uint64) & np.uint64(_MASK)
 
-    def __floordiv__(self, other: Any) -> Any:
-        return (self.view(np.ndarray) % 2**32 // other).view(Positions)
 
-    def __mod__(self, other: Any) -> Any:
-        return (self.view(np.ndarray) % 2**32 % other).view(Positions)
+def signed(word: Any) -> Any:
+    return bits_of(word).astype(np.uint32).view(np.int32)
+
+
+def _on(operation: Callable[..., Any], convert: Callable[..., Any]) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return Word(operation(convert(self), convert(other)))
+
+    return method
+
+
+class Word:
+    """A word of 32 bits of each thread, or a condition. The arithmetic wraps."""
+
+    def __init__(self, value: Any):
+        value = np.asarray(value)
+        is_condition = value.dtype == bool
+        self.value = value if is_condition else value.astype(np.uint32).view(np.int32)
+
+    def __rsub__(self, other: int) -> Any:
+        return Word(other) - self
+
+    __add__ = _on(operator.add, bits_of)
+    __sub__ = _on(operator.sub, bits_of)
+    __mul__ = _on(operator.mul, bits_of)
+    __floordiv__ = _on(operator.floordiv, bits_of)
+    __mod__ = _on(operator.mod, bits_of)
+    __rshift__ = _on(operator.rshift, signed)
+    __lt__ = _on(operator.lt, signed)
+    __gt__ = _on(operator.gt, signed)
+
+    def __and__(self, other: Any) -> Any:
+        if self.value.dtype == bool:
+            return Word(self.value & other.value)
+        return Word(bits_of(self) & bits_of(other))
 
 
 class Machine:
-    """All threads at once: words are arrays of uint64, positions of int64."""
+    """All threads at once. `vectors` has the 16 aligned bytes at an index as words."""
 
-    def __init__(self, itemsize: int, x: np.ndarray, lengths: Any):
+    def __init__(self, itemsize: int, nbytes: int, vectors: Any, lengths: Any):
         self.itemsize = itemsize
         self.per_chunk = 16 // itemsize
-        self.last_vector = (x.nbytes - 1) // 16
-        self.zero = np.uint64(0)
-        memory = np.full(16 * (self.last_vector + 1), 0xEE, np.uint8)
-        memory[: x.nbytes] = x.reshape(-1).view(np.uint8)
-        self.vectors = memory.view("<u4").reshape(-1, 4).astype(np.uint64)
-        self.lengths = None if lengths is None else np.asarray(lengths, np.int64)
+        self.last_vector = (nbytes - 1) // 16
+        self.zero = Word(np.uint32(0))
+        self.vectors, self.lengths = vectors, lengths
 
     def load_length(self, row: Any) -> Any:
-        assert self.lengths is not None
-        return self.lengths[row]
+        index = signed(row)
+        assert np.all((index >= 0) & (index < len(self.lengths)))
+        return Word(self.lengths[index].astype(np.int64))
 
     def load_vector(self, index: Any) -> list[Any]:
+        index = signed(index)
         assert np.all((index >= 0) & (index <= self.last_vector))
-        return list(self.vectors[index].T)
+        return [Word(word) for word in self.vectors(index.astype(np.int64)).T]
 
     def load_scalar(self, index: int) -> Any:
-        return self.vectors.reshape(-1)[2 * index].astype(np.int64)
+        return Word(self.vectors(np.array([index // 2]))[0, 2 * (index % 2)])
 
     def load_float64(self, index: int) -> Any:
-        words = self.vectors.reshape(-1)[2 * index :][:2]
-        return words.astype("<u4").view(np.float64)[0]
-
-    minimum = staticmethod(np.minimum)
-    maximum = staticmethod(np.maximum)
-    select = staticmethod(np.where)
+        words = self.vectors(np.array([index // 2]))[0]
+        return words.astype("<u4").view(np.float64)[index % 2]
 
     @staticmethod
-    def cond(condition: Any, words: Callable[[], Any], otherwise: Any) -> list[Any]:
+    def minimum(a: Any, b: Any) -> Any:
+        return Word(np.minimum(signed(a), signed(b)))
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        return Word(np.maximum(signed(a), signed(b)))
+
+    @staticmethod
+    def select(condition: Any, a: Any, b: Any) -> Any:
+        return Word(np.where(condition.value, bits_of(a), bits_of(b)))
+
+    def cond(
+        self, condition: Any, words: Callable[[], Any], otherwise: Any
+    ) -> list[Any]:
         pairs = zip(words(), otherwise, strict=True)
-        return [np.where(condition, *pair) for pair in pairs]
+        return [self.select(condition, *pair) for pair in pairs]
 
     @staticmethod
     def funnel_shift(low: Any, high: Any, bits: Any) -> Any:
-        pair = high << np.uint64(32) | low
-        return pair >> np.asarray(bits).astype(np.uint64) & np.uint64(0xFFFFFFFF)
+        pair = bits_of(high) << np.uint64(32) | bits_of(low)
+        return Word((pair >> (bits_of(bits) & np.uint64(31))) & np.uint64(_MASK))
 
     @staticmethod
     def permute_bytes(low: Any, high: Any, selector: Any) -> Any:
-        low, high = (
-            np.asarray(word).astype("<u4").astype(np.uint64) for word in (low, high)
-        )
-        pair, word = high << np.uint64(32) | low, np.uint64(0)
+        pair = bits_of(high) << np.uint64(32) | bits_of(low)
+        word = np.uint64(0)
         for i in range(4):
-            index = np.asarray(selector).astype(np.uint64) >> np.uint64(4 * i)
-            byte = pair >> (index & np.uint64(7)) * np.uint64(8) & np.uint64(255)
+            index = bits_of(selector) >> np.uint64(4 * i) & np.uint64(15)
+            assert np.all(index < 8)
+            byte = pair >> index * np.uint64(8) & np.uint64(255)
             word = word | byte << np.uint64(8 * i)
-        return word
+        return Word(word)
 
     @staticmethod
     def blend_bits(before: Any, after: Any, count: Any) -> Any:
-        kept = (np.uint64(1) << count.astype(np.uint64)) - np.uint64(1)
-        return before & kept | after & ~kept
+        assert np.all(bits_of(count) <= 32)
+        kept = (np.uint64(1) << bits_of(count)) - np.uint64(1)
+        return Word(bits_of(before) & kept | bits_of(after) & ~kept)
 
     @staticmethod
     def to_float64(word: Any) -> Any:
-        return np.asarray(word).astype(np.float64)
+        return bits_of(word).astype(np.float64)
 
     @staticmethod
     def multiply_add(x: Any, y: Any, z: Any) -> Any:
@@ -95,7 +140,7 @@ class Machine:
 
     @staticmethod
     def round(x: Any, dtype: np.dtype) -> Any:
-        return rounded_once(x, dtype).view(f"<u{dtype.itemsize}").astype(np.uint64)
+        return Word(rounded_once(x, dtype).view(f"<u{dtype.itemsize}"))
 
 
 def rounded_once(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -107,22 +152,35 @@ def rounded_once(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.array(values, dtype).reshape(x.shape)
 
 
+def end_of_last_block(size: int, itemsize: int, chunks: int) -> int:
+    """The position after those of all threads, some of which have no elements."""
+    per_block = chunks * BLOCK * 16 // itemsize
+    return -(-size // per_block) * per_block
+
+
+def elements_of(chunk: Any, machine: Machine, positions: np.ndarray) -> np.ndarray:
+    """The bytes of the chunks at some positions, a row for each element."""
+    words = [bits_of(word) for word in chunk(machine, Word(positions))()]
+    y = np.stack([np.broadcast_to(word, positions.shape) for word in words], -1)
+    return y.astype("<u4").view(np.uint8).reshape(-1, machine.itemsize)
+
+
 def in_numpy(
     chunk: Any, result: Any, *operands: Any, chunks: int, at_once: int
 ) -> np.ndarray:
     """What `chunk_kernel.launch` computes, by NumPy."""
-    assert chunks * 16 * 128 <= 2**31 - chunk_kernel.MAX_BYTES
     assert chunks % at_once == 0
     x, *lengths = map(np.asarray, operands)
-    machine = Machine(result.dtype.itemsize, x, lengths[0] if lengths else None)
-    # The last block has threads without elements.
-    size, per_block = int(np.prod(result.shape)), chunks * machine.per_chunk * 128
-    end = -(-size // per_block) * per_block
-    position = np.arange(0, end, machine.per_chunk).view(Positions)
-    words = chunk(machine, position)()
-    y = np.stack([np.broadcast_to(word, position.shape) for word in words], -1)
-    y = y.astype("<u4").reshape(-1).view(result.dtype)
-    return y[:size].reshape(result.shape)
+    memory = np.full(-(-x.nbytes // 16) * 16, 0xEE, np.uint8)
+    memory[: x.nbytes] = x.reshape(-1).view(np.uint8)
+    vectors = memory.view("<u4").reshape(-1, 4)
+    machine = Machine(
+        result.dtype.itemsize, x.nbytes, vectors.__getitem__, *lengths or [None]
+    )
+    size = int(np.prod(result.shape))
+    end = end_of_last_block(size, machine.itemsize, chunks)
+    y = elements_of(chunk, machine, np.arange(0, end, machine.per_chunk))
+    return y.reshape(-1).view(result.dtype)[:size].reshape(result.shape)
 
 
 WAYS = ["numpy", pytest.param("gpu", marks=on_a_hopper)]

@@ -8,12 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from chunks import WAYS, Compile, compiler
+from chunks import (
+    WAYS,
+    Compile,
+    Machine,
+    compiler,
+    elements_of,
+    end_of_last_block,
+)
 from formulations import data, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences, slice1, slice_grad
 from dml_jax._reverse import gpu, xla
-from dml_jax._shared import jax_versions
+from dml_jax._shared import chunk_kernel, jax_versions
 from dml_jax._shared import packed_copy_kernel as kernel
 from dml_jax._slice import primitive as primitives
 from dml_jax._slice.api import _window_of_slice1
@@ -138,6 +145,57 @@ def test_slices(name: str, dtype: str, compiled: Compile):
         return
     assert_same_bits(y, reference.slice1(x, *arguments))
     assert_same_bits(padded, reference.slice_grad(gradient, shape, *arguments))
+
+
+# Rows, steps, lines and elements of a step, of 2^31 - 2^16 bytes or a little less.
+LARGEST = {
+    "one-row": (1, 2**31 - 2**16, 1, 1),
+    "odd-rows": (3, (2**31 - 2**16) // 3, 1, 1),
+    "short-steps": (7, (2**31 - 2**16) // 77, 1, 11),
+    "long-steps": (5, 2**22, 3, 34),
+}
+
+
+@pytest.mark.parametrize("itemsize", [1, 4])
+@pytest.mark.parametrize("name", LARGEST)
+def test_positions_in_the_largest_arrays(
+    name: str, itemsize: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Sums and products of positions fit 32 bits, also in the last block."""
+    rows, time, count, step = LARGEST[name]
+    shape, random = (rows, time // itemsize, count, step), np.random.default_rng(2)
+    lengths = random.integers(0, shape[1] + 1, rows * count)
+    lengths[::2] = shape[1]
+    size, dtype = int(np.prod(shape)), np.dtype(f"uint{8 * itemsize}")
+    assert 0.95 * chunk_kernel.MAX_BYTES < size * itemsize <= chunk_kernel.MAX_BYTES
+
+    def byte_at(offset: Any) -> np.ndarray:
+        return (offset.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> 56
+
+    def vectors(index: Any) -> np.ndarray:
+        offsets = index.reshape(-1, 1) * 16 + np.arange(16)
+        return byte_at(offsets).astype(np.uint8).view("<u4")
+
+    def launch(chunk: Any, *_: Any, chunks: int, **__: Any) -> None:
+        machine = Machine(itemsize, size * itemsize, vectors, lengths)
+        end = end_of_last_block(size, itemsize, chunks)
+        last = end // machine.per_chunk - 1
+        ends_of_rows = np.arange(1, rows) * (size // rows) // machine.per_chunk
+        numbers = [random.integers(0, last, 3000), last - np.arange(999), ends_of_rows]
+        numbers = np.concatenate(numbers)
+        positions = numbers * machine.per_chunk
+        actual = elements_of(chunk, machine, positions)
+        position = (positions[:, None] + np.arange(machine.per_chunk)).reshape(-1)
+        is_element = position < size
+        row, k, line, c = np.unravel_index(position[is_element], shape)
+        length = lengths[row * count + line]
+        k = np.where(k < length, length - 1 - k, k)
+        source = np.ravel_multi_index((row, k, line, c), shape)
+        expected = byte_at(source[:, None] * itemsize + np.arange(itemsize))
+        np.testing.assert_array_equal(actual[is_element], expected)
+
+    monkeypatch.setattr(chunk_kernel, "launch", launch)
+    kernel.reverse(jax.ShapeDtypeStruct(shape, dtype), lengths)
 
 
 # Which programs get it ----------------------------------------------------------------
