@@ -70,7 +70,7 @@ def fill_value_constant(
     """
     sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
     value = as_scalar("fill_value_constant", "value", value, dtype)
-    standalone = jax_versions.is_called()
+    standalone = jax_versions.is_top_level()
     return _constant(value, sizes=sizes, dtype=dtype, standalone=standalone)
 
 
@@ -124,7 +124,7 @@ def fill_value_sequence(
     sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
     start = as_scalar("fill_value_sequence", "value_start", value_start, dtype)
     delta = as_scalar("fill_value_sequence", "value_delta", value_delta, dtype)
-    standalone = jax_versions.is_called()
+    standalone = jax_versions.is_top_level()
     return _sequence(start, delta, sizes=sizes, dtype=dtype, standalone=standalone)
 
 
@@ -209,8 +209,8 @@ def _sequence(
             return _fill("integers", sizes, standalone, start, delta)
         if jnp.issubdtype(dtype, jnp.complexfloating):
             return lax.complex(
-                _fill("components", sizes, standalone, start.real, delta.real),
-                _fill("components", sizes, standalone, start.imag, delta.imag),
+                _fill("components", sizes, False, start.real, delta.real),
+                _fill("components", sizes, False, start.imag, delta.imag),
             )
         return _fill("floats", sizes, standalone, start, delta)
 

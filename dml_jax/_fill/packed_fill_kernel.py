@@ -28,7 +28,8 @@ from dml_jax._shared.chunk_kernel import Completion
 
 _CHUNKS = 4  # that a thread stores
 _FLOATS = (jnp.float16, jnp.bfloat16, jnp.float32)
-_JOIN_BYTES, _JOIN_HALVES = 0x0040, 0x5410  # the low ones of two words
+# Selectors of the low bytes, or of the low halves, of two words.
+_JOIN_BYTES, _JOIN_HALVES = 0x0040, 0x5410
 
 
 def supports(kind: str, sizes: xla.Sizes, dtype: np.dtype) -> bool:
@@ -50,24 +51,17 @@ def fill(kind: str, sizes: xla.Sizes, *scalars: Array) -> Array:
         start, delta = scalars
         sequence = float64.prepare(start, delta, math.prod(sizes), "cuda")
         chunk = functools.partial(_floats, dtype=dtype, firsts=len(sequence.first))
-        first = tuple(map(_bits, sequence.first))
-        stored = jax.tree.leaves(sequence._replace(first=first))
+        stored = jax.tree.leaves(sequence)
     else:
-        chunk, stored = _integers, [*map(_bits, scalars)]
+        chunk, stored = _integers, [*scalars]
         if kind == "constant":
-            stored.append(jnp.zeros_like(stored[0]))
+            stored.append(jnp.zeros((), dtype))
     words = lax.bitcast_convert_type(xla.packed(stored), jnp.uint32)
     return chunk_kernel.launch(
         *(chunk, jax.ShapeDtypeStruct(sizes, dtype), words),
         chunks=_CHUNKS,
         at_once=_CHUNKS,
     )
-
-
-def _bits(x: Array) -> Array:
-    """The bits of a scalar of up to 32 bits."""
-    code = np.dtype(f"uint{8 * x.dtype.itemsize}")
-    return lax.bitcast_convert_type(x, code)
 
 
 # What a thread computes ---------------------------------------------------------------

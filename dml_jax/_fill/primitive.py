@@ -4,7 +4,7 @@
 
 The kind "constant" takes a value. The others take a start and a delta: "integers",
 "floats", "components" of complex numbers, and "tangent". `xla` has the formulations.
-`gpu` has those for GPUs; a fill is `standalone` if it is all that a program computes.
+`gpu` has those for GPUs; a fill is `standalone` if XLA could not fuse it with anything.
 
 The derivatives are those of the formula, not of the operations that compute it: 1 with
 respect to start, and the position k with respect to delta. A "tangent" is
@@ -126,10 +126,10 @@ def _formulation(
     platform: str,
     sees_full_arrays: bool,
     vmaps: Vmaps = (),
-    runs_kernels: bool = False,
+    may_use_kernel: bool = False,
 ) -> Callable[..., jax.Array]:
     """What a platform computes, as a function of the scalars."""
-    if runs_kernels and not vmaps and gpu.is_faster_by_chunks(kind, sizes, dtype):
+    if may_use_kernel and not vmaps and gpu.is_faster_by_chunks(kind, sizes, dtype):
         return functools.partial(packed_fill_kernel.fill, kind, sizes)
     bounds = None
     if platform in _GPUS and sees_full_arrays and kind != "components":
@@ -168,12 +168,12 @@ def _compute(
     vmaps: Vmaps,
     platform: str = "other",
     sees_full_arrays: bool = False,
-    runs_kernels: bool = False,
-    **_: Any,
+    standalone: bool = False,
 ) -> jax.Array:
+    may_use_kernel = standalone and sees_full_arrays and platform == "cuda"
     formulation = _formulation(
-        *(kind, sizes, scalars[0].dtype, platform),
-        *(sees_full_arrays, vmaps, runs_kernels),
+        *(kind, sizes, scalars[0].dtype, platform, sees_full_arrays, vmaps),
+        may_use_kernel=may_use_kernel and jax_versions.runs_mosaic(),
     )
     # The 64-bit mode may have changed since the program was traced.
     with bitwise.full_width(*scalars):
@@ -188,21 +188,18 @@ def _mapped(function: Any, vmaps: Vmaps) -> Callable[..., jax.Array]:
 
 
 def _lowering(platform: str):
-    def lower(ctx: Any, *scalars: Any, kind: str, standalone: bool, **params: Any):
+    def lower(ctx: Any, *scalars: Any, kind: str, **params: Any):
         if kind == "constant":
             lowering.refuse_on_tpu(ctx, "fill_value_constant")
         else:
             # TPUs compute float64 as the sum of two float32, without its rounding.
             others = () if kind == "tangent" else ("float64",)
             lowering.refuse_on_tpu(ctx, "fill_value_sequence", *others)
-        sees_full_arrays = lowering.sees_full_arrays(ctx)
-        can_run_kernels = standalone and sees_full_arrays and platform == "cuda"
         compute = functools.partial(
             _compute,
             kind=kind,
             platform=platform,
-            sees_full_arrays=sees_full_arrays,
-            runs_kernels=can_run_kernels and jax_versions.runs_mosaic(),
+            sees_full_arrays=lowering.sees_full_arrays(ctx),
             **params,
         )
         # With explicit axes, the type of the result would say that it is replicated.

@@ -59,8 +59,8 @@ def reverse_subsequences(
       implementation: `"gather"`, `"scatter"` or `"standalone"`, which all give the
         same result, or None for the fastest. XLA does not fuse `"standalone"` with
         surrounding operations. Where no elementwise operation comes before or after,
-        it is up to 2.2 times as fast on a GPU: for 16-bit dtypes, few columns, or
-        arrays that the cache holds. None selects it outside of `jit`. XLA itself
+        it is up to 2.2 times as fast on a GPU: for 8- and 16-bit dtypes, few columns,
+        or arrays that the cache holds. None selects it outside of `jit`. XLA itself
         partitions `"gather"`.
         `"scatter"` falls back to the gather in exports, where XLA may partition the
         program, and where its indices need more than three times the memory of the

@@ -4,7 +4,7 @@
                        a kernel for Hopper GPUs
     strips             lengths of their own for neighbouring columns: another kernel
     transposed_gather  the same, where columns are too long, or there is no kernel
-    gathered_parts     four gathers, where a gather stores few bytes at once
+    gathered_parts     four gathers of up to 32 bits, where neighbours share sectors
 
 XLA fuses the gathers with surrounding operations, but not a kernel. A program that only
 reverses is faster with a kernel. If an elementwise operation comes before or after, it
@@ -33,13 +33,13 @@ import numpy as np
 from jax import Array, lax
 
 from dml_jax._reverse import shared_memory_kernel, xla
-from dml_jax._shared import lowering, packed_copy_kernel
+from dml_jax._shared import bitwise, lowering, packed_copy_kernel
+from dml_jax._shared.chunk_kernel import CHUNK, WORD
 from dml_jax._shared.gpu import PARTS, PER_STORE
 
 _MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
 _CACHE_BYTES = 48 * 2**20  # XLA gathers smaller arrays from the cache
-_CHUNK = 16  # bytes of a step that are loaded at once
 _SECTOR = 32  # bytes; the smallest read of memory
 _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twice
 _LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
@@ -47,7 +47,6 @@ _LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
 _SHORT_ROW = 24  # columns; XLA's gather reads few sectors for neighbours in such a row
 _SMALL_TABLE = 2**14  # bytes; such a table lies in the first-level cache
 _TINY_TABLE = 2**8  # bytes; smaller tables are gathered faster
-_WORD = 4  # bytes; wider elements are gathered faster in one part
 _MAX_RATIO = 1.25  # of the last part to the others
 
 
@@ -67,7 +66,7 @@ class _Lines(NamedTuple):
         """Whether reading a step uses most bytes of the sectors that are read."""
         _, time, count, _ = self.x.shape
         step = self.step_bytes
-        is_long = step >= _LONG_STEP or (step >= _CHUNK and time > _LONG_TIME)
+        is_long = step >= _LONG_STEP or (step >= CHUNK and time > _LONG_TIME)
         return count == 1 or is_long or step == _SECTOR
 
 
@@ -75,6 +74,8 @@ def _lines(x: Array, lengths: Array, axis: int) -> _Lines | None:
     """The operands of the kernels, or None if they do not pay."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     if x.dtype.kind not in "iuf" or math.prod(shape) * x.dtype.itemsize < _MIN_BYTES:
+        return None
+    if shape[axis] >= 2**31:  # lengths of 32 bits would have no sign
         return None
     varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
     end = max(varying, default=axis) + 1
@@ -139,16 +140,19 @@ def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
 
 
 def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
-    """Four gathers along the first dimension, in one kernel that stores four parts.
+    """Four gathers in one kernel, which stores four parts.
 
-    They are slower than one gather if each element is read from a sector of its own.
+    They divide the lines, or the steps of a single line. One gather is faster if each
+    element is read from a sector of its own.
     """
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     itemsize = x.dtype.itemsize
-    if itemsize > _WORD or math.prod(shape) * itemsize < _MIN_BYTES:
+    if itemsize > WORD or math.prod(shape) * itemsize < _MIN_BYTES:
+        return None
+    if x.dtype != bool and bitwise.width(x.dtype) < 8:  # XLA packs them in bytes
         return None
     has_columns = xla.contiguous_bytes(x, lengths, axis) < _SECTOR
-    if has_columns and (itemsize == _WORD or not _shares_sectors(x, lengths, axis)):
+    if has_columns and (itemsize == WORD or not _shares_sectors(x, lengths, axis)):
         return None
     rows = math.prod(shape[:axis])
     lengths = jnp.broadcast_to(lengths, (*shape[:axis], *lengths.shape[axis:]))

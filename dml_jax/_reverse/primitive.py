@@ -121,7 +121,8 @@ class _Formulations(NamedTuple):
     max_bits_as_uint: int = 16
 
 
-_GATHERS = (gpu.transposed_gather, gpu.gathered_parts)
+_PARTS = (gpu.gathered_parts,)
+_GATHERS = (gpu.transposed_gather, *_PARTS)
 _GPU = (gpu.strips_in_programs, *_GATHERS)
 _GPU_STANDALONE = (gpu.copied_chunks, gpu.strips, *_GATHERS)
 _GPU_KERNELS = frozenset({*_GPU, *_GPU_STANDALONE}) - frozenset(_GATHERS)
@@ -131,7 +132,8 @@ _PLATFORMS: dict[str | None, _Formulations] = {
     # another pass over memory.
     "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
     "cuda": _Formulations(default=_GPU, standalone=_GPU_STANDALONE),
-    "rocm": _Formulations(default=_GATHERS[1:], standalone=_GATHERS[1:]),
+    # Run on no AMD GPU, for which XLA makes the same loops.
+    "rocm": _Formulations(default=_PARTS, standalone=_PARTS),
     # A separate bitcast of 16-bit floats would cost another pass over memory.
     "tpu": _Formulations(
         default=(tpu.barrel_shift,),

@@ -20,7 +20,7 @@ from dml_jax._shared import jax_versions
 
 CHUNK = 16  # bytes
 WORD = 4  # bytes
-# Larger arrays have positions beyond 32 bits, those of the last block included.
+# Positions in bytes, also of threads beyond the end, must fit 32 bits with a sign.
 MAX_BYTES = 2**31 - 2**16
 _WARPGROUP = 128  # threads of a block
 
@@ -47,7 +47,7 @@ def launch(
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     # JAX keeps `thread` in a cache, so it must not refer to tracers.
-    elements, itemsize = operands[0].size, result.dtype.itemsize
+    source_bytes, itemsize = operands[0].nbytes, result.dtype.itemsize
     size = math.prod(result.shape)
 
     def body(*refs: Any):
@@ -57,7 +57,7 @@ def launch(
     def thread(_: Any, *references: Any):
         from dml_jax._shared.gpu_machines import ChunkMachine
 
-        machine = ChunkMachine(itemsize, elements, *references)
+        machine = ChunkMachine(itemsize, source_bytes, *references)
         positions = machine.positions(chunks)
         for i in range(0, chunks, at_once):
             group = positions[i : i + at_once]

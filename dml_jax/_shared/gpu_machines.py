@@ -65,7 +65,7 @@ class Float64:
 
 
 class _Machine:
-    """What a thread of either kernel can do."""
+    """What the threads of all kernels can do."""
 
     _lengths: Any
 
@@ -95,12 +95,12 @@ class ChunkMachine(_Machine):
     It loads elements of the same size from the source, or scalars of 64 bits.
     """
 
-    def __init__(self, itemsize: int, size: int, source: Any, *references: Any):
+    def __init__(self, itemsize: int, source_bytes: int, source: Any, *references: Any):
         *lengths, target = references
         self._lengths = lengths[0] if lengths else None
         self.itemsize = itemsize
         self.per_chunk = 16 // itemsize
-        self.last_vector = (size * itemsize - 1) // 16
+        self.last_vector = (source_bytes - 1) // 16
         self.zero = Word(_value(0))
         self._source, self._target = map(_pointer, (source, target))
 

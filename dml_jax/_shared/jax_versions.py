@@ -81,8 +81,8 @@ def launch(kernel: Any, *operands: jax.Array) -> Any:
 def runs_mosaic() -> bool:
     """Whether all CUDA devices of this process can run the Mosaic kernels.
 
-    All must, since a lowering rule does not know which device its program is for. The
-    kernels were lowered with the versions above; Pallas guarantees no others.
+    All must, since a lowering rule does not know which device its program is for.
+    Pallas does not guarantee that the kernels can be lowered with other versions.
     """
     try:
         devices = jax.devices("cuda")
@@ -93,7 +93,7 @@ def runs_mosaic() -> bool:
     )
 
 
-def is_called() -> bool:
+def is_top_level() -> bool:
     """Whether Python runs outside of `jit` and of other transformations.
 
     A function that has only concrete arguments may still be in one. False before jax

@@ -32,7 +32,7 @@ from dml_jax._shared.chunk_kernel import CHUNK, WORD, Completion
 
 _CHUNKS_OF_SLICE = 2  # that a thread stores
 _CHUNKS_OF_REVERSAL = 4
-_NARROW_CHUNKS_AT_ONCE = 2  # that a thread loads before it branches
+_NARROW_CHUNKS_AT_ONCE = 2  # whose loads begin before one is completed
 _MAX_ITEMSIZE_OF_SLICE = 2  # XLA slices wider elements as fast
 _MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
 
@@ -180,7 +180,7 @@ def _words_of_long_steps(
 def _chunk_of_short_steps(
     machine: Any, position: Any, *, rows: int, row_size: int, step: int
 ) -> Completion:
-    """The same, where the steps of a row are reversed before its length."""
+    """Loads the chunk that starts at `position`, in rows of steps to be reversed."""
 
     def load(row: Any, column: Any) -> tuple[list[Any], Any]:
         length = machine.load_length(machine.minimum(row, rows - 1))
@@ -218,7 +218,8 @@ def _reversed_steps(
 ) -> list[Any]:
     """The words at a column of the row that starts at `begin`.
 
-    The steps are reversed if any positions of the length are `left`.
+    `left` counts the elements from the column to the end of the length. If it is
+    positive, the steps are reversed.
     """
     is_reversed = left > 0
     if step == 1:
@@ -311,13 +312,13 @@ def _load(machine: Any, first: Any, count: int, alignment: int = 1) -> list[Any]
 
 
 def _load_in_either_order(machine: Any, first: Any, is_reversed: Any) -> list[Any]:
-    """The words of the chunk from `first` on, with its elements in reverse order."""
+    """The words of the chunk from `first` on, in reverse order if `is_reversed`."""
     words, shift = _load_vectors(machine, first, CHUNK, machine.itemsize)
     words = _drop_words(machine, words, shift, machine.itemsize)
     if machine.itemsize == WORD:
         words = words[: CHUNK // WORD]
     else:
-        # One permutation drops the last bytes and reverses the elements of a word.
+        # One permutation drops up to three leading bytes and reverses a word.
         order = {1: 0x0123, 2: 0x1032}[machine.itemsize]
         selector = (shift & 3) * 0x1111 + machine.select(is_reversed, order, 0x3210)
         pairs = itertools.pairwise(words[: CHUNK // WORD + 1])
@@ -355,7 +356,7 @@ def _drop_bytes(
 def _drop_words(
     machine: Any, words: list[Any], count: Any, alignment: int
 ) -> list[Any]:
-    """The words without those that lie before the first `count` bytes end."""
+    """Drops the whole words among the first `count` bytes."""
     words = [*words, *[machine.zero] * 4]
     for size in (8, 4):
         if alignment <= size:

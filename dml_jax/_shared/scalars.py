@@ -3,7 +3,7 @@
 Python and NumPy numbers are converted by value: a real number is rounded to the nearest
 value of the dtype, and an integer may be in the signed or the unsigned range of its
 width. Arrays and traced values must have the dtype already. Weakly typed JAX values
-are treated as Python numbers.
+of another dtype are treated as Python numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
 
 def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
-    # The most common arguments, of which NumPy rounds the first two only once.
+    # Common arguments return early. NumPy rounds such floats and integers only once.
     if type(value) is float and dtype.char in "fd" and -1e38 < value < 1e38:
         return np.array(value, dtype)
     if type(value) is int and dtype.char in "fd" and -(2**53) <= value <= 2**53:

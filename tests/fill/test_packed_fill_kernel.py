@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.extend.core
@@ -11,7 +12,8 @@ import pytest
 from assertions import assert_same_bits, assert_same_floats
 from chunks import WAYS, Compile, compiler
 from dtypes import dtype_of, needs_x64
-from formulations import text_for_cuda
+from formulations import text_for, text_for_cuda
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
 from dml_jax._fill import api, primitive
@@ -124,6 +126,38 @@ def test_mapped_fills_do_not_get_the_kernel():
     fill = functools.partial(primitive.fill, "integers", (MANY,), True)
     scalars = np.arange(3, dtype=np.uint8)
     assert not takes_kernel(jax.vmap(fill), scalars, scalars)
+
+
+STANDALONE = functools.partial(primitive.fill, "integers", (MANY,), True)
+
+
+@pytest.mark.skipif(not jax_versions._SUPPORTS_MOSAIC, reason="it has no kernels")
+def test_programs_that_xla_partitions_do_not_get_the_kernel():
+    scalars = [np.ones((), np.uint8)] * 2
+    with mock.patch.object(jax_versions, "runs_mosaic", return_value=True):
+        exported = jax.export.export(jax.jit(STANDALONE), platforms=["cuda"])
+        assert "mosaic_gpu" not in exported(*scalars).mlir_module()
+        mesh = jax.sharding.AbstractMesh((2,), ("i",))
+        replicated = jax.ShapeDtypeStruct(
+            (), np.uint8, sharding=NamedSharding(mesh, PartitionSpec())
+        )
+        for platform, operands, is_chosen in (
+            ("cuda", scalars, True),
+            ("cuda", [replicated] * 2, False),
+            ("rocm", scalars, False),
+        ):
+            text = text_for(platform, STANDALONE, *operands).as_text()
+            assert ("mosaic_gpu" in text) == is_chosen
+
+
+def test_calls():
+    y = fill_value_constant((MANY + 1,), "uint8", 7)
+    assert_same_bits(y, np.full(MANY + 1, 7, np.uint8))
+    integers = 3 + 5 * np.arange(MANY + 1)
+    floats = integers.astype(np.float32)  # exact
+    for name, values in (("int8", integers), ("float32", floats), ("bfloat16", floats)):
+        y = fill_value_sequence((MANY + 1,), name, 3, 5)
+        assert_same_bits(y, values.astype(dtype_of(name)))
 
 
 @pytest.fixture
