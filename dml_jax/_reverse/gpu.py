@@ -154,11 +154,11 @@ def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
     has_columns = xla.contiguous_bytes(x, lengths, axis) < _SECTOR
     if has_columns and (itemsize == WORD or not _shares_sectors(x, lengths, axis)):
         return None
-    rows = math.prod(shape[:axis])
+    count = math.prod(shape[:axis])
     lengths = jnp.broadcast_to(lengths, (*shape[:axis], *lengths.shape[axis:]))
-    lengths = lengths.reshape(rows, *lengths.shape[axis:])
-    x = jnp.broadcast_to(x, shape).reshape(rows, *shape[axis:])
-    divided = 0 if rows > 1 else 1
+    lengths = lengths.reshape(count, *lengths.shape[axis:])
+    x = jnp.broadcast_to(x, shape).reshape(count, *shape[axis:])
+    divided = 0 if count > 1 else 1
     bounds = _bounds_of_parts(x.shape, divided)
     if bounds is None:
         return None

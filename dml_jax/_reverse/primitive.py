@@ -132,7 +132,7 @@ _PLATFORMS: dict[str | None, _Formulations] = {
     # another pass over memory.
     "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
     "cuda": _Formulations(default=_GPU, standalone=_GPU_STANDALONE),
-    # Run on no AMD GPU, for which XLA makes the same loops.
+    # Not run on an AMD GPU, for which XLA generates loops by the same code.
     "rocm": _Formulations(default=_PARTS, standalone=_PARTS),
     # A separate bitcast of 16-bit floats would cost another pass over memory.
     "tpu": _Formulations(

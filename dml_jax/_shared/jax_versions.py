@@ -96,8 +96,8 @@ def runs_mosaic() -> bool:
 def is_top_level() -> bool:
     """Whether Python runs outside of `jit` and of other transformations.
 
-    A function that has only concrete arguments may still be in one. False before jax
-    0.10, which does not say.
+    A function that has only concrete arguments may still be in one. False in versions
+    of JAX that do not say, such as 0.8.1.
     """
     state, top_level = _trace_states()
     return state is not None and state() == top_level
