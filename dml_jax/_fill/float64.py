@@ -43,7 +43,9 @@ If float64 is exact for all sums, and none is subnormal in the dtype, they need 
 rounded. `is_simple` says so for float32 and bfloat16, and selects between the results
 with and without the other operations. For float16 it says that float32 suffices. It
 does not vary in the loop, so LLVM on CPU unswitches the loop: one copy only multiplies,
-adds and rounds. A GPU would compute both results, so it has no `is_simple`.
+adds and rounds. A GPU would compute both results, so it has no `is_simple`. In that
+copy, bfloat16 is rounded in float64, by the sum with a power of two whose last bit is
+that of the result.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
 float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
@@ -122,8 +124,10 @@ def element(
             return rounded
         if dtype == jnp.float16:
             simple = _in_float32(sequence, position).astype(dtype)
+        elif sequence.unit is None:
+            simple = x.astype(dtype)
         else:
-            simple = _round(x, sequence.unit, dtype, flushes=False)
+            simple = _round_normal(x, sequence.unit)
         return jnp.where(sequence.is_simple != 0, simple, rounded)
 
 
@@ -253,6 +257,7 @@ def _with_is_simple(
     if offset is not None:
         offset = jnp.where(is_simple, 0, offset)
     if sequence.unit is not None:
+        is_simple = is_simple & ((start != 0) | ~jnp.signbit(start))
         start = start / sequence.unit.astype(jnp.float64)
     start = jnp.where(is_simple, start, sequence.start)
     return sequence._replace(
@@ -360,6 +365,15 @@ def _round(x: Array, unit: Array | None, dtype: np.dtype, flushes: bool) -> Arra
     if dtype in (jnp.bfloat16, jnp.float16):
         return single.astype(dtype)
     return rounding.from_single(single, dtype)
+
+
+def _round_normal(x: Array, unit: Array) -> Array:
+    """`x * unit` as bfloat16; x must not be -0, and the result not subnormal."""
+    # 1.5 keeps the sum in one binade, whatever the sign of x.
+    power = 1.5 * 2.0 ** (52 - 7) * _leading_power(x)
+    rounded = ((x + power) - power).astype(jnp.float32) * unit
+    code = lax.bitcast_convert_type(rounded, jnp.uint32) >> 16
+    return lax.bitcast_convert_type(code.astype(jnp.uint16), jnp.bfloat16)
 
 
 def _round_scalar(x: Array, dtype: np.dtype, flushes: bool) -> Array:

@@ -54,24 +54,14 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
         ]
         whole = _joined(parts, sizes)
     else:
-        whole = lax.broadcast(bits, sizes)
         if platform == "cpu" and value.dtype == jnp.bfloat16:
-            zeros = bitwise.unknown_zeros(position(sizes, np.uint32))
-            zeros = zeros.astype(whole.dtype)
-            # LLVM unswitches the loop, so safe bits take no operation.
-            whole = whole | jnp.where(_survives_float32(bits), 0, zeros)
+            # LLVM broadcasts a bfloat16 by way of float32, which quiets NaNs and loses
+            # subnormals. It broadcasts the result of an operation on integers as such.
+            # XLA computes that of a constant, unless there is a barrier.
+            bits = lax.optimization_barrier(bits)
+            bits = bits | bitwise.unknown_zeros(bits)
+        whole = lax.broadcast(bits, sizes)
     return bitwise.from_bits(whole, value.dtype)
-
-
-def _survives_float32(bits: Array) -> Array:
-    """Whether a bfloat16 with these bits is neither a NaN nor subnormal.
-
-    LLVM on CPU broadcasts a bfloat16 by way of float32, unless the loop has an
-    operation on integers. The conversion loses NaN payloads and subnormals.
-    """
-    magnitude, infinity = bits & np.uint16(0x7FFF), np.uint16(0x7F80)
-    is_normal_or_infinite = (magnitude >= 0x80) & (magnitude <= infinity)
-    return is_normal_or_infinite | (magnitude == 0)
 
 
 def integers(sizes: Sizes, bounds: Bounds, start: Array, delta: Array) -> Array:

@@ -17,8 +17,9 @@ times as long as plain JAX. On a CPU without AVX-512, the copies of `vectorized_
 took half of the time for bfloat16, with 64 features and more.
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
-`vectorized_gather` with surrounding operations, but not the others. float16 and
-bfloat16 are moved as floats by the first two, in which XLA does not widen them.
+`vectorized_gather` with surrounding operations, and `reversed_windows` of 32 bits with
+those that follow. float16 and bfloat16 are moved as floats by the first two, in which
+XLA does not widen them.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from jax import Array, lax
 from dml_jax._reverse import xla
 from dml_jax._shared import bitwise, lowering
 
-_MIN_BYTES = 2**14  # below, starting another loop takes longer than the loop
-_MAX_STEP = {1: 6, 2: 4, 4: 2}  # elements, by itemsize; others are gathered
+_MIN_BYTES = 2**15  # below, starting another loop takes longer than the loop
+_MAX_STEP = {1: 5, 2: 2, 4: 1}  # elements, by itemsize; others are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
 _MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
 _MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smaller one
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
-_MIN_LINES = 4  # lines; two of them are gathered
+_MIN_LINES = 8  # lines; one of them is gathered
+_MIN_LINES_OF_STEPS = 32  # lines with steps of several elements; two are gathered
+_MIN_VECTORIZED_BYTES = 2**18  # below, XLA would divide too small a loop
 
 
 def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
@@ -58,7 +61,9 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     if math.prod(lengths.shape[axis:]) != 1 or not _MIN_BYTES < x.nbytes < 2**31:
         return None
     lines, step = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    if step > _MAX_STEP.get(x.dtype.itemsize, 0) or lines < _MIN_LINES:
+    if step > _MAX_STEP.get(x.dtype.itemsize, 0):
+        return None
+    if lines < (_MIN_LINES if step == 1 else _MIN_LINES_OF_STEPS):
         return None
     is_narrow = x.dtype.itemsize < 4
     if time * step < (_MIN_MASKED_LINE if is_narrow else _MIN_WIDE_LINE):
@@ -66,10 +71,13 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
     flat = lowering.materialize(x).reshape(lines, time * step)
     bits = _reverse_flat_lines(flat, lengths.reshape(lines, 1), step)
-    # Stored as flat lines: loops over the original dimensions would be too short.
-    y = lowering.materialize(bitwise.from_bits(bits, x.dtype))
-    if 1 in x.shape:  # XLA would give the reshape another layout, and copy it
-        y = lowering.materialize(y.reshape(-1))
+    y = bitwise.from_bits(bits, x.dtype)
+    # Wide elements are fused with elementwise operations. Narrow ones are stored, as
+    # flat lines: loops over steps would be too short, a fused transposition too slow.
+    if x.dtype.itemsize < 4:
+        y = lowering.materialize(y)
+        if 1 in x.shape:  # XLA would give the reshape another layout, and copy it
+            y = lowering.materialize(y.reshape(-1))
     return y.reshape(x.shape)
 
 
@@ -137,23 +145,25 @@ def transposed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     return None if y is None else lowering.materialize(jnp.moveaxis(y, -1, axis))
 
 
-def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array | None:
-    """The gather. Lengths that are read at every step are clamped beforehand.
+def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array:
+    """The gather, with a loop that LLVM vectorizes.
 
     LLVM does not vectorize a loop that only loads and stores 16-bit floats. An OR with
-    a zero that LLVM does not know to be zero makes the loop an ordinary one.
+    a zero that LLVM does not know to be zero makes the loop an ordinary one. Otherwise
+    float16 is not moved as integers: XLA does not widen it, and counts the conversion
+    as work to divide between threads.
     """
+    if x.dtype not in (jnp.float16, jnp.bfloat16):
+        return xla.gather(x, lengths, axis)
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    if math.prod(shape) * x.dtype.itemsize <= _MIN_BYTES:
-        return None
-    if math.prod(lengths.shape[axis:]) != 1:
-        lengths = lowering.materialize(lengths)
+    is_large = math.prod(shape) * x.dtype.itemsize >= _MIN_VECTORIZED_BYTES
     varying = [d for d, size in enumerate(lengths.shape) if size != 1 and d > axis]
     block = math.prod(x.shape[max(varying, default=axis) + 1 :])
-    if block < _MIN_VECTORIZED or x.dtype not in (jnp.float16, jnp.bfloat16):
-        return xla.gather(x, lengths, axis)
-    is_too_long = jnp.any(lengths > x.shape[axis])  # false, since they are clamped
-    zero = lowering.materialize(is_too_long.astype(jnp.uint16))
-    return bitwise.from_bits(
-        xla.gather(bitwise.to_bits(x), lengths, axis) | zero, x.dtype
-    )
+    if is_large and block >= _MIN_VECTORIZED:
+        bits = bitwise.to_bits(x)
+        zero = bitwise.unknown_zeros(lengths[(0,) * lengths.ndim].astype(bits.dtype))
+        return bitwise.from_bits(xla.gather(bits, lengths, axis) | zero, x.dtype)
+    if x.dtype == jnp.float16:
+        source = xla.source_index(x.shape, lengths, axis)
+        return xla.take_along_axis(x, source, axis)
+    return xla.gather(x, lengths, axis)

@@ -156,9 +156,12 @@ def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
 # Lowering -----------------------------------------------------------------------------
 
 # These take any dtype, since XLA does not fuse a conversion to bits with a kernel or a
-# memcpy.
+# memcpy, or divides it between threads.
 _OF_ANY_DTYPE = frozenset(
-    [gpu.contiguous, tpu.vmem_slice, tpu.vmem_slice_transpose, tpu.gather_and_select]
+    [
+        *(gpu.contiguous, xla.small_float16_slice),
+        *(tpu.vmem_slice, tpu.vmem_slice_transpose, tpu.gather_and_select),
+    ]
 )
 _KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
 
@@ -240,10 +243,12 @@ taylor.define_linear(transpose_p)
 
 _FUSED = (gpu.equal_split_stores, gpu.contiguous, gpu.split_stores)
 _STANDALONE = (gpu.equal_split_stores, gpu.packed_u32, gpu.split_stores)
+_CPU = (xla.small_float16_slice,)
 _TPU_SLICES = (tpu.vmem_slice,)
 _TPU_TRANSPOSES = (tpu.vmem_slice_transpose, tpu.gather_and_select)
 for _platform, _rule in {
     None: _lowering(_slice),
+    "cpu": _lowering(_slice, _CPU, standalone=_CPU),
     "cuda": _lowering(_slice, _FUSED, standalone=(gpu.packed_copy, *_STANDALONE)),
     "rocm": _lowering(_slice, _FUSED, standalone=_STANDALONE),
     "tpu": _lowering(_slice, _TPU_SLICES, standalone=_TPU_SLICES),

@@ -53,7 +53,7 @@ def test_special_values_follow_ieee(name: str, start: float):
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("sizes", [(24,), (3, 3, 7), (100003,)], ids=str)
+@pytest.mark.parametrize("sizes", [(24,), (3, 3, 7), (99, 26), (100003,)], ids=str)
 @pytest.mark.parametrize("name", FLOATS)
 def test_constants_keep_every_bit(name: str, sizes: tuple[int, ...]):
     dtype = dtype_of(name)

@@ -193,6 +193,9 @@ def test_sequences_that_fit_blocks(start: float, delta: float, fits: bool):
         ("float32", np.inf, 1, 2**28, False),
         ("float32", 1, np.nan, 2**28, False),
         ("bfloat16", 5, -1.75, 2**32, True),
+        ("bfloat16", -5, 2**-126, 2**32, False),
+        ("bfloat16", 0.0, -2, 2**32, True),
+        ("bfloat16", -0.0, -2, 2**32, False),  # the first element is -0
         ("bfloat16", 2.0**100, 1, 2**32, False),
         ("float16", 65504, 8 + 2**-7, 2**24, True),
         ("float16", 65504, 8 + 2**-7, 2**24 + 1, False),

@@ -5,6 +5,7 @@ platform, with the sizes from which they are worthwhile set to nothing.
 """
 
 import functools
+import math
 import re
 from typing import Any
 
@@ -48,7 +49,8 @@ LINES = {
 # Which of them each formulation is made for, in its main dtype.
 MADE_FOR = {
     "reversed_windows": {*LINES}
-    - {"wide-features", *(n for n in LINES if "columns" in n or "time-major" in n)},
+    - {"six-features", "wide-features"}
+    - {name for name in LINES if "columns" in name or "time-major" in name},
     "transposed_windows": {"columns", "columns-of-planes", "few-columns"},
     "vectorized_gather": {*LINES},
     "transposed_gather": {"columns", "columns-of-planes", "columns-of-features"},
@@ -78,7 +80,7 @@ def main_dtype(formulation: str) -> str:
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     for name in (
         *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
-        "_MIN_TRANSPOSED",
+        *("_MIN_LINES_OF_STEPS", "_MIN_TRANSPOSED", "_MIN_VECTORIZED_BYTES"),
     ):
         monkeypatch.setattr(cpu, name, 0)
     for name in ("_MIN_BYTES", "_CACHE_BYTES", "_SMALL_TABLE"):
@@ -155,7 +157,7 @@ def test_what_a_formulation_is_made_for(formulation: str):
     assert taken == MADE_FOR[formulation]
 
 
-WIDEST_STEPS = {"bool": 6, "uint8": 6, "float16": 4, "bfloat16": 4, "float32": 2}
+WIDEST_STEPS = {"bool": 5, "uint8": 5, "float16": 2, "bfloat16": 2, "float32": 1}
 
 
 @pytest.mark.parametrize("dtype", default_of(WIDEST_STEPS, "uint8", "float16"))
@@ -167,6 +169,16 @@ def test_widest_steps_of_windows(dtype: str):
         )
         assert is_taken == (step <= WIDEST_STEPS[dtype])
     check("reversed_windows", data((5, 9, WIDEST_STEPS[dtype]), dtype), lengths, 1)
+
+
+def test_small_float16_is_not_moved_as_integers(monkeypatch: pytest.MonkeyPatch):
+    x, lengths, axis = lines("wide-features", "float16")
+    for least, is_converted in ((0, True), (x.nbytes + 1, False)):
+        monkeypatch.setattr(cpu, "_MIN_VECTORIZED_BYTES", least)
+        gather = functools.partial(cpu.vectorized_gather, axis=axis)
+        program = str(jax.make_jaxpr(gather)(jnp.asarray(x), lengths))
+        assert ("bitcast_convert_type" in program) == is_converted
+        check("vectorized_gather", x, lengths, axis)
 
 
 @pytest.mark.parametrize("formulation", [xla.gather, xla.scatter])
@@ -299,18 +311,19 @@ def test_programs_for_amd_gpus_do_not_transpose(monkeypatch: pytest.MonkeyPatch)
         assert "transpose" not in text_for("rocm", reverse, x, lengths).as_text()
 
 
-def test_cpu_loops_are_not_fused():
-    """A reversed window is one loop of its own: fused with more, it uses no vectors."""
-
+@pytest.mark.parametrize(("dtype", "is_fused"), [("float32", True), ("uint8", False)])
+def test_elementwise_operations_after_cpu_windows(dtype: str, is_fused: bool):
     def pipeline(x: Any, lengths: Any) -> jax.Array:
-        return jnp.tanh(REVERSE(x * 2, lengths)) + 1
+        return REVERSE(x * 2, lengths) + 1
 
-    x, lengths = data((8, 40), "float32"), np.ones((8, 1), np.int32)
+    x, lengths = data((8, 40), dtype), np.ones((8, 1), np.int32)
     with jax.default_device(jax.devices("cpu")[0]):
         text = str(jax.jit(pipeline).lower(x, lengths).compile().as_text())
         alone = str(jax.jit(REVERSE).lower(x, lengths).compile().as_text())
     (window,) = [loop for loop in text.split("\n\n") if " reverse(" in loop]
-    assert not re.search(r"f32\S* (multiply|tanh|add)\(", window)
+    code = {"float32": "f32", "uint8": "u8"}[dtype]
+    assert not re.search(rf" {code}\S* multiply\(", window)
+    assert bool(re.search(rf" {code}\S* add\(", window)) == is_fused
     assert " copy(" not in alone[alone.index("ENTRY") :]
 
 
@@ -326,4 +339,8 @@ def test_cpu_windows_of_dimensions_of_one_element_are_not_copied(
     with jax.default_device(jax.devices("cpu")[0]):
         text = str(jax.jit(reverse).lower(x, lengths).compile().as_text())
     assert " reverse(" in text
-    assert " copy(" not in text
+    loops = re.findall(
+        r"\w+\[([\d,]+)\]\S* (?:fusion|copy)\(", text[text.index("ENTRY") :]
+    )
+    sizes = [math.prod(map(int, loop.split(","))) for loop in loops]
+    assert sizes.count(40 * 900) == 1

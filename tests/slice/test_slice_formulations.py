@@ -17,7 +17,7 @@ from sampling import default_of
 
 from dml_jax import reference, slice1, slice_grad
 from dml_jax._shared import bitwise, jax_versions
-from dml_jax._slice import gpu
+from dml_jax._slice import gpu, xla
 from dml_jax._slice.api import _window_of_slice1
 
 # The formulations are compiled, and move NaNs among all bit patterns.
@@ -97,6 +97,18 @@ def test_windows_that_a_formulation_is_made_for(formulation: str):
         if jax.eval_shape(formulation_of(formulation, name), x[name]) is not None
     }
     assert accepted == MADE_FOR[formulation]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_float16_on_cpu(name: str, monkeypatch: pytest.MonkeyPatch):
+    shape, *window = WINDOWS[name]
+    x = data(shape, "float16")
+    for least, is_converted in ((0, True), (x.nbytes + 1, False)):
+        monkeypatch.setattr(xla, "_MIN_CONVERTED_BYTES", least)
+        jax.clear_caches()
+        function = jax.jit(lambda x: slice1(x, *window))
+        assert ("bitcast_convert" in function.lower(x).as_text()) == is_converted
+        assert_same_bits(function(x), reference.slice1(x, *window))
 
 
 def crop(x: Any):
