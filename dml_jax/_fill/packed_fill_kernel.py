@@ -3,8 +3,8 @@
     y[k] = start + k * delta
 
 In XLA's kernels a thread stores four elements of each of four parts, or one element of
-each if four does not divide the number of all elements. For bytes and for such sizes,
-that leaves much of the bandwidth unused.
+each if four does not divide the number of all elements. That leaves bandwidth unused,
+most of it for bytes and for such sizes.
 
 A constant is a sequence of integers: its bits, with a delta of 0. Floats are computed
 as in `float64`, whose scalars the kernel loads.
