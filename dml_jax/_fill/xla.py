@@ -56,8 +56,8 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
     else:
         if platform == "cpu" and value.dtype == jnp.bfloat16:
             # LLVM broadcasts a bfloat16 by way of float32, which quiets NaNs and loses
-            # subnormals. It broadcasts the result of an operation on integers as such.
-            # XLA computes that of a constant, unless there is a barrier.
+            # subnormals. It broadcasts the result of an operation on integers as an
+            # integer. Without the barrier, XLA computes the result for a known value.
             bits = lax.optimization_barrier(bits)
             bits = bits | bitwise.unknown_zeros(bits)
         whole = lax.broadcast(bits, sizes)
