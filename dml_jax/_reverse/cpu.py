@@ -2,7 +2,7 @@
 
     reversed_windows    one length per line: reversed windows of flat lines
     transposed_windows  one length per column: the same for the transposed array
-    vectorized_gather   the gather, with clamped lengths and vectorized copies
+    vectorized_gather   the gather, with vectorized copies
 
 The median fraction of plain JAX's time, over the random shapes for which each is used,
 alone and beside an elementwise operation (`benchmarks/results/sweep-cpu.json`, a CPU

@@ -33,7 +33,7 @@ from dml_jax._shared.chunk_kernel import CHUNK, WORD, Completion
 _CHUNKS_OF_SLICE = 2  # that a thread stores
 _CHUNKS_OF_REVERSAL = 4
 _NARROW_CHUNKS_AT_ONCE = 2  # whose loads begin before one is completed
-_MAX_ITEMSIZE_OF_SLICE = 2  # XLA slices wider elements as fast
+_MAX_ITEMSIZE_OF_TRANSPOSE = 2  # XLA pads wider elements as fast
 _MAX_STRIDE = 8  # bytes; with longer strides too many bytes are loaded in vain
 
 
@@ -74,11 +74,11 @@ def reverse(x: Array, lengths: Array) -> Array | None:
 
 
 def strided_slice(x: Array, window: Any) -> Array | None:
-    """The elements in a strided window of `x`, of 8 or 16 bits; or None."""
+    """The elements in a strided window of `x`, of 8 to 32 bits; or None."""
     dims = merged_dims(x.shape, window)
     size = max(x.size, math.prod(window.sizes))
     if not _is_dense(x.dtype, dims) or not _is_supported(
-        x.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].size, size
+        x.dtype, WORD, dims[-1].size, size
     ):
         return None
     load = functools.partial(_sliced_words, dims=dims)
@@ -93,7 +93,7 @@ def strided_slice_transpose(
     dims = merged_dims(shape, window)
     size = math.prod(shape) * min(gradient.size, 1)
     if not _is_dense(gradient.dtype, dims) or not _is_supported(
-        gradient.dtype, _MAX_ITEMSIZE_OF_SLICE, dims[-1].extent, size
+        gradient.dtype, _MAX_ITEMSIZE_OF_TRANSPOSE, dims[-1].extent, size
     ):
         return None
     load = functools.partial(_padded_words, dims=dims)

@@ -6,7 +6,7 @@ more than twice as long as others. In these formulations a thread stores more at
     equal_split_stores, split_stores    four slices, concatenated
     contiguous                          XLA's slice of the dtype itself
     packed_u32                          contiguous narrow elements as 32-bit words
-    packed_copy, packed_copy_with_zeros a kernel for narrow elements (Hopper GPUs)
+    packed_copy, packed_copy_with_zeros a kernel for up to 32 bits (Hopper GPUs)
 
 XLA fuses the first three with surrounding operations, but not the others. `contiguous`
 takes any dtype of 8 bits and more, and the others take integers or booleans. All return
@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from dml_jax._shared import bitwise, packed_copy_kernel
+from dml_jax._shared.chunk_kernel import WORD
 from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS, PER_STORE
 from dml_jax._slice.window import StridedWindow
 
@@ -133,8 +134,16 @@ def packed_u32(x: Array, window: StridedWindow) -> Array | None:
 
 
 def packed_copy(x: Array, window: StridedWindow) -> Array | None:
-    """A kernel, unless `equal_split_stores` is as fast because the result is cached."""
+    """A kernel, unless XLA is as fast.
+
+    `equal_split_stores` is, if the result stays in the cache. Of 32-bit elements, XLA
+    slices rows as fast if four divides their size, or if the row has a stride.
+    """
     if _is_small(x, window.sizes):
+        return None
+    *_, row = packed_copy_kernel.merged_dims(x.shape, window)
+    has_chunks = row.stride > 1 or row.size % PER_STORE == 0
+    if x.dtype.itemsize == WORD and has_chunks:
         return None
     size = math.prod(window.sizes)
     if _fills_blocks(window.sizes) and size * x.dtype.itemsize <= _CACHE_BYTES:
