@@ -3,10 +3,11 @@
 A sample is a batch of calls that are dispatched one after the other and then waited
 for, long enough to hide the clock's resolution and the cost of a dispatch. In each
 round every candidate gives one sample, so that a change in the machine's speed affects
-all of them. Every other round takes them in the opposite order: on a CPU the same
-program takes up to 1.5 times as long after one candidate as after another, because its
-memory is in the cache, or is new. A ratio is the median over the rounds of the ratios
-within a round.
+all of them. The state of the caches and of the memory depends on the candidate before.
+On a CPU, the same program took up to 1.5 times as long after one candidate as after
+another. So a call that is not timed precedes each batch, and every other round takes
+the candidates in the opposite order. A ratio is the median over the rounds of the
+ratios within a round.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
     turns = list(zip(candidates, calls, strict=True))
     for _ in range(settings.rounds):
         for candidate, repeats in turns:
+            candidate.wait(candidate.call())
             found[candidate.name].append(_batch(candidate, repeats) / repeats)
         turns.reverse()
     return found

@@ -39,17 +39,17 @@ has no more than 52 bits. If start has a fraction, in units of delta's last bit,
 integers, and neither of the two sums rounds a fraction across an integer. Other
 sequences, and those whose delta is subnormal or not finite, are computed by integers.
 
-If float64 is exact for all sums, and none is subnormal in the dtype, they need only be
-rounded. `is_simple` says so for float32 and bfloat16, and selects between the results
-with and without the other operations. For float16 it says that float32 suffices. It
-does not vary in the loop, so LLVM on CPU unswitches the loop: one copy only multiplies,
-adds and rounds. A GPU would compute both results, so it has no `is_simple`. In that
-copy, bfloat16 is rounded in float64, by the sum with a power of two whose last bit is
-that of the result.
+If float64 is exact for all sums of a float32 sequence, and none is subnormal, they need
+only be rounded. `is_simple` says so, and selects between the results with and without
+the other operations. `fits_float32` says for float32 and float16 that float32 suffices,
+and selects that result. Neither varies in the loop, so LLVM on CPU unswitches the loop:
+each of its copies computes one of the results. A GPU would compute all of them, so it
+has only the general one.
 
-CUDA rounds x to float16 or bfloat16 directly. Elsewhere x is first rounded to odd in
-float32, to avoid double rounding [1]. Since bfloat16 has the range of float32, its x is
-computed in a unit that keeps the elements far from overflow and underflow.
+CUDA rounds x to float16 or bfloat16 directly. Elsewhere bfloat16 is encoded from the
+sum of |x| and a power of two, p, whose last bit is that of the result. The last bits of
+the sum are the result's significand. Other dtypes of up to 16 bits are rounded to odd
+in float32 first, to avoid double rounding [1].
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -67,6 +67,8 @@ from jax import Array, lax
 from dml_jax._fill import rounding
 from dml_jax._shared import bitwise
 
+_EXPONENT = np.uint64(0x7FF << 52)  # its bits in a float64
+
 
 def suffices(dtype: np.dtype, count: int) -> bool:
     """Whether float64 has the precision for all positions below `count`."""
@@ -74,14 +76,15 @@ def suffices(dtype: np.dtype, count: int) -> bool:
 
 
 class Sequence(NamedTuple):
-    """The scalars of `x = (position * delta + start - offset) * unit`."""
+    """The scalars of `x = position * delta + start - offset`."""
 
     start: Array
     delta: Array
     offset: Array | None = None
-    unit: Array | None = None
     first: tuple[Array, ...] = ()  # bits of elements computed separately
+    largest: Array | None = None  # the largest code of a bfloat16
     is_simple: Array | None = None  # 1 if the sums need only be rounded, else 0
+    fits_float32: Array | None = None  # 1 if float32 suffices, else 0
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
@@ -99,12 +102,11 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
         start, delta = _widen(start), _widen(delta)
         if _is_exact(dtype):
             sequence = Sequence(start, delta)
-            has_float32 = dtype == jnp.float16 and platform == "cpu"
-            return _with_float32(sequence, count) if has_float32 else sequence
-        sequence = _prepare(start, delta, dtype, platform)
-        if platform != "cpu":
-            return sequence
-        return _with_is_simple(sequence, start, delta, count)
+        else:
+            sequence = _prepare(start, delta, dtype, platform)
+        if platform == "cpu" and dtype in (jnp.float16, jnp.float32):
+            sequence = _with_flags(sequence, start, delta, dtype, count)
+        return sequence
 
 
 def element(
@@ -112,23 +114,24 @@ def element(
 ) -> Array:
     """The elements at uint32 positions, as an array of `dtype`."""
     with jax.enable_x64(True):
-        x = rounding.to_float64(position) * sequence.delta + sequence.start
-        if sequence.offset is not None:
-            x = x - sequence.offset
+        if platform == "cpu":
+            k = position.astype(jnp.float64)
+        else:
+            k = rounding.to_float64(position)
+        total = k * sequence.delta + sequence.start
+        x = total if sequence.offset is None else total - sequence.offset
         if _rounds_directly(platform, dtype):
             rounded = _round_directly(x, dtype)
         else:
-            rounded = _round(x, sequence.unit, dtype, platform == "cpu")
+            rounded = _round(x, sequence.largest, dtype, platform)
         rounded = _with_first(rounded, sequence.first, position)
-        if sequence.is_simple is None:
-            return rounded
-        if dtype == jnp.float16:
-            simple = _in_float32(sequence, position).astype(dtype)
-        elif sequence.unit is None:
-            simple = x.astype(dtype)
-        else:
-            simple = _round_normal(x, sequence.unit)
-        return jnp.where(sequence.is_simple != 0, simple, rounded)
+        if sequence.is_simple is not None:
+            simple = total.astype(dtype)
+            rounded = jnp.where(sequence.is_simple != 0, simple, rounded)
+        if sequence.fits_float32 is not None:
+            exact = _in_float32(sequence, position).astype(dtype)
+            rounded = jnp.where(sequence.fits_float32 != 0, exact, rounded)
+        return rounded
 
 
 def _in_float32(sequence: Sequence, position: Array) -> Array:
@@ -203,7 +206,7 @@ def element_of_blocks(blocks: Blocks, position: Array, platform: str) -> Array:
             for scalars in (blocks.low, blocks.base, blocks.offset)
         )
         x = ((k * blocks.delta + low) + base) - offset
-        rounded = _round(x, None, np.dtype(np.float32), platform == "cpu")
+        rounded = _round(x, None, np.dtype(np.float32), platform)
         return _with_first(rounded, blocks.first, position)
 
 
@@ -239,41 +242,30 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
 
     # Then every product is less than an eighth of start's last bit.
     is_alone = exceeds(precision + 3)
-    unit = _unit(jnp.where(is_alone, boundary, _leading_power(delta)))
-    delta = jnp.where(is_alone, 0, delta)
+    sequence = Sequence(nudged, jnp.where(is_alone, 0, delta), first=first)
     if _rounds_directly(platform, dtype):
-        return Sequence(nudged, delta, first=first)
-    return Sequence(nudged / unit, delta / unit, None, unit.astype(jnp.float32), first)
+        return sequence
+    return sequence._replace(largest=_largest_code(start + delta))
 
 
-def _with_is_simple(
-    sequence: Sequence, start: Array, delta: Array, count: int
+def _with_flags(
+    sequence: Sequence, start: Array, delta: Array, dtype: np.dtype, count: int
 ) -> Sequence:
-    """The sequence with `is_simple`, and with start itself and no m if that is 1."""
+    """The sequence with `is_simple` and `fits_float32`."""
     largest = jnp.abs(start) + jnp.abs(delta) * count
     last_bit = jnp.minimum(_last_bit(start), _last_bit(delta))
-    is_simple = (largest < last_bit * 2.0**53) & (last_bit >= 2.0**-126)
-    offset = sequence.offset
-    if offset is not None:
-        offset = jnp.where(is_simple, 0, offset)
-    if sequence.unit is not None:
-        is_simple = is_simple & ((start != 0) | ~jnp.signbit(start))
-        start = start / sequence.unit.astype(jnp.float64)
-    start = jnp.where(is_simple, start, sequence.start)
+    is_normal = last_bit >= 2.0**-126
+    fits_float32 = (largest < last_bit * 2.0**24) & is_normal
+    if dtype == jnp.float16:
+        # If products up to 2^17 are exact, sums with larger ones overflow in any case.
+        fits_float32 |= (last_bit >= 2.0**-7) & (count <= 2**24)
+        return sequence._replace(fits_float32=fits_float32.astype(jnp.uint32))
+    is_simple = (largest < last_bit * 2.0**53) & is_normal
     return sequence._replace(
-        start=start, offset=offset, is_simple=is_simple.astype(jnp.uint32)
+        start=jnp.where(is_simple, start, sequence.start),
+        is_simple=is_simple.astype(jnp.uint32),
+        fits_float32=fits_float32.astype(jnp.uint32),
     )
-
-
-def _with_float32(sequence: Sequence, count: int) -> Sequence:
-    """The sequence with `is_simple`, which says that float32 suffices for float16."""
-    start, delta, *_ = sequence
-    last_bit = jnp.minimum(_last_bit(start), _last_bit(delta))
-    is_exact = jnp.abs(start) + jnp.abs(delta) * count < last_bit * 2.0**24
-    # If products up to 2^17 are exact, sums with larger ones overflow, exact or not.
-    is_exact_or_overflows = (last_bit >= 2.0**-7) & (count <= 2**24)
-    is_simple = is_exact | is_exact_or_overflows
-    return sequence._replace(is_simple=is_simple.astype(jnp.uint32))
 
 
 def _first_elements(
@@ -281,7 +273,9 @@ def _first_elements(
 ) -> tuple[Array, ...]:
     """The bits of the elements at positions 0 and 1."""
     sums = [rounding.add_to_odd(start, i * delta) for i in range(2)]
-    return tuple(_round_scalar(x, dtype, platform == "cpu") for x in sums)
+    return tuple(
+        bitwise.to_bits(_round(x, _largest_code(x), dtype, platform)) for x in sums
+    )
 
 
 def _boundary(start: Array, delta: Array) -> Array:
@@ -323,7 +317,7 @@ def _widen(x: Array) -> Array:
 
 def _leading_power(x: Array) -> Array:
     """The largest power of two up to |x|, in float64."""
-    field = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(0x7FF << 52)
+    field = lax.bitcast_convert_type(x, jnp.uint64) & _EXPONENT
     return lax.bitcast_convert_type(field, jnp.float64)
 
 
@@ -333,11 +327,6 @@ def _last_bit(x: Array) -> Array:
     fraction = fraction | np.uint64(2**52)
     units = (fraction & -fraction).astype(jnp.float64)
     return jnp.where(x == 0, jnp.inf, _leading_power(x) * 2.0**-52 * units)
-
-
-def _unit(power_of_two: Array) -> Array:
-    """A unit for numbers within 45 binades of a power of two."""
-    return jnp.clip(power_of_two, 2.0**-80, 2.0**80)
 
 
 # Rounding -----------------------------------------------------------------------------
@@ -353,37 +342,42 @@ def _round_directly(x: Array, dtype: np.dtype) -> Array:
     return x.astype(dtype)
 
 
-def _round(x: Array, unit: Array | None, dtype: np.dtype, flushes: bool) -> Array:
-    """`x * unit`, rounded from float64 to the dtype."""
+def _round(x: Array, largest: Array | None, dtype: np.dtype, platform: str) -> Array:
+    """`x`, rounded from float64 to the dtype in several operations."""
+    if dtype == jnp.bfloat16:
+        return _round_to_bfloat16(x, largest)
     if dtype == jnp.float32:
         single = x.astype(jnp.float32)
-        return _unflushed(single, x) if flushes else single
+        return _unflushed(single, x) if platform == "cpu" else single
     single = _single_to_odd(x)
-    if unit is not None:
-        single = single * unit
-        single = _unflushed(single, x * unit.astype(x.dtype)) if flushes else single
-    if dtype in (jnp.bfloat16, jnp.float16):
+    if dtype == jnp.float16:
         return single.astype(dtype)
     return rounding.from_single(single, dtype)
 
 
-def _round_normal(x: Array, unit: Array) -> Array:
-    """`x * unit` as bfloat16; x must not be -0, and the result not subnormal."""
-    # 1.5 keeps the sum in one binade, whatever the sign of x.
-    power = 1.5 * 2.0 ** (52 - 7) * _leading_power(x)
-    rounded = ((x + power) - power).astype(jnp.float32) * unit
-    code = lax.bitcast_convert_type(rounded, jnp.uint32) >> 16
-    return lax.bitcast_convert_type(code.astype(jnp.uint16), jnp.bfloat16)
+def _round_to_bfloat16(x: Array, largest: Array) -> Array:
+    """`x` as bfloat16, encoded by integers since a CPU may flush a subnormal number.
+
+    p is 2^(52 - 7) times the leading power of two of |x| or, if that is smaller, of the
+    smallest normal number.
+    """
+    smallest_exponent = 1023 - 126
+    bits = lax.bitcast_convert_type(x, jnp.uint64)
+    exponent = jnp.maximum(bits & _EXPONENT, np.uint64(smallest_exponent << 52))
+    p = lax.bitcast_convert_type(exponent, jnp.float64) * 2.0 ** (52 - 7)
+    significand = lax.bitcast_convert_type(jnp.abs(x) + p, jnp.uint64)
+    code = (significand + (exponent >> (52 - 7))).astype(jnp.uint32)
+    code = jnp.minimum(code - np.uint32(smallest_exponent << 7), largest)
+    sign = (bits >> 48).astype(jnp.uint32) & np.uint32(2**15)
+    return bitwise.from_bits((code | sign).astype(jnp.uint16), np.dtype(jnp.bfloat16))
 
 
-def _round_scalar(x: Array, dtype: np.dtype, flushes: bool) -> Array:
-    """The bits of `x`, rounded to the dtype."""
-    unit = None
-    if dtype == jnp.bfloat16:
-        unit = _unit(_leading_power(x))
-        x = x / unit
-        unit = unit.astype(jnp.float32)
-    return bitwise.to_bits(_round(x, unit, dtype, flushes))
+def _largest_code(x: Array) -> Array:
+    """The code of infinity in bfloat16 or, if x is NaN, of NaN.
+
+    If the second element of a sequence is NaN, so are all after it, and no others.
+    """
+    return jnp.where(jnp.isnan(x), np.uint32(0x7FC0), np.uint32(0x7F80))
 
 
 def _single_to_odd(x: Array) -> Array:

@@ -148,18 +148,22 @@ def transposed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
 def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array:
     """The gather, with a loop that LLVM vectorizes.
 
+    Lengths that are read at every step are clamped beforehand.
+
     LLVM does not vectorize a loop that only loads and stores 16-bit floats. An OR with
     a zero that LLVM does not know to be zero makes the loop an ordinary one. Otherwise
     float16 is not moved as integers: XLA does not widen it, and counts the conversion
     as work to divide between threads.
     """
+    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    nbytes = math.prod(shape) * x.dtype.itemsize
+    if math.prod(lengths.shape[axis:]) != 1 and nbytes > _MIN_BYTES:
+        lengths = lowering.materialize(lengths)
     if x.dtype not in (jnp.float16, jnp.bfloat16):
         return xla.gather(x, lengths, axis)
-    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    is_large = math.prod(shape) * x.dtype.itemsize >= _MIN_VECTORIZED_BYTES
     varying = [d for d, size in enumerate(lengths.shape) if size != 1 and d > axis]
     block = math.prod(x.shape[max(varying, default=axis) + 1 :])
-    if is_large and block >= _MIN_VECTORIZED:
+    if nbytes >= _MIN_VECTORIZED_BYTES and block >= _MIN_VECTORIZED:
         bits = bitwise.to_bits(x)
         zero = bitwise.unknown_zeros(lengths[(0,) * lengths.ndim].astype(bits.dtype))
         return bitwise.from_bits(xla.gather(bits, lengths, axis) | zero, x.dtype)
