@@ -46,8 +46,7 @@ def arrays(workload: Workload) -> Arrays:
     if not workload.is_reversal:
         if workload.operator.startswith("slice"):
             return (_data(shape, dtype),)
-        values = (dtype.type(1), dtype.type(2))[: len(ARGUMENTS[workload.operator])]
-        return tuple(jax.device_put(value) for value in values)
+        return tuple(jax.device_put(value) for value in _scalars(workload))
     across = tuple(1 if d == workload.axis else n for d, n in enumerate(shape))
     batch = workload.options.get("batch_axis")
     lengths = _lengths(
@@ -56,6 +55,19 @@ def arrays(workload: Workload) -> Arrays:
     if workload.group == "pipeline":
         return _data(shape, dtype), lengths, _data(across, dtype)
     return _data(shape, dtype), lengths
+
+
+def _scalars(workload: Workload) -> list[Any]:
+    """The arguments of a fill: integers, or for half of the random ones, fractions.
+
+    A CPU computes sequences of integers that float32 holds in fewer operations.
+    """
+    values = (1, 2)
+    if workload.group == "random" and jnp.issubdtype(workload.dtype, jnp.inexact):
+        has_fractions = np.random.default_rng(workload.shape).random() < 0.5
+        values = (0.1, 0.3) if has_fractions else values
+    count = len(ARGUMENTS[workload.operator])
+    return [workload.dtype.type(value) for value in values[:count]]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

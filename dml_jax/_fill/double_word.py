@@ -86,9 +86,9 @@ def _bits(x: float) -> np.uint64:
     return np.float64(x).view(np.uint64)
 
 
-def element(sequence: Sequence, position: Array) -> Array:
+def element(sequence: Sequence, position: Array, platform: str) -> Array:
     """The elements at uint32 or uint64 positions."""
-    k = rounding.to_float64(position)
+    k = rounding.to_float64(position, platform)
     high, *others = [k * digit for digit in sequence.delta]
     low = jnp.float64(0)
     for product in others:

@@ -47,9 +47,9 @@ each of its copies computes one of the results. A GPU would compute all of them,
 has only the general one.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere bfloat16 is encoded from the
-sum of |x| and a power of two, p, whose last bit is that of the result. The last bits of
-the sum are the result's significand. Other dtypes of up to 16 bits are rounded to odd
-in float32 first, to avoid double rounding [1].
+sum of |x| and a power of two, p. The last bit of p has the value of the last bit of the
+result, so the last bits of the sum are the result's significand. Other dtypes of up to
+16 bits are rounded to odd in float32 first, to avoid double rounding [1].
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -81,8 +81,8 @@ class Sequence(NamedTuple):
     start: Array
     delta: Array
     offset: Array | None = None
-    first: tuple[Array, ...] = ()  # bits of elements computed separately
-    largest: Array | None = None  # the largest code of a bfloat16
+    first: tuple[Array, ...] = ()  # codes of elements computed separately
+    overflow_code: Array | None = None  # the largest code, for bfloat16
     is_simple: Array | None = None  # 1 if the sums need only be rounded, else 0
     fits_float32: Array | None = None  # 1 if float32 suffices, else 0
 
@@ -114,16 +114,13 @@ def element(
 ) -> Array:
     """The elements at uint32 positions, as an array of `dtype`."""
     with jax.enable_x64(True):
-        if platform == "cpu":
-            k = position.astype(jnp.float64)
-        else:
-            k = rounding.to_float64(position)
+        k = rounding.to_float64(position, platform)
         total = k * sequence.delta + sequence.start
         x = total if sequence.offset is None else total - sequence.offset
         if _rounds_directly(platform, dtype):
             rounded = _round_directly(x, dtype)
         else:
-            rounded = _round(x, sequence.largest, dtype, platform)
+            rounded = _round(x, sequence.overflow_code, dtype, platform)
         rounded = _with_first(rounded, sequence.first, position)
         if sequence.is_simple is not None:
             simple = total.astype(dtype)
@@ -200,7 +197,8 @@ def element_of_blocks(blocks: Blocks, position: Array, platform: str) -> Array:
     """The float32 elements at uint32 positions."""
     with jax.enable_x64(True):
         block = position >> _BLOCK_BITS
-        k = rounding.to_float64(position & np.uint32(2**_BLOCK_BITS - 1))
+        in_block = position & np.uint32(2**_BLOCK_BITS - 1)
+        k = rounding.to_float64(in_block, platform)
         low, base, offset = (
             scalars.at[block].get(mode="promise_in_bounds")
             for scalars in (blocks.low, blocks.base, blocks.offset)
@@ -245,19 +243,19 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
     sequence = Sequence(nudged, jnp.where(is_alone, 0, delta), first=first)
     if _rounds_directly(platform, dtype):
         return sequence
-    return sequence._replace(largest=_largest_code(start + delta))
+    return sequence._replace(overflow_code=_overflow_code(start + delta))
 
 
 def _with_flags(
     sequence: Sequence, start: Array, delta: Array, dtype: np.dtype, count: int
 ) -> Sequence:
-    """The sequence with `is_simple` and `fits_float32`."""
+    """The sequence with `fits_float32` and, for float32, with `is_simple`."""
     largest = jnp.abs(start) + jnp.abs(delta) * count
     last_bit = jnp.minimum(_last_bit(start), _last_bit(delta))
     is_normal = last_bit >= 2.0**-126
-    fits_float32 = (largest < last_bit * 2.0**24) & is_normal
+    fits_float32 = (largest < jnp.minimum(last_bit * 2.0**24, 2.0**128)) & is_normal
     if dtype == jnp.float16:
-        # If products up to 2^17 are exact, sums with larger ones overflow in any case.
+        # Products below 2^17 are then exact, and sums with larger ones overflow.
         fits_float32 |= (last_bit >= 2.0**-7) & (count <= 2**24)
         return sequence._replace(fits_float32=fits_float32.astype(jnp.uint32))
     is_simple = (largest < last_bit * 2.0**53) & is_normal
@@ -274,7 +272,7 @@ def _first_elements(
     """The bits of the elements at positions 0 and 1."""
     sums = [rounding.add_to_odd(start, i * delta) for i in range(2)]
     return tuple(
-        bitwise.to_bits(_round(x, _largest_code(x), dtype, platform)) for x in sums
+        bitwise.to_bits(_round(x, _overflow_code(x), dtype, platform)) for x in sums
     )
 
 
@@ -342,10 +340,12 @@ def _round_directly(x: Array, dtype: np.dtype) -> Array:
     return x.astype(dtype)
 
 
-def _round(x: Array, largest: Array | None, dtype: np.dtype, platform: str) -> Array:
+def _round(
+    x: Array, overflow_code: Array | None, dtype: np.dtype, platform: str
+) -> Array:
     """`x`, rounded from float64 to the dtype in several operations."""
     if dtype == jnp.bfloat16:
-        return _round_to_bfloat16(x, largest)
+        return _round_to_bfloat16(x, overflow_code)
     if dtype == jnp.float32:
         single = x.astype(jnp.float32)
         return _unflushed(single, x) if platform == "cpu" else single
@@ -355,11 +355,11 @@ def _round(x: Array, largest: Array | None, dtype: np.dtype, platform: str) -> A
     return rounding.from_single(single, dtype)
 
 
-def _round_to_bfloat16(x: Array, largest: Array) -> Array:
+def _round_to_bfloat16(x: Array, overflow_code: Array) -> Array:
     """`x` as bfloat16, encoded by integers since a CPU may flush a subnormal number.
 
-    p is 2^(52 - 7) times the leading power of two of |x| or, if that is smaller, of the
-    smallest normal number.
+    p is 2^(52 - 7) times the leading power of two of |x|. For a subnormal x, it is that
+    many times the smallest normal number.
     """
     smallest_exponent = 1023 - 126
     bits = lax.bitcast_convert_type(x, jnp.uint64)
@@ -367,15 +367,15 @@ def _round_to_bfloat16(x: Array, largest: Array) -> Array:
     p = lax.bitcast_convert_type(exponent, jnp.float64) * 2.0 ** (52 - 7)
     significand = lax.bitcast_convert_type(jnp.abs(x) + p, jnp.uint64)
     code = (significand + (exponent >> (52 - 7))).astype(jnp.uint32)
-    code = jnp.minimum(code - np.uint32(smallest_exponent << 7), largest)
+    code = jnp.minimum(code - np.uint32(smallest_exponent << 7), overflow_code)
     sign = (bits >> 48).astype(jnp.uint32) & np.uint32(2**15)
     return bitwise.from_bits((code | sign).astype(jnp.uint16), np.dtype(jnp.bfloat16))
 
 
-def _largest_code(x: Array) -> Array:
+def _overflow_code(x: Array) -> Array:
     """The code of infinity in bfloat16 or, if x is NaN, of NaN.
 
-    If the second element of a sequence is NaN, so are all after it, and no others.
+    For a sequence, x is the second element. From it on, all elements are NaN, or none.
     """
     return jnp.where(jnp.isnan(x), np.uint32(0x7FC0), np.uint32(0x7F80))
 

@@ -133,16 +133,16 @@ def rounded_by_double_words(
     sequence = double_word.prepare(start, delta, count, platform)
     sequence = _stored(sequence, sizes, materialize)
     counter = np.uint32 if count <= 2**32 else np.uint64
-    element = functools.partial(double_word.element, sequence)
+    element = functools.partial(double_word.element, sequence, platform=platform)
     return _by_position(sizes, bounds, counter, element)
 
 
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
-    """The scalars of a sequence, packed in one array in memory.
+    """The scalars of a sequence, packed in one array, in memory if the fill is large.
 
     Otherwise each thread of a GPU would recompute them. A CPU would recompute them for
     each element if the iterations of a loop do not divide evenly among threads. XLA on
-    CPU ignores barriers, so a constraint on the layout stores the array there.
+    CPU fuses through barriers, so a constraint on the layout stores the array there.
     """
     with jax.enable_x64(True):
         leaves, structure = jax.tree.flatten(sequence)

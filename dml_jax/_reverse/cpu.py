@@ -12,9 +12,9 @@ with AVX-512):
     reversed_windows    0.63, 0.99    0.40, 0.68    0.21, 0.36
     vectorized_gather   1             1             1
 
-No array of that sweep is large enough to be transposed. Smaller ones took 1.8 and more
-times as long as plain JAX. On a CPU without AVX-512, the copies of `vectorized_gather`
-took half of the time for bfloat16, with 64 features and more.
+No array of that sweep is large enough to be transposed. With a transposition, smaller
+ones took 1.8 and more times as long as plain JAX. On a CPU without AVX-512, the copies
+of `vectorized_gather` took half of the time for bfloat16, with 64 features and more.
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
 `vectorized_gather` with surrounding operations, and `reversed_windows` of 32 bits with
@@ -35,7 +35,7 @@ from dml_jax._shared import bitwise, lowering
 _MIN_BYTES = 2**15  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 5, 2: 2, 4: 1}  # elements, by itemsize; others are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
-_MIN_WIDE_LINE = 9  # elements of 32 bits and more; below, there is no loop to speed up
+_MIN_WIDE_LINE = 9  # elements of 32 bits; below, there is no loop to speed up
 _MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smaller one
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
 _MIN_LINES = 8  # lines; one of them is gathered
@@ -51,10 +51,10 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
 
         y[r, k] = x[r * T + n - 1 - k]  for k < n
 
-    The addresses are affine in k, so XLA vectorizes the loop. If a step has several
-    elements, the result is blended from one window for each of them. The window of the
-    first line would start before the array, and that of the last line may end beyond
-    it, so those lines are gathered.
+    The addresses are affine in k, so XLA vectorizes the loop. The window of the first
+    line would start before the array, so that line is gathered. If a step has several
+    elements, the result is blended from one window for each of them. Then the windows
+    of the last line may end beyond the array, so it is gathered, too.
     """
     time = x.shape[axis]
     x = jnp.broadcast_to(x, xla.broadcast_shape(x.shape, lengths.shape, axis))
@@ -74,7 +74,7 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     y = bitwise.from_bits(bits, x.dtype)
     # Wide elements are fused with elementwise operations. Narrow ones are stored, as
     # flat lines: loops over steps would be too short, a fused transposition too slow.
-    if x.dtype.itemsize < 4:
+    if is_narrow:
         y = lowering.materialize(y)
         if 1 in x.shape:  # XLA would give the reshape another layout, and copy it
             y = lowering.materialize(y.reshape(-1))
@@ -118,7 +118,7 @@ def _is_below(lengths: Array, size: int) -> Array:
     """Whether each of `size` positions is below the length of its line.
 
     A comparison needs 32 bits for each position, so that a vector has fewer narrow
-    elements. For long lines, the result is read from an array of ones followed by
+    elements. From 32 elements on, the result is read from an array of ones followed by
     zeros. Its elements are bytes, since XLA does not vectorize loads of booleans.
     """
     if size < _MIN_MASKED_LINE:
@@ -148,7 +148,8 @@ def transposed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
 def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array:
     """The gather, with a loop that LLVM vectorizes.
 
-    Lengths that are read at every step are clamped beforehand.
+    Lengths that are read at every step are stored, so that the loop does not compute
+    them again.
 
     LLVM does not vectorize a loop that only loads and stores 16-bit floats. An OR with
     a zero that LLVM does not know to be zero makes the loop an ordinary one. Otherwise
@@ -161,8 +162,7 @@ def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array:
         lengths = lowering.materialize(lengths)
     if x.dtype not in (jnp.float16, jnp.bfloat16):
         return xla.gather(x, lengths, axis)
-    varying = [d for d, size in enumerate(lengths.shape) if size != 1 and d > axis]
-    block = math.prod(x.shape[max(varying, default=axis) + 1 :])
+    block = xla.elements_with_one_length(x, lengths, axis)
     if nbytes >= _MIN_VECTORIZED_BYTES and block >= _MIN_VECTORIZED:
         bits = bitwise.to_bits(x)
         zero = bitwise.unknown_zeros(lengths[(0,) * lengths.ndim].astype(bits.dtype))

@@ -48,6 +48,12 @@ def contiguous_bytes(x: Array, lengths: Array, axis: int) -> float:
     return math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
 
 
+def elements_with_one_length(x: Array, lengths: Array, axis: int) -> int:
+    """The consecutive elements of one step that have the same length."""
+    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
+    return math.prod(x.shape[max(varying, default=axis) + 1 :])
+
+
 def gather(x: Array, lengths: Array, axis: int) -> Array:
     """The reversal as one gather."""
     bits = bitwise.to_bits(x)
@@ -109,7 +115,7 @@ def _rotate_and_flip_blocks(x: Array, lengths: Array, axis: int) -> Array:
     block, rest = (lengths // size).astype(np.int32), (lengths % size).astype(np.int32)
     position = _position(x, within, np.int32)
     x = _rotate(x, jnp.where(position < rest, block + 1, block), axis)
-    if _elements_with_one_length(x, lengths, within) >= _LANES:
+    if elements_with_one_length(x, lengths, within) >= _LANES:
         source = (rest - 1 - position) % size
         x = lax.rev(x, (axis,))
         return jnp.take_along_axis(x, source, within, mode="promise_in_bounds")
@@ -119,12 +125,6 @@ def _rotate_and_flip_blocks(x: Array, lengths: Array, axis: int) -> Array:
 
 
 _LANES = 128  # of a TPU, which gathers fewer elements slowly, and pads them in memory
-
-
-def _elements_with_one_length(x: Array, lengths: Array, axis: int) -> int:
-    """The consecutive elements of one step that have the same length."""
-    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
-    return math.prod(x.shape[max(varying, default=axis) + 1 :])
 
 
 def _rotate(x: Array, distance: Array, axis: int) -> Array:

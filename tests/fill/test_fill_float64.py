@@ -213,6 +213,7 @@ def test_sequences_that_need_only_be_rounded(
         ("float32", 0, 1, 2**24, False),
         ("float32", 2**23, 1, 2**23 - 1, True),
         ("float32", 2**23, 1, 2**23, False),
+        ("float32", -1.5 * 2**127, 2**127, 3, False),  # a product overflows
         ("float32", 0, 0, 2**28, True),
         ("float32", 2**-126, 2**-126, 2**23, True),
         ("float32", 2**-127, 2**-127, 2**23, False),

@@ -222,7 +222,7 @@ def elements_at(
 
         def elements(start: Any, delta: Any):
             sequence = double_word.prepare(start, delta, limit, platform)
-            return double_word.element(sequence, k)
+            return double_word.element(sequence, k, platform)
 
         return jax.jit(elements)
     words, word_bits = rounding.words_of_index(dtype, limit)
