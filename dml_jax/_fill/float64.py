@@ -20,9 +20,9 @@ elements, so that the sum has all bits that matter:
   last bits double. So the sum is rounded to nearest as in the dtype, and m is
   subtracted exactly. Multiples of the dtype's smallest subnormal stay exact.
 
-bfloat16 is so narrow that the first case holds as long as k * delta matters; beyond
-that, delta is taken as 0. float16 and narrower dtypes need none of this: their values
-are multiples of 2^-24 or more, so a sum of more than 53 bits overflows by far.
+bfloat16 is so narrow that the first case holds as long as k * delta matters. Beyond
+that, all sums are rounded to start. float16 and narrower dtypes need none of this: their
+values are multiples of 2^-24 or more, so a sum of more than 53 bits overflows by far.
 Infinities, NaNs and the signs of zeros follow IEEE arithmetic.
 
 A float32 sequence with more positions is divided into blocks of 2^27. The sum at the
@@ -223,24 +223,16 @@ def _is_exact(dtype: np.dtype) -> bool:
 
 def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequence:
     first = _first_elements(start, delta, dtype, platform)
-    precision = int(jnp.finfo(dtype).nmant) + 1
-    boundary = _boundary(start, delta)
-
-    def exceeds(bits: int) -> Array:
-        """Whether the boundary is finite and at least 2^bits times all products."""
-        largest = jnp.abs(delta) * 2.0 ** (_position_bits(dtype) + bits)
-        return (boundary >= largest) & (boundary > 0) & (boundary < jnp.inf)
-
     nudged = _nudge(start, delta, dtype)
     if dtype == jnp.float32:
-        is_large = exceeds(1)
+        boundary = _boundary(start, delta)
+        product = jnp.abs(delta) * 2.0 ** _position_bits(dtype)
+        is_large = (boundary >= 2 * product) & (boundary > 0) & (boundary < jnp.inf)
         offset = jnp.where(is_large, _offset(boundary, start), 0)
-        start = jnp.where(is_large, start + offset, nudged)
-        return Sequence(start, delta, offset, first=first)
-
-    # Then every product is less than an eighth of start's last bit.
-    is_alone = exceeds(precision + 3)
-    sequence = Sequence(nudged, jnp.where(is_alone, 0, delta), first=first)
+        return Sequence(
+            jnp.where(is_large, start + offset, nudged), delta, offset, first
+        )
+    sequence = Sequence(nudged, delta, first=first)
     if _rounds_directly(platform, dtype):
         return sequence
     return sequence._replace(overflow_code=_overflow_code(start + delta))

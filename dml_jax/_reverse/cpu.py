@@ -9,7 +9,7 @@ alone and beside an elementwise operation (`benchmarks/results/sweep-cpu.json`, 
 with AVX-512):
 
                         float32       bfloat16      uint8
-    reversed_windows    0.63, 0.99    0.40, 0.68    0.21, 0.36
+    reversed_windows    0.47, 0.46    0.28, 0.49    0.20, 0.33
     vectorized_gather   1             1             1
 
 No array of that sweep is large enough to be transposed. With a transposition, smaller
@@ -40,6 +40,7 @@ _MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smalle
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
 _MIN_LINES = 8  # lines; one of them is gathered
 _MIN_LINES_OF_STEPS = 32  # lines with steps of several elements; two are gathered
+_MIN_ELEMENTS_PER_LENGTH = 64  # below, a loop over the lengths takes longer
 _MIN_VECTORIZED_BYTES = 2**18  # below, XLA would divide too small a loop
 
 
@@ -157,8 +158,11 @@ def vectorized_gather(x: Array, lengths: Array, axis: int) -> Array:
     as work to divide between threads.
     """
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    nbytes = math.prod(shape) * x.dtype.itemsize
-    if math.prod(lengths.shape[axis:]) != 1 and nbytes > _MIN_BYTES:
+    size = math.prod(shape)
+    nbytes = size * x.dtype.itemsize
+    is_read_at_every_step = math.prod(lengths.shape[axis:]) != 1
+    is_worthwhile = size >= _MIN_ELEMENTS_PER_LENGTH * lengths.size
+    if is_read_at_every_step and is_worthwhile and nbytes > _MIN_BYTES:
         lengths = lowering.materialize(lengths)
     if x.dtype not in (jnp.float16, jnp.bfloat16):
         return xla.gather(x, lengths, axis)

@@ -81,6 +81,7 @@ def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     for name in (
         *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
         *("_MIN_LINES_OF_STEPS", "_MIN_TRANSPOSED", "_MIN_VECTORIZED_BYTES"),
+        "_MIN_ELEMENTS_PER_LENGTH",
     ):
         monkeypatch.setattr(cpu, name, 0)
     for name in ("_MIN_BYTES", "_CACHE_BYTES", "_SMALL_TABLE"):
@@ -309,6 +310,16 @@ def test_programs_for_amd_gpus_do_not_transpose(monkeypatch: pytest.MonkeyPatch)
             reverse_subsequences, axis=0, implementation=implementation
         )
         assert "transpose" not in text_for("rocm", reverse, x, lengths).as_text()
+
+
+def test_a_cpu_does_not_clamp_lengths_at_every_step():
+    x, lengths = data((400, 60, 3), "float32"), np.ones((1, 60, 1), np.int32)
+    reverse = functools.partial(reverse_subsequences, axis=0)
+    with jax.default_device(jax.devices("cpu")[0]):
+        text = str(jax.jit(reverse).lower(x, lengths).compile().as_text())
+    (loop,) = [loop for loop in text.split("\n\n") if " gather(" in loop]
+    assert " minimum(" in text
+    assert " minimum(" not in loop
 
 
 @pytest.mark.parametrize(("dtype", "is_fused"), [("float32", True), ("uint8", False)])
