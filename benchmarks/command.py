@@ -70,7 +70,7 @@ writes a JSON file with every shape. The kinds are
 
 Half of the fills with floats have values with fractions. A seed gives the same shapes
 on every machine, and --kinds does not change them. The exit status is 1 if a shape
-fails or its result differs from plain JAX's.
+fails or its result differs from plain JAX's. The results of fills are not compared.
 """
 
 _SCALE = """\

@@ -60,7 +60,7 @@ def arrays(workload: Workload) -> Arrays:
 def _scalars(workload: Workload) -> list[Any]:
     """The arguments of a fill: integers, or for half of the random ones, fractions.
 
-    A CPU computes sequences of integers that float32 holds in fewer operations.
+    On a CPU, a sequence needs fewer operations if float32 holds its sums.
     """
     values = (1, 2)
     if workload.group == "random" and jnp.issubdtype(workload.dtype, jnp.inexact):

@@ -21,9 +21,9 @@ elements, so that the sum has all bits that matter:
   subtracted exactly. Multiples of the dtype's smallest subnormal stay exact.
 
 bfloat16 is so narrow that the first case holds as long as k * delta matters. Beyond
-that, all sums are rounded to start. float16 and narrower dtypes need none of this: their
-values are multiples of 2^-24 or more, so a sum of more than 53 bits overflows by far.
-Infinities, NaNs and the signs of zeros follow IEEE arithmetic.
+that, all sums are rounded to start. float16 and narrower dtypes need none of this:
+their values are multiples of 2^-24 or more, so a sum of more than 53 bits overflows by
+far. Infinities, NaNs and the signs of zeros follow IEEE arithmetic.
 
 A float32 sequence with more positions is divided into blocks of 2^27. The sum at the
 beginning of a block, S = start + j * 2^27 * delta, is computed exactly, as a float64
@@ -132,6 +132,7 @@ def element(
 
 
 def _in_float32(sequence: Sequence, position: Array) -> Array:
+    # A float32 sequence is then simple, so its start is the one that was given.
     start, delta = (
         sequence.start.astype(jnp.float32),
         sequence.delta.astype(jnp.float32),
@@ -337,6 +338,7 @@ def _round(
 ) -> Array:
     """`x`, rounded from float64 to the dtype in several operations."""
     if dtype == jnp.bfloat16:
+        assert overflow_code is not None
         return _round_to_bfloat16(x, overflow_code)
     if dtype == jnp.float32:
         single = x.astype(jnp.float32)

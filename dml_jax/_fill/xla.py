@@ -140,9 +140,10 @@ def rounded_by_double_words(
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
     """The scalars of a sequence, packed in one array, in memory if the fill is large.
 
-    Otherwise each thread of a GPU would recompute them. A CPU would recompute them for
-    each element if the iterations of a loop do not divide evenly among threads. XLA on
-    CPU fuses through barriers, so a constraint on the layout stores the array there.
+    If they were not packed, each thread of a GPU would recompute them. A CPU would
+    recompute them for each element if the iterations of a loop do not divide evenly
+    among threads. XLA on CPU fuses through barriers, so a constraint on the layout
+    stores the array there.
     """
     with jax.enable_x64(True):
         leaves, structure = jax.tree.flatten(sequence)

@@ -243,6 +243,21 @@ def test_sequences_for_which_float32_suffices(
     assert float64.prepare(*scalars, count, "cuda").fits_float32 is None
 
 
+@pytest.mark.parametrize("name", ["float32", "float16"])
+def test_elements_of_sequences_for_which_float32_suffices(name: str):
+    """And of the last one, of which a product overflows and the first sums do not."""
+    pairs = [(0, 1), (-3, 0.5), (1, -(2**-10)), (-0.0, -0.0), (-0.0, 0.0)]
+    info = ml_dtypes.finfo(name)
+    largest = 2.0 ** (int(info.maxexp) - 1)
+    pairs += [(float(info.tiny), float(info.tiny)), (-1.5 * largest, largest)]
+    for start, delta in pairs:
+        result = jax.jit(functools.partial(fill_value_sequence, (3, 5), name))(
+            jnp.asarray(start, name), jnp.asarray(delta, name)
+        )
+        expected = reference.fill_value_sequence((3, 5), name, start, delta)
+        assert_same_bits(result, expected)
+
+
 @pytest.mark.usefixtures("_cuda_rounding")
 @PLATFORMS
 def test_a_tiny_start_decides_ties_of_bfloat16(platform: str):

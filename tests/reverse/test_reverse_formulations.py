@@ -312,14 +312,18 @@ def test_programs_for_amd_gpus_do_not_transpose(monkeypatch: pytest.MonkeyPatch)
         assert "transpose" not in text_for("rocm", reverse, x, lengths).as_text()
 
 
-def test_a_cpu_does_not_clamp_lengths_at_every_step():
+@pytest.mark.parametrize(("least", "is_stored"), [(1200, True), (1201, False)])
+def test_a_cpu_stores_clamped_lengths_that_are_read_often(
+    monkeypatch: pytest.MonkeyPatch, least: int, is_stored: bool
+):
+    monkeypatch.setattr(cpu, "_MIN_ELEMENTS_PER_LENGTH", least)
     x, lengths = data((400, 60, 3), "float32"), np.ones((1, 60, 1), np.int32)
     reverse = functools.partial(reverse_subsequences, axis=0)
     with jax.default_device(jax.devices("cpu")[0]):
         text = str(jax.jit(reverse).lower(x, lengths).compile().as_text())
     (loop,) = [loop for loop in text.split("\n\n") if " gather(" in loop]
     assert " minimum(" in text
-    assert " minimum(" not in loop
+    assert (" minimum(" not in loop) == is_stored
 
 
 @pytest.mark.parametrize(("dtype", "is_fused"), [("float32", True), ("uint8", False)])
