@@ -57,7 +57,7 @@ result, so the last bits of the sum are the result's significand. Other dtypes o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -333,12 +333,9 @@ def _round_directly(x: Array, dtype: np.dtype) -> Array:
     return x.astype(dtype)
 
 
-def _round(
-    x: Array, overflow_code: Array | None, dtype: np.dtype, platform: str
-) -> Array:
+def _round(x: Array, overflow_code: Any, dtype: np.dtype, platform: str) -> Array:
     """`x`, rounded from float64 to the dtype in several operations."""
     if dtype == jnp.bfloat16:
-        assert overflow_code is not None
         return _round_to_bfloat16(x, overflow_code)
     if dtype == jnp.float32:
         single = x.astype(jnp.float32)

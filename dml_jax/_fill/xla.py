@@ -37,6 +37,8 @@ from dml_jax._shared.arguments import Size
 Sizes: TypeAlias = tuple[Size, ...]
 Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
+_ROW = 1024  # elements of a row of a line on CPU
+_MIN_LINE = 4 * _ROW
 
 
 # Formulations -------------------------------------------------------------------------
@@ -92,6 +94,8 @@ def rounded_by_float64(
     def element(k: Array) -> Array:
         return float64.element(sequence, k, dtype, platform)
 
+    if materialize and _is_odd_line(sizes):
+        return _in_rows(sizes, np.uint32, element)
     return _by_position(sizes, bounds, np.uint32, element)
 
 
@@ -134,6 +138,8 @@ def rounded_by_double_words(
     sequence = _stored(sequence, sizes, materialize)
     counter = np.uint32 if count <= 2**32 else np.uint64
     element = functools.partial(double_word.element, sequence, platform=platform)
+    if materialize and _is_odd_line(sizes):
+        return _in_rows(sizes, counter, element)
     return _by_position(sizes, bounds, counter, element)
 
 
@@ -225,6 +231,25 @@ def _by_position(
         for begin, end in itertools.pairwise(bounds)
     ]
     return _joined(parts, sizes)
+
+
+def _is_odd_line(sizes: Sizes) -> bool:
+    """Whether there is only one dimension, and an odd number of elements."""
+    count = math.prod(sizes)
+    return max(sizes, default=1) == count and count % 2 == 1 and count >= _MIN_LINE
+
+
+def _in_rows(sizes: Sizes, counter: Any, element: Callable[[Array], Array]) -> Array:
+    """The array of `element(position)` for a CPU, if the elements are an odd line.
+
+    XLA divides the loop over the line between threads. As the parts are uneven, it
+    compares each position with the size, and LLVM does not vectorize the loop. In rows,
+    only the loop over the rows has the comparison.
+    """
+    count = math.prod(sizes)
+    rows = -(-count // _ROW), _ROW
+    padded = lowering.materialize(element(position(rows, counter)))
+    return padded.reshape(-1)[:count].reshape(sizes)
 
 
 def _joined(parts: list[Array], sizes: Sizes) -> Array:

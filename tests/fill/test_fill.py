@@ -172,6 +172,30 @@ def test_a_fill_compiles_to_one_loop_without_operands():
 
 
 @pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    ("sizes", "in_rows"),
+    [((1, 5001), True), ((4095,), False), ((5000,), False), ((3, 1667), False)],
+    ids=str,
+)
+def test_a_cpu_computes_an_odd_line_in_rows(
+    name: str, sizes: tuple[int, ...], in_rows: bool
+):
+    dtype = dtype_of(name)
+    fill = jax.jit(functools.partial(fill_value_sequence, sizes, name))
+    with (
+        jax.default_device(jax.devices("cpu")[0]),
+        jax.enable_x64(needs_x64(dtype)),
+    ):
+        start, delta = jnp.asarray(0.1, dtype), jnp.asarray(0.3, dtype)
+        text = fill.lower(start, delta).compile().as_text() or ""
+        result = fill(start, delta)
+    assert ("[5,1024]" in text) == in_rows
+    scalars = np.asarray(start), np.asarray(delta)
+    assert_same_bits(result, reference.fill_value_sequence(sizes, dtype, *scalars))
+
+
+@pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("sizes", [(2**16, 2**17), (2**33 + 5,)], ids=["2d", "1d"])
 def test_more_than_2_to_the_32_elements(sizes: tuple[int, ...]):
     """Only a few elements are computed: XLA fuses the slice into the fill."""
