@@ -37,8 +37,8 @@ from dml_jax._shared.arguments import Size
 Sizes: TypeAlias = tuple[Size, ...]
 Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
-_ROW = 1024  # elements of a row of a line on CPU
-_MIN_LINE = 4 * _ROW
+_ROW = 1024  # elements, if a CPU computes one dimension in rows
+_MIN_LINE = 4 * _ROW  # elements in one dimension; with fewer, a loop is seldom divided
 
 
 # Formulations -------------------------------------------------------------------------
@@ -240,11 +240,11 @@ def _is_odd_line(sizes: Sizes) -> bool:
 
 
 def _in_rows(sizes: Sizes, counter: Any, element: Callable[[Array], Array]) -> Array:
-    """The array of `element(position)` for a CPU, if the elements are an odd line.
+    """The array of `element(position)`, computed in rows and copied.
 
-    XLA divides the loop over the line between threads. As the parts are uneven, it
-    compares each position with the size, and LLVM does not vectorize the loop. In rows,
-    only the loop over the rows has the comparison.
+    XLA on CPU divides a loop over one dimension between threads. If the parts are
+    uneven, it compares each position with the size, and LLVM does not vectorize the
+    loop. In rows, only the loop over the rows has the comparison.
     """
     count = math.prod(sizes)
     rows = -(-count // _ROW), _ROW
