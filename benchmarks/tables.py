@@ -254,17 +254,17 @@ _GRADIENT = "gradient of a reversal"
 
 def _gains(load: Callable[[str], Document], generations: list[str]) -> str:
     """A row for each kind of workload: how many times as fast as plain JAX."""
-    runs = [load("gpu"), load("cpu")]
-    columns = [_measured_gains(load(f"sweep-{d}")) for d in ("gpu", "cpu")]
-    for run, column in zip(runs, columns, strict=True):
-        backward = results.groups(run).get("backward", [])
+    sweeps = [load(f"sweep-{device}") for device in ("gpu", "cpu")]
+    columns = [_measured_gains(found) for found in sweeps]
+    for device, column in zip(("gpu", "cpu"), columns, strict=True):
+        backward = results.groups(load(device)).get("backward", [])
         column[_GRADIENT] = list(filter(None, map(_gain, backward)))
     columns += [_predicted_gains(load("tpu"), g) for g in generations]
     rows = [
         [kind, *(_range(column.get(kind, [])) for column in columns)]
         for kind in (*RANDOM_KINDS[:5], _GRADIENT, *RANDOM_KINDS[5:])
     ]
-    titles = [_device(found) for found in runs]
+    titles = [_device(found) for found in sweeps]
     titles += [f"TPU {generation}, predicted" for generation in generations]
     return _table(["layout or operator", *titles], rows)
 

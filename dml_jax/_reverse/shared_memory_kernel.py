@@ -10,16 +10,19 @@ The block stores
 The kernel moves as many bytes as a copy, but a sector that two strips share is loaded
 twice. XLA cannot fuse it with surrounding operations.
 
-A thread loads and stores words of 32 bits, or single elements if they are wider. Rows
-of narrow elements may begin in the middle of a word. So a thread joins two words as it
-loads, and every row begins with a word in shared memory. It stores words that are
-aligned in the result:
+If the rows of strips begin at multiples of 16 bytes, a thread begins to copy all its
+chunks of 16 bytes before it waits for them. Otherwise it loads and stores words of 32
+bits, or single elements if they are wider. Rows of narrow elements may begin in the
+middle of a word. So a thread joins two words as it loads, and every row begins with a
+word in shared memory.
+
+A thread stores words that are aligned in the result:
 
     tables    The words are consecutive. One may begin in a row and end in the next one.
     strips    In each row, the words begin with the granule that contains the first
               column of the strip, and end before the granule that contains the first
-              column of the next strip. A granule is a word, or several if stores are
-              then faster.
+              column of the next strip. A granule is a word, or up to a sector if
+              stores are then faster.
 
 The words of a thread have the same columns in different rows. So the thread loads the
 lengths of their elements once, and addresses advance by a constant.
@@ -52,19 +55,22 @@ _GOOD_BLOCK_BYTES = 108 * 2**10  # so that two blocks run at once
 _MULTIPROCESSOR_BYTES = 224 * 2**10  # of 228 KiB; lengths take the others
 _SYSTEM_BYTES = 2**10  # that CUDA adds to each block
 _MAX_ROW_BYTES = 512  # of a table, in shared memory
-# Bytes of the rows of strips. With others, threads have more bank conflicts.
-_ROW_BYTES = (384, 256, 192, 128, 96, 64, 32)
+# Bytes of the rows of strips. With others, threads have more bank conflicts, or the
+# granules do not fill a row.
+_ROW_BYTES = (384, 256, 192, 128, 96, 80, 64, 48, 40, 32)
 _GOOD_ROW_BYTES = 256  # wider rows are not faster where two blocks run at once
 # All banks of shared memory, once. If rows are a multiple of it apart, threads that
 # read different columns have no bank conflicts.
 _BANKS_BYTES = 128
 _SECTOR = 32  # bytes; with narrower rows, a gather is faster
+_CHUNK = 16  # bytes; the most that an instruction copies to shared memory
 _WORD = 4  # bytes
 _LOADS = 8  # words that a thread loads before it stores them
 _STORES = 8  # elements that a thread gathers before it stores them
 _MAX_WORDS = 16  # of a thread, unless a block has a single table
 _MIN_THREADS = 8  # of a table
 _WARPGROUP = 128  # threads
+_MAX_THREADS = 1024  # of a block
 _WARPGROUPS_AT_ONCE = 6  # on a multiprocessor; with 8 to 16 the kernel was slower
 
 
@@ -137,7 +143,7 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     if max_bytes == 0:
         return None
     most, word = max_bytes // itemsize, max(1, _WORD // itemsize)
-    granule = max(1, _granule_bytes(max_bytes, itemsize) // itemsize)
+    granule = _granule_bytes(time, columns, max_bytes, itemsize) // itemsize
     margin = 0 if columns % granule == 0 else granule
     sector = _SECTOR // itemsize
     unit = sector if columns % sector == 0 else granule
@@ -171,15 +177,22 @@ def _padded(row_bytes: int) -> int:
     return _round_up(row_bytes, _BANKS_BYTES if row_bytes > _BANKS_BYTES else _SECTOR)
 
 
-def _granule_bytes(row_bytes: int, itemsize: int) -> int:
+def _granule_bytes(time: int, columns: int, row_bytes: int, itemsize: int) -> int:
     """The size of the granules of strips.
 
-    Stores of whole sectors are the fastest. Such granules leave fewer columns for a
-    strip. Strips of narrow elements are not faster with them.
+    Stores of whole sectors are the fastest, but such granules leave fewer columns for a
+    strip. Narrow elements are not faster with them where two blocks run at once.
     """
-    if itemsize < _WORD:
-        return _WORD
-    return _SECTOR if row_bytes > _SECTOR else itemsize
+    word = max(_WORD, itemsize)
+    runs_alone = time * row_bytes > _GOOD_BLOCK_BYTES
+    if row_bytes == _SECTOR or (itemsize < _WORD and not runs_alone):
+        return word
+    if row_bytes % _SECTOR:  # half or a quarter of a sector beside whole ones
+        return math.gcd(row_bytes, _SECTOR)
+    # The words of a thread have the same place in their granules.
+    words = (row_bytes - _SECTOR) // word
+    rows = _rows_until_same_phase(columns, _SECTOR // itemsize)
+    return _SECTOR if words * rows <= _MAX_THREADS else word
 
 
 def _threads_of_block(size: int) -> int:
@@ -265,8 +278,11 @@ def reverse_strips(
     first = index % layout.per_row * layout.width
     begin = machine.offset(first, table, time * columns)
     strip = _Strip(table, first, begin, slot)
+    if _is_in_chunks(columns, layout, machine.itemsize):
+        _copy_rows(machine, strip, time, columns, layout)
+    else:
+        _load_rows(machine, strip, time, columns, layout)
     _load_lengths(machine, strip, columns, step, layout)
-    _load_rows(machine, strip, time, columns, layout)
     machine.wait()
     _store_words(machine, strip, time, columns, layout)
 
@@ -293,6 +309,41 @@ def _at_length(strip: _Strip, i: Any, layout: Layout) -> Any:
     """Where the length for a column is; columns are counted with the margin."""
     count, word = layout.width + layout.margin, layout.word
     return strip.slot * count + i % word * (count // word) + i // word
+
+
+def _is_in_chunks(columns: int, layout: Layout, itemsize: int) -> bool:
+    """Whether all rows of strips consist of aligned chunks.
+
+    Narrow elements are faster in chunks only if strips consist of whole sectors.
+    """
+    unit = (_SECTOR if itemsize < _WORD else _CHUNK) // itemsize
+    sizes = (columns, layout.width, layout.margin, layout.pitch)
+    return not any(size % unit for size in sizes)
+
+
+def _copy_rows(
+    machine: Any, strip: _Strip, time: int, columns: int, layout: Layout
+) -> None:
+    """Begins to copy the strip to shared memory, in chunks."""
+    per_chunk = _CHUNK // machine.itemsize
+    chunks = (layout.width + layout.margin) // per_chunk
+    thread, row_step = machine.thread % layout.threads, layout.threads // chunks
+    place = thread % chunks * per_chunk
+    # Columns outside of the table are replaced by its nearest ones.
+    column = machine.maximum(place - layout.margin, 0 - strip.first)
+    column = machine.minimum(column, columns - per_chunk - strip.first)
+    first = machine.offset(strip.begin, column, 1)
+    pitch_bytes = layout.pitch * machine.itemsize
+    shared = machine.shared_address(strip.slot * layout.size + place)
+
+    def copy(rows: Sequence[Any]) -> None:
+        for row in rows:
+            at = machine.offset(first, row, columns)
+            machine.copy_to_shared(shared + row * pitch_bytes, at)
+
+    # Idle threads begin after the last row.
+    row = machine.select(thread < row_step * chunks, thread // chunks, time)
+    machine.for_rows(row, time, row_step, _unroll(time, row_step, _LOADS), copy)
 
 
 def _load_rows(

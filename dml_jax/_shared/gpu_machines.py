@@ -296,6 +296,14 @@ class StripMachine(_Machine):
         else:
             _if(is_stored[0] & is_stored[-1], store_value, store_elements)
 
+    def copy_to_shared(self, address: Word, at: Any) -> None:
+        """Begins to copy the 16 aligned bytes from the element at `at` on."""
+        offset = arith.muli(at, arith.constant(_i64(), self.itemsize))
+        source = _pointer_at(self._source, offset)
+        target = self._shared_pointer(address, 0)
+        name = "llvm.nvvm.cp.async.cg.shared.global.16"
+        llvm.call_intrinsic(None, name, [target, source], [], [])
+
     def shared_address(self, offset: Word) -> Word:
         """The address of an element in shared memory."""
         return self._shared + offset * self.itemsize
@@ -330,7 +338,8 @@ class StripMachine(_Machine):
         return Word(llvm.load(_i32(), address, alignment=4))
 
     def wait(self) -> None:
-        """Waits for the other threads of the block."""
+        """Waits for the copies to shared memory, and for the threads of the block."""
+        llvm.call_intrinsic(None, "llvm.nvvm.cp.async.wait.all", [], [], [])
         gpu.barrier()
 
     @staticmethod

@@ -55,6 +55,11 @@ class Machine:
         # A word may end beyond the array.
         return np.pad(self.x, (0, count))[first[..., None] + np.arange(count)]
 
+    def copy_to_shared(self, address: Any, at: Any) -> None:
+        count = 16 // self.itemsize
+        assert np.all(at[self.is_active] % count == 0)
+        self.store_shared(address, self.load_word(at, count), count)
+
     def join_words(self, low: Any, high: Any, at: Any) -> Any:
         both = np.concatenate([low, high], axis=-1)
         count = low.shape[-1]
@@ -150,8 +155,12 @@ LINES = {
     "wide": ((40, 1031), 0, (1, 1031)),
     "wide-and-even": ((40, 1030), 0, (1, 1030)),
     "wide-rows-of-one-block": ((500, 1031), 0, (1, 1031)),
+    "whole-sectors": ((901, 512), 0, (1, 512)),
+    "whole-chunks": ((901, 508), 0, (1, 508)),
     "long": ((2001, 261), 0, (1, 261)),
-    "longer": ((4001, 130), 0, (1, 130)),
+    "longer": ((2401, 261), 0, (1, 261)),
+    "half-sectors": ((4001, 130), 0, (1, 130)),
+    "quarters-of-sectors": ((5001, 131), 0, (1, 131)),
     "one-step": ((1, 128), 0, (1, 128)),
 }
 
@@ -206,6 +215,41 @@ def test_words_of_many_rows(columns: int):
     assert layout.word == 4
     y = reverse_in_numpy(x, lengths, 1, layout)
     assert_same_bits(y, x[:, ::-1])
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_blocks_are_within_the_limits(itemsize: int):
+    for time in (1, 37, 200, 432, 433, 700, 1001, 1500, 2400, 3001, 4096, 5000, 6912):
+        for columns in (7, 100, 4096, 65537, 65540, 65544):
+            layout = layout_for(time, columns, itemsize)
+            assert layout is not None
+            assert layout.per_block * layout.threads <= 1024
+            elements, lengths = layout.size, layout.width + layout.margin
+            nbytes = layout.per_block * (elements * itemsize + lengths * 4)
+            assert nbytes <= 227 * 2**10
+
+
+# The itemsize and the time; and the bytes of the granules, where rows begin anywhere.
+GRANULES = {
+    "bytes": ((1, 1000), 4),
+    "long-bytes": ((1, 1500), 32),
+    "16-bit": ((2, 200), 4),
+    "long-16-bit": ((2, 700), 32),
+    "32-bit": ((4, 200), 32),
+    "64-bit": ((8, 200), 32),
+    "rows-of-80-bytes": ((2, 2500), 16),
+    "rows-of-48-bytes": ((4, 4096), 16),
+    "rows-of-40-bytes": ((1, 5000), 8),
+    "rows-of-32-bytes": ((2, 6000), 4),
+}
+
+
+@pytest.mark.parametrize("name", GRANULES)
+def test_strips_store_granules(name: str):
+    (itemsize, time), expected = GRANULES[name]
+    layout = layout_for(time, 65537, itemsize)
+    assert layout is not None
+    assert layout.granule * itemsize == expected
 
 
 @on_a_hopper
