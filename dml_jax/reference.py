@@ -158,8 +158,9 @@ def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
 def _multiply_add(k: int, delta: np.generic, start: np.generic) -> np.generic:
     """Computes start + k * delta, rounded once, with the special values of IEEE 754."""
     wide_start, wide_delta = float(start), float(delta)
-    finite = math.isfinite(wide_start) and math.isfinite(wide_delta)
-    if not finite or wide_start == k * wide_delta == 0:
+    if math.isfinite(wide_delta) and not math.isfinite(wide_start):
+        return start  # whatever k * delta is, even where a float64 overflows
+    if not math.isfinite(wide_delta) or wide_start == k * wide_delta == 0:
         return start.dtype.type(wide_start + k * wide_delta)
     return nearest(Fraction(wide_start) + k * Fraction(wide_delta), start.dtype)
 

@@ -49,6 +49,16 @@ def test_special_values_follow_ieee(name: str, start: float):
         assert_same_floats(result, expected)
 
 
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_an_infinite_start_stays_where_products_overflow(name: str):
+    largest = float(np.finfo(name).max)
+    with jax.enable_x64(name == "float64"):
+        arguments = (3,), name, -np.inf, largest
+        expected = np.full(3, -np.inf, name)
+        assert_same_bits(fill_value_sequence(*arguments), expected)
+        assert_same_bits(reference.fill_value_sequence(*arguments), expected)
+
+
 # Values -------------------------------------------------------------------------------
 
 
