@@ -10,19 +10,19 @@ The block stores
 The kernel moves as many bytes as a copy, but a sector that two strips share is loaded
 twice. XLA cannot fuse it with surrounding operations.
 
-If the rows of strips begin at multiples of 16 bytes, a thread begins to copy all its
-chunks of 16 bytes before it waits for them. Otherwise it loads and stores words of 32
-bits, or single elements if they are wider. Rows of narrow elements may begin in the
-middle of a word. So a thread joins two words as it loads, and every row begins with a
-word in shared memory.
+If all rows begin at multiples of 16 bytes, a thread copies chunks of 16 bytes to shared
+memory asynchronously. Otherwise it loads and stores words of 32 bits, or single
+elements if they are wider. Rows of narrow elements may begin in the middle of a word.
+So a thread joins two words as it loads, and every row begins with a word in shared
+memory.
 
 A thread stores words that are aligned in the result:
 
     tables    The words are consecutive. One may begin in a row and end in the next one.
     strips    In each row, the words begin with the granule that contains the first
               column of the strip, and end before the granule that contains the first
-              column of the next strip. A granule is a word, or up to a sector if
-              stores are then faster.
+              column of the next strip. A granule is a word, or a larger part of a
+              sector, or a whole one, where stores are then faster.
 
 The words of a thread have the same columns in different rows. So the thread loads the
 lengths of their elements once, and addresses advance by a constant.
