@@ -157,6 +157,7 @@ LINES = {
     "wide-rows-of-one-block": ((500, 1031), 0, (1, 1031)),
     "whole-sectors": ((901, 512), 0, (1, 512)),
     "whole-chunks": ((901, 508), 0, (1, 508)),
+    "whole-chunks-of-bytes": ((901, 464), 0, (1, 464)),
     "long": ((2001, 261), 0, (1, 261)),
     "longer": ((2401, 261), 0, (1, 261)),
     "half-sectors": ((4001, 130), 0, (1, 130)),
@@ -250,6 +251,27 @@ def test_strips_store_granules(name: str):
     layout = layout_for(time, 65537, itemsize)
     assert layout is not None
     assert layout.granule * itemsize == expected
+
+
+# The itemsize, the time and the columns of a table.
+CHUNKS = {
+    "sectors-of-bytes": ((1, 901, 512), True),
+    "half-sectors-of-bytes": ((1, 901, 528), False),
+    "sectors-of-16-bit": ((2, 50, 608), True),
+    "half-sectors-of-16-bit": ((2, 50, 600), False),
+    "half-sectors-of-32-bit": ((4, 784, 100), True),
+    "odd-columns-of-32-bit": ((4, 784, 101), False),
+    "tables": ((4, 100, 40), True),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_who_copies_chunks(name: str):
+    (itemsize, time, columns), expected = CHUNKS[name]
+    layout = layout_for(time, columns, itemsize)
+    assert layout is not None
+    is_in_chunks = shared_memory_kernel._is_in_chunks(columns, layout, itemsize)
+    assert is_in_chunks == expected
 
 
 @on_a_hopper
