@@ -15,8 +15,8 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
 That holds for strips, and not for the packed copy. With a memcpy as the unit of time,
 the packed copy takes 1.0 to 1.3, and the gathered parts take 1.0 to 3.3, alone or
-beside an elementwise operation. Where the gather is that slow, the number of bytes is
-odd, and an elementwise operation alone takes 7. Strips of up to 4096 steps take 1.0 to
+beside an elementwise operation. The slowest gathers store an odd number of bytes; for
+these an elementwise operation alone takes 7. Strips of up to 4096 steps take 1.0 to
 2.1, and the transposed gather takes 2.4 to 4.6. These figures were found over random
 shapes on an H100 (`python -m benchmarks sweep --device gpu`), and the constants below
 on an H200.

@@ -7,14 +7,14 @@ The block stores
 
     y[b, t, c] = table[n - 1 - t if t < n else t, c]    with n = lengths[b, c // step]
 
-The kernel moves as many bytes as a copy, but a sector that two strips share is loaded
-twice. XLA cannot fuse it with surrounding operations.
+The kernel moves as many bytes as a copy, but each strip loads the sectors that it
+shares with others. XLA cannot fuse the kernel with surrounding operations.
 
-If all rows begin at multiples of 16 bytes, a thread copies chunks of 16 bytes to shared
-memory asynchronously. Otherwise it loads and stores words of 32 bits, or single
-elements if they are wider. Rows of narrow elements may begin in the middle of a word.
-So a thread joins two words as it loads, and every row begins with a word in shared
-memory.
+Rows of aligned chunks of 16 bytes are copied to shared memory asynchronously; rows of
+narrow elements only if they are whole sectors. Otherwise a thread loads and stores
+words of 32 bits, or single elements if they are wider. Rows of narrow elements may
+begin in the middle of a word. So a thread joins two words as it loads, and every row
+begins with a word in shared memory.
 
 A thread stores words that are aligned in the result:
 
@@ -63,7 +63,7 @@ _GOOD_ROW_BYTES = 256  # wider rows are not faster where two blocks run at once
 # read different columns have no bank conflicts.
 _BANKS_BYTES = 128
 _SECTOR = 32  # bytes; with narrower rows, a gather is faster
-_CHUNK = 16  # bytes; the most that an instruction copies to shared memory
+_CHUNK = 16  # bytes; the most that one cp.async copies
 _WORD = 4  # bytes
 _LOADS = 8  # words that a thread loads before it stores them
 _STORES = 8  # elements that a thread gathers before it stores them
@@ -184,8 +184,8 @@ def _granule_bytes(time: int, columns: int, row_bytes: int, itemsize: int) -> in
     strip. Narrow elements are not faster with them where two blocks run at once.
     """
     word = max(_WORD, itemsize)
-    runs_alone = time * row_bytes > _GOOD_BLOCK_BYTES
-    if row_bytes == _SECTOR or (itemsize < _WORD and not runs_alone):
+    may_run_alone = time * row_bytes > _GOOD_BLOCK_BYTES
+    if row_bytes == _SECTOR or (itemsize < _WORD and not may_run_alone):
         return word
     if row_bytes % _SECTOR:  # half or a quarter of a sector beside whole ones
         return math.gcd(row_bytes, _SECTOR)
@@ -312,7 +312,7 @@ def _at_length(strip: _Strip, i: Any, layout: Layout) -> Any:
 
 
 def _is_in_chunks(columns: int, layout: Layout, itemsize: int) -> bool:
-    """Whether all rows of strips consist of aligned chunks.
+    """Whether strips are copied in chunks, of which all their rows consist.
 
     Narrow elements are faster in chunks only if strips consist of whole sectors.
     """

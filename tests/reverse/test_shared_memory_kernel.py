@@ -38,13 +38,15 @@ class Machine:
         count = layout.per_block * (layout.width + layout.margin)
         self.shared_lengths = np.full((blocks, count), -(2**40))
         self.is_active = np.ones_like(self.block, bool)
+        self.copies: list[Callable[[], None]] = []
 
     minimum = staticmethod(np.minimum)
     maximum = staticmethod(np.maximum)
     select = staticmethod(np.where)
 
     def wait(self) -> None:
-        pass  # the operations of a phase are over when the next one begins
+        for copy in self.copies:
+            copy()
 
     def offset(self, begin: Any, count: Any, stride: int) -> Any:
         return begin + count * stride
@@ -58,7 +60,13 @@ class Machine:
     def copy_to_shared(self, address: Any, at: Any) -> None:
         count = 16 // self.itemsize
         assert np.all(at[self.is_active] % count == 0)
-        self.store_shared(address, self.load_word(at, count), count)
+        value, is_active = self.load_word(at, count), self.is_active
+
+        def copy() -> None:
+            self.is_active = is_active
+            self.store_shared(address, value, count)
+
+        self.copies.append(copy)
 
     def join_words(self, low: Any, high: Any, at: Any) -> Any:
         both = np.concatenate([low, high], axis=-1)
@@ -68,6 +76,12 @@ class Machine:
 
     def store(self, at: Any, elements: Sequence[Any], is_stored: Any) -> None:
         assert np.all(at[self.is_active] % len(elements) == 0)
+        if not self.layout.is_table:
+            word = (
+                self.thread % self.layout.threads % (self.layout.width // len(elements))
+            )
+            begins_row = self.is_active & (word == 0)
+            assert np.all(at[begins_row] % self.layout.granule == 0)
         for i, element in enumerate(elements):
             mask = self.is_active
             if is_stored is not None:
@@ -157,7 +171,7 @@ LINES = {
     "wide-rows-of-one-block": ((500, 1031), 0, (1, 1031)),
     "whole-sectors": ((901, 512), 0, (1, 512)),
     "whole-chunks": ((901, 508), 0, (1, 508)),
-    "whole-chunks-of-bytes": ((901, 464), 0, (1, 464)),
+    "half-sectors-of-bytes": ((901, 464), 0, (1, 464)),
     "long": ((2001, 261), 0, (1, 261)),
     "longer": ((2401, 261), 0, (1, 261)),
     "half-sectors": ((4001, 130), 0, (1, 130)),
