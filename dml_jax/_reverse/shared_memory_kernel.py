@@ -21,8 +21,8 @@ A thread stores words that are aligned in the result:
     tables    The words are consecutive. One may begin in a row and end in the next one.
     strips    In each row, the words begin with the granule that contains the first
               column of the strip, and end before the granule that contains the first
-              column of the next strip. A granule is a word, or a larger part of a
-              sector, or a whole one, where stores are then faster.
+              column of the next strip. A granule is a word, a quarter or a half of a
+              sector, or a whole sector.
 
 The words of a thread have the same columns in different rows. So the thread loads the
 lengths of their elements once, and addresses advance by a constant.
@@ -55,8 +55,7 @@ _GOOD_BLOCK_BYTES = 108 * 2**10  # so that two blocks run at once
 _MULTIPROCESSOR_BYTES = 224 * 2**10  # of 228 KiB; lengths take the others
 _SYSTEM_BYTES = 2**10  # that CUDA adds to each block
 _MAX_ROW_BYTES = 512  # of a table, in shared memory
-# Bytes of the rows of strips. With others, threads have more bank conflicts, or the
-# granules do not fill a row.
+# Bytes of the rows of strips. Others have more bank conflicts, or were not faster.
 _ROW_BYTES = (384, 256, 192, 128, 96, 80, 64, 48, 40, 32)
 _GOOD_ROW_BYTES = 256  # wider rows are not faster where two blocks run at once
 # All banks of shared memory, once. If rows are a multiple of it apart, threads that
@@ -187,9 +186,9 @@ def _granule_bytes(time: int, columns: int, row_bytes: int, itemsize: int) -> in
     may_run_alone = time * row_bytes > _GOOD_BLOCK_BYTES
     if row_bytes == _SECTOR or (itemsize < _WORD and not may_run_alone):
         return word
-    if row_bytes % _SECTOR:  # half or a quarter of a sector beside whole ones
+    if row_bytes % _SECTOR:  # half or a quarter of a sector, so that they fill the row
         return math.gcd(row_bytes, _SECTOR)
-    # The words of a thread have the same place in their granules.
+    # The words of a thread are this many rows apart, at the same place in a granule.
     words = (row_bytes - _SECTOR) // word
     rows = _rows_until_same_phase(columns, _SECTOR // itemsize)
     return _SECTOR if words * rows <= _MAX_THREADS else word

@@ -176,6 +176,7 @@ LINES = {
     "longer": ((2401, 261), 0, (1, 261)),
     "half-sectors": ((4001, 130), 0, (1, 130)),
     "quarters-of-sectors": ((5001, 131), 0, (1, 131)),
+    "chunks-of-quarters": ((5001, 132), 0, (1, 132)),
     "one-step": ((1, 128), 0, (1, 128)),
 }
 
@@ -201,7 +202,7 @@ def check(x: np.ndarray, lengths: np.ndarray, axis: int, compiled: Callable[...,
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
     "dtype",
-    default_of(["uint8", "int16", "float32", "int64", "float64"], "uint8"),
+    default_of(["uint8", "int16", "float32", "int64", "float64"], "uint8", "float32"),
 )
 @pytest.mark.parametrize("name", LINES)
 def test_results(name: str, dtype: str, compiled: Callable[..., Any]):
@@ -275,6 +276,7 @@ CHUNKS = {
     "half-sectors-of-16-bit": ((2, 50, 600), False),
     "half-sectors-of-32-bit": ((4, 784, 100), True),
     "odd-columns-of-32-bit": ((4, 784, 101), False),
+    "rows-of-40-bytes": ((4, 5001, 132), False),
     "tables": ((4, 100, 40), True),
 }
 
