@@ -250,6 +250,7 @@ _KINDS = {  # of the layouts in the table of workloads
     **{"time-major": "time-major", "time-major-flat": "flat", "columns": "columns"},
 }
 _GRADIENT = "gradient of a reversal"
+_KNOWN_FILLS = "fills with known start and delta"
 
 
 def _gains(load: Callable[[str], Document], generations: list[str]) -> str:
@@ -262,7 +263,7 @@ def _gains(load: Callable[[str], Document], generations: list[str]) -> str:
     columns += [_predicted_gains(load("tpu"), g) for g in generations]
     rows = [
         [kind, *(_range(column.get(kind, [])) for column in columns)]
-        for kind in (*RANDOM_KINDS[:5], _GRADIENT, *RANDOM_KINDS[5:])
+        for kind in (*RANDOM_KINDS[:5], _GRADIENT, *RANDOM_KINDS[5:], _KNOWN_FILLS)
     ]
     titles = [_device(found) for found in sweeps]
     titles += [f"TPU {generation}, predicted" for generation in generations]
@@ -274,6 +275,9 @@ def _measured_gains(found: Document) -> dict[str, list[float]]:
     gains: dict[str, list[float]] = {}
     for (kind, _), large in sweep.groups(found, is_large=True).items():
         gains.setdefault(kind, []).extend(filter(None, map(_gain, large)))
+        if kind == "fills":
+            known = (_gain(record, "_known") for record in large)
+            gains.setdefault(_KNOWN_FILLS, []).extend(filter(None, known))
     return gains
 
 
@@ -289,9 +293,10 @@ def _predicted_gains(found: Document, generation: str) -> dict[str, list[float]]
     return gains
 
 
-def _gain(record: Record) -> float | None:
+def _gain(record: Record, suffix: str = "") -> float | None:
     """How many times as fast as plain JAX, at least; None if that is not known."""
-    ours, plain = (record["candidates"].get(name) for name in ("dml_jax", "jnp"))
+    names = f"dml_jax{suffix}", f"jnp{suffix}"
+    ours, plain = (record["candidates"].get(name) for name in names)
     if not ours or not plain or ours.get("is_lower_bound", False):
         return None
     return plain["seconds"]["median"] / ours["seconds"]["median"]

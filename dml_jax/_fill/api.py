@@ -70,7 +70,7 @@ def fill_value_constant(
     """
     sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
     value = as_scalar("fill_value_constant", "value", value, dtype)
-    standalone = jax_versions.is_top_level()
+    standalone = jax_versions.is_traced() is False
     return _constant(value, sizes=sizes, dtype=dtype, standalone=standalone)
 
 
@@ -93,8 +93,8 @@ def fill_value_sequence(
       value_data_type: its dtype: any integer, any float with a zero, or complex.
       value_start: a Python or NumPy number, or a (traced) scalar of `value_data_type`.
         A number is rounded to the nearest float. An integer may be in the signed or the
-        unsigned range of its width: -2 for uint8 is 254. A new value does not trigger
-        recompilation.
+        unsigned range of its width: -2 for uint8 is 254. Outside of `jit`, a new value
+        does not trigger recompilation.
       value_delta: likewise.
 
     Returns:
@@ -124,8 +124,16 @@ def fill_value_sequence(
     sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
     start = as_scalar("fill_value_sequence", "value_start", value_start, dtype)
     delta = as_scalar("fill_value_sequence", "value_delta", value_delta, dtype)
-    standalone = jax_versions.is_top_level()
-    return _sequence(start, delta, sizes=sizes, dtype=dtype, standalone=standalone)
+    is_traced = jax_versions.is_traced()
+    standalone = is_traced is False
+    kind = _kind(dtype)
+    if is_traced and kind == "floats" and _is_known(start) and _is_known(delta):
+        from dml_jax._fill import primitive  # imports pallas, by way of `jax.extend`
+
+        kind = primitive.kind_of_floats(sizes, start, delta)
+    return _sequence(
+        start, delta, sizes=sizes, dtype=dtype, kind=kind, standalone=standalone
+    )
 
 
 # Arguments ----------------------------------------------------------------------------
@@ -183,6 +191,20 @@ def _is_accepted(function: str, dtype: np.dtype) -> bool:
     return is_number and (arguments.has_zero(dtype) or not needs_zero)
 
 
+def _is_known(scalar: Any) -> bool:
+    """Whether a scalar is a constant of the program that is traced."""
+    return isinstance(scalar, (np.ndarray, np.generic))
+
+
+@functools.cache
+def _kind(dtype: np.dtype) -> str:
+    """The kind of a sequence, as the primitive calls it."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return "integers"
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    return "components" if is_complex else "floats"
+
+
 # Jitted cores -------------------------------------------------------------------------
 
 
@@ -194,25 +216,24 @@ def _constant(
         return _fill("constant", sizes, standalone, jnp.asarray(value).astype(dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "dtype", "standalone"))
+@functools.partial(jax.jit, static_argnames=("sizes", "dtype", "kind", "standalone"))
 def _sequence(
     start: ArrayLike,
     delta: ArrayLike,
     *,
     sizes: tuple[int, ...],
     dtype: np.dtype,
+    kind: str,
     standalone: bool,
 ) -> jax.Array:
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
-        if jnp.issubdtype(dtype, jnp.integer):
-            return _fill("integers", sizes, standalone, start, delta)
-        if jnp.issubdtype(dtype, jnp.complexfloating):
+        if kind == "components":
             return lax.complex(
-                _fill("components", sizes, False, start.real, delta.real),
-                _fill("components", sizes, False, start.imag, delta.imag),
+                _fill(kind, sizes, False, start.real, delta.real),
+                _fill(kind, sizes, False, start.imag, delta.imag),
             )
-        return _fill("floats", sizes, standalone, start, delta)
+        return _fill(kind, sizes, standalone, start, delta)
 
 
 def _fill(

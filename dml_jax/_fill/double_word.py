@@ -23,11 +23,11 @@ multiplies and adds. A GPU would compute both sums, so it has no such scalar.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from dml_jax._fill import rounding
 
@@ -60,26 +60,26 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
     first = rounding.first_element(start, delta)
     simple_delta = None
     if platform == "cpu":
-        rounds_once = _rounds_once(start, delta, position_bits)
-        simple_delta = jnp.where(rounds_once, delta, jnp.nan)
+        is_simple = rounds_once(start, delta, position_bits)
+        simple_delta = jnp.where(is_simple, delta, jnp.nan)
     return Sequence(scaled.start, tuple(digits), encoding, first, simple_delta)
 
 
-def _rounds_once(start: Array, delta: Array, position_bits: int) -> Array:
-    """Whether a product and a sum in float64 round only once, at all positions."""
+def rounds_once(start: Any, delta: Any, position_bits: int) -> Any:
+    """Whether a product and a sum in float64 round only once, at all positions.
+
+    The arguments are float64: arrays, or NumPy scalars.
+    """
     # XLA on CPU may flush subnormal numbers, so bit patterns are compared.
-    start, delta = (
-        lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(2**63 - 1)
-        for x in (start, delta)
-    )
+    start, delta = (x.view(np.uint64) & np.uint64(2**63 - 1) for x in (start, delta))
     has_few_bits = delta & np.uint64(2**position_bits - 1) == 0
     # Otherwise a product may overflow where the sum does not.
     is_bounded = delta < _bits(2.0 ** (1023 - position_bits))
-    rounds_once = is_bounded & ((start == 0) | has_few_bits)
+    once = is_bounded & ((start == 0) | has_few_bits)
     for magnitude in (start, delta):
         is_large = magnitude >= _bits(_SMALLEST)
-        rounds_once = rounds_once & ((magnitude == 0) | is_large)
-    return rounds_once
+        once = once & ((magnitude == 0) | is_large)
+    return once
 
 
 def _bits(x: float) -> np.uint64:

@@ -39,12 +39,11 @@ has no more than 52 bits. If start has a fraction, in units of delta's last bit,
 integers, and neither of the two sums rounds a fraction across an integer. Other
 sequences, and those whose delta is subnormal or not finite, are computed by integers.
 
-If float64 is exact for all sums of a float32 sequence, and none is subnormal, they need
-only be rounded. `is_simple` says so, and selects between the results with and without
-the other operations. `fits_float32` says for float32 and float16 that float32 suffices,
-and selects that result. Neither varies in the loop, so LLVM on CPU unswitches the loop:
-each of its copies computes one of the results. A GPU would compute all of them, so it
-has only the general one.
+If all sums are exact in float32 or in float64, and none is subnormal, they need only be
+rounded. On a CPU, `exact_bits` says so for sequences of float32 and float16, and
+selects between the results with and without the other operations. It does not vary in
+the loop, so LLVM unswitches the loop: each of its copies computes one of the results. A
+GPU would compute all of them, so it has only the general one.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere bfloat16 is encoded from the
 sum of |x| and a power of two, p. The last bit of p has the value of the last bit of the
@@ -57,6 +56,7 @@ result, so the last bits of the sum are the result's significand. Other dtypes o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -83,8 +83,7 @@ class Sequence(NamedTuple):
     offset: Array | None = None
     first: tuple[Array, ...] = ()  # codes of elements computed separately
     overflow_code: Array | None = None  # the largest code, for bfloat16
-    is_simple: Array | None = None  # 1 if the sums need only be rounded, else 0
-    fits_float32: Array | None = None  # 1 if float32 suffices, else 0
+    exact_bits: Array | None = None  # 32 or 64 if such floats hold all sums, else 0
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
@@ -105,7 +104,7 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
         else:
             sequence = _prepare(start, delta, dtype, platform)
         if platform == "cpu" and dtype in (jnp.float16, jnp.float32):
-            sequence = _with_flags(sequence, start, delta, dtype, count)
+            sequence = _with_exact_bits(sequence, start, delta, dtype, count)
         return sequence
 
 
@@ -113,31 +112,38 @@ def element(
     sequence: Sequence, position: Array, dtype: np.dtype, platform: str
 ) -> Array:
     """The elements at uint32 positions, as an array of `dtype`."""
+    x = general(sequence, position, dtype, platform)
+    if sequence.exact_bits is None:
+        return x
+    for bits in (32, 64) if dtype == jnp.float32 else (32,):
+        sums = exact(sequence.start, sequence.delta, position, bits, dtype, platform)
+        x = jnp.where(sequence.exact_bits == bits, sums, x)
+    return x
+
+
+def general(
+    sequence: Sequence, position: Array, dtype: np.dtype, platform: str
+) -> Array:
+    """The elements, whatever bits the sums have."""
     with jax.enable_x64(True):
         k = rounding.to_float64(position, platform)
-        total = k * sequence.delta + sequence.start
-        x = total if sequence.offset is None else total - sequence.offset
+        x = k * sequence.delta + sequence.start
+        x = x if sequence.offset is None else x - sequence.offset
         if _rounds_directly(platform, dtype):
             rounded = _round_directly(x, dtype)
         else:
             rounded = _round(x, sequence.overflow_code, dtype, platform)
-        rounded = _with_first(rounded, sequence.first, position)
-        if sequence.is_simple is not None:
-            simple = total.astype(dtype)
-            rounded = jnp.where(sequence.is_simple != 0, simple, rounded)
-        if sequence.fits_float32 is not None:
-            exact = _in_float32(sequence, position).astype(dtype)
-            rounded = jnp.where(sequence.fits_float32 != 0, exact, rounded)
-        return rounded
+        return _with_first(rounded, sequence.first, position)
 
 
-def _in_float32(sequence: Sequence, position: Array) -> Array:
-    # A float32 sequence is then simple, so its start is the one that was given.
-    start, delta = (
-        sequence.start.astype(jnp.float32),
-        sequence.delta.astype(jnp.float32),
-    )
-    return position.astype(jnp.float32) * delta + start
+def exact(
+    start: Array, delta: Array, k: Array, bits: int, dtype: np.dtype, platform: str
+) -> Array:
+    """`start + k * delta`, if floats of so many bits hold all sums."""
+    with jax.enable_x64(True):
+        wide = np.dtype(f"float{bits}")
+        k = rounding.to_float64(k, platform) if bits == 64 else k.astype(wide)
+        return (k * delta.astype(wide) + start.astype(wide)).astype(dtype)
 
 
 def _with_first(x: Array, first: tuple[Array, ...], position: Array) -> Array:
@@ -239,24 +245,47 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
     return sequence._replace(overflow_code=_overflow_code(start + delta))
 
 
-def _with_flags(
+def _with_exact_bits(
     sequence: Sequence, start: Array, delta: Array, dtype: np.dtype, count: int
 ) -> Sequence:
-    """The sequence with `fits_float32` and, for float32, with `is_simple`."""
-    largest = jnp.abs(start) + jnp.abs(delta) * count
-    last_bit = jnp.minimum(_last_bit(start), _last_bit(delta))
-    is_normal = last_bit >= 2.0**-126
-    fits_float32 = (largest < jnp.minimum(last_bit * 2.0**24, 2.0**128)) & is_normal
+    in_float32, in_float64 = exactness(start, delta, dtype, count)
+    bits = jnp.where(in_float32, np.uint32(32), np.uint32(0))
+    if dtype == jnp.float32:
+        bits = jnp.where(in_float64 & ~in_float32, np.uint32(64), bits)
+        # The other elements may need another start.
+        start = jnp.where(bits != 0, start, sequence.start)
+        sequence = sequence._replace(start=start)
+    return sequence._replace(exact_bits=bits)
+
+
+def exactness(start: Any, delta: Any, dtype: np.dtype, count: int) -> tuple[Any, Any]:
+    """Whether float32, and whether float64, holds all sums, and none is subnormal.
+
+    Sums that overflow in float16 need not be exact.
+
+    Args:
+      start: float64, an array or a NumPy scalar.
+      delta: likewise.
+      dtype: the dtype of the sequence, of up to 32 bits.
+      count: a number above all positions.
+    """
+    largest = abs(start) + abs(delta) * (count - 1)
+
+    def last_bits_are(condition: Callable[[Any], Any]) -> Any:
+        of_start, of_delta = (
+            (x == 0) | condition(_last_bit(x)) for x in (start, delta)
+        )
+        return of_start & of_delta
+
+    is_normal = last_bits_are(lambda bit: bit >= 2.0**-126)
+    in_float32 = is_normal & last_bits_are(lambda bit: largest < bit * 2.0**24)
+    in_float32 = in_float32 & (largest < 2.0**128)
+    in_float64 = is_normal & last_bits_are(lambda bit: largest < bit * 2.0**53)
     if dtype == jnp.float16:
         # Products below 2^17 are then exact, and sums with larger ones overflow.
-        fits_float32 |= (last_bit >= 2.0**-7) & (count <= 2**24)
-        return sequence._replace(fits_float32=fits_float32.astype(jnp.uint32))
-    is_simple = (largest < last_bit * 2.0**53) & is_normal
-    return sequence._replace(
-        start=jnp.where(is_simple, start, sequence.start),
-        is_simple=is_simple.astype(jnp.uint32),
-        fits_float32=fits_float32.astype(jnp.uint32),
-    )
+        has_few_bits = last_bits_are(lambda bit: bit >= 2.0**-7)
+        in_float32 = in_float32 | (has_few_bits & (count <= 2**24))
+    return in_float32, in_float64
 
 
 def _first_elements(
@@ -306,18 +335,16 @@ def _widen(x: Array) -> Array:
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
 
 
-def _leading_power(x: Array) -> Array:
+def _leading_power(x: Any) -> Any:
     """The largest power of two up to |x|, in float64."""
-    field = lax.bitcast_convert_type(x, jnp.uint64) & _EXPONENT
-    return lax.bitcast_convert_type(field, jnp.float64)
+    return (x.view(np.uint64) & _EXPONENT).view(np.float64)
 
 
-def _last_bit(x: Array) -> Array:
-    """The largest power of two that divides x, in float64; infinity for 0."""
-    fraction = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(2**52 - 1)
-    fraction = fraction | np.uint64(2**52)
-    units = (fraction & -fraction).astype(jnp.float64)
-    return jnp.where(x == 0, jnp.inf, _leading_power(x) * 2.0**-52 * units)
+def _last_bit(x: Any) -> Any:
+    """The largest power of two that divides x, in float64; x is not 0."""
+    fraction = x.view(np.uint64) & np.uint64(2**52 - 1) | np.uint64(2**52)
+    units = (fraction & (~fraction + np.uint64(1))).astype(np.float64)
+    return _leading_power(x) * 2.0**-52 * units
 
 
 # Rounding -----------------------------------------------------------------------------

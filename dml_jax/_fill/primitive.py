@@ -3,7 +3,8 @@
     fill(kind, sizes, standalone, *scalars)
 
 The kind "constant" takes a value. The others take a start and a delta: "integers",
-"floats", "components" of complex numbers, and "tangent". `xla` has the formulations.
+"floats", "float32_sums" and "float64_sums" if such floats are known to hold all sums,
+"components" of complex numbers, and "tangent". `xla` has the formulations.
 `gpu` has those for GPUs; a fill is `standalone` if XLA could not fuse it with anything.
 
 The derivatives are those of the formula, not of the operations that compute it: 1 with
@@ -25,7 +26,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._fill import float64, gpu, packed_fill_kernel, tpu, xla
+from dml_jax._fill import double_word, float64, gpu, packed_fill_kernel, tpu, xla
 from dml_jax._shared import bitwise, calls, jax_versions, lowering, taylor
 
 Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
@@ -42,6 +43,22 @@ def fill(
     scalars = tuple(jax_versions.vary_over(scalar, axes) for scalar in scalars)
     params = {"kind": kind, "sizes": sizes, "vmaps": (), "standalone": standalone}
     return fill_p.bind(*scalars, **params)
+
+
+def kind_of_floats(sizes: xla.Sizes, start: np.generic, delta: np.generic) -> str:
+    """The kind of a sequence of floats whose start and delta are known."""
+    dtype, count = start.dtype, xla.position_bound(sizes)
+    start, delta = np.float64(start), np.float64(delta)
+    if dtype == np.float64:
+        position_bits = (count - 1).bit_length()
+        once = double_word.rounds_once(start, delta, position_bits)
+        return "float64_sums" if once else "floats"
+    if dtype not in (np.float16, jnp.bfloat16, np.float32):
+        return "floats"
+    in_float32, in_float64 = float64.exactness(start, delta, dtype, count)
+    if in_float32:
+        return "float32_sums"
+    return "float64_sums" if in_float64 and dtype == np.float32 else "floats"
 
 
 # Rules --------------------------------------------------------------------------------
@@ -141,9 +158,18 @@ def _formulation(
     if kind == "tangent":
         return functools.partial(xla.tangent, sizes)
     count = xla.position_bound(sizes)
+    materialize = platform == "cpu" and sees_full_arrays and not vmaps
+    has_float64 = platform in ("cpu", *_GPUS)
+    if kind == "float32_sums" and (has_float64 or dtype != np.float16):
+        return functools.partial(
+            xla.exact_in_floats, sizes, bounds, platform, materialize, 32, dtype
+        )
+    if kind == "float64_sums" and has_float64:
+        return functools.partial(
+            xla.exact_in_floats, sizes, bounds, platform, materialize, 64, dtype
+        )
     if platform == "tpu" and tpu.suffices(dtype, count):
         return functools.partial(tpu.rounded_by_parts, sizes, count)
-    materialize = platform == "cpu" and sees_full_arrays and not vmaps
     if dtype == np.float64:
         return functools.partial(
             xla.rounded_by_double_words, sizes, bounds, platform, count, materialize

@@ -2,12 +2,13 @@
 
     constant                   the value everywhere
     integers                   start + k * delta modulo 2^bits
+    exact_in_floats            floats whose sums are exact in float32 or float64
     rounded_by_float64         up to 32 bits, where float64 is fast: `float64`
     rounded_by_blocks          float32, more than 2^28 elements, likewise
     rounded_by_double_words    float64, in pairs of float64: `double_word`
     rounded_by_integers        up to 32 bits, on any platform: `rounding`
 
-The last four are correctly rounded.
+The last five are correctly rounded.
 
 On a GPU, stores take most of the time of a fill. XLA's kernels store the most bytes at
 once if the fill is computed as one-dimensional parts, which are then concatenated
@@ -37,6 +38,7 @@ from dml_jax._shared.arguments import Size
 Sizes: TypeAlias = tuple[Size, ...]
 Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
+_SWITCHED = range(2**11, 2**16)  # elements of float32 that depend on a conditional
 _ROW = 1024  # elements, if a CPU computes one dimension in rows
 _MIN_LINE = 4 * _ROW  # elements in one dimension; with fewer, a loop is seldom divided
 
@@ -90,13 +92,38 @@ def rounded_by_float64(
     dtype = start.dtype
     sequence = float64.prepare(start, delta, position_bound(sizes), platform)
     sequence = _stored(sequence, sizes, materialize)
+    whole = functools.partial(_whole, sizes, bounds, np.uint32, materialize)
+    if materialize and dtype == jnp.float32 and math.prod(sizes) in _SWITCHED:
+        scalars = sequence.start, sequence.delta
+        branches = [
+            lambda: whole(lambda k: float64.general(sequence, k, dtype, platform)),
+            lambda: exact_in_floats(sizes, bounds, platform, True, 32, dtype, *scalars),
+            lambda: exact_in_floats(sizes, bounds, platform, True, 64, dtype, *scalars),
+        ]
+        return lax.switch(sequence.exact_bits // 32, branches)
+    return whole(lambda k: float64.element(sequence, k, dtype, platform))
+
+
+def exact_in_floats(
+    sizes: Sizes,
+    bounds: Bounds,
+    platform: str,
+    materialize: bool,
+    bits: int,
+    dtype: np.dtype,
+    start: Array,
+    delta: Array,
+) -> Array:
+    """`start + k * delta`, if floats of so many bits hold all sums."""
+    if materialize:  # with more dimensions, a position takes more operations
+        bounds = 0, math.prod(sizes)
+    # Integers with a sign are converted to floats in fewer operations.
+    counter = np.int32 if position_bound(sizes) <= 2**31 else np.uint32
 
     def element(k: Array) -> Array:
-        return float64.element(sequence, k, dtype, platform)
+        return float64.exact(start, delta, k, bits, dtype, platform)
 
-    if materialize and _is_odd_line(sizes):
-        return _in_rows(sizes, np.uint32, element)
-    return _by_position(sizes, bounds, np.uint32, element)
+    return _whole(sizes, bounds, counter, materialize, element)
 
 
 def rounded_by_blocks(
@@ -138,9 +165,7 @@ def rounded_by_double_words(
     sequence = _stored(sequence, sizes, materialize)
     counter = np.uint32 if count <= 2**32 else np.uint64
     element = functools.partial(double_word.element, sequence, platform=platform)
-    if materialize and _is_odd_line(sizes):
-        return _in_rows(sizes, counter, element)
-    return _by_position(sizes, bounds, counter, element)
+    return _whole(sizes, bounds, counter, materialize, element)
 
 
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
@@ -218,6 +243,19 @@ def _truncate(words: Array, dtype: np.dtype) -> Array:
 
 
 # Positions ----------------------------------------------------------------------------
+
+
+def _whole(
+    sizes: Sizes,
+    bounds: Bounds,
+    counter: Any,
+    materialize: bool,
+    element: Callable[[Array], Array],
+) -> Array:
+    """The array of `element(position)`, on a CPU in rows if that is faster."""
+    if materialize and _is_odd_line(sizes):
+        return _in_rows(sizes, counter, element)
+    return _by_position(sizes, bounds, counter, element)
 
 
 def _by_position(

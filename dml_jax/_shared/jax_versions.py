@@ -93,14 +93,14 @@ def runs_mosaic() -> bool:
     )
 
 
-def is_top_level() -> bool:
-    """Whether Python runs outside of `jit` and of other transformations.
+def is_traced() -> bool | None:
+    """Whether Python runs in `jit` or in another transformation.
 
-    A function that has only concrete arguments may still be in one. False in versions
-    of JAX that do not say, such as 0.8.1.
+    A function that has only concrete arguments may be in one. None in versions of JAX
+    that do not say, such as 0.8.1.
     """
     state, top_level = _trace_states()
-    return state is not None and state() == top_level
+    return None if state is None else state() != top_level
 
 
 @functools.cache

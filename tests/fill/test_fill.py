@@ -15,6 +15,7 @@ from dtypes import FLOATS, INTEGERS, SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
+from dml_jax._shared import jax_versions
 
 
 @pytest.mark.parametrize("name", ["int32", "float32"])
@@ -171,6 +172,47 @@ def test_complex_derivatives():
     assert by_delta == jnp.sum(2 * k * (start + k * delta))
 
 
+# Known scalars ------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize(
+    ("name", "start", "delta", "is_exact"),
+    [
+        ("float32", 0, 1, True),
+        ("float32", 0.1, 0.3, True),  # in float64
+        ("float32", 2**30, 0.3, False),
+        ("float16", -7, 0.5, True),
+        ("float16", 1000, 2**-20, False),
+        ("bfloat16", 100, -3, True),
+        ("bfloat16", 100, 2**-30, False),
+        ("float64", 0, 0.1, True),
+        ("float64", 0.1, 0.3, False),
+        ("float8_e5m2", 0, 1, False),  # not special
+    ],
+)
+def test_scalars_that_are_known_in_a_program(
+    name: str, start: float, delta: float, is_exact: bool
+):
+    """If all sums are exact, the elements are only multiplied, added and rounded."""
+    dtype = dtype_of(name)
+    with (
+        jax.default_device(jax.devices("cpu")[0]),
+        jax.enable_x64(needs_x64(dtype)),
+    ):
+        for sizes in ((6,), (3, 35), (5001,)):
+            call = functools.partial(fill_value_sequence, sizes, dtype, start, delta)
+            fill = jax.jit(lambda call=call: call())
+            expected = reference.fill_value_sequence(sizes, dtype, start, delta)
+            assert_same_bits(fill(), expected)
+            # jax 0.8.1 does not say whether a program is traced.
+            is_simple = is_exact and jax_versions.is_traced() is not None
+            assert ("select" not in fill.lower().as_text()) == is_simple
+            assert_same_bits(
+                jax.vmap(lambda _, call=call: call())(jnp.ones(2))[1], expected
+            )
+
+
 # Size ---------------------------------------------------------------------------------
 
 
@@ -247,7 +289,7 @@ def test_the_largest_size_is_accepted():
 
 def test_a_cpu_computes_the_scalars_once():
     """Not in every iteration of the loop, whose threads get unequal work here."""
-    size = 2**14 + 1
+    size = 2**16 + 1
     fill = jax.jit(functools.partial(fill_value_sequence, (size,), "float32"))
     with jax.default_device(jax.devices("cpu")[0]):
         text = fill.lower(np.float32(1), np.float32(2)).compile().as_text() or ""

@@ -15,7 +15,7 @@ from dtypes import SEQUENCE_FLOATS, dtype_of
 from sampling import default_of
 
 from dml_jax import fill_value_sequence, reference
-from dml_jax._fill import float64
+from dml_jax._fill import float64, primitive
 
 DTYPES = [name for name in SEQUENCE_FLOATS if name != "float64"]
 PLATFORMS = pytest.mark.parametrize(
@@ -179,68 +179,64 @@ def test_sequences_that_fit_blocks(start: float, delta: float, fits: bool):
 
 
 @pytest.mark.parametrize(
-    ("start", "delta", "count", "is_simple"),
+    ("name", "start", "delta", "count", "bits"),
     [
-        (0.3, -1.7, 2**20, True),
-        (2**29, 1 + 2**-23, 2**28, True),
-        (2**30, 1 + 2**-23, 2**28, False),
-        (2**-25, 1 + 2**-23, 2**27, True),
-        (2**-25, 1 + 2**-23, 2**28, False),
-        (2**-126, -3 * 2**-126, 2**28, True),
-        (2**-127, -3 * 2**-126, 2**28, False),
-        (2**-126, -3 * 2**-127, 2**28, False),
-        (0, 0, 2**28, True),
-        (np.inf, 1, 2**28, False),
-        (1, np.nan, 2**28, False),
+        ("float32", 0.5, -1.5, 2**22, 32),
+        ("float32", 0, 1, 2**24, 32),
+        ("float32", 0, 1, 2**24 + 1, 64),
+        ("float32", 2**23, 1, 2**23, 32),
+        ("float32", 2**23, 1, 2**23 + 1, 64),
+        ("float32", -1.5 * 2**127, 2**127, 3, 64),  # a product overflows in float32
+        ("float32", 0, 0, 2**28, 32),
+        ("float32", 0.3, -1.7, 2**20, 64),
+        ("float32", 2**29, 1 + 2**-23, 2**28, 64),
+        ("float32", 2**30, 1 + 2**-23, 2**28, 0),
+        ("float32", 2**-25, 1 + 2**-23, 2**27, 64),
+        ("float32", 2**-25, 1 + 2**-23, 2**28, 0),
+        ("float32", 2**-126, 2**-126, 2**23, 32),
+        ("float32", 2**-126, -3 * 2**-126, 2**28, 64),
+        ("float32", 2**-127, 2**-127, 2**23, 0),
+        ("float32", 2**-127, -3 * 2**-126, 2**28, 0),
+        ("float32", 2**-126, -3 * 2**-127, 2**28, 0),
+        ("float32", np.inf, 1, 2**23, 0),
+        ("float32", 1, np.nan, 2**23, 0),
+        ("float16", 65504, 8 + 2**-7, 2**24, 32),
+        ("float16", 65504, 8 + 2**-7, 2**24 + 1, 0),
+        ("float16", 65504, 4 + 2**-8, 2**24, 0),
+        ("float16", -1, 2**-10, 2**11, 32),
+        ("float16", -1, 2**-10 + 2**-20, 2**13, 32),
+        ("float16", -1, 2**-10 + 2**-20, 2**14, 0),
+        ("float16", 2**-24, 2**-24, 2**24 - 1, 32),
+        ("float16", 2**-24, 2**-24, 2**24, 0),
     ],
 )
-def test_sequences_that_need_only_be_rounded(
-    start: float, delta: float, count: int, is_simple: bool
+def test_floats_that_hold_all_sums(
+    name: str, start: float, delta: float, count: int, bits: int
 ):
-    """Those of which all sums are exact in float64, and none is subnormal."""
-    scalars = jnp.float32(start), jnp.float32(delta)
-    found = float64.prepare(*scalars, count, "cpu").is_simple
-    assert found is not None
-    assert bool(found) == is_simple
-    assert float64.prepare(*scalars, count, "cuda").is_simple is None
+    """And none is subnormal. Sums that overflow in float16 need not be exact."""
+    scalars = jnp.asarray(start, name), jnp.asarray(delta, name)
+    assert float64.prepare(*scalars, count, "cpu").exact_bits == bits
+    assert float64.prepare(*scalars, count, "cuda").exact_bits is None
+    known = np.asarray(start, name), np.asarray(delta, name)
+    kind = primitive.kind_of_floats((count,), *known)
+    assert kind == {32: "float32_sums", 64: "float64_sums", 0: "floats"}[bits]
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "delta", "count", "fits"),
-    [
-        ("float32", 0.5, -1.5, 2**22, True),
-        ("float32", 0, 1, 2**24 - 1, True),
-        ("float32", 0, 1, 2**24, False),
-        ("float32", 2**23, 1, 2**23 - 1, True),
-        ("float32", 2**23, 1, 2**23, False),
-        ("float32", -1.5 * 2**127, 2**127, 3, False),  # a product overflows
-        ("float32", 0, 0, 2**28, True),
-        ("float32", 2**-126, 2**-126, 2**23, True),
-        ("float32", 2**-127, 2**-127, 2**23, False),
-        ("float32", np.inf, 1, 2**23, False),
-        ("float32", 1, np.nan, 2**23, False),
-        ("float16", 65504, 8 + 2**-7, 2**24, True),
-        ("float16", 65504, 8 + 2**-7, 2**24 + 1, False),
-        ("float16", 65504, 4 + 2**-8, 2**24, False),
-        ("float16", -1, 2**-10, 2**11, True),
-        ("float16", -1, 2**-10 + 2**-20, 2**13, True),
-        ("float16", -1, 2**-10 + 2**-20, 2**14, False),
-        ("float16", 2**-24, 2**-24, 2**24 - 2, True),
-        ("float16", 2**-24, 2**-24, 2**24 - 1, False),
-    ],
+    ("start", "delta"),
+    [(0, 1), (-7, 0.5), (0.1, 0.3), (2**30, 1 + 2**-23), (2**-127, 1), (np.inf, -1)],
 )
-def test_sequences_for_which_float32_suffices(
-    name: str, start: float, delta: float, count: int, fits: bool
+@pytest.mark.parametrize("sizes", [(2047,), (8, 256), (2**16 - 1,), (2**16,)])
+def test_arrays_that_depend_on_a_conditional(
+    sizes: tuple[int, ...], start: float, delta: float
 ):
-    """Those of which all sums are exact in float32, and none is subnormal.
-
-    Sums that overflow in float16 need not be exact.
-    """
-    scalars = jnp.asarray(start, name), jnp.asarray(delta, name)
-    found = float64.prepare(*scalars, count, "cpu").fits_float32
-    assert found is not None
-    assert bool(found) == fits
-    assert float64.prepare(*scalars, count, "cuda").fits_float32 is None
+    """For float32, and the next smaller and larger ones."""
+    fill = jax.jit(functools.partial(fill_value_sequence, sizes, "float32"))
+    scalars = np.float32(start), np.float32(delta)
+    expected = reference.fill_value_sequence(sizes, "float32", *scalars)
+    assert_same_bits(fill(*scalars), expected)
+    text = fill.lower(*scalars).as_text()
+    assert ("stablehlo.case" in text) == (2**11 <= math.prod(sizes) < 2**16)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16"])

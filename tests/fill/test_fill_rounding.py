@@ -16,7 +16,7 @@ from dtypes import SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
 from dml_jax import fill_value_sequence, reference
-from dml_jax._fill import double_word, rounding
+from dml_jax._fill import double_word, primitive, rounding
 
 SOME_FLOATS = "float8_e5m2", "bfloat16", "float32", "float64"
 
@@ -185,13 +185,16 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
 def test_float64_sequences_that_round_once(
     start: float, delta: float, count: int, rounds_once: bool
 ):
-    """In the usual product and sum. Only a CPU is told."""
+    """In the usual product and sum. If they are not known, only a CPU is told."""
     with jax.enable_x64(True):
         scalars = jnp.float64(start), jnp.float64(delta)
         simple_delta = double_word.prepare(*scalars, count, "cpu").simple_delta
         assert simple_delta is not None
         assert simple_delta == delta if rounds_once else jnp.isnan(simple_delta)
         assert double_word.prepare(*scalars, count, "cuda").simple_delta is None
+    known = np.float64(start), np.float64(delta)
+    kind = primitive.kind_of_floats((count,), *known)
+    assert kind == ("float64_sums" if rounds_once else "floats")
 
 
 def test_a_product_beyond_float64():
