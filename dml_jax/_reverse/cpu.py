@@ -9,7 +9,7 @@ alone and beside an elementwise operation (`benchmarks/results/sweep-cpu.json`, 
 with AVX-512):
 
                         float32       bfloat16      uint8
-    reversed_windows    0.46, 0.43    0.28, 0.50    0.21, 0.28
+    reversed_windows    0.47, 0.43    0.27, 0.48    0.20, 0.29
     vectorized_gather   1             1             1
 
 No array of that sweep is large enough to be transposed. With a transposition, smaller
