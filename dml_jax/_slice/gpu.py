@@ -42,9 +42,18 @@ def equal_split_stores(x: Array, window: StridedWindow) -> Array | None:
 
 
 def split_stores(x: Array, window: StridedWindow) -> Array | None:
-    """Four slices of about equal size, where XLA's threads store one element each."""
-    if _is_small(x, window.sizes) or math.prod(window.sizes) % PER_STORE == 0:
+    """Four slices of about equal size, where four does not divide the result's size.
+
+    Threads of XLA then store one element each, or two if the size is even. Two are as
+    fast as parts for 32 bits, and for 16 bits if the row has a stride.
+    """
+    size, itemsize = math.prod(window.sizes), x.dtype.itemsize
+    if _is_small(x, window.sizes) or size % PER_STORE == 0:
         return None
+    if size % 2 == 0:
+        *_, row = packed_copy_kernel.merged_dims(x.shape, window)
+        if itemsize == WORD or (itemsize == 2 and row.stride > 1):
+            return None
     return _concatenate_parts(x, window, _large_dim(window.sizes))
 
 

@@ -99,6 +99,33 @@ def test_windows_that_a_formulation_is_made_for(formulation: str):
     assert accepted == MADE_FOR[formulation]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "stride", "is_split"),
+    [
+        ("uint8", 1, True),
+        ("uint8", 2, True),
+        ("uint16", 1, True),
+        ("uint16", 2, False),
+        ("uint32", 1, False),
+        ("uint32", 2, False),
+    ],
+)
+def test_stores_of_two_elements_are_not_split_in_vain(
+    dtype: str, stride: int, is_split: bool
+):
+    """Those of an even size that four does not divide. Odd sizes are always split."""
+    x = jnp.asarray(data((33, 45), dtype))
+    for rows in (26, 27):
+        window = (5, 3), (rows, 37), (1, stride)  # of 37 or 19 columns
+        split = functools.partial(
+            gpu.split_stores, window=_window_of_slice1("slice1", x.shape, *window)
+        )
+        y = jax.jit(split)(x)
+        assert (y is not None) == (is_split or rows == 27)
+        if y is not None:
+            assert_same_bits(y, reference.slice1(np.asarray(x), *window))
+
+
 @pytest.mark.parametrize("name", WINDOWS)
 def test_float16_on_cpu(name: str, monkeypatch: pytest.MonkeyPatch):
     shape, *window = WINDOWS[name]
