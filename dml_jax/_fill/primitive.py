@@ -48,6 +48,8 @@ def fill(
 def kind_of_floats(sizes: xla.Sizes, start: np.generic, delta: np.generic) -> str:
     """The kind of a sequence of floats whose start and delta are known."""
     dtype, count = start.dtype, xla.position_bound(sizes)
+    if count > 2**32:  # positions have 32 bits
+        return "floats"
     start, delta = np.float64(start), np.float64(delta)
     if dtype == np.float64:
         position_bits = (count - 1).bit_length()
