@@ -103,7 +103,8 @@ def _known(
 ) -> list[Candidate]:
     """Programs that contain the scalars of a sequence of floats.
 
-    XLA on CPU does not compile an iota of 32000 bytes with three dimensions in minutes.
+    Integers are left out: XLA on CPU did not compile plain JAX's sequence of 32000
+    bytes with three dimensions, whose numbers it knows, in 20 seconds.
     """
     if not jnp.issubdtype(arrays[0].dtype, jnp.floating):
         return []
