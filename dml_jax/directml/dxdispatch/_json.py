@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 E = TypeVar("E", bound=enum.IntEnum | enum.IntFlag)
 
-# An unterminated string or comment extends to the end of the text, and the quantifiers
-# are possessive: matching takes linear time for any text.
-_STRING = r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))'
+# An unterminated string or comment extends to the end of the text. So a string and a
+# comment match wherever they begin, and matching takes linear time for any text.
+_STRING = r'("[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z))'
 _COMMENT = re.compile(
-    _STRING + r"|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/|\Z)", re.DOTALL
+    _STRING + r"|//[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*)*(?:\*/|\Z)", re.DOTALL
 )
-_TRAILING_COMMA = re.compile(_STRING + r"|,(?=\s*+[\]}])", re.DOTALL)
+_TRAILING_COMMA = re.compile(_STRING + r"|,(?=\s*[\]}])", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
