@@ -38,14 +38,19 @@ from dml_jax._shared.gpu import PARTS, PER_STORE
 
 _MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
-_CACHE_BYTES = 48 * 2**20  # XLA gathers smaller arrays from the cache
+_CACHE_BYTES = 48 * 2**20  # XLA gathers smaller arrays of words from the cache
 _SECTOR = 32  # bytes; the smallest read of memory
 _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twice
 _LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
 _LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
 _SHORT_ROW = 24  # columns; XLA's gather reads few sectors for neighbours in such a row
-_SMALL_TABLE = 2**14  # bytes; such a table lies in the first-level cache
+_FEW_COLUMNS = 8  # of 16 bits; with more of them, one gather is faster than four parts
+# Bytes, by the size of an element. The gather from such a table is fast enough, since
+# the sectors stay in a cache.
+_SMALL_TABLE = {1: 2**13, 2: 2**13, 4: 2**15, 8: 2**23}
+_CACHED_TABLE = 2**25  # bytes; sectors for words stay in the second-level cache
 _TINY_TABLE = 2**8  # bytes; smaller tables are gathered faster
+_SHORT_LINE = 56  # single elements; they are gathered faster in one part
 _MAX_RATIO = 1.25  # of the last part to the others
 
 
@@ -130,6 +135,9 @@ def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
     is_slow = _reads_many_sectors(x, lengths, axis)
     if lines is None or not is_slow or lines.step_bytes > _SHORT_STEP:
         return None
+    is_cached = math.prod(lines.x.shape[1:]) * x.dtype.itemsize <= _CACHED_TABLE
+    if is_cached and x.dtype.itemsize >= WORD:
+        return None
     table = lowering.materialize(jnp.moveaxis(lines.x, 1, -1))
     # Without the barrier XLA fuses the transpose of narrow elements with the gather.
     table = lax.optimization_barrier(table)
@@ -141,8 +149,7 @@ def transposed_gather(x: Array, lengths: Array, axis: int) -> Array | None:
 def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
     """Four gathers in one kernel, which stores four parts.
 
-    They divide the lines, or the steps of a single line. One gather is faster if each
-    element is read from a sector of its own.
+    They divide the lines, or the steps of a single line.
     """
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     itemsize = x.dtype.itemsize
@@ -150,8 +157,7 @@ def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
         return None
     if x.dtype != bool and bitwise.width(x.dtype) < 8:  # XLA packs them in bytes
         return None
-    has_columns = xla.contiguous_bytes(x, lengths, axis) < _SECTOR
-    if has_columns and (itemsize == WORD or not _shares_sectors(x, lengths, axis)):
+    if _is_faster_in_one_part(x, lengths, axis):
         return None
     count = math.prod(shape[:axis])
     lengths = jnp.broadcast_to(lengths, (*shape[:axis], *lengths.shape[axis:]))
@@ -173,6 +179,17 @@ def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
     return lax.concatenate(list(parts), 0).reshape(shape)
 
 
+def _is_faster_in_one_part(x: Array, lengths: Array, axis: int) -> bool:
+    """Whether loads take the time of XLA's gather, rather than stores."""
+    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    itemsize, columns = x.dtype.itemsize, math.prod(shape[axis + 1 :])
+    if xla.contiguous_bytes(x, lengths, axis) < _SECTOR:
+        has_many = itemsize == 2 and columns > _FEW_COLUMNS
+        return itemsize == WORD or has_many or not _is_gathered_fast(x, lengths, axis)
+    is_stored_well = math.prod(shape) % PER_STORE == 0 and itemsize > 1
+    return is_stored_well and columns == 1 and shape[axis] < _SHORT_LINE
+
+
 def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
     """Where the parts along a dimension begin and end, if they are of similar size."""
     # A part begins where XLA can store several elements at once.
@@ -185,17 +202,20 @@ def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
 
 def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:
     """Whether XLA's gather reads a sector for each step, from memory."""
+    itemsize = x.dtype.itemsize
     size = math.prod(xla.broadcast_shape(x.shape, lengths.shape, axis))
-    is_cached = size * x.dtype.itemsize < _CACHE_BYTES
-    return not is_cached and not _shares_sectors(x, lengths, axis)
+    # Sectors of narrow elements are read more often, which takes longer from the cache.
+    cached = _CACHE_BYTES if itemsize >= WORD else _CACHE_BYTES // 2
+    is_cached = size * itemsize < cached
+    return not is_cached and not _is_gathered_fast(x, lengths, axis)
 
 
-def _shares_sectors(x: Array, lengths: Array, axis: int) -> bool:
-    """Whether neighbouring elements are mostly gathered from the same sectors."""
+def _is_gathered_fast(x: Array, lengths: Array, axis: int) -> bool:
+    """Whether neighbouring elements are mostly gathered from few sectors."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    columns = math.prod(shape[axis + 1 :])
+    itemsize, columns = x.dtype.itemsize, math.prod(shape[axis + 1 :])
     return (
         xla.contiguous_bytes(x, lengths, axis) >= _SECTOR
         or columns <= _SHORT_ROW
-        or shape[axis] * columns * x.dtype.itemsize <= _SMALL_TABLE
+        or shape[axis] * columns * itemsize <= _SMALL_TABLE[min(itemsize, 8)]
     )

@@ -84,8 +84,9 @@ def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
         "_MIN_ELEMENTS_PER_LENGTH",
     ):
         monkeypatch.setattr(cpu, name, 0)
-    for name in ("_MIN_BYTES", "_CACHE_BYTES", "_SMALL_TABLE"):
+    for name in ("_MIN_BYTES", "_CACHE_BYTES", "_CACHED_TABLE", "_SHORT_LINE"):
         monkeypatch.setattr(gpu, name, 0)
+    monkeypatch.setattr(gpu, "_SMALL_TABLE", dict.fromkeys(gpu._SMALL_TABLE, 0))
 
 
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -232,13 +233,23 @@ def joins_parts(text: str) -> bool:
         ((2**15, 777), (2**15, 1), "float64", False),
         ((13, 2**19), (13, 1), "uint8", False),
         ((2**10, 2**10), (2**10, 1), "uint8", False),
-        ((2**13, 2**10, 24), (2**13, 1, 24), "int16", True),
-        ((2**13, 2**10, 24), (2**13, 1, 24), "int32", False),
-        ((2**13, 2**9, 25, 5), (2**13, 1, 25, 1), "int16", False),
+        ((2**20, 55), (2**20, 1), "float16", False),
+        ((2**20, 56), (2**20, 1), "float16", True),
+        ((2**20 + 1, 55), (2**20 + 1, 1), "float16", True),
+        ((2**20, 55), (2**20, 1), "uint8", True),
+        ((2**20, 20, 2), (2**20, 1, 1), "float16", True),
+        ((2**13, 2**10, 24), (2**13, 1, 24), "uint8", True),
+        ((2**13, 2**10, 8), (2**13, 1, 8), "int16", True),
+        ((2**13, 2**10, 9), (2**13, 1, 9), "int16", False),
+        ((2**13, 2**10, 8), (2**13, 1, 8), "int32", False),
+        ((2**13, 2**9, 25, 5), (2**13, 1, 25, 1), "uint8", False),
     ],
     ids=[
         *("rows", "odd-rows", "features", "few-rows", "wide", "very-few-rows"),
-        *("few-bytes", "few-columns", "wide-columns", "columns-of-many-sectors"),
+        *("few-bytes", "short-rows", "longer-rows", "an-odd-number-of-short-rows"),
+        *("short-rows-of-bytes", "short-lines-of-features"),
+        *("few-columns-of-bytes", "few-columns", "more-columns", "wide-columns"),
+        "columns-of-many-sectors",
     ],
 )
 def test_programs_for_gpus_in_parts(
@@ -299,6 +310,20 @@ def test_programs_for_gpus_that_transpose(
     operands = (jax.ShapeDtypeStruct(n, "int32") for n in (shape, lengths))
     text = text_for("cuda", reverse, *operands).as_text()
     assert text.count('"stablehlo.gather"') == 1
+    assert ("stablehlo.transpose" in text) == is_chosen
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "is_chosen"),
+    [(2**9, "int32", False), (2**9 + 1, "int32", True), (2**9, "int16", True)],
+)
+def test_programs_gather_words_from_tables_in_the_cache(
+    columns: int, dtype: str, is_chosen: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.undo()
+    x = jax.ShapeDtypeStruct((4, 2**14, columns), dtype)
+    lengths = jax.ShapeDtypeStruct((4, 1, columns), np.int32)
+    text = text_for("cuda", REVERSE, x, lengths).as_text()
     assert ("stablehlo.transpose" in text) == is_chosen
 
 
