@@ -37,10 +37,11 @@ def part_bounds(sizes: Sizes, dtype: np.dtype) -> Bounds:
 def is_faster_by_chunks(kind: str, sizes: Sizes, dtype: np.dtype) -> bool:
     """Whether the kernel is faster than parts, which XLA stores in short pieces.
 
-    On an H200, parts take 1.4 times as long as chunks for bytes, and 1.02 to 1.09 times
-    for most other fills. If four does not divide the size, a thread stores single
-    elements. Sequences of 16-bit floats are limited by arithmetic, of which XLA's code
-    does more at once: otherwise, parts of these take 0.85 of the time.
+    For bytes, parts take 1.4 times as long as chunks on an H200
+    (`benchmarks/results/fills-h200.json`), and the same time on an H100. If four does
+    not divide the size, a thread stores single elements of parts. Sequences of 16-bit
+    floats are limited by arithmetic, of which XLA's code does more at once. So these
+    are faster in parts if four divides the size.
     """
     total = math.prod(sizes)
     is_limited_by_arithmetic = kind == "floats" and dtype.itemsize == 2

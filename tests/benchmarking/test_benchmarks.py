@@ -350,7 +350,7 @@ def test_tables_changes_figures_only_and_once(
 ) -> None:
     text = PERFORMANCE.read_text()
     old = text.replace("| rows | float32 |", "| lines | float32 |").replace(
-        "NVIDIA H200,", "A machine,"
+        "NVIDIA H100 80GB HBM3,", "A machine,"
     )
     path = pathlib.Path(written("old.md", old))
     good = written("good.md", text)
