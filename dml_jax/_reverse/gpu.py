@@ -4,7 +4,7 @@
                        a kernel for Hopper GPUs
     strips             lengths of their own for neighbouring columns: another kernel
     transposed_gather  the same, where columns are too long, or there is no kernel
-    gathered_parts     four gathers of up to 32 bits, where neighbours share sectors
+    gathered_parts     four gathers of up to 32 bits, where stores limit a single one
 
 XLA fuses the gathers with surrounding operations, but not a kernel. A program that only
 reverses is faster with a kernel. If an elementwise operation comes before or after, it
@@ -13,10 +13,11 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
     gather - kernel > kernel + elementwise - gather
 
-That holds for strips, and not for the packed copy. Over large random shapes on an H100
-(`benchmarks/results/sweep-gpu.json`), with a memcpy as the unit of time, the packed
-copy takes 1.0 to 1.3, and the gathered parts take 1.0 to 2.2, alone or beside an
-elementwise operation. Strips take 1.0 to 2.0 where plain JAX's gather takes 1.9 to 26.
+That holds for most strips, and not for the packed copy. With a memcpy as the unit of
+time, for large random shapes on an H100 (`benchmarks/results/sweep-gpu.json`), the
+packed copy alone takes 1.0 to 1.3. The gathered parts take 1.0 to 2.2, alone and beside
+an elementwise operation. Strips alone take 1.0 to 2.0 where plain JAX's gather takes
+1.9 to 26. `benchmarks/results/tables-gpu.json` has measurements for the sizes below.
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
 """
@@ -38,19 +39,19 @@ from dml_jax._shared.gpu import PARTS, PER_STORE
 
 _MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
-_CACHE_BYTES = 48 * 2**20  # XLA gathers smaller arrays of words from the cache
 _SECTOR = 32  # bytes; the smallest read of memory
 _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twice
 _LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
 _LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
-_SHORT_ROW = 24  # columns; XLA's gather reads few sectors for neighbours in such a row
-_FEW_COLUMNS = 8  # of 16 bits; with more of them, one gather is faster than four parts
-# Bytes, by the size of an element. The gather from such a table is fast enough, since
-# the sectors stay in a cache.
+# In bytes, by the size of an element. XLA gathers from such arrays and tables in little
+# more time than the kernel takes, since the sectors stay in a cache.
+_CACHED_ARRAY = {1: 24 * 2**20, 2: 24 * 2**20, 4: 48 * 2**20, 8: 48 * 2**20}
 _SMALL_TABLE = {1: 2**13, 2: 2**13, 4: 2**15, 8: 2**23}
-_CACHED_TABLE = 2**25  # bytes; sectors for words stay in the second-level cache
-_TINY_TABLE = 2**8  # bytes; smaller tables are gathered faster
-_SHORT_LINE = 56  # single elements; they are gathered faster in one part
+_CACHED_TABLE = 2**25  # bytes; words are gathered from it faster than transposed twice
+_TINY_TABLE = 2**8  # bytes; smaller tables are gathered faster than by strips
+_FEW_COLUMNS = 24  # XLA's gather reads few sectors for neighbours among so many
+_FEW_COLUMNS_OF_16_BITS = 8  # with more, one gather is faster than four parts
+_SHORT_ROW = 56  # elements; in shorter rows, one gather is faster than four parts
 _MAX_RATIO = 1.25  # of the last part to the others
 
 
@@ -180,14 +181,15 @@ def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
 
 
 def _is_faster_in_one_part(x: Array, lengths: Array, axis: int) -> bool:
-    """Whether loads take the time of XLA's gather, rather than stores."""
+    """Whether one gather is faster than four, since loads limit it, and not stores."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     itemsize, columns = x.dtype.itemsize, math.prod(shape[axis + 1 :])
     if xla.contiguous_bytes(x, lengths, axis) < _SECTOR:
-        has_many = itemsize == 2 and columns > _FEW_COLUMNS
-        return itemsize == WORD or has_many or not _is_gathered_fast(x, lengths, axis)
-    is_stored_well = math.prod(shape) % PER_STORE == 0 and itemsize > 1
-    return is_stored_well and columns == 1 and shape[axis] < _SHORT_LINE
+        if itemsize == 1:
+            return not _is_gathered_fast(x, lengths, axis)
+        return itemsize == WORD or columns > _FEW_COLUMNS_OF_16_BITS
+    stores_at_least_8_bytes = math.prod(shape) % PER_STORE == 0 and itemsize > 1
+    return stores_at_least_8_bytes and columns == 1 and shape[axis] < _SHORT_ROW
 
 
 def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
@@ -201,21 +203,19 @@ def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
 
 
 def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:
-    """Whether XLA's gather reads a sector for each step, from memory."""
-    itemsize = x.dtype.itemsize
-    size = math.prod(xla.broadcast_shape(x.shape, lengths.shape, axis))
-    # Sectors of narrow elements are read more often, which takes longer from the cache.
-    cached = _CACHE_BYTES if itemsize >= WORD else _CACHE_BYTES // 2
-    is_cached = size * itemsize < cached
+    """Whether XLA's gather reads a sector for each element, from memory."""
+    nbytes = math.prod(xla.broadcast_shape(x.shape, lengths.shape, axis))
+    nbytes *= x.dtype.itemsize
+    is_cached = nbytes < _CACHED_ARRAY[min(x.dtype.itemsize, 8)]
     return not is_cached and not _is_gathered_fast(x, lengths, axis)
 
 
 def _is_gathered_fast(x: Array, lengths: Array, axis: int) -> bool:
-    """Whether neighbouring elements are mostly gathered from few sectors."""
+    """Whether XLA's gather reads few sectors, or reads them again from a cache."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     itemsize, columns = x.dtype.itemsize, math.prod(shape[axis + 1 :])
     return (
         xla.contiguous_bytes(x, lengths, axis) >= _SECTOR
-        or columns <= _SHORT_ROW
+        or columns <= _FEW_COLUMNS
         or shape[axis] * columns * itemsize <= _SMALL_TABLE[min(itemsize, 8)]
     )

@@ -1,10 +1,10 @@
 """A GPU kernel that copies elements from unaligned positions, in chunks of 16 bytes.
 
-In XLA's kernels a thread loads elements one by one, and stores four elements if their
-number is divisible by four, else one. For narrow elements, and for odd sizes of 32-bit
-ones, that leaves most of the bandwidth unused. Here a thread stores a chunk of 16 bytes
-at once. It loads the aligned words in which its elements lie, shifts them to where the
-elements begin, and permutes the bytes.
+In XLA's kernels a thread loads elements one by one. It stores four elements if their
+number is divisible by four, two if it is even, else one. For narrow elements, and for
+odd sizes of 32-bit ones, that leaves most of the bandwidth unused. Here a thread stores
+a chunk of 16 bytes at once. It loads the aligned words in which its elements lie,
+shifts them to where the elements begin, and permutes the bytes.
 
     reverse                  y[r, k, l, c] = x[r, n - 1 - k if k < n else k, l, c]
                              with n = lengths[r, l]

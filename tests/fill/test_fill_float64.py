@@ -225,21 +225,16 @@ def test_floats_that_hold_all_sums(
     assert kind == {32: "float32_sums", 64: "float64_sums", 0: "floats"}[bits]
 
 
-@pytest.mark.parametrize(
-    ("start", "delta"),
-    [(0, 1), (-7, 0.5), (0.1, 0.3), (2**30, 1 + 2**-23), (2**-127, 1), (np.inf, -1)],
-)
 @pytest.mark.parametrize("sizes", [(2047,), (8, 256), (2**16 - 1,), (2**16,)])
-def test_arrays_that_depend_on_a_conditional_on_a_cpu(
-    sizes: tuple[int, ...], start: float, delta: float
-):
+def test_arrays_that_depend_on_a_conditional_on_a_cpu(sizes: tuple[int, ...]):
     """For float32, and the next smaller and larger ones."""
     fill = jax.jit(functools.partial(fill_value_sequence, sizes, "float32"))
-    scalars = np.float32(start), np.float32(delta)
-    with jax.default_device(jax.devices("cpu")[0]):
-        result, text = fill(*scalars), fill.lower(*scalars).as_text()
-    assert_same_bits(result, reference.fill_value_sequence(sizes, "float32", *scalars))
-    assert ("stablehlo.case" in text) == (2**11 <= math.prod(sizes) < 2**16)
+    for scalars in np.array([(-7, 0.5), (0.1, 0.3), (2**-127, 1)], np.float32):
+        with jax.default_device(jax.devices("cpu")[0]):
+            result, text = fill(*scalars), fill.lower(*scalars).as_text()
+        expected = reference.fill_value_sequence(sizes, "float32", *scalars)
+        assert_same_bits(result, expected)
+        assert ("stablehlo.case" in text) == (2**11 <= math.prod(sizes) < 2**16)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16"])

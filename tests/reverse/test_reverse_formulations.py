@@ -84,9 +84,10 @@ def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
         "_MIN_ELEMENTS_PER_LENGTH",
     ):
         monkeypatch.setattr(cpu, name, 0)
-    for name in ("_MIN_BYTES", "_CACHE_BYTES", "_CACHED_TABLE", "_SHORT_LINE"):
+    for name in ("_MIN_BYTES", "_CACHED_TABLE", "_SHORT_ROW"):
         monkeypatch.setattr(gpu, name, 0)
-    monkeypatch.setattr(gpu, "_SMALL_TABLE", dict.fromkeys(gpu._SMALL_TABLE, 0))
+    for name in ("_CACHED_ARRAY", "_SMALL_TABLE"):
+        monkeypatch.setattr(gpu, name, dict.fromkeys((1, 2, 4, 8), 0))
 
 
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -236,8 +237,11 @@ def joins_parts(text: str) -> bool:
         ((2**20, 55), (2**20, 1), "float16", False),
         ((2**20, 56), (2**20, 1), "float16", True),
         ((2**20 + 1, 55), (2**20 + 1, 1), "float16", True),
+        ((2**20, 55), (2**20, 1), "float32", False),
         ((2**20, 55), (2**20, 1), "uint8", True),
         ((2**20, 20, 2), (2**20, 1, 1), "float16", True),
+        ((2**13, 128, 64), (2**13, 1, 64), "uint8", True),
+        ((2**13, 128, 65), (2**13, 1, 65), "uint8", False),
         ((2**13, 2**10, 24), (2**13, 1, 24), "uint8", True),
         ((2**13, 2**10, 8), (2**13, 1, 8), "int16", True),
         ((2**13, 2**10, 9), (2**13, 1, 9), "int16", False),
@@ -247,7 +251,8 @@ def joins_parts(text: str) -> bool:
     ids=[
         *("rows", "odd-rows", "features", "few-rows", "wide", "very-few-rows"),
         *("few-bytes", "short-rows", "longer-rows", "an-odd-number-of-short-rows"),
-        *("short-rows-of-bytes", "short-lines-of-features"),
+        *("short-rows-of-words", "short-rows-of-bytes", "short-lines-of-features"),
+        *("small-tables-of-bytes", "larger-tables-of-bytes"),
         *("few-columns-of-bytes", "few-columns", "more-columns", "wide-columns"),
         "columns-of-many-sectors",
     ],
@@ -290,7 +295,7 @@ def test_tpu_exported_and_small_programs_are_one_gather(
         ((16000, 2000), (1, 2000), True),
         ((16000, 200, 5), (1, 200, 1), False),
         ((2**20, 24), (1, 24), False),
-        ((16000, 500), (1, 500), False),
+        ((16000, 700), (1, 700), False),
     ],
     ids=["long-columns", "long-steps", "few-columns", "what-the-cache-holds"],
 )
@@ -315,15 +320,23 @@ def test_programs_for_gpus_that_transpose(
 
 @pytest.mark.parametrize(
     ("columns", "dtype", "is_chosen"),
-    [(2**9, "int32", False), (2**9 + 1, "int32", True), (2**9, "int16", True)],
+    [
+        *((2**9, "int32", False), (2**9 + 1, "int32", True), (2**9, "int16", True)),
+        *(
+            (2**8, "int64", False),
+            (2**8 + 1, "int64", True),
+            (2**9, "complex128", False),
+        ),
+    ],
 )
 def test_programs_gather_words_from_tables_in_the_cache(
     columns: int, dtype: str, is_chosen: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.undo()
-    x = jax.ShapeDtypeStruct((4, 2**14, columns), dtype)
-    lengths = jax.ShapeDtypeStruct((4, 1, columns), np.int32)
-    text = text_for("cuda", REVERSE, x, lengths).as_text()
+    with jax.enable_x64(True):
+        x = jax.ShapeDtypeStruct((4, 2**14, columns), dtype)
+        lengths = jax.ShapeDtypeStruct((4, 1, columns), np.int32)
+        text = text_for("cuda", REVERSE, x, lengths).as_text()
     assert ("stablehlo.transpose" in text) == is_chosen
 
 
