@@ -47,7 +47,7 @@ LINES = {
     "features-without-gathers": ((3, 41, 128), 1, (3, 1, 1), V4),
     "columns-without-gathers": ((70, 128), 0, (1, 128), V4),
     "rows-without-masks-of-parts": ((37, 150), 1, (37, 1), V4),
-    "time-major": ((140, 16, 128), 0, (1, 16, 1), V5),
+    "time-major": ((140, 9, 128), 0, (1, 9, 1), V5),
     "time-major-without-masks-of-parts": ((70, 9, 128), 0, (1, 9, 1), V4),
     "one-register-a-step": ((17, 8, 128), 0, (1, 8, 128), V5),
     "windows-of-a-line": ((25_001,), 0, (1,), TINY),
