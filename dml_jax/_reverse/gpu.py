@@ -43,8 +43,8 @@ _SECTOR = 32  # bytes; the smallest read of memory
 _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twice
 _LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
 _LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
-# In bytes, by the size of an element. XLA gathers from such arrays and tables in little
-# more time than the kernel takes, since the sectors stay in a cache.
+# In bytes, by the size of an element. Programs gather from arrays below the first size
+# and from tables of up to the second one, since their sectors stay in a cache.
 _CACHED_ARRAY = {1: 24 * 2**20, 2: 24 * 2**20, 4: 48 * 2**20, 8: 48 * 2**20}
 _SMALL_TABLE = {1: 2**13, 2: 2**13, 4: 2**15, 8: 2**23}
 _CACHED_TABLE = 2**25  # bytes; words are gathered from it faster than transposed twice
