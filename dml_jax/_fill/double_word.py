@@ -1,21 +1,38 @@
 """`start + k * delta`, correctly rounded, for float64.
 
-An element is computed as follows, in units of the last bit of delta:
+Start and delta are the sums of two words each, in units of delta's last bit. The high
+words are multiples of a power of two, the grid:
 
-1. delta is split into digits, which are so short that their products with k are exact.
-2. The sum of these products has at most 106 bits. It is the exact sum of two floats, a
-   double word: `high` has the first 53 bits, rounded, and `low` has the rest.
-3. `start + high + low` is rounded once, by the last steps of an emulated FMA [1]: all
-   but the leading part are added with rounding to odd.
-4. The sum is encoded, as `rounding.encode` describes.
+    high = start_high + k * delta_high
+    low  = start_low  + k * delta_low
+    x    = high + low
+
+For positions of P bits, `high` has at most 53 bits if the grid is not less than
+(|start| + 2^P * |delta|) / 2^52. `low` has at most 53 bits if the grid is not more than
+2^(51 - P). If there is such a grid, only the sum of both rounds. For a million elements
+there is one if |start| < 2^29 * |delta|.
+
+Otherwise the grid is 2^P, and `high` is rounded. Its error is added to `low` with
+rounding to odd, and then to `high`: the last steps of an emulated FMA [1]. The sum is
+encoded, as `rounding.encode` describes.
+
+From k = 2 on, the bits of start below the last bit of delta only decide ties: if there
+are such bits, |start| < |delta|, and so |x| > |delta|. They are replaced by a quarter
+of that last bit. The elements 0 and 1 are computed separately.
+
+With more than 2^26 elements, two words do not suffice. Then delta is split into digits,
+which are so short that their products with k are exact.
 
 No product is rounded before it is added, so XLA may contract multiplication and
 addition.
 
 If start is 0, or delta has so few bits that its products are exact, the usual product
-and sum round only once. A scalar selects between their sum and that of the steps above.
-It does not vary in the loop, so LLVM on CPU unswitches the loop: one copy only
-multiplies and adds. A GPU would compute both sums, so it has no such scalar.
+and sum round only once. The high words are then start and delta themselves, and the low
+words are -0.
+
+On a CPU, a scalar says whether `high + low` rounds only once. It does not vary in the
+loop, so LLVM unswitches the loop: one of its copies has only that sum. A GPU would
+compute both sums, so it has no such scalar.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -23,46 +40,102 @@ multiplies and adds. A GPU would compute both sums, so it has no such scalar.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from dml_jax._fill import rounding
 
 _PRECISION = 53
+_MAX_BITS_FOR_WORDS = 26  # of a position
 _SMALLEST = 2.0**-969  # sums of such numbers, unless they are 0, are not subnormal
+
+
+class Words(NamedTuple):
+    """Start and delta, each as the sum of a high word and a low one."""
+
+    start_high: Array
+    start_low: Array
+    delta_high: Array
+    delta_low: Array
 
 
 class Sequence(NamedTuple):
     """The scalars of a sequence, in units of delta's last bit."""
 
-    start: Array
-    delta: tuple[Array, ...]  # digits, the high one first
+    words: Words
+    digits: tuple[Array, ...]  # start, and the digits of delta, if words do not suffice
     encoding: rounding.Encoding
     first: Array  # the element at 0
-    # Delta, or NaN if `first + k * delta` would round twice. With more than eight
-    # scalars, XLA on CPU stores each of them in a loop of its own.
-    simple_delta: Array | None
+    second: Array
+    # On a CPU: 1 if `high + low` rounds only once, otherwise 0. If it is 1, the words
+    # are start and delta themselves.
+    rounds_once: Array | None
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
     """The scalars of a sequence whose positions are below `count`."""
     position_bits = (count - 1).bit_length()
     scaled, constant = rounding.scaled(start, delta, position_bits)
-    digit_bits = _PRECISION - position_bits
-    factor, digits = scaled.factor, []
-    for shift in reversed(range(0, _PRECISION, digit_bits)):
-        digit = (factor >> shift) & np.uint64(2**digit_bits - 1)
-        digits.append(digit.astype(jnp.float64) * scaled.sign * 2.0**shift)
+    factor = scaled.factor.astype(jnp.float64) * scaled.sign
     encoding = rounding.encoding(scaled, constant)
-    first = rounding.first_element(start, delta)
-    simple_delta = None
+    largest = jnp.abs(scaled.start) + jnp.abs(factor) * 2.0**position_bits
+    grid = _leading_power(largest) * 2.0**-51
+    is_exact = grid <= 2.0 ** (51 - position_bits)
+    grid = jnp.where(is_exact, grid, 2.0**position_bits)
+    words = _words(scaled.start, factor, grid)
+    digits: tuple[Array, ...] = ()
+    if position_bits > _MAX_BITS_FOR_WORDS:
+        digits = scaled.start, *_digits(factor, position_bits)
+
+    once = None
     if platform == "cpu":
+        # The threshold is not 0 if sums may be subnormal.
+        unit = jnp.where(encoding.threshold == 0, 2 * encoding.scale, jnp.nan)
+        is_exact = is_exact & ~constant.holds & (largest * unit < 2.0**1000)
         is_simple = rounds_once(start, delta, position_bits)
-        simple_delta = jnp.where(is_simple, delta, jnp.nan)
-    return Sequence(scaled.start, tuple(digits), encoding, first, simple_delta)
+        words = Words(*(word * jnp.where(is_exact, unit, 1) for word in words))
+        # A sum with -0 does not change a zero of either sign.
+        of_simple = Words(start, jnp.float64(-0.0), delta, jnp.float64(-0.0))
+        words = Words(*map(functools.partial(jnp.where, is_simple), of_simple, words))
+        once = (is_simple | is_exact).astype(jnp.uint32)
+    first = rounding.first_element(start, delta)
+    second = rounding.encode(scaled.start + factor, encoding)
+    return Sequence(words, digits, encoding, first, second, once)
+
+
+def _words(start: Array, delta: Array, grid: Array) -> Words:
+    start_high, start_low = _split(start, grid)
+    whole, rest = _split(start_low, jnp.float64(1))
+    only_decides_ties = (rest != 0) & (jnp.abs(rest) != 0.5)
+    rest = jnp.where(only_decides_ties, jnp.copysign(0.25, rest), rest)
+    return Words(start_high, whole + rest, *_split(delta, grid))
+
+
+def _split(x: Array, unit: Array) -> tuple[Array, Array]:
+    """The nearest multiple of a power of two, and the rest."""
+    multiple = lax.round(x / unit, lax.RoundingMethod.TO_NEAREST_EVEN) * unit
+    return multiple, x - multiple
+
+
+def _leading_power(x: Array) -> Array:
+    """The largest power of two up to |x|."""
+    return (x.view(np.uint64) & np.uint64(0x7FF << 52)).view(np.float64)
+
+
+def _digits(delta: Array, position_bits: int) -> list[Array]:
+    """Floats whose sum is delta, the largest first. Their products with k are exact."""
+    digit_bits = _PRECISION - position_bits
+    # Delta is 0 or an integer of 53 bits. So its low bits are those of its code.
+    code = lax.bitcast_convert_type(delta, jnp.uint64)
+    shifts = reversed(range(digit_bits, _PRECISION, digit_bits))
+    heads = [lax.bitcast_convert_type(code >> n << n, jnp.float64) for n in shifts]
+    ends = [jnp.zeros_like(delta), *heads, delta]
+    return [end - begin for begin, end in itertools.pairwise(ends)]
 
 
 def rounds_once(start: Any, delta: Any, position_bits: int) -> Any:
@@ -89,7 +162,22 @@ def _bits(x: float) -> np.uint64:
 def element(sequence: Sequence, position: Array, platform: str) -> Array:
     """The elements at uint32 or uint64 positions."""
     k = rounding.to_float64(position, platform)
-    high, *others = [k * digit for digit in sequence.delta]
+    words = sequence.words
+    high, error = rounding.fast_two_sum(words.start_high, k * words.delta_high)
+    low = words.start_low + k * words.delta_low
+    if sequence.digits:
+        total = _sum_of_digits(*sequence.digits, k=k)
+    else:
+        total = high + rounding.to_odd(*rounding.fast_two_sum(error, low))
+    result = rounding.encode(total, sequence.encoding)
+    if sequence.rounds_once is not None:
+        result = jnp.where(sequence.rounds_once == 1, high + low, result)
+    return jnp.where(k < 2, jnp.where(k < 1, sequence.first, sequence.second), result)
+
+
+def _sum_of_digits(start: Array, *delta: Array, k: Array) -> Array:
+    """The rounded sum, as the last steps of an emulated FMA."""
+    high, *others = [k * digit for digit in delta]
     low = jnp.float64(0)
     for product in others:
         high, error = rounding.fast_two_sum(high, product)
@@ -97,12 +185,6 @@ def element(sequence: Sequence, position: Array, platform: str) -> Array:
     if len(others) > 1:
         high, low = rounding.fast_two_sum(high, low)
 
-    tail, last = rounding.two_sum(sequence.start, low)
+    tail, last = rounding.two_sum(start, low)
     total, error = rounding.two_sum(high, tail)
-    total = total + rounding.to_odd(*rounding.two_sum(error, last))
-    result = rounding.encode(total, sequence.encoding)
-    result = jnp.where(position == 0, sequence.first, result)
-    if sequence.simple_delta is None:
-        return result
-    simple = k * sequence.simple_delta + sequence.first
-    return jnp.where(jnp.isnan(sequence.simple_delta), result, simple)
+    return total + rounding.to_odd(*rounding.two_sum(error, last))

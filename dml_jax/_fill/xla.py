@@ -169,24 +169,29 @@ def rounded_by_double_words(
 
 
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
-    """The scalars of a sequence, packed in one array, in memory if the fill is large.
+    """The scalars of a sequence, packed, in memory if the fill is large.
 
     If they were not packed, each thread of a GPU would recompute them. A CPU would
     recompute them for each element if the iterations of a loop do not divide evenly
     among threads. XLA on CPU fuses through barriers, so a constraint on the layout
-    stores the array there.
+    stores the arrays there. It would store more than eight scalars one by one.
     """
+    is_stored = materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE
+    leaves, structure = jax.tree.flatten(sequence)
+    groups = [leaves[i : i + 8] for i in range(0, len(leaves), 8)]
+    stored = [leaf for group in groups for leaf in _stored_scalars(group, is_stored)]
+    return structure.unflatten(stored)
+
+
+def _stored_scalars(arrays: list[Array], is_stored: bool) -> list[Array]:
     with jax.enable_x64(True):
-        leaves, structure = jax.tree.flatten(sequence)
-        words = packed(leaves)
-        if materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE:
-            words = lowering.materialize(words)
-        ends = itertools.accumulate(leaf.size for leaf in leaves)
-        stored = [
-            _from_words(words[end - leaf.size : end].reshape(leaf.shape), leaf.dtype)
-            for leaf, end in zip(leaves, ends, strict=True)
+        words = packed(arrays)
+        words = lowering.materialize(words) if is_stored else words
+        ends = itertools.accumulate(array.size for array in arrays)
+        return [
+            _from_words(words[end - x.size : end].reshape(x.shape), x.dtype)
+            for x, end in zip(arrays, ends, strict=True)
         ]
-        return structure.unflatten(stored)
 
 
 def packed(arrays: list[Array]) -> Array:

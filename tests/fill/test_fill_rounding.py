@@ -185,16 +185,69 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
 def test_float64_sequences_that_round_once(
     start: float, delta: float, count: int, rounds_once: bool
 ):
-    """In the usual product and sum. If they are not known, only a CPU is told."""
+    """In the usual product and sum."""
     with jax.enable_x64(True):
         scalars = jnp.float64(start), jnp.float64(delta)
-        simple_delta = double_word.prepare(*scalars, count, "cpu").simple_delta
-        assert simple_delta is not None
-        assert simple_delta == delta if rounds_once else jnp.isnan(simple_delta)
-        assert double_word.prepare(*scalars, count, "cuda").simple_delta is None
+        position_bits = (count - 1).bit_length()
+        assert double_word.rounds_once(*scalars, position_bits) == rounds_once
     known = np.float64(start), np.float64(delta)
     kind = primitive.kind_of_floats((count,), *known)
     assert kind == ("float64_sums" if rounds_once else "floats")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("bits", [1, 2, 10, 20, 25, 26, 27])
+def test_float64_sums_of_words(bits: int, platform: str):
+    """Starts of all sizes, relative to delta, and sums that are ties, or nearly."""
+    random = np.random.default_rng(bits)
+    limit = 2**bits
+    index = [0, 1, min(2, limit - 1), limit - 1]
+    index += map(int, random.integers(0, limit, 16))
+    pairs = [(-0.0, -0.0), (-0.0, 0.0)]
+    for gap in range(-64, 120, 3):
+        pairs += [(x * 2.0**gap, d) for x, d in random.uniform(-2, 2, (2, 2))]
+    # The sum at 1 has more bits than delta.
+    pairs += [(-d * random.uniform(0.3, 0.5), d) for d in random.uniform(1, 1.6, 10)]
+    for k in {k | 1 for k in index}:
+        # With a start of 2^(102 - bits), one word is just not enough.
+        for gap in (49 - bits, 50 - bits, 51 - bits, *random.integers(1, 64, 4)):
+            pairs += near_ties(random, k, max(int(gap), 1))
+        pairs += ties_of_fractions(random, k)
+    pairs += [(x * 2.0**e, d * 2.0**e) for x, d in pairs[:60] for e in (-1040, -900)]
+    with jax.enable_x64(True):
+        elements = elements_at(index, np.dtype("float64"), limit, platform)
+        for start, delta in np.array(pairs):
+            expected = [reference._multiply_add(k, delta, start) for k in index]
+            assert_same_floats(elements(start, delta), np.array(expected))
+
+
+def near_ties(random: np.random.Generator, k: int, gap: int) -> list[tuple]:
+    """Numbers such that `start + k * delta` is n + 1/2, nearly, in units of 2^gap.
+
+    n has 53 bits, and k is odd.
+    """
+    pairs = []
+    for rest in (2 ** (gap - 1) + i for i in (-1, 0, 1)):
+        quotient = -rest * pow(2**gap, -1, k) % k if k > 1 else 0
+        steps = (2**52 * k - rest) // 2**gap // k, (2**53 * k - rest) // 2**gap // k
+        quotient += k * int(random.integers(steps[0], max(steps) + 1))
+        delta = (quotient * 2**gap + rest) // k
+        n = int(random.integers(2**52, 2**53))
+        if quotient.bit_length() == 53:
+            n = quotient + int(random.integers(-(2**20), 2**20))
+        pairs.append((float((n - quotient) * 2**gap), float(delta)))
+    return pairs
+
+
+def ties_of_fractions(random: np.random.Generator, k: int) -> list[tuple]:
+    """Starts with a fraction, in units of delta's last bit, that decides a tie."""
+    delta = int(random.integers(2**52, 2**52 + 2**48))
+    unit = 2 ** max((k * delta).bit_length() - 53, 1)  # the last bit of the sum
+    start = (unit // 2 - k * delta) % unit
+    starts = [start + fraction for fraction in (-(2.0**-27), 0.0, 2.0**-27)]
+    # The last bit of the element 2 is 1.
+    starts += [fraction - 2.0**49 for fraction in (0.125, 0.375, 0.5, 0.625)]
+    return [(sign * start, sign * float(delta)) for start in starts for sign in (-1, 1)]
 
 
 def test_a_product_beyond_float64():
@@ -239,10 +292,10 @@ def elements_at(
     )
 
 
-def test_a_cpu_stores_the_scalars_of_float64_in_one_loop():
+def test_a_cpu_stores_the_scalars_of_float64_in_few_loops():
     """With a loop for each scalar, a small fill would take three times as long."""
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         fill = jax.jit(functools.partial(fill_value_sequence, (4096,), "float64"))
         scalar = jax.ShapeDtypeStruct((), "float64")
         text = fill.lower(scalar, scalar).compile().as_text()
-    assert text[text.index("ENTRY") :].count(" fusion(") == 2
+    assert text[text.index("ENTRY") :].count(" fusion(") == 3
