@@ -35,6 +35,8 @@ from dml_jax._shared import bitwise, lowering
 _MIN_BYTES = 2**15  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 5, 2: 2, 4: 1}  # elements, by itemsize; others are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
+_MIN_BYTES_OF_STEPS = 64  # in a line of steps of several bytes
+_MIN_STORED_LINE = 64  # narrow elements
 _MIN_WIDE_LINE = 9  # elements of 32 bits; below, there is no loop to speed up
 _MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smaller one
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
@@ -67,7 +69,7 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     if lines < (_MIN_LINES if step == 1 else _MIN_LINES_OF_STEPS):
         return None
     is_narrow = x.dtype.itemsize < 4
-    if time * step < (_MIN_MASKED_LINE if is_narrow else _MIN_WIDE_LINE):
+    if time * step < _min_line(x.dtype.itemsize, step):
         return None
     lengths = jnp.broadcast_to(lengths, (*x.shape[:axis], *lengths.shape[axis:]))
     flat = lowering.materialize(x).reshape(lines, time * step)
@@ -75,11 +77,19 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     y = bitwise.from_bits(bits, x.dtype)
     # Wide elements are fused with elementwise operations. Narrow ones are stored, as
     # flat lines: loops over steps would be too short, a fused transposition too slow.
-    if is_narrow:
+    # Short lines of single elements are not stored: LLVM unrolls a loop that follows.
+    if is_narrow and (step > 1 or time >= _MIN_STORED_LINE):
         y = lowering.materialize(y)
         if 1 in x.shape:  # XLA would give the reshape another layout, and copy it
             y = lowering.materialize(y.reshape(-1))
     return y.reshape(x.shape)
+
+
+def _min_line(itemsize: int, step: int) -> int:
+    """The elements of a line from which on its loop is faster than the gather."""
+    if itemsize >= 4:
+        return _MIN_WIDE_LINE
+    return _MIN_BYTES_OF_STEPS if itemsize == 1 and step > 1 else _MIN_MASKED_LINE
 
 
 def _reverse_flat_lines(x: Array, lengths: Array, step: int) -> Array:

@@ -159,7 +159,7 @@ def _transpose_of_bits(dtype: np.dtype) -> Callable[..., Array]:
 # memcpy, or divides it between threads.
 _OF_ANY_DTYPE = frozenset(
     [
-        *(gpu.contiguous, xla.small_float16_slice),
+        *(gpu.contiguous, xla.float16_slice),
         *(tpu.vmem_slice, tpu.vmem_slice_transpose, tpu.gather_and_select),
     ]
 )
@@ -243,7 +243,7 @@ taylor.define_linear(transpose_p)
 
 _FUSED = (gpu.equal_split_stores, gpu.contiguous, gpu.split_stores)
 _STANDALONE = (gpu.equal_split_stores, gpu.packed_u32, gpu.split_stores)
-_CPU = (xla.small_float16_slice,)
+_CPU = (xla.float16_slice,)
 _TPU_SLICES = (tpu.vmem_slice,)
 _TPU_TRANSPOSES = (tpu.vmem_slice_transpose, tpu.gather_and_select)
 for _platform, _rule in {

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import jax.numpy as jnp
 from jax import Array, lax
 
 from dml_jax._shared import bitwise
 from dml_jax._slice.window import StridedWindow
-
-_MIN_CONVERTED_BYTES = 2**18  # of the result
 
 
 def strided_slice(x: Array, window: StridedWindow) -> Array:
@@ -18,16 +14,13 @@ def strided_slice(x: Array, window: StridedWindow) -> Array:
     return bitwise.from_bits(_slice_and_reverse(bitwise.to_bits(x), window), x.dtype)
 
 
-def small_float16_slice(x: Array, window: StridedWindow) -> Array | None:
-    """For CPU: the same without the conversion to integers, for small results.
+def float16_slice(x: Array, window: StridedWindow) -> Array | None:
+    """For CPU: the same without the conversion to integers.
 
     XLA does not widen float16 there. It counts the conversion as work to divide between
-    threads, which is slower for small arrays, and faster for others.
+    threads, which is slower.
     """
-    nbytes = math.prod(window.sizes) * x.dtype.itemsize
-    if x.dtype != jnp.float16 or nbytes >= _MIN_CONVERTED_BYTES:
-        return None
-    return _slice_and_reverse(x, window)
+    return _slice_and_reverse(x, window) if x.dtype == jnp.float16 else None
 
 
 def _slice_and_reverse(x: Array, window: StridedWindow) -> Array:

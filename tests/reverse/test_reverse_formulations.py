@@ -80,6 +80,7 @@ def main_dtype(formulation: str) -> str:
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
     for name in (
         *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
+        "_MIN_BYTES_OF_STEPS",
         *("_MIN_LINES_OF_STEPS", "_MIN_TRANSPOSED", "_MIN_VECTORIZED_BYTES"),
         "_MIN_ELEMENTS_PER_LENGTH",
     ):
@@ -247,6 +248,10 @@ def joins_parts(text: str) -> bool:
         ((2**13, 2**10, 9), (2**13, 1, 9), "int16", False),
         ((2**13, 2**10, 8), (2**13, 1, 8), "int32", False),
         ((2**13, 2**9, 25, 5), (2**13, 1, 25, 1), "uint8", False),
+        ((16, 37, 2**12, 20), (16, 1, 2**12, 1), "float32", False),
+        ((17, 37, 2**12 + 1, 21), (17, 1, 2**12 + 1, 1), "float32", True),
+        ((16, 37, 2**12, 40), (16, 1, 2**12, 1), "float16", True),
+        ((16, 37, 2**12, 20), (16, 1, 1, 1), "float32", True),
     ],
     ids=[
         *("rows", "odd-rows", "features", "few-rows", "wide", "very-few-rows"),
@@ -255,6 +260,8 @@ def joins_parts(text: str) -> bool:
         *("small-tables-of-bytes", "larger-tables-of-bytes"),
         *("few-columns-of-bytes", "few-columns", "more-columns", "wide-columns"),
         "columns-of-many-sectors",
+        *("steps-of-words", "an-odd-number-of-steps-of-words", "steps-of-16-bits"),
+        "lines-of-words",
     ],
 )
 def test_programs_for_gpus_in_parts(
@@ -364,12 +371,17 @@ def test_a_cpu_stores_clamped_lengths_that_are_read_often(
     assert (" minimum(" not in loop) == is_stored
 
 
-@pytest.mark.parametrize(("dtype", "is_fused"), [("float32", True), ("uint8", False)])
-def test_elementwise_operations_after_cpu_windows(dtype: str, is_fused: bool):
+@pytest.mark.parametrize(
+    ("dtype", "time", "is_fused"),
+    [("float32", 64, True), ("uint8", 63, True), ("uint8", 64, False)],
+)
+def test_elementwise_operations_after_cpu_windows(
+    dtype: str, time: int, is_fused: bool
+):
     def pipeline(x: Any, lengths: Any) -> jax.Array:
         return REVERSE(x * 2, lengths) + 1
 
-    x, lengths = data((8, 40), dtype), np.ones((8, 1), np.int32)
+    x, lengths = data((8, time), dtype), np.ones((8, 1), np.int32)
     with jax.default_device(jax.devices("cpu")[0]):
         text = str(jax.jit(pipeline).lower(x, lengths).compile().as_text())
         alone = str(jax.jit(REVERSE).lower(x, lengths).compile().as_text())
