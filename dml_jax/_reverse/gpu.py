@@ -41,8 +41,13 @@ _MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
 _SECTOR = 32  # bytes; the smallest read of memory
 _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twice
-_LONG_STEP = 64  # bytes; most of the sectors read for such a step lie within it
-_LONG_TIME = 1500  # steps; with more, the rows of strips are narrow
+# The bytes of a step from which on the packed copy is faster than strips, by time: if
+# the rows of a table are whole sectors, and if not. The rows of strips in shared memory
+# have 128, 96, 64 and 32 bytes, or more.
+_LONG_STEPS = {1536: (256, 128), 2048: (128, 64), 3456: (128, 32), 6912: (64, 16)}
+_LONG_STEP_WITHIN_WORDS = 64  # if rows begin within words
+_LOCAL_TABLE = 2**18  # bytes; a cache holds its sectors until all steps have been read
+_LONG_TIME = 2048  # programs gather steps of 16 bytes and more, unless rows are sectors
 # In bytes, by the size of an element. Programs gather from arrays below the first size
 # and from tables of up to the second one, since their sectors stay in a cache.
 _CACHED_ARRAY = {1: 24 * 2**20, 2: 24 * 2**20, 4: 48 * 2**20, 8: 48 * 2**20}
@@ -67,12 +72,25 @@ class _Lines(NamedTuple):
         return self.x.shape[3] * self.x.dtype.itemsize
 
     @property
-    def fills_sectors(self) -> bool:
-        """Whether reading a step uses most bytes of the sectors that are read."""
+    def are_copied(self) -> bool:
+        """Whether the packed copy is faster than strips.
+
+        It reads all sectors of a step. Strips read all sectors of their rows.
+        """
         _, time, count, _ = self.x.shape
         step = self.step_bytes
-        is_long = step >= _LONG_STEP or (step >= CHUNK and time > _LONG_TIME)
-        return count == 1 or is_long or step == _SECTOR
+        if count == 1 or step % _SECTOR == 0:
+            return True
+        if time * count * step <= _LOCAL_TABLE:
+            return step >= _SECTOR
+        limits = (limit for most, limit in _LONG_STEPS.items() if time <= most)
+        of_sectors, of_others = next(limits, (CHUNK, CHUNK))
+        common = math.gcd(count * step, _SECTOR)
+        if common == _SECTOR:
+            return step >= of_sectors
+        if common < WORD:
+            of_others = min(of_others, _LONG_STEP_WITHIN_WORDS)
+        return step >= of_others
 
 
 def _lines(x: Array, lengths: Array, axis: int) -> _Lines | None:
@@ -96,9 +114,9 @@ def _lines(x: Array, lengths: Array, axis: int) -> _Lines | None:
 
 
 def copied_chunks(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For one length for each line, and for steps that fill most of their sectors."""
+    """For one length for each line, and for long steps."""
     lines = _lines(x, lengths, axis)
-    if lines is None or not lines.fills_sectors:
+    if lines is None or not lines.are_copied:
         return None
     y = packed_copy_kernel.reverse(lines.x, lines.lengths)
     return None if y is None else y.reshape(lines.shape)
@@ -107,7 +125,7 @@ def copied_chunks(x: Array, lengths: Array, axis: int) -> Array | None:
 def strips(x: Array, lengths: Array, axis: int) -> Array | None:
     """For columns with lengths of their own."""
     lines = _lines(x, lengths, axis)
-    if lines is None or lines.fills_sectors or lines.lengths.size > _MAX_LENGTHS:
+    if lines is None or lines.are_copied or lines.lengths.size > _MAX_LENGTHS:
         return None
     batch, time, count, step = lines.x.shape
     columns, itemsize = count * step, x.dtype.itemsize
@@ -188,8 +206,11 @@ def _is_faster_in_one_part(x: Array, lengths: Array, axis: int) -> bool:
         if itemsize == 1:
             return not _is_gathered_fast(x, lengths, axis)
         return itemsize == WORD or columns > _FEW_COLUMNS_OF_16_BITS
-    stores_at_least_8_bytes = math.prod(shape) % PER_STORE == 0 and itemsize > 1
-    return stores_at_least_8_bytes and columns == 1 and shape[axis] < _SHORT_ROW
+    if math.prod(shape) % PER_STORE != 0:
+        return False
+    if itemsize == WORD and math.prod(lengths.shape[axis + 1 :]) > 1:
+        return True
+    return itemsize > 1 and columns == 1 and shape[axis] < _SHORT_ROW
 
 
 def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
@@ -203,11 +224,16 @@ def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
 
 
 def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:
-    """Whether XLA's gather reads a sector for each element, from memory."""
-    nbytes = math.prod(xla.broadcast_shape(x.shape, lengths.shape, axis))
-    nbytes *= x.dtype.itemsize
-    is_cached = nbytes < _CACHED_ARRAY[min(x.dtype.itemsize, 8)]
-    return not is_cached and not _is_gathered_fast(x, lengths, axis)
+    """Whether XLA's gather reads many more sectors than strips do, from memory."""
+    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    itemsize = x.dtype.itemsize
+    if math.prod(shape) * itemsize < _CACHED_ARRAY[min(itemsize, 8)]:
+        return False
+    share_sectors = math.prod(shape[axis + 1 :]) * itemsize % _SECTOR != 0
+    are_narrow = shape[axis] > _LONG_TIME and share_sectors
+    if are_narrow and xla.contiguous_bytes(x, lengths, axis) >= CHUNK:
+        return False
+    return not _is_gathered_fast(x, lengths, axis)
 
 
 def _is_gathered_fast(x: Array, lengths: Array, axis: int) -> bool:

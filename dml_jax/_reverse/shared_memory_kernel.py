@@ -54,10 +54,17 @@ _MAX_BLOCK_BYTES = 216 * 2**10  # in shared memory
 _GOOD_BLOCK_BYTES = 108 * 2**10  # so that two blocks run at once
 _MULTIPROCESSOR_BYTES = 224 * 2**10  # of 228 KiB; lengths take the others
 _SYSTEM_BYTES = 2**10  # that CUDA adds to each block
+_ALL_BYTES = 228 * 2**10  # of a multiprocessor
+# Beside strips of so many bytes, the first-level cache of a multiprocessor has 60 KiB.
+# Beside more it has 28 KiB, and evicts sectors before another warp reads them, too.
+_CACHED_BYTES = 192 * 2**10
 _MAX_ROW_BYTES = 512  # of a table, in shared memory
 # Bytes of the rows of strips. Others have more bank conflicts, or were not faster.
 _ROW_BYTES = (384, 256, 192, 128, 96, 80, 64, 48, 40, 32)
 _GOOD_ROW_BYTES = 256  # wider rows are not faster where two blocks run at once
+_MIN_CACHED_ROW_BYTES = 96  # narrower rows are slower, although the cache is larger
+_MAX_PHASES = 8  # of short rows of narrow elements
+_MIN_ROWS_PER_ELEMENT = 3  # rows of a thread, for each element of a word
 # All banks of shared memory, once. If rows are a multiple of it apart, threads that
 # read different columns have no bank conflicts.
 _BANKS_BYTES = 128
@@ -86,6 +93,7 @@ class Layout(NamedTuple):
     per_row: int  # strips of a table
     per_block: int  # strips
     threads: int  # of a strip
+    block_bytes: int  # of shared memory; more than strips take if fewer blocks run then
 
 
 def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
@@ -104,7 +112,7 @@ def _tables(time: int, columns: int, itemsize: int) -> Layout | None:
         return None
     # A block that fills shared memory runs alone. That is slow, but not slower than
     # narrow strips.
-    of_strips = _max_row_bytes_of_strips(time)
+    of_strips = _max_row_bytes_of_strips(time, _MAX_BLOCK_BYTES)
     may_run_alone = of_strips < _BANKS_BYTES or row_bytes <= of_strips
     most = _MAX_BLOCK_BYTES if may_run_alone else _GOOD_BLOCK_BYTES
     # The first and the last word may have elements of the neighbouring tables. In their
@@ -118,7 +126,10 @@ def _tables(time: int, columns: int, itemsize: int) -> Layout | None:
     period = _words_until_same_columns(columns, word)
     words = -(-time * columns // word)
     threads, per_block = _threads_of_table(words, period, size * itemsize)
-    return Layout(True, word, word, 0, width, pitch, size, 1, per_block, threads)
+    nbytes = per_block * size * itemsize
+    return Layout(
+        True, word, word, 0, width, pitch, size, 1, per_block, threads, nbytes
+    )
 
 
 def _threads_of_table(words: int, period: int, size: int) -> tuple[int, int]:
@@ -138,11 +149,11 @@ def _threads_of_table(words: int, period: int, size: int) -> tuple[int, int]:
 
 def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     """The layout for tables of which a block moves some columns."""
-    max_bytes = _max_row_bytes_of_strips(time)
+    max_bytes, granule_bytes = _rows_of_strips(time, columns, itemsize)
     if max_bytes == 0:
         return None
     most, word = max_bytes // itemsize, max(1, _WORD // itemsize)
-    granule = _granule_bytes(time, columns, max_bytes, itemsize) // itemsize
+    granule = granule_bytes // itemsize
     margin = 0 if columns % granule == 0 else granule
     sector = _SECTOR // itemsize
     unit = sector if columns % sector == 0 else granule
@@ -156,17 +167,64 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     size = time * pitch
     min_threads = width // word * _rows_until_same_phase(columns, granule)
     threads = _round_up(min_threads, _WARPGROUP)
-    threads = max(threads, _threads_of_block(size * itemsize))
+    nbytes, most = size * itemsize, _MULTIPROCESSOR_BYTES
+    if not _is_whole_chunks(columns, itemsize):
+        nbytes, most = _cached_block_bytes(nbytes, width + margin), _CACHED_BYTES
+    threads = max(threads, _threads_of_block(size * itemsize, most))
     per_row = -(-covered // width)
-    return Layout(False, word, granule, margin, width, pitch, size, per_row, 1, threads)
+    return Layout(
+        False, word, granule, margin, width, pitch, size, per_row, 1, threads, nbytes
+    )
 
 
-def _max_row_bytes_of_strips(time: int) -> int:
-    """The most bytes of a row of a strip in shared memory; 0 if no sector fits."""
-    if time * _GOOD_ROW_BYTES <= _GOOD_BLOCK_BYTES:
+def _rows_of_strips(time: int, columns: int, itemsize: int) -> tuple[int, int]:
+    """The most bytes of a row, or 0 if no sector fits, and the bytes of a granule."""
+    if _are_short(time, columns, itemsize):
+        return _BANKS_BYTES, _SECTOR
+    row_bytes = _max_row_bytes_of_strips(time, _MAX_BLOCK_BYTES)
+    if not _is_whole_chunks(columns, itemsize):
+        cached = _max_row_bytes_of_strips(time, _CACHED_BYTES)
+        row_bytes = cached if cached >= _MIN_CACHED_ROW_BYTES else row_bytes
+    return row_bytes, _granule_bytes(time, columns, row_bytes, itemsize)
+
+
+def _max_row_bytes_of_strips(time: int, most: int) -> int:
+    """The most bytes of a row if strips take up to `most` bytes of shared memory."""
+    if 2 * (time * _GOOD_ROW_BYTES + _SYSTEM_BYTES) <= most:
         return _GOOD_ROW_BYTES
-    fitting = (size for size in _ROW_BYTES if time * size <= _MAX_BLOCK_BYTES)
-    return next(fitting, 0)
+    return next((size for size in _ROW_BYTES if time * size <= most), 0)
+
+
+def _are_short(time: int, columns: int, itemsize: int) -> bool:
+    """Whether narrow elements are faster in rows of 128 bytes and whole sectors.
+
+    A thread finds the addresses of its first word by itself, so it must have several
+    words. They are as many rows apart as there are phases.
+    """
+    phases = _rows_until_same_phase(columns, _SECTOR // itemsize)
+    return (
+        itemsize < _WORD
+        and 1 < phases <= _MAX_PHASES
+        and time >= _MIN_ROWS_PER_ELEMENT * (_WORD // itemsize) * phases
+        and time * _BANKS_BYTES <= _CACHED_BYTES // 2
+    )
+
+
+def _is_whole_chunks(columns: int, itemsize: int) -> bool:
+    """Whether strips are copied in chunks, which bypass the first-level cache."""
+    unit = _SECTOR if itemsize < _WORD else _CHUNK
+    return columns * itemsize % unit == 0
+
+
+def _cached_block_bytes(size: int, lengths: int) -> int:
+    """`size`, or more if otherwise so many blocks ran that the cache would be small."""
+    blocks = max(_CACHED_BYTES // (size + _SYSTEM_BYTES), 1)
+    too_much_for_another = _ALL_BYTES // (blocks + 1) + 1
+    padded = (
+        too_much_for_another - _SYSTEM_BYTES - lengths * np.dtype(np.int32).itemsize
+    )
+    # Seven padded blocks would take more than 196 KiB.
+    return max(size, padded) if blocks <= 6 else size
 
 
 def _padded(row_bytes: int) -> int:
@@ -194,9 +252,9 @@ def _granule_bytes(time: int, columns: int, row_bytes: int, itemsize: int) -> in
     return _SECTOR if words * rows <= _MAX_THREADS else word
 
 
-def _threads_of_block(size: int) -> int:
+def _threads_of_block(size: int, most: int = _MULTIPROCESSOR_BYTES) -> int:
     """The threads of a block that takes so many bytes of shared memory."""
-    blocks = max(_MULTIPROCESSOR_BYTES // (size + _SYSTEM_BYTES), 1)
+    blocks = max(most // (size + _SYSTEM_BYTES), 1)
     return -(-_WARPGROUPS_AT_ONCE // blocks) * _WARPGROUP
 
 
@@ -225,7 +283,6 @@ def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
     shape, batch = x.shape, len(x)
     itemsize = x.dtype.itemsize
     move = functools.partial(reverse_strips, shape=shape, step=step, layout=layout)
-    block_bytes = layout.per_block * layout.size * itemsize
     lengths_per_strip = layout.width + layout.margin
 
     def body(*refs: Any):
@@ -240,7 +297,7 @@ def reverse(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
         body,
         out_type=jax.ShapeDtypeStruct((x.size,), x.dtype),
         scratch_types=[
-            plgpu.SMEM((_round_up(block_bytes, _WORD),), jnp.int8),
+            plgpu.SMEM((_round_up(layout.block_bytes, _WORD),), jnp.int8),
             plgpu.SMEM((layout.per_block * lengths_per_strip,), jnp.int32),
         ],
         grid=(-(-batch * layout.per_row // layout.per_block),),

@@ -268,6 +268,43 @@ def test_strips_store_granules(name: str):
     assert layout.granule * itemsize == expected
 
 
+# The itemsize, the time and the columns; and the bytes of the rows of strips.
+ROWS = {
+    "two-blocks-at-once": ((4, 380, 65537), 256),
+    "one-block": ((4, 400, 65537), 384),
+    "beside-a-large-cache": ((4, 784, 65537), 192),
+    "whole-chunks": ((4, 784, 65540), 256),
+    "narrow-rows": ((4, 2049, 65537), 96),
+    "16-bit-of-8-phases": ((2, 48, 65538), 128),
+    "too-few-rows-of-16-bit": ((2, 47, 65538), 256),
+    "16-bit-of-16-phases": ((2, 300, 65537), 256),
+    "bytes-of-8-phases": ((1, 96, 65540), 128),
+    "too-few-rows-of-bytes": ((1, 95, 65540), 256),
+    "many-rows-of-bytes": ((1, 768, 65540), 128),
+    "too-many-rows-of-bytes": ((1, 769, 65540), 192),
+    "whole-sectors-of-bytes": ((1, 96, 65536), 256),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_strips(name: str):
+    (itemsize, time, columns), expected = ROWS[name]
+    layout = layout_for(time, columns, itemsize)
+    assert layout is not None
+    assert layout.pitch * itemsize == expected
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+@pytest.mark.parametrize("time", [170, 200, 256, 380, 400, 512, 784, 1000, 1500, 2000])
+def test_strips_leave_the_cache(time: int, itemsize: int):
+    """So many blocks run at once that the first-level cache has 60 KiB."""
+    layout = layout_for(time, 65537, itemsize)
+    assert layout is not None
+    block = layout.block_bytes + 4 * (layout.width + layout.margin) + 2**10
+    blocks = 228 * 2**10 // block
+    assert blocks * block <= 196 * 2**10
+
+
 # The itemsize, the time and the columns of a table.
 CHUNKS = {
     "sectors-of-bytes": ((1, 901, 512), True),
@@ -352,6 +389,19 @@ def test_programs_gather_steps_of_a_sector(features: int, is_chosen: bool):
     assert ("mosaic_gpu" in text_for_cuda(reverse, x, lengths)) == is_chosen
 
 
+@pytest.mark.parametrize(
+    ("time", "batch", "is_chosen"),
+    [(2048, 2**14 + 1, True), (2049, 2**14 + 1, False), (2049, 2**14, True)],
+)
+def test_programs_gather_steps_of_long_columns(time: int, batch: int, is_chosen: bool):
+    """Steps of 20 bytes, unless the rows are whole sectors."""
+    reverse = functools.partial(reverse_subsequences, axis=0)
+    x = jax.ShapeDtypeStruct((time, batch, 20), np.uint8)
+    lengths = jax.ShapeDtypeStruct((1, batch, 1), np.int32)
+    is_chosen = is_chosen and jax_versions._SUPPORTS_MOSAIC
+    assert ("mosaic_gpu" in text_for_cuda(reverse, x, lengths)) == is_chosen
+
+
 @pytest.mark.parametrize("are_hoppers", [True, False])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_who_gets_the_kernel(name: str, are_hoppers: bool):
@@ -367,20 +417,37 @@ def test_who_gets_the_kernel(name: str, are_hoppers: bool):
     assert ("mosaic_gpu" in text) == is_chosen
 
 
-# Shape, shape of the lengths, axis 1; and the formulation for these steps of float32.
+# Tables, time, batch and features; and the formulation for such steps.
 STEPS = {
-    "one-line": ((64, 1000, 100), (64, 1, 1), "copied_chunks"),
-    "long-steps": ((64, 1000, 100, 16), (64, 1, 100, 1), "copied_chunks"),
-    "steps-of-a-sector": ((64, 1000, 100, 8), (64, 1, 100, 1), "copied_chunks"),
-    "short-steps": ((64, 1000, 100, 5), (64, 1, 100, 1), "strips"),
-    "short-steps-of-long-lines": ((64, 2000, 100, 5), (64, 1, 100, 1), "copied_chunks"),
-    "columns": ((64, 1000, 100), (64, 1, 100), "strips"),
+    "whole-sectors": ((1000, 1001, 8), "float32", "copied_chunks"),
+    "252-bytes-in-rows-of-sectors": ((1536, 1024, 63), "float32", "strips"),
+    "260-bytes-in-rows-of-sectors": ((1536, 1024, 65), "float32", "copied_chunks"),
+    "124-bytes-in-rows-of-sectors": ((1537, 1024, 31), "float32", "strips"),
+    "132-bytes-in-rows-of-sectors": ((1537, 1024, 33), "float32", "copied_chunks"),
+    "60-bytes-in-rows-of-sectors": ((6912, 1024, 15), "float32", "strips"),
+    "68-bytes-in-rows-of-sectors": ((3457, 1024, 17), "float32", "copied_chunks"),
+    "20-bytes-of-long-time": ((6913, 1024, 5), "float32", "copied_chunks"),
+    "124-bytes": ((1536, 1001, 31), "float32", "strips"),
+    "132-bytes": ((1536, 1001, 33), "float32", "copied_chunks"),
+    "60-bytes": ((2048, 1001, 15), "float32", "strips"),
+    "68-bytes": ((1537, 1001, 17), "float32", "copied_chunks"),
+    "28-bytes": ((3456, 1001, 7), "float32", "strips"),
+    "36-bytes": ((2049, 1001, 9), "float32", "copied_chunks"),
+    "12-bytes": ((6912, 1001, 3), "float32", "strips"),
+    "20-bytes": ((3457, 1001, 5), "float32", "copied_chunks"),
+    "62-bytes-in-parts-of-words": ((100, 1001, 31), "int16", "strips"),
+    "66-bytes-in-parts-of-words": ((100, 1001, 33), "int16", "copied_chunks"),
+    "66-bytes-in-words": ((100, 1002, 33), "int16", "strips"),
+    "36-bytes-in-small-tables": ((64, 1024, 7, 9), "float32", "copied_chunks"),
+    "36-bytes-in-larger-tables": ((64, 1024, 8, 9), "float32", "strips"),
+    "28-bytes-in-small-tables": ((64, 1024, 7, 7), "float32", "strips"),
 }
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_kernels_of_steps(name: str, monkeypatch: pytest.MonkeyPatch):
-    shape, lengths, expected = STEPS[name]
+    (*tables, time, batch, features), dtype, expected = STEPS[name]
+    axis = len(tables)
     made = []
     monkeypatch.setattr(
         gpu.packed_copy_kernel,
@@ -391,11 +458,11 @@ def test_kernels_of_steps(name: str, monkeypatch: pytest.MonkeyPatch):
         gpu.shared_memory_kernel, "reverse", lambda x, *_: made.append("strips") or x
     )
     operands = (
-        jax.ShapeDtypeStruct(shape, "float32"),
-        jax.ShapeDtypeStruct(lengths, np.int32),
+        jax.ShapeDtypeStruct((*tables, time, batch, features), dtype),
+        jax.ShapeDtypeStruct((*tables, 1, batch, 1), np.int32),
     )
     for formulation in (gpu.copied_chunks, gpu.strips):
-        jax.eval_shape(functools.partial(formulation, axis=1), *operands)
+        jax.eval_shape(functools.partial(formulation, axis=axis), *operands)
     assert made == [expected]
 
 
@@ -429,7 +496,8 @@ def test_layouts(time: int, itemsize: int):
 
 
 def require_to_fit(layout: Layout, columns: int, itemsize: int):
-    block_bytes = layout.per_block * layout.size * itemsize
+    block_bytes = layout.block_bytes
+    assert layout.per_block * layout.size * itemsize <= block_bytes
     assert block_bytes <= shared_memory_kernel._MAX_BLOCK_BYTES
     lengths_bytes = layout.per_block * (layout.width + layout.margin) * 4
     assert block_bytes + lengths_bytes <= 227 * 2**10
