@@ -7,18 +7,19 @@ words are multiples of a power of two, the grid:
     low  = start_low  + k * delta_low
     x    = high + low
 
-For positions of P bits, `high` has at most 53 bits if the grid is not less than
-(|start| + 2^P * |delta|) / 2^52. `low` has at most 53 bits if the grid is not more than
-2^(51 - P). If there is such a grid, only the sum of both rounds. For a million elements
-there is one if |start| < 2^29 * |delta|.
+For positions of P bits, `high` is exact if the grid is not less than
+(|start| + 2^P * |delta|) / 2^52, and `low` if it is not more than 2^(52 - P). If a grid
+satisfies both conditions, only `high + low` is rounded. For a million elements there is
+such a grid if |start| < 2^30 * |delta|.
 
 Otherwise the grid is 2^P, and `high` is rounded. Its error is added to `low` with
 rounding to odd, and then to `high`: the last steps of an emulated FMA [1]. The sum is
 encoded, as `rounding.encode` describes.
 
-From k = 2 on, the bits of start below the last bit of delta only decide ties: if there
-are such bits, |start| < |delta|, and so |x| > |delta|. They are replaced by a quarter
-of that last bit. The elements 0 and 1 are computed separately.
+If start is not an integer, |start| < |delta|. So |x| > |delta| from k = 2 on, and all
+floats of that size are integers. Then the distance of start from the nearest integer
+only decides ties, unless it is a half. It is replaced by a quarter, so that `low` has
+few bits. The elements 0 and 1 are computed separately.
 
 With more than 2^26 elements, two words do not suffice. Then delta is split into digits,
 which are so short that their products with k are exact.
@@ -26,13 +27,12 @@ which are so short that their products with k are exact.
 No product is rounded before it is added, so XLA may contract multiplication and
 addition.
 
-If start is 0, or delta has so few bits that its products are exact, the usual product
-and sum round only once. The high words are then start and delta themselves, and the low
-words are -0.
-
-On a CPU, a scalar says whether `high + low` rounds only once. It does not vary in the
-loop, so LLVM unswitches the loop: one of its copies has only that sum. A GPU would
-compute both sums, so it has no such scalar.
+On a CPU, a scalar says whether `high + low` is rounded only once. It does not vary in
+the loop, so LLVM unswitches the loop: one copy of it computes only that sum. The words
+are then not scaled. If start is 0, or delta has so few bits that its products are
+exact, the usual product and sum are rounded only once, too. The high words are then
+start and delta themselves, and the low words are -0. A GPU would compute all sums, so
+it has no such scalar.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -68,13 +68,12 @@ class Sequence(NamedTuple):
     """The scalars of a sequence, in units of delta's last bit."""
 
     words: Words
-    digits: tuple[Array, ...]  # start, and the digits of delta, if words do not suffice
+    digits: tuple[Array, ...]  # start and the digits of delta; empty if words suffice
     encoding: rounding.Encoding
     first: Array  # the element at 0
     second: Array
-    # On a CPU: 1 if `high + low` rounds only once, otherwise 0. If it is 1, the words
-    # are start and delta themselves.
-    rounds_once: Array | None
+    # On a CPU: 1 if `high + low` is the element, and the words are not scaled; else 0.
+    is_sum_of_words: Array | None
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
@@ -85,27 +84,27 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
     encoding = rounding.encoding(scaled, constant)
     largest = jnp.abs(scaled.start) + jnp.abs(factor) * 2.0**position_bits
     grid = _leading_power(largest) * 2.0**-51
-    is_exact = grid <= 2.0 ** (51 - position_bits)
-    grid = jnp.where(is_exact, grid, 2.0**position_bits)
+    are_exact = grid <= 2.0 ** (52 - position_bits)
+    grid = jnp.where(are_exact, grid, 2.0**position_bits)
     words = _words(scaled.start, factor, grid)
     digits: tuple[Array, ...] = ()
     if position_bits > _MAX_BITS_FOR_WORDS:
         digits = scaled.start, *_digits(factor, position_bits)
 
-    once = None
+    is_sum_of_words = None
     if platform == "cpu":
         # The threshold is not 0 if sums may be subnormal.
         unit = jnp.where(encoding.threshold == 0, 2 * encoding.scale, jnp.nan)
-        is_exact = is_exact & ~constant.holds & (largest * unit < 2.0**1000)
+        is_unscaled = are_exact & ~constant.holds & (largest * unit < 2.0**1000)
         is_simple = rounds_once(start, delta, position_bits)
-        words = Words(*(word * jnp.where(is_exact, unit, 1) for word in words))
-        # A sum with -0 does not change a zero of either sign.
+        words = Words(*(word * jnp.where(is_unscaled, unit, 1) for word in words))
+        # Adding -0 does not change a zero of either sign.
         of_simple = Words(start, jnp.float64(-0.0), delta, jnp.float64(-0.0))
         words = Words(*map(functools.partial(jnp.where, is_simple), of_simple, words))
-        once = (is_simple | is_exact).astype(jnp.uint32)
+        is_sum_of_words = (is_simple | is_unscaled).astype(jnp.uint32)
     first = rounding.first_element(start, delta)
     second = rounding.encode(scaled.start + factor, encoding)
-    return Sequence(words, digits, encoding, first, second, once)
+    return Sequence(words, digits, encoding, first, second, is_sum_of_words)
 
 
 def _words(start: Array, delta: Array, grid: Array) -> Words:
@@ -123,14 +122,14 @@ def _split(x: Array, unit: Array) -> tuple[Array, Array]:
 
 
 def _leading_power(x: Array) -> Array:
-    """The largest power of two up to |x|."""
+    """The largest power of two up to |x|, for a normal x."""
     return (x.view(np.uint64) & np.uint64(0x7FF << 52)).view(np.float64)
 
 
 def _digits(delta: Array, position_bits: int) -> list[Array]:
     """Floats whose sum is delta, the largest first. Their products with k are exact."""
     digit_bits = _PRECISION - position_bits
-    # Delta is 0 or an integer of 53 bits. So its low bits are those of its code.
+    # Delta is 0 or an integer of 53 bits. So the low bits of its code are its own.
     code = lax.bitcast_convert_type(delta, jnp.uint64)
     shifts = reversed(range(digit_bits, _PRECISION, digit_bits))
     heads = [lax.bitcast_convert_type(code >> n << n, jnp.float64) for n in shifts]
@@ -170,13 +169,13 @@ def element(sequence: Sequence, position: Array, platform: str) -> Array:
     else:
         total = high + rounding.to_odd(*rounding.fast_two_sum(error, low))
     result = rounding.encode(total, sequence.encoding)
-    if sequence.rounds_once is not None:
-        result = jnp.where(sequence.rounds_once == 1, high + low, result)
+    if sequence.is_sum_of_words is not None:
+        result = jnp.where(sequence.is_sum_of_words == 1, high + low, result)
     return jnp.where(k < 2, jnp.where(k < 1, sequence.first, sequence.second), result)
 
 
 def _sum_of_digits(start: Array, *delta: Array, k: Array) -> Array:
-    """The rounded sum, as the last steps of an emulated FMA."""
+    """The rounded sum, by the last steps of an emulated FMA."""
     high, *others = [k * digit for digit in delta]
     low = jnp.float64(0)
     for product in others:

@@ -169,12 +169,12 @@ def rounded_by_double_words(
 
 
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
-    """The scalars of a sequence, packed, in memory if the fill is large.
+    """The scalars of a sequence, from packed arrays, in memory if the fill is large.
 
     If they were not packed, each thread of a GPU would recompute them. A CPU would
     recompute them for each element if the iterations of a loop do not divide evenly
     among threads. XLA on CPU fuses through barriers, so a constraint on the layout
-    stores the arrays there. It would store more than eight scalars one by one.
+    stores the arrays. It would store more than eight scalars in a loop for each one.
     """
     is_stored = materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE
     leaves, structure = jax.tree.flatten(sequence)
@@ -184,6 +184,7 @@ def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
 
 
 def _stored_scalars(arrays: list[Array], is_stored: bool) -> list[Array]:
+    """The same scalars, read from one packed array."""
     with jax.enable_x64(True):
         words = packed(arrays)
         words = lowering.materialize(words) if is_stored else words

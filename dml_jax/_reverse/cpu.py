@@ -9,7 +9,7 @@ alone and beside an elementwise operation (`benchmarks/results/sweep-cpu.json`, 
 with AVX-512):
 
                         float32       bfloat16      uint8
-    reversed_windows    0.47, 0.43    0.27, 0.48    0.20, 0.29
+    reversed_windows    0.46, 0.49    0.32, 0.55    0.21, 0.30
     vectorized_gather   1             1             1
 
 No array of that sweep is large enough to be transposed. With a transposition, smaller
@@ -17,9 +17,9 @@ ones took 1.8 and more times as long as plain JAX. On a CPU without AVX-512, the
 of `vectorized_gather` took half of the time for bfloat16, with 64 features and more.
 
 XLA's gather computes an index for every element, one element at a time. XLA fuses
-`vectorized_gather` with surrounding operations, and `reversed_windows` of 32 bits with
-those that follow. float16 and bfloat16 are moved as floats by the first two, in which
-XLA does not widen them.
+`vectorized_gather` with surrounding operations. It fuses `reversed_windows` of 32 bits,
+or of short rows, with those that follow. float16 and bfloat16 are moved as floats by
+the first two, in which XLA does not widen them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from dml_jax._shared import bitwise, lowering
 _MIN_BYTES = 2**15  # below, starting another loop takes longer than the loop
 _MAX_STEP = {1: 5, 2: 2, 4: 1}  # elements, by itemsize; others are gathered
 _MIN_MASKED_LINE = 32  # elements; shorter lines compare positions with lengths
-_MIN_BYTES_OF_STEPS = 64  # in a line of steps of several bytes
-_MIN_STORED_LINE = 64  # narrow elements
+_MIN_BYTES_OF_STEPS = 64  # of a line whose steps have several bytes
+_MIN_STORED_LINE = 64  # elements of 8 or 16 bits
 _MIN_WIDE_LINE = 9  # elements of 32 bits; below, there is no loop to speed up
 _MIN_TRANSPOSED = 2**23  # elements of a table; a cache of 32 MiB holds a smaller one
 _MIN_VECTORIZED = 64  # elements; XLA unrolls shorter loops
@@ -77,7 +77,8 @@ def reversed_windows(x: Array, lengths: Array, axis: int) -> Array | None:
     y = bitwise.from_bits(bits, x.dtype)
     # Wide elements are fused with elementwise operations. Narrow ones are stored, as
     # flat lines: loops over steps would be too short, a fused transposition too slow.
-    # Short lines of single elements are not stored: LLVM unrolls a loop that follows.
+    # Short lines of single elements are not stored. LLVM would unroll the loop that
+    # reads them, and not vectorize it.
     if is_narrow and (step > 1 or time >= _MIN_STORED_LINE):
         y = lowering.materialize(y)
         if 1 in x.shape:  # XLA would give the reshape another layout, and copy it

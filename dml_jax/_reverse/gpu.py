@@ -1,8 +1,9 @@
 """Formulations of the reversal for GPUs.
 
-    copied_chunks      one length for each line, or for consecutive elements of a step:
-                       a kernel for Hopper GPUs
-    strips             lengths of their own for neighbouring columns: another kernel
+    copied_chunks      one length for each line or for each long step: a kernel for
+                       Hopper GPUs
+    strips             lengths of their own for neighbouring columns or short steps:
+                       another kernel
     transposed_gather  the same, where columns are too long, or there is no kernel
     gathered_parts     four gathers of up to 32 bits, where stores limit a single one
 
@@ -15,9 +16,9 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
 That holds for most strips, and not for the packed copy. With a memcpy as the unit of
 time, for large random shapes on an H100 (`benchmarks/results/sweep-gpu.json`), the
-packed copy alone takes 1.0 to 1.3. The gathered parts take 1.0 to 2.2, alone and beside
+packed copy alone takes 1.0 to 1.2. The gathered parts take 1.0 to 2.1, alone and beside
 an elementwise operation. Strips alone take 1.0 to 2.0 where plain JAX's gather takes
-1.9 to 26. `benchmarks/results/tables-gpu.json` has measurements for the sizes below.
+1.9 to 23. `benchmarks/results/tables-gpu.json` has measurements for the sizes below.
 
 Floats narrower than 32 bits are passed to the kernels as unsigned integers.
 """
@@ -41,13 +42,13 @@ _MAX_LENGTHS = 2**31 - 2**16  # their indices have 32 bits with a sign
 _MIN_BYTES = 2**22  # below, the launches of kernels dominate
 _SECTOR = 32  # bytes; the smallest read of memory
 _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twice
-# The bytes of a step from which on the packed copy is faster than strips, by time: if
-# the rows of a table are whole sectors, and if not. The rows of strips in shared memory
-# have 128, 96, 64 and 32 bytes, or more.
+# The bytes from which on the packed copy is faster than strips, by time. The first
+# limit applies if the rows of a table are whole sectors, the second one if not. Up to
+# these times the rows of strips have at least 128, 96, 64 and 32 bytes.
 _LONG_STEPS = {1536: (256, 128), 2048: (128, 64), 3456: (128, 32), 6912: (64, 16)}
 _LONG_STEP_WITHIN_WORDS = 64  # if rows begin within words
-_LOCAL_TABLE = 2**18  # bytes; a cache holds its sectors until all steps have been read
-_LONG_TIME = 2048  # programs gather steps of 16 bytes and more, unless rows are sectors
+_LOCAL_TABLE = 2**18  # bytes; a cache holds its sectors until all have been read
+_LONG_TIME = 2048  # steps; with more, strips are slow if their rows share sectors
 # In bytes, by the size of an element. Programs gather from arrays below the first size
 # and from tables of up to the second one, since their sectors stay in a cache.
 _CACHED_ARRAY = {1: 24 * 2**20, 2: 24 * 2**20, 4: 48 * 2**20, 8: 48 * 2**20}
@@ -75,7 +76,8 @@ class _Lines(NamedTuple):
     def are_copied(self) -> bool:
         """Whether the packed copy is faster than strips.
 
-        It reads all sectors of a step. Strips read all sectors of their rows.
+        It reads all sectors that contain parts of a step. Strips read all sectors that
+        contain parts of their rows.
         """
         _, time, count, _ = self.x.shape
         step = self.step_bytes
@@ -123,7 +125,7 @@ def copied_chunks(x: Array, lengths: Array, axis: int) -> Array | None:
 
 
 def strips(x: Array, lengths: Array, axis: int) -> Array | None:
-    """For columns with lengths of their own."""
+    """For columns or short steps with lengths of their own."""
     lines = _lines(x, lengths, axis)
     if lines is None or lines.are_copied or lines.lengths.size > _MAX_LENGTHS:
         return None
@@ -229,10 +231,11 @@ def _reads_many_sectors(x: Array, lengths: Array, axis: int) -> bool:
     itemsize = x.dtype.itemsize
     if math.prod(shape) * itemsize < _CACHED_ARRAY[min(itemsize, 8)]:
         return False
-    share_sectors = math.prod(shape[axis + 1 :]) * itemsize % _SECTOR != 0
-    are_narrow = shape[axis] > _LONG_TIME and share_sectors
-    if are_narrow and xla.contiguous_bytes(x, lengths, axis) >= CHUNK:
-        return False
+    row_bytes = math.prod(shape[axis + 1 :]) * itemsize
+    if shape[axis] > _LONG_TIME and row_bytes % _SECTOR != 0:
+        is_cached = itemsize == WORD and shape[axis] * row_bytes <= _CACHED_TABLE
+        if is_cached or xla.contiguous_bytes(x, lengths, axis) >= CHUNK:
+            return False
     return not _is_gathered_fast(x, lengths, axis)
 
 

@@ -55,16 +55,17 @@ _GOOD_BLOCK_BYTES = 108 * 2**10  # so that two blocks run at once
 _MULTIPROCESSOR_BYTES = 224 * 2**10  # of 228 KiB; lengths take the others
 _SYSTEM_BYTES = 2**10  # that CUDA adds to each block
 _ALL_BYTES = 228 * 2**10  # of a multiprocessor
-# Beside strips of so many bytes, the first-level cache of a multiprocessor has 60 KiB.
-# Beside more it has 28 KiB, and evicts sectors before another warp reads them, too.
-_CACHED_BYTES = 192 * 2**10
+_OTHER_BYTES = 2 * 2**10  # of a block, at most: lengths, and what CUDA adds
+# Blocks that take up to so many bytes leave 60 KiB to the first-level cache. More leave
+# 28 KiB, and sectors are evicted before a second warp reads them.
+_BYTES_BESIDE_CACHE = 192 * 2**10
 _MAX_ROW_BYTES = 512  # of a table, in shared memory
 # Bytes of the rows of strips. Others have more bank conflicts, or were not faster.
 _ROW_BYTES = (384, 256, 192, 128, 96, 80, 64, 48, 40, 32)
 _GOOD_ROW_BYTES = 256  # wider rows are not faster where two blocks run at once
 _MIN_CACHED_ROW_BYTES = 96  # narrower rows are slower, although the cache is larger
-_MAX_PHASES = 8  # of short rows of narrow elements
-_MIN_ROWS_PER_ELEMENT = 3  # rows of a thread, for each element of a word
+_MAX_PHASES = 8  # of short rows: the places in a sector where rows begin
+_MIN_ROWS_PER_ELEMENT = 3  # of a thread that stores short rows, for each one of a word
 # All banks of shared memory, once. If rows are a multiple of it apart, threads that
 # read different columns have no bank conflicts.
 _BANKS_BYTES = 128
@@ -93,7 +94,7 @@ class Layout(NamedTuple):
     per_row: int  # strips of a table
     per_block: int  # strips
     threads: int  # of a strip
-    block_bytes: int  # of shared memory; more than strips take if fewer blocks run then
+    block_bytes: int  # of shared memory; more than needed if fewer blocks should run
 
 
 def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
@@ -167,10 +168,13 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
     size = time * pitch
     min_threads = width // word * _rows_until_same_phase(columns, granule)
     threads = _round_up(min_threads, _WARPGROUP)
-    nbytes, most = size * itemsize, _MULTIPROCESSOR_BYTES
-    if not _is_whole_chunks(columns, itemsize):
-        nbytes, most = _cached_block_bytes(nbytes, width + margin), _CACHED_BYTES
-    threads = max(threads, _threads_of_block(size * itemsize, most))
+    nbytes = size * itemsize
+    if _has_rows_of_chunks(columns, itemsize):
+        threads = max(threads, _threads_of_block(nbytes))
+    else:
+        blocks = _blocks_beside_cache(nbytes)
+        threads = max(threads, _threads(blocks))
+        nbytes = _padded_block_bytes(nbytes, width + margin, blocks)
     per_row = -(-covered // width)
     return Layout(
         False, word, granule, margin, width, pitch, size, per_row, 1, threads, nbytes
@@ -179,52 +183,51 @@ def _strips(time: int, columns: int, itemsize: int) -> Layout | None:
 
 def _rows_of_strips(time: int, columns: int, itemsize: int) -> tuple[int, int]:
     """The most bytes of a row, or 0 if no sector fits, and the bytes of a granule."""
-    if _are_short(time, columns, itemsize):
+    if _has_short_rows(time, columns, itemsize):
         return _BANKS_BYTES, _SECTOR
     row_bytes = _max_row_bytes_of_strips(time, _MAX_BLOCK_BYTES)
-    if not _is_whole_chunks(columns, itemsize):
-        cached = _max_row_bytes_of_strips(time, _CACHED_BYTES)
+    if not _has_rows_of_chunks(columns, itemsize):
+        cached = _max_row_bytes_of_strips(time, _BYTES_BESIDE_CACHE)
         row_bytes = cached if cached >= _MIN_CACHED_ROW_BYTES else row_bytes
     return row_bytes, _granule_bytes(time, columns, row_bytes, itemsize)
 
 
 def _max_row_bytes_of_strips(time: int, most: int) -> int:
     """The most bytes of a row if strips take up to `most` bytes of shared memory."""
-    if 2 * (time * _GOOD_ROW_BYTES + _SYSTEM_BYTES) <= most:
+    if 2 * (time * _GOOD_ROW_BYTES + _OTHER_BYTES) <= most:
         return _GOOD_ROW_BYTES
     return next((size for size in _ROW_BYTES if time * size <= most), 0)
 
 
-def _are_short(time: int, columns: int, itemsize: int) -> bool:
+def _has_short_rows(time: int, columns: int, itemsize: int) -> bool:
     """Whether narrow elements are faster in rows of 128 bytes and whole sectors.
 
-    A thread finds the addresses of its first word by itself, so it must have several
-    words. They are as many rows apart as there are phases.
+    A thread computes the addresses of its first word, which pays only if it has several
+    words. The rows of its words are a multiple of the phases apart.
     """
     phases = _rows_until_same_phase(columns, _SECTOR // itemsize)
     return (
         itemsize < _WORD
         and 1 < phases <= _MAX_PHASES
         and time >= _MIN_ROWS_PER_ELEMENT * (_WORD // itemsize) * phases
-        and time * _BANKS_BYTES <= _CACHED_BYTES // 2
+        and time * _BANKS_BYTES <= _BYTES_BESIDE_CACHE // 2
     )
 
 
-def _is_whole_chunks(columns: int, itemsize: int) -> bool:
-    """Whether strips are copied in chunks, which bypass the first-level cache."""
-    unit = _SECTOR if itemsize < _WORD else _CHUNK
-    return columns * itemsize % unit == 0
+def _has_rows_of_chunks(columns: int, itemsize: int) -> bool:
+    """Whether the rows of a table are whole chunks.
+
+    Its strips are copied past the first-level cache, unless their own rows are not.
+    """
+    return columns * itemsize % _chunk_bytes(itemsize) == 0
 
 
-def _cached_block_bytes(size: int, lengths: int) -> int:
-    """`size`, or more if otherwise so many blocks ran that the cache would be small."""
-    blocks = max(_CACHED_BYTES // (size + _SYSTEM_BYTES), 1)
-    too_much_for_another = _ALL_BYTES // (blocks + 1) + 1
-    padded = (
-        too_much_for_another - _SYSTEM_BYTES - lengths * np.dtype(np.int32).itemsize
-    )
-    # Seven padded blocks would take more than 196 KiB.
-    return max(size, padded) if blocks <= 6 else size
+def _chunk_bytes(itemsize: int) -> int:
+    """The bytes of which rows consist if they are copied in chunks.
+
+    Narrow elements are faster in chunks only if rows are whole sectors.
+    """
+    return _SECTOR if itemsize < _WORD else _CHUNK
 
 
 def _padded(row_bytes: int) -> int:
@@ -252,9 +255,26 @@ def _granule_bytes(time: int, columns: int, row_bytes: int, itemsize: int) -> in
     return _SECTOR if words * rows <= _MAX_THREADS else word
 
 
-def _threads_of_block(size: int, most: int = _MULTIPROCESSOR_BYTES) -> int:
+def _blocks_beside_cache(size: int) -> int:
+    """How many blocks of `size` bytes leave 60 KiB to the first-level cache."""
+    return max(_BYTES_BESIDE_CACHE // (size + _OTHER_BYTES), 1)
+
+
+def _padded_block_bytes(size: int, lengths: int, blocks: int) -> int:
+    """`size`, or more where more than these blocks would run at once."""
+    if blocks > 6:  # they were not faster with padding
+        return size
+    too_much = _ALL_BYTES // (blocks + 1) + 1
+    return max(size, too_much - _SYSTEM_BYTES - lengths * np.dtype(np.int32).itemsize)
+
+
+def _threads_of_block(size: int) -> int:
     """The threads of a block that takes so many bytes of shared memory."""
-    blocks = max(most // (size + _SYSTEM_BYTES), 1)
+    return _threads(max(_MULTIPROCESSOR_BYTES // (size + _SYSTEM_BYTES), 1))
+
+
+def _threads(blocks: int) -> int:
+    """The threads of each of the blocks that run at once."""
     return -(-_WARPGROUPS_AT_ONCE // blocks) * _WARPGROUP
 
 
@@ -368,11 +388,8 @@ def _at_length(strip: _Strip, i: Any, layout: Layout) -> Any:
 
 
 def _is_in_chunks(columns: int, layout: Layout, itemsize: int) -> bool:
-    """Whether strips are copied in chunks, of which all their rows consist.
-
-    Narrow elements are faster in chunks only if strips consist of whole sectors.
-    """
-    unit = (_SECTOR if itemsize < _WORD else _CHUNK) // itemsize
+    """Whether strips are copied in chunks, of which all their rows consist."""
+    unit = _chunk_bytes(itemsize) // itemsize
     sizes = (columns, layout.width, layout.margin, layout.pitch)
     return not any(size % unit for size in sizes)
 

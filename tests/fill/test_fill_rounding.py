@@ -185,7 +185,7 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
 def test_float64_sequences_that_round_once(
     start: float, delta: float, count: int, rounds_once: bool
 ):
-    """In the usual product and sum."""
+    """Whether the usual product and sum round once."""
     with jax.enable_x64(True):
         scalars = jnp.float64(start), jnp.float64(delta)
         position_bits = (count - 1).bit_length()
@@ -209,8 +209,8 @@ def test_float64_sums_of_words(bits: int, platform: str):
     # The sum at 1 has more bits than delta.
     pairs += [(-d * random.uniform(0.3, 0.5), d) for d in random.uniform(1, 1.6, 10)]
     for k in {k | 1 for k in index}:
-        # With a start of 2^(102 - bits), one word is just not enough.
-        for gap in (49 - bits, 50 - bits, 51 - bits, *random.integers(1, 64, 4)):
+        # From a start of about 2^(104 - bits) on, the high word is rounded.
+        for gap in (50 - bits, 51 - bits, 52 - bits, *random.integers(1, 64, 4)):
             pairs += near_ties(random, k, max(int(gap), 1))
         pairs += ties_of_fractions(random, k)
     pairs += [(x * 2.0**e, d * 2.0**e) for x, d in pairs[:60] for e in (-1040, -900)]
