@@ -83,7 +83,7 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
     factor = scaled.factor.astype(jnp.float64) * scaled.sign
     encoding = rounding.encoding(scaled, constant)
     largest = jnp.abs(scaled.start) + jnp.abs(factor) * 2.0**position_bits
-    grid = _leading_power(largest) * 2.0**-51
+    grid = rounding.leading_power(largest) * 2.0**-51
     are_exact = grid <= 2.0 ** (52 - position_bits)
     grid = jnp.where(are_exact, grid, 2.0**position_bits)
     words = _words(scaled.start, factor, grid)
@@ -119,11 +119,6 @@ def _split(x: Array, unit: Array) -> tuple[Array, Array]:
     """The nearest multiple of a power of two, and the rest."""
     multiple = lax.round(x / unit, lax.RoundingMethod.TO_NEAREST_EVEN) * unit
     return multiple, x - multiple
-
-
-def _leading_power(x: Array) -> Array:
-    """The largest power of two up to |x|, for a normal x."""
-    return (x.view(np.uint64) & np.uint64(0x7FF << 52)).view(np.float64)
 
 
 def _digits(delta: Array, position_bits: int) -> list[Array]:

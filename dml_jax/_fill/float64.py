@@ -67,8 +67,6 @@ from jax import Array, lax
 from dml_jax._fill import rounding
 from dml_jax._shared import bitwise
 
-_EXPONENT = np.uint64(0x7FF << 52)  # its bits in a float64
-
 
 def suffices(dtype: np.dtype, count: int) -> bool:
     """Whether float64 has the precision for all positions below `count`."""
@@ -300,7 +298,7 @@ def _first_elements(
 
 def _boundary(start: Array, delta: Array) -> Array:
     """The power of two between the binades of the sums, if start is large."""
-    boundary = _leading_power(start)
+    boundary = rounding.leading_power(start)
     return jnp.where((start > 0) == (delta > 0), 2 * boundary, boundary)
 
 
@@ -314,7 +312,7 @@ def _nudge(start: Array, delta: Array, dtype: np.dtype) -> Array:
 
     The unit is delta's last bit.
     """
-    last_bit = _leading_power(delta) * float(jnp.finfo(dtype).eps)
+    last_bit = rounding.leading_power(delta) * float(jnp.finfo(dtype).eps)
     quotient = start / jnp.where(delta == 0, 1, last_bit)
     whole = lax.round(quotient, lax.RoundingMethod.TO_NEAREST_EVEN)
     rest = quotient - whole
@@ -335,16 +333,11 @@ def _widen(x: Array) -> Array:
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
 
 
-def _leading_power(x: Any) -> Any:
-    """The largest power of two up to |x|, in float64."""
-    return (x.view(np.uint64) & _EXPONENT).view(np.float64)
-
-
 def _last_bit(x: Any) -> Any:
     """The largest power of two that divides x, in float64; x is not 0."""
     fraction = x.view(np.uint64) & np.uint64(2**52 - 1) | np.uint64(2**52)
     units = (fraction & (~fraction + np.uint64(1))).astype(np.float64)
-    return _leading_power(x) * 2.0**-52 * units
+    return rounding.leading_power(x) * 2.0**-52 * units
 
 
 # Rounding -----------------------------------------------------------------------------
@@ -381,7 +374,9 @@ def _round_to_bfloat16(x: Array, overflow_code: Array) -> Array:
     """
     smallest_exponent = 1023 - 126
     bits = lax.bitcast_convert_type(x, jnp.uint64)
-    exponent = jnp.maximum(bits & _EXPONENT, np.uint64(smallest_exponent << 52))
+    exponent = jnp.maximum(
+        bits & rounding.EXPONENT_BITS, np.uint64(smallest_exponent << 52)
+    )
     p = lax.bitcast_convert_type(exponent, jnp.float64) * 2.0 ** (52 - 7)
     significand = lax.bitcast_convert_type(jnp.abs(x) + p, jnp.uint64)
     code = (significand + (exponent >> (52 - 7))).astype(jnp.uint32)

@@ -40,6 +40,8 @@ from jax import Array, lax
 
 from dml_jax._shared import bitwise
 
+EXPONENT_BITS = np.uint64(0x7FF << 52)  # of a float64
+
 
 class _Format(NamedTuple):
     """The encoding of a float dtype, and the dtypes in which it is computed."""
@@ -246,6 +248,11 @@ def _scale(start: _Parts, delta: _Parts, form: _Format, index_bits: int) -> Scal
         jnp.where(delta.negative, -1, 1).astype(form.float),
         jnp.where(alone, start.exponent, delta.exponent),
     )
+
+
+def leading_power(x: Any) -> Any:
+    """The largest power of two up to |x|, for normal float64 numbers."""
+    return (x.view(np.uint64) & EXPONENT_BITS).view(np.float64)
 
 
 def power_of_two(exponent: Array, dtype: Any = jnp.float32) -> Array:

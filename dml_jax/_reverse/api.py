@@ -482,6 +482,7 @@ def _clamp(lengths: jax.Array, size: Any) -> jax.Array:
         lengths = lax.bitwise_or(lengths, lengths)
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)
+        # One operation, since XLA on CPU divides a loop by the number of operations.
         is_small = not jax.export.is_symbolic_dim(size) and size < 2**31
         if is_small and lengths.dtype == jnp.int32:
             return lax.clamp(np.int32(0), lengths, np.int32(size))
