@@ -39,8 +39,10 @@ Sizes: TypeAlias = tuple[Size, ...]
 Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
 _SWITCHED = range(2**11, 2**16)  # elements of float32 that depend on a conditional
-_ROW = 1024  # elements, if a CPU computes one dimension in rows
-_MIN_LINE = 4 * _ROW  # elements in one dimension; with fewer, a loop is seldom divided
+_ROW = 1024  # elements, if a CPU computes other rows than those of the array
+_MIN_IN_ROWS = 4 * _ROW  # elements; with fewer, a loop is seldom divided
+_MAX_SHORT = 12  # elements after the first dimension, in a loop that LLVM unrolls
+_SLOW_BFLOAT16 = range(9, 12)  # last sizes for which LLVM vectorizes no loop
 
 
 # Formulations -------------------------------------------------------------------------
@@ -92,16 +94,31 @@ def rounded_by_float64(
     dtype = start.dtype
     sequence = float64.prepare(start, delta, position_bound(sizes), platform)
     sequence = _stored(sequence, sizes, materialize)
-    whole = functools.partial(_whole, sizes, bounds, np.uint32, materialize)
     if materialize and dtype == jnp.float32 and math.prod(sizes) in _SWITCHED:
-        scalars = sequence.start, sequence.delta
-        branches = [
-            lambda: whole(lambda k: float64.general(sequence, k, dtype, platform)),
-            lambda: exact_in_floats(sizes, bounds, platform, True, 32, dtype, *scalars),
-            lambda: exact_in_floats(sizes, bounds, platform, True, 64, dtype, *scalars),
-        ]
-        return lax.switch(sequence.exact_bits // 32, branches)
-    return whole(lambda k: float64.element(sequence, k, dtype, platform))
+        return _switched(sequence, sizes, dtype, platform)
+
+    def element(k: Array) -> Array:
+        return float64.element(sequence, k, dtype, platform)
+
+    return _whole(sizes, bounds, np.uint32, dtype, materialize, element)
+
+
+def _switched(
+    sequence: float64.Sequence, sizes: Sizes, dtype: np.dtype, platform: str
+) -> Array:
+    """`start + k * delta`, by a conditional on the floats that hold all sums."""
+    line = (math.prod(sizes),)
+
+    def exact(bits: int) -> Array:
+        k = position(line, np.int32)
+        return float64.exact(sequence.start, sequence.delta, k, bits, dtype, platform)
+
+    branches = [
+        lambda: float64.general(sequence, position(line, np.uint32), dtype, platform),
+        lambda: exact(32),
+        lambda: exact(64),
+    ]
+    return lax.switch(sequence.exact_bits // 32, branches).reshape(sizes)
 
 
 def exact_in_floats(
@@ -123,7 +140,7 @@ def exact_in_floats(
     def element(k: Array) -> Array:
         return float64.exact(start, delta, k, bits, dtype, platform)
 
-    return _whole(sizes, bounds, counter, materialize, element)
+    return _by_position(sizes, bounds, counter, element)
 
 
 def rounded_by_blocks(
@@ -165,7 +182,7 @@ def rounded_by_double_words(
     sequence = _stored(sequence, sizes, materialize)
     counter = np.uint32 if count <= 2**32 else np.uint64
     element = functools.partial(double_word.element, sequence, platform=platform)
-    return _whole(sizes, bounds, counter, materialize, element)
+    return _whole(sizes, bounds, counter, start.dtype, materialize, element)
 
 
 def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
@@ -255,11 +272,12 @@ def _whole(
     sizes: Sizes,
     bounds: Bounds,
     counter: Any,
+    dtype: np.dtype,
     materialize: bool,
     element: Callable[[Array], Array],
 ) -> Array:
-    """The array of `element(position)`, on a CPU in rows if that is faster."""
-    if materialize and _is_odd_line(sizes):
+    """The array of `element(position)`, on a CPU in other rows if that is faster."""
+    if materialize and _is_faster_in_rows(sizes, dtype):
         return _in_rows(sizes, counter, element)
     return _by_position(sizes, bounds, counter, element)
 
@@ -277,23 +295,28 @@ def _by_position(
     return _joined(parts, sizes)
 
 
-def _is_odd_line(sizes: Sizes) -> bool:
-    """Whether there is only one dimension, and an odd number of elements."""
-    count = math.prod(sizes)
-    return max(sizes, default=1) == count and count % 2 == 1 and count >= _MIN_LINE
+def _is_faster_in_rows(sizes: Sizes, dtype: np.dtype) -> bool:
+    """Whether XLA's loops over these dimensions are slower than `_in_rows`.
+
+    XLA on CPU divides the loop over the first dimension between threads. If the parts
+    are uneven, it compares each index with the size, and LLVM does not vectorize that
+    loop. LLVM unrolls the loops inside it, instead of vectorizing them, if they are
+    short.
+    """
+    if math.prod(sizes) < _MIN_IN_ROWS:
+        return False
+    first, *others = [size for size in sizes if size > 1]
+    if dtype == jnp.bfloat16 and others and others[-1] in _SLOW_BFLOAT16:
+        return True
+    longest = 1 if dtype == np.float64 else _MAX_SHORT  # it takes more operations
+    return first % 2 == 1 and math.prod(others) <= longest
 
 
 def _in_rows(sizes: Sizes, counter: Any, element: Callable[[Array], Array]) -> Array:
-    """The array of `element(position)`, computed in rows and copied.
-
-    XLA on CPU divides a loop over one dimension between threads. If the parts are
-    uneven, it compares each position with the size, and LLVM does not vectorize the
-    loop. In rows, only the loop over the rows has the comparison.
-    """
-    count = math.prod(sizes)
-    rows = -(-count // _ROW), _ROW
+    """The array of `element(position)`, computed in rows of `_ROW` and copied."""
+    rows = -(-math.prod(sizes) // _ROW), _ROW
     padded = lowering.materialize(element(position(rows, counter)))
-    return padded.reshape(-1)[:count].reshape(sizes)
+    return padded.reshape(-1)[: math.prod(sizes)].reshape(sizes)
 
 
 def _joined(parts: list[Array], sizes: Sizes) -> Array:

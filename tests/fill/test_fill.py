@@ -225,13 +225,26 @@ def test_a_fill_compiles_to_one_loop_without_operands():
 
 
 @pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize(
-    ("sizes", "in_rows"),
-    [((1, 5001), True), ((4095,), False), ((5000,), False), ((3, 1667), False)],
+    ("name", "sizes", "in_rows"),
+    [
+        ("float32", (1, 65537), True),
+        ("float32", (21847, 3), True),
+        ("float32", (21846, 3), False),  # an even number of lines
+        ("float32", (5043, 13), False),  # long lines
+        ("float32", (5001,), False),  # depends on a conditional
+        ("float16", (1, 5001), True),
+        ("float16", (1667, 3), True),
+        ("float16", (4095,), False),  # few elements
+        ("bfloat16", (5001,), True),
+        ("bfloat16", (6, 80, 11), True),
+        ("bfloat16", (6, 80, 12), False),
+        ("float64", (1, 5001), True),
+        ("float64", (1667, 3), False),
+    ],
     ids=str,
 )
-def test_a_cpu_computes_an_odd_line_in_rows(
+def test_a_cpu_computes_an_odd_number_of_short_lines_in_rows(
     name: str, sizes: tuple[int, ...], in_rows: bool
 ):
     dtype = dtype_of(name)
@@ -243,9 +256,28 @@ def test_a_cpu_computes_an_odd_line_in_rows(
         start, delta = jnp.asarray(0.1, dtype), jnp.asarray(0.3, dtype)
         text = fill.lower(start, delta).compile().as_text() or ""
         result = fill(start, delta)
-    assert ("[5,1024]" in text) == in_rows
+    rows = -(-math.prod(sizes) // 1024)
+    assert (f"[{rows},1024]" in text) == in_rows
     scalars = np.asarray(start), np.asarray(delta)
     assert_same_bits(result, reference.fill_value_sequence(sizes, dtype, *scalars))
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize(("start", "delta"), [(1, 2), (0.1, 0.3), (1e9, 1e-7)])
+def test_a_conditional_chooses_the_loop_of_a_small_array(start: float, delta: float):
+    """In each branch, the loop has one dimension, so LLVM vectorizes it."""
+    sizes = 123, 39
+    fill = jax.jit(functools.partial(fill_value_sequence, sizes, "float32"))
+    start, delta = np.float32(start), np.float32(delta)
+    with jax.default_device(jax.devices("cpu")[0]):
+        text = fill.lower(start, delta).compile().as_text() or ""
+        result = fill(start, delta)
+    loops = re.findall(r"= f32\[([0-9,]+)\]\S* fusion\(", text)
+    assert loops.count("4797") == 3
+    assert "123,39" not in loops
+    assert_same_bits(
+        result, reference.fill_value_sequence(sizes, "float32", start, delta)
+    )
 
 
 @pytest.mark.usefixtures("with_jit")
