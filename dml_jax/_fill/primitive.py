@@ -16,6 +16,7 @@ parameter `vmaps` says for each `vmap`, outermost first, which of the scalars it
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -150,25 +151,27 @@ def _formulation(
     """What a platform computes, as a function of the scalars."""
     if may_use_kernel and not vmaps and gpu.is_faster_by_chunks(kind, sizes, dtype):
         return functools.partial(packed_fill_kernel.fill, kind, sizes)
+    materialize = platform == "cpu" and sees_full_arrays and not vmaps
     bounds = None
     if platform in _GPUS and sees_full_arrays and kind != "components":
         bounds = gpu.part_bounds(sizes, dtype)
+    if materialize and xla.has_faster_line(kind, sizes, dtype):
+        bounds = 0, math.prod(sizes)
     if kind == "constant":
         return functools.partial(xla.constant, sizes, bounds, platform)
     if kind == "integers":
-        return functools.partial(xla.integers, sizes, bounds)
+        return functools.partial(xla.integers, sizes, bounds, materialize)
     if kind == "tangent":
         return functools.partial(xla.tangent, sizes)
     count = xla.position_bound(sizes)
-    materialize = platform == "cpu" and sees_full_arrays and not vmaps
     has_float64 = platform in ("cpu", *_GPUS)
     if kind == "float32_sums" and (has_float64 or dtype != np.float16):
         return functools.partial(
-            xla.exact_in_floats, sizes, bounds, platform, materialize, 32, dtype
+            xla.exact_in_floats, sizes, bounds, platform, 32, dtype
         )
     if kind == "float64_sums" and has_float64:
         return functools.partial(
-            xla.exact_in_floats, sizes, bounds, platform, materialize, 64, dtype
+            xla.exact_in_floats, sizes, bounds, platform, 64, dtype
         )
     if platform == "tpu" and tpu.suffices(dtype, count):
         return functools.partial(tpu.rounded_by_parts, sizes, count)

@@ -39,6 +39,7 @@ Sizes: TypeAlias = tuple[Size, ...]
 Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
 _SWITCHED = range(2**11, 2**16)  # elements of float32 that depend on a conditional
+_MIN_BYTES_IN_DIMENSIONS = 2**17  # fewer are computed in one dimension
 _ROW = 1024  # elements, if a CPU computes other rows than those of the array
 _MIN_IN_ROWS = 4 * _ROW  # elements; with fewer, a loop is seldom divided
 _MAX_SHORT = 12  # elements after the first dimension, in a loop that LLVM unrolls
@@ -70,16 +71,31 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
     return bitwise.from_bits(whole, value.dtype)
 
 
-def integers(sizes: Sizes, bounds: Bounds, start: Array, delta: Array) -> Array:
-    """`start + k * delta` in uint32 or uint64, truncated."""
+def integers(
+    sizes: Sizes, bounds: Bounds, in_dtype: bool, start: Array, delta: Array
+) -> Array:
+    """`start + k * delta` modulo 2^bits.
+
+    It is computed in uint32 or uint64 and truncated, or in the dtype itself if that has
+    at least 8 bits. On a CPU, XLA divides loops with more operations between threads.
+    """
     dtype = start.dtype
-    wide = np.uint64 if dtype.itemsize == 8 else np.uint32
+    wide = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
+    if in_dtype and jnp.iinfo(dtype).bits >= 8:
+        wide = dtype
     start, delta = start.astype(wide), delta.astype(wide)
 
     def element(k: Array) -> Array:
-        return _truncate(start + k * delta, dtype)
+        return _truncate(k * delta + start, dtype)
 
-    return _by_position(sizes, bounds, wide, element)
+    return _by_position(sizes, bounds, wide.type, element)
+
+
+def has_faster_line(kind: str, sizes: Sizes, dtype: np.dtype) -> bool:
+    """Whether a CPU computes a fill faster in one dimension, in fewer operations."""
+    if kind == "integers":
+        return dtype.itemsize > 1 or math.prod(sizes) < _MIN_BYTES_IN_DIMENSIONS
+    return kind in ("float32_sums", "float64_sums")
 
 
 def rounded_by_float64(
@@ -125,15 +141,12 @@ def exact_in_floats(
     sizes: Sizes,
     bounds: Bounds,
     platform: str,
-    materialize: bool,
     bits: int,
     dtype: np.dtype,
     start: Array,
     delta: Array,
 ) -> Array:
     """`start + k * delta`, if floats of so many bits hold all sums."""
-    if materialize:  # with more dimensions, a position takes more operations
-        bounds = 0, math.prod(sizes)
     # Integers with a sign are converted to floats in fewer operations.
     counter = np.int32 if position_bound(sizes) <= 2**31 else np.uint32
 
@@ -259,6 +272,8 @@ def rounded_by_integers(sizes: Sizes, count: int, start: Array, delta: Array) ->
 
 def _truncate(words: Array, dtype: np.dtype) -> Array:
     """The low bits of unsigned integers, as integers of `dtype`."""
+    if words.dtype == dtype:
+        return words
     bits = jnp.iinfo(dtype).bits
     unsigned = jnp.dtype(f"uint{bits}")
     words = (words & words.dtype.type(2**bits - 1)).astype(unsigned)
@@ -360,7 +375,8 @@ def _modulo(size: Size, counter: Any) -> Any:
     """A size, which may be symbolic or too large for `counter`, in that dtype."""
     if jax.export.is_symbolic_dim(size):
         return jnp.asarray(size).astype(counter)
-    return np.dtype(counter).type(size % 2 ** jnp.iinfo(counter).bits)
+    bits = jnp.iinfo(counter).bits
+    return np.array(size % 2**bits, f"uint{bits}").astype(counter)[()]
 
 
 def position_bound(sizes: Sizes) -> int:

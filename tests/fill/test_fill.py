@@ -226,6 +226,39 @@ def test_a_fill_compiles_to_one_loop_without_operands():
 
 @pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize(
+    ("name", "sizes", "is_one_line"),
+    [
+        *((name, (12, 13), True) for name in ("int8", "uint16", "int32", "uint64")),
+        ("int16", (400, 400), True),
+        *((name, (400, 400), False) for name in ("int8", "uint8")),  # faster loops
+    ],
+    ids=str,
+)
+def test_a_cpu_computes_integers_in_the_operations_of_plain_jax(
+    name: str, sizes: tuple[int, ...], is_one_line: bool
+):
+    dtype, count = dtype_of(name), math.prod(sizes)
+
+    def plain(start: Any, delta: Any) -> Any:
+        return (jax.lax.iota(dtype, count) * delta + start).reshape(sizes)
+
+    def operations(function: Any) -> list[str]:
+        text = jax.jit(function).lower(start, delta).compile().as_text() or ""
+        return sorted(re.findall(r"= \S+ ([a-z-]+)\(", text))
+
+    fill = functools.partial(fill_value_sequence, sizes, dtype)
+    with (
+        jax.default_device(jax.devices("cpu")[0]),
+        jax.enable_x64(needs_x64(dtype)),
+    ):
+        start, delta = jnp.asarray(3, dtype), jnp.asarray(100, dtype)
+        assert (operations(fill) == operations(plain)) == is_one_line
+        expected = reference.fill_value_sequence(sizes, dtype, 3, 100)
+        assert_same_bits(fill(start, delta), expected)
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize(
     ("name", "sizes", "in_rows"),
     [
         ("float32", (1, 65537), True),
