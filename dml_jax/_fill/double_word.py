@@ -18,8 +18,9 @@ encoded, as `rounding.encode` describes.
 
 If start is not an integer, |start| < |delta|. So |x| > |delta| from k = 2 on, and all
 floats of that size are integers. Then the distance of start from the nearest integer
-only decides ties. It is replaced by a quarter, so that `low` has few bits. If it is a
-half, the nearest integer is the even one, to which a tie at k = 2 goes. The elements 0
+only decides ties. It is replaced by a quarter, so that `low` has few bits. If start is
+halfway between two integers, it is moved towards the even one. At k = 2, where the sum
+may be a tie, 2 * delta is even, so the tie is rounded to that side, too. The elements 0
 and 1 are computed separately.
 
 With more than 2^26 elements, two words do not suffice. Then delta is split into digits,
@@ -111,8 +112,8 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
 def _words(start: Array, delta: Array, grid: Array) -> Words:
     start_high, start_low = _split(start, grid)
     whole, rest = _split(start_low, jnp.float64(1))
-    rest = jnp.where(rest == 0, rest, jnp.copysign(0.25, rest))
-    return Words(start_high, whole + rest, *_split(delta, grid))
+    start_low = whole + 0.25 * jnp.sign(rest)
+    return Words(start_high, start_low, *_split(delta, grid))
 
 
 def _split(x: Array, unit: Array) -> tuple[Array, Array]:

@@ -35,6 +35,7 @@ Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
 fill_p = jax.extend.core.Primitive("fill_value")
 _GPUS = ("cuda", "rocm")
 _LINEAR = ("constant", "tangent")
+_SUMS = {"float32_sums": 32, "float64_sums": 64}  # the bits of the floats
 
 
 def fill(
@@ -151,43 +152,40 @@ def _formulation(
     """What a platform computes, as a function of the scalars."""
     if may_use_kernel and not vmaps and gpu.is_faster_by_chunks(kind, sizes, dtype):
         return functools.partial(packed_fill_kernel.fill, kind, sizes)
-    materialize = platform == "cpu" and sees_full_arrays and not vmaps
+    on_one_cpu = platform == "cpu" and sees_full_arrays and not vmaps
     bounds = None
     if platform in _GPUS and sees_full_arrays and kind != "components":
         bounds = gpu.part_bounds(sizes, dtype)
-    if materialize and xla.has_faster_line(kind, sizes, dtype):
-        bounds = 0, math.prod(sizes)
+    elif on_one_cpu and (kind == "integers" or kind in _SUMS):
+        bounds = (0, math.prod(sizes)) if xla.is_faster_flat(sizes) else None
     if kind == "constant":
         return functools.partial(xla.constant, sizes, bounds, platform)
     if kind == "integers":
-        return functools.partial(xla.integers, sizes, bounds, materialize)
+        return functools.partial(xla.integers, sizes, bounds, on_one_cpu)
     if kind == "tangent":
         return functools.partial(xla.tangent, sizes)
     count = xla.position_bound(sizes)
     has_float64 = platform in ("cpu", *_GPUS)
-    if kind == "float32_sums" and (has_float64 or dtype != np.float16):
+    has_sums = has_float64 or (kind == "float32_sums" and dtype != np.float16)
+    if kind in _SUMS and has_sums:
         return functools.partial(
-            xla.exact_in_floats, sizes, bounds, platform, 32, dtype
-        )
-    if kind == "float64_sums" and has_float64:
-        return functools.partial(
-            xla.exact_in_floats, sizes, bounds, platform, 64, dtype
+            xla.exact_in_floats, sizes, bounds, platform, _SUMS[kind], dtype
         )
     if platform == "tpu" and tpu.suffices(dtype, count):
         return functools.partial(tpu.rounded_by_parts, sizes, count)
     if dtype == np.float64:
         return functools.partial(
-            xla.rounded_by_double_words, sizes, bounds, platform, count, materialize
+            xla.rounded_by_double_words, sizes, bounds, platform, count, on_one_cpu
         )
     if platform in ("tpu", "other"):
         return functools.partial(xla.rounded_by_integers, sizes, count)
     if float64.suffices(dtype, count):
         return functools.partial(
-            xla.rounded_by_float64, sizes, bounds, platform, materialize
+            xla.rounded_by_float64, sizes, bounds, platform, on_one_cpu
         )
     if float64.has_blocks(dtype, count) and sees_full_arrays and not vmaps:
         return functools.partial(
-            xla.rounded_by_blocks, sizes, bounds, platform, count, materialize
+            xla.rounded_by_blocks, sizes, bounds, platform, count, on_one_cpu
         )
     return functools.partial(xla.rounded_by_integers, sizes, count)
 

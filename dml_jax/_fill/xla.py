@@ -13,8 +13,10 @@ The last five are correctly rounded.
 On a GPU, stores take most of the time of a fill. XLA's kernels store the most bytes at
 once if the fill is computed as one-dimensional parts, which are then concatenated
 (`_shared/gpu.py`) and reshaped. The parameter `bounds` has the positions at which the
-parts begin and end. It is None on other platforms, and wherever XLA may partition the
-program: with parts, every device would compute the whole fill.
+parts begin and end. It is None where a fill keeps its dimensions, and wherever XLA may
+partition the program: with parts, every device would compute the whole fill.
+
+The parameter `on_one_cpu` is true on a CPU if XLA neither partitions nor maps the fill.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ Sizes: TypeAlias = tuple[Size, ...]
 Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
 _SWITCHED = range(2**11, 2**16)  # elements of float32 that depend on a conditional
-_MIN_BYTES_IN_DIMENSIONS = 2**17  # fewer are computed in one dimension
-_ROW = 1024  # elements, if a CPU computes other rows than those of the array
+_MIN_DIVIDED = 2**18  # elements; XLA divides loops over so many between threads
+_MAX_INNER = 12  # product of the sizes after the first one; LLVM unrolls such loops
+_ROW = 1024  # elements of a row of `_in_rows`
 _MIN_IN_ROWS = 4 * _ROW  # elements; with fewer, a loop is seldom divided
-_MAX_SHORT = 12  # elements after the first dimension, in a loop that LLVM unrolls
-_SLOW_BFLOAT16 = range(9, 12)  # last sizes for which LLVM vectorizes no loop
+_SLOW_BFLOAT16 = range(9, 12)  # last sizes with which LLVM vectorizes no loop
 
 
 # Formulations -------------------------------------------------------------------------
@@ -72,67 +74,69 @@ def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array
 
 
 def integers(
-    sizes: Sizes, bounds: Bounds, in_dtype: bool, start: Array, delta: Array
+    sizes: Sizes, bounds: Bounds, on_one_cpu: bool, start: Array, delta: Array
 ) -> Array:
     """`start + k * delta` modulo 2^bits.
 
-    It is computed in uint32 or uint64 and truncated, or in the dtype itself if that has
-    at least 8 bits. On a CPU, XLA divides loops with more operations between threads.
+    It is computed in uint32 or uint64, and truncated. On one CPU, integers of at least
+    8 bits are computed in their own dtype: XLA counts operations, and divides smaller
+    loops between threads if there are more of them.
     """
     dtype = start.dtype
-    wide = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
-    if in_dtype and jnp.iinfo(dtype).bits >= 8:
-        wide = dtype
-    start, delta = start.astype(wide), delta.astype(wide)
+    word = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
+    if on_one_cpu and jnp.iinfo(dtype).bits >= 8:
+        word = dtype
+    start, delta = start.astype(word), delta.astype(word)
 
     def element(k: Array) -> Array:
         return _truncate(k * delta + start, dtype)
 
-    return _by_position(sizes, bounds, wide.type, element)
+    return _by_position(sizes, bounds, word.type, element)
 
 
-def has_faster_line(kind: str, sizes: Sizes, dtype: np.dtype) -> bool:
-    """Whether a CPU computes a fill faster in one dimension, in fewer operations."""
-    if kind == "integers":
-        return dtype.itemsize > 1 or math.prod(sizes) < _MIN_BYTES_IN_DIMENSIONS
-    return kind in ("float32_sums", "float64_sums")
+def is_faster_flat(sizes: Sizes) -> bool:
+    """Whether one CPU computes a fill with few operations faster in one dimension.
+
+    A position then takes fewer operations, so XLA divides only larger loops between
+    threads. Larger arrays are not slower with their dimensions, and up to twice as fast.
+    """
+    return math.prod(sizes) < _MIN_DIVIDED or math.prod(_inner(sizes)) <= _MAX_INNER
 
 
 def rounded_by_float64(
     sizes: Sizes,
     bounds: Bounds,
     platform: str,
-    materialize: bool,
+    on_one_cpu: bool,
     start: Array,
     delta: Array,
 ) -> Array:
     """`start + k * delta`, if `float64.suffices` for the dtype and the positions."""
     dtype = start.dtype
     sequence = float64.prepare(start, delta, position_bound(sizes), platform)
-    sequence = _stored(sequence, sizes, materialize)
-    if materialize and dtype == jnp.float32 and math.prod(sizes) in _SWITCHED:
+    sequence = _stored(sequence, sizes, on_one_cpu)
+    if on_one_cpu and dtype == jnp.float32 and math.prod(sizes) in _SWITCHED:
         return _switched(sequence, sizes, dtype, platform)
 
     def element(k: Array) -> Array:
         return float64.element(sequence, k, dtype, platform)
 
-    return _whole(sizes, bounds, np.uint32, dtype, materialize, element)
+    if on_one_cpu and _is_faster_in_rows(sizes, dtype):
+        return _in_rows(sizes, np.uint32, element)
+    return _by_position(sizes, bounds, np.uint32, element)
 
 
-def _switched(
-    sequence: float64.Sequence, sizes: Sizes, dtype: np.dtype, platform: str
-) -> Array:
-    """`start + k * delta`, by a conditional on the floats that hold all sums."""
+def _switched(sequence: Any, sizes: Sizes, dtype: np.dtype, platform: str) -> Array:
+    """`start + k * delta`. A conditional selects the loop by the floats that hold sums.
+
+    XLA does not divide a loop in a branch, so it is vectorized in one dimension.
+    """
     line = (math.prod(sizes),)
-
-    def exact(bits: int) -> Array:
-        k = position(line, np.int32)
-        return float64.exact(sequence.start, sequence.delta, k, bits, dtype, platform)
-
+    scalars = sequence.start, sequence.delta
     branches = [
         lambda: float64.general(sequence, position(line, np.uint32), dtype, platform),
-        lambda: exact(32),
-        lambda: exact(64),
+        lambda: exact_in_floats(line, None, platform, 32, dtype, *scalars),
+        lambda: exact_in_floats(line, None, platform, 64, dtype, *scalars),
     ]
     return lax.switch(sequence.exact_bits // 32, branches).reshape(sizes)
 
@@ -146,7 +150,7 @@ def exact_in_floats(
     start: Array,
     delta: Array,
 ) -> Array:
-    """`start + k * delta`, if floats of so many bits hold all sums."""
+    """`start + k * delta`, if floats of 32 or 64 `bits` hold all sums."""
     # Integers with a sign are converted to floats in fewer operations.
     counter = np.int32 if position_bound(sizes) <= 2**31 else np.uint32
 
@@ -161,7 +165,7 @@ def rounded_by_blocks(
     bounds: Bounds,
     platform: str,
     count: int,
-    materialize: bool,
+    on_one_cpu: bool,
     start: Array,
     delta: Array,
 ) -> Array:
@@ -169,7 +173,7 @@ def rounded_by_blocks(
 
     def by_blocks(start: Array, delta: Array) -> Array:
         blocks = float64.prepare_blocks(start, delta, count, platform)
-        blocks = _stored(blocks, sizes, materialize)
+        blocks = _stored(blocks, sizes, on_one_cpu)
 
         def element(k: Array) -> Array:
             return float64.element_of_blocks(blocks, k, platform)
@@ -186,19 +190,21 @@ def rounded_by_double_words(
     bounds: Bounds,
     platform: str,
     count: int,
-    materialize: bool,
+    on_one_cpu: bool,
     start: Array,
     delta: Array,
 ) -> Array:
     """`start + k * delta` in float64, for positions k below `count`."""
     sequence = double_word.prepare(start, delta, count, platform)
-    sequence = _stored(sequence, sizes, materialize)
+    sequence = _stored(sequence, sizes, on_one_cpu)
     counter = np.uint32 if count <= 2**32 else np.uint64
     element = functools.partial(double_word.element, sequence, platform=platform)
-    return _whole(sizes, bounds, counter, start.dtype, materialize, element)
+    if on_one_cpu and _is_faster_in_rows(sizes, start.dtype):
+        return _in_rows(sizes, counter, element)
+    return _by_position(sizes, bounds, counter, element)
 
 
-def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
+def _stored(sequence: Any, sizes: Sizes, on_one_cpu: bool) -> Any:
     """The scalars of a sequence, from packed arrays, in memory if the fill is large.
 
     If they were not packed, each thread of a GPU would recompute them. A CPU would
@@ -206,7 +212,7 @@ def _stored(sequence: Any, sizes: Sizes, materialize: bool) -> Any:
     among threads. XLA on CPU fuses through barriers, so a constraint on the layout
     stores the arrays. It would store more than eight scalars in a loop for each one.
     """
-    is_stored = materialize and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE
+    is_stored = on_one_cpu and math.prod(sizes) >= _WORTHWHILE_TO_MATERIALIZE
     leaves, structure = jax.tree.flatten(sequence)
     groups = [leaves[i : i + 8] for i in range(0, len(leaves), 8)]
     stored = [leaf for group in groups for leaf in _stored_scalars(group, is_stored)]
@@ -283,20 +289,6 @@ def _truncate(words: Array, dtype: np.dtype) -> Array:
 # Positions ----------------------------------------------------------------------------
 
 
-def _whole(
-    sizes: Sizes,
-    bounds: Bounds,
-    counter: Any,
-    dtype: np.dtype,
-    materialize: bool,
-    element: Callable[[Array], Array],
-) -> Array:
-    """The array of `element(position)`, on a CPU in other rows if that is faster."""
-    if materialize and _is_faster_in_rows(sizes, dtype):
-        return _in_rows(sizes, counter, element)
-    return _by_position(sizes, bounds, counter, element)
-
-
 def _by_position(
     sizes: Sizes, bounds: Bounds, counter: Any, element: Callable[[Array], Array]
 ) -> Array:
@@ -311,20 +303,26 @@ def _by_position(
 
 
 def _is_faster_in_rows(sizes: Sizes, dtype: np.dtype) -> bool:
-    """Whether XLA's loops over these dimensions are slower than `_in_rows`.
+    """Whether `_in_rows` is faster than XLA's loops over the dimensions of the array.
 
     XLA on CPU divides the loop over the first dimension between threads. If the parts
-    are uneven, it compares each index with the size, and LLVM does not vectorize that
-    loop. LLVM unrolls the loops inside it, instead of vectorizing them, if they are
-    short.
+    are uneven, that loop compares its index with the size, and LLVM does not vectorize
+    it. LLVM unrolls the inner loops, instead of vectorizing them, if they are short.
     """
     if math.prod(sizes) < _MIN_IN_ROWS:
         return False
-    first, *others = [size for size in sizes if size > 1]
-    if dtype == jnp.bfloat16 and others and others[-1] in _SLOW_BFLOAT16:
+    inner = _inner(sizes)
+    if dtype == jnp.bfloat16 and inner and inner[-1] in _SLOW_BFLOAT16:
         return True
-    longest = 1 if dtype == np.float64 else _MAX_SHORT  # it takes more operations
-    return first % 2 == 1 and math.prod(others) <= longest
+    is_odd = math.prod(sizes) // math.prod(inner) % 2 == 1
+    # float64 gains less, since its arithmetic takes most of the time.
+    most = 1 if dtype == np.float64 else _MAX_INNER
+    return is_odd and math.prod(inner) <= most
+
+
+def _inner(sizes: Sizes) -> list[int]:
+    """The sizes after the first one; those that are 1 do not count."""
+    return [size for size in sizes if size != 1][1:]
 
 
 def _in_rows(sizes: Sizes, counter: Any, element: Callable[[Array], Array]) -> Array:
@@ -372,11 +370,10 @@ def _iota(sizes: Sizes, d: int, counter: Any) -> Array:
 
 
 def _modulo(size: Size, counter: Any) -> Any:
-    """A size, which may be symbolic or too large for `counter`, in that dtype."""
+    """A size, which may be symbolic, modulo the range of `counter`, in that dtype."""
     if jax.export.is_symbolic_dim(size):
         return jnp.asarray(size).astype(counter)
-    bits = jnp.iinfo(counter).bits
-    return np.array(size % 2**bits, f"uint{bits}").astype(counter)[()]
+    return np.uint64(size).astype(counter)
 
 
 def position_bound(sizes: Sizes) -> int:

@@ -225,16 +225,20 @@ def test_floats_that_hold_all_sums(
     assert kind == {32: "float32_sums", 64: "float64_sums", 0: "floats"}[bits]
 
 
-@pytest.mark.parametrize("sizes", [(2047,), (8, 256), (2**16 - 1,), (2**16,)])
+@pytest.mark.parametrize(
+    "sizes", [(2047,), (8, 256), (123, 39), (2**16 - 1,), (2**16,)]
+)
 def test_arrays_that_depend_on_a_conditional_on_a_cpu(sizes: tuple[int, ...]):
-    """For float32, and the next smaller and larger ones."""
+    """For float32, and the next smaller and larger ones. It has one dimension."""
+    count = math.prod(sizes)
     fill = jax.jit(functools.partial(fill_value_sequence, sizes, "float32"))
     for scalars in np.array([(-7, 0.5), (0.1, 0.3), (2**-127, 1)], np.float32):
         with jax.default_device(jax.devices("cpu")[0]):
             result, text = fill(*scalars), fill.lower(*scalars).as_text()
         expected = reference.fill_value_sequence(sizes, "float32", *scalars)
         assert_same_bits(result, expected)
-        assert ("stablehlo.case" in text) == (2**11 <= math.prod(sizes) < 2**16)
+        is_conditional = f"(tensor<i32>) -> tensor<{count}xf32>" in text
+        assert is_conditional == (2**11 <= count < 2**16)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16"])

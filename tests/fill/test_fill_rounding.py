@@ -246,7 +246,7 @@ def ties_of_fractions(random: np.random.Generator, k: int) -> list[tuple]:
     start = (unit // 2 - k * delta) % unit
     starts = [start + fraction for fraction in (-(2.0**-27), 0.0, 2.0**-27)]
     # The last bit of the element 2 is 1.
-    starts += [fraction - 2.0**49 for fraction in (0.125, 0.375, 0.5, 0.625)]
+    starts += [fraction - 2.0**49 for fraction in (0.125, 0.375, 0.5, 0.625, 1.5)]
     return [(sign * start, sign * float(delta)) for start in starts for sign in (-1, 1)]
 
 
