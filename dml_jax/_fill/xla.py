@@ -98,7 +98,7 @@ def is_faster_flat(sizes: Sizes) -> bool:
     """Whether one CPU computes a fill with few operations faster in one dimension.
 
     A position then takes fewer operations, so XLA divides only larger loops between
-    threads. Larger arrays are not slower with their dimensions, and up to twice as fast.
+    threads. Larger arrays are as fast or faster with their dimensions.
     """
     return math.prod(sizes) < _MIN_DIVIDED or math.prod(_inner(sizes)) <= _MAX_INNER
 

@@ -48,7 +48,9 @@ _SHORT_STEP = 8  # bytes; XLA gathers longer ones faster than it transposes twic
 _LONG_STEPS = {1536: (256, 128), 2048: (128, 64), 3456: (128, 32), 6912: (64, 16)}
 _LONG_STEP_WITHIN_WORDS = 64  # if rows begin within words
 _LOCAL_TABLE = 2**18  # bytes; a cache holds its sectors until all have been read
-_LONG_TIME = 2048  # steps; with more, strips are slow if their rows share sectors
+# Steps; with more, strips are slow if rows of the table share sectors. The second limit
+# is that of calls, which need not pay for an elementwise operation.
+_LONG_TIME, _LONG_TIME_OF_CALLS = 2048, 3456
 # In bytes, by the size of an element. Programs gather from arrays below the first size
 # and from tables of up to the second one, since their sectors stay in a cache.
 _CACHED_ARRAY = {1: 24 * 2**20, 2: 24 * 2**20, 4: 48 * 2**20, 8: 48 * 2**20}
@@ -134,7 +136,7 @@ def strips(x: Array, lengths: Array, axis: int) -> Array | None:
     if time * columns * itemsize < _TINY_TABLE:
         return None
     layout = shared_memory_kernel.layout_for(time, columns, itemsize)
-    if layout is None:
+    if layout is None or (not layout.is_table and _is_cached(time, columns, itemsize)):
         return None
     tables = lines.x.reshape(batch, time, columns)
     y = shared_memory_kernel.reverse(tables, lines.lengths, step, layout)
@@ -198,6 +200,18 @@ def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
 
     parts = itertools.starmap(part, itertools.pairwise(bounds))
     return lax.concatenate(list(parts), 0).reshape(shape)
+
+
+def _is_cached(time: int, columns: int, itemsize: int) -> bool:
+    """Whether a gather reads the sectors that strips share from a cache, and is faster.
+
+    Few columns are in few sectors, which the first-level cache holds.
+    """
+    row_bytes = columns * itemsize
+    if itemsize != WORD or row_bytes % _SECTOR == 0:
+        return False
+    is_long = time > _LONG_TIME_OF_CALLS and time * row_bytes <= _CACHED_TABLE
+    return is_long or columns <= _FEW_COLUMNS
 
 
 def _is_faster_in_one_part(x: Array, lengths: Array, axis: int) -> bool:

@@ -241,11 +241,14 @@ def _granule_bytes(time: int, columns: int, row_bytes: int, itemsize: int) -> in
     """The size of the granules of strips.
 
     Stores of whole sectors are the fastest, but such granules leave fewer columns for a
-    strip. Narrow elements are not faster with them where two blocks run at once.
+    strip. Narrow elements are not faster with them where two blocks run at once. Tables
+    of two strips would have four.
     """
     word = max(_WORD, itemsize)
     may_run_alone = time * row_bytes > _GOOD_BLOCK_BYTES
     if row_bytes == _SECTOR or (itemsize < _WORD and not may_run_alone):
+        return word
+    if row_bytes == 2 * _SECTOR and columns * itemsize <= 2 * row_bytes:
         return word
     if row_bytes % _SECTOR:  # half or a quarter of a sector, so that they fill the row
         return math.gcd(row_bytes, _SECTOR)

@@ -145,6 +145,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """`jax.jit`, or what makes a function of the kernel one of NumPy."""
     monkeypatch.setattr(gpu, "_MIN_BYTES", 0)
     monkeypatch.setattr(gpu, "_TINY_TABLE", 0)
+    monkeypatch.setattr(gpu, "_is_cached", lambda *_: False)
     if request.param == "gpu":
         return jax.jit
     monkeypatch.setattr(shared_memory_kernel, "reverse", reverse_in_numpy)
@@ -174,6 +175,7 @@ LINES = {
     "half-sectors-of-bytes": ((901, 464), 0, (1, 464)),
     "long": ((2001, 261), 0, (1, 261)),
     "longer": ((2401, 261), 0, (1, 261)),
+    "two-strips": ((2, 3001, 27), 1, (2, 1, 27)),
     "half-sectors": ((4001, 130), 0, (1, 130)),
     "quarters-of-sectors": ((5001, 131), 0, (1, 131)),
     "chunks-of-quarters": ((5001, 132), 0, (1, 132)),
@@ -275,6 +277,8 @@ ROWS = {
     "beside-a-large-cache": ((4, 784, 65537), 192),
     "whole-chunks": ((4, 784, 65540), 256),
     "narrow-rows": ((4, 2049, 65537), 96),
+    "two-strips-of-words": ((2, 3001, 39), 48),
+    "strips-of-sectors": ((2, 3001, 65), 64),
     "16-bit-of-8-phases": ((2, 48, 65538), 128),
     "too-few-rows-of-16-bit": ((2, 47, 65538), 256),
     "16-bit-of-16-phases": ((2, 300, 65537), 256),
@@ -380,6 +384,17 @@ CHOSEN = {
     "words-of-shorter-columns": (((2**10, 2048, 101), "float32"), None, True),
     "words-of-long-columns-in-sectors": (((2**10, 2049, 104), "float32"), None, True),
     "words-of-large-tables": (((2, 4096, 2049), "float32"), None, True),
+    "few-columns-of-long-time": (((999, 3001, 20), "float32"), "standalone", False),
+    "few-columns-in-sectors": (((999, 3001, 24), "float32"), "standalone", True),
+    "few-columns-of-tables": (((999, 2001, 20), "float32"), "standalone", True),
+    "longest-columns-of-calls": (((999, 3456, 25), "float32"), "standalone", True),
+    "longer-columns-of-calls": (((999, 3457, 25), "float32"), "standalone", False),
+    "longer-columns-of-bytes": (((999, 3457, 101), "uint8"), "standalone", True),
+    "longer-columns-of-large-tables": (
+        ((2, 4096, 2049), "float32"),
+        "standalone",
+        True,
+    ),
     "16-bits-of-long-columns": (((2**10, 2049, 101), "int16"), None, True),
     "tables-of-a-few-words": (((2**16, 16, 16), "uint8"), "standalone", True),
     "tiny-tables": (((2**16, 16, 15), "uint8"), "standalone", False),
