@@ -9,7 +9,7 @@ alone and beside an elementwise operation (`benchmarks/results/sweep-cpu.json`, 
 with AVX-512):
 
                         float32       bfloat16      uint8
-    reversed_windows    0.46, 0.49    0.32, 0.55    0.21, 0.30
+    reversed_windows    0.43, 0.44    0.34, 0.57    0.21, 0.31
     vectorized_gather   1             1             1
 
 No array of that sweep is large enough to be transposed. With a transposition, smaller

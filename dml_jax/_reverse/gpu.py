@@ -16,7 +16,7 @@ kernel is chosen where it saves more in the first program than it costs in the s
 
 That holds for most strips, and not for the packed copy. With a memcpy as the unit of
 time, for large random shapes on an H100 (`benchmarks/results/sweep-gpu.json`), the
-packed copy alone takes 1.0 to 1.2. The gathered parts take 1.0 to 2.1, alone and beside
+packed copy alone takes 1.0 to 1.2. The gathered parts take 1.0 to 2.2, alone and beside
 an elementwise operation. Strips alone take 1.0 to 2.0 where plain JAX's gather takes
 1.9 to 23. `benchmarks/results/tables-gpu.json` has measurements for the sizes below.
 
