@@ -79,8 +79,8 @@ def integers(
     """`start + k * delta` modulo 2^bits.
 
     It is computed in uint32 or uint64, and truncated. On one CPU, integers of at least
-    8 bits are computed in their own dtype: XLA counts operations, and divides smaller
-    loops between threads if there are more of them.
+    8 bits are computed in their own dtype, which takes fewer operations. XLA divides a
+    loop with more operations between threads at a smaller size.
     """
     dtype = start.dtype
     word = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
