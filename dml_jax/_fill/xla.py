@@ -45,7 +45,7 @@ _MIN_DIVIDED = 2**18  # elements; XLA divides loops over so many between threads
 _MAX_INNER = 12  # product of the sizes after the first one; LLVM unrolls such loops
 _ROW = 1024  # elements of a row of `_in_rows`
 _MIN_IN_ROWS = 4 * _ROW  # elements; with fewer, a loop is seldom divided
-_SLOW_BFLOAT16 = range(9, 12)  # last sizes with which LLVM vectorizes no loop
+_SLOW_BFLOAT16 = range(9, 12)  # sizes of the last dimension; LLVM vectorizes no loop
 
 
 # Formulations -------------------------------------------------------------------------
@@ -127,9 +127,9 @@ def rounded_by_float64(
 
 
 def _switched(sequence: Any, sizes: Sizes, dtype: np.dtype, platform: str) -> Array:
-    """`start + k * delta`. A conditional selects the loop by the floats that hold sums.
+    """`start + k * delta`, by one of three loops that a conditional selects.
 
-    XLA does not divide a loop in a branch, so it is vectorized in one dimension.
+    XLA does not divide a loop in a branch. So LLVM vectorizes it in one dimension.
     """
     line = (math.prod(sizes),)
     scalars = sequence.start, sequence.delta

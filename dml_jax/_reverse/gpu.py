@@ -136,7 +136,9 @@ def strips(x: Array, lengths: Array, axis: int) -> Array | None:
     if time * columns * itemsize < _TINY_TABLE:
         return None
     layout = shared_memory_kernel.layout_for(time, columns, itemsize)
-    if layout is None or (not layout.is_table and _is_cached(time, columns, itemsize)):
+    if layout is None:
+        return None
+    if not layout.is_table and _is_faster_gathered(time, columns, itemsize):
         return None
     tables = lines.x.reshape(batch, time, columns)
     y = shared_memory_kernel.reverse(tables, lines.lengths, step, layout)
@@ -202,10 +204,11 @@ def gathered_parts(x: Array, lengths: Array, axis: int) -> Array | None:
     return lax.concatenate(list(parts), 0).reshape(shape)
 
 
-def _is_cached(time: int, columns: int, itemsize: int) -> bool:
-    """Whether a gather reads the sectors that strips share from a cache, and is faster.
+def _is_faster_gathered(time: int, columns: int, itemsize: int) -> bool:
+    """Whether a gather is faster than strips that share sectors.
 
-    Few columns are in few sectors, which the first-level cache holds.
+    The gather reads these sectors again from a cache. If there are few columns, the
+    first-level cache holds them.
     """
     row_bytes = columns * itemsize
     if itemsize != WORD or row_bytes % _SECTOR == 0:

@@ -241,8 +241,8 @@ def _granule_bytes(time: int, columns: int, row_bytes: int, itemsize: int) -> in
     """The size of the granules of strips.
 
     Stores of whole sectors are the fastest, but such granules leave fewer columns for a
-    strip. Narrow elements are not faster with them where two blocks run at once. Tables
-    of two strips would have four.
+    strip. Narrow elements are not faster with them where two blocks run at once. A
+    table of two strips with words as granules would have four or more.
     """
     word = max(_WORD, itemsize)
     may_run_alone = time * row_bytes > _GOOD_BLOCK_BYTES

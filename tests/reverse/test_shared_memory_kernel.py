@@ -145,7 +145,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """`jax.jit`, or what makes a function of the kernel one of NumPy."""
     monkeypatch.setattr(gpu, "_MIN_BYTES", 0)
     monkeypatch.setattr(gpu, "_TINY_TABLE", 0)
-    monkeypatch.setattr(gpu, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(gpu, "_is_faster_gathered", lambda *_: False)
     if request.param == "gpu":
         return jax.jit
     monkeypatch.setattr(shared_memory_kernel, "reverse", reverse_in_numpy)
