@@ -157,6 +157,12 @@ def exact_in_floats(
     def element(k: Array) -> Array:
         return float64.exact(start, delta, k, bits, dtype, platform)
 
+    is_flat_on_cpu = platform == "cpu" and bounds is not None
+    has_more_operations = dtype == jnp.float32 and bits == 64
+    if is_flat_on_cpu and has_more_operations and math.prod(sizes) in _SWITCHED:
+        # Fused with a following operation, the loop would be divided between threads.
+        line = element(position((math.prod(sizes),), counter))
+        return lowering.materialize(line).reshape(sizes)
     return _by_position(sizes, bounds, counter, element)
 
 

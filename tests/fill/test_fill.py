@@ -214,6 +214,38 @@ def test_scalars_that_are_known_in_a_program(
             assert ("select" not in fill.lower(jnp.ones(2)).as_text()) == is_simple
 
 
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize(
+    ("name", "sizes", "delta", "is_stored"),
+    [
+        ("float32", (50, 39), 0.3, False),  # too small to be divided between threads
+        ("float32", (53, 39), 0.3, True),
+        ("float32", (256, 256), 0.3, False),  # divided in any case
+        ("float32", (53, 39), 2, False),  # as few operations as plain JAX
+        ("float64", (53, 39), 2, False),
+    ],
+    ids=str,
+)
+def test_a_cpu_stores_known_sequences_before_an_operation(
+    name: str, sizes: tuple[int, ...], delta: float, is_stored: bool
+):
+    scalars = np.array([1, delta], name)
+
+    def fill() -> Any:
+        return fill_value_sequence(sizes, name, *scalars) * 2
+
+    with (
+        jax.default_device(jax.devices("cpu")[0]),
+        jax.enable_x64(needs_x64(dtype_of(name))),
+    ):
+        program = jax.jit(fill).lower()
+        text = program.compile().as_text() or ""
+        entry = text[text.index("ENTRY") :]
+        assert (f"[{math.prod(sizes)}]" in entry) == is_stored
+        expected = reference.fill_value_sequence(sizes, name, *scalars)
+        assert_same_bits(jax.jit(fill)(), expected * 2)
+
+
 # Size ---------------------------------------------------------------------------------
 
 
