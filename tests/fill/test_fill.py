@@ -221,7 +221,8 @@ def test_scalars_that_are_known_in_a_program(
         ("float32", (50, 39), 0.3, False),  # too small to be divided between threads
         ("float32", (53, 39), 0.3, True),
         ("float32", (256, 256), 0.3, False),  # divided in any case
-        ("float32", (53, 39), 2, False),  # as few operations as plain JAX
+        # As few operations as plain JAX. jax 0.8.1 does not say that they are known.
+        ("float32", (53, 39), 2, jax_versions.is_traced() is None),
         ("float64", (53, 39), 2, False),
     ],
     ids=str,
