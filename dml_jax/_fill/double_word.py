@@ -1,40 +1,46 @@
 """`start + k * delta`, correctly rounded, for float64.
 
-Start and delta are the sums of two words each, in units of delta's last bit. The high
-words are multiples of a power of two, the grid:
+Start and delta are the sums of two words each. The high words are multiples of a power
+of two, the grid:
 
     high = start_high + k * delta_high
     low  = start_low  + k * delta_low
     x    = high + low
 
-For positions of P bits, `high` is exact if the grid is not less than
-(|start| + 2^P * |delta|) / 2^52, and `low` if it is not more than 2^(52 - P). If a grid
-satisfies both conditions, only `high + low` is rounded. For a million elements there is
-such a grid if |start| < 2^30 * |delta|.
+Positions have P bits. If the other operations are exact, only `high + low` is rounded.
+They are exact under these conditions:
 
-Otherwise the grid is 2^P, and `high` is rounded. Its error is added to `low` with
-rounding to odd, and then to `high`: the last steps of an emulated FMA [1]. The sum is
-encoded, as `rounding.encode` describes.
+- `high`, if the grid is not less than (|start| + 2^P * |delta|) / 2^52.
+- `low`, if the grid is not more than 2^(52 - P) times the largest power of two that
+  divides start and delta.
 
-If start is not an integer, |start| < |delta|. So |x| > |delta| from k = 2 on, and all
-floats of that size are integers. Then the distance of start from the nearest integer
-only decides ties. It is replaced by a quarter, so that `low` has few bits. If start is
-halfway between two integers, it is moved towards the even one. At k = 2, where the sum
-may be a tie, 2 * delta is even, so the tie is rounded to that side, too. The elements 0
-and 1 are computed separately.
+For a million elements there is such a grid if start is a multiple of delta's last bit,
+and |start| < 2^30 * |delta|. `sum_of_words` computes these sequences in five
+operations.
 
-With more than 2^26 elements, two words do not suffice. Then delta is split into digits,
-which are so short that their products with k are exact.
+If start is not a multiple of delta's last bit, |start| < |delta|. So |x| > |delta| from
+k = 2 on, and all floats of that size are multiples of that bit. Then the distance of
+start from the nearest multiple only decides ties. It is replaced by a quarter of the
+bit, so that `low` has few bits. If start is halfway between two multiples, it is moved
+towards the even one. At k = 2, where the sum may be a tie, 2 * delta is even, so the
+tie is rounded to that side, too. The elements 0 and 1 are computed separately.
 
-No product is rounded before it is added, so XLA may contract multiplication and
-addition.
+If there is no such grid, start and delta are in units of delta's last bit, and the grid
+is 2^P. Then `high` is rounded. Its error is added to `low` with rounding to odd, and
+then to `high`: the last steps of an emulated FMA [1]. The sum is encoded, as
+`rounding.encode` describes.
 
-On a CPU, a scalar says whether `high + low` is rounded only once. It does not vary in
-the loop, so LLVM unswitches the loop: one copy of it computes only that sum. The words
-are then not scaled. If start is 0, or delta has so few bits that its products are
-exact, the usual product and sum are rounded only once, too. The high words are then
-start and delta themselves, and the low words are -0. A GPU would compute all sums, so
-it has no such scalar.
+With more than 2^26 elements, two words do not suffice for every sequence. Then delta is
+split into digits, which are so short that their products with k are exact.
+
+On a CPU, the scalar `case` says which elements `sum_of_words` computes. It does not
+vary in the loop, so LLVM unswitches the loop: one copy of it computes only that sum. If
+start is 0, or delta has so few bits that its products are exact, the usual product and
+sum are rounded only once, too. The high words are then start and delta themselves, and
+the low words are -0. A GPU would compute all cases, so it has no such scalar.
+
+No product is rounded before it is added, unless start is 0, and it is the element. So
+XLA may contract multiplication and addition.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -54,7 +60,9 @@ from dml_jax._fill import rounding
 
 _PRECISION = 53
 _MAX_BITS_FOR_WORDS = 26  # of a position
-_SMALLEST = 2.0**-969  # sums of such numbers, unless they are 0, are not subnormal
+_SMALLEST_NUMBER = 2.0**-969  # sums of multiples, unless they are 0, are not subnormal
+_LARGEST_GRID = 2.0**900  # far below the limit, so no word and no sum overflows
+_GENERAL, _SUMS_FROM_THIRD, _SUMS = range(3)  # cases
 
 
 class Words(NamedTuple):
@@ -67,15 +75,16 @@ class Words(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """The scalars of a sequence, in units of delta's last bit."""
+    """The scalars of a sequence."""
 
     words: Words
     digits: tuple[Array, ...]  # start and the digits of delta; empty if words suffice
     encoding: rounding.Encoding
     first: Array  # the element at 0
     second: Array
-    # On a CPU: 1 if `high + low` is the element, and the words are not scaled; else 0.
-    is_sum_of_words: Array | None
+    # On a CPU: 0 if `sum_of_words` computes no elements, 1 if those from the third one
+    # on, 2 if all of them.
+    case: Array | None
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
@@ -84,36 +93,62 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
     scaled, constant = rounding.scaled(start, delta, position_bits)
     factor = scaled.factor.astype(jnp.float64) * scaled.sign
     encoding = rounding.encoding(scaled, constant)
-    largest = jnp.abs(scaled.start) + jnp.abs(factor) * 2.0**position_bits
-    grid = rounding.leading_power(largest) * 2.0**-51
-    are_exact = grid <= 2.0 ** (52 - position_bits)
-    grid = jnp.where(are_exact, grid, 2.0**position_bits)
-    words = _words(scaled.start, factor, grid)
+    words = _words(scaled.start, factor, jnp.float64(2.0**position_bits))
+    words = _with_short_fraction(words, jnp.float64(1))
     digits: tuple[Array, ...] = ()
     if position_bits > _MAX_BITS_FOR_WORDS:
         digits = scaled.start, *_digits(factor, position_bits)
-
-    is_sum_of_words = None
+    case = None
     if platform == "cpu":
-        # The threshold is not 0 if sums may be subnormal.
-        unit = jnp.where(encoding.threshold == 0, 2 * encoding.scale, jnp.nan)
-        is_unscaled = are_exact & ~constant.holds & (largest * unit < 2.0**1000)
-        is_simple = rounds_once(start, delta, position_bits)
-        words = Words(*(word * jnp.where(is_unscaled, unit, 1) for word in words))
-        # Adding -0 does not change a zero of either sign.
-        of_simple = Words(start, jnp.float64(-0.0), delta, jnp.float64(-0.0))
-        words = Words(*map(functools.partial(jnp.where, is_simple), of_simple, words))
-        is_sum_of_words = (is_simple | is_unscaled).astype(jnp.uint32)
+        words, case = _with_sums(words, start, delta, position_bits)
     first = rounding.first_element(start, delta)
     second = rounding.encode(scaled.start + factor, encoding)
-    return Sequence(words, digits, encoding, first, second, is_sum_of_words)
+    return Sequence(words, digits, encoding, first, second, case)
+
+
+def _with_sums(
+    general_words: Words, start: Array, delta: Array, position_bits: int
+) -> tuple[Words, Array]:
+    """The words for `sum_of_words` if there are any, and the case."""
+    exact = words_of_sums(start, delta, position_bits)
+    last_bit = rounding.leading_power(delta) * 2.0**-52
+    short = _with_short_fraction(exact, last_bit)
+    # Adding -0 does not change a zero of either sign.
+    simple = Words(start, jnp.float64(-0.0), delta, jnp.float64(-0.0))
+
+    are_short = _are_exact_for_unit(start, delta, position_bits, last_bit)
+    are_short = are_short & _are_large(start, delta)
+    are_exact = words_are_exact(start, delta, position_bits)
+    is_simple = rounds_once(start, delta, position_bits)
+    words = _select(are_short, short, general_words)
+    words = _select(is_simple, simple, _select(are_exact, exact, words))
+    case = jnp.where(are_short, np.uint32(_SUMS_FROM_THIRD), np.uint32(_GENERAL))
+    return words, jnp.where(is_simple | are_exact, np.uint32(_SUMS), case)
+
+
+def _select(condition: Array, words: Words, others: Words) -> Words:
+    return Words(*map(functools.partial(jnp.where, condition), words, others))
+
+
+def words_of_sums(start: Array, delta: Array, position_bits: int) -> Words:
+    """The words of a sequence for which `words_are_exact`."""
+    return _words(start, delta, _grid(start, delta, position_bits))
+
+
+def _grid(start: Any, delta: Any, position_bits: int) -> Any:
+    """The smallest grid for which the sums of the high words are exact."""
+    largest = abs(start) + abs(delta) * 2.0**position_bits
+    return rounding.leading_power(largest) * 2.0**-51
 
 
 def _words(start: Array, delta: Array, grid: Array) -> Words:
-    start_high, start_low = _split(start, grid)
-    whole, rest = _split(start_low, jnp.float64(1))
-    start_low = whole + 0.25 * jnp.sign(rest)
-    return Words(start_high, start_low, *_split(delta, grid))
+    return Words(*_split(start, grid), *_split(delta, grid))
+
+
+def _with_short_fraction(words: Words, unit: Array) -> Words:
+    """The words of a multiple of the unit, or of a quarter of it away from one."""
+    multiple, rest = _split(words.start_low, unit)
+    return words._replace(start_low=multiple + 0.25 * unit * jnp.sign(rest))
 
 
 def _split(x: Array, unit: Array) -> tuple[Array, Array]:
@@ -138,36 +173,90 @@ def rounds_once(start: Any, delta: Any, position_bits: int) -> Any:
 
     The arguments are float64: arrays, or NumPy scalars.
     """
-    # XLA on CPU may flush subnormal numbers, so bit patterns are compared.
-    start, delta = (x.view(np.uint64) & np.uint64(2**63 - 1) for x in (start, delta))
-    has_few_bits = delta & np.uint64(2**position_bits - 1) == 0
+    start_bits, delta_bits = _magnitude(start), _magnitude(delta)
+    has_few_bits = delta_bits & np.uint64(2**position_bits - 1) == 0
     # Otherwise a product may overflow where the sum does not.
-    is_bounded = delta < _bits(2.0 ** (1023 - position_bits))
-    once = is_bounded & ((start == 0) | has_few_bits)
-    for magnitude in (start, delta):
-        is_large = magnitude >= _bits(_SMALLEST)
-        once = once & ((magnitude == 0) | is_large)
-    return once
+    is_bounded = delta_bits < _magnitude(np.float64(2.0 ** (1023 - position_bits)))
+    once = is_bounded & ((start_bits == 0) | has_few_bits)
+    return once & _are_large(start, delta)
 
 
-def _bits(x: float) -> np.uint64:
-    return np.float64(x).view(np.uint64)
+def words_are_exact(start: Any, delta: Any, position_bits: int) -> Any:
+    """Whether only the last operation of `sum_of_words` rounds, at all positions.
+
+    The arguments are float64: arrays, or NumPy scalars.
+    """
+    are_exact = _are_large(start, delta)
+    for x in (start, delta):
+        unit = rounding.largest_power_that_divides(x)
+        fits = _are_exact_for_unit(start, delta, position_bits, unit)
+        are_exact = are_exact & ((x == 0) | fits)
+    return are_exact
+
+
+def _are_exact_for_unit(start: Any, delta: Any, position_bits: int, unit: Any) -> Any:
+    """Whether the sums of low words are exact, if these are multiples of the unit."""
+    grid = _grid(start, delta, position_bits)
+    return (grid <= unit * 2.0 ** (52 - position_bits)) & (grid < _LARGEST_GRID)
+
+
+def _are_large(start: Any, delta: Any) -> Any:
+    """Whether both are 0, or so large that no sum of their multiples is subnormal."""
+    # XLA on CPU may flush subnormal numbers, so bit patterns are compared.
+    least = _magnitude(np.float64(_SMALLEST_NUMBER))
+    start, delta = _magnitude(start), _magnitude(delta)
+    return ((start == 0) | (start >= least)) & ((delta == 0) | (delta >= least))
+
+
+def _magnitude(x: Any) -> Any:
+    """The bits of |x|."""
+    return x.view(np.uint64) & np.uint64(2**63 - 1)
 
 
 def element(sequence: Sequence, position: Array, platform: str) -> Array:
-    """The elements at uint32 or uint64 positions."""
+    """The elements at positions that are uint32, uint64 or, on a CPU, float64."""
+    x = _general(sequence, position, platform)
+    if sequence.case is not None:
+        # With a third case, LLVM would not unswitch the loop.
+        sums = sum_of_words(sequence.words, position, platform)
+        x = jnp.where(sequence.case == _GENERAL, x, sums)
+    return _with_first(sequence, position, x)
+
+
+def general(sequence: Sequence, position: Array, platform: str) -> Array:
+    """The elements in the first case."""
+    return _with_first(sequence, position, _general(sequence, position, platform))
+
+
+def sum_of_words(words: Words, position: Array, platform: str) -> Array:
+    """The elements in the third case."""
+    k = rounding.to_float64(position, platform)
+    high = words.start_high + k * words.delta_high
+    return high + (words.start_low + k * words.delta_low)
+
+
+def sums_from_third(sequence: Sequence, position: Array, platform: str) -> Array:
+    """The elements in the second case."""
+    sums = sum_of_words(sequence.words, position, platform)
+    return _with_first(sequence, position, sums)
+
+
+def _general(sequence: Sequence, position: Array, platform: str) -> Array:
     k = rounding.to_float64(position, platform)
     words = sequence.words
-    high, error = rounding.fast_two_sum(words.start_high, k * words.delta_high)
-    low = words.start_low + k * words.delta_low
     if sequence.digits:
         total = _sum_of_digits(*sequence.digits, k=k)
     else:
+        high, error = rounding.fast_two_sum(words.start_high, k * words.delta_high)
+        low = words.start_low + k * words.delta_low
         total = high + rounding.to_odd(*rounding.fast_two_sum(error, low))
-    result = rounding.encode(total, sequence.encoding)
-    if sequence.is_sum_of_words is not None:
-        result = jnp.where(sequence.is_sum_of_words == 1, high + low, result)
-    return jnp.where(k < 2, jnp.where(k < 1, sequence.first, sequence.second), result)
+    return rounding.encode(total, sequence.encoding)
+
+
+def _with_first(sequence: Sequence, position: Array, x: Array) -> Array:
+    """`x` with the first two elements of the sequence."""
+    first = jnp.where(position == 0, sequence.first, sequence.second)
+    return jnp.where(position < 2, first, x)
 
 
 def _sum_of_digits(start: Array, *delta: Array, k: Array) -> Array:

@@ -39,11 +39,11 @@ has no more than 52 bits. If start has a fraction, in units of delta's last bit,
 integers, and neither of the two sums rounds a fraction across an integer. Other
 sequences, and those whose delta is subnormal or not finite, are computed by integers.
 
-If all sums are exact in float32 or in float64, and none is subnormal, they need only be
-rounded. On a CPU, `exact_bits` says so for sequences of float32 and float16, and
-selects between the results with and without the other operations. It does not vary in
-the loop, so LLVM unswitches the loop: each of its copies computes one of the results. A
-GPU would compute all of them, so it has only the general one.
+If float64 holds all sums exactly, and none is subnormal, they need only be rounded. For
+float16, float32 must hold them. On a CPU, `is_exact` says so for float32 and float16,
+and selects between the results with and without the other operations. It does not vary
+in the loop, so LLVM unswitches the loop: each of its copies computes one of the
+results. A GPU would compute both of them, so it has only the general one.
 
 CUDA rounds x to float16 or bfloat16 directly. Elsewhere bfloat16 is encoded from the
 sum of |x| and a power of two, p. The last bit of p has the value of the last bit of the
@@ -81,7 +81,9 @@ class Sequence(NamedTuple):
     offset: Array | None = None
     first: tuple[Array, ...] = ()  # codes of elements computed separately
     overflow_code: Array | None = None  # the largest code, for bfloat16
-    exact_bits: Array | None = None  # 32 or 64 if such floats hold all sums, else 0
+    is_exact: Array | None = (
+        None  # on a CPU: 1 if `exact_sums` has the elements, else 0
+    )
 
 
 def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
@@ -102,21 +104,27 @@ def prepare(start: Array, delta: Array, count: int, platform: str) -> Sequence:
         else:
             sequence = _prepare(start, delta, dtype, platform)
         if platform == "cpu" and dtype in (jnp.float16, jnp.float32):
-            sequence = _with_exact_bits(sequence, start, delta, dtype, count)
+            sequence = _with_sums(sequence, start, delta, dtype, count)
         return sequence
 
 
 def element(
     sequence: Sequence, position: Array, dtype: np.dtype, platform: str
 ) -> Array:
-    """The elements at uint32 positions, as an array of `dtype`."""
+    """The elements at positions that are uint32 or, on a CPU, float64."""
     x = general(sequence, position, dtype, platform)
-    if sequence.exact_bits is None:
+    if sequence.is_exact is None:
         return x
-    for bits in (32, 64) if dtype == jnp.float32 else (32,):
-        sums = exact(sequence.start, sequence.delta, position, bits, dtype, platform)
-        x = jnp.where(sequence.exact_bits == bits, sums, x)
-    return x
+    sums = exact_sums(sequence, position, dtype, platform)
+    return jnp.where(sequence.is_exact == 1, sums, x)
+
+
+def exact_sums(
+    sequence: Sequence, position: Array, dtype: np.dtype, platform: str
+) -> Array:
+    """The elements, if float64 holds all sums, or float32 for float16."""
+    bits = 32 if dtype == jnp.float16 else 64
+    return exact(sequence.start, sequence.delta, position, bits, dtype, platform)
 
 
 def general(
@@ -243,17 +251,14 @@ def _prepare(start: Array, delta: Array, dtype: np.dtype, platform: str) -> Sequ
     return sequence._replace(overflow_code=_overflow_code(start + delta))
 
 
-def _with_exact_bits(
+def _with_sums(
     sequence: Sequence, start: Array, delta: Array, dtype: np.dtype, count: int
 ) -> Sequence:
     in_float32, in_float64 = exactness(start, delta, dtype, count)
-    bits = jnp.where(in_float32, np.uint32(32), np.uint32(0))
-    if dtype == jnp.float32:
-        bits = jnp.where(in_float64 & ~in_float32, np.uint32(64), bits)
-        # The other elements may need another start.
-        start = jnp.where(bits != 0, start, sequence.start)
-        sequence = sequence._replace(start=start)
-    return sequence._replace(exact_bits=bits)
+    is_exact = in_float32 if dtype == jnp.float16 else in_float64
+    # The other elements may need another start.
+    start = jnp.where(is_exact, start, sequence.start)
+    return sequence._replace(start=start, is_exact=is_exact.astype(jnp.uint32))
 
 
 def exactness(start: Any, delta: Any, dtype: np.dtype, count: int) -> tuple[Any, Any]:
@@ -271,7 +276,8 @@ def exactness(start: Any, delta: Any, dtype: np.dtype, count: int) -> tuple[Any,
 
     def last_bits_are(condition: Callable[[Any], Any]) -> Any:
         of_start, of_delta = (
-            (x == 0) | condition(_last_bit(x)) for x in (start, delta)
+            (x == 0) | condition(rounding.largest_power_that_divides(x))
+            for x in (start, delta)
         )
         return of_start & of_delta
 
@@ -333,13 +339,6 @@ def _widen(x: Array) -> Array:
     return jnp.where(is_subnormal, subnormal, x.astype(jnp.float64))
 
 
-def _last_bit(x: Any) -> Any:
-    """The largest power of two that divides x, in float64; x is not 0."""
-    fraction = x.view(np.uint64) & np.uint64(2**52 - 1) | np.uint64(2**52)
-    units = (fraction & (~fraction + np.uint64(1))).astype(np.float64)
-    return rounding.leading_power(x) * 2.0**-52 * units
-
-
 # Rounding -----------------------------------------------------------------------------
 
 
@@ -396,16 +395,14 @@ def _overflow_code(x: Array) -> Array:
 def _single_to_odd(x: Array) -> Array:
     """`x` as float32, with the last bit 1 if it is not exact.
 
-    `x` must not be subnormal in float32. Its float64 exponent then differs from the
-    bias by less than 128, or is that of a zero, infinity or NaN, so that three of the
-    exponent's bits are redundant.
+    `x` must not be subnormal in float32. The bits of its significand beyond those of
+    float32 are then the last 29.
     """
+    others = np.uint64(2**29 - 1)
     bits = lax.bitcast_convert_type(x, jnp.uint64)
-    sign_and_first = (bits >> 32).astype(jnp.uint32) & np.uint32(0xC0000000)
-    others = (bits >> 29).astype(jnp.uint32) & np.uint32(0x3FFFFFFF)
-    inexact = (bits.astype(jnp.uint32) & np.uint32(0x1FFFFFFF)) != 0
-    code = sign_and_first | others | inexact.astype(jnp.uint32)
-    return lax.bitcast_convert_type(code, jnp.float32)
+    carry = (bits & others) + others  # the bit before the others, unless they are 0
+    rounded = (bits | carry) & ~others
+    return lax.bitcast_convert_type(rounded, jnp.float64).astype(jnp.float32)
 
 
 def _unflushed(single: Array, x: Array) -> Array:

@@ -3,9 +3,10 @@
     fill(kind, sizes, standalone, *scalars)
 
 The kind "constant" takes a value. The others take a start and a delta: "integers",
-"floats", "float32_sums" and "float64_sums" if such floats are known to hold all sums,
-"components" of complex numbers, and "tangent". `xla` has the formulations.
-`gpu` has those for GPUs; a fill is `standalone` if XLA could not fuse it with anything.
+"floats", "components" of complex numbers, and "tangent". If they are known, there are
+also "float32_sums" and "float64_sums" if such floats hold all sums, and "sums_of_words"
+if two words of float64 do. `xla` has the formulations. `gpu` has those for GPUs; a fill
+is `standalone` if XLA could not fuse it with anything.
 
 The derivatives are those of the formula, not of the operations that compute it: 1 with
 respect to start, and the position k with respect to delta. A "tangent" is
@@ -50,19 +51,26 @@ def fill(
 def kind_of_floats(sizes: xla.Sizes, start: np.generic, delta: np.generic) -> str:
     """The kind of a sequence of floats whose start and delta are known."""
     dtype, count = start.dtype, xla.position_bound(sizes)
-    if count > 2**32:  # positions have 32 bits
+    # Positions have 32 bits. With one element, XLA would know the product, too.
+    if count > 2**32 or count < 2:
         return "floats"
     start, delta = np.float64(start), np.float64(delta)
-    if dtype == np.float64:
-        position_bits = (count - 1).bit_length()
-        once = double_word.rounds_once(start, delta, position_bits)
-        return "float64_sums" if once else "floats"
-    if dtype not in (np.float16, jnp.bfloat16, np.float32):
-        return "floats"
-    in_float32, in_float64 = float64.exactness(start, delta, dtype, count)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype == np.float64:
+            return _kind_of_float64(start, delta, (count - 1).bit_length())
+        if dtype not in (np.float16, jnp.bfloat16, np.float32):
+            return "floats"
+        in_float32, in_float64 = float64.exactness(start, delta, dtype, count)
     if in_float32:
         return "float32_sums"
     return "float64_sums" if in_float64 and dtype == np.float32 else "floats"
+
+
+def _kind_of_float64(start: np.float64, delta: np.float64, position_bits: int) -> str:
+    if double_word.rounds_once(start, delta, position_bits):
+        return "float64_sums"
+    has_words = double_word.words_are_exact(start, delta, position_bits)
+    return "sums_of_words" if has_words else "floats"
 
 
 # Rules --------------------------------------------------------------------------------
@@ -156,8 +164,8 @@ def _formulation(
     bounds = None
     if platform in _GPUS and sees_full_arrays and kind != "components":
         bounds = gpu.part_bounds(sizes, dtype)
-    elif on_one_cpu and (kind == "integers" or kind in _SUMS):
-        bounds = (0, math.prod(sizes)) if xla.is_faster_flat(sizes) else None
+    elif on_one_cpu and kind == "integers" and xla.are_faster_flat(sizes):
+        bounds = (0, math.prod(sizes))
     if kind == "constant":
         return functools.partial(xla.constant, sizes, bounds, platform)
     if kind == "integers":
@@ -168,9 +176,12 @@ def _formulation(
     has_float64 = platform in ("cpu", *_GPUS)
     has_sums = has_float64 or (kind == "float32_sums" and dtype != np.float16)
     if kind in _SUMS and has_sums:
+        bits = _SUMS[kind]
         return functools.partial(
-            xla.exact_in_floats, sizes, bounds, platform, _SUMS[kind], dtype
+            xla.exact_in_floats, sizes, bounds, platform, on_one_cpu, bits, dtype
         )
+    if kind == "sums_of_words" and has_float64:
+        return functools.partial(xla.sums_of_words, sizes, bounds, platform, on_one_cpu)
     if platform == "tpu" and tpu.suffices(dtype, count):
         return functools.partial(tpu.rounded_by_parts, sizes, count)
     if dtype == np.float64:
@@ -204,6 +215,8 @@ def _compute(
         *(kind, sizes, scalars[0].dtype, platform, sees_full_arrays, vmaps),
         may_use_kernel=may_use_kernel and jax_versions.runs_mosaic(),
     )
+    if kind in ("floats", "components"):
+        scalars = xla.without_known_values(*scalars)
     # The 64-bit mode may have changed since the program was traced.
     with bitwise.full_width(*scalars):
         return _mapped(formulation, vmaps)(*scalars)

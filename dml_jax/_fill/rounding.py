@@ -255,6 +255,13 @@ def leading_power(x: Any) -> Any:
     return (x.view(np.uint64) & EXPONENT_BITS).view(np.float64)
 
 
+def largest_power_that_divides(x: Any) -> Any:
+    """The largest power of two that divides x, for normal float64 numbers."""
+    fraction = x.view(np.uint64) & np.uint64(2**52 - 1) | np.uint64(2**52)
+    units = (fraction & (~fraction + np.uint64(1))).astype(np.float64)
+    return leading_power(x) * 2.0**-52 * units
+
+
 def power_of_two(exponent: Array, dtype: Any = jnp.float32) -> Array:
     """2^`exponent`, for an exponent of a normal number."""
     info = jnp.finfo(dtype)
@@ -263,7 +270,7 @@ def power_of_two(exponent: Array, dtype: Any = jnp.float32) -> Array:
 
 
 def to_float64(k: Array, platform: str) -> Array:
-    """Integers below 2^52 as float64.
+    """Integers below 2^52 as float64; on a CPU, they may be floats already.
 
     On a GPU the bits of 2^52 + k are eight times as fast as a conversion. On a CPU with
     AVX-512 a conversion is one instruction.

@@ -3,12 +3,13 @@
     constant                   the value everywhere
     integers                   start + k * delta modulo 2^bits
     exact_in_floats            floats whose sums are exact in float32 or float64
+    sums_of_words              float64, as exact sums of two words: `double_word`
     rounded_by_float64         up to 32 bits, where float64 is fast: `float64`
     rounded_by_blocks          float32, more than 2^28 elements, likewise
-    rounded_by_double_words    float64, in pairs of float64: `double_word`
+    rounded_by_double_words    float64, in two words of float64: `double_word`
     rounded_by_integers        up to 32 bits, on any platform: `rounding`
 
-The last five are correctly rounded.
+The last six are correctly rounded.
 
 On a GPU, stores take most of the time of a fill. XLA's kernels store the most bytes at
 once if the fill is computed as one-dimensional parts, which are then concatenated
@@ -40,7 +41,6 @@ from dml_jax._shared.arguments import Size
 Sizes: TypeAlias = tuple[Size, ...]
 Bounds: TypeAlias = tuple[int, ...] | None
 _WORTHWHILE_TO_MATERIALIZE = 2**14  # elements
-_SWITCHED = range(2**11, 2**16)  # elements of float32 that depend on a conditional
 _MIN_DIVIDED = 2**18  # elements; XLA divides loops over so many between threads
 _MAX_INNER = 12  # product of the sizes after the first one; LLVM unrolls such loops
 _ROW = 1024  # elements of a row of `_in_rows`
@@ -94,13 +94,14 @@ def integers(
     return _by_position(sizes, bounds, word.type, element)
 
 
-def is_faster_flat(sizes: Sizes) -> bool:
-    """Whether one CPU computes a fill with few operations faster in one dimension.
+def are_faster_flat(sizes: Sizes) -> bool:
+    """Whether one CPU computes integers faster in one dimension.
 
     A position then takes fewer operations, so XLA divides only larger loops between
     threads. Larger arrays are as fast or faster with their dimensions.
     """
-    return math.prod(sizes) < _MIN_DIVIDED or math.prod(_inner(sizes)) <= _MAX_INNER
+    _, inner = _first_and_inner(sizes)
+    return math.prod(sizes) < _MIN_DIVIDED or math.prod(inner) <= _MAX_INNER
 
 
 def rounded_by_float64(
@@ -114,56 +115,73 @@ def rounded_by_float64(
     """`start + k * delta`, if `float64.suffices` for the dtype and the positions."""
     dtype = start.dtype
     sequence = float64.prepare(start, delta, position_bound(sizes), platform)
+    is_exact = sequence.is_exact
+    is_switched = on_one_cpu and _is_faster_switched(sizes, dtype)
+    if is_switched and is_exact is not None and dtype == jnp.float32:
+        return _switched(
+            sizes,
+            is_exact,
+            lambda k: float64.general(sequence, k, dtype, platform),
+            lambda k: float64.exact_sums(sequence, k, dtype, platform),
+        )
     sequence = _stored(sequence, sizes, on_one_cpu)
-    if on_one_cpu and dtype == jnp.float32 and math.prod(sizes) in _SWITCHED:
-        return _switched(sequence, sizes, dtype, platform)
 
     def element(k: Array) -> Array:
         return float64.element(sequence, k, dtype, platform)
 
-    if on_one_cpu and _is_faster_in_rows(sizes, dtype):
-        return _in_rows(sizes, np.uint32, element)
+    if on_one_cpu:
+        return _by_float_position(sizes, np.float64, dtype, element)
     return _by_position(sizes, bounds, np.uint32, element)
-
-
-def _switched(sequence: Any, sizes: Sizes, dtype: np.dtype, platform: str) -> Array:
-    """`start + k * delta`, by one of three loops that a conditional selects.
-
-    XLA does not divide a loop in a branch. So LLVM vectorizes it in one dimension.
-    """
-    line = (math.prod(sizes),)
-    scalars = sequence.start, sequence.delta
-    branches = [
-        lambda: float64.general(sequence, position(line, np.uint32), dtype, platform),
-        lambda: exact_in_floats(line, None, platform, 32, dtype, *scalars),
-        lambda: exact_in_floats(line, None, platform, 64, dtype, *scalars),
-    ]
-    return lax.switch(sequence.exact_bits // 32, branches).reshape(sizes)
 
 
 def exact_in_floats(
     sizes: Sizes,
     bounds: Bounds,
     platform: str,
+    on_one_cpu: bool,
     bits: int,
     dtype: np.dtype,
     start: Array,
     delta: Array,
 ) -> Array:
     """`start + k * delta`, if floats of 32 or 64 `bits` hold all sums."""
-    # Integers with a sign are converted to floats in fewer operations.
-    counter = np.int32 if position_bound(sizes) <= 2**31 else np.uint32
+    wide = np.dtype(f"float{bits}").type
+    with jax.enable_x64(True):
+        start, delta = without_known_values(start.astype(wide), delta.astype(wide))
 
     def element(k: Array) -> Array:
         return float64.exact(start, delta, k, bits, dtype, platform)
 
-    is_flat_on_cpu = platform == "cpu" and bounds is not None
-    has_more_operations = dtype == jnp.float32 and bits == 64
-    if is_flat_on_cpu and has_more_operations and math.prod(sizes) in _SWITCHED:
-        # Fused with a following operation, the loop would be divided between threads.
-        line = element(position((math.prod(sizes),), counter))
-        return lowering.materialize(line).reshape(sizes)
-    return _by_position(sizes, bounds, counter, element)
+    if on_one_cpu:
+        return _by_float_position(sizes, wide, dtype, element, has_few_operations=True)
+    return _by_position(sizes, bounds, _counter_for_floats(sizes), element)
+
+
+def sums_of_words(
+    sizes: Sizes,
+    bounds: Bounds,
+    platform: str,
+    on_one_cpu: bool,
+    start: Array,
+    delta: Array,
+) -> Array:
+    """`start + k * delta` in float64, if `double_word.words_are_exact`."""
+    position_bits = (position_bound(sizes) - 1).bit_length()
+    words = double_word.words_of_sums(start, delta, position_bits)
+
+    def element(k: Array) -> Array:
+        return double_word.sum_of_words(words, k, platform)
+
+    if on_one_cpu:
+        return _by_float_position(
+            sizes, np.float64, start.dtype, element, has_few_operations=True
+        )
+    return _by_position(sizes, bounds, _counter_for_floats(sizes), element)
+
+
+def _counter_for_floats(sizes: Sizes) -> Any:
+    # Signed integers are converted to floats in fewer operations.
+    return np.int32 if position_bound(sizes) <= 2**31 else np.uint32
 
 
 def rounded_by_blocks(
@@ -202,12 +220,30 @@ def rounded_by_double_words(
 ) -> Array:
     """`start + k * delta` in float64, for positions k below `count`."""
     sequence = double_word.prepare(start, delta, count, platform)
+    case = sequence.case
+    is_switched = on_one_cpu and _is_faster_switched(sizes, start.dtype)
+    if is_switched and case is not None:
+        return _switched(
+            sizes,
+            case,
+            lambda k: double_word.general(sequence, k, platform),
+            lambda k: double_word.sums_from_third(sequence, k, platform),
+            lambda k: double_word.sum_of_words(sequence.words, k, platform),
+        )
     sequence = _stored(sequence, sizes, on_one_cpu)
-    counter = np.uint32 if count <= 2**32 else np.uint64
     element = functools.partial(double_word.element, sequence, platform=platform)
-    if on_one_cpu and _is_faster_in_rows(sizes, start.dtype):
-        return _in_rows(sizes, counter, element)
+    if on_one_cpu:
+        return _by_float_position(sizes, np.float64, start.dtype, element)
+    counter = np.uint32 if count <= 2**32 else np.uint64
     return _by_position(sizes, bounds, counter, element)
+
+
+def without_known_values(*scalars: Array) -> tuple[Array, ...]:
+    """The same scalars, whose values XLA does not know.
+
+    XLA replaces x + 0 by x if it knows the 0. That changes the sign of a zero.
+    """
+    return tuple(lax.optimization_barrier(scalars))
 
 
 def _stored(sequence: Any, sizes: Sizes, on_one_cpu: bool) -> Any:
@@ -308,27 +344,86 @@ def _by_position(
     return _joined(parts, sizes)
 
 
+def _by_float_position(
+    sizes: Sizes,
+    counter: Any,
+    dtype: np.dtype,
+    element: Callable[[Array], Array],
+    has_few_operations: bool = False,
+) -> Array:
+    """The array of `element(position)`, with positions that are floats, on one CPU.
+
+    Such positions need no conversion. In one dimension, they take the fewest
+    operations. XLA divides a loop with fewer operations only at a larger size.
+
+    If an element takes more than a few operations, dtypes of up to 16 bits are as fast
+    or faster with their dimensions. If it takes a few, rows are faster only for dtypes
+    of 16 bits with several dimensions.
+    """
+    in_rows = _is_faster_in_rows(sizes, dtype)
+    if has_few_operations:
+        _, inner = _first_and_inner(sizes)
+        in_rows = in_rows and dtype.itemsize == 2 and len(inner) > 0
+    is_flat = has_few_operations or dtype.itemsize >= 4
+    bounds = (0, math.prod(sizes)) if is_flat else None
+    with jax.enable_x64(True):
+        if in_rows:
+            return _in_rows(sizes, counter, element)
+        return _by_position(sizes, bounds, counter, element)
+
+
+def _switched(sizes: Sizes, index: Array, *elements: Callable[[Array], Array]) -> Array:
+    """The array of `element(position)` by one of several functions, on one CPU.
+
+    A conditional selects the loop. XLA does not divide a loop in a conditional between
+    threads. So the loop compares its index with no bound of a thread, and LLVM
+    vectorizes it.
+    """
+
+    def branch(element: Callable[[Array], Array]) -> Array:
+        with jax.enable_x64(True):
+            return element(lax.iota(np.float64, math.prod(sizes)))
+
+    branches = [functools.partial(branch, element) for element in elements]
+    return lax.switch(index, branches).reshape(sizes)
+
+
+def _is_faster_switched(sizes: Sizes, dtype: np.dtype) -> bool:
+    """Whether `_switched` is faster than a loop that selects each element.
+
+    A following operation is not fused. From 256 KB on, that takes longer than is
+    gained, unless the first dimension is uneven. From 512 KB on, XLA divides the loop
+    of plain JAX, too.
+    """
+    end = 2**19 if _is_uneven(sizes, _MAX_INNER) else 2**18
+    return 2**13 <= math.prod(sizes) * dtype.itemsize < end
+
+
 def _is_faster_in_rows(sizes: Sizes, dtype: np.dtype) -> bool:
-    """Whether `_in_rows` is faster than XLA's loops over the dimensions of the array.
+    """Whether `_in_rows` is faster than one loop."""
+    if math.prod(sizes) < _MIN_IN_ROWS:
+        return False
+    _, inner = _first_and_inner(sizes)
+    if dtype == jnp.bfloat16 and inner and inner[-1] in _SLOW_BFLOAT16:
+        return True
+    return _is_uneven(sizes, _MAX_INNER if dtype.itemsize <= 2 else 1)
+
+
+def _is_uneven(sizes: Sizes, most: int) -> bool:
+    """Whether the first size is odd, and the others have a product of at most `most`.
 
     XLA on CPU divides the loop over the first dimension between threads. If the parts
     are uneven, that loop compares its index with the size, and LLVM does not vectorize
     it. LLVM unrolls the inner loops, instead of vectorizing them, if they are short.
     """
-    if math.prod(sizes) < _MIN_IN_ROWS:
-        return False
-    inner = _inner(sizes)
-    if dtype == jnp.bfloat16 and inner and inner[-1] in _SLOW_BFLOAT16:
-        return True
-    is_odd = math.prod(sizes) // math.prod(inner) % 2 == 1
-    # float64 gains less, since its arithmetic takes most of the time.
-    most = 1 if dtype == np.float64 else _MAX_INNER
-    return is_odd and math.prod(inner) <= most
+    first, inner = _first_and_inner(sizes)
+    return first % 2 == 1 and math.prod(inner) <= most
 
 
-def _inner(sizes: Sizes) -> list[int]:
-    """The sizes after the first one; those that are 1 do not count."""
-    return [size for size in sizes if size != 1][1:]
+def _first_and_inner(sizes: Sizes) -> tuple[int, list[int]]:
+    """The first size and the others; those that are 1 do not count."""
+    first, *inner = [size for size in sizes if size != 1] or [1]
+    return first, inner
 
 
 def _in_rows(sizes: Sizes, counter: Any, element: Callable[[Array], Array]) -> Array:

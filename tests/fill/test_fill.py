@@ -3,6 +3,7 @@
 import functools
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -191,7 +192,8 @@ def test_complex_derivatives():
         ("bfloat16", 100, -3, True),
         ("bfloat16", 100, 2**-30, False),
         ("float64", 0, 0.1, True),
-        ("float64", 0.1, 0.3, False),
+        ("float64", 0.1, 0.3, True),  # as the sums of words
+        ("float64", 0.1, 1e20 / 3, False),
         ("float8_e5m2", 0, 1, False),  # not special
     ],
 )
@@ -215,39 +217,75 @@ def test_scalars_that_are_known_in_a_program(
 
 
 @pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize(
-    ("name", "sizes", "delta", "is_stored"),
-    [
-        ("float32", (50, 39), 0.3, False),  # too small to be divided between threads
-        ("float32", (53, 39), 0.3, True),
-        ("float32", (256, 256), 0.3, False),  # divided in any case
-        # As few operations as plain JAX. jax 0.8.1 does not say that they are known.
-        ("float32", (53, 39), 2, jax_versions.is_traced() is None),
-        ("float64", (53, 39), 2, False),
-    ],
-    ids=str,
-)
-def test_a_cpu_stores_known_sequences_before_an_operation(
-    name: str, sizes: tuple[int, ...], delta: float, is_stored: bool
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("sizes", [(1,), (5,), (3001,), (1667, 3)], ids=str)
+@pytest.mark.parametrize("constant", [lambda x: x, jnp.asarray], ids=["numpy", "jax"])
+def test_zeros_whose_sign_depends_on_a_known_zero(
+    name: str, sizes: tuple[int, ...], constant: Callable[..., Any]
 ):
-    scalars = np.array([1, delta], name)
+    """XLA replaces `x + 0` by `x`, which is wrong if x is -0."""
+    with jax.enable_x64(needs_x64(dtype_of(name))):
+        for pair in ((0, -1), (0, -0.0), (-0.0, 1), (-0.0, 0), (-0.0, -0.0)):
+            scalars = np.array(pair, dtype_of(name))
+            fill = functools.partial(
+                fill_value_sequence, sizes, name, *map(constant, scalars)
+            )
+            expected = reference.fill_value_sequence(sizes, dtype_of(name), *scalars)
+            assert_same_bits(jax.jit(fill)(), expected)
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize(
+    ("name", "start", "delta", "more"),
+    [
+        ("float32", 1, 2, []),
+        ("float32", 0.7, 0.3, ["convert"]),
+        ("float16", 1, 2**-8, ["convert"]),
+        ("float64", 1, 2, []),
+        ("float64", 0.7, 0.3, ["add", "add", "multiply"]),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(53, 39), (301, 701)], ids=str)
+def test_operations_of_known_sequences_on_a_cpu(
+    name: str, start: float, delta: float, more: list[str], sizes: tuple[int, ...]
+):
+    """XLA divides a loop with more operations between threads at a smaller size."""
+    scalars = np.array([start, delta], name)
 
     def fill() -> Any:
         return fill_value_sequence(sizes, name, *scalars) * 2
+
+    def plain() -> Any:
+        k = jax.lax.iota(name, math.prod(sizes))
+        return (k * scalars[1] + scalars[0]).reshape(sizes) * 2
+
+    def operations(function: Any) -> list[str]:
+        text = jax.jit(function).lower().compile().as_text() or ""
+        moves = {"constant", "parameter", "broadcast", "bitcast", "copy", "fusion"}
+        return [x for x in re.findall(r"= \S+ ([a-z-]+)\(", text) if x not in moves]
 
     with (
         jax.default_device(jax.devices("cpu")[0]),
         jax.enable_x64(needs_x64(dtype_of(name))),
     ):
-        program = jax.jit(fill).lower()
-        text = program.compile().as_text() or ""
-        entry = text[text.index("ENTRY") :]
-        assert (f"[{math.prod(sizes)}]" in entry) == is_stored
         expected = reference.fill_value_sequence(sizes, name, *scalars)
         assert_same_bits(jax.jit(fill)(), expected * 2)
+        if jax_versions.is_traced() is not None:  # not known in jax 0.8.1
+            assert sorted(operations(fill)) == sorted(operations(plain) + more)
 
 
 # Size ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8"])
+@pytest.mark.parametrize("sizes", [(0,), (3, 0), (5, 1, 0), (0, 3)], ids=str)
+def test_empty_sequences(name: str, sizes: tuple[int, ...]):
+    with jax.enable_x64(needs_x64(dtype_of(name))):
+        fill = functools.partial(fill_value_sequence, sizes, name)
+        scalars = np.array([1, 2], name)
+        for result in (fill(*scalars), jax.jit(fill)(*scalars)):
+            assert (result.shape, result.dtype) == (sizes, dtype_of(name))
 
 
 def test_a_fill_compiles_to_one_loop_without_operands():
@@ -297,20 +335,20 @@ def test_operations_of_integers_on_a_cpu(
 @pytest.mark.parametrize(
     ("name", "sizes", "in_rows"),
     [
-        ("float32", (1, 65537), True),
-        ("float32", (21847, 3), True),
-        ("float32", (21846, 3), False),  # an even number of lines
-        ("float32", (5043, 13), False),  # long lines
-        ("float32", (5001,), False),  # computed by a conditional instead
+        ("float32", (1, 2**17 + 1), True),
+        ("float32", (43691, 3), False),
         ("float16", (1, 5001), True),
         ("float16", (1667, 3), True),
+        ("float16", (1668, 3), False),  # an even number of rows
+        ("float16", (1667, 13), False),  # long rows
         ("float16", (4095,), False),  # few elements
         ("bfloat16", (5001,), True),
         ("bfloat16", (6, 80, 11), True),
         ("bfloat16", (6, 80, 12), False),
         ("float8_e5m2", (5001,), True),
-        ("float64", (1, 5001), True),
-        ("float64", (1667, 3), False),
+        ("float64", (1, 2**16 + 1), True),
+        ("float64", (2**16 - 1,), False),  # computed by a conditional instead
+        ("float64", (21847, 3), False),
     ],
     ids=str,
 )
@@ -331,6 +369,81 @@ def test_a_cpu_computes_floats_in_rows_if_their_loops_are_slow(
             assert_same_floats(result, expected)
             text = fill.lower(*scalars).compile().as_text() or ""
             assert (f"[{rows},1024]" in text) == in_rows
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.skipif(jax_versions.is_traced() is None, reason="not known in jax 0.8.1")
+@pytest.mark.parametrize(
+    ("name", "sizes", "in_rows"),
+    [
+        ("float16", (1667, 3), True),
+        ("bfloat16", (6, 80, 11), True),
+        ("float16", (5001,), False),
+        ("float32", (2**17 + 1,), False),
+    ],
+    ids=str,
+)
+def test_a_cpu_computes_known_floats_of_16_bits_in_rows(
+    name: str, sizes: tuple[int, ...], in_rows: bool
+):
+    rows = -(-math.prod(sizes) // 1024)
+    fill = jax.jit(functools.partial(fill_value_sequence, sizes, name, -1, 0.25))
+    with jax.default_device(jax.devices("cpu")[0]):
+        expected = reference.fill_value_sequence(sizes, dtype_of(name), -1, 0.25)
+        assert_same_bits(fill(), expected)
+        assert (f"[{rows},1024]" in (fill.lower().compile().as_text() or "")) == in_rows
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "is_conditional"),
+    [
+        ("float32", (2047,), False),
+        ("float32", (8, 256), True),
+        ("float32", (1725, 38), False),
+        ("float32", (65535,), True),
+        ("float32", (65536,), False),
+        ("float32", (43689, 3), True),  # an odd number of short rows
+        ("float32", (43690, 3), False),
+        ("float32", (5043, 13), False),
+        ("float32", (43691, 3), False),
+        ("float64", (1023,), False),
+        ("float64", (123, 39), True),
+        ("float64", (32768,), False),
+        ("float64", (65535,), True),
+    ],
+    ids=str,
+)
+def test_a_conditional_selects_the_loop_of_small_arrays_on_a_cpu(
+    name: str, sizes: tuple[int, ...], is_conditional: bool
+):
+    count = math.prod(sizes)
+    with (
+        jax.default_device(jax.devices("cpu")[0]),
+        jax.enable_x64(needs_x64(dtype_of(name))),
+    ):
+        scalar = jax.ShapeDtypeStruct((), name)
+        fill = jax.jit(functools.partial(fill_value_sequence, sizes, name))
+        text = fill.lower(scalar, scalar).as_text()
+        element = {"float32": "f32", "float64": "f64"}[name]
+        assert (f"(tensor<i32>) -> tensor<{count}x{element}>" in text) == is_conditional
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("pair", [(-7, 0.5), (0.1, 0.3), (0.1, 1e9), (0.1, 1e20)])
+def test_each_branch_of_the_conditional(name: str, pair: tuple[float, float]):
+    sizes, dtype = (123, 39), dtype_of(name)
+    with (
+        jax.default_device(jax.devices("cpu")[0]),
+        jax.enable_x64(needs_x64(dtype)),
+    ):
+        for unit in (1, float(ml_dtypes.finfo(dtype).tiny)):  # and subnormal numbers
+            scalars = np.array(pair, name) / 3 * np.array(unit, name)
+            result = jax.jit(functools.partial(fill_value_sequence, sizes, name))(
+                *scalars
+            )
+            expected = reference.fill_value_sequence(sizes, name, *scalars)
+            assert_same_bits(result, expected)
 
 
 @pytest.mark.usefixtures("with_jit")
@@ -375,7 +488,7 @@ def test_the_largest_size_is_accepted():
 
 def test_a_cpu_computes_the_scalars_once():
     """Not in every iteration of the loop, whose threads get unequal work here."""
-    size = 2**16 + 1
+    size = 2**17 + 1
     fill = jax.jit(functools.partial(fill_value_sequence, (size,), "float32"))
     with jax.default_device(jax.devices("cpu")[0]):
         text = fill.lower(np.float32(1), np.float32(2)).compile().as_text() or ""

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -218,27 +219,11 @@ def test_floats_that_hold_all_sums(
     """And none is subnormal. Sums that overflow in float16 need not be exact."""
     scalars = jnp.asarray(start, name), jnp.asarray(delta, name)
     if float64.suffices(np.dtype(name), count):
-        assert float64.prepare(*scalars, count, "cpu").exact_bits == bits
-        assert float64.prepare(*scalars, count, "cuda").exact_bits is None
+        assert float64.prepare(*scalars, count, "cpu").is_exact == int(bits > 0)
+        assert float64.prepare(*scalars, count, "cuda").is_exact is None
     known = np.asarray(start, name), np.asarray(delta, name)
     kind = primitive.kind_of_floats((count,), *known)
     assert kind == {32: "float32_sums", 64: "float64_sums", 0: "floats"}[bits]
-
-
-@pytest.mark.parametrize(
-    "sizes", [(2047,), (8, 256), (123, 39), (2**16 - 1,), (2**16,)]
-)
-def test_arrays_that_depend_on_a_conditional_on_a_cpu(sizes: tuple[int, ...]):
-    """For float32, and the next smaller and larger ones. It has one dimension."""
-    count = math.prod(sizes)
-    fill = jax.jit(functools.partial(fill_value_sequence, sizes, "float32"))
-    for scalars in np.array([(-7, 0.5), (0.1, 0.3), (2**-127, 1)], np.float32):
-        with jax.default_device(jax.devices("cpu")[0]):
-            result, text = fill(*scalars), fill.lower(*scalars).as_text()
-        expected = reference.fill_value_sequence(sizes, "float32", *scalars)
-        assert_same_bits(result, expected)
-        is_conditional = f"(tensor<i32>) -> tensor<{count}xf32>" in text
-        assert is_conditional == (2**11 <= count < 2**16)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16"])
@@ -351,7 +336,8 @@ def test_formulation_of_each_platform(name: str, sizes: tuple[int, ...]):
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         assert ("f64" in text) == (name in DTYPES and platform != "tpu")
         # The barrier keeps threads from recomputing the scalars.
-        assert ("optimization_barrier" in text) == ("f64" in text)
+        barrier = re.search(r"optimization_barrier \S+ : tensor<\d+xui64>", text)
+        assert (barrier is not None) == ("f64" in text)
 
 
 @pytest.mark.parametrize("count", [2**28, 2**32 + 5])

@@ -162,43 +162,94 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
 
 
 @pytest.mark.parametrize(
-    ("start", "delta", "count", "rounds_once"),
+    ("start", "delta", "count", "kind"),
     [
-        (0, 0.1, 1024, True),
-        (-0.0, 0.1, 1024, True),
-        (0.1, 0.1, 1024, False),
-        (0.1, 1 - 2**-43, 1024, True),
-        (0.1, 1 - 2**-43, 1025, False),
-        (0.1, 1 - 2**-44, 1024, False),
-        (0.1, 0, 1024, True),
-        (0, 2**-969, 1024, True),
-        (0, 2**-970, 1024, False),
-        (2**-970, 1, 1024, False),
-        (2**-1074, 0.1, 1024, False),
-        (1, 2.0**1012, 1024, True),
-        (1, 2.0**1013, 1024, False),
-        (-np.inf, 1, 1024, True),
-        (1, np.inf, 1024, False),
-        (1, np.nan, 1024, False),
+        (0, 0.1, 1024, "float64_sums"),
+        (-0.0, 0.1, 1024, "float64_sums"),
+        (0.1, 0.1, 1024, "sums_of_words"),
+        (0.1, 1 - 2**-43, 1024, "float64_sums"),
+        (0.1, 1 - 2**-43, 1025, "sums_of_words"),
+        (0.1, 1 - 2**-44, 1024, "sums_of_words"),
+        (0.1, 0, 1024, "float64_sums"),
+        (0, 2**-969, 1024, "float64_sums"),
+        (0, 2**-970, 1024, "floats"),
+        (2**-970, 1, 1024, "floats"),
+        (2**-1074, 0.1, 1024, "floats"),
+        (1, 2.0**1012, 1024, "float64_sums"),
+        (1, 2.0**1013, 1024, "floats"),
+        (-np.inf, 1, 1024, "float64_sums"),
+        (1, np.inf, 1024, "floats"),
+        (1, np.nan, 1024, "floats"),
+        (0.1, 0.1, 1, "floats"),
+        # The limits of the words.
+        (2**-52, 1 + 2**-52, 2**25, "sums_of_words"),
+        (2**-52, 1 + 2**-52, 2**25 + 1, "floats"),
+        (2**-54, 1 + 2**-52, 2**24, "sums_of_words"),
+        (2**-54, 1 + 2**-52, 2**24 + 1, "floats"),
+        (2.0**40 + 2**-12, 1 + 2**-12, 2**24, "float64_sums"),
+        (2.0**30, 1 + 2**-52, 2**20, "sums_of_words"),
+        (2.0**32, 1 + 2**-52, 2**20, "floats"),
+        (2.0**940, (1 + 2**-52) * 2.0**940, 2**10, "sums_of_words"),
+        (2.0**940, (1 + 2**-52) * 2.0**940, 2**11, "floats"),
+        (2**-917, (1 + 2**-52) * 2**-917, 1024, "sums_of_words"),
+        (-0.1, -0.1, 2**32, "floats"),
+        (-0.1, -0.1, 2**32 + 1, "floats"),
     ],
 )
-def test_float64_sequences_that_round_once(
-    start: float, delta: float, count: int, rounds_once: bool
+def test_float64_sequences_that_are_sums(
+    start: float, delta: float, count: int, kind: str
 ):
-    """Whether the usual product and sum round once."""
+    known = np.float64(start), np.float64(delta)
+    assert primitive.kind_of_floats((count,), *known) == kind
     with jax.enable_x64(True):
         scalars = jnp.float64(start), jnp.float64(delta)
-        position_bits = (count - 1).bit_length()
-        assert double_word.rounds_once(*scalars, position_bits) == rounds_once
-    known = np.float64(start), np.float64(delta)
-    kind = primitive.kind_of_floats((count,), *known)
-    assert kind == ("float64_sums" if rounds_once else "floats")
+        case = double_word.prepare(*scalars, count, "cpu").case
+        assert (case == 2) == (kind != "floats" or count == 1)
+        k = np.array([i for i in (0, 1, 2, count // 3, count - 1) if i < count])
+        if kind == "sums_of_words":
+            words = double_word.words_of_sums(*scalars, (count - 1).bit_length())
+            result = double_word.sum_of_words(words, jnp.asarray(k), "cpu")
+            expected = [reference._multiply_add(int(i), *known[::-1]) for i in k]
+            assert_same_floats(result, np.array(expected))
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.parametrize("bits", [1, 2, 10, 20, 25, 26, 27])
 def test_float64_sums_of_words(bits: int, platform: str):
     """Starts of all sizes, relative to delta, and sums that are ties, or nearly."""
+    index, pairs = cases_of_words(bits)
+    with jax.enable_x64(True):
+        elements = elements_at(index, np.dtype("float64"), 2**bits, platform)
+        for start, delta in pairs:
+            expected = [reference._multiply_add(k, delta, start) for k in index]
+            assert_same_floats(elements(start, delta), np.array(expected))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 10, 20, 25, 26])
+def test_float64_sums_of_exact_words(bits: int):
+    """`sum_of_words` computes all elements, including the first two."""
+    index, pairs = cases_of_words(bits)
+    with jax.enable_x64(True):
+        k = jnp.array(index, "float64")
+
+        @jax.jit
+        def elements(start: Any, delta: Any):
+            sequence = double_word.prepare(start, delta, 2**bits, "cpu")
+            sums = double_word.sum_of_words(sequence.words, k, "cpu")
+            return sequence.case == 2, sums
+
+        found = 0
+        for start, delta in pairs:
+            are_exact, sums = elements(start, delta)
+            if are_exact:
+                expected = [reference._multiply_add(k, delta, start) for k in index]
+                assert_same_floats(sums, np.array(expected))
+                found += 1
+        assert found > 20
+
+
+def cases_of_words(bits: int) -> tuple[list[int], np.ndarray]:
+    """Positions of so many bits, and pairs of a start and a delta."""
     random = np.random.default_rng(bits)
     limit = 2**bits
     index = [0, 1, min(2, limit - 1), limit - 1]
@@ -214,11 +265,7 @@ def test_float64_sums_of_words(bits: int, platform: str):
             pairs += near_ties(random, k, max(int(gap), 1))
         pairs += ties_of_fractions(random, k)
     pairs += [(x * 2.0**e, d * 2.0**e) for x, d in pairs[:60] for e in (-1040, -900)]
-    with jax.enable_x64(True):
-        elements = elements_at(index, np.dtype("float64"), limit, platform)
-        for start, delta in np.array(pairs):
-            expected = [reference._multiply_add(k, delta, start) for k in index]
-            assert_same_floats(elements(start, delta), np.array(expected))
+    return index, np.array(pairs)
 
 
 def near_ties(random: np.random.Generator, k: int, gap: int) -> list[tuple]:
@@ -295,7 +342,7 @@ def elements_at(
 def test_a_cpu_stores_the_scalars_of_float64_in_few_loops():
     """With a loop for each scalar, a small fill would take three times as long."""
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        fill = jax.jit(functools.partial(fill_value_sequence, (4096,), "float64"))
+        fill = jax.jit(functools.partial(fill_value_sequence, (2**15,), "float64"))
         scalar = jax.ShapeDtypeStruct((), "float64")
         text = fill.lower(scalar, scalar).compile().as_text()
     assert text[text.index("ENTRY") :].count(" fusion(") == 3
