@@ -4,12 +4,13 @@ A share of the limit is the speed of a candidate in per cent of that of the base
 The figures of a kind are those of its large arrays. The others show from which size on
 that speed is reached.
 
-    called       the public function, called eagerly
-    dml_jax      in a program of its own
-    standalone   the same with implementation="standalone", on a GPU
-    jnp          the plain idiom in a program of its own
-    *_fused      in a program with one elementwise operation after it
-    *_known      in a program that contains start and delta, which are not its arguments
+    called           the public function, called eagerly
+    dml_jax          in a program of its own
+    standalone       the same with implementation="standalone", on a GPU
+    jnp              the plain idiom in a program of its own
+    *_fused          in a program with one elementwise operation after it
+    *_known          in a program that contains start and delta
+    *_known_fused    in that program with one elementwise operation after it
 """
 
 from __future__ import annotations
@@ -108,8 +109,14 @@ def _known(
     """
     if not jnp.issubdtype(arrays[0].dtype, jnp.floating):
         return []
-    names = "dml_jax", "jnp"
-    known = {f"{n}_known": functools.partial(functions[n], *arrays) for n in names}
+    scalars = [
+        np.asarray(array)[()] for array in arrays
+    ]  # a JAX array would not count as known
+    known = {
+        f"{name}_known{suffix}": functools.partial(functions[name + suffix], *scalars)
+        for name in ("dml_jax", "jnp")
+        for suffix in ("", "_fused")
+    }
     return _compiled(known, ())
 
 
