@@ -109,9 +109,8 @@ def _known(
     """
     if not jnp.issubdtype(arrays[0].dtype, jnp.floating):
         return []
-    scalars = [
-        np.asarray(array)[()] for array in arrays
-    ]  # a JAX array would not count as known
+    # JAX arrays would not count as known.
+    scalars = [np.asarray(array)[()] for array in arrays]
     known = {
         f"{name}_known{suffix}": functools.partial(functions[name + suffix], *scalars)
         for name in ("dml_jax", "jnp")

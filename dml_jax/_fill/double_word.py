@@ -39,8 +39,8 @@ start is 0, or delta has so few bits that its products are exact, the usual prod
 sum are rounded only once, too. The high words are then start and delta themselves, and
 the low words are -0. A GPU would compute all cases, so it has no such scalar.
 
-No product is rounded before it is added, unless start is 0, and it is the element. So
-XLA may contract multiplication and addition.
+XLA may contract multiplication and addition: a product is rounded before it is added
+only if start is 0, and then the rounded product is the element.
 
 [1] Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved
     Algorithms Using Rounding to Odd, 2008.
@@ -224,19 +224,19 @@ def element(sequence: Sequence, position: Array, platform: str) -> Array:
 
 
 def general(sequence: Sequence, position: Array, platform: str) -> Array:
-    """The elements in the first case."""
+    """The elements, if `case` is 0."""
     return _with_first(sequence, position, _general(sequence, position, platform))
 
 
 def sum_of_words(words: Words, position: Array, platform: str) -> Array:
-    """The elements in the third case."""
+    """The elements, if `rounds_once` or `words_are_exact`."""
     k = rounding.to_float64(position, platform)
     high = words.start_high + k * words.delta_high
     return high + (words.start_low + k * words.delta_low)
 
 
 def sums_from_third(sequence: Sequence, position: Array, platform: str) -> Array:
-    """The elements in the second case."""
+    """The elements, if `case` is 1."""
     sums = sum_of_words(sequence.words, position, platform)
     return _with_first(sequence, position, sums)
 
