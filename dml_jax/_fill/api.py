@@ -24,9 +24,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
+from dml_jax._fill import primitive
 from dml_jax._shared import arguments, calls, jax_versions
 from dml_jax._shared.scalars import as_scalar
 
@@ -128,8 +128,6 @@ def fill_value_sequence(
     standalone = is_traced is False
     kind = _kind(dtype)
     if is_traced and kind == "floats" and _is_known(start) and _is_known(delta):
-        from dml_jax._fill import primitive  # imports pallas, by way of `jax.extend`
-
         kind = primitive.kind_of_floats(sizes, start, delta)
     return _sequence(
         start, delta, sizes=sizes, dtype=dtype, kind=kind, standalone=standalone
@@ -202,13 +200,20 @@ def _kind(dtype: np.dtype) -> str:
     if jnp.issubdtype(dtype, jnp.integer):
         return "integers"
     is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
-    return "components" if is_complex else "floats"
+    return "complex" if is_complex else "floats"
 
 
 # Jitted cores -------------------------------------------------------------------------
+#
+# They are inlined: on a mesh with explicit axes, jax 0.12 constrains the result of a
+# nested jitted function to the sharding in its type, which is replicated for a fill.
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "dtype", "standalone"))
+@functools.partial(
+    jax.jit,
+    static_argnames=("sizes", "dtype", "standalone"),
+    inline=jax_versions.INLINE,
+)
 def _constant(
     value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype, standalone: bool
 ) -> jax.Array:
@@ -216,7 +221,11 @@ def _constant(
         return _fill("constant", sizes, standalone, jnp.asarray(value).astype(dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "dtype", "kind", "standalone"))
+@functools.partial(
+    jax.jit,
+    static_argnames=("sizes", "dtype", "kind", "standalone"),
+    inline=jax_versions.INLINE,
+)
 def _sequence(
     start: ArrayLike,
     delta: ArrayLike,
@@ -228,17 +237,10 @@ def _sequence(
 ) -> jax.Array:
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
-        if kind == "components":
-            return lax.complex(
-                _fill(kind, sizes, False, start.real, delta.real),
-                _fill(kind, sizes, False, start.imag, delta.imag),
-            )
         return _fill(kind, sizes, standalone, start, delta)
 
 
 def _fill(
     kind: str, sizes: tuple[int, ...], standalone: bool, *scalars: jax.Array
 ) -> jax.Array:
-    from dml_jax._fill import primitive  # imports pallas, by way of `jax.extend`
-
     return primitive.fill(kind, sizes, standalone, *scalars)

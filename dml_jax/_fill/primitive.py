@@ -3,7 +3,7 @@
     fill(kind, sizes, standalone, *scalars)
 
 The kind "constant" takes a value. The others take a start and a delta: "integers",
-"floats", "components" of complex numbers, and "tangent". If they are known, there are
+"floats", "complex" and "tangent". If they are known, there are
 also "float32_sums" and "float64_sums" if such floats hold all sums, and "sums_of_words"
 if two words of float64 do. `xla` has the formulations. `gpu` has those for GPUs; a fill
 is `standalone` if XLA could not fuse it with anything.
@@ -25,6 +25,7 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -162,7 +163,11 @@ def _formulation(
         return functools.partial(packed_fill_kernel.fill, kind, sizes)
     on_one_cpu = platform == "cpu" and sees_full_arrays and not vmaps
     bounds = None
-    if platform in _GPUS and sees_full_arrays and kind != "components":
+    if kind == "complex":  # two sequences
+        part = np.finfo(dtype).dtype
+        floats = _formulation("floats", sizes, part, platform, False, vmaps, False)
+        return functools.partial(_of_parts, floats)
+    if platform in _GPUS and sees_full_arrays:
         bounds = gpu.part_bounds(sizes, dtype)
     elif on_one_cpu and kind == "integers" and xla.are_faster_flat(sizes):
         bounds = (0, math.prod(sizes))
@@ -201,6 +206,10 @@ def _formulation(
     return functools.partial(xla.rounded_by_integers, sizes, count)
 
 
+def _of_parts(floats: Callable[..., jax.Array], start: jax.Array, delta: jax.Array):
+    return lax.complex(floats(start.real, delta.real), floats(start.imag, delta.imag))
+
+
 def _compute(
     *scalars: jax.Array,
     kind: str,
@@ -215,7 +224,7 @@ def _compute(
         *(kind, sizes, scalars[0].dtype, platform, sees_full_arrays, vmaps),
         may_use_kernel=may_use_kernel and jax_versions.runs_mosaic(),
     )
-    if kind in ("floats", "components"):
+    if kind in ("floats", "complex"):
         scalars = xla.without_known_values(*scalars)
     # The 64-bit mode may have changed since the program was traced.
     with bitwise.full_width(*scalars):

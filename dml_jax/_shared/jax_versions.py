@@ -1,15 +1,48 @@
-"""Shims across the supported versions of JAX."""
+"""What JAX does not promise to keep, and the versions in which it has it.
+
+`jax.extend` and `jax.interpreters` have no deprecation period, and the kernels use
+parts of Pallas that may change. A part that only makes programs faster is used within
+`optional`: where a version of JAX lacks it, a warning says so, and the result is the
+same. These parts are used, with the first version that has each:
+
+    jax.extend.core.Primitive, jax.interpreters.{ad, batching, mlir}     0.4
+    ShapedArray.update, for the types of results                         0.4
+    the context of a lowering rule (`lowering`, `partitioner`)           0.8
+    jax.experimental.custom_partitioning(decode_shardings=False)         0.8
+    jax.experimental.layout.with_layout_constraint                       0.8
+    jax.experimental.jet.jet_rules (`taylor`)                            0.4
+    jax.make_user_context (`value_checks`)                               0.8
+    Mosaic for GPUs: `plgpu.kernel`, `inline_mgpu`, `jaxlib.mlir`        0.10.2
+    Mosaic for TPUs: `pl.Element`, `get_tpu_info`, AbstractDevice        0.10.2
+
+The first, the second and `make_user_context` have no substitute. Without the first two
+no primitive can be defined; without the last one, `checked` raises an error.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
 import functools
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
+
+# Since jax 0.12, Pallas adds states to the key of `jit`, so that functions which were
+# compiled before are compiled again. `jax.extend` imports most of Pallas. The kernels
+# for TPUs also import this module, whose state is added here.
+if jax.__version_info__ >= (0, 12):
+    with contextlib.suppress(ImportError):
+        import jax.experimental.pallas.fuser
+
+# `jax.jit(inline=INLINE)` makes a nested function part of the jaxpr that calls it.
+_Inline: Any = getattr(jax, "Inline", None)  # since jax 0.12
+INLINE: Any = _Inline.JAX_EARLY if _Inline else True
 
 
 def varying_axes(x: jax.Array) -> frozenset[str]:
@@ -50,6 +83,16 @@ def _vary_narrow_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> Any:
     return _vary_narrow(x, axes), tangent
 
 
+def type_of_result(function: Callable[[jax.Array], jax.Array], aval: Any) -> Any:
+    """The type of `function(x)`, with the sharding and the varying manual axes.
+
+    An operand of this type is not weakly typed, and neither is the result.
+    """
+    with jax.enable_x64(True):  # or else an operand of 64 bits would be narrowed
+        jaxpr = jax.make_jaxpr(function)(aval.update(weak_type=False))
+    return jaxpr.out_avals[0]
+
+
 def mesh_of_new_arrays() -> Any:
     """The mesh in the type of an array that a program creates, such as by `jnp.full`.
 
@@ -62,10 +105,74 @@ def mesh_of_new_arrays() -> Any:
     return jaxpr.out_avals[0].sharding.mesh
 
 
-_SUPPORTS_MOSAIC = (0, 10, 2) <= jax.__version_info__ < (0, 13)
+# Optional parts -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def optional(part: str) -> Iterator[None]:
+    """Turns an error into a warning, once per process for each part of JAX."""
+    try:
+        yield
+    except Exception as error:  # a new version may raise any
+        _warn(part, f"{type(error).__name__}: {error}")
+
+
+def missing() -> dict[str, str]:
+    """The parts that this version of JAX lacks, of those used so far: their errors."""
+    return dict(_missing)
+
+
+def _warn(part: str, error: str) -> None:
+    if part in _missing:
+        return
+    _missing[part] = error
+    warnings.warn(
+        f"dml_jax: jax {jax.__version__} does not support {part}, so programs may be "
+        f"slower; their results are the same ({error})",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+_missing: dict[str, str] = {}
+
+
+def user_context(default: Any) -> Any:
+    """A value that is part of the key of `jit`, or None: it has no substitute."""
+    make = getattr(jax, "make_user_context", None)
+    return None if make is None else make(default)
+
+
+# Kernels ------------------------------------------------------------------------------
+
+_SUPPORTS_MOSAIC = jax.__version_info__ >= (0, 10, 2)
 # The TPU kernels were lowered with these versions, too.
 LOWERS_TPU_KERNELS = _SUPPORTS_MOSAIC
 _HOPPER = 9  # major compute capability of the GPUs on which the kernels were run
+
+
+def attempted(kernel: Callable[..., Any], platform: str) -> Callable[..., Any]:
+    """`kernel`, or None as its result where this version of JAX cannot lower it.
+
+    A kernel is first lowered by itself: an error while the program is lowered would
+    leave a part of the kernel in the program.
+    """
+
+    @functools.wraps(kernel)
+    def result(*operands: Any) -> Any:
+        with optional(f"the kernels for {platform}"):
+            is_array = [isinstance(operand, jax.Array) for operand in operands]
+            static = [i for i, is_one in enumerate(is_array) if not is_one]
+            shapes = [
+                jax.ShapeDtypeStruct(x.shape, x.dtype) if is_one else x
+                for x, is_one in zip(operands, is_array, strict=True)
+            ]
+            program = jax.jit(functools.partial(kernel), static_argnums=static)
+            program.trace(*shapes).lower(lowering_platforms=(platform,))
+            return kernel(*operands)
+        return None
+
+    return result
 
 
 def launch(kernel: Any, *operands: jax.Array) -> Any:
@@ -82,7 +189,6 @@ def runs_mosaic() -> bool:
     """Whether all CUDA devices of this process can run the Mosaic kernels.
 
     All must, since a lowering rule does not know which device its program is for.
-    Pallas does not guarantee that the kernels can be lowered with other versions.
     """
     try:
         devices = jax.devices("cuda")
@@ -91,6 +197,35 @@ def runs_mosaic() -> bool:
     return _SUPPORTS_MOSAIC and all(
         int(float(device.compute_capability)) == _HOPPER for device in devices
     )
+
+
+def use_abstract_device(device: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which programs are traced for a kind of device."""
+    with optional("`AbstractDevice`"):
+        abstract_device = jax.sharding.AbstractDevice(
+            device_kind=device.device_kind,
+            num_cores=device.num_cores,
+            platform=device.platform,
+        )
+        mesh = jax.sharding.get_abstract_mesh().update(abstract_device=abstract_device)
+        return jax.sharding.use_abstract_mesh(mesh)
+    return contextlib.nullcontext()
+
+
+def tpu_info() -> Any:
+    """What Pallas knows of the TPU in `use_abstract_device`, or None."""
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    if not _SUPPORTS_MOSAIC or mesh.abstract_device is None:
+        return None
+    from jax.experimental.pallas import tpu
+
+    try:
+        return tpu.get_tpu_info()
+    except ValueError:  # a generation that this version of JAX does not know
+        return None
+
+
+# Whether Python runs in a transformation ----------------------------------------------
 
 
 def is_traced() -> bool | None:
@@ -106,35 +241,9 @@ def is_traced() -> bool | None:
 @functools.cache
 def _trace_states() -> tuple[Any, Any]:
     """What returns the state of tracing, and the state in which nothing is traced."""
-    from jax.extend import core  # imports pallas
-
-    state = getattr(core, "get_opaque_trace_state", None)
+    state = getattr(jax.extend.core, "get_opaque_trace_state", None)
     if state is None:
         return None, None
     # This thread may be tracing. A new one is not.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return state, pool.submit(state).result()
-
-
-def use_abstract_device(device: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which programs are traced for a kind of device."""
-    abstract_device = jax.sharding.AbstractDevice(
-        device_kind=device.device_kind,
-        num_cores=device.num_cores,
-        platform=device.platform,
-    )
-    mesh = jax.sharding.get_abstract_mesh()
-    return jax.sharding.use_abstract_mesh(mesh.update(abstract_device=abstract_device))
-
-
-def tpu_info() -> Any:
-    """What Pallas knows of the TPU in `use_abstract_device`, or None."""
-    mesh: Any = jax.sharding.get_abstract_mesh()
-    if not _SUPPORTS_MOSAIC or mesh.abstract_device is None:
-        return None
-    from jax.experimental.pallas import tpu
-
-    try:
-        return tpu.get_tpu_info()
-    except ValueError:  # a generation that this version of JAX does not know
-        return None
