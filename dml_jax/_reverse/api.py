@@ -34,6 +34,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from dml_jax._reverse import primitive, training
 from dml_jax._shared import arguments, bitwise, calls, jax_versions, value_checks
 from dml_jax._shared.arguments import Implementation
 
@@ -454,9 +455,6 @@ def _reverse(
     implementation: Implementation | None,
 ) -> jax.Array:
     """Binds the primitive, or that of the training mode if there is a coefficient."""
-    # Imported here because `jax.extend` imports pallas.
-    from dml_jax._reverse import primitive, training
-
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(x)
         lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))

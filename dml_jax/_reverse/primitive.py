@@ -125,7 +125,9 @@ _PARTS = (gpu.gathered_parts,)
 _GATHERS = (gpu.transposed_gather, *_PARTS)
 _GPU = (gpu.strips_in_programs, *_GATHERS)
 _GPU_STANDALONE = (gpu.copied_chunks, gpu.strips, *_GATHERS)
-_GPU_KERNELS = frozenset({*_GPU, *_GPU_STANDALONE}) - frozenset(_GATHERS)
+_KERNELS = frozenset(
+    {gpu.strips, gpu.strips_in_programs, gpu.copied_chunks, tpu.barrel_shift}
+)
 _CPU = (cpu.reversed_windows, cpu.transposed_windows, cpu.vectorized_gather)
 _PLATFORMS: dict[str | None, _Formulations] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
@@ -202,7 +204,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         is_tpu = platform == "tpu"
         by_xla = implementation == "gather" or platform is None or is_tpu
         if not by_xla and lowering.is_partitioned_by_callback(ctx):
-            return partitioner.lower_partitioned(
+            lowered = partitioner.lower_partitioned(
                 ctx,
                 functools.partial(reverse, **params),
                 _reverse_shards(**params),
@@ -210,10 +212,12 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
                 x,
                 lengths,
             )
+            if lowered is not None:
+                return lowered
         chosen = formulations.get(implementation, ())
         compute = functools.partial(
             _compute,
-            formulations=lowering.available(ctx, chosen, _GPU_KERNELS),
+            formulations=lowering.available(ctx, chosen, _KERNELS, platform),
             max_bits_as_uint=preferred.max_bits_as_uint,
             sees_full_arrays=lowering.sees_full_arrays(ctx),
             max_shards=lowering.max_shards(ctx) if is_tpu else 1,

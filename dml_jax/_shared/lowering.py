@@ -17,62 +17,83 @@ def sees_full_arrays(ctx: Any) -> bool:
 
     False if XLA partitions the program, or may partition it after export.
     """
-    if ctx.module_context.lowering_parameters.for_export:
-        return False
-    context: Any = ctx.module_context.axis_context
-    if hasattr(context, "manual_axes"):
-        return set(context.manual_axes) == set(context.mesh.axis_names)
-    return getattr(context, "num_devices", None) == 1
+    with jax_versions.optional("the context of lowering rules"):
+        if ctx.module_context.lowering_parameters.for_export:
+            return False
+        context: Any = ctx.module_context.axis_context
+        if hasattr(context, "manual_axes"):
+            return set(context.manual_axes) == set(context.mesh.axis_names)
+        return getattr(context, "num_devices", None) == 1
+    return False
 
 
 def max_shards(ctx: Any) -> int:
     """The most shards into which XLA may divide a dimension."""
-    context: Any = ctx.module_context.axis_context
-    if hasattr(context, "manual_axes"):
-        sizes = context.mesh.shape.items()
-        return math.prod(n for name, n in sizes if name not in context.manual_axes)
-    return getattr(context, "num_devices", 1)
+    with jax_versions.optional("the context of lowering rules"):
+        context: Any = ctx.module_context.axis_context
+        if hasattr(context, "manual_axes"):
+            sizes = context.mesh.shape.items()
+            return math.prod(n for name, n in sizes if name not in context.manual_axes)
+        return getattr(context, "num_devices", 1)
+    return 1
 
 
 def is_partitioned_by_callback(ctx: Any) -> bool:
     """Whether XLA's partitioner can call back to partition an operator.
 
-    The number of devices must be known. XLA itself partitions automatic axes of a mesh
-    that has explicit axes. The result is False for two-bit integers, because XLA has no
-    collectives for them.
+    The number of devices must be known. The result is False for two-bit integers,
+    because XLA has no collectives for them.
     """
-    if ctx.module_context.lowering_parameters.for_export:
-        return False
-    meshes = [aval.sharding.mesh for aval in ctx.avals_in]
-    return (
-        getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
-        and not any(getattr(mesh, "explicit_axes", ()) for mesh in meshes)
-        and "int2" not in ctx.avals_in[0].dtype.name
-    )
+    with jax_versions.optional("the context of lowering rules"):
+        if ctx.module_context.lowering_parameters.for_export:
+            return False
+        devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
+        return devices > 1 and "int2" not in ctx.avals_in[0].dtype.name
+    return False
 
 
 def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
     """The context and its mesh, with explicit axes made automatic."""
     mesh = ctx.avals_out[0].sharding.mesh
-    explicit = getattr(mesh, "explicit_axes", ())
-    mesh = mesh.update_axis_types(dict.fromkeys(explicit, jax.sharding.AxisType.Auto))
+    with jax_versions.optional("the context of lowering rules"):
+        automatic = dict.fromkeys(
+            getattr(mesh, "explicit_axes", ()), jax.sharding.AxisType.Auto
+        )
+        mesh = mesh.update_axis_types(automatic)
 
-    def without_spec(aval: Any) -> Any:
-        spec = jax.sharding.PartitionSpec(*[None] * aval.ndim)
-        return aval.update(sharding=jax.sharding.NamedSharding(mesh, spec))
+        def without_spec(aval: Any) -> Any:
+            spec = jax.sharding.PartitionSpec(*[None] * aval.ndim)
+            return aval.update(sharding=jax.sharding.NamedSharding(mesh, spec))
 
-    avals_in = [without_spec(aval) for aval in ctx.avals_in]
-    avals_out = [without_spec(aval) for aval in ctx.avals_out]
-    return ctx.replace(avals_in=avals_in, avals_out=avals_out), mesh
+        avals_in = [without_spec(aval) for aval in ctx.avals_in]
+        avals_out = [without_spec(aval) for aval in ctx.avals_out]
+        return ctx.replace(avals_in=avals_in, avals_out=avals_out), mesh
+    return ctx, mesh
 
 
-def available(ctx: Any, formulations: tuple, kernels: frozenset) -> tuple:
-    """The formulations that a lowering rule can choose from."""
+def reshard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
+    """`cotangent` with the sharding of `operand`, on a mesh with explicit axes."""
+    sharding = operand.aval.sharding
+    if not getattr(sharding.mesh, "explicit_axes", ()):
+        return cotangent
+    return jax.sharding.reshard(cotangent, sharding)
+
+
+def available(
+    ctx: Any, formulations: tuple, kernels: frozenset, platform: str | None
+) -> tuple:
+    """The formulations that a lowering rule can choose from.
+
+    Kernels among them give None where this version of JAX cannot lower them.
+    """
     if not sees_full_arrays(ctx):
         return ()
-    if kernels.isdisjoint(formulations) or jax_versions.runs_mosaic():
-        return formulations
-    return tuple(each for each in formulations if each not in kernels)
+    if platform == "cuda" and not jax_versions.runs_mosaic():
+        return tuple(each for each in formulations if each not in kernels)
+    return tuple(
+        jax_versions.attempted(each, str(platform)) if each in kernels else each
+        for each in formulations
+    )
 
 
 def of_device(ctx: Any) -> contextlib.AbstractContextManager[Any]:
@@ -80,10 +101,11 @@ def of_device(ctx: Any) -> contextlib.AbstractContextManager[Any]:
 
     Elsewhere, Pallas lowers for the default device of the process.
     """
-    backend = ctx.module_context.backend
-    if backend is None or backend.platform != "tpu":
-        return contextlib.nullcontext()
-    return jax_versions.use_abstract_device(backend.devices()[0])
+    with jax_versions.optional("the context of lowering rules"):
+        backend = ctx.module_context.backend
+        if backend is not None and backend.platform == "tpu":
+            return jax_versions.use_abstract_device(backend.devices()[0])
+    return contextlib.nullcontext()
 
 
 # With these, TPU's compiler fails on some shapes, or ends its process.
@@ -106,4 +128,6 @@ def materialize(x: jax.Array) -> jax.Array:
 
     An array that is already in memory is not copied.
     """
-    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+    with jax_versions.optional("`with_layout_constraint`"):
+        return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+    return x

@@ -28,7 +28,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from dml_jax._shared import bitwise
+from dml_jax._shared import bitwise, jax_versions, lowering
 from dml_jax._version import __version__
 
 Entry: TypeAlias = Any  # of a PartitionSpec: None, a name, or a tuple of names
@@ -36,6 +36,7 @@ Shape: TypeAlias = tuple[int, ...]
 Specs: TypeAlias = Sequence[PartitionSpec]
 
 
+@jax_versions.optional("`custom_partitioning`")
 def lower_partitioned(
     ctx: Any,
     whole: Callable[..., jax.Array],
@@ -46,6 +47,7 @@ def lower_partitioned(
     """Lowers `whole(*operands)`, which XLA partitions by calling `of_shards`.
 
     If the first operand has narrow floats, both functions take and return their bits.
+    The result is None where this version of JAX lacks what this function uses.
 
     Args:
       ctx: context of a lowering rule that `lowering.is_partitioned_by_callback`.
@@ -100,13 +102,15 @@ def lower_partitioned(
     axis_context = dataclasses.replace(
         module.axis_context, device_assignment=tuple(range(devices))
     )
+    ctx, mesh = lowering.without_explicit_axes(ctx)
     ctx = ctx.replace(module_context=module.replace(axis_context=axis_context))
 
     def of_bits(x: jax.Array, *others: jax.Array) -> jax.Array:
         # Collectives of narrow floats may convert them, which loses bits.
         return bitwise.from_bits(operator(mark, bitwise.to_bits(x), *others), x.dtype)
 
-    return mlir.lower_fun(of_bits, multiple_results=False)(ctx, *operands)
+    with jax.sharding.use_abstract_mesh(mesh):
+        return mlir.lower_fun(of_bits, multiple_results=False)(ctx, *operands)
 
 
 # Shardings ----------------------------------------------------------------------------

@@ -10,19 +10,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.extend.core
-from jax.experimental import jet
+
+from dml_jax._shared import jax_versions
+
+_rules: dict[Any, Any] = {}
+with jax_versions.optional("`jax.experimental.jet`"):
+    from jax.experimental import jet
+
+    _rules = jet.jet_rules
 
 
 def define_linear(
     primitive: jax.extend.core.Primitive, constants: Sequence[int] = ()
 ) -> None:
     """Registers a primitive that is linear in all operands except `constants`."""
-    jet.jet_rules[primitive] = functools.partial(_linear, primitive, constants)
+    _rules[primitive] = functools.partial(_linear, primitive, constants)
 
 
 def refuse(primitive: jax.extend.core.Primitive, error: Callable[..., Any]) -> None:
     """Registers `error`, which raises, for a primitive without Taylor mode."""
-    jet.jet_rules[primitive] = error
+    _rules[primitive] = error
 
 
 def _linear(

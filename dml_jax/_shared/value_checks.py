@@ -25,7 +25,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
-from dml_jax._shared import arguments, bitwise
+from dml_jax._shared import arguments, bitwise, jax_versions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +81,10 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
     """
     if not callable(fn):
         raise TypeError(f"checked: `fn` must be callable; got {arguments.describe(fn)}")
+    if _is_checking is None:
+        raise NotImplementedError(
+            f"checked: jax {jax.__version__} has no `jax.make_user_context`"
+        )
     program = jax.jit(fn)
 
     @functools.wraps(fn)
@@ -107,7 +111,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
 def check_lengths(function: str, name: str, lengths: jax.Array, size: Any) -> None:
     """Reports the extremes of `lengths` inside `checked`, and does nothing outside."""
-    if not _is_checking.value or lengths.size == 0:
+    if not _is_active() or lengths.size == 0:
         return
     # A 64-bit array may be used outside of the 64-bit mode in which it was made.
     with bitwise.full_width(lengths.dtype):
@@ -128,7 +132,7 @@ def reported(
     size: Any,
 ) -> Callable[..., R]:
     """`program`; inside `checked`, reports lengths that were clipped to 32 bits."""
-    if not _is_checking.value:
+    if not _is_active():
         return program
     check = _Check(next(_order), function, name, size)
     jax.debug.callback(functools.partial(_record, check, *extremes))
@@ -188,11 +192,15 @@ class _Check(NamedTuple):
 
 _Extremes: TypeAlias = dict[_Check, tuple[int, int]]  # of all devices and iterations
 
-_is_checking = jax.make_user_context(False)
+_is_checking: Any = jax_versions.user_context(False)
 _order = itertools.count()
 _one_run = threading.RLock()
 _recording = threading.Lock()
 _recorded_extremes: _Extremes = {}
+
+
+def _is_active() -> bool:
+    return _is_checking is not None and _is_checking.value
 
 
 @contextlib.contextmanager

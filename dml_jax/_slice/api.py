@@ -33,6 +33,7 @@ from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise, calls
 from dml_jax._shared.arguments import Size
+from dml_jax._slice import primitive, xla
 from dml_jax._slice.window import StridedWindow
 
 Sizes: TypeAlias = tuple[Size, ...]
@@ -405,8 +406,6 @@ def _strided_slice(
     window: StridedWindow,
     standalone: bool = False,
 ) -> jax.Array:
-    from dml_jax._slice import primitive  # imports pallas, by way of `jax.extend`
-
     with jax.named_scope(window.operator):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             return _strided_slice_of_keys(x, starts, window, standalone)
@@ -441,8 +440,6 @@ def _strided_slice_transpose(
     window: StridedWindow,
     standalone: bool = False,
 ) -> jax.Array:
-    from dml_jax._slice import primitive, xla
-
     with jax.named_scope(window.operator):
         if starts is None:
             return primitive.strided_slice_transpose(

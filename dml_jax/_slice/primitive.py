@@ -11,6 +11,7 @@ operator is compiled as a program of its own; GPUs have other formulations for t
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._shared import bitwise, calls, lowering, partitioner, taylor
+from dml_jax._shared import (
+    bitwise,
+    calls,
+    jax_versions,
+    lowering,
+    partitioner,
+    taylor,
+)
 from dml_jax._slice import gpu, partitioning, tpu, xla
 from dml_jax._slice.window import SliceFormulation, StridedWindow, TransposeFormulation
 
@@ -44,25 +51,23 @@ def strided_slice_transpose(
 
 
 def _slice_abstract_eval(x: Any, *, window: StridedWindow, **_: Any):
-    aval, _ = lax.slice_p.abstract_eval(
-        x.update(weak_type=False),
-        start_indices=window.starts,
-        limit_indices=window.limits,
-        strides=window.strides,
-    )
-    return aval
+    def plain(x: Array) -> Array:
+        return lax.slice(x, window.starts, window.limits, window.strides)
+
+    return jax_versions.type_of_result(plain, x)
 
 
 def _transpose_abstract_eval(x: Any, *, shape: Any, window: StridedWindow, **_: Any):
-    sharding = NamedSharding(x.sharding.mesh, PartitionSpec())
-    x = x.update(weak_type=False)
-    zero = x.update(shape=(), sharding=sharding)
-    aval, _ = lax.pad_p.abstract_eval(x, zero, padding_config=window.padding(shape))
-    return aval
+    def plain(x: Array) -> Array:
+        return lax.pad(x, jnp.zeros((), x.dtype), window.padding(shape))
+
+    return jax_versions.type_of_result(plain, x)
 
 
 def _slice_transpose_rule(cotangent: Any, x: Any, *, window: StridedWindow, **_: Any):
-    return [strided_slice_transpose(cotangent, x.aval.shape, window, standalone=False)]
+    y = strided_slice_transpose(cotangent, x.aval.shape, window, standalone=False)
+    # The type of a slice of one element does not say how `x` was sharded.
+    return [lowering.reshard_like(x, y)]
 
 
 def _transpose_transpose_rule(cotangent: Any, _: Any, *, window: Any, **__: Any):
@@ -129,11 +134,17 @@ def _first_result(
 ) -> Array | None:
     """The result of the first formulation that applies to `x`, or to its bits."""
     for formulation in formulations:
-        bits = x if formulation in _OF_ANY_DTYPE else bitwise.to_integers(x)
+        takes_any = inspect.unwrap(formulation) in _OF_ANY_DTYPE
+        bits = x if takes_any else bitwise.to_integers(x)
         y = None if bits is None else formulation(bits, *params)
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
     return None
+
+
+def _zeros(_: Array, *, shape: Any = None, window: StridedWindow, dtype: Any) -> Array:
+    """The result for an empty operand."""
+    return jnp.zeros(window.sizes if shape is None else shape, dtype)
 
 
 def _reverse(x: Array, window: StridedWindow) -> tuple[Array, StridedWindow]:
@@ -163,34 +174,45 @@ _OF_ANY_DTYPE = frozenset(
         *(tpu.vmem_slice, tpu.vmem_slice_transpose, tpu.gather_and_select),
     ]
 )
-_KERNELS = frozenset({gpu.packed_copy, gpu.packed_copy_with_zeros})
+_KERNELS = frozenset(
+    [
+        *(gpu.packed_copy, gpu.packed_copy_with_zeros),
+        *(tpu.vmem_slice, tpu.vmem_slice_transpose),
+    ]
+)
 
 
 def _lowering(
     compute: Callable[..., Array],
     default: tuple[SliceFormulation | TransposeFormulation, ...] = (),
     standalone: tuple[SliceFormulation | TransposeFormulation, ...] = (),
+    platform: str | None = None,
     has_partitioner_callback: bool = False,
-    is_tpu: bool = False,
 ) -> Callable[..., Any]:
     """The lowering rule of a platform with these formulations."""
     formulations = {False: default, True: standalone}
 
     def lower(ctx: Any, x: Any, *, standalone: bool, **params: Any):
         lowering.refuse_on_tpu(ctx, "slice" if compute is _slice else "slice_grad")
+        if 0 in ctx.avals_in[0].shape:  # which XLA may fail to partition
+            return _lower(ctx, _zeros, x, dtype=ctx.avals_out[0].dtype, **params)
         if (
             has_partitioner_callback
             and lowering.is_partitioned_by_callback(ctx)
             and not params["window"].covers(params["shape"])
         ):
-            return _lower_partitioned(ctx, x, **params)
+            lowered = _lower_partitioned(ctx, x, **params)
+            if lowered is not None:
+                return lowered
         return _lower(
             ctx,
             compute,
             x,
-            formulations=lowering.available(ctx, formulations[standalone], _KERNELS),
+            formulations=lowering.available(
+                ctx, formulations[standalone], _KERNELS, platform
+            ),
             sees_full_arrays=lowering.sees_full_arrays(ctx),
-            max_shards=lowering.max_shards(ctx) if is_tpu else 1,
+            max_shards=lowering.max_shards(ctx) if platform == "tpu" else 1,
             **params,
         )
 
@@ -246,25 +268,27 @@ _STANDALONE = (gpu.equal_split_stores, gpu.packed_u32, gpu.split_stores)
 _CPU = (xla.float16_slice,)
 _TPU_SLICES = (tpu.vmem_slice,)
 _TPU_TRANSPOSES = (tpu.vmem_slice_transpose, tpu.gather_and_select)
-for _platform, _rule in {
-    None: _lowering(_slice),
-    "cpu": _lowering(_slice, _CPU, standalone=_CPU),
-    "cuda": _lowering(_slice, _FUSED, standalone=(gpu.packed_copy, *_STANDALONE)),
-    "rocm": _lowering(_slice, _FUSED, standalone=_STANDALONE),
-    "tpu": _lowering(_slice, _TPU_SLICES, standalone=_TPU_SLICES),
+for _platform, _formulations in {
+    None: {},
+    "cpu": {"default": _CPU, "standalone": _CPU},
+    "cuda": {"default": _FUSED, "standalone": (gpu.packed_copy, *_STANDALONE)},
+    "rocm": {"default": _FUSED, "standalone": _STANDALONE},
+    "tpu": {"default": _TPU_SLICES, "standalone": _TPU_SLICES},
 }.items():
+    _rule = _lowering(_slice, platform=_platform, **_formulations)
     mlir.register_lowering(slice_p, _rule, _platform)
-# XLA has no callback on TPUs (jax-ml/jax#38196).
-_transpose_lowering = functools.partial(
-    _lowering, _transpose, has_partitioner_callback=True
-)
-for _platform, _rule in {
-    None: _lowering(_transpose),
-    "cpu": _transpose_lowering(),
-    "cuda": _transpose_lowering(standalone=(gpu.packed_copy_with_zeros,)),
-    "rocm": _transpose_lowering(),
-    "tpu": _lowering(
-        _transpose, _TPU_TRANSPOSES, standalone=_TPU_TRANSPOSES, is_tpu=True
-    ),
+for _platform, _formulations in {
+    None: {},
+    "cpu": {},
+    "cuda": {"standalone": (gpu.packed_copy_with_zeros,)},
+    "rocm": {},
+    "tpu": {"default": _TPU_TRANSPOSES, "standalone": _TPU_TRANSPOSES},
 }.items():
+    _rule = _lowering(
+        _transpose,
+        platform=_platform,
+        # XLA has no callback on TPUs (jax-ml/jax#38196).
+        has_partitioner_callback=_platform in ("cpu", "cuda", "rocm"),
+        **_formulations,
+    )
     mlir.register_lowering(transpose_p, _rule, _platform)

@@ -85,31 +85,27 @@ def _scatter_jvp(primals: Any, tangents: Any, *, layout: Layout):
 
 def _gather_transpose(cotangent: Any, buffer: Any, *, layout: Layout):
     size = buffer.aval.shape[-1]
-    return (_shard_like(buffer, scatter_add_strided(cotangent, layout, size)),)
+    return (
+        lowering.reshard_like(buffer, scatter_add_strided(cotangent, layout, size)),
+    )
 
 
 def _scatter_transpose(cotangent: Any, elements: Any, buffer: Any, *, layout: Layout):
     by_elements = by_buffer = None
     if ad.is_undefined_primal(elements):
-        by_elements = _shard_like(elements, gather_strided(cotangent, layout))
+        by_elements = lowering.reshard_like(elements, gather_strided(cotangent, layout))
     if ad.is_undefined_primal(buffer):
         shape = (*cotangent.shape[:-1], *layout.sizes)
         with bitwise.full_width(cotangent):
             zeros = jnp.zeros(shape, cotangent.dtype)
-        by_buffer = _shard_like(buffer, scatter_strided(zeros, cotangent, layout))
+        by_buffer = lowering.reshard_like(
+            buffer, scatter_strided(zeros, cotangent, layout)
+        )
     return by_elements, by_buffer
 
 
 def _scatter_add_transpose(cotangent: Any, elements: Any, *, layout: Layout, **_: Any):
-    return (_shard_like(elements, gather_strided(cotangent, layout)),)
-
-
-def _shard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
-    """`cotangent` with the sharding of `operand`, on a mesh with explicit axes."""
-    sharding = operand.aval.sharding
-    if not getattr(sharding.mesh, "explicit_axes", ()):
-        return cotangent
-    return jax.sharding.reshard(cotangent, sharding)
+    return (lowering.reshard_like(elements, gather_strided(cotangent, layout)),)
 
 
 def _batch(bind: Callable[..., Any], operands: Any, dimensions: Any, **params: Any):
