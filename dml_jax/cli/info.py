@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
+import jax
+import numpy as np
+
 import dml_jax
+from dml_jax._shared import jax_versions
 from dml_jax.cli import devices
 from dml_jax.directml import DataType, FeatureLevel, OperatorType
 from dml_jax.directml._levels import TABLE, rows_of
@@ -33,6 +39,7 @@ def report() -> str:
     sections = {
         "Versions": _versions(),
         "Devices": _devices(),
+        "Reversals": _reversals(),
         "Operators": _operators(),
         "Feature levels of DirectML": _levels(),
     }
@@ -71,6 +78,30 @@ def _memory(device: Any) -> str:
     if not limit:
         return ""
     return f"{limit / 2**30:.1f} GiB for JAX, {used / 2**30:.1f} GiB in use"
+
+
+# A reversal of many columns, for which every platform with kernels uses one.
+_COLUMNS = jax.ShapeDtypeStruct((64, 2048, 128), np.float32)
+_THEIR_LENGTHS = jax.ShapeDtypeStruct((64, 1, 128), np.int32)
+_CALLS_OF_KERNELS = ("mosaic_gpu", "tpu_custom_call")
+
+
+def _reversals() -> _Rows:
+    """What computes reversals on each kind of device: a kernel, or XLA, and why."""
+    kinds = {device.device_kind: device for device in devices.every()}
+    return [(kind, _how_reversed(device)) for kind, device in kinds.items()]
+
+
+def _how_reversed(device: Any) -> str:
+    reverse = functools.partial(dml_jax.reverse_subsequences, axis=1)
+    with jax.default_device(device), warnings.catch_warnings(record=True):
+        program = jax.jit(reverse).lower(_COLUMNS, _THEIR_LENGTHS).as_text()
+    if any(name in program for name in _CALLS_OF_KERNELS):
+        return "kernels, where they are faster than XLA"
+    why = "; ".join(jax_versions.missing().values())
+    if device.platform == "gpu" and not why:
+        why = "the kernels need CUDA and compute capability 9.0"
+    return f"XLA: {why}" if why else "XLA"
 
 
 def _operators() -> _Rows:

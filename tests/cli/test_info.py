@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import dml_jax
-from dml_jax.cli import devices
+from dml_jax.cli import devices, info
 from dml_jax.directml import FeatureLevel, OperatorType, supported
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -51,6 +51,7 @@ def test_memory_of_devices(command: Command, monkeypatch: pytest.MonkeyPatch):
     silent = mock.Mock(side_effect=NotImplementedError)
     given = [device(0, lambda: memory), device(1, lambda: None), device(2, silent)]
     monkeypatch.setattr(devices, "every", lambda: given)
+    monkeypatch.setattr(info, "_reversals", list)
     assert section(command, "Devices") == [
         ["gpu:0", "Some GPU", "3.0 GiB for JAX, 0.5 GiB in use"],
         ["gpu:1", "Some GPU"],
@@ -111,3 +112,13 @@ def test_the_command_line_imports_no_extras():
     modules = {*done.stdout.split()}
     assert "dml_jax.cli.command_line" in modules
     assert not {"onnx", "tqdm"} & modules
+
+
+def test_what_computes_reversals(command: Command):
+    assert [CPU.device_kind, "XLA"] in section(command, "Reversals")
+
+
+def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch):
+    missing = {"the kernels for cuda": "AttributeError: it is gone"}
+    monkeypatch.setattr(info.jax_versions, "missing", lambda: missing)
+    assert info._how_reversed(CPU) == "XLA: AttributeError: it is gone"

@@ -1,0 +1,197 @@
+"""What the package uses of JAX without a promise: its state, and parts that may go."""
+
+import functools
+import os
+import subprocess
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from formulations import text_for_cuda
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import dml_jax
+from dml_jax import reference
+from dml_jax._shared import jax_versions, lowering
+
+X = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+LENGTHS = np.array([3, 0, 4])
+REVERSED = reference.reverse_subsequences(X, LENGTHS[:, None, None], 1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_versions, "_missing", {})
+
+
+def output_of(*lines: str) -> str:
+    """What a fresh process prints."""
+    child = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_JIT": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout
+
+
+# The state of JAX ---------------------------------------------------------------------
+
+COUNT = """
+import jax, jax.numpy as jnp
+import dml_jax
+traces = {"before": 0, "step": 0}
+def before(x):
+    traces["before"] += 1
+    return x + 1
+before = jax.jit(before)
+before(jnp.ones(3))
+x, lengths = jnp.ones((4, 5)), jnp.array([1, 2, 3, 4])
+reverse = lambda x: dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
+"""
+USES = {
+    "reverse_sequence": "reverse(x)",
+    "gradient": "jax.grad(lambda x: reverse(x).sum())(x)",
+    "slice": "dml_jax.slice(x, (0, 1), (2, 2))",
+    "slice_grad": "dml_jax.slice_grad(x, (8, 5), (0, 0), (8, 5), (2, 1))",
+    "fill": "dml_jax.fill_value_sequence((4,), 'float32', 1, 2)",
+    "checked": "dml_jax.checked(reverse)(x)",
+    "directml": "import dml_jax.directml.dxdispatch",
+    "onnx": "import dml_jax.onnx_backend",
+    "TPU kernels": "import jax.experimental.pallas.tpu",
+    "GPU kernels": "import jax.experimental.pallas.mosaic_gpu",
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_first_use_keeps_what_was_compiled(use: str) -> None:
+    sizes = "print(traces['before'], before._cache_size())"
+    assert output_of(COUNT, use, "before(jnp.ones(3))", sizes).split() == ["1", "1"]
+
+
+def test_a_training_step_is_compiled_once() -> None:
+    step = """
+@jax.jit
+def step(x):
+    traces["step"] += 1
+    return x - jax.grad(lambda x: (reverse(x) ** 2).sum())(x)
+for _ in range(3):
+    x = step(x)
+print(traces["step"], step._cache_size())
+"""
+    assert output_of(COUNT, step).split() == ["1", "1"]
+
+
+# Parts that a version of JAX lacks ----------------------------------------------------
+
+
+def raises(*_: Any, **__: Any) -> Any:
+    raise AttributeError("it is gone")
+
+
+def reverse() -> Callable[..., jax.Array]:
+    """A function that JAX has not seen before."""
+    return functools.partial(dml_jax.reverse_subsequences, axis=1)
+
+
+@pytest.fixture
+def warns_once() -> Iterator[None]:
+    """One warning, which names the version of JAX and the error."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+    (message,) = [str(each.message) for each in found]
+    assert f"jax {jax.__version__}" in message
+    assert "AttributeError: it is gone" in message
+
+
+@pytest.mark.skipif(not jax_versions._SUPPORTS_MOSAIC, reason="it has no kernels")
+@pytest.mark.parametrize("part", ["kernel", "inline_mgpu", "SMEM"])
+@pytest.mark.usefixtures("warns_once")
+def test_kernels_are_left_out(part: str) -> None:
+    shapes = [jax.ShapeDtypeStruct((64, n, 128), np.float32) for n in (2048, 2049)]
+    lengths = jax.ShapeDtypeStruct((64, 1, 128), np.int32)
+    assert "mosaic_gpu" in text_for_cuda(reverse(), shapes[0], lengths)
+    with mock.patch.object(plgpu, part, raises):
+        for shape in shapes:  # the second one does not warn again
+            program = text_for_cuda(reverse(), shape, lengths)
+            assert "mosaic_gpu" not in program
+            assert "gather" in program
+
+
+def test_a_kernel_that_can_be_lowered_is_used() -> None:
+    kernel = jax_versions.attempted(lambda x, axis: jnp.flip(x, axis), "cpu")
+    assert_same_bits(kernel(jnp.asarray(X), 0), X[::-1])
+    assert jax_versions.missing() == {}
+
+
+CONTEXT = "sees_full_arrays", "max_shards", "is_partitioned_by_callback", "of_device"
+
+
+class Gone:
+    """A context of a lowering rule without the attributes that are read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError("it is gone")
+
+
+@pytest.mark.parametrize("function", CONTEXT)
+@pytest.mark.usefixtures("warns_once")
+def test_lowering_without_its_context(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = getattr(lowering, function)
+    monkeypatch.setattr(lowering, function, lambda _: read(Gone()))
+    read(Gone())
+    y = jax.jit(reverse())(X, LENGTHS[:, None, None])
+    assert_same_bits(y, REVERSED)
+
+
+@pytest.mark.usefixtures("warns_once")
+def test_arrays_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering, "with_layout_constraint", raises)
+    y = jax.jit(lambda x: lowering.materialize(x) + 1)(X)
+    assert_same_bits(y, X + 1)
+
+
+@pytest.mark.usefixtures("warns_once")
+def test_devices_without_a_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax.sharding, "AbstractDevice", raises)
+    tpu = types.SimpleNamespace(device_kind="TPU v5e", num_cores=1, platform="tpu")
+    with jax_versions.use_abstract_device(tpu):
+        y = jax.jit(reverse())(X, LENGTHS[:, None, None])
+    assert_same_bits(y, REVERSED)
+
+
+IMPORTS = {
+    "jet": "sys.modules['jax.experimental.jet'] = None",
+    "pallas": "sys.modules['jax.experimental.pallas.fuser'] = None",
+    "user context": "del jax.make_user_context",
+}
+
+
+@pytest.mark.parametrize("removal", IMPORTS.values(), ids=IMPORTS)
+def test_imports_that_fail(removal: str) -> None:
+    lines = "import sys, warnings, jax", removal, "warnings.simplefilter('ignore')"
+    shown = output_of(*lines, COUNT, "print(reverse(x).sum() == x.sum())")
+    assert shown.strip() == "True"
+
+
+def test_checked_needs_a_user_context() -> None:
+    call = """
+try:
+    dml_jax.checked(reverse)
+except NotImplementedError as error:
+    print(error)
+"""
+    shown = output_of("import jax", IMPORTS["user context"], COUNT, call)
+    assert shown.startswith(f"checked: jax {jax.__version__} has no")
