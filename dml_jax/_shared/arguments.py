@@ -354,11 +354,12 @@ def integers(
         raise not_static(function, name, rule, value)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
         value = value.tolist()  # Python integers, which are static also under `jit`
+    elements: Any = value
     result = tuple(
         element
         if jax.export.is_symbolic_dim(element)
         else integer(function, f"{name}[{i}]", element)
-        for i, element in enumerate(value)
+        for i, element in enumerate(elements)
     )
     if count is not None and len(result) != count:
         rule = f"have {count} elements, one for each dimension"

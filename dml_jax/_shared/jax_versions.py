@@ -102,7 +102,8 @@ def mesh_of_new_arrays() -> Any:
     if mesh.empty:
         return mesh
     jaxpr = jax.make_jaxpr(lambda: lax.full((1,), 0))()
-    return jaxpr.out_avals[0].sharding.mesh
+    aval: Any = jaxpr.out_avals[0]
+    return aval.sharding.mesh
 
 
 # Optional parts -----------------------------------------------------------------------
