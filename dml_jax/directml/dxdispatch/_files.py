@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pathlib
 from typing import NamedTuple
 
@@ -50,7 +52,10 @@ class Folders(NamedTuple):
         try:
             path = (base / text).resolve()
             allowed = [folder.resolve() for folder in self]
-            path.is_file()  # raises if a name is too long or links form a loop
+            path.is_file()  # raises if a name is too long
+            # Since Python 3.13, a loop of links is not an error here.
+            if any(part.is_symlink() for part in (path, *path.parents)):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise entry.error(f"be a path that can be read ({reason})") from None
