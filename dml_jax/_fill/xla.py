@@ -296,6 +296,12 @@ def _from_words(words: Array, dtype: np.dtype) -> Array:
 
 def tangent(sizes: Sizes, start: Array, delta: Array) -> Array:
     """The tangent of a sequence, `start + k * delta`, in at least float32."""
+    if jnp.issubdtype(start.dtype, jnp.complexfloating):
+        # By components, since a TPU does not convert to complex128.
+        return lax.complex(
+            tangent(sizes, start.real, delta.real),
+            tangent(sizes, start.imag, delta.imag),
+        )
     wide = np.promote_types(start.dtype, np.float32)
     if position_bound(sizes) <= 2**32:
         k = position(sizes, np.uint32).astype(wide)
