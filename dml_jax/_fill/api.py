@@ -27,7 +27,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax._fill import primitive
-from dml_jax._shared import arguments, calls, jax_versions
+from dml_jax._shared import arguments, jax_versions
 from dml_jax._shared.scalars import as_scalar
 
 
@@ -70,8 +70,7 @@ def fill_value_constant(
     """
     sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
     value = as_scalar("fill_value_constant", "value", value, dtype)
-    standalone = jax_versions.is_traced() is False
-    return _constant(value, sizes=sizes, dtype=dtype, standalone=standalone)
+    return _constant(value, sizes=sizes, dtype=dtype)
 
 
 def fill_value_sequence(
@@ -124,14 +123,7 @@ def fill_value_sequence(
     sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
     start = as_scalar("fill_value_sequence", "value_start", value_start, dtype)
     delta = as_scalar("fill_value_sequence", "value_delta", value_delta, dtype)
-    is_traced = jax_versions.is_traced()
-    standalone = is_traced is False
-    kind = _kind(dtype)
-    if is_traced and kind == "floats" and _is_known(start) and _is_known(delta):
-        kind = primitive.kind_of_floats(sizes, start, delta)
-    return _sequence(
-        start, delta, sizes=sizes, dtype=dtype, kind=kind, standalone=standalone
-    )
+    return _sequence(start, delta, sizes=sizes, dtype=dtype)
 
 
 # Arguments ----------------------------------------------------------------------------
@@ -141,21 +133,13 @@ def _check_result(
     function: str, sizes: Any, value_data_type: Any
 ) -> tuple[tuple[int, ...], np.dtype]:
     """The shape and the dtype of the result of a function."""
-    sizes, dtype = _memoized_result(function, sizes, value_data_type)
-    arguments.require_width(function, "value_data_type", dtype)  # the mode may change
-    return sizes, dtype
-
-
-@calls.memoized
-def _memoized_result(
-    function: str, sizes: Any, value_data_type: Any
-) -> tuple[tuple[int, ...], np.dtype]:
     sizes = arguments.sizes(function, "sizes", sizes)
     dtype = _as_dtype(function, value_data_type)
     if not _is_accepted(function, dtype):
         raise TypeError(
             f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
         )
+    arguments.require_width(function, "value_data_type", dtype)
     return sizes, dtype
 
 
@@ -189,20 +173,6 @@ def _is_accepted(function: str, dtype: np.dtype) -> bool:
     return is_number and (arguments.has_zero(dtype) or not needs_zero)
 
 
-def _is_known(scalar: Any) -> bool:
-    """Whether a scalar is a constant of the program that is traced."""
-    return isinstance(scalar, (np.ndarray, np.generic))
-
-
-@functools.cache
-def _kind(dtype: np.dtype) -> str:
-    """The kind of a sequence, as the primitive calls it."""
-    if jnp.issubdtype(dtype, jnp.integer):
-        return "integers"
-    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
-    return "complex" if is_complex else "floats"
-
-
 # Jitted cores -------------------------------------------------------------------------
 #
 # They are inlined: on a mesh with explicit axes, jax 0.12 constrains the result of a
@@ -210,37 +180,21 @@ def _kind(dtype: np.dtype) -> str:
 
 
 @functools.partial(
-    jax.jit,
-    static_argnames=("sizes", "dtype", "standalone"),
-    inline=jax_versions.INLINE,
+    jax.jit, static_argnames=("sizes", "dtype"), inline=jax_versions.INLINE
 )
 def _constant(
-    value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype, standalone: bool
+    value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
 ) -> jax.Array:
     with jax.named_scope("fill_value_constant"):
-        return _fill("constant", sizes, standalone, jnp.asarray(value).astype(dtype))
+        return primitive.fill("constant", sizes, jnp.asarray(value).astype(dtype))
 
 
 @functools.partial(
-    jax.jit,
-    static_argnames=("sizes", "dtype", "kind", "standalone"),
-    inline=jax_versions.INLINE,
+    jax.jit, static_argnames=("sizes", "dtype"), inline=jax_versions.INLINE
 )
 def _sequence(
-    start: ArrayLike,
-    delta: ArrayLike,
-    *,
-    sizes: tuple[int, ...],
-    dtype: np.dtype,
-    kind: str,
-    standalone: bool,
+    start: ArrayLike, delta: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
 ) -> jax.Array:
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
-        return _fill(kind, sizes, standalone, start, delta)
-
-
-def _fill(
-    kind: str, sizes: tuple[int, ...], standalone: bool, *scalars: jax.Array
-) -> jax.Array:
-    return primitive.fill(kind, sizes, standalone, *scalars)
+        return primitive.fill("sequence", sizes, start, delta)

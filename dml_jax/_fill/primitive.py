@@ -1,35 +1,29 @@
 """The fills as a JAX primitive, since only its lowering rule knows the platform.
 
-    fill(kind, sizes, standalone, *scalars)
+    fill(kind, sizes, *scalars)
 
-The kind "constant" takes a value. The others take a start and a delta: "integers",
-"floats", "complex" and "tangent". If they are known, there are
-also "float32_sums" and "float64_sums" if such floats hold all sums, and "sums_of_words"
-if two words of float64 do. `xla` has the formulations. `gpu` has those for GPUs; a fill
-is `standalone` if XLA could not fuse it with anything.
+The kind "constant" takes a value, and the kind "sequence" a start and a delta. `xla`
+has the formulations.
 
 The derivatives are those of the formula, not of the operations that compute it: 1 with
-respect to start, and the position k with respect to delta. A "tangent" is
-start + k * delta without the correct rounding. "tangent" and "constant" are linear. The
-parameter `vmaps` says for each `vmap`, outermost first, which of the scalars it maps.
+respect to start, and the position k with respect to delta. The kind "tangent" is the
+formula without the correct rounding. It is linear, and so is "constant". The parameter
+`vmaps` says for each `vmap`, outermost first, which of the scalars it maps.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
 import jax.extend.core
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._fill import double_word, float64, gpu, packed_fill_kernel, tpu, xla
+from dml_jax._fill import gpu, xla
 from dml_jax._shared import bitwise, calls, jax_versions, lowering, taylor
 
 Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
@@ -37,41 +31,12 @@ Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
 fill_p = jax.extend.core.Primitive("fill_value")
 _GPUS = ("cuda", "rocm")
 _LINEAR = ("constant", "tangent")
-_SUMS = {"float32_sums": 32, "float64_sums": 64}  # the bits of the floats
 
 
-def fill(
-    kind: str, sizes: xla.Sizes, standalone: bool, *scalars: jax.Array
-) -> jax.Array:
+def fill(kind: str, sizes: xla.Sizes, *scalars: jax.Array) -> jax.Array:
     axes = frozenset().union(*map(jax_versions.varying_axes, scalars))
     scalars = tuple(jax_versions.vary_over(scalar, axes) for scalar in scalars)
-    params = {"kind": kind, "sizes": sizes, "vmaps": (), "standalone": standalone}
-    return fill_p.bind(*scalars, **params)
-
-
-def kind_of_floats(sizes: xla.Sizes, start: np.generic, delta: np.generic) -> str:
-    """The kind of a sequence of floats whose start and delta are known."""
-    dtype, count = start.dtype, xla.position_bound(sizes)
-    # Positions have 32 bits. With one element, XLA would know the product, too.
-    if count > 2**32 or count < 2:
-        return "floats"
-    start, delta = np.float64(start), np.float64(delta)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if dtype == np.float64:
-            return _kind_of_float64(start, delta, (count - 1).bit_length())
-        if dtype not in (np.float16, jnp.bfloat16, np.float32):
-            return "floats"
-        in_float32, in_float64 = float64.exactness(start, delta, dtype, count)
-    if in_float32:
-        return "float32_sums"
-    return "float64_sums" if in_float64 and dtype == np.float32 else "floats"
-
-
-def _kind_of_float64(start: np.float64, delta: np.float64, position_bits: int) -> str:
-    if double_word.rounds_once(start, delta, position_bits):
-        return "float64_sums"
-    has_words = double_word.words_are_exact(start, delta, position_bits)
-    return "sums_of_words" if has_words else "floats"
+    return fill_p.bind(*scalars, kind=kind, sizes=sizes, vmaps=())
 
 
 # Rules --------------------------------------------------------------------------------
@@ -149,83 +114,22 @@ def _aval(scalar: Any) -> Any:
 # Lowering -----------------------------------------------------------------------------
 
 
-def _formulation(
-    kind: str,
-    sizes: xla.Sizes,
-    dtype: np.dtype,
-    platform: str,
-    sees_full_arrays: bool,
-    vmaps: Vmaps = (),
-    may_use_kernel: bool = False,
-) -> Callable[..., jax.Array]:
-    """What a platform computes, as a function of the scalars."""
-    if may_use_kernel and not vmaps and gpu.is_faster_by_chunks(kind, sizes, dtype):
-        return functools.partial(packed_fill_kernel.fill, kind, sizes)
-    on_one_cpu = platform == "cpu" and sees_full_arrays and not vmaps
-    bounds = None
-    if kind == "complex":  # two sequences
-        part = np.finfo(dtype).dtype
-        floats = _formulation("floats", sizes, part, platform, False, vmaps, False)
-        return functools.partial(_of_parts, floats)
-    if platform in _GPUS and sees_full_arrays:
-        bounds = gpu.part_bounds(sizes, dtype)
-    elif on_one_cpu and kind == "integers" and xla.are_faster_flat(sizes):
-        bounds = (0, math.prod(sizes))
-    if kind == "constant":
-        return functools.partial(xla.constant, sizes, bounds, platform)
-    if kind == "integers":
-        return functools.partial(xla.integers, sizes, bounds, on_one_cpu)
-    if kind == "tangent":
-        return functools.partial(xla.tangent, sizes)
-    count = xla.position_bound(sizes)
-    has_float64 = platform in ("cpu", *_GPUS)
-    has_sums = has_float64 or (kind == "float32_sums" and dtype != np.float16)
-    if kind in _SUMS and has_sums:
-        bits = _SUMS[kind]
-        return functools.partial(
-            xla.exact_in_floats, sizes, bounds, platform, on_one_cpu, bits, dtype
-        )
-    if kind == "sums_of_words" and has_float64:
-        return functools.partial(xla.sums_of_words, sizes, bounds, platform, on_one_cpu)
-    if platform == "tpu" and tpu.suffices(dtype, count):
-        return functools.partial(tpu.rounded_by_parts, sizes, count)
-    if dtype == np.float64:
-        return functools.partial(
-            xla.rounded_by_double_words, sizes, bounds, platform, count, on_one_cpu
-        )
-    if platform in ("tpu", "other"):
-        return functools.partial(xla.rounded_by_integers, sizes, count)
-    if float64.suffices(dtype, count):
-        return functools.partial(
-            xla.rounded_by_float64, sizes, bounds, platform, on_one_cpu
-        )
-    if float64.has_blocks(dtype, count) and sees_full_arrays and not vmaps:
-        return functools.partial(
-            xla.rounded_by_blocks, sizes, bounds, platform, count, on_one_cpu
-        )
-    return functools.partial(xla.rounded_by_integers, sizes, count)
-
-
-def _of_parts(floats: Callable[..., jax.Array], start: jax.Array, delta: jax.Array):
-    return lax.complex(floats(start.real, delta.real), floats(start.imag, delta.imag))
-
-
 def _compute(
     *scalars: jax.Array,
     kind: str,
     sizes: xla.Sizes,
     vmaps: Vmaps,
-    platform: str = "other",
-    sees_full_arrays: bool = False,
-    standalone: bool = False,
+    platform: str,
+    is_unpartitioned: bool,
 ) -> jax.Array:
-    may_use_kernel = standalone and sees_full_arrays and platform == "cuda"
-    formulation = _formulation(
-        *(kind, sizes, scalars[0].dtype, platform, sees_full_arrays, vmaps),
-        may_use_kernel=may_use_kernel and jax_versions.runs_mosaic(),
-    )
-    if kind in ("floats", "complex"):
-        scalars = xla.without_known_values(*scalars)
+    bounds = None
+    if platform in _GPUS and is_unpartitioned:
+        bounds = gpu.part_bounds(sizes, scalars[0].dtype)
+    formulation = {
+        "constant": functools.partial(xla.constant, sizes, bounds, platform),
+        "sequence": functools.partial(xla.sequence, sizes, bounds, platform),
+        "tangent": functools.partial(xla.tangent, sizes),
+    }[kind]
     # The 64-bit mode may have changed since the program was traced.
     with bitwise.full_width(*scalars):
         return _mapped(formulation, vmaps)(*scalars)
@@ -250,7 +154,7 @@ def _lowering(platform: str):
             _compute,
             kind=kind,
             platform=platform,
-            sees_full_arrays=lowering.sees_full_arrays(ctx),
+            is_unpartitioned=lowering.is_unpartitioned(ctx),
             **params,
         )
         # With explicit axes, the type of the result would say that it is replicated.
@@ -263,8 +167,7 @@ def _lowering(platform: str):
     return lower
 
 
-_params = ("kind", "sizes", "vmaps", "standalone")
-fill_p.def_impl(calls.compiled(fill_p.name, fill_p.bind, _compute, *_params))
+fill_p.def_impl(calls.compiled(fill_p, "kind", "sizes", "vmaps"))
 fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[fill_p] = _jvp
 ad.primitive_transposes[fill_p] = _transpose

@@ -21,12 +21,10 @@ both bind one primitive. The specifications leave two things open:
 from __future__ import annotations
 
 import functools
-import typing
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -34,8 +32,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax._reverse import primitive, training
-from dml_jax._shared import arguments, bitwise, calls, jax_versions, value_checks
+from dml_jax._reverse import line_lengths, primitive
+from dml_jax._reverse.training import reverse_for_training
+from dml_jax._shared import arguments, bitwise, jax_versions, lists, value_checks
 from dml_jax._shared.arguments import Implementation
 
 
@@ -57,12 +56,8 @@ def reverse_subsequences(
       sequence_lengths: integer array of the rank of `input`: size 1 along `axis`, and
         along each other dimension the size of `input` or 1, which stands for all lines.
       axis: the dimension along which the elements are reversed; may be negative.
-      implementation: `"gather"`, `"scatter"` or `"standalone"`, which all give the
-        same result, or None for the fastest. XLA does not fuse `"standalone"` with
-        surrounding operations. Where no elementwise operation comes before or after,
-        it is up to 2.2 times as fast on a GPU: for 8- and 16-bit dtypes, few columns,
-        or arrays that the cache holds. None selects it outside of `jit`. XLA itself
-        partitions `"gather"`.
+      implementation: `"gather"` or `"scatter"`, which both give the same result, or
+        None for the fastest. XLA itself partitions `"gather"`.
         `"scatter"` falls back to the gather in exports, where XLA may partition the
         program, and where its indices need more than three times the memory of the
         result.
@@ -99,22 +94,18 @@ def reverse_subsequences(
 
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
     """
-    function = "reverse_subsequences"
-    x: Any = input
-    lengths: Any = sequence_lengths
-    extremes = None
+    function, name = "reverse_subsequences", "sequence_lengths"
     # First the lengths, for the error of swapped arguments.
-    if not arguments.is_array(type(lengths)):
-        lengths, extremes = arguments.lengths(function, "sequence_lengths", lengths)
-    if not arguments.is_array(type(x)):
-        x = arguments.as_array(function, "input", x)
-    arrays = type(x), x.shape, type(lengths), lengths.shape, lengths.dtype
-    axis, implementation = _check_options(arrays, axis, implementation)
-    run: Any = _reverse_subsequences
-    if extremes is not None:
-        size = x.shape[axis]
-        run = value_checks.reported(run, function, "sequence_lengths", extremes, size)
-    return run(x, lengths, axis=axis, implementation=implementation)
+    lengths, extremes = line_lengths.from_argument(function, name, sequence_lengths)
+    x = arguments.as_array(function, "input", input)
+    axis = _canonicalize_axis(x.ndim, axis)
+    line_lengths.require_lines(x.shape, lengths.shape, axis)
+    line_lengths.require_countable(function, f"{axis=}", x.shape[axis])
+    arguments.require_implementation(function, implementation)
+    reverse = value_checks.reported(
+        _reverse_subsequences, function, name, extremes, x.shape[axis]
+    )
+    return reverse(x, lengths, axis=axis, implementation=implementation)
 
 
 def reverse_sequence(
@@ -155,8 +146,8 @@ def reverse_sequence(
       name: a name for the operator in HLO and in profiles.
       specified_outputs_name: a name for the result, or a sequence of one name, which
         a `jax.checkpoint` policy such as `save_only_these_names` can refer to.
-      implementation: `"gather"`, `"scatter"` or `"standalone"`, which all give the
-        same result, or None for the fastest, as in `reverse_subsequences`.
+      implementation: `"gather"` or `"scatter"`, which both give the same result, or
+        None for the fastest, as in `reverse_subsequences`.
 
     Returns:
       An array with the shape and dtype of `input`; a NumPy array for strings and
@@ -201,130 +192,57 @@ def reverse_sequence(
     ReverseSequence node of HAIBAL, Graiphic's deep-learning toolkit for LabVIEW.
     """
     function = "reverse_sequence"
-    x: Any = input
-    lengths: Any = sequence_lens
-    extremes = None
-    on_host = False
     # First the lengths, for the error of swapped arguments.
-    if not arguments.is_array(type(lengths)):
-        lengths, extremes = arguments.lengths(function, "sequence_lens", lengths)
-    if not arguments.is_array(type(x)):
-        on_host = arguments.is_text(x)
-        x = np.asarray(x) if on_host else arguments.as_array(function, "input", x)
-    coefficient = arguments.scalar(function, "lda_coeff", lda_coeff)
-    # The plain operator has the same derivative if the coefficient is 1.
-    is_plain = type(coefficient) is float and coefficient == 1
-    output_name = specified_outputs_name
-    if output_name is not None:
-        output_name = arguments.output_name(
-            function, "specified_outputs_name", output_name
-        )
-    kinds = type(x), type(lengths), None if is_plain else type(coefficient)
-    node = _check_node(
-        (kinds, x.shape, lengths.shape, lengths.dtype),
-        batch_axis,
-        time_axis,
-        training,
-        name,
-        output_name,
-        implementation,
+    lengths, extremes = line_lengths.from_argument(
+        function, "sequence_lens", sequence_lens
     )
-    if on_host:
-        return _reverse_on_host(x, lengths, node.batch_axis, node.time_axis)
-    run: Any = _reverse_sequence
-    if extremes is not None:
-        size = x.shape[node.time_axis]
-        run = value_checks.reported(run, function, "sequence_lens", extremes, size)
-    return run(x, lengths, coefficient if node.training else None, node=node)
+    text = _as_text(input)
+    x: Any = arguments.as_array(function, "input", input) if text is None else text
+    coefficient = arguments.scalar(function, "lda_coeff", lda_coeff)
+    batch_axis, time_axis = _canonicalize_axes(x.ndim, batch_axis, time_axis)
+    line_lengths.require_batch(x.shape, lengths.shape, batch_axis)
+    line_lengths.require_countable(function, f"{time_axis=}", x.shape[time_axis])
+    training = arguments.flag(function, "training", training)
+    name = arguments.optional_name(function, "name", name)
+    output_name = _canonicalize_output_name(specified_outputs_name)
+    arguments.require_implementation(function, implementation)
+    if text is not None:
+        return _reverse_on_host(text, lengths, batch_axis, time_axis)
+    # The plain operator has the same derivative if the coefficient is 1. Outside of
+    # tracing there is no backward pass, and any coefficient runs the plain program.
+    is_plain = type(coefficient) is float and coefficient == 1
+    is_traced = any(isinstance(array, Tracer) for array in (x, lengths, coefficient))
+    if is_plain or not is_traced or not training:
+        coefficient = None
+    reverse = value_checks.reported(
+        _reverse_sequence, function, "sequence_lens", extremes, x.shape[time_axis]
+    )
+    return reverse(
+        x,
+        lengths,
+        coefficient,
+        time_axis=time_axis,
+        name=name or function,
+        output_name=output_name,
+        implementation=implementation,
+    )
 
 
 # Arguments ----------------------------------------------------------------------------
 
 
-class _Node(NamedTuple):
-    """The canonical attributes of a ReverseSequence node, as one static argument."""
-
-    batch_axis: int
-    time_axis: int
-    training: bool
-    name: str | None
-    output_name: str | None
-    implementation: Implementation | None
-
-
-@calls.memoized
-def _check_options(
-    arrays: Any, axis: Any, implementation: Any
-) -> tuple[int, Implementation | None]:
-    """The canonical axis and implementation, for arrays of these types and shapes."""
+def _canonicalize_axis(ndim: int, axis: Any) -> int:
+    """`axis` of `reverse_subsequences` in [0, ndim)."""
     function = "reverse_subsequences"
-    kind, shape, lengths_kind, lengths_shape, lengths_dtype = arrays
-    arguments.require_integer(
-        function, "sequence_lengths", lengths_dtype, lengths_shape
-    )
-    if not shape:
-        raise arguments.error(
-            ValueError, function, "input", "have rank 1 or more", "rank 0"
-        )
-    axis = arguments.axis(function, "axis", axis, len(shape))
-    full = (*shape[:axis], 1, *shape[axis + 1 :])
-    fits = len(lengths_shape) == len(full) and all(
-        size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
-    )
-    if not fits:
-        advice = ""
-        if not lengths_shape:
-            advice = f". For one length, pass shape {(1,) * len(shape)}"
-        elif lengths_shape == (*shape[:axis], *shape[axis + 1 :]):
-            advice = f". Pass `jnp.expand_dims(sequence_lengths, {axis})`"
+    if ndim == 0:
+        raise ValueError(f"{function}: `input` must have rank 1 or more; got rank 0")
+    axis = arguments.integer(function, "axis", axis)
+    if not -ndim <= axis < ndim:
         raise ValueError(
-            f"{function}: `sequence_lengths` must have shape {full}, 1 along "
-            f"{axis=} and the size of `input` or 1 along every other dimension; got "
-            f"{lengths_shape}{advice}"
+            f"{function}: `axis` {arguments.show(axis)} is out of bounds for array of "
+            f"dimension {ndim}"
         )
-    _require_countable(function, f"{axis=}", shape[axis])
-    is_traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
-    return axis, _canonicalize_implementation(function, implementation, is_traced)
-
-
-@calls.memoized
-def _check_node(
-    arrays: Any,
-    batch_axis: Any,
-    time_axis: Any,
-    training: Any,
-    name: Any,
-    output_name: str | None,
-    implementation: Any,
-) -> _Node:
-    """The canonical node, for arrays of these types and shapes."""
-    function = "reverse_sequence"
-    (kind, lengths_kind, coefficient_kind), shape, lengths_shape, lengths_dtype = arrays
-    arguments.require_integer(function, "sequence_lens", lengths_dtype, lengths_shape)
-    batch_axis, time_axis = _canonicalize_axes(len(shape), batch_axis, time_axis)
-    if lengths_shape != (shape[batch_axis],):
-        raise ValueError(
-            f"{function}: `sequence_lens` must have shape ({shape[batch_axis]},), "
-            f"the size of `input` along {batch_axis=}; got {lengths_shape}"
-            f"{_advice(shape, lengths_shape, time_axis)}"
-        )
-    _require_countable(function, f"{time_axis=}", shape[time_axis])
-    training = arguments.flag(function, "training", training)
-    name = arguments.optional_name(function, "name", name)
-    is_traced = arguments.is_traced(kind) or arguments.is_traced(lengths_kind)
-    # Without tracing there is no backward pass. Passing a number to a jitted function
-    # takes as long as the rest of the call.
-    is_scaled = coefficient_kind is not None and (
-        is_traced or arguments.is_traced(coefficient_kind)
-    )
-    return _Node(
-        batch_axis,
-        time_axis,
-        training and is_scaled,
-        name,
-        output_name,
-        _canonicalize_implementation(function, implementation, is_traced),
-    )
+    return axis % ndim
 
 
 def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int, int]:
@@ -357,40 +275,41 @@ def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int,
     return batch_axis, time_axis
 
 
-def _advice(shape: Any, lengths_shape: Any, time_axis: int) -> str:
-    """What the caller of `reverse_sequence` may have meant by lengths of this shape."""
-    if lengths_shape == ():
-        ones = (1,) * len(shape)
-        return (
-            f". To reverse all lines by one length, call `reverse_subsequences` with "
-            f"lengths of shape {ones}"
-        )
-    if lengths_shape == (shape[time_axis],):
-        return f". If the batch is dimension {time_axis}, pass batch_axis={time_axis}"
-    return ""
+def _canonicalize_output_name(value: Any) -> str | None:
+    """The name of the only result, from a string or a sequence of one."""
+    function, name = "reverse_sequence", "specified_outputs_name"
+    if value is None:
+        return None
+    names = value.tolist() if isinstance(value, np.ndarray) else value
+    if not lists.is_list(names):
+        names = [names]
+    are_strings = all(isinstance(element, str) for element in names)
+    if len(names) != 1 and are_strings:
+        rule = "have one name, for the only result"
+        raise arguments.error(ValueError, function, name, rule, len(names))
+    if not are_strings:
+        rule = "be a string, a sequence of one string or None"
+        raise arguments.not_static(function, name, rule, value)
+    if names[0] == "":
+        raise arguments.error(ValueError, function, name, "not be empty", repr(value))
+    return str(names[0])
 
 
-def _require_countable(function: str, axis: str, size: Any) -> None:
-    """Refuses lines whose size does not fit 32 bits, as DirectML's sizes do."""
-    if not jax.export.is_symbolic_dim(size) and size >= 2**32:
-        raise ValueError(
-            f"{function}: `input` must have fewer than 2^32 elements along {axis}; got "
-            f"{size}"
-        )
+def _as_text(value: object) -> np.ndarray | None:
+    """Data that only NumPy can hold: strings, or an object array; None for others."""
+    is_array = isinstance(value, (np.ndarray, np.generic))
+    if not is_array and not isinstance(value, (str, bytes, list, tuple)):
+        return None
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array if array.dtype.kind in ("OSUT" if is_array else "US") else None
 
 
-def _canonicalize_implementation(
-    function: str, implementation: Any, is_traced: bool
-) -> Implementation | None:
-    """The implementation; "standalone" outside of `jit`, where nothing could fuse."""
-    if implementation is None and not is_traced:
-        return "standalone"
-    return arguments.option(
-        function, "implementation", implementation, typing.get_args(Implementation)
-    )
-
-
-def _reverse_on_host(x: np.ndarray, lengths: Any, batch_axis: int, time_axis: int):
+def _reverse_on_host(
+    x: np.ndarray, lengths: Any, batch_axis: int, time_axis: int
+) -> Any:
     """The operator in NumPy, for strings and objects."""
     if isinstance(lengths, Tracer):
         raise TypeError(
@@ -398,14 +317,16 @@ def _reverse_on_host(x: np.ndarray, lengths: Any, batch_axis: int, time_axis: in
             "`sequence_lens` that are concrete, outside of jit, vmap and grad; got "
             f"{arguments.describe(lengths)}"
         )
+
+    def along(axis: int, numbers: Sequence[int]) -> np.ndarray:
+        others = [d for d in range(x.ndim) if d != axis]
+        return np.expand_dims(np.array(numbers, np.int64), others)
+
     time = x.shape[time_axis]
-    clamped = [[min(max(int(length), 0), time)] for length in np.asarray(lengths)]
-    ends = np.array(clamped, np.int64).reshape(-1, 1)
-    position = np.arange(time)
+    clamped = [min(max(int(length), 0), time) for length in np.asarray(lengths)]
+    ends, position = along(batch_axis, clamped), along(time_axis, range(time))
     source = np.where(position < ends, ends - 1 - position, position)
-    source = source if batch_axis == 0 else source.T
-    source = np.expand_dims(source, tuple(range(2, x.ndim)))
-    return typing.cast(Any, np.take_along_axis(x, source, time_axis))
+    return np.take_along_axis(x, source, time_axis)
 
 
 # Jitted cores -------------------------------------------------------------------------
@@ -426,25 +347,33 @@ def _reverse_subsequences(
         return _reverse(x, lengths, None, axis, implementation)
 
 
-@functools.partial(jax.jit, static_argnames="node")
+@functools.partial(
+    jax.jit, static_argnames=("time_axis", "name", "output_name", "implementation")
+)
 def _reverse_sequence(
-    x: jax.Array, lengths: jax.Array, coefficient: Any, *, node: _Node
+    x: jax.Array,
+    lengths: jax.Array,
+    coefficient: Any,
+    *,
+    time_axis: int,
+    name: str,
+    output_name: str | None,
+    implementation: Implementation | None,
 ) -> jax.Array:
-    with jax.named_scope(node.name or "reverse_sequence"):
+    with jax.named_scope(name):
         value_checks.check_lengths(
-            "reverse_sequence", "sequence_lens", lengths, x.shape[node.time_axis]
+            "reverse_sequence", "sequence_lens", lengths, x.shape[time_axis]
         )
-        lengths = lax.expand_dims(
-            lengths, [d for d in range(x.ndim) if d != node.batch_axis]
-        )
-        if node.training and jnp.issubdtype(x.dtype, jnp.inexact):
+        others = [d for d in range(x.ndim) if d != 1 - time_axis]
+        lengths = lax.expand_dims(lengths, others)
+        if coefficient is not None and jnp.issubdtype(x.dtype, jnp.inexact):
             with bitwise.full_width(coefficient):
                 coefficient = jnp.asarray(coefficient)  # a number where jit is disabled
             x = jax_versions.vary_over(x, jax_versions.varying_axes(coefficient))
         else:
             coefficient = None
-        y = _reverse(x, lengths, coefficient, node.time_axis, node.implementation)
-        return y if node.output_name is None else checkpoint_name(y, node.output_name)
+        y = _reverse(x, lengths, coefficient, time_axis, implementation)
+        return y if output_name is None else checkpoint_name(y, output_name)
 
 
 def _reverse(
@@ -455,42 +384,17 @@ def _reverse(
     implementation: Implementation | None,
 ) -> jax.Array:
     """Binds the primitive, or that of the training mode if there is a coefficient."""
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        data = jax.random.key_data(x)
-        lengths = lax.expand_dims(lengths, range(x.ndim, data.ndim))
-        y = _reverse(data, lengths, coefficient, axis, implementation)
-        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
-    lengths = _clamp(lengths, x.shape[axis])
-    # Under shard_map the lengths may vary over axes over which the input does not.
-    # Without the cast, the cotangent of the input would be summed over too few devices.
-    axes = jax_versions.varying_axes(x) | jax_versions.varying_axes(lengths)
-    x, lengths = jax_versions.vary_over(x, axes), jax_versions.vary_over(lengths, axes)
-    if coefficient is None:
-        return primitive.reverse(x, lengths, axis, implementation)
-    return training.reverse_for_training(x, lengths, coefficient, axis, implementation)
+    lengths = line_lengths.clamp(lengths, x.shape[axis])
 
+    def reverse(x: jax.Array) -> jax.Array:
+        lines = lax.expand_dims(lengths, range(lengths.ndim, x.ndim))
+        # Under shard_map the lengths may vary over axes over which the input does not.
+        # Without the cast, the cotangent of the input would be summed over too few
+        # devices.
+        axes = jax_versions.varying_axes(x) | jax_versions.varying_axes(lines)
+        x, lines = jax_versions.vary_over(x, axes), jax_versions.vary_over(lines, axes)
+        if coefficient is None:
+            return primitive.reverse(x, lines, axis, implementation)
+        return reverse_for_training(x, lines, coefficient, axis, implementation)
 
-def _clamp(lengths: jax.Array, size: Any) -> jax.Array:
-    """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
-    # 64-bit lengths may be used outside of the 64-bit mode in which they were made.
-    with bitwise.full_width(lengths.dtype):
-        # `jet` passes a series for every argument of a jitted function, and fails at an
-        # integer maximum whose operand has one. A bitwise OR drops the series, and
-        # compilers remove the OR.
-        lengths = lax.bitwise_or(lengths, lengths)
-        if lengths.dtype.itemsize < 4:
-            lengths = lengths.astype(jnp.int32)
-        # One operation, since XLA on CPU divides a loop by the number of operations.
-        is_small = not jax.export.is_symbolic_dim(size) and size < 2**31
-        if is_small and lengths.dtype == jnp.int32:
-            return lax.clamp(np.int32(0), lengths, np.int32(size))
-        lengths = jnp.maximum(lengths, 0)
-        if lengths.dtype == jnp.int32:
-            lengths = lengths.astype(jnp.uint32)
-        # Compared as unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
-        if jax.export.is_symbolic_dim(size):
-            limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
-        else:
-            limit = lengths.dtype.type(size)
-            position = jnp.int32 if size < 2**31 else jnp.uint32
-        return jnp.minimum(lengths, limit).astype(position)
+    return bitwise.by_key_data(reverse, x)

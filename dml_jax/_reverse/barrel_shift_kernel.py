@@ -10,8 +10,6 @@ A grid step reverses a block of whole lines in VMEM, with the barrel shifter of
 A 32-bit word has two or four elements of 16 or 8 bits, which are neighbours along the
 last dimension but one. In rows and planes, they belong to several lines. In columns,
 they are steps of one line.
-
-Pallas is imported in functions, because its import takes longer than the package's.
 """
 
 from __future__ import annotations
@@ -23,21 +21,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from dml_jax._reverse.registers import (
     GROUP,
-    REGISTER_BYTES,
     Line,
-    Tpu,
     for_each_group,
-    lanes_of,
-    line_in_columns,
+    iota,
+    permute_register,
     reverse_lines,
     scratch_shapes,
 )
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD, gather, iota
+from dml_jax._reverse.tpu_layout import LANES, REGISTER_BYTES, SUBLANES, WORD, Tpu
 
-BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
+_BLOCK_BYTES = 2**20  # of a grid step, unless a line is longer
 _SPILLED_BYTES = 2**21  # more than the compiler needs for registers that it spills
 _TILES_AT_ONCE = 8  # at most, with no more than `GROUP` registers together
 
@@ -45,29 +43,17 @@ _TILES_AT_ONCE = 8  # at most, with no more than `GROUP` registers together
 # Arrangements -------------------------------------------------------------------------
 
 
-def reverse_rows(
-    x: Array, lengths: Array, tpu: Tpu, rows_per_length: int = 1
-) -> Array | None:
+def reverse_rows(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     """`x` [A, L, T], reversed along T by the int32 `lengths` [A, L] or [A, 1].
 
-    The elements of `x` have 8, 16 or 32 bits. From the first row on, each group of
-    `rows_per_length` rows has one length. The result is None if a line does not fit in
-    VMEM, as for the other arrangements.
+    The elements of `x` have 8, 16 or 32 bits. The result is None if a line does not fit
+    in VMEM, as for the other arrangements.
     """
-    from jax.experimental import pallas as pl
-
     arrays, rows, time = x.shape
     packing = WORD // x.dtype.itemsize
-    lengths_vary = lengths.shape[1] > 1
-    has_length_per_word = not lengths_vary or rows_per_length % packing == 0
-    line = Line(
-        tpu,
-        pl.cdiv(time, LANES),
-        LANES,
-        axis=1,
-        lengths_per_word=1 if has_length_per_word else packing,
-        by_offset=not lengths_vary,
-    )
+    by_offset = lengths.shape[1] == 1
+    per_word = 1 if by_offset else packing
+    line = Line(tpu, pl.cdiv(time, LANES), LANES, 1, per_word, by_offset=by_offset)
     tile = SUBLANES * packing
     tiles = _tiles_in_block((arrays, pl.cdiv(rows, tile)), line)
     if tiles is None:
@@ -80,52 +66,50 @@ def reverse_rows(
             def index(first: Any, count: int) -> Any:
                 return a, pl.ds(i * tile, tile), pl.ds(first * LANES, count * LANES)
 
-            if lengths_vary:
-                parts = range(line.lengths_per_word)
-                of_parts = _lengths_of_rows(lengths.at[a, 0], i * tile, packing, parts)
-            else:
+            if by_offset:
                 of_parts = [lengths[0, 0, a]]
+            else:
+                of_parts = _lengths_of_rows(lengths.at[a, 0], i * tile, packing)
             reverse_lines(line, x, y, index, scratch, of_parts)
 
         _for_each_tile(tiles, line, reverse_tile)
 
-    if lengths_vary:
-        count = of_rows * tile
+    count = of_rows * tile
+    if by_offset:
+        lengths, of_lengths = _scalars(lengths, of_arrays)
+    else:
         lengths = jnp.pad(lengths, ((0, 0), (0, blocks * count - rows)))
         lengths = lengths.reshape(arrays, blocks, 1, count)
         lengths = jnp.pad(lengths, [(0, 0)] * 3 + [(0, -count % LANES)])
         shape = (of_arrays, 1, 1, lengths.shape[-1])
         of_lengths = pl.BlockSpec(shape, lambda a, i: (a, i, 0, 0))
-    else:
-        lengths, of_lengths = _scalars(lengths, of_arrays)
-    spec = pl.BlockSpec((of_arrays, of_rows * tile, line.size), lambda a, i: (a, i, 0))
+    spec = pl.BlockSpec((of_arrays, count, line.size), lambda a, i: (a, i, 0))
     grid = (pl.cdiv(arrays, of_arrays), blocks)
     return _call(kernel, grid, of_lengths, spec, line, lengths, x)
 
 
-def _lengths_of_rows(
-    lengths: Any, first: Any, packing: int, parts: Sequence[int]
-) -> list[Array]:
-    """The lengths of the rows in these parts of a register's words.
+def _lengths_of_rows(lengths: Any, first: Any, packing: int) -> list[Array]:
+    """The lengths of the rows in each part of a register's words.
 
     `lengths` is a reference of [1, N]. Sublane s of part p has row
     `first + packing * s + p`.
     """
-    skipped = lax.rem(first, LANES)
-    register = jnp.broadcast_to(
-        lengths[:, lanes_of(lax.div(first, LANES))], (SUBLANES, LANES)
-    )
-    row = skipped + packing * iota(0)
-    return [gather(register, row + part, 1) for part in parts]
+    register = lengths[:, _lanes_of(lax.div(first, LANES))]
+    register = jnp.broadcast_to(register, (SUBLANES, LANES))
+    row = lax.rem(first, LANES) + packing * iota(0)
+    return [permute_register(register, row + part, 1) for part in range(packing)]
 
 
 def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     """`x` [A, T, C], reversed along T by the int32 `lengths` [A, 1, C] or [A, 1, 1]."""
-    from jax.experimental import pallas as pl
-
     arrays, time, columns = x.shape
-    line = line_in_columns(time, x.dtype, tpu)
-    line = line._replace(by_offset=lengths.shape[2] == 1)
+    packing = WORD // x.dtype.itemsize
+    steps = SUBLANES * packing
+    by_offset = lengths.shape[2] == 1
+    registers = pl.cdiv(time, steps)
+    line = Line(
+        tpu, registers, steps, axis=0, steps_per_word=packing, by_offset=by_offset
+    )
     tiles = _tiles_in_block((pl.cdiv(columns, LANES), arrays), line)
     if tiles is None:
         return None
@@ -134,18 +118,19 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
         def reverse_tile(c: Any, a: Any) -> None:
             def index(first: Any, count: int) -> Any:
-                return a, pl.ds(first * line.steps, count * line.steps), lanes_of(c)
+                return a, pl.ds(first * line.steps, count * line.steps), _lanes_of(c)
 
-            if line.by_offset:
+            if by_offset:
                 length = lengths[0, 0, a]
             else:
-                length = jnp.broadcast_to(lengths[a, :, lanes_of(c)], (SUBLANES, LANES))
+                length = lengths[a, :, _lanes_of(c)]
+                length = jnp.broadcast_to(length, (SUBLANES, LANES))
             reverse_lines(line, x, y, index, scratch, [length])
 
         _for_each_tile(tiles, line, reverse_tile)
 
     width = of_columns * LANES
-    if line.by_offset:
+    if by_offset:
         lengths, of_lengths = _scalars(lengths, of_arrays)
     else:
         of_lengths = pl.BlockSpec((of_arrays, 1, width), lambda a, c: (a, 0, c))
@@ -156,8 +141,6 @@ def reverse_columns(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
 
 def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     """`x` [A, T, L, C], reversed along T by int32 `lengths` [A, L, C] or [A, 1, 1]."""
-    from jax.experimental import pallas as pl
-
     arrays, time, rows, columns = x.shape
     packing = WORD // x.dtype.itemsize
     by_offset = lengths.shape[1:] == (1, 1)
@@ -173,13 +156,13 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
     def kernel(lengths: Any, x: Any, y: Any, *scratch: Any) -> None:
         def reverse_tile(c: Any, i: Any, a: Any) -> None:
             def index(first: Any, count: int) -> Any:
-                return a, pl.ds(first, count), pl.ds(i * tile, tile), lanes_of(c)
+                return a, pl.ds(first, count), pl.ds(i * tile, tile), _lanes_of(c)
 
             if by_offset:
                 of_parts = [lengths[0, 0, a]]
             else:
                 words = pl.ds(i * SUBLANES, SUBLANES)
-                of_parts = [lengths[a, p, words, lanes_of(c)] for p in range(packing)]
+                of_parts = [lengths[a, p, words, _lanes_of(c)] for p in range(packing)]
             reverse_lines(line, x, y, index, scratch, of_parts)
 
         _for_each_tile(tiles, line, reverse_tile)
@@ -201,12 +184,14 @@ def reverse_planes(x: Array, lengths: Array, tpu: Tpu) -> Array | None:
 
 def _scalars(lengths: Array, count: int) -> tuple[Array, Any]:
     """The lengths as scalars, `count` for each index of the first grid dimension."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import tpu as pltpu
-
     padded = jnp.pad(lengths.reshape(-1), (0, -lengths.size % count))
     spec = pl.BlockSpec((1, 1, count), lambda a, *_: (a, 0, 0), memory_space=pltpu.SMEM)
     return padded.reshape(-1, 1, count), spec
+
+
+def _lanes_of(i: Any) -> Any:
+    """The lanes of register i."""
+    return pl.ds(i * LANES, LANES)
 
 
 # Blocks -------------------------------------------------------------------------------
@@ -223,7 +208,7 @@ def _tiles_in_block(counts: Sequence[int], line: Line) -> tuple[int, ...] | None
     scratch_bytes = sum(WORD * math.prod(shape) for shape in scratch_shapes(line))
     # Blocks of the operand and of the result are both double-buffered.
     fits = (line.tpu.vmem_bytes - scratch_bytes) // (4 * tile_bytes)
-    limit = min(fits, max(1, BLOCK_BYTES // tile_bytes))
+    limit = min(fits, max(1, _BLOCK_BYTES // tile_bytes))
     if limit <= 0:
         return None
     tiles = []
@@ -259,39 +244,19 @@ def _call(
     lengths: Array,
     x: Array,
 ) -> Array:
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import tpu as pltpu
-
-    grid_spec = pl.GridSpec(
+    call = pl.pallas_call(
+        kernel,
         grid=grid,
         in_specs=[spec_of_lengths, spec],
         out_specs=spec,
+        out_shape=x,
         scratch_shapes=[pltpu.VMEM(shape, jnp.int32) for shape in scratch_shapes(line)],
-    )
-    return launch(kernel, grid_spec, ("parallel",) * len(grid), line.tpu, lengths, x)
-
-
-def launch(
-    kernel: Callable[..., None],
-    grid_spec: Any,
-    semantics: Sequence[Any],
-    tpu: Tpu,
-    *operands: Array,
-) -> Array:
-    """The kernel's result, of the shape and dtype of the last operand."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import tpu as pltpu
-
-    call = pl.pallas_call(
-        kernel,
-        grid_spec=grid_spec,
-        out_shape=operands[-1],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=semantics,
-            vmem_limit_bytes=tpu.vmem_bytes + _SPILLED_BYTES,
+            dimension_semantics=("parallel",) * len(grid),
+            vmem_limit_bytes=line.tpu.vmem_bytes + _SPILLED_BYTES,
         ),
         name="reverse_subsequences",
     )
     # In 64-bit mode, Pallas would index with 64 bits, which TPUs do not have.
     with jax.enable_x64(False):
-        return call(*operands)
+        return call(lengths, x)

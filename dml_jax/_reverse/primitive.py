@@ -15,6 +15,7 @@ bind the primitive again, so every derivative of every order costs one gather. A
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -109,39 +110,53 @@ taylor.define_linear(reverse_subsequences_p, constants=(1,))
 # Lowering -----------------------------------------------------------------------------
 
 
-class _Formulations(NamedTuple):
-    """The formulations that a platform tries, in this order, before the gather.
+class _Formulation(NamedTuple):
+    """What a platform prefers to the gather.
 
-    `standalone` is for implementation="standalone", `default` for None. Floats of up to
-    `max_bits_as_uint` bits are passed to them as unsigned integers.
+    `reverse` takes an array, lengths and an axis, and returns None if it does not apply
+    to them. Floats of up to `max_bits_as_uint` bits are passed as unsigned integers.
     """
 
-    default: tuple[xla.Formulation, ...] = ()
-    standalone: tuple[xla.Formulation, ...] = ()
+    reverse: Callable[[Array, Array, int], Array | None]
     max_bits_as_uint: int = 16
 
 
-_PARTS = (gpu.gathered_parts,)
-_GATHERS = (gpu.transposed_gather, *_PARTS)
-_GPU = (gpu.strips_in_programs, *_GATHERS)
-_GPU_STANDALONE = (gpu.copied_chunks, gpu.strips, *_GATHERS)
-_KERNELS = frozenset(
-    {gpu.strips, gpu.strips_in_programs, gpu.copied_chunks, tpu.barrel_shift}
-)
-_CPU = (cpu.reversed_windows, cpu.transposed_windows, cpu.vectorized_gather)
-_PLATFORMS: dict[str | None, _Formulations] = {
+def _in_lines(
+    reverse: Callable[[Array, Array], Array | None],
+) -> Callable[[Array, Array, int], Array | None]:
+    """A formulation of arrays [rows, time, lines, step], for arrays of any rank.
+
+    The lengths become [rows, 1, lines, 1]. A step has all consecutive elements that
+    share a length.
+    """
+
+    def reverse_any_rank(x: Array, lengths: Array, axis: int) -> Array | None:
+        shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+        varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
+        end = max(varying, default=axis) + 1
+        outer, inner, step = shape[:axis], shape[axis + 1 : end], shape[end:]
+        rows, lines = math.prod(outer), math.prod(inner)
+        lengths = jnp.broadcast_to(lengths, (*outer, 1, *inner, *[1] * len(step)))
+        x = jnp.broadcast_to(x, shape)
+        y = reverse(
+            x.reshape(rows, shape[axis], lines, math.prod(step)),
+            lengths.reshape(rows, 1, lines, 1),
+        )
+        return None if y is None else y.reshape(shape)
+
+    return reverse_any_rank
+
+
+_PLATFORMS: dict[str | None, _Formulation] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
     # another pass over memory.
-    "cpu": _Formulations(default=_CPU, standalone=_CPU, max_bits_as_uint=8),
-    "cuda": _Formulations(default=_GPU, standalone=_GPU_STANDALONE),
+    "cpu": _Formulation(_in_lines(cpu.reversed_windows), 8),
+    "cuda": _Formulation(_in_lines(gpu.reverse)),
     # Not run on an AMD GPU, for which XLA generates loops by the same code.
-    "rocm": _Formulations(default=_PARTS, standalone=_PARTS),
-    # A separate bitcast of 16-bit floats would cost another pass over memory.
-    "tpu": _Formulations(
-        default=(tpu.barrel_shift,),
-        standalone=(tpu.barrel_shift,),
-        max_bits_as_uint=4,
-    ),
+    "rocm": _Formulation(_in_lines(gpu.gathered_parts)),
+    # A TPU stores the last two dimensions in tiles, so its formulation takes arrays of
+    # any rank. A separate bitcast of 16-bit floats would cost another pass over memory.
+    "tpu": _Formulation(tpu.barrel_shift, 4),
 }
 
 
@@ -151,12 +166,11 @@ def _compute(
     *,
     axis: int,
     implementation: Implementation | None,
-    formulations: tuple[xla.Formulation, ...] = (),
-    max_bits_as_uint: int = 16,
-    sees_full_arrays: bool = False,
+    formulation: _Formulation | None = None,
+    is_unpartitioned: bool = False,
     max_shards: int = 1,
 ) -> Array:
-    """The reversal by the first formulation that applies, or by the gather."""
+    """The reversal by the formulation if it applies, else by operations of XLA."""
     sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
     mesh: Any = sharding.mesh
     if mesh.explicit_axes:
@@ -168,13 +182,14 @@ def _compute(
             lengths,
         )
     if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
-        formulations, max_shards = (), 1
-    for formulation in formulations:
-        as_uint = bitwise.width(x.dtype) <= max_bits_as_uint
-        y = formulation(bitwise.to_bits(x) if as_uint else x, lengths, axis)
+        formulation, max_shards = None, 1
+    if formulation is not None:
+        as_uint = bitwise.width(x.dtype) <= formulation.max_bits_as_uint
+        bits = bitwise.to_bits(x) if as_uint else x
+        y = formulation.reverse(bits, lengths, axis)
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
-    if not sees_full_arrays:
+    if not is_unpartitioned:
         if max_shards > 1 and implementation != "gather":
             return xla.rotate_and_flip(x, lengths, axis, max_shards)
         # XLA partitions a scatter with several times the memory of a gather.
@@ -193,8 +208,6 @@ def _reverse_shards(
 
 def _lowering(platform: str | None) -> Callable[..., Any]:
     """The lowering rule of a platform; None is for all platforms without a rule."""
-    preferred = _PLATFORMS.get(platform, _Formulations())
-    formulations = {None: preferred.default, "standalone": preferred.standalone}
 
     def lower(ctx: Any, x: Any, lengths: Any, *, axis: int, implementation: Any):
         lowering.refuse_on_tpu(ctx, reverse_subsequences_p.name)
@@ -214,12 +227,12 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
             )
             if lowered is not None:
                 return lowered
-        chosen = formulations.get(implementation, ())
+        is_unpartitioned = lowering.is_unpartitioned(ctx)
+        is_free = implementation is None and is_unpartitioned
         compute = functools.partial(
             _compute,
-            formulations=lowering.available(ctx, chosen, _KERNELS, platform),
-            max_bits_as_uint=preferred.max_bits_as_uint,
-            sees_full_arrays=lowering.sees_full_arrays(ctx),
+            formulation=_PLATFORMS.get(platform) if is_free else None,
+            is_unpartitioned=is_unpartitioned,
             max_shards=lowering.max_shards(ctx) if is_tpu else 1,
             **params,
         )
@@ -230,9 +243,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 
 
 reverse_subsequences_p.def_impl(
-    calls.compiled(
-        reverse_subsequences_p.name, reverse, _compute, "axis", "implementation"
-    )
+    calls.compiled(reverse_subsequences_p, "axis", "implementation")
 )
 for _platform in (None, *_PLATFORMS):
     mlir.register_lowering(reverse_subsequences_p, _lowering(_platform), _platform)

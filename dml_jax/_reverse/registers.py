@@ -12,10 +12,10 @@ the reversal of the first n steps is a shift:
 Every sublane and every lane of a register may belong to a line with a shift of its own.
 So this is a barrel shifter. For each bit b of the number of whole registers in the
 shift, from high to low, it selects in each lane between register i and register
-i + 2^b. The rest of the shift is smaller than a register: one gather within each
-register, which also reverses its steps, and one select between neighbouring registers
-complete it. If all lines have the same shift, an offset into VMEM shifts whole
-registers, without selects.
+i + 2^b. The rest of the shift is smaller than a register. A permutation of the words in
+each register, which also reverses their order, and a select between neighbouring
+registers complete it. If all lines have the same shift, an offset into VMEM shifts
+whole registers, without selects.
 
 A 32-bit word has two or four elements of 16 or 8 bits. If they belong to lines of
 several lengths, a select has a mask with an entry for each element. If they are steps
@@ -33,28 +33,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
-from dml_jax._shared.tpu import LANES, SUBLANES, WORD, gather, iota
+from dml_jax._reverse.tpu_layout import LANES, SUBLANES, Tpu
 
-REGISTER_BYTES = WORD * SUBLANES * LANES
 GROUP = 64  # registers that are shifted together, a power of two
-
-
-class Tpu(NamedTuple):
-    """The properties of a TPU that the kernels depend on."""
-
-    vmem_bytes: int  # that a kernel may use
-    generation: int
-
-    @property
-    def gathers_sublanes(self) -> bool:
-        """Whether a gather can move elements between sublanes."""
-        return self.generation > 4
-
-    @property
-    def selects_parts_of_words(self) -> bool:
-        """Whether the mask of a select can have an entry for 8 or 16 bits."""
-        return self.generation > 4
 
 
 class Line(NamedTuple):
@@ -121,12 +105,6 @@ class Line(NamedTuple):
         return self.mask_of_parts(jnp.where(bits == 32, -1, (1 << bits) - 1))
 
 
-def line_in_columns(time: int, dtype: np.dtype, tpu: Tpu) -> Line:
-    packing = WORD // dtype.itemsize
-    steps = SUBLANES * packing
-    return Line(tpu, -(-time // steps), steps, axis=0, steps_per_word=packing)
-
-
 # The barrel shifter -------------------------------------------------------------------
 
 
@@ -143,8 +121,6 @@ def reverse_lines(
     `index(first, count)` gives the index of successive registers. `lengths` has an
     array or a scalar for each part of a word.
     """
-    from jax.experimental.pallas import tpu as pltpu
-
     shifts = [line.size - length for length in lengths]
 
     def load(first: Any, count: int) -> list[Array]:
@@ -167,24 +143,20 @@ def reverse_lines(
         registers = [reverse_steps_in_words(each, line) for each in registers]
         store(0, _shift(line, registers, line.registers, shifts, line.distances))
     else:
-        _reverse_registers(line, load, scratch[0], shifts)
-        _shift_within_groups(line, scratch[0], shifts, store)
+        _reverse_in_scratch(line, load, shifts, scratch[0], store)
 
 
 def scratch_shapes(line: Line) -> list[tuple[int, ...]]:
     if line.by_offset or line.registers <= GROUP:
         return []
-    # Shifts read registers beyond the line.
-    further = max(2 * GROUP, line.registers // 2 + GROUP)
-    return [(line.registers + further, SUBLANES, LANES)]
+    # The last group of registers is shifted with `GROUP` registers beyond the line.
+    return [(line.registers + GROUP, SUBLANES, LANES)]
 
 
 def for_each_group(
     start: int, stop: int, body: Callable[[Any, int], None], size: int = GROUP
 ) -> None:
     """Calls `body(first, count)` for groups of this size, in ascending order."""
-    from jax.experimental import pallas as pl
-
     groups, rest = divmod(stop - start, size)
 
     @pl.loop(0, groups)
@@ -193,49 +165,6 @@ def for_each_group(
 
     if rest:
         body(stop - rest, rest)
-
-
-def _reverse_registers(
-    line: Line, load: Callable[..., list[Array]], scratch: Any, shifts: list[Array]
-) -> None:
-    """Stores the registers in reverse order, shifted by `GROUP` registers and more."""
-    longest, *distances = (each for each in line.distances if each >= GROUP)
-
-    def reverse(first: Any, count: int, distance: int = 0) -> None:
-        source = line.registers - count - first
-        registers = load(source, count)
-        if distance:
-            further = load(source - distance, count)
-            mask = line.is_shifted(shifts, distance)
-            registers = [
-                select(mask, *pair) for pair in zip(further, registers, strict=True)
-            ]
-        for i, register in enumerate(reversed(registers)):
-            scratch[first + i] = reverse_steps_in_words(register, line)
-
-    def shift(first: Any, count: int, distance: int) -> None:
-        mask = line.is_shifted(shifts, distance)
-        for i in range(count):
-            register = first + i
-            scratch[register] = select(
-                mask, scratch[register + distance], scratch[register]
-            )
-
-    stop = line.registers - longest
-    for_each_group(0, stop, functools.partial(reverse, distance=longest))
-    for_each_group(stop, line.registers, reverse)
-    for distance in distances:
-        stop = line.registers - distance
-        for_each_group(0, stop, functools.partial(shift, distance=distance))
-
-
-def reverse_steps_in_words(words: Array, line: Line) -> Array:
-    if line.steps_per_word == 4:
-        even = lax.shift_right_logical(words, 8) & 0x00FF00FF
-        words = even | (words & 0x00FF00FF) << 8
-    if line.steps_per_word > 1:
-        words = lax.shift_right_logical(words, 16) | words << 16
-    return words
 
 
 def _reverse_with_offset(
@@ -264,22 +193,41 @@ def _reverse_with_offset(
     for_each_group(0, line.registers, group)
 
 
-def _shift_within_groups(
+def _reverse_in_scratch(
     line: Line,
-    scratch: Any,
+    load: Callable[..., list[Array]],
     shifts: list[Array],
+    scratch: Any,
     store: Callable[[Any, list[Array]], None],
 ) -> None:
-    """Shifts by less than `GROUP` registers, and stores the result."""
-    distances = [each for each in line.distances if each < GROUP]
+    """Shifts by `GROUP` registers and more in `scratch`, where the line is reversed."""
+
+    def reverse(first: Any, count: int) -> None:
+        registers = load(line.registers - count - first, count)
+        for i, register in enumerate(reversed(registers)):
+            scratch[first + i] = reverse_steps_in_words(register, line)
+
+    def shift(first: Any, count: int, distance: int) -> None:
+        mask = line.is_shifted(shifts, distance)
+        for i in range(count):
+            register = first + i
+            scratch[register] = select(
+                mask, scratch[register + distance], scratch[register]
+            )
+
+    within_group = [distance for distance in line.distances if distance < GROUP]
     # A register of the result may begin in one register and end in the next.
-    halo = sum(distances) + (line.axis is not None)
+    halo = sum(within_group) + (line.axis is not None)
 
-    def group(first: Any, count: int) -> None:
+    def shift_within_group(first: Any, count: int) -> None:
         registers = [scratch[first + i] for i in range(count + halo)]
-        store(first, _shift(line, registers, count, shifts, distances))
+        store(first, _shift(line, registers, count, shifts, within_group))
 
-    for_each_group(0, line.registers, group)
+    for_each_group(0, line.registers, reverse)
+    for distance in line.distances[: -len(within_group)]:
+        stop = line.registers - distance
+        for_each_group(0, stop, functools.partial(shift, distance=distance))
+    for_each_group(0, line.registers, shift_within_group)
 
 
 def _shift(
@@ -305,6 +253,9 @@ def _shift(
     return registers[:count]
 
 
+# Within registers ---------------------------------------------------------------------
+
+
 def shift_within_registers(
     line: Line, registers: list[Array], shifts: list[Array]
 ) -> list[Array]:
@@ -314,7 +265,7 @@ def shift_within_registers(
     `registers`.
     """
     by_words = [shift // line.steps_per_word for shift in shifts]
-    shifted, *others = (shift_words(line, registers, shift) for shift in by_words)
+    shifted, *others = (_shift_words(line, registers, shift) for shift in by_words)
     if line.steps_per_word == 1:
         for part, words in enumerate(others, 1):
             bits = jnp.full((SUBLANES, LANES), line.bits_of_part(part))
@@ -331,18 +282,25 @@ def shift_within_registers(
     ]
 
 
-def shift_words(line: Line, registers: list[Array], shift: Array) -> list[Array]:
+def reverse_steps_in_words(words: Array, line: Line) -> Array:
+    if line.steps_per_word == 4:
+        even = lax.shift_right_logical(words, 8) & 0x00FF00FF
+        words = even | (words & 0x00FF00FF) << 8
+    if line.steps_per_word > 1:
+        words = lax.shift_right_logical(words, 16) | words << 16
+    return words
+
+
+def _shift_words(line: Line, registers: list[Array], shift: Array) -> list[Array]:
     """Reverses the order of words in each register, and shifts by a number of words."""
     axis: Any = line.axis
-    permuted = [_permute(register, shift, axis, line.tpu) for register in registers]
+    rotated = [_reverse_and_rotate(each, shift, axis, line.tpu) for each in registers]
     is_in_register = iota(axis) + shift < registers[0].shape[axis]
-    return _continued(is_in_register, permuted)
+    return _continued(is_in_register, rotated)
 
 
 def _next_words(registers: list[Array], axis: Any) -> list[Array]:
     """The successor of each word."""
-    from jax.experimental.pallas import tpu as pltpu
-
     size = registers[0].shape[axis]
     rolled = [pltpu.roll(register, size - 1, axis) for register in registers]
     return _continued(iota(axis) < size - 1, rolled)
@@ -354,15 +312,13 @@ def _continued(is_in_register: Array, registers: list[Array]) -> list[Array]:
     return [jnp.where(is_in_register, *pair) for pair in pairs]
 
 
-def _permute(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
+def _reverse_and_rotate(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
     """Element i of the result is element -1 - (i + shift), modulo the size."""
     size = register.shape[axis]
     position = iota(axis)
     if axis == 1 or tpu.gathers_sublanes:
         index = size - 1 - (position + shift & size - 1)
-        return gather(register, index, axis)
-    from jax.experimental.pallas import tpu as pltpu
-
+        return permute_register(register, index, axis)
     for bit in (1, 2, 4):
         before = pltpu.roll(register, bit, axis)
         after = pltpu.roll(register, size - bit, axis)
@@ -373,22 +329,14 @@ def _permute(register: Array, shift: Array, axis: int, tpu: Tpu) -> Array:
     return register
 
 
-# Words --------------------------------------------------------------------------------
+def iota(axis: int) -> Array:
+    """A register with the index of each sublane, or of each lane."""
+    return lax.broadcasted_iota(jnp.int32, (SUBLANES, LANES), axis)
 
 
-def as_column(scalars: list[Array]) -> Array:
-    """A register whose sublane i has scalar i in all lanes."""
-    register = jnp.broadcast_to(scalars[0], (SUBLANES, LANES))
-    for i, scalar in enumerate(scalars[1:], 1):
-        register = jnp.where(iota(0) == i, scalar, register)
-    return register
-
-
-def lanes_of(i: Any) -> Any:
-    """The lanes of register i."""
-    from jax.experimental import pallas as pl
-
-    return pl.ds(i * LANES, LANES)
+def permute_register(register: Array, source: Array, axis: int) -> Array:
+    """Moves words of a register along an axis, each from its source's index."""
+    return jnp.take_along_axis(register, source, axis, mode="promise_in_bounds")
 
 
 def select(mask: Array, x: Array, y: Array) -> Array:
@@ -397,8 +345,6 @@ def select(mask: Array, x: Array, y: Array) -> Array:
     A mask of booleans has an entry for each word, or for each part of a word. A mask of
     integers selects the bits that are set.
     """
-    from jax.experimental.pallas import tpu as pltpu
-
     if mask.dtype != jnp.bool_:
         return y ^ ((x ^ y) & mask)
     if mask.shape == x.shape:
@@ -410,6 +356,4 @@ def select(mask: Array, x: Array, y: Array) -> Array:
 
 def _as_parts(words: Array, bits: int) -> Array:
     """The words as integers of so many bits, two or four for each along sublanes."""
-    from jax.experimental.pallas import tpu as pltpu
-
     return pltpu.bitcast(words, {8: jnp.int8, 16: jnp.int16}[bits])

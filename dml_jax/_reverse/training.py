@@ -98,9 +98,7 @@ for _primitive in (training_p, backward_p):
     _primitive.def_abstract_eval(_abstract_eval)
     ad.defjvp(_primitive, _jvp_of_x, None, None)
     batching.primitive_batchers[_primitive] = functools.partial(_batch, _primitive)
-training_p.def_impl(
-    calls.compiled(training_p.name, training_p.bind, _compute, "axis", "implementation")
-)
+training_p.def_impl(calls.compiled(training_p, "axis", "implementation"))
 mlir.register_lowering(training_p, mlir.lower_fun(_compute, multiple_results=False))
 backward_p.def_impl(_refuse_forward_mode)
 mlir.register_lowering(backward_p, _refuse_forward_mode)

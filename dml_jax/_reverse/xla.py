@@ -12,7 +12,6 @@ whole blocks.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,12 +19,6 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from dml_jax._shared import bitwise
-
-
-class Formulation(Protocol):
-    """Computes the reversal, or returns None if it does not apply to the operands."""
-
-    def __call__(self, x: Array, lengths: Array, axis: int) -> Array | None: ...
 
 
 def broadcast_shape(
@@ -38,20 +31,6 @@ def broadcast_shape(
             zip(shape, lengths_shape, strict=True)
         )
     )
-
-
-def contiguous_bytes(x: Array, lengths: Array, axis: int) -> float:
-    """The bytes of consecutive elements with one length, in one step or all of them."""
-    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
-    if not varying:
-        return math.inf
-    return math.prod(x.shape[varying[-1] + 1 :]) * x.dtype.itemsize
-
-
-def elements_with_one_length(x: Array, lengths: Array, axis: int) -> int:
-    """The consecutive elements of one step that have the same length."""
-    varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
-    return math.prod(x.shape[max(varying, default=axis) + 1 :])
 
 
 def gather(x: Array, lengths: Array, axis: int) -> Array:
@@ -115,7 +94,9 @@ def _rotate_and_flip_blocks(x: Array, lengths: Array, axis: int) -> Array:
     block, rest = (lengths // size).astype(np.int32), (lengths % size).astype(np.int32)
     position = _position(x, within, np.int32)
     x = _rotate(x, jnp.where(position < rest, block + 1, block), axis)
-    if elements_with_one_length(x, lengths, within) >= _LANES:
+    varying = [d for d in range(within, x.ndim) if lengths.shape[d] != 1]
+    # The consecutive elements of a step that have the same length.
+    if math.prod(x.shape[max(varying, default=within) + 1 :]) >= _LANES:
         source = (rest - 1 - position) % size
         x = lax.rev(x, (axis,))
         return jnp.take_along_axis(x, source, within, mode="promise_in_bounds")

@@ -1,7 +1,7 @@
 """Checks of the arguments of public functions, and the errors they raise.
 
 Checks of arrays read shapes and dtypes only, so they take microseconds and work on
-traced arguments. Checks of lists, and of lengths in NumPy arrays, also read the values.
+traced arguments. Checks of lists also read the values.
 
 They raise `TypeError` for a wrong type, `ValueError` for a wrong value, shape or
 option, and `OverflowError` for a number that does not fit its dtype.
@@ -14,6 +14,7 @@ import math
 import operator
 import reprlib
 import sys
+import typing
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -26,121 +27,83 @@ from jax.typing import ArrayLike
 
 from dml_jax._shared import bitwise, lists
 
-Implementation: TypeAlias = Literal["gather", "scatter", "standalone"]
+Implementation: TypeAlias = Literal["gather", "scatter"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
 
 
-@functools.cache
-def is_array(kind: type) -> bool:
-    """Whether `kind` is a type of concrete JAX arrays."""
-    return issubclass(kind, jax.Array) and not is_traced(kind)
+# Errors -------------------------------------------------------------------------------
 
 
-@functools.cache
-def is_traced(kind: type) -> bool:
-    """Whether `kind` is a type of traced arrays."""
-    return issubclass(kind, Tracer)
+def error(
+    kind: type[Exception], function: str, name: str, rule: str, got: object
+) -> Exception:
+    """An error whose message has the common form."""
+    return kind(f"{function}: `{name}` must {rule}; got {got}")
+
+
+def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
+    """The error for an option, which says how to keep `jit` from tracing it."""
+    got = describe(value)
+    if isinstance(value, Tracer):
+        got += (
+            ". Bind it with `functools.partial`, or, outside of `checked`, name it in "
+            "the `static_argnames` of `jax.jit`, so that it is not traced"
+        )
+        if "offsets" in name:
+            got += ". `jax.lax.dynamic_slice` takes traced starts"
+    return error(TypeError, function, name, rule, got)
+
+
+def describe(value: Any) -> str:
+    """The type of `value`, with its dtype and shape or a short `repr`."""
+    if isinstance(value, (jax.Array, np.ndarray)):
+        traced = "traced " if isinstance(value, Tracer) else ""
+        return f"{traced}{value.dtype} array of shape {value.shape}"
+    if jax.export.is_symbolic_dim(value):
+        return f"symbolic {value}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    # Arrays in a list are printed with line breaks.
+    return f"{type(value).__name__} {' '.join(_short.repr(value).split())}"
+
+
+def show(number: object) -> str:
+    """A number, shortened if it is long."""
+    return _short.repr(number)
+
+
+class _Short(reprlib.Repr):
+    """Also shows integers with more digits than Python converts to text."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        limit = sys.get_int_max_str_digits()
+        if limit and x.bit_length() > 3 * limit:
+            return f"{'-' if x < 0 else ''}2^{x.bit_length() - 1} or more"
+        return super().repr_int(x, level)
+
+
+_short = _Short()
+_short.maxother = _short.maxstring = 80
+
+
+# Arrays -------------------------------------------------------------------------------
 
 
 def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
     """`value` as an array whose dtype JAX does not change."""
     if isinstance(value, jax.Array):
         return value
-    array, is_typed = _to_array(function, name, value)
+    array, is_typed = to_array(function, name, value)
     if isinstance(array, jax.Array):
         return array
     if not is_typed:
         return _in_default_width(function, name, array, value)
-    _require_known(function, name, array.dtype)
+    require_known(function, name, array.dtype)
     require_width(function, name, array.dtype)
     return array
 
 
-def lengths(
-    function: str, name: str, value: ArrayLike
-) -> tuple[jax.Array | np.ndarray, tuple[int, int] | None]:
-    """`value` as an array of integers, clipped to 32 bits outside of 64-bit mode.
-
-    JAX would take NumPy's 64-bit integers modulo 2^32, and 2^32 + 1 would become 1.
-    Clipping changes no result, because the size of every axis fits 32 bits. The second
-    result is the minimum and the maximum of `value` if clipping changed a length.
-    """
-    if isinstance(value, jax.Array):
-        require_integer(function, name, value.dtype, value.shape)
-        return value, None
-    kinds = None
-    if not isinstance(value, np.ndarray):
-        kinds = lists.kinds(value)
-        if kinds.of_jax and kinds.are_integers:
-            return _lengths_of_jax(function, name, value), None
-    array, is_typed = _to_array(function, name, value, kinds)
-    if not is_typed and array.size == 0:  # an empty list has no dtype
-        return array.astype(np.int32), None
-    if array.dtype == object and not is_typed:
-        _require_64_bits(function, name, array)
-        return _clip_to_32_bits(array)
-    require_integer(function, name, array.dtype, array.shape)
-    if isinstance(array, jax.Array):
-        return array, None
-    _require_known(function, name, array.dtype)
-    if jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype:
-        return array, None
-    return _clip_to_32_bits(array)
-
-
-def _lengths_of_jax(function: str, name: str, value: Any) -> jax.Array:
-    for leaf in lists.leaves(value):
-        if not isinstance(leaf, jax.Array):
-            _require_64_bits(function, name, np.asarray(leaf))
-    try:
-        return lists.integers_of_jax(value)
-    except (TypeError, ValueError):
-        raise _not_an_array(function, name, value) from None
-
-
-def _clip_to_32_bits(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | None]:
-    """`array` clipped to 32 bits, and its extremes if that changed an integer."""
-    if array.size == 0:
-        return array.astype(np.int32), None
-    smallest, largest = int(array.min()), int(array.max())
-    # uint32 holds the size of the longest axis, int32 negative lengths.
-    is_signed = largest < 2**31
-    dtype = np.int32 if is_signed else np.uint32
-    low, high = (-(2**31), 2**31 - 1) if is_signed else (0, 2**32 - 1)
-    if low <= smallest and largest <= high:
-        return array.astype(dtype), None
-    array = np.clip(array, max(smallest, low), min(largest, high))
-    return array.astype(dtype), (smallest, largest)
-
-
-def _require_64_bits(function: str, name: str, array: np.ndarray) -> None:
-    """Refuses integers in a list that no dtype can hold."""
-    for number in (array.min(), array.max()) if array.size else ():
-        if not -(2**63) <= number < 2**64:
-            rule = "fit int64 or uint64"
-            raise error(OverflowError, function, name, rule, show(number))
-
-
-def require_integer(
-    function: str, name: str, dtype: Any, shape: tuple[Size, ...]
-) -> None:
-    """Refuses lengths of other dtypes than integers."""
-    if getattr(dtype, "kind", None) in ("i", "u"):  # ten times as fast as issubdtype
-        return
-    if not jnp.issubdtype(dtype, jnp.integer) or not is_known(dtype):
-        got = str(dtype)
-        if jnp.issubdtype(dtype, jnp.bool_):
-            got += ". The lengths of a mask [batch, time] are mask.sum(axis=1)"
-        elif len(shape) > 1 and 1 not in shape:
-            got += ". The array comes first, then the lengths"
-        elif jnp.issubdtype(dtype, jnp.floating):
-            got += f". Pass `jnp.asarray({name}, 'int32')`"
-        raise error(TypeError, function, name, "have an integer dtype", got)
-
-
-def _to_array(
-    function: str, name: str, value: Any, kinds: lists.Kinds | None = None
-) -> tuple[Any, bool]:
+def to_array(function: str, name: str, value: Any) -> tuple[Any, bool]:
     """`value` as an array, and whether it has a dtype of its own.
 
     The result is a JAX array if `value` contains one, otherwise a NumPy array. Its
@@ -151,31 +114,32 @@ def _to_array(
         raise error(TypeError, function, name, "be an array without a mask", got)
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value), True
-    kinds = kinds or lists.kinds(value)
-    if kinds.of_jax:
-        for kind in kinds.on_host & _OF_64_BITS:
+    types = lists.types(value)
+    if types.of_jax:
+        for kind in types.on_host & _OF_64_BITS:
             require_width(function, name, np.dtype(kind))
-    is_typed = not kinds.are_numbers_of_python
+    is_typed = not types.are_of_python
     try:
         if hasattr(value, "__jax_array__"):
             return jnp.asarray(value.__jax_array__()), True
-        if kinds.of_jax:
-            return _stack(function, name, value, kinds), True
+        if types.of_jax:
+            return _stack(function, name, value, types), True
         array = np.asarray(value)
-        if array.dtype.kind in "fO" and kinds.are_integers:
+        if array.dtype.kind in "fO" and types.are_integers:
             array, is_typed = lists.exact(value), False
     except (TypeError, ValueError, RuntimeError) as reason:  # of an `__array__`
-        raise _not_an_array(function, name, value, reason) from None
+        raise not_an_array(function, name, value, reason) from None
     is_unknown_void = array.dtype.kind == "V" and not is_known(array.dtype)
-    is_object = array.dtype == object and (is_typed or not kinds.on_host)
+    is_object = array.dtype == object and (is_typed or not types.on_host)
     if array.dtype.kind in "UST" or is_unknown_void or is_object:
-        raise _not_an_array(function, name, value)
+        raise not_an_array(function, name, value)
     return array, is_typed
 
 
-def _not_an_array(
+def not_an_array(
     function: str, name: str, value: Any, reason: Exception | None = None
 ) -> Exception:
+    """The error for a value that is no array; `reason` is that of a conversion."""
     got = describe(value)
     if lists.is_list(value):
         rows = [row for row in value if lists.is_list(row) or np.ndim(row)]
@@ -189,9 +153,9 @@ def _not_an_array(
     return error(TypeError, function, name, rule, got)
 
 
-def _stack(function: str, name: str, value: Any, kinds: lists.Kinds) -> jax.Array:
+def _stack(function: str, name: str, value: Any, types: lists.Types) -> jax.Array:
     """Stacks numbers and JAX arrays into one array without narrowing any of them."""
-    dtypes = map(np.dtype, kinds.of_jax & _OF_64_BITS)
+    dtypes = map(np.dtype, types.of_jax & _OF_64_BITS)
     try:
         with np.errstate(over="ignore"), bitwise.full_width(*dtypes):
             array = jnp.asarray(lists.nested(value))
@@ -207,22 +171,25 @@ def _stack(function: str, name: str, value: Any, kinds: lists.Kinds) -> jax.Arra
     return array
 
 
-_OF_64_BITS = frozenset({np.int64, np.uint64, np.float64, np.complex128})
+_OF_64_BITS = {np.int64, np.uint64, np.float64, np.complex128}
 
 
 def _in_default_width(
     function: str, name: str, array: np.ndarray, value: object
 ) -> np.ndarray:
     """Python numbers as an array of JAX's default dtype, if they fit."""
-    is_integer = array.dtype == object or array.dtype.kind in "iu"
+    is_integer = array.dtype.kind in "iuO"
     dtype = jax.dtypes.canonicalize_dtype(int if is_integer else array.dtype)
-    if is_integer and array.size:
-        info = np.iinfo(dtype)
-        if array.min() < info.min or array.max() > info.max:
-            raise _does_not_fit(function, name, dtype, value)
-    with np.errstate(over="ignore", invalid="ignore"):  # a NaN may be signalling
-        result = array.astype(dtype)
-    if not is_integer and np.any(np.isfinite(array) & ~np.isfinite(result)):
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a NaN may be signalling
+            result = array.astype(dtype)
+    except OverflowError:  # of Python integers
+        raise _does_not_fit(function, name, dtype, value) from None
+    if is_integer:
+        is_lost = result != array
+    else:
+        is_lost = np.isfinite(array) & ~np.isfinite(result)
+    if np.any(is_lost):
         raise _does_not_fit(function, name, dtype, value)
     return result
 
@@ -240,17 +207,6 @@ _HOW_TO_ENABLE_64_BITS = (
 )
 
 
-def is_text(value: object) -> bool:
-    """Whether `value` is data that only NumPy can hold: strings, or an object array."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.dtype.kind in "OSUT"
-    try:
-        is_sequence = isinstance(value, (str, bytes, list, tuple))
-        return is_sequence and np.asarray(value).dtype.kind in "US"
-    except (TypeError, ValueError):
-        return False
-
-
 @functools.cache
 def is_known(dtype: np.dtype) -> bool:
     """Whether JAX supports a dtype, unlike text, times and long doubles."""
@@ -264,7 +220,8 @@ def is_known(dtype: np.dtype) -> bool:
     return jnp.finfo(dtype).bits in (4, 8, 16, 32, 64)
 
 
-def _require_known(function: str, name: str, dtype: np.dtype) -> None:
+def require_known(function: str, name: str, dtype: np.dtype) -> None:
+    """Refuses a dtype that JAX does not compute with, and says how to convert it."""
     if not is_known(dtype):
         got = str(dtype)
         if dtype.kind in "mM":
@@ -297,15 +254,7 @@ def require_width(function: str, name: str, dtype: np.dtype) -> None:
         )
 
 
-def axis(function: str, name: str, value: object, ndim: int) -> int:
-    """`value` as an axis in [0, ndim)."""
-    index = integer(function, name, value)
-    if not -ndim <= index < ndim:
-        raise ValueError(
-            f"{function}: `{name}` {show(index)} is out of bounds for array of "
-            f"dimension {ndim}"
-        )
-    return index % ndim
+# Static arguments ---------------------------------------------------------------------
 
 
 def is_bool(value: object) -> bool:
@@ -326,23 +275,26 @@ def integer(function: str, name: str, value: Any) -> int:
         raise not_static(function, name, rule, value) from None
 
 
-def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
-    """The error for an option, which says how to keep `jit` from tracing it."""
-    got = describe(value)
-    if isinstance(value, Tracer):
-        got += (
-            ". Bind it with `functools.partial`, or, outside of `checked`, name it in "
-            "the `static_argnames` of `jax.jit`, so that it is not traced"
-        )
-        if "offsets" in name:
-            got += ". `jax.lax.dynamic_slice` takes traced starts"
-    return error(TypeError, function, name, rule, got)
-
-
 def integers(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
     """`value` as a tuple of sizes, one for each of `count` dimensions."""
+    if not isinstance(value, (tuple, list)):  # the usual ones
+        value = _as_sequence(function, name, value)
+    result = tuple(
+        element
+        if type(element) is int or jax.export.is_symbolic_dim(element)
+        else integer(function, f"{name}[{i}]", element)
+        for i, element in enumerate(value)
+    )
+    if count is not None and len(result) != count:
+        rule = f"have {count} elements, one for each dimension"
+        raise error(ValueError, function, name, rule, len(result))
+    return result
+
+
+def _as_sequence(function: str, name: str, value: Any) -> Any:
+    """A sequence of integers; its elements are not checked."""
     is_sequence = isinstance(value, (Sequence, np.ndarray, jax.Array))
     if not is_sequence or isinstance(value, (str, bytes)):
         rule = "be a sequence of integers, one for each dimension"
@@ -353,18 +305,8 @@ def integers(
         rule = "be a static one-dimensional sequence of integers"
         raise not_static(function, name, rule, value)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
-        value = value.tolist()  # Python integers, which are static also under `jit`
-    elements: Any = value
-    result = tuple(
-        element
-        if jax.export.is_symbolic_dim(element)
-        else integer(function, f"{name}[{i}]", element)
-        for i, element in enumerate(elements)
-    )
-    if count is not None and len(result) != count:
-        rule = f"have {count} elements, one for each dimension"
-        raise error(ValueError, function, name, rule, len(result))
-    return result
+        return value.tolist()  # Python integers, which are static also under `jit`
+    return value
 
 
 def sizes(
@@ -393,14 +335,15 @@ def too_small(
     return error(ValueError, function, f"{name}[{dimension}]", rule, got)
 
 
-def option(function: str, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    """`value`, if it is None or one of `allowed`."""
+def require_implementation(function: str, value: Any) -> None:
+    """Refuses other values than None and the names of implementations."""
+    allowed = (*typing.get_args(Implementation), None)
     if value is None or (isinstance(value, str) and value in allowed):
-        return value
-    rule = "be " + " or ".join(map(repr, (*allowed, None)))
+        return
+    rule = "be " + " or ".join(map(repr, allowed))
     if isinstance(value, str):
-        raise error(ValueError, function, name, rule, repr(value))
-    raise not_static(function, name, rule, value)
+        raise error(ValueError, function, "implementation", rule, repr(value))
+    raise not_static(function, "implementation", rule, value)
 
 
 def flag(function: str, name: str, value: object) -> bool:
@@ -417,23 +360,6 @@ def optional_name(function: str, name: str, value: object) -> str | None:
     if value == "":
         raise error(ValueError, function, name, "not be empty", "''")
     return value
-
-
-def output_name(function: str, name: str, value: Any) -> str:
-    """The name of an operator's only result, from a string or a sequence of one."""
-    names = value.tolist() if isinstance(value, np.ndarray) else value
-    if not lists.is_list(names):
-        names = [names]
-    are_strings = all(isinstance(element, str) for element in names)
-    if len(names) != 1 and are_strings:
-        rule = "have one name, for the only result"
-        raise error(ValueError, function, name, rule, len(names))
-    if not are_strings:
-        rule = "be a string, a sequence of one string or None"
-        raise not_static(function, name, rule, value)
-    if names[0] == "":
-        raise error(ValueError, function, name, "not be empty", repr(value))
-    return str(names[0])
 
 
 def scalar(function: str, name: str, value: Any) -> Any:
@@ -470,42 +396,3 @@ def beyond(
     """The error for a number beyond the largest value of a float dtype."""
     rule = f"fit {dtype}, whose largest value is {largest}"
     return error(OverflowError, function, name, rule, show(value))
-
-
-def error(
-    kind: type[Exception], function: str, name: str, rule: str, got: object
-) -> Exception:
-    """An error whose message has the common form."""
-    return kind(f"{function}: `{name}` must {rule}; got {got}")
-
-
-def describe(value: Any) -> str:
-    """The type of `value`, with its dtype and shape or a short `repr`."""
-    if isinstance(value, (jax.Array, np.ndarray)):
-        traced = "traced " if isinstance(value, Tracer) else ""
-        return f"{traced}{value.dtype} array of shape {value.shape}"
-    if jax.export.is_symbolic_dim(value):
-        return f"symbolic {value}"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    # Arrays in a list are printed with line breaks.
-    return f"{type(value).__name__} {' '.join(_short.repr(value).split())}"
-
-
-def show(number: object) -> str:
-    """A number, shortened if it is long."""
-    return _short.repr(number)
-
-
-class _Short(reprlib.Repr):
-    """Also shows integers with more digits than Python converts to text."""
-
-    def repr_int(self, x: int, level: int) -> str:
-        limit = sys.get_int_max_str_digits()
-        if limit and x.bit_length() > 3 * limit:
-            return f"{'-' if x < 0 else ''}2^{x.bit_length() - 1} or more"
-        return super().repr_int(x, level)
-
-
-_short = _Short()
-_short.maxother = _short.maxstring = 80

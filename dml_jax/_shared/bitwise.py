@@ -16,7 +16,6 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import DTypeLike
 
 UNSIGNED = {4: jnp.uint4, 8: jnp.uint8, 16: jnp.uint16}  # by bits
 
@@ -62,15 +61,6 @@ def width(dtype: np.dtype) -> int:
     return (jnp.iinfo if is_integer else jnp.finfo)(dtype).bits
 
 
-def to_integers(x: jax.Array) -> jax.Array | None:
-    """The bits of `x` as integers or booleans; None if elements exceed 32 bits."""
-    if x.dtype == jnp.float32:
-        return lax.bitcast_convert_type(x, jnp.uint32)
-    bits = to_bits(x)
-    is_integer = jnp.issubdtype(bits.dtype, jnp.integer) or bits.dtype == bool
-    return bits if is_integer and bits.dtype.itemsize <= 4 else None
-
-
 def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
     """Applies `movement` to the bits of `x`, as integers of at least 8 bits.
 
@@ -87,6 +77,14 @@ def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax
     return movement(x.astype(jnp.uint8)).astype(x.dtype)
 
 
+def by_key_data(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """Applies `movement` to `x`, or to the data of keys, which has more dimensions."""
+    if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return movement(x)
+    data = movement(jax.random.key_data(x))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+
+
 def index_dtype(size: Any) -> np.dtype:
     """The signed integers that index a dimension."""
     is_long = not jax.export.is_symbolic_dim(size) and size >= 2**31
@@ -96,37 +94,6 @@ def index_dtype(size: Any) -> np.dtype:
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
     """The inverse of `to_bits`."""
     return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
-
-
-def join(x: jax.Array, word: DTypeLike) -> jax.Array:
-    """Packs consecutive elements into words, the first into the lowest bits."""
-    per_word = np.dtype(word).itemsize // x.dtype.itemsize
-    x = x.reshape(*x.shape[:-1], x.shape[-1] // per_word, per_word)
-    return lax.bitcast_convert_type(x, word)
-
-
-def split(words: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """The inverse of `join`."""
-    elements = lax.bitcast_convert_type(words, dtype)
-    *outer, size, per_word = elements.shape
-    return elements.reshape(*outer, size * per_word)
-
-
-def pad_bits(bits: jax.Array, padding: Sequence[tuple[int, int, int]]) -> jax.Array:
-    """`lax.pad` with zeros, for the bits of narrow floats."""
-
-    def pad(bits: jax.Array) -> jax.Array:
-        return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
-
-    def pad_on_cpu(bits: jax.Array) -> jax.Array:
-        # On CPU a pad is a select between an element and zero. If the result is used as
-        # bfloat16, LLVM selects in bfloat16, which goes through float32 and quiets
-        # NaNs. The OR needs integers.
-        return pad(bits) | unknown_zeros(bits[(0,) * bits.ndim])
-
-    if bits.dtype != jnp.uint16 or bits.size == 0:
-        return pad(bits)
-    return lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
 
 
 def unknown_zeros(x: jax.Array) -> jax.Array:

@@ -21,7 +21,6 @@ no primitive can be defined; without the last one, `checked` raises an error.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import warnings
@@ -147,8 +146,7 @@ def user_context(default: Any) -> Any:
 # Kernels ------------------------------------------------------------------------------
 
 _SUPPORTS_MOSAIC = jax.__version_info__ >= (0, 10, 2)
-# The TPU kernels were lowered with these versions, too.
-LOWERS_TPU_KERNELS = _SUPPORTS_MOSAIC
+
 _HOPPER = 9  # major compute capability of the GPUs on which the kernels were run
 
 
@@ -159,7 +157,6 @@ def attempted(kernel: Callable[..., Any], platform: str) -> Callable[..., Any]:
     leave a part of the kernel in the program.
     """
 
-    @functools.wraps(kernel)
     def result(*operands: Any) -> Any:
         with optional(f"the kernels for {platform}"):
             is_array = [isinstance(operand, jax.Array) for operand in operands]
@@ -218,33 +215,11 @@ def tpu_info() -> Any:
     mesh: Any = jax.sharding.get_abstract_mesh()
     if not _SUPPORTS_MOSAIC or mesh.abstract_device is None:
         return None
-    from jax.experimental.pallas import tpu
+    with optional("`get_tpu_info`"):
+        from jax.experimental.pallas import tpu
 
-    try:
-        return tpu.get_tpu_info()
-    except ValueError:  # a generation that this version of JAX does not know
-        return None
-
-
-# Whether Python runs in a transformation ----------------------------------------------
-
-
-def is_traced() -> bool | None:
-    """Whether Python runs in `jit` or in another transformation.
-
-    A function that has only concrete arguments may be in one. None in versions of JAX
-    that do not say, such as 0.8.1.
-    """
-    state, top_level = _trace_states()
-    return None if state is None else state() != top_level
-
-
-@functools.cache
-def _trace_states() -> tuple[Any, Any]:
-    """What returns the state of tracing, and the state in which nothing is traced."""
-    state = getattr(jax.extend.core, "get_opaque_trace_state", None)
-    if state is None:
-        return None, None
-    # This thread may be tracing. A new one is not.
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return state, pool.submit(state).result()
+        try:
+            return tpu.get_tpu_info()
+        except ValueError:  # a generation that this version of JAX does not know
+            return None
+    return None

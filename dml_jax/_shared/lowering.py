@@ -12,7 +12,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from dml_jax._shared import jax_versions
 
 
-def sees_full_arrays(ctx: Any) -> bool:
+def is_unpartitioned(ctx: Any) -> bool:
     """True if each operand is a whole array, or a shard inside `shard_map`.
 
     False if XLA partitions the program, or may partition it after export.
@@ -77,23 +77,6 @@ def reshard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
     if not getattr(sharding.mesh, "explicit_axes", ()):
         return cotangent
     return jax.sharding.reshard(cotangent, sharding)
-
-
-def available(
-    ctx: Any, formulations: tuple, kernels: frozenset, platform: str | None
-) -> tuple:
-    """The formulations that a lowering rule can choose from.
-
-    Kernels among them give None where this version of JAX cannot lower them.
-    """
-    if not sees_full_arrays(ctx):
-        return ()
-    if platform == "cuda" and not jax_versions.runs_mosaic():
-        return tuple(each for each in formulations if each not in kernels)
-    return tuple(
-        jax_versions.attempted(each, str(platform)) if each in kernels else each
-        for each in formulations
-    )
 
 
 def of_device(ctx: Any) -> contextlib.AbstractContextManager[Any]:

@@ -64,8 +64,8 @@ def lower_partitioned(
     devices = module.axis_context.num_devices
 
     @custom_partitioning
-    def operator(mark: Any, *operands: jax.Array) -> jax.Array:
-        del mark
+    def operator(cache_salt: Any, *operands: jax.Array) -> jax.Array:
+        del cache_salt
         return whole(*operands)
 
     def partition(_: Any, operands: Any, result: Any) -> tuple[Any, ...]:
@@ -73,8 +73,8 @@ def lower_partitioned(
         mesh, (spec,) = _decode([result.sharding], [len(result_shape)], devices)
         specs = [PartitionSpec(), *specs_of_operands(spec, shapes, result_shape)]
 
-        def local(mark: Any, *shards: jax.Array) -> jax.Array:
-            del mark
+        def local(cache_salt: Any, *shards: jax.Array) -> jax.Array:
+            del cache_salt
             # XLA calls this while it compiles. The mesh and the 64-bit mode of the
             # context are then not those of the program.
             no_mesh = jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
@@ -98,7 +98,7 @@ def lower_partitioned(
     )
     # The key of JAX's persistent cache is the text of a program, which lacks the
     # callbacks. A constant operand adds a hash of what they depend on.
-    mark = np.uint32(zlib.crc32(repr((__version__, key)).encode()))
+    cache_salt = np.uint32(zlib.crc32(repr((__version__, key)).encode()))
     axis_context = dataclasses.replace(
         module.axis_context, device_assignment=tuple(range(devices))
     )
@@ -107,7 +107,8 @@ def lower_partitioned(
 
     def of_bits(x: jax.Array, *others: jax.Array) -> jax.Array:
         # Collectives of narrow floats may convert them, which loses bits.
-        return bitwise.from_bits(operator(mark, bitwise.to_bits(x), *others), x.dtype)
+        bits = operator(cache_salt, bitwise.to_bits(x), *others)
+        return bitwise.from_bits(bits, x.dtype)
 
     with jax.sharding.use_abstract_mesh(mesh):
         return mlir.lower_fun(of_bits, multiple_results=False)(ctx, *operands)

@@ -30,14 +30,8 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
 
 def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
-    # Common arguments return early. NumPy rounds such floats and integers only once.
-    if type(value) is float and dtype.char in "fd" and -1e38 < value < 1e38:
-        return np.array(value, dtype)
-    if type(value) is int and dtype.char in "fd" and -(2**53) <= value <= 2**53:
-        return np.array(value, dtype)
-    is_array = isinstance(value, (jax.Array, np.generic))
-    if is_array and value.dtype == dtype and value.shape == ():
-        return value
+    if type(value) is float and dtype.char in "fd" and abs(value) < 1e38:
+        return np.array(value, dtype)  # NumPy rounds it once
     rank = _rank(dtype)
     kind, numbers = _KINDS[rank]
     number = _number(value, dtype)
@@ -47,8 +41,7 @@ def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
         if fits and number.shape == ():
             return number
     elif isinstance(number, numbers) and isinstance(number, bool) == (rank == 0):
-        convert = _CONVERSIONS[rank]
-        return dtype.type(convert(function, name, number, dtype) if convert else number)
+        return dtype.type(_converted(function, name, number, dtype))
     rule = f"be {kind} or a scalar array of dtype {dtype}"
     raise arguments.error(TypeError, function, name, rule, arguments.describe(value))
 
@@ -70,32 +63,34 @@ def _number(value: Any, dtype: np.dtype) -> Any:
     return value
 
 
-def _to_integer(function: str, name: str, value: int, dtype: np.dtype) -> int:
+def _converted(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
+    """A Python number, rounded to a value of `dtype` of the same or a higher rank."""
+    rank = _rank(dtype)
+    if rank == 0:
+        return value
+    if rank == 1:
+        return _wrapped(function, name, value, dtype)
+    real = _nearest(function, name, value, value.real, dtype)
+    if rank == 3:
+        return complex(real, _nearest(function, name, value, value.imag, dtype))
+    stored = float(dtype.type(real))
+    if stored != real and not (math.isnan(stored) and math.isnan(real)):
+        rule = f"be representable in {dtype}"
+        raise arguments.error(OverflowError, function, name, rule, value)
+    return real
+
+
+def _wrapped(function: str, name: str, value: int, dtype: np.dtype) -> int:
     """`value` modulo 2^bits, if it is in the signed or the unsigned range."""
     info = jnp.iinfo(dtype)
     size = 2**info.bits
     if not -size // 2 <= value < size:
         limits = f"[{-size // 2}, {size - 1}]"
         rule = f"be in {limits}, the signed or unsigned range of {dtype}"
-        raise arguments.error(
-            OverflowError, function, name, rule, arguments.show(value)
-        )
+        got = arguments.show(value)
+        raise arguments.error(OverflowError, function, name, rule, got)
     value %= size
     return value if value <= info.max else value - size
-
-
-def _to_real(function: str, name: str, value: float, dtype: np.dtype) -> float:
-    nearest = _nearest(function, name, value, value, dtype)
-    stored = float(dtype.type(nearest))
-    if stored != nearest and not (math.isnan(stored) and math.isnan(nearest)):
-        rule = f"be representable in {dtype}"
-        raise arguments.error(OverflowError, function, name, rule, value)
-    return nearest
-
-
-def _to_complex(function: str, name: str, value: complex, dtype: np.dtype) -> complex:
-    real = _nearest(function, name, value, value.real, dtype)
-    return complex(real, _nearest(function, name, value, value.imag, dtype))
 
 
 def _nearest(
@@ -112,6 +107,3 @@ def _nearest(
     if abs(nearest) > Fraction(float(info.max)):
         raise arguments.beyond(function, name, dtype, float(info.max), value)
     return float(nearest)
-
-
-_CONVERSIONS = (None, _to_integer, _to_real, _to_complex)  # by rank

@@ -128,11 +128,14 @@ def reported(
     program: Callable[..., R],
     function: str,
     name: str,
-    extremes: tuple[int, int],
+    extremes: tuple[int, int] | None,
     size: Any,
 ) -> Callable[..., R]:
-    """`program`; inside `checked`, reports lengths that were clipped to 32 bits."""
-    if not _is_active():
+    """`program`; inside `checked`, reports lengths that were clipped to 32 bits.
+
+    `extremes` are the smallest and the largest length before that, if one changed.
+    """
+    if extremes is None or not _is_active():
         return program
     check = _Check(next(_order), function, name, size)
     jax.debug.callback(functools.partial(_record, check, *extremes))

@@ -16,7 +16,6 @@ ONNX's Slice is a slice1 whose window follows from starts, ends and steps.
 
 An operator is a `lax.slice` or a `lax.pad`, and a `lax.rev` for negative strides. The
 slices and `slice_grad` are transposes of each other, so no derivative is a scatter.
-`gpu` has other formulations for GPUs.
 """
 
 from __future__ import annotations
@@ -26,18 +25,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax._shared import arguments, bitwise, calls
+from dml_jax._shared import arguments, bitwise
 from dml_jax._shared.arguments import Size
 from dml_jax._slice import primitive, xla
 from dml_jax._slice.window import StridedWindow
 
 Sizes: TypeAlias = tuple[Size, ...]
-Core: TypeAlias = Callable[[Any], jax.Array]
 
 
 def slice(
@@ -84,7 +81,8 @@ def slice(
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
     x: Any = arguments.as_array("slice", "input", input)
-    return _slice_core((type(x), x.shape), offsets, sizes, strides)(x)
+    window = _window_of_slice(x.shape, offsets, sizes, strides)
+    return _call(_strided_slice, x, window)
 
 
 def slice1(
@@ -136,14 +134,15 @@ def slice1(
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
     x: Any = arguments.as_array("slice1", "input", input)
-    core = _slice1_core(
-        (type(x), x.shape),
+    window = _window_of_slice1(
+        "slice1",
+        x.shape,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
         output_sizes,
     )
-    return core(x)
+    return _call(_strided_slice, x, window)
 
 
 def slice_grad(
@@ -196,79 +195,28 @@ def slice_grad(
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
-    gradient: Any = arguments.as_array("slice_grad", "input_gradient", input_gradient)
-    core = _slice_grad_core(
-        (type(gradient), gradient.dtype, gradient.shape),
-        output_gradient_sizes,
+    function = "slice_grad"
+    gradient: Any = arguments.as_array(function, "input_gradient", input_gradient)
+    if not arguments.has_zero(gradient.dtype):
+        raise TypeError(
+            f"{function}: `input_gradient` must have a dtype of numbers or booleans "
+            f"with a zero, unlike PRNG keys and float8_e8m0fnu; got {gradient.dtype}"
+        )
+    shape = arguments.sizes(
+        function, "output_gradient_sizes", output_gradient_sizes, gradient.ndim
+    )
+    window = _window_of_slice1(
+        function,
+        shape,
         input_window_offsets,
         input_window_sizes,
         input_window_strides,
+        gradient.shape,
     )
-    return core(gradient)
+    return _call(_strided_slice_transpose, gradient, window, shape=shape)
 
 
 # Arguments ----------------------------------------------------------------------------
-
-
-@calls.memoized
-def _slice_core(array: tuple[type, Sizes], *lists: Any) -> Core:
-    """The jitted core of `slice` for an array of this type and shape."""
-    kind, shape = array
-    return _jitted_core(kind, _strided_slice, _window_of_slice(shape, *lists))
-
-
-@calls.memoized
-def _slice1_core(array: tuple[type, Sizes], *lists: Any) -> Core:
-    """The jitted core of `slice1` for an array of this type and shape."""
-    kind, shape = array
-    window = _window_of_slice1("slice1", shape, *lists)
-    return _jitted_core(kind, _strided_slice, window)
-
-
-@calls.memoized
-def _slice_grad_core(array: tuple[type, Any, Sizes], shape: Any, *lists: Any) -> Core:
-    """The jitted core of `slice_grad` for a gradient of this type, dtype and shape."""
-    kind, dtype, sizes = array
-    if not arguments.has_zero(dtype):
-        raise TypeError(
-            "slice_grad: `input_gradient` must have a dtype of numbers or booleans "
-            f"with a zero, unlike PRNG keys and float8_e8m0fnu; got {dtype}"
-        )
-    shape = arguments.sizes("slice_grad", "output_gradient_sizes", shape, len(sizes))
-    window = _window_of_slice1("slice_grad", shape, *lists, sizes=sizes)
-    return _jitted_core(kind, _strided_slice_transpose, window, shape=shape)
-
-
-def _jitted_core(
-    kind: type, core: Callable[..., jax.Array], window: StridedWindow, **params: Any
-) -> Core:
-    """The core with its static arguments, for arrays of a type.
-
-    Outside of `jit`, the first calls pass the starts as an argument, so that one
-    compiled program serves all starts. Later calls use a program that is compiled for
-    these starts alone, and can be several times as fast. The first calls together take
-    less time than compiling it.
-    """
-    if arguments.is_traced(kind):
-        return functools.partial(core, window=window, **params)
-    fits_int32 = max(window.starts, default=2**31) < 2**31
-    calls_left = _CALLS_WITH_TRACED_STARTS if fits_int32 else 0
-    of_traced = functools.partial(core, window=window.at_origin(), **params)
-    of_static = functools.partial(core, window=window, standalone=True, **params)
-
-    def call(x: jax.Array | np.ndarray) -> jax.Array:
-        nonlocal calls_left
-        if calls_left > 0:
-            calls_left -= 1
-            if not isinstance(x, jax.Array) or len(x.devices()) == 1:
-                return of_traced(x, np.asarray(window.starts, np.int32))
-            calls_left = 0
-        return of_static(x)
-
-    return call
-
-
-_CALLS_WITH_TRACED_STARTS = 16
 
 
 def _window_of_slice(
@@ -398,57 +346,49 @@ def _strided_window(
 # Jitted cores -------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("window", "standalone"))
+def _call(
+    core: Callable[..., jax.Array], x: Any, window: StridedWindow, **params: Any
+) -> jax.Array:
+    """Calls a jitted core for this window.
+
+    Outside of `jit` the starts are an operand, so new offsets compile nothing, as in
+    `x[a:b]` of `jax.numpy`.
+    """
+    if (
+        isinstance(x, Tracer)
+        or (isinstance(x, jax.Array) and len(x.devices()) > 1)
+        or max(window.starts, default=2**31) >= 2**31
+    ):
+        return core(x, None, window=window, **params)
+    starts = np.array(window.starts, np.int32)
+    at_origin = window._replace(starts=(0,) * starts.size)
+    return core(x, starts, window=at_origin, **params)
+
+
+@functools.partial(jax.jit, static_argnames="window")
 def _strided_slice(
-    x: jax.Array,
-    starts: jax.Array | None = None,
-    *,
-    window: StridedWindow,
-    standalone: bool = False,
+    x: jax.Array, starts: jax.Array | None, *, window: StridedWindow
 ) -> jax.Array:
-    with jax.named_scope(window.operator):
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return _strided_slice_of_keys(x, starts, window, standalone)
+    def read(data: jax.Array) -> jax.Array:
+        whole = window.with_trailing(data.shape[x.ndim :])
         if starts is not None:
-            x = _dynamic_slice(x, starts, window.extents)
-        return primitive.strided_slice(x, window, standalone)
+            data = xla.dynamic_slice(data, starts, whole.limits)
+        return primitive.strided_slice(data, whole)
+
+    with jax.named_scope(window.operator):
+        return bitwise.by_key_data(read, x)
 
 
-def _strided_slice_of_keys(
-    keys: jax.Array, starts: jax.Array | None, window: StridedWindow, standalone: bool
-) -> jax.Array:
-    data = jax.random.key_data(keys)
-    key_shape = data.shape[keys.ndim :]
-    zeros = (0,) * len(key_shape)
-    window = window._replace(
-        starts=window.starts + zeros,
-        sizes=window.sizes + key_shape,
-        strides=window.strides + (1,) * len(key_shape),
-    )
-    if starts is not None:
-        starts = jnp.append(starts, np.array(zeros, np.int32))
-    y = _strided_slice(data, starts, window=window, standalone=standalone)
-    return jax.random.wrap_key_data(y, impl=jax.random.key_impl(keys))
-
-
-@functools.partial(jax.jit, static_argnames=("shape", "window", "standalone"))
+@functools.partial(jax.jit, static_argnames=("shape", "window"))
 def _strided_slice_transpose(
     gradient: jax.Array,
-    starts: jax.Array | None = None,
+    starts: jax.Array | None,
     *,
     shape: Sizes,
     window: StridedWindow,
-    standalone: bool = False,
 ) -> jax.Array:
     with jax.named_scope(window.operator):
         if starts is None:
-            return primitive.strided_slice_transpose(
-                gradient, shape, window, standalone
-            )
-        return xla.gather_and_select(gradient, shape, window._replace(starts=starts))
-
-
-def _dynamic_slice(x: jax.Array, starts: jax.Array, sizes: Sizes) -> jax.Array:
-    with bitwise.full_width(x):
-        bits = lax.dynamic_slice(bitwise.to_bits(x), starts, sizes)
-        return bitwise.from_bits(bits, x.dtype)
+            return primitive.strided_slice_transpose(gradient, shape, window)
+        window = window._replace(starts=starts)
+        return xla.gather_and_select(gradient, shape, window)

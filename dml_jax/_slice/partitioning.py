@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from dml_jax._shared import bitwise, partitioner
+from dml_jax._shared import partitioner
 from dml_jax._slice.window import StridedWindow
 
 Names: TypeAlias = tuple[str, ...]  # of mesh axes
@@ -44,14 +44,14 @@ def transpose_shards(
     """A device's shard of `transpose(x, shape=shape, window=window)`.
 
     Args:
-      transpose: the transpose of a whole array, on the bits of narrow floats.
-      x: the shard of the operand, sharded as `partitioner.specs_of_operands` says.
+      transpose: the transpose of a whole array.
+      x: the shard of the operand, sharded as `partitioner.specs_of_operands` says;
+        the bits of a narrow float, which a collective may convert.
       shape: the shape of the whole result.
       window: the window of the whole result, without reversed dimensions.
       mesh: the devices.
       spec: the sharding of the result.
     """
-    dtype, x = x.dtype, bitwise.to_bits(x)  # a collective may convert narrow floats
     padded_shape, sizes = list(shape), list(shape)
     starts: list[Any] = [np.int32(0)] * x.ndim
     for d, extent in enumerate(shape):
@@ -80,7 +80,7 @@ def transpose_shards(
         padded_shape[d] = capacity * stride + rim
         window = window.with_dimension(d, rim, capacity, stride)
     y = transpose(x, shape=tuple(padded_shape), window=window)
-    return bitwise.from_bits(lax.dynamic_slice(y, starts, sizes), dtype)
+    return lax.dynamic_slice(y, starts, sizes)
 
 
 class _Piece(NamedTuple):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-from jax import Array
+from typing import NamedTuple
 
 
 class StridedWindow(NamedTuple):
@@ -31,15 +29,6 @@ class StridedWindow(NamedTuple):
             )
         )
 
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """The sizes of the input from the first to the last element that is read."""
-        return self.at_origin().limits
-
-    def at_origin(self) -> StridedWindow:
-        """The window, moved so that all starts are 0."""
-        return self._replace(starts=(0,) * len(self.starts))
-
     def padding(self, shape: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
         """The `lax.pad` configuration that puts a slice back into this shape."""
         return tuple(
@@ -62,6 +51,14 @@ class StridedWindow(NamedTuple):
             reversed_dims=tuple(d + 1 for d in self.reversed_dims),
         )
 
+    def with_trailing(self, sizes: tuple[int, ...]) -> StridedWindow:
+        """The window with more last dimensions, which are read as a whole."""
+        return self._replace(
+            starts=self.starts + (0,) * len(sizes),
+            sizes=self.sizes + sizes,
+            strides=self.strides + (1,) * len(sizes),
+        )
+
     def with_dimension(
         self, d: int, start: int, size: int, stride: int
     ) -> StridedWindow:
@@ -75,17 +72,3 @@ class StridedWindow(NamedTuple):
             sizes=replaced(self.sizes, size),
             strides=replaced(self.strides, stride),
         )
-
-
-class SliceFormulation(Protocol):
-    """Computes a slice of integers or booleans, or None if it does not apply."""
-
-    def __call__(self, x: Array, window: StridedWindow, /) -> Array | None: ...
-
-
-class TransposeFormulation(Protocol):
-    """Computes the transpose of a slice of `shape`, or None if it does not apply."""
-
-    def __call__(
-        self, x: Array, shape: tuple[int, ...], window: StridedWindow, /
-    ) -> Array | None: ...

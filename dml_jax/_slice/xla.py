@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from dml_jax._shared import bitwise
@@ -11,21 +12,9 @@ from dml_jax._slice.window import StridedWindow
 
 def strided_slice(x: Array, window: StridedWindow) -> Array:
     """`lax.slice` and `lax.rev`."""
-    return bitwise.from_bits(_slice_and_reverse(bitwise.to_bits(x), window), x.dtype)
-
-
-def float16_slice(x: Array, window: StridedWindow) -> Array | None:
-    """For CPU: the same without the conversion to integers.
-
-    XLA does not widen float16 there. It counts the conversion as work to divide between
-    threads, which is slower.
-    """
-    return _slice_and_reverse(x, window) if x.dtype == jnp.float16 else None
-
-
-def _slice_and_reverse(x: Array, window: StridedWindow) -> Array:
-    y = lax.slice(x, window.starts, window.limits, window.strides)
-    return lax.rev(y, window.reversed_dims)
+    bits = bitwise.to_bits(x)
+    bits = lax.slice(bits, window.starts, window.limits, window.strides)
+    return bitwise.from_bits(lax.rev(bits, window.reversed_dims), x.dtype)
 
 
 def strided_slice_transpose(
@@ -33,12 +22,39 @@ def strided_slice_transpose(
 ) -> Array:
     """`lax.rev`, and `lax.pad` with zeros between the elements."""
     bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
-    padding = window.padding(shape)
-    if bitwise.is_narrow_float(x.dtype):
-        y = bitwise.pad_bits(bits, padding)
-    else:
-        y = lax.pad(bits, jnp.zeros((), bits.dtype), padding)
-    return bitwise.from_bits(y, x.dtype)
+    bits = _pad_with_zeros(bits, window.padding(shape))
+    return bitwise.from_bits(bits, x.dtype)
+
+
+def _pad_with_zeros(bits: Array, padding: tuple[tuple[int, int, int], ...]) -> Array:
+    """`lax.pad` with zeros, which keeps the bits of narrow floats."""
+
+    def pad(bits: Array) -> Array:
+        return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
+
+    def pad_on_cpu(bits: Array) -> Array:
+        # On CPU a pad is a select between an element and zero. If the result is used as
+        # bfloat16, LLVM selects in bfloat16, which goes through float32 and quiets
+        # NaNs. The OR needs integers.
+        return pad(bits) | bitwise.unknown_zeros(bits[(0,) * bits.ndim])
+
+    if bits.dtype != jnp.uint16 or bits.size == 0:
+        return pad(bits)
+    return lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
+
+
+def reverse(x: Array, window: StridedWindow) -> tuple[Array, StridedWindow]:
+    """`x`, reversed, and the window without reversed dimensions."""
+    bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
+    return bitwise.from_bits(bits, x.dtype), window._replace(reversed_dims=())
+
+
+def dynamic_slice(x: Array, starts: Array, sizes: tuple[int, ...]) -> Array:
+    """`lax.dynamic_slice` from traced starts; later dimensions are read as a whole."""
+    rest = [np.int32(0)] * (x.ndim - starts.size)
+    with bitwise.full_width(x):
+        bits = lax.dynamic_slice(bitwise.to_bits(x), [*starts, *rest], sizes)
+        return bitwise.from_bits(bits, x.dtype)
 
 
 def spread(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import dml_jax
@@ -81,7 +82,7 @@ def _memory(device: Any) -> str:
 
 
 # A reversal of many columns, for which every platform with kernels uses one.
-_COLUMNS = jax.ShapeDtypeStruct((64, 2048, 128), np.float32)
+_COLUMNS = jax.ShapeDtypeStruct((64, 2048, 128), jnp.bfloat16)
 _THEIR_LENGTHS = jax.ShapeDtypeStruct((64, 1, 128), np.int32)
 _CALLS_OF_KERNELS = ("mosaic_gpu", "tpu_custom_call")
 

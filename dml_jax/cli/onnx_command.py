@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax._shared import array_files
+from dml_jax import _array_files
 from dml_jax.cli import common_options, devices, info
 
 SUMMARY = "run an ONNX model"
@@ -74,7 +74,9 @@ def run(arguments: argparse.Namespace) -> None:
     for name, path in arguments.output:
         array = outputs[name]
         # NumPy's own strings need no pickles.
-        array_files.write(path, array.astype(str) if array.dtype.kind == "O" else array)
+        _array_files.write(
+            path, array.astype(str) if array.dtype.kind == "O" else array
+        )
 
 
 def _require_names(
@@ -120,7 +122,7 @@ def _require_distinct(option: str, values: list[str]) -> None:
 
 def _read(path: pathlib.Path) -> np.ndarray:
     try:
-        return np.asarray(array_files.read(path))
+        return np.asarray(_array_files.read(path))
     except ValueError as error:
         raise ValueError(
             f"{path}: must be an .npy file without pickles, as `numpy.save` writes it; "

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from dtypes import FLOATS, dtype_of, needs_x64
+from dtypes import dtype_of, needs_x64
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
@@ -22,10 +22,12 @@ NARROW = ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint16"]
 OTHERS = ["bool", "int4", "float4_e2m1fn"]
 
 
-def gpu_fill(kind: str, sizes: tuple[int, ...], dtype: np.dtype):
+def gpu_fill(kind: str, sizes: tuple[int, ...]):
     """What a GPU computes in a program that XLA does not partition."""
-    # Of the two kinds of GPU, the one that rounds as a CPU does.
-    return jax.jit(primitive._formulation(kind, sizes, dtype, "rocm", True))
+    params = {"platform": "cuda", "is_unpartitioned": True, "vmaps": ()}
+    return jax.jit(
+        functools.partial(primitive._compute, kind=kind, sizes=sizes, **params)
+    )
 
 
 @pytest.mark.usefixtures("nans_are_data")  # float8_e4m3fn overflows to NaN
@@ -47,12 +49,11 @@ def test_gpu_formulations_equal_the_reference(
     dtype = dtype_of(name)
     with jax.enable_x64(needs_x64(dtype)):
         start, delta = (np.array(value).astype(dtype) for value in (3, 1))
-        result = gpu_fill("constant", sizes, dtype)(start)
+        result = gpu_fill("constant", sizes)(start)
         assert_same_bits(result, np.full(sizes, start, dtype))
-        if name in ("bool", "complex64"):
+        if name == "bool":
             return
-        kind = "floats" if name in FLOATS else "integers"
-        result = gpu_fill(kind, sizes, dtype)(start, delta)
+        result = gpu_fill("sequence", sizes)(start, delta)
         expected = reference.fill_value_sequence(sizes, dtype, start, delta)
         assert_same_bits(result, expected)
 
@@ -99,11 +100,9 @@ def test_large_fills_are_split_unless_partitioned(fill: Callable[..., Any], name
     for function in (large, of_shards):
         text = cuda_text(function, *values)
         assert len(parts_of_result(text, 2**21)) == 1
-        # For parts that XLA would merge, and for scalars: threads would recompute them,
-        # and a sum with a known zero would be left out.
-        of_sequence = 0 if name == "uint8" else 2
-        barriers = 1 if fill is fill_value_constant else of_sequence
-        assert text.count("stablehlo.optimization_barrier") == barriers
+        # For parts that XLA would merge, and for scalars that threads would recompute.
+        has_barrier = fill is fill_value_constant or name != "uint8"
+        assert text.count("stablehlo.optimization_barrier") == has_barrier
 
 
 def test_complex_sequences_are_not_split():

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -16,7 +17,7 @@ from dtypes import SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
 from dml_jax import fill_value_sequence, reference
-from dml_jax._fill import double_word, primitive, rounding
+from dml_jax._fill import arithmetic, float64_sums
 
 SOME_FLOATS = "float8_e5m2", "bfloat16", "float32", "float64"
 
@@ -152,100 +153,25 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
         with np.errstate(over="ignore"):
             pairs.append((dtype.type(-float(delta) * index[-1]), delta))
     pairs += random_pairs(random, dtype)
-    platforms = ["cpu", "cuda"] if name == "float64" else ["any"]
-    with jax.enable_x64(needs_x64(dtype)):
-        functions = [elements_at(index, dtype, limit, name) for name in platforms]
+    with jax.enable_x64(True):
+        functions = [elements_at(index, bits, f) for f in formulations(dtype, bits)]
         for start, delta in pairs:
             expected = [reference._multiply_add(k, delta, start) for k in index]
             for elements in functions:
                 assert_same_floats(elements(start, delta), np.array(expected, dtype))
 
 
-@pytest.mark.parametrize(
-    ("start", "delta", "count", "kind"),
-    [
-        (0, 0.1, 1024, "float64_sums"),
-        (-0.0, 0.1, 1024, "float64_sums"),
-        (0.1, 0.1, 1024, "sums_of_words"),
-        (0.1, 1 - 2**-43, 1024, "float64_sums"),
-        (0.1, 1 - 2**-43, 1025, "sums_of_words"),
-        (0.1, 1 - 2**-44, 1024, "sums_of_words"),
-        (0.1, 0, 1024, "float64_sums"),
-        (0, 2**-969, 1024, "float64_sums"),
-        (0, 2**-970, 1024, "floats"),
-        (2**-970, 1, 1024, "floats"),
-        (2**-1074, 0.1, 1024, "floats"),
-        (1, 2.0**1012, 1024, "float64_sums"),
-        (1, 2.0**1013, 1024, "floats"),
-        (-np.inf, 1, 1024, "float64_sums"),
-        (1, np.inf, 1024, "floats"),
-        (1, np.nan, 1024, "floats"),
-        (0.1, 0.1, 1, "floats"),
-        # The limits of the words.
-        (2**-52, 1 + 2**-52, 2**25, "sums_of_words"),
-        (2**-52, 1 + 2**-52, 2**25 + 1, "floats"),
-        (2**-54, 1 + 2**-52, 2**24, "sums_of_words"),
-        (2**-54, 1 + 2**-52, 2**24 + 1, "floats"),
-        (2.0**40 + 2**-12, 1 + 2**-12, 2**24, "float64_sums"),
-        (2.0**30, 1 + 2**-52, 2**20, "sums_of_words"),
-        (2.0**32, 1 + 2**-52, 2**20, "floats"),
-        (2.0**940, (1 + 2**-52) * 2.0**940, 2**10, "sums_of_words"),
-        (2.0**940, (1 + 2**-52) * 2.0**940, 2**11, "floats"),
-        (2**-917, (1 + 2**-52) * 2**-917, 1024, "sums_of_words"),
-        (-0.1, -0.1, 2**32, "floats"),
-        (-0.1, -0.1, 2**32 + 1, "floats"),
-    ],
-)
-def test_float64_sequences_that_are_sums(
-    start: float, delta: float, count: int, kind: str
-):
-    known = np.float64(start), np.float64(delta)
-    assert primitive.kind_of_floats((count,), *known) == kind
-    with jax.enable_x64(True):
-        scalars = jnp.float64(start), jnp.float64(delta)
-        case = double_word.prepare(*scalars, count, "cpu").case
-        assert (case == 2) == (kind != "floats" or count == 1)
-        k = np.array([i for i in (0, 1, 2, count // 3, count - 1) if i < count])
-        if kind == "sums_of_words":
-            words = double_word.words_of_sums(*scalars, (count - 1).bit_length())
-            result = double_word.sum_of_words(words, jnp.asarray(k), "cpu")
-            expected = [reference._multiply_add(int(i), *known[::-1]) for i in k]
-            assert_same_floats(result, np.array(expected))
-
-
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-@pytest.mark.parametrize("bits", [1, 2, 10, 20, 25, 26, 27])
-def test_float64_sums_of_words(bits: int, platform: str):
+@pytest.mark.parametrize("bits", [1, 2, 10, 20, 25, 26, 27, 40, 48])
+def test_float64_ties(bits: int):
     """Starts of all sizes, relative to delta, and sums that are ties, or nearly."""
     index, pairs = cases_of_words(bits)
     with jax.enable_x64(True):
-        elements = elements_at(index, np.dtype("float64"), 2**bits, platform)
+        elements = elements_at(
+            index, bits, functools.partial(arithmetic.sequence, word_bits=64)
+        )
         for start, delta in pairs:
             expected = [reference._multiply_add(k, delta, start) for k in index]
             assert_same_floats(elements(start, delta), np.array(expected))
-
-
-@pytest.mark.parametrize("bits", [1, 2, 10, 20, 25, 26])
-def test_float64_sums_of_exact_words(bits: int):
-    """`sum_of_words` computes all elements, including the first two."""
-    index, pairs = cases_of_words(bits)
-    with jax.enable_x64(True):
-        k = jnp.array(index, "float64")
-
-        @jax.jit
-        def elements(start: Any, delta: Any):
-            sequence = double_word.prepare(start, delta, 2**bits, "cpu")
-            sums = double_word.sum_of_words(sequence.words, k, "cpu")
-            return sequence.case == 2, sums
-
-        found = 0
-        for start, delta in pairs:
-            are_exact, sums = elements(start, delta)
-            if are_exact:
-                expected = [reference._multiply_add(k, delta, start) for k in index]
-                assert_same_floats(sums, np.array(expected))
-                found += 1
-        assert found > 20
 
 
 def cases_of_words(bits: int) -> tuple[list[int], np.ndarray]:
@@ -316,33 +242,89 @@ def random_pairs(random: np.random.Generator, dtype: np.dtype) -> list[tuple]:
     return pairs
 
 
+def formulations(dtype: np.dtype, bits: int) -> list[Callable[..., Any]]:
+    """Those for positions of so many bits, which a CPU computes as others do."""
+    found = [functools.partial(arithmetic.sequence, word_bits=64)]
+    if dtype != np.float64:
+        found.append(functools.partial(arithmetic.sequence, word_bits=32))
+    if float64_sums.suffice(dtype, bits):
+        found.append(functools.partial(float64_sums.sequence, platform="cpu"))
+    return found
+
+
 def elements_at(
-    index: list[int], dtype: np.dtype, limit: int, platform: str
+    index: Any, bits: int, formulation: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The elements at these positions, below a limit, by start and delta."""
-    if dtype == np.float64:
-        k = jnp.array(index, "uint64")
-
-        def elements(start: Any, delta: Any):
-            sequence = double_word.prepare(start, delta, limit, platform)
-            return double_word.element(sequence, k, platform)
-
-        return jax.jit(elements)
-    words, word_bits = rounding.words_of_index(dtype, limit)
-    parts = [
-        jnp.array([(k >> (word_bits * i)) % 2**word_bits for k in index], "uint32")
-        for i in range(words)
-    ]
-    bits = limit.bit_length()
-    return jax.jit(
-        lambda start, delta: rounding.multiply_add(parts, delta, start, bits)
-    )
+    """The elements at these positions, of so many bits, by start and delta."""
+    positions = np.array(index, np.uint32 if bits <= 32 else np.uint64)
+    return jax.jit(lambda start, delta: formulation(start, delta, bits)(positions))
 
 
-def test_a_cpu_stores_the_scalars_of_float64_in_few_loops():
-    """With a loop for each scalar, a small fill would take three times as long."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        fill = jax.jit(functools.partial(fill_value_sequence, (2**15,), "float64"))
-        scalar = jax.ShapeDtypeStruct((), "float64")
-        text = fill.lower(scalar, scalar).compile().as_text()
-    assert text[text.index("ENTRY") :].count(" fusion(") == 3
+def adversarial_pair(random: np.random.Generator, dtype: np.dtype) -> list:
+    """A start and a delta far apart or close, with bits that make ties likely."""
+    info = ml_dtypes.finfo(dtype)
+    bits = int(info.nmant) + 1
+    exponent = random.integers(int(info.minexp) - int(info.nmant), int(info.maxexp))
+    gap = random.integers(-60, 110)
+    if random.random() < 0.5:  # so that delta only just reaches start's last bit
+        gap = bits + random.integers(8, 48) + random.integers(-12, 4)
+    values = []
+    for shift in (gap, 0):
+        low, high = 2 ** (bits - 1), 2**bits
+        near, sparse = (
+            low + random.integers(high // 4),
+            low | 2 ** random.integers(bits),
+        )
+        significand = random.choice(
+            [high - 1, low, near, sparse, random.integers(low, high)]
+        )
+        power = min(int(exponent + shift) - bits + 1, 1023 - bits)
+        value = math.ldexp(float(significand), power)
+        value = min(value, float(info.max)) * random.choice([-1, 1])
+        values.append(reference.nearest(float(value), dtype))
+    return values
+
+
+def adversarial_positions(
+    random: np.random.Generator, start: Any, delta: Any, limit: int
+) -> np.ndarray:
+    """Sixty positions: the ends, a zero crossing, and products close to ties."""
+    positions = [0, 1, 2, 3, limit - 1, *random.integers(0, limit, 5)]
+    if delta != 0:
+        middle = int(-float(start) / float(delta))
+        positions += range(middle - 2, middle + 4)
+        eps = float(ml_dtypes.finfo(start.dtype).eps)
+        half_ulp = math.ldexp(eps, math.frexp(float(start))[1] - 2)
+        for count in random.integers(1, 2 ** random.integers(1, 12), 24):
+            positions.append(round(count * half_ulp / abs(float(delta))))
+        factor = float(delta).as_integer_ratio()[0]
+        factor //= factor & -factor  # odd
+        for bits in map(int, random.integers(1, limit.bit_length(), 20)):
+            # Then the last bits of position * factor are 100... or next to it.
+            last = 2 ** (bits - 1) + int(random.integers(-1, 2))
+            position = last * pow(factor, -1, 2**bits) % 2**bits
+            positions.append(position + 2**bits * random.integers(limit >> bits))
+    positions = np.array([int(k) for k in positions if 0 <= k < limit])
+    return np.resize(positions, 60)
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("bits", default_of([1, 12, 16, 20, 28, 29, 32, 40], 20, 40))
+@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+def test_adversarial_sequences(name: str, bits: int):
+    """Starts and deltas far apart or close, with bits that make ties likely."""
+    dtype, random = dtype_of(name), np.random.default_rng(bits)
+    with jax.enable_x64(True):
+        functions = [
+            jax.jit(lambda start, delta, k, f=f: f(start, delta, bits)(k))
+            for f in formulations(dtype, bits)
+        ]
+        for _ in range(40):
+            start, delta = adversarial_pair(random, dtype)
+            k = adversarial_positions(random, start, delta, 2**bits)
+            expected = [reference._multiply_add(int(i), delta, start) for i in k]
+            for elements in functions:
+                y = elements(
+                    start, delta, k.astype(np.uint32 if bits <= 32 else np.uint64)
+                )
+                assert_same_floats(y, np.array(expected, dtype))

@@ -260,7 +260,7 @@ def test_coefficients_compile_no_new_backward_pass() -> None:
 
     for coefficient in (2.0, jnp.float32(1)):
         jax.block_until_ready(backward(coefficient)())
-    for coefficient in (0.5, np.float32(2), 3, np.int8(4), *jnp.arange(4.0)):
+    for coefficient in (0.5, np.float32(2), 3, np.int8(4), *jnp.arange(4, dtype="f")):
         assert compilations(backward(coefficient)) == 0
 
 
@@ -277,13 +277,6 @@ def test_new_offsets_compile_nothing() -> None:
     for run in slices:
         run(0)
         require_nothing_compiled(functools.partial(run, i) for i in range(1, 12))
-
-
-def test_offsets_that_come_often_are_compiled_for() -> None:
-    x = ones((7, next(SIZES)))
-    counts = [compilations(lambda: dml_jax.slice(x, (1, 2), (4, 5))) for _ in range(40)]
-    assert sum(counts) <= 2
-    assert sum(counts[20:]) == 0
 
 
 def test_new_offsets_move_the_same() -> None:

@@ -176,8 +176,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "reverse_sequence",
         {"implementation": "cuda"},
-        "`implementation` must be 'gather' or 'scatter' or 'standalone' or None; got "
-        "'cuda'",
+        "`implementation` must be 'gather' or 'scatter' or None; got 'cuda'",
     ),
     (
         "reverse_sequence",

@@ -118,7 +118,7 @@ def warns_once() -> Iterator[None]:
 @pytest.mark.parametrize("part", ["kernel", "inline_mgpu", "SMEM"])
 @pytest.mark.usefixtures("warns_once")
 def test_kernels_are_left_out(part: str) -> None:
-    shapes = [jax.ShapeDtypeStruct((64, n, 128), np.float32) for n in (2048, 2049)]
+    shapes = [jax.ShapeDtypeStruct((64, n, 128), jnp.bfloat16) for n in (2048, 2049)]
     lengths = jax.ShapeDtypeStruct((64, 1, 128), np.int32)
     assert "mosaic_gpu" in text_for_cuda(reverse(), shapes[0], lengths)
     with mock.patch.object(plgpu, part, raises):
@@ -134,7 +134,7 @@ def test_a_kernel_that_can_be_lowered_is_used() -> None:
     assert jax_versions.missing() == {}
 
 
-CONTEXT = "sees_full_arrays", "max_shards", "is_partitioned_by_callback", "of_device"
+CONTEXT = "is_unpartitioned", "max_shards", "is_partitioned_by_callback", "of_device"
 
 
 class Gone:

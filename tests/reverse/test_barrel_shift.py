@@ -14,7 +14,7 @@ from sampling import default_of
 
 from dml_jax import reference
 from dml_jax._reverse import primitive, tpu
-from dml_jax._reverse.registers import Tpu
+from dml_jax._reverse.tpu_layout import Tpu
 from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, jax_versions
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 V4 = Tpu(vmem_bytes=2**24, generation=4)
 V5 = Tpu(vmem_bytes=2**27, generation=5)
-TINY = Tpu(vmem_bytes=200 * 2**10, generation=5)  # blocks of 6 registers
+TINY = Tpu(vmem_bytes=200 * 2**10, generation=5)  # lines of 12 registers
 
 # Shape, axis, the shape of the lengths, and the TPU.
 LINES = {
@@ -50,21 +50,20 @@ LINES = {
     "time-major": ((140, 9, 128), 0, (1, 9, 1), V5),
     "time-major-without-masks-of-parts": ((70, 9, 128), 0, (1, 9, 1), V4),
     "one-register-a-step": ((17, 8, 128), 0, (1, 8, 128), V5),
-    "windows-of-a-line": ((25_001,), 0, (1,), TINY),
-    "windows-of-lines": ((3, 30 * 1024), 1, (3, 1), TINY),
-    "windows-of-rows": ((3, 22, 2000), 2, (3, 22, 1), TINY),
-    "windows-of-features": ((6, 199, 100), 1, (6, 1, 1), TINY),
+    "too-long-line": ((25_001,), 0, (1,), TINY),
+    "too-long-rows": ((3, 22, 2000), 2, (3, 22, 1), TINY),
+    "too-long-features": ((6, 1600, 100), 1, (6, 1, 1), TINY),
     "blocks-of-features": ((6, 41, 128), 1, (6, 1, 1), TINY),
     "features-of-many-groups": ((2, 700, 128), 1, (2, 1, 1), V5),
     "heads": ((3, 41, 4, 128), 1, (3, 1, 1, 1), V5),
     "few-rows": ((2, 4000), 1, (2, 1), V5),
-    "rows-of-all-arrays": ((9, 300, 4), 1, (9, 1, 1), V5),
-    "rows-of-all-arrays-with-full-words": ((20, 300, 2), 1, (20, 1, 1), V5),
-    "one-window": ((2, 2001), 1, (2, 1), TINY),
+    "four-features": ((9, 300, 4), 1, (9, 1, 1), V5),
+    "two-features": ((20, 300, 2), 1, (20, 1, 1), V5),
+    "transposed-columns": ((199, 100), 0, (1, 1), TINY),
     "lengths-broadcast-the-operand": ((1, 150, 3), 1, (9, 1, 1), V5),
 }
-OF_EACH_KIND = "rows", "flat", "columns", "features", "time-major", "windows-of-a-line"
-DEFAULT = [("rows", "uint8"), ("columns", "float32"), ("windows-of-a-line", "uint16")]
+OF_EACH_KIND = "rows", "flat", "columns", "features", "time-major", "too-long-line"
+DEFAULT = [("rows", "uint8"), ("columns", "float32"), ("too-long-line", "uint16")]
 
 
 @pytest.fixture(autouse=True)
@@ -96,9 +95,8 @@ def check(x: np.ndarray, lengths: np.ndarray, axis: int, device: Tpu = V5) -> No
         primitive._compute,
         axis=axis,
         implementation=None,
-        formulations=(barrel_shift,),
-        max_bits_as_uint=primitive._PLATFORMS["tpu"].max_bits_as_uint,
-        sees_full_arrays=True,
+        formulation=primitive._PLATFORMS["tpu"]._replace(reverse=barrel_shift),
+        is_unpartitioned=True,
     )
     with jax.enable_x64(needs_x64(x.dtype)):
         y = jax.jit(compute)(x, lengths)
@@ -113,7 +111,7 @@ def check(x: np.ndarray, lengths: np.ndarray, axis: int, device: Tpu = V5) -> No
         [
             *itertools.product(LINES, ["uint8"]),
             *itertools.product(OF_EACH_KIND, ["uint16", "float32"]),
-            ("windows-of-rows", "float32"),
+            ("too-long-rows", "float32"),
         ],
         *DEFAULT,
     ),
@@ -124,15 +122,30 @@ def test_lines(name: str, dtype: str):
     check(x, lengths_of(lengths_shape, shape[axis]), axis, device)
 
 
+@pytest.mark.parametrize("name", LINES)
+def test_xla_reverses_what_is_too_long(name: str):
+    shape, axis, lengths_shape, device = LINES[name]
+
+    def barrel_shift(x: jax.Array, lengths: jax.Array) -> jax.Array | None:
+        return tpu.barrel_shift_on(device, x, lengths, axis)
+
+    types = (
+        jax.ShapeDtypeStruct(shape, jnp.uint8),
+        jax.ShapeDtypeStruct(lengths_shape, jnp.int32),
+    )
+    program = str(jax.make_jaxpr(barrel_shift)(*types))
+    assert ("pallas_call" in program) == (not name.startswith("too-long"))
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("rows", [9, 3])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
-def test_lengths_next_to_whole_blocks(rows: int, dtype: str):
-    block = 6 * 4096 // np.dtype(dtype).itemsize
-    lengths = np.add.outer([128, block, 2 * block], [-1, 0, 1]).astype(np.int32)
-    shape = (9 // rows, rows, 2 * block + 200)
+def test_lengths_next_to_whole_registers(dtype: str):
+    """In lines that are shifted in groups of registers."""
+    group = 64 * 128
+    lengths = np.add.outer([128, group, 2 * group], [-1, 0, 1]).astype(np.int32)
+    shape = (9, 2 * group + 200)
     x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
-    check(x, lengths.reshape(*shape[:2], 1), 2, TINY)
+    check(x, lengths.reshape(9, 1), 1)
 
 
 @pytest.mark.exhaustive

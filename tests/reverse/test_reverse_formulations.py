@@ -7,6 +7,7 @@ platform, with the sizes from which they are worthwhile set to nothing.
 import functools
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import DTYPES, data, text_for
-from sampling import default_of
+from formulations import DTYPES, data, text_for, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences
 from dml_jax._reverse import cpu, gpu, primitive, xla
@@ -48,47 +48,31 @@ LINES = {
 
 # Which of them each formulation is made for, in its main dtype.
 MADE_FOR = {
-    "reversed_windows": {*LINES}
-    - {"six-features", "wide-features"}
-    - {name for name in LINES if "columns" in name or "time-major" in name},
-    "transposed_windows": {"columns", "columns-of-planes", "few-columns"},
-    "vectorized_gather": {*LINES},
-    "transposed_gather": {"columns", "columns-of-planes", "columns-of-features"},
+    "reversed_windows": {"rows", "odd-rows", "one-length", "rank-1"},
+    "transposed_gather": {*LINES},
     "gathered_parts": {"rows", "one-length", "rank-1", "features", "three-channels"}
     | {"wide-features", "shared-lengths", "more-lengths-than-lines"}
     | {"time-major-of-sectors", "few-columns"},
 }
 
 
-FORMULATIONS: dict[str, tuple[str, xla.Formulation]] = {
+FORMULATIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "reversed_windows": ("cpu", cpu.reversed_windows),
-    "transposed_windows": ("cpu", cpu.transposed_windows),
-    "vectorized_gather": ("cpu", cpu.vectorized_gather),
     "transposed_gather": ("cuda", gpu.transposed_gather),
     "gathered_parts": ("cuda", gpu.gathered_parts),
 }
 
 
 def main_dtype(formulation: str) -> str:
-    if formulation == "vectorized_gather":
-        return "bfloat16"
-    of_bytes = ("reversed_windows", "gathered_parts")
-    return "uint8" if formulation in of_bytes else "float32"
+    return "float32" if formulation == "transposed_gather" else "uint8"
 
 
 @pytest.fixture(autouse=True)
 def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
-    for name in (
-        *("_MIN_BYTES", "_MIN_LINES", "_MIN_WIDE_LINE", "_MIN_MASKED_LINE"),
-        "_MIN_BYTES_OF_STEPS",
-        *("_MIN_LINES_OF_STEPS", "_MIN_TRANSPOSED", "_MIN_VECTORIZED_BYTES"),
-        "_MIN_ELEMENTS_PER_LENGTH",
-    ):
-        monkeypatch.setattr(cpu, name, 0)
-    for name in ("_MIN_BYTES", "_CACHED_TABLE", "_SHORT_ROW"):
+    for name in ("BYTES", "ROWS", "WIDE_ROW", "NARROW_ROW", "MASKED_ROW"):
+        monkeypatch.setattr(cpu, f"_MIN_{name}", 0)
+    for name in ("_MIN_BYTES", "_FIRST_LEVEL", "_SECOND_LEVEL"):
         monkeypatch.setattr(gpu, name, 0)
-    for name in ("_CACHED_ARRAY", "_SMALL_TABLE"):
-        monkeypatch.setattr(gpu, name, dict.fromkeys((1, 2, 4, 8), 0))
 
 
 def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -101,13 +85,13 @@ def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
 def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> None:
     """Compares a formulation with the reference, called as by a lowering rule."""
     platform, formulate = FORMULATIONS[formulation]
+    of_platform = primitive._PLATFORMS[platform]
     compute = functools.partial(
         primitive._compute,
         axis=axis,
         implementation=None,
-        formulations=(formulate,),
-        max_bits_as_uint=primitive._PLATFORMS[platform].max_bits_as_uint,
-        sees_full_arrays=True,
+        formulation=of_platform._replace(reverse=primitive._in_lines(formulate)),
+        is_unpartitioned=True,
     )
     y = jax.jit(compute)(jnp.asarray(x), lengths)
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
@@ -117,7 +101,7 @@ def check(formulation: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> No
 
 def is_made_for(formulation: str, x: Any, lengths: Any, axis: int) -> bool:
     _, formulate = FORMULATIONS[formulation]
-    formulate = functools.partial(formulate, axis=axis)
+    formulate = functools.partial(primitive._in_lines(formulate), axis=axis)
     return jax.eval_shape(formulate, x, lengths) is not None
 
 
@@ -149,7 +133,7 @@ def test_windows_of_lines_too_short_for_a_mask(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
     x, lengths, axis = lines(name, "float32")
-    monkeypatch.setattr(cpu, "_MIN_MASKED_LINE", 64)
+    monkeypatch.setattr(cpu, "_MIN_MASKED_ROW", 64)
     assert is_made_for("reversed_windows", x, lengths, axis)
     check("reversed_windows", x, lengths, axis)
 
@@ -161,32 +145,8 @@ def test_what_a_formulation_is_made_for(formulation: str):
     assert taken == MADE_FOR[formulation]
 
 
-WIDEST_STEPS = {"bool": 5, "uint8": 5, "float16": 2, "bfloat16": 2, "float32": 1}
-
-
-@pytest.mark.parametrize("dtype", default_of(WIDEST_STEPS, "uint8", "float16"))
-def test_widest_steps_of_windows(dtype: str):
-    lengths = np.array([3, 0, 9, 1, 8], np.int32).reshape(5, 1, 1)
-    for step in range(1, 9):
-        is_taken = is_made_for(
-            "reversed_windows", data((5, 9, step), dtype), lengths, 1
-        )
-        assert is_taken == (step <= WIDEST_STEPS[dtype])
-    check("reversed_windows", data((5, 9, WIDEST_STEPS[dtype]), dtype), lengths, 1)
-
-
-def test_small_float16_is_not_moved_as_integers(monkeypatch: pytest.MonkeyPatch):
-    x, lengths, axis = lines("wide-features", "float16")
-    for least, is_converted in ((0, True), (x.nbytes + 1, False)):
-        monkeypatch.setattr(cpu, "_MIN_VECTORIZED_BYTES", least)
-        gather = functools.partial(cpu.vectorized_gather, axis=axis)
-        program = str(jax.make_jaxpr(gather)(jnp.asarray(x), lengths))
-        assert ("bitcast_convert_type" in program) == is_converted
-        check("vectorized_gather", x, lengths, axis)
-
-
 @pytest.mark.parametrize("formulation", [xla.gather, xla.scatter])
-def test_indices_beyond_int32(formulation: xla.Formulation):
+def test_indices_beyond_int32(formulation: Callable[..., jax.Array]):
     """JAX warns where it cuts an index to an int32, and a warning is an error."""
     x = jax.ShapeDtypeStruct((1, 3 * 2**30), np.uint8)
     lengths = jax.ShapeDtypeStruct((1, 1), np.uint32)
@@ -197,20 +157,16 @@ def test_indices_beyond_int32(formulation: xla.Formulation):
 # Which programs get them --------------------------------------------------------------
 
 REVERSE = functools.partial(reverse_subsequences, axis=1)
-STANDALONE = functools.partial(REVERSE, implementation="standalone")
 
 
-@pytest.mark.parametrize(
-    "reverse", [REVERSE, STANDALONE], ids=["default", "standalone"]
-)
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_gpus_without_the_kernels_gather_parts(
-    platform: str, reverse: Any, monkeypatch: pytest.MonkeyPatch
+def test_gpus_without_the_kernel_gather_parts(
+    platform: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
     x = jax.ShapeDtypeStruct((2**16, 2**10), "uint8")
     lengths = jax.ShapeDtypeStruct((2**16, 1), "int32")
-    text = text_for(platform, reverse, x, lengths).as_text()
+    text = text_for(platform, REVERSE, x, lengths).as_text()
     assert joins_parts(text)
     assert "custom_call" not in text
 
@@ -230,38 +186,27 @@ def joins_parts(text: str) -> bool:
     [
         ((2**16, 2**10), (2**16, 1), "bfloat16", True),
         ((2**15 + 1, 777), (2**15 + 1, 1), "float32", True),
+        ((2**15, 777), (2**15, 1), "float32", False),
+        ((2**15, 777), (2**15, 1), "float64", False),
         ((2**10, 777, 80), (2**10, 1, 1), "bool", True),
         ((37, 2**18), (37, 1), "uint8", True),
-        ((2**15, 777), (2**15, 1), "float64", False),
         ((13, 2**19), (13, 1), "uint8", False),
         ((2**10, 2**10), (2**10, 1), "uint8", False),
-        ((2**20, 55), (2**20, 1), "float16", False),
-        ((2**20, 56), (2**20, 1), "float16", True),
-        ((2**20 + 1, 55), (2**20 + 1, 1), "float16", True),
-        ((2**20, 55), (2**20, 1), "float32", False),
-        ((2**20, 55), (2**20, 1), "uint8", True),
-        ((2**20, 20, 2), (2**20, 1, 1), "float16", True),
-        ((2**13, 128, 64), (2**13, 1, 64), "uint8", True),
-        ((2**13, 128, 65), (2**13, 1, 65), "uint8", False),
-        ((2**13, 2**10, 24), (2**13, 1, 24), "uint8", True),
-        ((2**13, 2**10, 8), (2**13, 1, 8), "int16", True),
-        ((2**13, 2**10, 9), (2**13, 1, 9), "int16", False),
-        ((2**13, 2**10, 8), (2**13, 1, 8), "int32", False),
-        ((2**13, 2**9, 25, 5), (2**13, 1, 25, 1), "uint8", False),
+        ((2**13, 128, 32), (2**13, 1, 32), "uint8", True),
+        ((2**13, 128, 33), (2**13, 1, 33), "uint8", False),
+        ((2**13, 128, 16), (2**13, 1, 16), "int16", True),
+        ((2**13, 128, 17), (2**13, 1, 17), "int16", False),
+        ((16, 37, 2**12, 4), (16, 1, 2**12, 1), "uint8", True),
+        ((16, 37, 2**12, 3), (16, 1, 2**12, 1), "uint8", False),
         ((16, 37, 2**12, 20), (16, 1, 2**12, 1), "float32", False),
         ((17, 37, 2**12 + 1, 21), (17, 1, 2**12 + 1, 1), "float32", True),
-        ((16, 37, 2**12, 40), (16, 1, 2**12, 1), "float16", True),
-        ((16, 37, 2**12, 20), (16, 1, 1, 1), "float32", True),
     ],
     ids=[
-        *("rows", "odd-rows", "features", "few-rows", "wide", "very-few-rows"),
-        *("few-bytes", "short-rows", "longer-rows", "an-odd-number-of-short-rows"),
-        *("short-rows-of-words", "short-rows-of-bytes", "short-lines-of-features"),
-        *("small-tables-of-bytes", "larger-tables-of-bytes"),
-        *("few-columns-of-bytes", "few-columns", "more-columns", "wide-columns"),
-        "columns-of-many-sectors",
-        *("steps-of-words", "an-odd-number-of-steps-of-words", "steps-of-16-bits"),
-        "lines-of-words",
+        *("rows", "odd-rows-of-words", "rows-of-words", "rows-of-64-bits"),
+        *("features", "few-rows", "very-few-rows", "few-bytes"),
+        *("columns-in-a-sector", "more-columns"),
+        *("columns-of-16-bits-in-a-sector", "more-columns-of-16-bits"),
+        *("steps", "short-steps", "steps-of-words", "an-odd-number-of-steps-of-words"),
     ],
 )
 def test_programs_for_gpus_in_parts(
@@ -286,8 +231,8 @@ def test_tpu_exported_and_small_programs_are_one_gather(
     monkeypatch: pytest.MonkeyPatch,
 ):
     x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
-    tpu = text_for("tpu", STANDALONE, x, lengths).as_text()
-    exported = jax.export.export(jax.jit(STANDALONE), platforms=["cuda", "cpu"])
+    tpu = text_for("tpu", REVERSE, x, lengths).as_text()
+    exported = jax.export.export(jax.jit(REVERSE), platforms=["cuda", "cpu"])
     exported = exported(x, lengths).mlir_module()
     monkeypatch.undo()
     small = text_for("cuda", REVERSE, x, lengths).as_text()
@@ -297,78 +242,36 @@ def test_tpu_exported_and_small_programs_are_one_gather(
 
 
 @pytest.mark.parametrize(
-    ("shape", "lengths", "is_chosen"),
+    ("shape", "lengths", "dtype", "is_chosen"),
     [
-        ((16000, 2000), (1, 2000), True),
-        ((16000, 200, 5), (1, 200, 1), False),
-        ((2**20, 24), (1, 24), False),
-        ((16000, 700), (1, 700), False),
+        ((16000, 2000), (1, 2000), "int32", True),
+        ((16000, 2000), (1, 2000), "bool", False),
+        ((16000, 2000, 3), (1, 2000, 1), "int32", False),
+        ((2**20, 48), (1, 48), "int32", False),
+        ((16000, 300), (1, 300), "int32", False),
     ],
-    ids=["long-columns", "long-steps", "few-columns", "what-the-cache-holds"],
+    ids=["columns", "booleans", "steps", "few-columns", "what-the-cache-holds"],
 )
-@pytest.mark.parametrize("implementation", [None, "standalone"])
 def test_programs_for_gpus_that_transpose(
     shape: tuple[int, ...],
     lengths: tuple[int, ...],
+    dtype: str,
     is_chosen: bool,
-    implementation: Any,
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.undo()
-    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    reverse = functools.partial(
-        reverse_subsequences, axis=0, implementation=implementation
-    )
-    operands = (jax.ShapeDtypeStruct(n, "int32") for n in (shape, lengths))
-    text = text_for("cuda", reverse, *operands).as_text()
+    reverse = functools.partial(reverse_subsequences, axis=0)
+    x, n = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(lengths, "int32")
+    text = text_for_cuda(reverse, x, n)
     assert text.count('"stablehlo.gather"') == 1
-    assert ("stablehlo.transpose" in text) == is_chosen
-
-
-@pytest.mark.parametrize(
-    ("columns", "dtype", "is_chosen"),
-    [
-        *((2**9, "int32", False), (2**9 + 1, "int32", True), (2**9, "int16", True)),
-        *(
-            (2**8, "int64", False),
-            (2**8 + 1, "int64", True),
-            (2**9, "complex128", False),
-        ),
-    ],
-)
-def test_programs_gather_words_from_tables_in_the_cache(
-    columns: int, dtype: str, is_chosen: bool, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.undo()
-    with jax.enable_x64(True):
-        x = jax.ShapeDtypeStruct((4, 2**14, columns), dtype)
-        lengths = jax.ShapeDtypeStruct((4, 1, columns), np.int32)
-        text = text_for("cuda", REVERSE, x, lengths).as_text()
     assert ("stablehlo.transpose" in text) == is_chosen
 
 
 def test_programs_for_amd_gpus_do_not_transpose(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
     x, lengths = (jax.ShapeDtypeStruct((n, 2000), "int32") for n in (16000, 1))
-    for implementation in (None, "standalone"):
-        reverse = functools.partial(
-            reverse_subsequences, axis=0, implementation=implementation
-        )
-        assert "transpose" not in text_for("rocm", reverse, x, lengths).as_text()
-
-
-@pytest.mark.parametrize(("least", "is_stored"), [(1200, True), (1201, False)])
-def test_a_cpu_stores_clamped_lengths_that_are_read_often(
-    monkeypatch: pytest.MonkeyPatch, least: int, is_stored: bool
-):
-    monkeypatch.setattr(cpu, "_MIN_ELEMENTS_PER_LENGTH", least)
-    x, lengths = data((400, 60, 3), "float32"), np.ones((1, 60, 1), np.int32)
     reverse = functools.partial(reverse_subsequences, axis=0)
-    with jax.default_device(jax.devices("cpu")[0]):
-        text = str(jax.jit(reverse).lower(x, lengths).compile().as_text())
-    (loop,) = [loop for loop in text.split("\n\n") if " gather(" in loop]
-    assert " clamp(" in text
-    assert (" clamp(" not in loop) == is_stored
+    assert "transpose" not in text_for("rocm", reverse, x, lengths).as_text()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 
-from dml_jax._shared import array_files
+from dml_jax import _array_files as array_files
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 

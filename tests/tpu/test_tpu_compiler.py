@@ -98,7 +98,7 @@ def test_every_operator_and_dtype(generation: str) -> None:
 def test_large_arrays(generation: str) -> None:
     """Of words and bytes; for one generation, half words and derivatives, too.
 
-    Gradients of slices have kernels of their own, and are compiled for all.
+    Gradients of slices have a formulation of their own, and are compiled for all.
     """
     of_all = [("forward", "uint8"), ("forward", "float32")]
     of_one = [("forward", "bfloat16"), ("gradient", "float32"), ("jvp", "float32")]

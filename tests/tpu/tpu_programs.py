@@ -42,9 +42,14 @@ LARGE = [
     large("reverse_sequence", "time-major", (512, 32, 256), (32,)),
     large("reverse_sequence", "flat", (4096, 1024), (1024,)),
     # Lines that fill the vector memory of a v4.
-    large("reverse_subsequences", "long-rows", (32, 69_000), (32, 1), axis=1),
-    large("reverse_subsequences", "long-columns", (17_280, 128), (1, 128), axis=0),
-    large("reverse_subsequences", "long-planes", (540, 32, 128), (1, 32, 1), axis=0),
+    large("reverse_subsequences", "long-rows", (32, 76_900), (32, 1), axis=1),
+    large("reverse_subsequences", "long-columns", (19_200, 128), (1, 128), axis=0),
+    large("reverse_subsequences", "long-planes", (600, 32, 128), (1, 32, 1), axis=0),
+    # Lines that do not fit in the vector memory of any generation.
+    large("reverse_subsequences", "too-long-line", (10**6,), (1,), axis=0),
+    large(
+        "reverse_sequence", "too-long-features", (2, 10**6, 128), (2,), **BATCH_MAJOR
+    ),
     large("slice", "1x1", (2048, 2048), offsets=(5, 7), sizes=(2043, 2041)),
     large(
         *("slice", "2x3", (2048, 2048)),

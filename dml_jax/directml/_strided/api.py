@@ -68,8 +68,8 @@ def _layout(tensor: BufferTensorDesc) -> Layout:
 def reinterpret(buffer: jax.Array, tensor: BufferTensorDesc) -> jax.Array:
     """The bytes of a buffer as the buffer of a tensor of any data type.
 
-    Arithmetic changes the width, unlike in `bitwise.join` and `bitwise.split`: XLA
-    merges two consecutive bitcasts that change the width into one of the wrong shape.
+    Arithmetic changes the width instead of bitcasts: XLA merges two consecutive
+    bitcasts that change the width into one of the wrong shape.
     """
     dtype = tensor.data_type.dtype
     if buffer.dtype == dtype:

@@ -144,7 +144,7 @@ def _lowering(
     """A lowering rule with formulations for one device and for several devices."""
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        chosen = formulation if lowering.sees_full_arrays(ctx) else partitioned
+        chosen = formulation if lowering.is_unpartitioned(ctx) else partitioned
         lowered = functools.partial(_batched, chosen, **params)
         ctx, mesh = lowering.without_explicit_axes(ctx)
         with bitwise.full_width(*ctx.avals_in), jax.sharding.use_abstract_mesh(mesh):
@@ -161,8 +161,7 @@ def _define(
     *formulations: Callable[..., Any],
 ) -> None:
     options = ("layout", "size") if primitive is scatter_add_p else ("layout",)
-    run = functools.partial(_batched, formulations[0])
-    primitive.def_impl(calls.compiled(primitive.name, primitive.bind, run, *options))
+    primitive.def_impl(calls.compiled(primitive, *options))
     primitive.def_abstract_eval(abstract_eval)
     ad.deflinear2(primitive, transpose)
     batching.primitive_batchers[primitive] = functools.partial(_batch, bind)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax._shared import array_files
+from dml_jax import _array_files
 from dml_jax.directml import DataType
 from dml_jax.directml.dxdispatch._json import Entry
 
@@ -70,7 +70,7 @@ class Folders(NamedTuple):
 def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
     """The elements of an .npy file, little-endian, and their data type."""
     try:
-        array = array_files.read(path)
+        array = _array_files.read(path)
     except (OSError, ValueError) as error:
         raise entry.error(f"be an .npy file without pickles ({error})") from None
     if not array.size:

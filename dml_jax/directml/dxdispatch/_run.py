@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from dml_jax._shared import array_files
+from dml_jax import _array_files
 from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
@@ -226,4 +226,4 @@ def _write(command: WriteFile, resource: Resource) -> None:
         array = resource.elements()[: math.prod(command.dimensions)]
         array = array.reshape(command.dimensions)
     command.path.parent.mkdir(parents=True, exist_ok=True)  # as in DxDispatch
-    array_files.write(command.path, array)
+    _array_files.write(command.path, array)

@@ -1,0 +1,386 @@
+"""The kernel for columns: its results, in NumPy and on a GPU, and who gets it."""
+
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits
+from formulations import data, on_a_hopper, text_for_cuda
+from sampling import default_of
+
+from dml_jax import reference, reverse_subsequences
+from dml_jax._reverse import primitive, strip_kernel
+from dml_jax._reverse.strip_kernel import Layout, layout_for, reverse_strip
+from dml_jax._shared import jax_versions
+
+
+class NumpyBuilder:
+    """All threads of all blocks at once: integers are arrays [blocks, threads]."""
+
+    def __init__(self, x: np.ndarray, lengths: np.ndarray, layout: Layout):
+        self.itemsize, self.layout = x.itemsize, layout
+        blocks = len(x) * layout.strips
+        self.block, self.thread = np.indices((blocks, layout.threads))
+        self.x = x.reshape(-1).view(f"u{x.itemsize}")
+        self.y, self.is_stored = np.zeros_like(self.x), np.zeros(x.size, bool)
+        self.lengths = lengths.reshape(-1).astype(np.int64)
+        size = x.shape[1] * layout.pitch
+        self.shared = np.full((blocks, size), 0xEE, self.x.dtype)
+        self.is_active = np.ones_like(self.block, bool)
+        self.copies: list[Callable[[], None]] = []
+
+    minimum = staticmethod(np.minimum)
+    maximum = staticmethod(np.maximum)
+    select = staticmethod(np.where)
+
+    def offset(self, begin: Any, count: Any, stride: int) -> Any:
+        return begin + count * stride
+
+    def load_length(self, index: Any) -> Any:
+        return self.lengths[index]
+
+    def load_word(self, at: Any, count: int) -> Any:
+        first = np.where(self.is_active, at, 0) // count * count
+        assert np.all((first >= 0) & (first < self.x.size))
+        # A word may end beyond the array.
+        return np.pad(self.x, (0, count))[first[..., None] + np.arange(count)]
+
+    def join_words(self, low: Any, high: Any, at: Any) -> Any:
+        both = np.concatenate([low, high], axis=-1)
+        count = low.shape[-1]
+        first = at % count
+        return np.take_along_axis(both, first[..., None] + np.arange(count), axis=-1)
+
+    def store(self, at: Any, word: Sequence[Any], are_stored: Any) -> None:
+        layout, count = self.layout, len(word)
+        assert count == layout.word
+        assert np.all(at[self.is_active] % count == 0)
+        begins_row = self.is_active & (self.thread % (layout.width // count) == 0)
+        assert np.all(at[begins_row] % layout.granule == 0)
+        for i, element in enumerate(word):
+            mask = self.is_active
+            if are_stored is not None:
+                mask = mask & are_stored[i]
+            offsets = (at + i)[mask]
+            assert np.all((offsets >= 0) & (offsets < self.y.size))
+            is_same = self.y[offsets] == element[mask]
+            assert np.all(is_same | ~self.is_stored[offsets])
+            self.y[offsets], self.is_stored[offsets] = element[mask], True
+
+    def shared_address(self, offset: Any) -> Any:
+        return offset * self.itemsize
+
+    def copy_to_shared(self, address: Any, at: Any, count: int) -> None:
+        assert count * self.itemsize in (4, 8, 16)
+        assert np.all(at[self.is_active] % count == 0)
+        word, is_active = self.load_word(at, count), self.is_active
+
+        def copy() -> None:
+            self.is_active = is_active
+            self.store_shared(address, word, count)
+
+        self.copies.append(copy)
+
+    def store_shared(self, address: Any, word: Any, count: int) -> None:
+        offset = address // self.itemsize
+        assert np.all(offset[self.is_active] % count == 0)
+        for i in range(count):
+            at = self.block[self.is_active], (offset + i)[self.is_active]
+            self.shared[at] = word[..., i][self.is_active]
+
+    def load_shared(self, address: Any, index: int) -> Any:
+        offset = address // self.itemsize + index
+        is_inside = (offset >= 0) & (offset < self.shared.shape[1])
+        assert np.all(is_inside | ~self.is_active)
+        return self.shared[self.block, np.where(is_inside, offset, 0)]
+
+    def wait(self) -> None:
+        for copy in self.copies:
+            copy()
+
+    def for_rows(self, first: Any, end: Any, step: int, unroll: int, move: Any) -> None:
+        while np.any(first < end):
+            self.is_active = first < end
+            rows = [first + step * k for k in range(unroll)]
+            move([np.where(k < end, k, first) for k in rows])
+            first = first + step * unroll
+        self.is_active = np.ones_like(self.block, bool)
+
+
+def reverse_in_numpy(x: Any, lengths: Any, step: int, layout: Layout) -> np.ndarray:
+    x = np.asarray(x)
+    builder = NumpyBuilder(x, np.asarray(lengths), layout)
+    reverse_strip(builder, shape=x.shape, step=step, layout=layout)
+    assert np.all(builder.is_stored)
+    return builder.y.view(x.dtype).reshape(x.shape)
+
+
+@pytest.fixture(params=["numpy", pytest.param("gpu", marks=on_a_hopper)])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """`jax.jit`, or what makes a function of the kernel one of NumPy."""
+    if request.param == "gpu":
+        return jax.jit
+    monkeypatch.setattr(strip_kernel, "_launch", reverse_in_numpy)
+    return lambda function: function
+
+
+# Shape, axis, and the shape of the lengths.
+LINES = {
+    "columns": ((9, 128), 0, (1, 128)),
+    "columns-of-planes": ((2, 3, 7, 64), 2, (2, 3, 1, 64)),
+    "shared-lengths": ((5, 7, 64), 1, (1, 1, 64)),
+    "one-length-for-all-tables": ((5, 7, 3), 1, (1, 1, 3)),
+    "more-lengths-than-tables": ((1, 7, 5), 1, (4, 1, 5)),
+    "three-features": ((300, 64, 3), 0, (1, 64, 1)),
+    "odd-features": ((31, 5, 3), 0, (1, 5, 1)),
+    "odd-columns": ((31, 145), 0, (1, 145)),
+    "odd-tables": ((3, 17, 41), 1, (3, 1, 41)),
+    "tiny-tables": ((70, 3, 2), 1, (70, 1, 2)),
+    "tables-of-many-threads": ((3, 301, 39), 1, (3, 1, 39)),
+    "tables-of-wide-rows": ((2, 57, 509), 1, (2, 1, 509)),
+    "strips-of-tables": ((2, 701, 150), 1, (2, 1, 150)),
+    "wide": ((40, 1031), 0, (1, 1031)),
+    "wide-and-even": ((40, 1030), 0, (1, 1030)),
+    "wide-rows-of-one-block": ((500, 1031), 0, (1, 1031)),
+    "whole-sectors": ((901, 512), 0, (1, 512)),
+    "whole-chunks": ((901, 508), 0, (1, 508)),
+    "half-sectors-of-bytes": ((901, 464), 0, (1, 464)),
+    "long": ((2001, 261), 0, (1, 261)),
+    "longer": ((2401, 261), 0, (1, 261)),
+    "one-strip-of-wide-rows": ((50, 131), 0, (1, 131)),
+    "two-strips": ((2, 3001, 27), 1, (2, 1, 27)),
+    "half-sectors": ((4001, 130), 0, (1, 130)),
+    "quarters-of-sectors": ((5001, 131), 0, (1, 131)),
+    "chunks-of-quarters": ((5001, 132), 0, (1, 132)),
+    "one-step": ((1, 128), 0, (1, 128)),
+}
+
+
+def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
+    shape, axis, lengths_shape = LINES[name]
+    random = np.random.default_rng(0)
+    lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
+    lengths.flat[:2] = 0, shape[axis]
+    return data(shape, dtype), lengths, axis
+
+
+def check(x: np.ndarray, lengths: np.ndarray, axis: int, compiled: Callable[..., Any]):
+    with jax.enable_x64(x.itemsize == 8):
+        reverse = primitive._in_lines(strip_kernel.reverse)
+        y = compiled(functools.partial(reverse, axis=axis))(
+            jnp.asarray(x), jnp.asarray(lengths)
+        )
+    shape = np.broadcast_shapes(x.shape, lengths.shape)
+    expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
+    assert_same_bits(y, expected)
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize(
+    "dtype",
+    default_of(["uint8", "int16", "float32", "int64", "float64"], "uint8", "float32"),
+)
+@pytest.mark.parametrize("name", LINES)
+def test_results(name: str, dtype: str, compiled: Callable[..., Any]):
+    check(*lines(name, dtype), compiled)
+
+
+@pytest.mark.parametrize("seed", default_of(range(8), 0))
+def test_random_shapes(seed: int, compiled: Callable[..., Any]):
+    random = np.random.default_rng(seed)
+    for _ in range(6):
+        batch = int(random.integers(1, 4))
+        time, columns = (2 ** random.uniform(1, 8, 2)).astype(int)
+        lengths = random.integers(0, time + 1, (batch, 1, columns)).astype(np.int32)
+        dtype = str(random.choice(["uint8", "uint16", "float32"]))
+        x = random.integers(0, 2**8, (batch, time, columns)).astype(dtype)
+        check(x, lengths, 1, compiled)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_words_of_many_rows(columns: int):
+    time = 1025
+    x = data((2, time, columns), "uint8")
+    lengths = np.full((2, columns), time)
+    layout = layout_for(time, columns, 1)
+    assert layout is not None
+    assert layout.word == 4
+    y = reverse_in_numpy(x, lengths, 1, layout)
+    assert_same_bits(y, x[:, ::-1])
+
+
+# The itemsize, the time and the columns; and the bytes of the granules.
+GRANULES = {
+    "bytes-at-any-place": ((1, 200, 65537), 4),
+    "bytes-at-eight-places": ((1, 200, 65540), 32),
+    "long-bytes": ((1, 1500, 65537), 32),
+    "16-bit-at-any-place": ((2, 200, 65537), 4),
+    "long-16-bit": ((2, 1000, 65537), 32),
+    "32-bit": ((4, 200, 65537), 32),
+    "64-bit": ((8, 200, 65537), 32),
+    "rows-of-48-bytes": ((4, 4096, 65537), 16),
+    "rows-of-40-bytes": ((1, 4900, 65537), 8),
+    "rows-of-32-bytes": ((2, 6000, 65537), 4),
+    "two-strips": ((4, 200, 127), 4),
+}
+
+
+@pytest.mark.parametrize("name", GRANULES)
+def test_strips_store_granules(name: str):
+    (itemsize, time, columns), expected = GRANULES[name]
+    layout = layout_for(time, columns, itemsize)
+    assert layout is not None
+    assert layout.granule * itemsize == expected
+
+
+# The itemsize, the time and the columns; and the bytes of the rows of strips.
+ROWS = {
+    "several-strips": ((4, 376, 65537), 256),
+    "one-strip": ((2, 200, 240), 512),
+    "one-strip-that-does-not-fit": ((2, 400, 240), 256),
+    "narrow-rows": ((4, 2049, 65537), 64),
+    "narrow-tables": ((2, 100, 50), 128),
+    "longest": ((1, 6144, 65537), 32),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_strips(name: str):
+    (itemsize, time, columns), expected = ROWS[name]
+    layout = layout_for(time, columns, itemsize)
+    assert layout is not None
+    assert layout.pitch * itemsize == expected
+
+
+# The itemsize, the time and the columns; and the bytes that a thread copies at once.
+COPIES = {
+    "chunks": ((1, 901, 512), 16),
+    "half-chunks": ((1, 901, 520), 8),
+    "words": ((2, 50, 602), 4),
+    "within-words": ((2, 50, 601), 0),
+    "odd-columns-of-32-bit": ((4, 784, 101), 4),
+    "odd-columns-of-64-bit": ((8, 100, 101), 8),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_how_much_is_copied_at_once(name: str):
+    (itemsize, time, columns), expected = COPIES[name]
+    layout = layout_for(time, columns, itemsize)
+    assert layout is not None
+    count = strip_kernel._copied_at_once(columns, layout, itemsize)
+    assert count * itemsize == expected
+
+
+@on_a_hopper
+def test_transformations():
+    random, axis = np.random.default_rng(0), 0
+    x = random.normal(size=(576, 16384)).astype(np.float32)
+    lengths = random.integers(0, 577, (1, 16384))
+
+    reverse = jax.jit(lambda x: reverse_subsequences(x, lengths, axis))
+    assert "mosaic_gpu" in reverse.lower(x).as_text()
+    expected = reference.reverse_subsequences(x, lengths, axis)
+    assert_same_bits(jax.vmap(reverse)(np.stack([x + 1, x]))[1], expected)
+    _, tangent = jax.jvp(reverse, (x + 1,), (x,))
+    assert_same_bits(tangent, expected)
+    _, pullback = jax.vjp(reverse, x)
+    assert_same_bits(pullback(expected)[0], x)
+
+
+# Which programs get it ----------------------------------------------------------------
+
+MANY = 2**17
+CHOSEN = {
+    "columns": (((64, MANY), "float32"), True),
+    "odd-columns": (((300, MANY + 1), "uint8"), True),
+    "float64": (((64, MANY), "float64"), True),
+    "large-tables": (((1024, 2**21), "uint8"), True),
+    "what-the-cache-holds": (((64, 3 * 2**15), "float32"), False),
+    "more-than-the-cache-holds": (((64, 3 * 2**15 + 1), "float32"), True),
+    "bytes-that-the-cache-holds": (((64, 3 * 2**17), "uint8"), False),
+    "more-bytes": (((64, 3 * 2**17 + 1), "uint8"), True),
+    "tables-that-the-cache-holds": (((9, 1024, 6 * 1024), "float32"), False),
+    "larger-tables": (((9, 1024, 6 * 1024 + 1), "float32"), True),
+    "tables-that-the-first-cache-holds": (((2**12, 128, 256), "uint8"), False),
+    "larger-tables-of-bytes": (((2**12, 128, 257), "uint8"), True),
+    "larger-tables-of-16-bits": (((2**12, 128, 129), "int16"), True),
+    "few-columns": (((2**12, 1024, 48), "int16"), False),
+    "more-columns": (((2**12, 1024, 49), "int16"), True),
+    "longest": (((6144, 2**13), "float32"), True),
+    "too-long": (((6145, 2**13), "float32"), False),
+    "booleans": (((64, 16 * MANY), "bool"), False),
+    "complex": (((64, MANY), "complex64"), False),
+}
+
+
+@pytest.mark.parametrize("are_hoppers", [True, False])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_who_gets_the_kernel(name: str, are_hoppers: bool):
+    (shape, dtype), is_chosen = CHOSEN[name]
+    reverse = functools.partial(reverse_subsequences, axis=-2)
+    with jax.enable_x64(dtype == "float64"):
+        x = jax.ShapeDtypeStruct(shape, dtype)
+        lengths = jax.ShapeDtypeStruct((*shape[:-2], 1, shape[-1]), np.int32)
+        text = text_for_cuda(reverse, x, lengths, are_hoppers=are_hoppers)
+    is_chosen = is_chosen and are_hoppers and jax_versions._SUPPORTS_MOSAIC
+    assert ("mosaic_gpu" in text) == is_chosen
+
+
+@pytest.mark.parametrize(
+    ("dtype", "features", "is_chosen"),
+    [
+        *(("uint8", 3, True), ("uint8", 4, False), ("int16", 3, True)),
+        *(("float32", 2, True), ("float32", 3, False)),
+    ],
+)
+def test_programs_gather_steps(dtype: str, features: int, is_chosen: bool):
+    reverse = functools.partial(reverse_subsequences, axis=0)
+    x = jax.ShapeDtypeStruct((99, 2**18, features), dtype)
+    lengths = jax.ShapeDtypeStruct((1, 2**18, 1), np.int32)
+    is_chosen = is_chosen and jax_versions._SUPPORTS_MOSAIC
+    assert ("mosaic_gpu" in text_for_cuda(reverse, x, lengths)) == is_chosen
+
+
+@pytest.mark.parametrize("capabilities", ["9.0", "9.0 9.0", "8.0", "9.0 8.0"])
+def test_which_gpus_take_it(capabilities: str, monkeypatch: pytest.MonkeyPatch):
+    devices = [
+        types.SimpleNamespace(compute_capability=text) for text in capabilities.split()
+    ]
+    monkeypatch.setattr(jax, "devices", lambda _: devices)
+    are_hoppers = set(capabilities.split()) == {"9.0"}
+    assert jax_versions.runs_mosaic() == (are_hoppers and jax_versions._SUPPORTS_MOSAIC)
+
+
+def test_exported_programs_are_for_any_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: True)
+    x, lengths = (jax.ShapeDtypeStruct((n, MANY), "int32") for n in (200, 1))
+    reverse = jax.jit(functools.partial(reverse_subsequences, axis=0))
+    exported = jax.export.export(reverse, platforms=["cuda"])(x, lengths)
+    assert "mosaic_gpu" not in exported.mlir_module()
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    "time", [1, 2, 37, 300, 500, 700, 1001, 1500, 2001, 3000, 6000]
+)
+def test_layouts(time: int, itemsize: int):
+    for columns in (1, 2, 3, 31, 32, 257, 1000, 4096, 99999):
+        layout = layout_for(time, columns, itemsize)
+        assert layout is not None
+        require_to_fit(layout, time, columns, itemsize)
+
+
+def require_to_fit(layout: Layout, time: int, columns: int, itemsize: int):
+    assert time * layout.pitch * itemsize <= strip_kernel._STRIP_BYTES
+    assert layout.threads % 128 == 0
+    assert layout.threads <= 1024
+    assert layout.width + layout.margin <= layout.pitch
+    assert (layout.width + layout.margin) // layout.word <= layout.threads
+    assert layout.width % layout.granule == layout.pitch % layout.word == 0
+    assert layout.width * layout.strips >= columns + max(layout.margin - 1, 0)
