@@ -20,7 +20,6 @@ WITHOUT_EXAMPLES = {
     "changelog.md",
     "contributing.md",
     "design.md",
-    "fuzzing.md",
     "tpu.md",
     "xla.md",
 }
