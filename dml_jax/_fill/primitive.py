@@ -130,9 +130,7 @@ def _compute(
         "sequence": functools.partial(xla.sequence, sizes, bounds, platform),
         "tangent": functools.partial(xla.tangent, sizes),
     }[kind]
-    # The 64-bit mode may have changed since the program was traced.
-    with bitwise.full_width(*scalars):
-        return _mapped(formulation, vmaps)(*scalars)
+    return _mapped(formulation, vmaps)(*scalars)
 
 
 def _mapped(function: Any, vmaps: Vmaps) -> Callable[..., jax.Array]:
@@ -157,12 +155,10 @@ def _lowering(platform: str):
             is_unpartitioned=lowering.is_unpartitioned(ctx),
             **params,
         )
-        # With explicit axes, the type of the result would say that it is replicated.
-        # Without them, XLA shards the fill like the operations that use it, and each
-        # device computes its own shard.
-        ctx, mesh = lowering.without_explicit_axes(ctx)
-        with jax.sharding.use_abstract_mesh(mesh):
-            return mlir.lower_fun(compute, multiple_results=False)(ctx, *scalars)
+        # With explicit axes, the type of the result says that it is replicated. XLA
+        # does not see that. It shards the fill like the operations that use it, and
+        # each device computes its own shard.
+        return lowering.lower(ctx, compute, *scalars)
 
     return lower
 

@@ -171,16 +171,6 @@ def _compute(
     max_shards: int = 1,
 ) -> Array:
     """The reversal by the formulation if it applies, else by operations of XLA."""
-    sharding = _sharding(jax.typeof(x), jax.typeof(lengths))
-    mesh: Any = sharding.mesh
-    if mesh.explicit_axes:
-        return partitioner.map_explicit_shards(
-            _reverse_shards(axis, implementation),
-            xla.broadcast_shape(x.shape, lengths.shape, axis),
-            sharding,
-            x,
-            lengths,
-        )
     if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
         formulation, max_shards = None, 1
     if formulation is not None:
@@ -190,7 +180,7 @@ def _compute(
         if y is not None:
             return bitwise.from_bits(y, x.dtype)
     if not is_unpartitioned:
-        if max_shards > 1 and implementation != "gather":
+        if max_shards > 1:
             return xla.rotate_and_flip(x, lengths, axis, max_shards)
         # XLA partitions a scatter with several times the memory of a gather.
         return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
@@ -229,15 +219,16 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
                 return lowered
         is_unpartitioned = lowering.is_unpartitioned(ctx)
         is_free = implementation is None and is_unpartitioned
+        without_gather = is_tpu or lowering.is_partly_manual(ctx)
+        max_shards = lowering.max_shards(ctx) if without_gather else 1
         compute = functools.partial(
             _compute,
             formulation=_PLATFORMS.get(platform) if is_free else None,
             is_unpartitioned=is_unpartitioned,
-            max_shards=lowering.max_shards(ctx) if is_tpu else 1,
+            max_shards=max_shards,
             **params,
         )
-        with bitwise.full_width(*ctx.avals_in), lowering.of_device(ctx):
-            return mlir.lower_fun(compute, multiple_results=False)(ctx, x, lengths)
+        return lowering.lower(ctx, compute, x, lengths)
 
     return lower
 

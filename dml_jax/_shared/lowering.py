@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.experimental.layout import Layout, with_layout_constraint
+from jax.interpreters import mlir
 
-from dml_jax._shared import jax_versions
+from dml_jax._shared import bitwise, jax_versions
 
 
 def is_unpartitioned(ctx: Any) -> bool:
@@ -38,6 +40,15 @@ def max_shards(ctx: Any) -> int:
     return 1
 
 
+def is_partly_manual(ctx: Any) -> bool:
+    """True inside a `shard_map` that leaves some axes of its mesh to XLA."""
+    with jax_versions.optional("the context of lowering rules"):
+        context: Any = ctx.module_context.axis_context
+        manual = getattr(context, "manual_axes", ())
+        return bool(manual) and set(manual) != set(context.mesh.axis_names)
+    return False
+
+
 def is_partitioned_by_callback(ctx: Any) -> bool:
     """Whether XLA's partitioner can call back to partition an operator.
 
@@ -50,6 +61,18 @@ def is_partitioned_by_callback(ctx: Any) -> bool:
         devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
         return devices > 1 and "int2" not in ctx.avals_in[0].dtype.name
     return False
+
+
+def lower(ctx: Any, function: Callable[..., jax.Array], *operands: Any) -> Any:
+    """Lowers `function(*operands)`, which XLA partitions along explicit axes too.
+
+    The operations of `function` need no rules for shardings that are part of a type.
+    """
+    ctx, mesh = without_explicit_axes(ctx)
+    # The 64-bit mode may have changed since the program was traced.
+    width = bitwise.full_width(*ctx.avals_in)
+    with jax.sharding.use_abstract_mesh(mesh), of_device(ctx), width:
+        return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
 def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:

@@ -15,7 +15,6 @@ with the same tiles.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ import jax
 import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from dml_jax._shared import bitwise, jax_versions, lowering
@@ -102,7 +100,6 @@ def lower_partitioned(
     axis_context = dataclasses.replace(
         module.axis_context, device_assignment=tuple(range(devices))
     )
-    ctx, mesh = lowering.without_explicit_axes(ctx)
     ctx = ctx.replace(module_context=module.replace(axis_context=axis_context))
 
     def of_bits(x: jax.Array, *others: jax.Array) -> jax.Array:
@@ -110,8 +107,7 @@ def lower_partitioned(
         bits = operator(cache_salt, bitwise.to_bits(x), *others)
         return bitwise.from_bits(bits, x.dtype)
 
-    with jax.sharding.use_abstract_mesh(mesh):
-        return mlir.lower_fun(of_bits, multiple_results=False)(ctx, *operands)
+    return lowering.lower(ctx, of_bits, *operands)
 
 
 # Shardings ----------------------------------------------------------------------------
@@ -250,31 +246,6 @@ def _entry(axes: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
             return None
         tiles *= axes[axis][1]
     return tuple(entry)
-
-
-def map_explicit_shards(
-    of_shards: Callable[..., jax.Array],
-    shape: Shape,
-    sharding: NamedSharding,
-    *operands: jax.Array,
-) -> jax.Array:
-    """The result with this shape and explicit sharding, computed shard by shard.
-
-    `of_shards` is called as by `lower_partitioned`.
-    """
-    spec = complete(sharding.spec, len(shape))
-    specs = specs_of_operands(spec, [operand.shape for operand in operands], shape)
-    mesh: Any = sharding.mesh
-    # Only the explicit axes: a surrounding shard_map may have made others manual.
-    with jax.sharding.use_abstract_mesh(mesh):
-        local = jax.shard_map(
-            functools.partial(of_shards, mesh=mesh, spec=spec),
-            in_specs=tuple(specs),
-            out_specs=spec,
-            axis_names=set(mesh.explicit_axes),
-            check_vma=False,
-        )
-        return local(*map(jax.sharding.reshard, operands, specs))
 
 
 # Collectives --------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding
 
 from dml_jax._shared import bitwise, calls, jax_versions, lowering, partitioner, taylor
 from dml_jax._slice import gpu, partitioning, xla
@@ -97,12 +96,13 @@ def _slice_lowering(formulation: Callable[..., Array]) -> Callable[..., Any]:
     def lower(ctx: Any, x: Any, *, window: StridedWindow):
         lowering.refuse_on_tpu(ctx, "slice")
         chosen = formulation if lowering.is_unpartitioned(ctx) else xla.strided_slice
-        return _lower(ctx, functools.partial(chosen, window=window), x)
+        return _lower_typed(ctx, functools.partial(chosen, window=window), x)
 
     return lower
 
 
-def _lower(ctx: Any, function: Callable[..., Array], x: Any):
+def _lower_typed(ctx: Any, function: Callable[..., Array], x: Any):
+    """Lowers operations that have rules for explicit axes, as JAX lowers them."""
     with bitwise.full_width(*ctx.avals_in):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
 
@@ -121,29 +121,27 @@ def _transpose_lowering(platform: str | None) -> Callable[..., Any]:
     def lower(ctx: Any, x: Any, *, shape: tuple[int, ...], window: StridedWindow):
         lowering.refuse_on_tpu(ctx, "slice_grad")
         params = {"shape": shape, "window": window}
-        sharding = ctx.avals_out[0].sharding
-        may_call_back = platform in _WITH_CALLBACK and not window.covers(shape)
+        if window.covers(shape):
+            return _lower_typed(ctx, functools.partial(_reverse_all, **params), x)
+        may_call_back = platform in _WITH_CALLBACK
         if may_call_back and lowering.is_partitioned_by_callback(ctx):
             lowered = _lower_partitioned(ctx, x, **params)
             if lowered is not None:
                 return lowered
-        max_shards = lowering.max_shards(ctx) if platform == "tpu" else 1
+        without_gather = platform == "tpu" or lowering.is_partly_manual(ctx)
+        max_shards = lowering.max_shards(ctx) if without_gather else 1
         compute: Callable[..., Array]
         if 0 in ctx.avals_in[0].shape:
             compute = _zeros
-        elif getattr(sharding.mesh, "explicit_axes", ()):
-            compute = functools.partial(_by_explicit_shards, sharding=sharding)
         elif lowering.is_unpartitioned(ctx):
             # For TPUs, XLA takes minutes to compile a pad with zeros between elements.
             is_slow = platform == "tpu" and max(window.strides, default=1) > 1
             compute = xla.gather_and_select if is_slow else xla.strided_slice_transpose
-        elif window.covers(shape):
-            compute = _reverse_all
         elif max_shards > 1:
             compute = functools.partial(xla.spread, max_shards=max_shards)
         else:
             compute = xla.gather_and_select
-        return _lower(ctx, functools.partial(compute, **params), x)
+        return lowering.lower(ctx, functools.partial(compute, **params), x)
 
     return lower
 
@@ -152,7 +150,7 @@ def _lower_partitioned(ctx: Any, x: Any, **params: Any):
     """The transpose, which XLA partitions by calling back; None if it cannot."""
     if params["window"].reversed_dims:
         # XLA partitions this reversal, and cancels it against that of a backward pass.
-        return _lower(ctx, functools.partial(_reverse_first, **params), x)
+        return lowering.lower(ctx, functools.partial(_reverse_first, **params), x)
     return partitioner.lower_partitioned(
         ctx,
         functools.partial(strided_slice_transpose, **params),
@@ -166,15 +164,6 @@ def _zeros(x: Array, *, shape: tuple[int, ...], window: StridedWindow) -> Array:
     """The transpose of an empty slice, which XLA may fail to partition."""
     del window
     return jnp.zeros(shape, x.dtype)
-
-
-def _by_explicit_shards(
-    x: Array, *, shape: tuple[int, ...], window: StridedWindow, sharding: NamedSharding
-) -> Array:
-    bits, window = xla.reverse(bitwise.to_bits(x), window)
-    of_shards = _of_shards(shape, window)
-    bits = partitioner.map_explicit_shards(of_shards, shape, sharding, bits)
-    return bitwise.from_bits(bits, x.dtype)
 
 
 def _of_shards(shape: tuple[int, ...], window: StridedWindow) -> Callable[..., Array]:

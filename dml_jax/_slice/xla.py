@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import PartitionSpec
 
 from dml_jax._shared import bitwise
 from dml_jax._slice.window import StridedWindow
@@ -75,7 +77,7 @@ def spread(
             if size == extent or d in few:
                 continue
             bits = _spread_along(bits, d, extent, start, stride, max_shards)
-        return bits
+        return _replicated_along(bits, few)
 
     rest = window._replace(reversed_dims=())
     for d in range(x.ndim):
@@ -83,6 +85,18 @@ def spread(
             rest = rest.with_dimension(d, 0, shape[d], 1)
     x = bitwise.by_integers(transpose, x)
     return gather_and_select(x, shape, rest)
+
+
+def _replicated_along(bits: Array, dims: list[int]) -> Array:
+    """`bits`, not sharded along `dims`, inside a `shard_map` over some axes of a mesh.
+
+    There, XLA ends the process if a gather needs elements of other devices.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes or not dims:
+        return bits
+    free = PartitionSpec.UNCONSTRAINED
+    entries = [None if d in dims else free for d in range(bits.ndim)]
+    return lax.with_sharding_constraint(bits, PartitionSpec(*entries))
 
 
 def _spread_along(

@@ -80,7 +80,7 @@ def test_every_operator_runs(outcomes: Reports, operator: str, explicit: bool) -
         program
         for program in map(programs.draw, outcomes)
         if outcomes[program.seed]["outcome"] != "skipped"
-        and (program.operator, program.explicit) == (operator, explicit)
+        and (program.operator, bool(program.explicit)) == (operator, explicit)
     ]
     assert ran
     assert operator.startswith("fill") or len({program.mode for program in ran}) > 1
