@@ -18,6 +18,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+__all__ = [
+    "fill_value_constant",
+    "fill_value_sequence",
+    "nearest",
+    "reverse_sequence",
+    "reverse_subsequences",
+    "slice",
+    "slice1",
+    "slice_grad",
+]
+
 
 def reverse_subsequences(
     input: np.ndarray, sequence_lengths: np.ndarray, axis: int

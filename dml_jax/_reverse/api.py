@@ -35,12 +35,12 @@ from jax.typing import ArrayLike
 from dml_jax._reverse import line_lengths, primitive
 from dml_jax._reverse.training import reverse_for_training
 from dml_jax._shared import arguments, bitwise, jax_versions, lists, value_checks
-from dml_jax._shared.arguments import Implementation
+from dml_jax._shared.arguments import Implementation, LengthsLike
 
 
 def reverse_subsequences(
     input: ArrayLike,
-    sequence_lengths: ArrayLike,
+    sequence_lengths: LengthsLike,
     axis: int,
     *,
     implementation: Implementation | None = None,
@@ -110,7 +110,7 @@ def reverse_subsequences(
 
 def reverse_sequence(
     input: ArrayLike,
-    sequence_lens: ArrayLike,
+    sequence_lens: LengthsLike,
     *,
     batch_axis: int | None = None,
     time_axis: int | None = None,

@@ -114,15 +114,28 @@ def require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
     if fits:
         return
     advice = ""
+    missing = _missing_dimensions(lengths_shape, full)
     if not lengths_shape:
         advice = f". For one length, pass shape {(1,) * len(shape)}"
-    elif lengths_shape == (*shape[:axis], *shape[axis + 1 :]):
-        advice = f". Pass `jnp.expand_dims(sequence_lengths, {axis})`"
+    elif missing:
+        dims = missing[0] if len(missing) == 1 else missing
+        advice = f". Pass `jnp.expand_dims(sequence_lengths, {dims})`"
     raise ValueError(
         f"reverse_subsequences: `sequence_lengths` must have shape {full}, 1 along "
         f"{axis=} and the size of `input` or 1 along every other dimension; got "
         f"{lengths_shape}{advice}"
     )
+
+
+def _missing_dimensions(lengths_shape: Any, full: Any) -> tuple[int, ...]:
+    """The dimensions of size 1 with which lengths would fit, if there are any."""
+    missing, sizes = [], list(lengths_shape)
+    for d, wanted in enumerate(full):
+        if sizes and sizes[0] in (1, wanted):
+            sizes.pop(0)
+        else:
+            missing.append(d)
+    return () if sizes else tuple(missing)
 
 
 def require_batch(shape: Any, lengths_shape: Any, batch_axis: int) -> None:
@@ -137,6 +150,11 @@ def require_batch(shape: Any, lengths_shape: Any, batch_axis: int) -> None:
         )
     elif lengths_shape == (shape[time_axis],):
         advice = f". If the batch is dimension {time_axis}, pass batch_axis={time_axis}"
+    elif (
+        shape[batch_axis] in lengths_shape
+        and lengths_shape.count(1) >= len(lengths_shape) - 1
+    ):
+        advice = ". Pass `jnp.ravel(sequence_lens)`"
     raise ValueError(
         f"reverse_sequence: `sequence_lens` must have shape ({shape[batch_axis]},), "
         f"the size of `input` along {batch_axis=}; got {lengths_shape}{advice}"

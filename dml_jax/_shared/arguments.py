@@ -28,6 +28,7 @@ from jax.typing import ArrayLike
 from dml_jax._shared import bitwise, lists
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
+LengthsLike: TypeAlias = ArrayLike | Sequence[Any]  # lists, nested or not, of integers
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
 
 

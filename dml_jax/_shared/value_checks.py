@@ -111,7 +111,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
 def check_lengths(function: str, name: str, lengths: jax.Array, size: Any) -> None:
     """Reports the extremes of `lengths` inside `checked`, and does nothing outside."""
-    if not _is_active() or lengths.size == 0:
+    if not _is_active():
         return
     # A 64-bit array may be used outside of the 64-bit mode in which it was made.
     with bitwise.full_width(lengths.dtype):
@@ -170,8 +170,11 @@ def _require_concrete(leaf: Any) -> None:
 
 @jax.custom_batching.custom_vmap
 def _extremes(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
+    info = jnp.iinfo(lengths.dtype)
+    # Those of no lengths, of which vmap may map over none, are the widest apart.
+    largest, smallest = map(lengths.dtype.type, (info.max, info.min))
     with bitwise.full_width(lengths.dtype):  # vmap calls it in the caller's mode
-        return jnp.min(lengths), jnp.max(lengths)
+        return jnp.min(lengths, initial=largest), jnp.max(lengths, initial=smallest)
 
 
 @_extremes.def_vmap

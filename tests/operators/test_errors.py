@@ -24,6 +24,8 @@ from wrong_calls.windows import SEQUENCE_ERRORS
 
 import dml_jax
 
+BLOCK = np.ones((3, 4, 5), np.float32)
+
 ERRORS = [
     *ARRAY_ERRORS,
     *LENGTH_ERRORS,
@@ -167,6 +169,32 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "`sequence_lengths` must have shape (3, 1), 1 along axis=1 and the size of "
         "`input` or 1 along every other dimension; got (3,). Pass "
         "`jnp.expand_dims(sequence_lengths, 1)`",
+    ),
+    (
+        "reverse_subsequences",
+        {"input": BLOCK, "sequence_lengths": LENGTHS},
+        "`sequence_lengths` must have shape (3, 1, 5), 1 along axis=1 and the size of "
+        "`input` or 1 along every other dimension; got (3,). Pass "
+        "`jnp.expand_dims(sequence_lengths, (1, 2))`",
+    ),
+    (
+        "reverse_subsequences",
+        {"input": BLOCK, "sequence_lengths": LENGTHS[:, None]},
+        "`sequence_lengths` must have shape (3, 1, 5), 1 along axis=1 and the size of "
+        "`input` or 1 along every other dimension; got (3, 1). Pass "
+        "`jnp.expand_dims(sequence_lengths, 2)`",
+    ),
+    (
+        "reverse_subsequences",
+        {"input": BLOCK, "sequence_lengths": LENGTHS[:2]},
+        "`sequence_lengths` must have shape (3, 1, 5), 1 along axis=1 and the size of "
+        "`input` or 1 along every other dimension; got (2,)",
+    ),
+    (
+        "reverse_sequence",
+        {"sequence_lens": LENGTHS[:, None]},
+        "`sequence_lens` must have shape (3,), the size of `input` along batch_axis=0; "
+        "got (3, 1). Pass `jnp.ravel(sequence_lens)`",
     ),
     (
         "reverse_subsequences",

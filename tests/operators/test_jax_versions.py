@@ -78,6 +78,15 @@ def test_first_use_keeps_what_was_compiled(use: str) -> None:
     assert output_of(COUNT, use, "before(jnp.ones(3))", sizes).split() == ["1", "1"]
 
 
+def test_first_calls_import_no_module_of_the_package() -> None:
+    """Threads that import modules at the same time may fail or deadlock."""
+    calls = [use for use in USES.values() if not use.startswith("import")]
+    modules = "import sys", "modules = set(sys.modules)"
+    shown = output_of(COUNT, *modules, *calls, "print(*set(sys.modules) - modules)")
+    roots = "dml_jax", "jax.extend", "jax.interpreters"
+    assert [name for name in shown.split() if name.startswith(roots)] == []
+
+
 def test_a_training_step_is_compiled_once() -> None:
     step = """
 @jax.jit

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dml_jax
-from dml_jax import directml
+from dml_jax import directml, reference
 
 PUBLIC = [getattr(dml_jax, name) for name in dml_jax.__all__]
 ROOT = pathlib.Path(__file__).parents[2]
@@ -109,6 +109,12 @@ def test_public_names_are_the_documented_ones() -> None:
     names = {name for name in vars(dml_jax) if not name.startswith("_")}
     submodules = {n for n in names if inspect.ismodule(getattr(dml_jax, n))}
     assert names - submodules == set(dml_jax.__all__)
+
+
+def test_the_reference_has_every_operator() -> None:
+    operators = {name for name in dml_jax.__all__ if name != "checked"}
+    assert set(reference.__all__) == operators | {"nearest"}
+    assert all(hasattr(reference, name) for name in reference.__all__)
 
 
 def test_import_is_light() -> None:

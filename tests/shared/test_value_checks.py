@@ -121,6 +121,15 @@ def test_closed_over_lengths_of_64_bits(lengths: Any, extremes: tuple[int, int])
         dml_jax.checked(lambda x: dml_jax.reverse_subsequences(x, nested, 1))(X)
 
 
+@pytest.mark.parametrize("sizes", [(0,), (0, 3), (3, 0), (2, 0, 2)], ids=str)
+def test_vmap_over_nothing(sizes: tuple[int, ...]):
+    function = functools.partial(dml_jax.reverse_subsequences, axis=0)
+    for _ in sizes:
+        function = jax.vmap(function)
+    x, lengths = jnp.zeros((*sizes, 5)), jnp.zeros((*sizes, 1), np.int32)
+    assert dml_jax.checked(function)(x, lengths).shape == x.shape
+
+
 def test_no_check_stays_in_programs_that_are_used_again():
     lengths = np.array([0, 1, 2**40])
     with pytest.raises(ValueError, match=str(2**40)):
