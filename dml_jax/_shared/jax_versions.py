@@ -82,11 +82,16 @@ def _vary_narrow_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> Any:
     return _vary_narrow(x, axes), tangent
 
 
-def type_of_result(function: Callable[[jax.Array], jax.Array], aval: Any) -> Any:
+def type_of_result(
+    function: Callable[[jax.Array], jax.Array], aval: Any, shape: tuple[int, ...]
+) -> Any:
     """The type of `function(x)`, with the sharding and the varying manual axes.
 
-    An operand of this type is not weakly typed, and neither is the result.
+    The result has this shape and the dtype of the operand, and is not weakly typed.
     """
+    if not getattr(aval.sharding.mesh, "explicit_axes", ()):
+        return aval.update(shape=shape, weak_type=False)
+    # Only JAX knows the sharding. Tracing takes as long as the rest of a slice.
     with jax.enable_x64(True):  # or else an operand of 64 bits would be narrowed
         jaxpr = jax.make_jaxpr(function)(aval.update(weak_type=False))
     return jaxpr.out_avals[0]

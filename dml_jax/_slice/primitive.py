@@ -43,14 +43,14 @@ def _slice_abstract_eval(x: Any, *, window: StridedWindow):
     def plain(x: Array) -> Array:
         return lax.slice(x, window.starts, window.limits, window.strides)
 
-    return jax_versions.type_of_result(plain, x)
+    return jax_versions.type_of_result(plain, x, window.sizes)
 
 
 def _transpose_abstract_eval(x: Any, *, shape: Any, window: StridedWindow):
     def plain(x: Array) -> Array:
         return lax.pad(x, jnp.zeros((), x.dtype), window.padding(shape))
 
-    return jax_versions.type_of_result(plain, x)
+    return jax_versions.type_of_result(plain, x, shape)
 
 
 def _slice_transpose_rule(cotangent: Any, x: Any, *, window: StridedWindow):

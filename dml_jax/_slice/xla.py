@@ -69,6 +69,10 @@ def spread(
     shards, so such dimensions are gathered.
     """
     few = [d for d, size in enumerate(window.sizes) if size < max_shards]
+    rest = window._replace(reversed_dims=())
+    for d in range(x.ndim):
+        if d not in few:
+            rest = rest.with_dimension(d, 0, shape[d], 1)
 
     def transpose(bits: Array) -> Array:
         bits = lax.rev(bits, window.reversed_dims)
@@ -77,14 +81,9 @@ def spread(
             if size == extent or d in few:
                 continue
             bits = _spread_along(bits, d, extent, start, stride, max_shards)
-        return _replicated_along(bits, few)
+        return gather_and_select(_replicated_along(bits, few), shape, rest)
 
-    rest = window._replace(reversed_dims=())
-    for d in range(x.ndim):
-        if d not in few:
-            rest = rest.with_dimension(d, 0, shape[d], 1)
-    x = bitwise.by_integers(transpose, x)
-    return gather_and_select(x, shape, rest)
+    return bitwise.by_integers(transpose, x)
 
 
 def _replicated_along(bits: Array, dims: list[int]) -> Array:
@@ -134,7 +133,15 @@ def gather_and_select(x: Array, shape: tuple[int, ...], window: StridedWindow) -
             if size == 0:
                 return jnp.zeros(shape, bits.dtype)
             bits = _gather_and_select_along(bits, d, extent, start, size, stride)
-        return bits
+        if bits.dtype != jnp.uint16:
+            return bits
+        # As in `_pad_with_zeros`. Each element has its own zero, since the operand may
+        # be sharded.
+        return lax.platform_dependent(
+            bits,
+            cpu=lambda bits: bits | bitwise.unknown_zeros(bits),
+            default=lambda bits: bits,
+        )
 
     with bitwise.full_width(x):
         return bitwise.by_integers(transpose, x)

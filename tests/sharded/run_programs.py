@@ -76,6 +76,9 @@ def outcome(program: Program) -> dict[str, str]:
         # JAX has no name for the sharding that GSPMD gives a flip.
         if not program.shardy and "Failed to convert OpSharding" in why:
             return dict(outcome="skipped", why=why)
+        # GSPMD refuses an uneven sharding that it chose for the result of a shard_map.
+        if not program.shardy and program.manual and "RET_CHECK" in why:
+            return dict(outcome="skipped", why=why)
         return dict(outcome="error", why=why)
     try:
         assert_same_bits(actual, programs.expected(program))
