@@ -57,10 +57,10 @@ def reverse_subsequences(
         along each other dimension the size of `input` or 1, which stands for all lines.
       axis: the dimension along which the elements are reversed; may be negative.
       implementation: `"gather"` or `"scatter"`, which both give the same result, or
-        None for the fastest. XLA itself partitions `"gather"`.
-        `"scatter"` falls back to the gather in exports, where XLA may partition the
-        program, and where its indices need more than three times the memory of the
-        result.
+        None for the fastest. XLA itself partitions `"gather"`. `"scatter"` falls back
+        to the gather in exports, where XLA may partition the program, and where its
+        indices need more than three times the memory of the result. Inside a
+        `shard_map` over some axes of a mesh, neither has an effect.
 
     Returns:
       An array with the shape and dtype of `input`.

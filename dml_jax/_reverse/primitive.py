@@ -219,13 +219,14 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
                 return lowered
         is_unpartitioned = lowering.is_unpartitioned(ctx)
         is_free = implementation is None and is_unpartitioned
-        without_gather = is_tpu or lowering.is_partly_manual(ctx)
-        max_shards = lowering.max_shards(ctx) if without_gather else 1
+        rotates = is_tpu and implementation != "gather"
+        if lowering.is_partly_manual(ctx):  # where XLA cannot partition a gather
+            rotates = True
         compute = functools.partial(
             _compute,
             formulation=_PLATFORMS.get(platform) if is_free else None,
             is_unpartitioned=is_unpartitioned,
-            max_shards=max_shards,
+            max_shards=lowering.max_shards(ctx) if rotates else 1,
             **params,
         )
         return lowering.lower(ctx, compute, x, lengths)

@@ -41,7 +41,10 @@ def max_shards(ctx: Any) -> int:
 
 
 def is_partly_manual(ctx: Any) -> bool:
-    """True inside a `shard_map` that leaves some axes of its mesh to XLA."""
+    """True inside a `shard_map` that leaves some axes of its mesh to XLA.
+
+    XLA ends the process where it partitions some gathers there.
+    """
     with jax_versions.optional("the context of lowering rules"):
         context: Any = ctx.module_context.axis_context
         manual = getattr(context, "manual_axes", ())
