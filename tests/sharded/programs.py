@@ -390,9 +390,7 @@ def draw_data(
     return "bits" if is_float else pick.one(["bits", "numbers"])
 
 
-def draw_works(
-    operator: str, mode: str, dtype: str, data: str
-) -> dict[str, float]:
+def draw_works(operator: str, mode: str, dtype: str, data: str) -> dict[str, float]:
     """What may come before and after the operator, with weights."""
     works = {"nothing": 4.0}
     if operator.startswith("fill"):

@@ -107,9 +107,7 @@ def run(program: Program) -> np.ndarray:
     def function(*given: jax.Array) -> jax.Array:
         found = dict(zip(present, given, strict=True))
         x, lengths, other = (found.get(index) for index in range(3))
-        result = derived(
-            program, mesh, partial(apply, program, mesh, lengths), x, other
-        )
+        result = derived(program, partial(apply, program, mesh, lengths), x, other)
         return inside(program, result, mesh, program.of_output)
 
     has_context = program.explicit or program.manual
@@ -192,9 +190,7 @@ def inside(program: Program, x: Any, mesh: Mesh, placement: Placement) -> Any:
     return x
 
 
-def derived(
-    program: Program, mesh: Mesh, function: Callable[..., Any], x: Any, other: Any
-) -> Any:
+def derived(program: Program, function: Callable[..., Any], x: Any, other: Any) -> Any:
     """The result of the function, or of its derivative."""
 
     def typed_as(like: Any) -> Any:
