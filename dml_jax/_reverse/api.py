@@ -320,7 +320,7 @@ def _reverse_on_host(
 
     def along(axis: int, numbers: Sequence[int]) -> np.ndarray:
         others = [d for d in range(x.ndim) if d != axis]
-        return np.expand_dims(np.array(numbers, np.int64), others)
+        return np.expand_dims(np.array(numbers, np.int64), tuple(others))
 
     time = x.shape[time_axis]
     clamped = [min(max(int(length), 0), time) for length in np.asarray(lengths)]
