@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import resource
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -65,3 +67,46 @@ def test_only_regular_files_are_replaced(
     with pytest.raises(OSError, match=f"{REASONS[name]}: '{name}'"):
         array_files.write(pathlib.Path(name), ARRAY)
     assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == kinds
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """Files may have 4,096 bytes, as on a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("name", ["y.npy", "y.bin"])
+def test_an_error_tells_why_a_file_is_not_written(tmp_path: pathlib.Path, name: str):
+    with pytest.raises(OSError, match=f"File too large: '.*{name}'"):
+        array_files.write(tmp_path / name, np.zeros(10**5))
+    assert not any(tmp_path.iterdir())
+
+
+LAYOUTS = [
+    np.zeros((), np.int8),
+    np.zeros((0, 3), np.float64),
+    np.asfortranarray(ARRAY),
+    ARRAY[:, ::-2],
+    ARRAY.astype(">f4"),
+    np.array([["a", "bc"]]),
+]
+
+
+@pytest.mark.parametrize("array", LAYOUTS)
+def test_arrays_of_any_layout_are_read_back(tmp_path: pathlib.Path, array: np.ndarray):
+    array_files.write(tmp_path / "y.npy", array)
+    native = array.astype(array.dtype.newbyteorder("="))
+    assert_same_bits(np.load(tmp_path / "y.npy"), array)
+    assert_same_bits(array_files.read(tmp_path / "y.npy"), native)
+
+
+def test_pipes_and_devices_are_not_read(tmp_path: pathlib.Path):
+    os.mkfifo(tmp_path / "pipe.npy")
+    os.symlink("/dev/zero", tmp_path / "device.npy")
+    for name in ("pipe.npy", "device.npy"):
+        with pytest.raises(ValueError, match="a pipe or a device"):
+            array_files.read(tmp_path / name)
