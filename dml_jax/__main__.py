@@ -10,10 +10,10 @@ from dml_jax.cli import main as run_command
 
 def main() -> NoReturn:
     """Runs the command line, and ends the process with its exit status."""
-    _interrupts.raise_on_interrupt()
+    _interrupts.raise_on_signals()
     try:
         status = run_command()
-        _interrupts.exit_on_interrupt()
+        _interrupts.exit_on_signals()
     except KeyboardInterrupt:
         _interrupts.exit_at_once()
     try:

@@ -1,8 +1,11 @@
-"""What Ctrl-C does to a process of the command line before and after it runs a command.
+"""What Ctrl-C and other signals do to a process of the command line.
 
 `import dml_jax` imports JAX, which takes most of the time of a short command. An
 interrupt during that import would be a long traceback. This module imports as little as
 possible itself, because an interrupt before it installs its handler is one as well.
+
+While a command runs, SIGTERM and SIGHUP raise exceptions as SIGINT does, so that no
+unfinished file is left behind.
 """
 
 import os
@@ -11,10 +14,12 @@ import sys
 
 TYPE_CHECKING = False  # that of `typing`, which takes time to import
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 STATUS = 130
 MESSAGE = "dml_jax: interrupted"
+_SIGNALS = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
 
 
 def is_command() -> bool:
@@ -31,11 +36,33 @@ def exit_on_interrupt() -> None:
         signal.signal(signal.SIGINT, exit_at_once)
 
 
-def raise_on_interrupt() -> None:
-    """Makes an interrupt a KeyboardInterrupt, so that a command can clean up."""
+def raise_on_signals() -> None:
+    """Makes the signals exceptions, so that a command can clean up.
+
+    An interrupt is a KeyboardInterrupt, the others are a SystemExit.
+    """
+    sys.unraisablehook = _exit_if_dropped
     if signal.getsignal(signal.SIGINT) is exit_at_once:
-        sys.unraisablehook = _exit_if_dropped
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _replace_handler(signal.SIG_DFL, _raise_exit)
+
+
+def exit_on_signals() -> None:
+    """Makes the signals end the process at once again."""
+    exit_on_interrupt()
+    _replace_handler(_raise_exit, signal.SIG_DFL)
+
+
+def _replace_handler(old: object, new: "Callable[..., Any] | signal.Handlers") -> None:
+    for number in _SIGNALS:
+        if signal.getsignal(number) is old:
+            signal.signal(number, new)
+
+
+def _raise_exit(number: int, _: object) -> "NoReturn":
+    """Ends the command with the status that a shell gives to the signal."""
+    _replace_handler(_raise_exit, signal.SIG_IGN)  # another one would stop the clean-up
+    raise SystemExit(128 + number)
 
 
 def exit_at_once(*_: object) -> "NoReturn":
@@ -51,4 +78,7 @@ def _exit_if_dropped(unraisable: "sys.UnraisableHookArgs") -> None:
     """Python drops exceptions in callbacks, for example of its garbage collector."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
         exit_at_once()
+    if isinstance(unraisable.exc_value, SystemExit):
+        code = unraisable.exc_value.code
+        os._exit(code if isinstance(code, int) else 1)
     sys.__unraisablehook__(unraisable)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -92,3 +93,38 @@ def test_an_interrupt_that_python_drops():
     start = f"import sys; sys.argv[0] = 'dml-jax'; {imports}"
     done = run("-c", f"{start}; {command}; m.main()")
     assert (done.returncode, done.stderr) == (130, "dml_jax: interrupted\n")
+
+
+WRITE = """
+import os, pathlib, signal, sys
+sys.argv[0] = "dml-jax"
+import numpy as np, dml_jax.__main__ as m
+from dml_jax import _array_files
+remove = os.unlink
+def replace(*_, **__):
+    print(len(os.listdir()))
+    signal.raise_signal({})
+def unlink(*paths, **options):
+    signal.raise_signal({})
+    remove(*paths, **options)
+os.replace, os.unlink = replace, unlink
+m.run_command = lambda: _array_files.write(pathlib.Path("y.npy"), np.zeros(3))
+m.main()
+"""
+
+
+@pytest.mark.usefixtures("interrupts_reach_children")
+@pytest.mark.parametrize(
+    ("name", "again", "status"),
+    [("SIGINT", "0", 130), ("SIGTERM", "SIGHUP", 143), ("SIGHUP", "SIGTERM", 129)],
+)
+def test_a_signal_during_a_write_leaves_no_file(
+    tmp_path: pathlib.Path, name: str, again: str, status: int
+):
+    """A second one comes while the first one's file is removed."""
+    numbers = (getattr(signal, n, 0) for n in (name, again))
+    program = WRITE.format(*map(int, numbers))
+    program = program.replace("signal.raise_signal(0)", "pass")
+    done = run("-c", program, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, "1\n")
+    assert not any(tmp_path.iterdir())
