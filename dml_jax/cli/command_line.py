@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from dml_jax import _interrupts
 from dml_jax._version import __version__
@@ -22,6 +22,7 @@ from dml_jax.cli import (
     dispatch_command,
     info,
     onnx_command,
+    printing,
     verify,
 )
 from dml_jax.cli.progress import progress
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _CLOSED_PIPE
     except Exception as error:
         is_expected = isinstance(error, _ERRORS) and not options.debug
-        line = f"dml_jax: {_one_line(error)}"
+        line = printing.escaped(f"dml_jax: {_one_line(error)}")
         _print_error(line if is_expected else traceback.format_exc().rstrip())
         return 2
 
@@ -93,19 +94,29 @@ def _run(words: Sequence[str] | None, options: argparse.Namespace) -> int:
 
 
 def _print_error(text: str) -> None:
-    with contextlib.suppress(OSError):  # the status tells
-        print(text, file=sys.stderr)
+    if sys.stderr:
+        with contextlib.suppress(OSError):  # the status tells
+            printing.print_lines(text, sys.stderr)
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return f"the current folder: {error.strerror}"  # which has been deleted
     if isinstance(error, OSError) and error.strerror:
         return ": ".join(filter(None, (error.filename, error.strerror)))
     return " ".join((str(error) or type(error).__name__).split())
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors quote arguments, which may come from names of files."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printing.escaped(message))
+
+
 def _parser() -> argparse.ArgumentParser:
     is_script = os.path.basename(sys.argv[0]).startswith("dml-jax")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dml-jax" if is_script else "python -m dml_jax",
         description="Sequence operators of DirectML and ONNX on JAX.",
         epilog="COMMAND --help lists the options of a command.",
@@ -157,7 +168,7 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(_: argparse.Namespace) -> None:
-    print(info.report())
+    printing.print_lines(info.report())
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -166,7 +177,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         devices=devices.every() if text is None else devices.named(text),
         numbers=range(arguments.seed, arguments.seed + arguments.cases),
         only=arguments.only,
-        report=functools.partial(print, flush=True),
+        report=printing.print_lines,
         progress=progress,
         debug=arguments.debug,
     )

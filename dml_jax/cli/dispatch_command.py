@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from dml_jax.cli import common_options, devices
+from dml_jax.cli import common_options, devices, printing
 from dml_jax.cli.progress import progress
 from dml_jax.directml import FeatureLevel
 from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
@@ -139,16 +139,7 @@ def run(arguments: argparse.Namespace) -> None:
             f"{arguments.model}: must be a DxDispatch model; ONNX models run with "
             f"`python -m dml_jax onnx {arguments.model}`"
         )
-    model = load_model(
-        arguments.model,
-        arguments.max_bytes,
-        input_path=arguments.input_path,
-        output_path=arguments.output_path,
-        feature_level=arguments.dml_feature_level,
-    )
     device = devices.first(arguments.device)
-    report = functools.partial(print, flush=True)
-    report(f"Running on '{device.device_kind}'")
     timing = Timing(
         iterations=arguments.dispatch_iterations,
         repeat=arguments.dispatch_repeat,
@@ -157,5 +148,14 @@ def run(arguments: argparse.Namespace) -> None:
         warmup_samples=arguments.warmup_samples,
         verbosity=arguments.timing_verbosity,
     )
-    with jax.default_device(device):
+    report = printing.print_lines
+    with jax.default_device(device):  # some initial values are computed there
+        model = load_model(
+            arguments.model,
+            arguments.max_bytes,
+            input_path=arguments.input_path,
+            output_path=arguments.output_path,
+            feature_level=arguments.dml_feature_level,
+        )
+        report(f"Running on '{device.device_kind}'")
         run_model(model, timing, report, progress, arguments.print_commands)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import pathlib
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from dml_jax import _array_files
-from dml_jax.cli import common_options, devices, info
+from dml_jax.cli import common_options, devices, info, printing
 
 SUMMARY = "run an ONNX model"
 DESCRIPTION = """\
@@ -55,28 +55,41 @@ def run(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise RuntimeError(f"{error}: {info.how_to_install('onnx')}") from None
     device = devices.first(arguments.device)
-    proto = onnx_backend.load_model(arguments.model)
+    _require_no_device(arguments.model)
+    # onnx warns about keys of external data that it ignores.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        proto = onnx_backend.load_model(arguments.model)
     model = onnx_backend.prepare(proto)
     model.device = device
     kinds = {value.name: _declared(value, model) for value in proto.graph.input}
     _require_names(arguments, model, kinds)
-    report = functools.partial(print, flush=True)  # before errors
     inputs = {}
     for name, path in arguments.input:
         inputs[name] = _read(path)
         dtype = inputs[name].dtype
         if is_untyped(dtype, model.dtypes[name]):
             dtype = model.dtypes[name]
-        report(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
+        _report(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():
-        report(f"Output '{name}': {_kind(array.dtype, array.shape)}")
+        _report(f"Output '{name}': {_kind(array.dtype, array.shape)}")
     for name, path in arguments.output:
         array = outputs[name]
         # NumPy's own strings need no pickles.
         _array_files.write(
             path, array.astype(str) if array.dtype.kind == "O" else array
         )
+
+
+def _report(line: str) -> None:
+    printing.print_lines(printing.escaped(line))
+
+
+def _require_no_device(path: str) -> None:
+    """Refuses devices such as /dev/zero, from which reading may never end."""
+    file = pathlib.Path(path)
+    if file.is_char_device() or file.is_block_device():
+        raise ValueError(f"{path}: must be an ONNX model; got a device")
 
 
 def _require_names(
@@ -122,7 +135,7 @@ def _require_distinct(option: str, values: list[str]) -> None:
 
 def _read(path: pathlib.Path) -> np.ndarray:
     try:
-        return np.asarray(_array_files.read(path))
+        return _array_files.read(path)
     except ValueError as error:
         raise ValueError(
             f"{path}: must be an .npy file without pickles, as `numpy.save` writes it; "

@@ -145,6 +145,13 @@ def test_scalars_empty_arrays_and_names_with_signs(run: Command):
     assert_same_bits(np.load("t.npy"), np.array(2.5, np.float32))
 
 
+def test_arrays_of_another_byte_order(run: Command):
+    np.save("x.npy", X.astype(">f4"))
+    np.save("l.npy", LENGTHS.astype(">i8"))
+    assert run("m.onnx", *X_AND_L, "--output", "y=y.npy") == (0, IN + OUT, "")
+    assert_same_bits(np.load("y.npy"), REVERSED)
+
+
 def test_an_input_file_may_be_replaced(run: Command):
     assert run("m.onnx", *X_AND_L, "--output", "y=x.npy")[0] == 0
     assert_same_bits(np.load("x.npy"), REVERSED)
@@ -159,6 +166,16 @@ def test_a_model_with_data_in_another_file(run: Command):
     os.mkdir("elsewhere")
     with contextlib.chdir("elsewhere"):
         assert run("../data.onnx") == printed
+
+
+def test_unknown_keys_of_data_in_another_file(
+    run: Command, recwarn: pytest.WarningsRecorder
+):
+    """onnx's warning would be beside the line of an error."""
+    pathlib.Path("w.bin").write_bytes(bytes(16))
+    onnx.save(with_external_data(4, location="w.bin", unknown="1"), "data.onnx")
+    assert run("data.onnx") == (0, "Output 'y': float32[4]\n", "")
+    assert not recwarn
 
 
 # Devices and the process --------------------------------------------------------------
@@ -210,6 +227,7 @@ FILES = {
     "empty": "an empty file",
     "text": "a file of another kind",
     "short": "a damaged file",
+    "pipe": "a pipe or a device",
     "huge": "a damaged file",
     "lying": "pickled objects",
 }
@@ -244,6 +262,7 @@ def test_inputs_and_outputs(
     np.savez("zipped", X)
     os.rename("zipped.npz", "zipped.npy")
     data = pathlib.Path("x.npy").read_bytes()
+    os.mkfifo("pipe.npy")
     for name, content in {
         "pickled": pickle.dumps(X),
         "empty": b"",
@@ -256,6 +275,34 @@ def test_inputs_and_outputs(
         assert content != data
     words = arguments.replace("$", " ".join(X_AND_L)).split()
     require_error(["m.onnx", *words], message, printed)
+
+
+ESCAPES = "a\x1b[31m\n\u202eb\ud800"
+
+
+def test_names_have_no_effect_on_a_terminal(run: Command):
+    """A name with a lone surrogate is that of a file, which Python decodes."""
+    save("s.onnx", "(float[n] x) => (float[n] y) {y = Identity(x)}")
+    model = onnx.load("s.onnx")
+    size = model.graph.input[0].type.tensor_type.shape.dim[0]
+    size.dim_param = ESCAPES[:-1]
+    onnx.save(model, "s.onnx")
+    np.save("x.npy", X[0])
+    status, out, err = run("s.onnx")
+    assert (status, out) == (2, "")
+    assert r"x: float32[a\x1b[31m" in err
+    outcomes = [
+        (status, out, err),
+        run("s.onnx", "--input", "x=x.npy"),
+        run("m.onnx", "--input", f"x={ESCAPES}.npy", *X_AND_L[2:]),
+        run("m.onnx", *X_AND_L, "--output", f"y={ESCAPES}/y.npy"),
+        run("m.onnx", *X_AND_L, f"--{ESCAPES}"),
+        run(f"{ESCAPES}.onnx", "--debug"),
+        run(f"{ESCAPES}.json"),
+    ]
+    assert [outcome[0] for outcome in outcomes] == [2, 0, 2, 2, 2, 2, 2]
+    for _, *texts in outcomes:
+        assert all(map(str.isprintable, "\n".join(texts).split("\n")))
 
 
 def test_a_name_of_two_lines_is_one_in_messages(require_error: Callable[..., None]):
@@ -284,7 +331,9 @@ def test_no_memory(require_error: Callable[..., None]):
             "text.onnx: must be an ONNX model; got other bytes",
         ),
         ("empty.onnx", b"", "empty.onnx: must have a graph; got none"),
-        ("a\0.onnx", None, "a\0.onnx: embedded null byte"),
+        ("a\0.onnx", None, "a\\x00.onnx: embedded null byte"),
+        ("a\x1b\n.onnx", None, "a\\x1b\\n.onnx: No such file or directory"),
+        ("/dev/null", None, "/dev/null: must be an ONNX model; got a device"),
         ("abs.onnx", "(float[3] x) => (float[3] y) {y = Det(x)}", "onnx: …Det 'y'…"),
         ("bad.onnx", "(float[3] x) => (float[3] y) {y = Identity(z)}", "onnx: …'z'…"),
     ],

@@ -1,5 +1,6 @@
 """What all commands share: options, devices and errors."""
 
+import pathlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -142,6 +143,18 @@ def test_without_a_command(command: Command):
 
 def test_version(command: Command):
     assert command("--version") == (0, f"dml_jax {dml_jax.__version__}\n", "")
+
+
+def test_a_current_folder_that_has_been_deleted(
+    command: Command, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The system's error has no name."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    message = "dml_jax: the current folder: No such file or directory\n"
+    assert command("dispatch", "m.json") == (2, "", message)
 
 
 @pytest.mark.parametrize(
