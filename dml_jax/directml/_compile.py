@@ -228,11 +228,13 @@ def _as_bound(
 ) -> jax.Array | np.ndarray:
     """`value` as an array that can be bound to a tensor."""
     dtype = tensor.data_type.dtype
+    kind = getattr(value, "dtype", type(value).__name__)
     if getattr(value, "dtype", dtype) == dtype:
         value = arguments.as_array(function, name, value)
     if getattr(value, "dtype", None) != dtype:
-        got = getattr(value, "dtype", type(value).__name__)
-        got = f"{got}{arguments.conversion(got, dtype)}"
+        got = f"{kind}{arguments.conversion(kind, dtype)}"
+        if isinstance(kind, str):  # of a list or a number
+            got += f". Convert it by `np.array(x, '{dtype}')`"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
     if not is_buffer and not api.is_logical(tensor, value):

@@ -9,7 +9,13 @@ import pytest
 from dispatches import Dispatch
 from models import bind, buffer, floats, model, one_operator, reversal, show
 
-from dml_jax.directml.dxdispatch import Timing, load_model, run_model
+from dml_jax.directml.dxdispatch import (
+    Resource,
+    Timing,
+    _resources,
+    load_model,
+    run_model,
+)
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "dxdispatch"
 RESULT = ["Dispatch 'reverse': 1 iterations, T ms median (CPU)"]
@@ -122,6 +128,7 @@ INITIALIZERS = {
     "mixed without a type": ({"initialValues": PARTS[:1]}, array([6], "u4")),
     "padded": (buffer([1, 2, 3], "UINT8"), bytes([1, 2, 3, 0])),
     "size": (buffer([1], "UINT8", sizeInBytes=5), bytes([1, 0, 0, 0, 0, 0, 0, 0])),
+    "type": ({**buffer([7], "UINT8"), "type": "buffer"}, bytes([7, 0, 0, 0])),
     "offset": (
         buffer([7], "UINT8", sizeInBytes=4, initialValuesOffsetInBytes=2),
         bytes([0, 0, 7, 0]),
@@ -154,6 +161,28 @@ def test_numpy_file(tmp_path: pathlib.Path, dispatch: Dispatch, name: str):
     resource = {"initialValues": {"sourcePath": "x.npy"}}
     lines = dispatch(model({"x": resource}, commands=[show("x")]))
     assert lines == [f"Resource 'x': {printed}"]
+
+
+def test_reading_takes_linear_time(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The sizes of buffers are not added up for each buffer."""
+    reads = []
+
+    class Counted(Resource):
+        @property
+        def length(self) -> int:  # type: ignore[override]
+            reads.append(self)
+            return 4
+
+        @length.setter
+        def length(self, _: int) -> None: ...
+
+    monkeypatch.setattr(_resources, "Resource", Counted)
+    resources = {str(i): buffer([i]) for i in range(100)}
+    (tmp_path / "model.json").write_text(json.dumps(model(resources)))
+    assert len(load_model("model.json").resources) == 100
+    assert len(reads) <= 200
 
 
 def test_raw_files_are_found_beside_the_model_first(
@@ -276,6 +305,7 @@ ELEMENT_SIZES = {  # of a resource of FLOAT32: the element at which a tensor beg
     "0 and a stride": ({"elementSizeInBytes": 0, "elementStride": 16}, 1),
     "both": ({"elementSizeInBytes": 8, "elementStride": 16}, 2),
     "no offset": ({"elementSizeInBytes": 2**63}, 0),
+    "a counter": ({"counter": "y", "counterOffsetBytes": 2**64 - 1}, 4),
     "a count": ({"elementCount": 2**64 - 1, "shape": [2, 3], "format": "R32"}, 4),
 }
 

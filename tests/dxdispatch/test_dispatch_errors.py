@@ -89,6 +89,7 @@ WRONG = {  # wrong values in places of the valid model, which the messages name
     "resources.A.sizeInBytes": [15, -1, None],
     "resources.A.initialValuesOffsetInBytes": [2**64],
     "resources.A.size": [1],
+    "resources.A.type": ["texture", None],
     B: [7],
     f"{B}.valueCount": [0, 2**32 - 1],
     f"{B}.value": [{}],
@@ -175,9 +176,13 @@ ELSEWHERE = [  # changes whose messages name another place
             ("format", 41, "format"),
             ("shape", [2.5], "shape[0]"),
             ("offset", 4, "offset"),
+            ("counter", "Z", "counter"),
+            ("counterOffsetBytes", -1, "counterOffsetBytes"),
         ]
     ),
     (f"{BIND}.InputTensor", "B", BIND),
+    ("commands.4.targetPath", "out.npy/a/out.bin", "commands.4.targetPath"),
+    (TARGET, "./out.bin/out.npy", TARGET),
     ("commands.3.dimensions", [-1], "commands.3.dimensions[0]"),
     ("commands.3.dimensions", [0, 2**32 - 1], "commands.3.dimensions[0]"),
 ]  # fmt: skip
@@ -225,7 +230,7 @@ def test_unsupported_operators(kind: str):
 MESSAGES = [
     ("resources.A.size", 1, "must be one of the members initialValues, "
      "initialValuesDataType, initialValuesOffsetInBytes, resampleMode, resampleSize, "
-     "sizeInBytes; got size"),
+     "sizeInBytes, type; got size"),
     (f"{A}.0", None, 'must be a number of FLOAT32, "nan", "inf" or "-inf"; got null'),
     (f"{B}.valueCount", 2**32 - 1, "must fit into the 65520 bytes that are left of "
      "`max_bytes`, 65536; got 17179869180 bytes"),
@@ -313,9 +318,39 @@ def test_files_of_both_folders_are_allowed():
     assert pathlib.Path("out.npy").is_file()
 
 
-def test_the_folder_of_inputs_exists():
-    message = "dml_jax: `input_path` must be a folder that exists; got none\n"
-    assert run("model.json", "--input_path", "none") == (2, "", message)
+@pytest.mark.parametrize(
+    ("option", "path", "rule"),
+    [
+        ("input_path", "none", "a folder that exists"),
+        ("input_path", "in.bin", "a folder that exists"),
+        ("output_path", "in.bin", "a folder"),
+        ("output_path", "in.bin/new", "a folder"),
+    ],
+)
+def test_the_folders_of_the_options(option: str, path: str, rule: str):
+    pathlib.Path("model.json").write_text(TEXT)
+    message = f"dml_jax: `{option}` must be {rule}; got {path}\n"
+    assert run("model.json", f"--{option}", path) == (2, "", message)
+
+
+def test_long_names_are_cut():
+    """In messages, and in what a run prints."""
+    name = "a" * 10**6
+    result = run_model(changed(f"resources.{name}", {"initialValues": []}))
+    message = require_error(result, f"resources.{'a' * 197}….initialValues")
+    assert message == "must have at least one element; got []"
+    for place in (f"resources.A.{name}", f"{BIND}.{name}"):
+        assert len(run_model(changed(place, 1))[2]) < 1000
+    model = changed(f"resources.{name}", MODEL["resources"]["A"])
+    model["dispatchables"][name] = model["dispatchables"]["slice"]
+    model["commands"][0]["dispatchable"] = name
+    for command in model["commands"][2:]:
+        command["resource"] = name
+    model["commands"][3]["dimensions"] = [4]
+    status, out, err = run_model(model, "-v", "1")
+    assert (status, err) == (0, "")
+    assert out.count(f"{'a' * 197}…'") == 5
+    assert len(out) < 5000
 
 
 PATHS = {

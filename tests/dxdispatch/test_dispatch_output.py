@@ -1,5 +1,7 @@
 """What the dispatch command prints, measures and writes, and where it runs."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -16,7 +18,9 @@ from assertions import assert_same_bits
 from dispatches import Dispatch, interrupted
 from models import buffer, model, reversal, save, show
 
-from dml_jax import cli
+import dml_jax
+from dml_jax import cli, fill_value_sequence
+from dml_jax.directml.dxdispatch import load_model, run_model
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -163,6 +167,54 @@ def test_feature_level(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str
     assert cli.main(["dispatch", "model.json", "--dml_feature_level", "4.0"]) == 0
 
 
+@pytest.mark.parametrize("replaced", ["new", "new/folder"])
+def test_a_link_in_place_of_a_folder_is_not_followed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, replaced: str
+):
+    """Whoever may write to the model's folder makes it after the model is checked."""
+    (tmp_path / "outside" / "folder").mkdir(parents=True)
+    (tmp_path / "inside" / "new" / "folder").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "inside")
+    given = model({"r": buffer([1])}, commands=[save("r", "new/folder/deep/r.dat")])
+    pathlib.Path("model.json").write_text(json.dumps(given))
+    loaded = load_model("model.json")
+    os.rename(replaced, "moved")
+    os.symlink(tmp_path / "outside", replaced)
+    with pytest.raises(OSError, match=r"r\.dat"):
+        run_model(loaded, report=lambda _: None)
+    assert [*tmp_path.glob("outside/**/*")] == [tmp_path / "outside" / "folder"]
+
+
+def test_a_link_in_place_of_a_file_is_replaced(tmp_path: pathlib.Path):
+    (tmp_path / "outside.dat").write_bytes(b"old")
+    os.mkdir("inside")
+    given = model({"r": buffer([1], "UINT8")}, commands=[save("r", "r.dat")])
+    pathlib.Path("inside/model.json").write_text(json.dumps(given))
+    loaded = load_model("inside/model.json", output_path="inside")
+    os.symlink("../outside.dat", "inside/r.dat")
+    run_model(loaded, report=lambda _: None)
+    assert pathlib.Path("outside.dat").read_bytes() == b"old"
+    assert pathlib.Path("inside/r.dat").read_bytes() == bytes([1, 0, 0, 0])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_names_are_printed_in_any_encoding(encoding: str):
+    """What an output cannot encode does not stop the commands after it."""
+    name = "größe→😀"
+    given = model({name: buffer([1])}, commands=[show(name), save(name, f"{name}.npy")])
+    pathlib.Path("model.json").write_text(json.dumps(given))
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    with contextlib.redirect_stdout(out):
+        assert cli.main(["dispatch", "model.json"]) == 0
+    shown = name.encode(encoding, "backslashreplace").decode(encoding)
+    lines = out.buffer.getvalue().decode(encoding).splitlines()  # type: ignore
+    assert lines[1:] == [
+        f"Resource '{shown}': 1",
+        f"Resource '{shown}' written to '{shown}.npy'",
+    ]
+    assert np.load(f"{name}.npy").tolist() == [1]
+
+
 # Times --------------------------------------------------------------------------------
 
 
@@ -216,6 +268,22 @@ def test_long_runs_show_progress(monkeypatch: pytest.MonkeyPatch, dispatch: Disp
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", jax.devices("cpu")[0].device_kind])
 def test_device(dispatch: Dispatch, name: str):
     assert dispatch(reversal(), "--device", name)[1].endswith("2, 1, 3, 6, 5, 4")
+
+
+def test_sequences_are_computed_on_the_device(
+    dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+):
+    """JAX's default device may not exist."""
+    used = []
+
+    def fill(*arguments: Any) -> Any:
+        used.append(jax.config.jax_default_device)  # type: ignore
+        return fill_value_sequence(*arguments)
+
+    monkeypatch.setattr(dml_jax, "fill_value_sequence", fill)
+    given = model({"r": buffer({"valueCount": 2, "valueStart": 0, "valueDelta": 1})})
+    dispatch(given, "--device", "cpu")
+    assert used == [jax.devices("cpu")[0]]
 
 
 # The process --------------------------------------------------------------------------

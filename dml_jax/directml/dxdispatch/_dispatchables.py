@@ -19,7 +19,7 @@ from dml_jax.directml import (
 from dml_jax.directml._operators import camel
 from dml_jax.directml._tensor import extent
 from dml_jax.directml.dxdispatch._descs import parse_desc
-from dml_jax.directml.dxdispatch._json import Entry
+from dml_jax.directml.dxdispatch._json import Entry, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource
 
 PREFIX = "DML_OPERATOR_"
@@ -108,7 +108,7 @@ def parse_views(
             names = ", ".join(tensors) or "none"
             raise ValueError(
                 f"`{binding.location}` must be the binding of a tensor ({names}); got "
-                f"{name}"
+                f"{shortened(name)}"
             )
     for name in tensors:
         if name not in bindings:
@@ -123,9 +123,11 @@ _VIEW_DEFAULTS: dict[str, Any] = {
     "elementOffset": 0,
     "elementStride": 0,
     "elementSizeInBytes": 0,
-    "elementCount": 0,  # this and the next two are for shaders and ONNX models
+    "elementCount": 0,  # this and the next are for shaders and ONNX models
     "format": "",
     "shape": [],
+    "counter": None,
+    "counterOffsetBytes": 0,
 }
 
 
@@ -139,6 +141,8 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
     if isinstance(entry.value, dict):
         members = entry.members(("name",), _VIEW_DEFAULTS)
         name = members["name"]
+        if "counter" in entry.value:
+            context.resource(members["counter"])
         offset = _offset(entry, members, context.resource(name))
     resource = context.resource(name)
     alignment = max(
@@ -155,6 +159,7 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
 def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
     """The offset of a view in bytes."""
     members["elementCount"].unsigned(64)
+    members["counterOffsetBytes"].unsigned(64)
     members["format"].text()
     for element in members["shape"].elements():
         element.integer(-(2**63), 2**63 - 1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import functools
 import os
 import pathlib
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,13 +15,19 @@ from dml_jax.directml import DataType
 from dml_jax.directml.dxdispatch._json import Entry
 
 
-class Folders(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Folders:
     """The folders of a model, in which all of its files are."""
 
     of_model: pathlib.Path
     of_inputs: pathlib.Path
     of_outputs: pathlib.Path
     current: pathlib.Path
+
+    @functools.cached_property
+    def _resolved(self) -> list[pathlib.Path]:
+        folders = (self.of_model, self.of_inputs, self.of_outputs, self.current)
+        return [folder.resolve() for folder in folders]
 
     def source_path(self, entry: Entry) -> pathlib.Path:
         """The file to read, relative to the folder of inputs, or the current one."""
@@ -51,7 +58,6 @@ class Folders(NamedTuple):
         text = entry.text()
         try:
             path = (base / text).resolve()
-            allowed = [folder.resolve() for folder in self]
             path.is_file()  # raises if a name is too long
             # Since Python 3.13, a loop of links is not an error here.
             if any(part.is_symlink() for part in (path, *path.parents)):
@@ -59,7 +65,7 @@ class Folders(NamedTuple):
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise entry.error(f"be a path that can be read ({reason})") from None
-        if not any(path.is_relative_to(root) for root in allowed):
+        if not any(path.is_relative_to(root) for root in self._resolved):
             raise entry.error(
                 "be inside the model's folder, the current one, `input_path` or "
                 "`output_path`"
@@ -68,7 +74,7 @@ class Folders(NamedTuple):
 
 
 def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
-    """The elements of an .npy file, little-endian, and their data type."""
+    """The elements of an .npy file, and their data type."""
     try:
         array = _array_files.read(path)
     except (OSError, ValueError) as error:
@@ -78,5 +84,4 @@ def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
     name = "UINT8" if array.dtype == np.bool_ else array.dtype.name.upper()
     if name not in DataType.__members__:
         raise entry.error(f"hold a data type of DirectML, not {array.dtype}")
-    little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-    return little.reshape(-1), DataType[name]
+    return array.reshape(-1), DataType[name]

@@ -81,6 +81,7 @@ class Entry:
 
     def member(self, name: str, value: Any) -> Entry:
         """The member of an object with a name and a value."""
+        name = shortened(name)
         return Entry(value, f"{self.location}.{name}" if self.location else name)
 
     def members(
@@ -99,7 +100,7 @@ class Entry:
                 nearest = difflib.get_close_matches(name, known, 1)
                 raise ValueError(
                     f"`{member.location}` must be one of the members "
-                    f"{', '.join(known)}; got {name}"
+                    f"{', '.join(known)}; got {shortened(name)}"
                     + "".join(f". Write {other}" for other in nearest)
                 )
         for name in required:  # a misspelt one has been refused
@@ -187,4 +188,9 @@ def shown(value: Any) -> str:
     except RecursionError:
         return f"{type(value).__name__} with too many levels"
     text = text if text.isprintable() else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return shortened(text, 60)
+
+
+def shortened(text: str, maximum: int = 200) -> str:
+    """A text that a model gives, cut if it is long; the default is for names."""
+    return text if len(text) <= maximum else f"{text[: maximum - 3]}…"

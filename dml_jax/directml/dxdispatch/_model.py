@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dml_jax.directml import FeatureLevel
-from dml_jax.directml.dxdispatch._commands import Command, parse_command
+from dml_jax.directml.dxdispatch._commands import Command, WriteFile, parse_command
 from dml_jax.directml.dxdispatch._descs import STRUCTS
 from dml_jax.directml.dxdispatch._dispatchables import (
     PREFIX,
@@ -17,7 +17,7 @@ from dml_jax.directml.dxdispatch._dispatchables import (
     parse_dispatchable,
 )
 from dml_jax.directml.dxdispatch._files import Folders
-from dml_jax.directml.dxdispatch._json import Entry, parse
+from dml_jax.directml.dxdispatch._json import Entry, parse, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
 MOST_BYTES = 2**32  # 4 GiB
@@ -71,6 +71,8 @@ def load_model(
     path = pathlib.Path(path)
     if input_path is not None and not pathlib.Path(input_path).is_dir():
         raise ValueError(f"`input_path` must be a folder that exists; got {input_path}")
+    if output_path is not None and not _is_folder(pathlib.Path(output_path)):
+        raise ValueError(f"`output_path` must be a folder; got {output_path}")
     if input_path is not None and not path.exists():
         path = pathlib.Path(input_path, path)
     current = pathlib.Path.cwd()
@@ -84,6 +86,11 @@ def load_model(
         return _model(parse(_text(path)), Context(folders, feature_level, max_bytes))
     except (NotImplementedError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from None
+
+
+def _is_folder(path: pathlib.Path) -> bool:
+    """Whether a path is a folder, or can be made one."""
+    return next(p for p in (path, *path.absolute().parents) if p.exists()).is_dir()
 
 
 def _text(path: pathlib.Path) -> str:
@@ -116,7 +123,7 @@ def _model(root: Entry, context: Context) -> Model:
             f"files; got {unsupported}"
         )
     for name, entry in resource_entries.items():
-        context.resources[name] = parse_resource(entry, context)
+        context.add(name, parse_resource(entry, context))
     dispatchables = {
         name: parse_dispatchable(entry, context)
         for name, entry in dispatchable_entries.items()
@@ -124,6 +131,7 @@ def _model(root: Entry, context: Context) -> Model:
     commands = tuple(
         parse_command(entry, dispatchables, context) for entry in command_entries
     )
+    _require_separate_files(command_entries, commands)
     texts = (
         json.dumps(entry.value, separators=(",", ":")) for entry in command_entries
     )
@@ -141,6 +149,25 @@ def _require_operators(dispatchables: Iterable[Entry]) -> None:
             raise NotImplementedError(
                 f"`{kind.location}` must be one of {operators}; got {kind.value[:60]}"
             )
+
+
+def _require_separate_files(
+    entries: Iterable[Entry], commands: Iterable[Command]
+) -> None:
+    """Refuses a file that is written to a folder if another file has its name."""
+    writes = [
+        (entry.entries()["targetPath"], command)
+        for entry, command in zip(entries, commands, strict=True)
+        if isinstance(command, WriteFile)
+    ]
+    targets = {command.path: command.target for _, command in writes}
+    for entry, command in writes:
+        for folder in command.path.parents:
+            if folder in targets:
+                raise entry.error(
+                    f"not be inside {shortened(targets[folder])}, a file that the "
+                    "model writes"
+                )
 
 
 def _unsupported(

@@ -59,16 +59,23 @@ class Context:
       feature_level: the level at which operators are validated.
       max_bytes: the maximum size of all buffers together.
       resources: the buffers that have been parsed.
+      used_bytes: their size.
     """
 
     folders: Folders
     feature_level: FeatureLevel
     max_bytes: int
     resources: dict[str, Resource] = dataclasses.field(default_factory=dict)
+    used_bytes: int = 0
+
+    def add(self, name: str, resource: Resource) -> None:
+        """Adds a buffer that has been parsed."""
+        self.resources[name] = resource
+        self.used_bytes += resource.length
 
     def require_memory(self, entry: Entry, size: int) -> None:
         """Raises if an entry needs more bytes than the parsed buffers leave."""
-        left = self.max_bytes - sum(r.length for r in self.resources.values())
+        left = self.max_bytes - self.used_bytes
         if size > left:
             raise ValueError(
                 f"`{entry.location}` must fit into the {left} bytes that are left of "
@@ -85,6 +92,7 @@ class Context:
 def parse_resource(entry: Entry, context: Context) -> Resource:
     """A buffer with its initial values."""
     defaults = {
+        "type": "buffer",
         "initialValuesDataType": "UNKNOWN",
         "initialValuesOffsetInBytes": 0,
         "sizeInBytes": None,
@@ -92,6 +100,8 @@ def parse_resource(entry: Entry, context: Context) -> Resource:
         "resampleMode": None,
     }
     members = entry.members(("initialValues",), defaults)
+    if members["type"].text().lower() != "buffer":
+        raise members["type"].error("be buffer")
     data_type = parse_data_type(members["initialValuesDataType"])
     initial = members["initialValues"]
     values, data_type = _initial_values(entry, initial, data_type, context)

@@ -17,6 +17,7 @@ from dml_jax import _array_files
 from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
+from dml_jax.directml.dxdispatch._json import shortened
 from dml_jax.directml.dxdispatch._model import Model
 from dml_jax.directml.dxdispatch._resources import Resource
 
@@ -87,7 +88,7 @@ def run_model(
             programs[name] = _Program(dispatchable, model.resources)
             elapsed = (time.perf_counter() - start) * 1e3
             if timing.verbosity:
-                report(f"Initialize '{name}': {elapsed:.4f} ms")
+                report(f"Initialize '{shortened(name)}': {elapsed:.4f} ms")
         commands = zip(model.commands, model.command_texts, strict=True)
         for number, (command, text) in enumerate(commands):
             if print_commands:
@@ -99,10 +100,11 @@ def run_model(
                     report(line)
             elif isinstance(command, Print):
                 shown = _shown(model.resources[command.resource], command.is_verbose)
-                report(f"Resource '{command.resource}':{shown}")
+                report(f"Resource '{shortened(command.resource)}':{shown}")
             else:
                 _write(command, model.resources[command.resource])
-                report(f"Resource '{command.resource}' written to '{command.target}'")
+                name, target = map(shortened, (command.resource, command.target))
+                report(f"Resource '{name}' written to '{target}'")
             if print_commands:
                 report(f"[EndCmd][{number:04}]\t: hr=0x00000000")
 
@@ -167,7 +169,7 @@ def _dispatch(
     if timing.milliseconds is not None:
         iterations, limit = itertools.count(), timing.milliseconds
     if progress:
-        iterations = progress(iterations, command.dispatchable)
+        iterations = progress(iterations, shortened(command.dispatchable))
     begin = time.perf_counter()
     for _ in iterations:
         start = time.perf_counter()
@@ -188,7 +190,7 @@ def _statistics(name: str, samples: list[float], timing: Timing) -> Iterator[str
     """The lines that DxDispatch prints for a device without timestamps."""
     cold_count = min(len(samples) - 1, timing.warmup_samples)
     cold, hot = samples[:cold_count], samples[cold_count:]
-    line = f"Dispatch '{name}': {len(samples)} iterations"
+    line = f"Dispatch '{shortened(name)}': {len(samples)} iterations"
     if not timing.verbosity:
         yield f"{line}, {statistics.median_high(hot):.4f} ms median (CPU)"
         return
@@ -225,5 +227,4 @@ def _write(command: WriteFile, resource: Resource) -> None:
     if command.path.suffix.lower() == ".npy":
         array = resource.elements()[: math.prod(command.dimensions)]
         array = array.reshape(command.dimensions)
-    command.path.parent.mkdir(parents=True, exist_ok=True)  # as in DxDispatch
-    _array_files.write(command.path, array)
+    _array_files.write_resolved(command.path, array)
