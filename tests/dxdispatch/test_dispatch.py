@@ -9,6 +9,8 @@ import pytest
 from dispatches import Dispatch
 from models import bind, buffer, floats, model, one_operator, reversal, show
 
+import dml_jax
+from dml_jax import fill_value_sequence
 from dml_jax.directml.dxdispatch import (
     Resource,
     Timing,
@@ -170,7 +172,7 @@ def test_reading_takes_linear_time(
     reads = []
 
     class Counted(Resource):
-        @property
+        @property  # type: ignore[override]
         def length(self) -> int:  # type: ignore[override]
             reads.append(self)
             return 4
@@ -183,6 +185,27 @@ def test_reading_takes_linear_time(
     (tmp_path / "model.json").write_text(json.dumps(model(resources)))
     assert len(load_model("model.json").resources) == 100
     assert len(reads) <= 200
+
+
+def test_sequences_of_many_sizes_share_programs(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    sizes = set()
+
+    def fill(*arguments: Any) -> Any:
+        sizes.add(arguments[0])
+        return fill_value_sequence(*arguments)
+
+    monkeypatch.setattr(dml_jax, "fill_value_sequence", fill)
+    resources = {
+        str(n): buffer({"valueCount": n, "valueStart": 3, "valueDelta": -2}, "INT32")
+        for n in range(1, 34)
+    }
+    (tmp_path / "model.json").write_text(json.dumps(model(resources)))
+    loaded = load_model("model.json").resources
+    for n in range(1, 34):
+        assert loaded[str(n)].elements().tolist() == list(range(3, 3 - 2 * n, -2))
+    assert len(sizes) == 7
 
 
 def test_raw_files_are_found_beside_the_model_first(

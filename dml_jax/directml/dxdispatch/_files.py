@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import errno
 import functools
-import os
 import pathlib
+import stat
 
 import numpy as np
 
@@ -47,10 +47,13 @@ class Folders:
         path = self._resolve(entry, self.of_outputs)
         if path.suffix.lower() not in (".npy", ".dat", ".bin"):
             raise entry.error("end in .npy, .dat or .bin")
-        if path.exists() and not path.is_file():
-            raise entry.error("be a regular file")
-        if not next(parent for parent in path.parents if parent.exists()).is_dir():
-            raise entry.error("be in a folder")
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise entry.error("be a regular file")
+        except FileNotFoundError:
+            pass
+        except NotADirectoryError:
+            raise entry.error("be in a folder") from None
         return path
 
     def _resolve(self, entry: Entry, base: pathlib.Path) -> pathlib.Path:
@@ -58,19 +61,23 @@ class Folders:
         text = entry.text()
         try:
             path = (base / text).resolve()
-            path.is_file()  # raises if a name is too long
-            # Since Python 3.13, a loop of links is not an error here.
-            if any(part.is_symlink() for part in (path, *path.parents)):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            # Raises if a name is too long, or if there is a loop of links.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.stat()
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise entry.error(f"be a path that can be read ({reason})") from None
-        if not any(path.is_relative_to(root) for root in self._resolved):
+        if not any(is_below(path, root) for root in self._resolved):
             raise entry.error(
                 "be inside the model's folder, the current one, `input_path` or "
                 "`output_path`"
             )
         return path
+
+
+def is_below(path: pathlib.Path, folder: pathlib.Path) -> bool:
+    """The same as `path.is_relative_to(folder)`, which is slow for long paths."""
+    return pathlib.Path(*path.parts[: len(folder.parts)]) == folder
 
 
 def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
     parse_dispatchable,
 )
-from dml_jax.directml.dxdispatch._files import Folders
+from dml_jax.directml.dxdispatch._files import Folders, is_below
 from dml_jax.directml.dxdispatch._json import Entry, parse, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
@@ -155,19 +156,18 @@ def _require_separate_files(
     entries: Iterable[Entry], commands: Iterable[Command]
 ) -> None:
     """Refuses a file that is written to a folder if another file has its name."""
-    writes = [
-        (entry.entries()["targetPath"], command)
+    targets = {
+        command.path: entry.entries()["targetPath"]
         for entry, command in zip(entries, commands, strict=True)
         if isinstance(command, WriteFile)
-    ]
-    targets = {command.path: command.target for _, command in writes}
-    for entry, command in writes:
-        for folder in command.path.parents:
-            if folder in targets:
-                raise entry.error(
-                    f"not be inside {shortened(targets[folder])}, a file that the "
-                    "model writes"
-                )
+    }
+    # Sorted, a path is followed by those below it.
+    for path, below in itertools.pairwise(sorted(targets)):
+        if is_below(below, path):
+            name = shortened(targets[path].value)
+            raise targets[below].error(
+                f"not be inside {name}, a file that the model writes"
+            )
 
 
 def _unsupported(

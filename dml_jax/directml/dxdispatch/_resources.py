@@ -173,9 +173,11 @@ def _generated(
     numbers = [parse_number(members[name], data_type) for name in names]
     if is_constant:
         return np.repeat(numbers[0], count), data_type
+    # A power of two, so that sequences of many sizes do not compile as many programs.
+    size = 1 << (count - 1).bit_length()
     with jax.enable_x64(True), jax.debug_nans(False):
-        values = dml_jax.fill_value_sequence((count,), data_type.dtype, *numbers)
-        return np.asarray(values), data_type
+        values = dml_jax.fill_value_sequence((size,), data_type.dtype, *numbers)
+        return np.asarray(values)[:count], data_type
 
 
 def _require_data_type(entry: Entry, data_type: DataType) -> None:
