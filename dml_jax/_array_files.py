@@ -103,8 +103,8 @@ def _opened(folder: pathlib.Path, is_made: bool = False) -> Iterator[int | None]
             if is_made:
                 _make_if_missing(name, descriptor)
             child = os.open(name, flags, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = child
+            descriptor, parent = child, descriptor
+            os.close(parent)
         yield descriptor
     finally:
         os.close(descriptor)
