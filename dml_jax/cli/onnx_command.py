@@ -116,6 +116,8 @@ def _require_names(
                 f"`--output` must be in a folder that exists; got {path}. Write mkdir "
                 f"-p {path.parent}"
             )
+        if path.exists() and not path.is_file():
+            raise ValueError(f"`--output` must be a regular file; got {path}")
 
 
 def _require_known(option: str, given: list[str], names: Iterable[str]) -> None:

@@ -243,7 +243,8 @@ BAD = [  # the arguments, the message, and what is printed before
     ("$ --output z=z.npy", "`--output` must be one of y, last, w, r; got z", ""),
     ("$ --input l=x.npy", "`--input` must be given once for each; got l twice", ""),
     ("$ --output y=y.npy --output r=./y.npy", "`--output` must …", ""),
-    ("$ --output y=folder.npy", "folder.npy: Is a directory", IN + OUT),
+    ("$ --output r=r.npy --output y=folder.npy", "`--output` must be a regular file; "
+     "got folder.npy", ""),
     ("$ --output y=x.npy/y.npy", "`--output` must be in a folder that exists; got "
      "x.npy/y.npy. Write mkdir -p x.npy", ""),
     ("$ --output y=new/y.npy", "`--output` must be in a folder that exists; …", ""),

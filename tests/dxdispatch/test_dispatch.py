@@ -172,13 +172,13 @@ def test_reading_takes_linear_time(
     reads = []
 
     class Counted(Resource):
-        @property  # type: ignore[override]
-        def length(self) -> int:  # type: ignore[override]
+        @property
+        def length(self) -> int:
             reads.append(self)
             return 4
 
         @length.setter
-        def length(self, _: int) -> None: ...
+        def length(self, _: int) -> None: ...  # type: ignore[override]
 
     monkeypatch.setattr(_resources, "Resource", Counted)
     resources = {str(i): buffer([i]) for i in range(100)}
