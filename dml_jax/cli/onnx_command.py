@@ -148,7 +148,7 @@ def _read(path: pathlib.Path) -> np.ndarray:
 def _declared(value: Any, model: Any) -> str:
     """The dtype and the shape that the model declares for an input."""
     sizes = value.type.tensor_type.shape.dim
-    shape = [size.dim_param or size.dim_value or "?" for size in sizes]
+    shape = [size.dim_param or max(size.dim_value, 0) or "?" for size in sizes]
     return _kind(model.dtypes.get(value.name, np.dtype(float)), shape)
 
 

@@ -29,6 +29,8 @@ def validate_model(model: onnx.ModelProto, functions: Functions) -> Inlined:
     """Checks that a model is valid and supported, and inlines its functions."""
     _require_printable(model)
     require_loaded(model)
+    _require_shapes(model.graph)
+    model = _without_negative_sizes(model)
     newest = onnx.defs.onnx_opset_version()
     for part in (model, *model.functions):
         for opset in part.opset_import:
@@ -43,6 +45,35 @@ def validate_model(model: onnx.ModelProto, functions: Functions) -> Inlined:
     with as_value_error("onnx"):
         _check(model, inlined, functions)
     return inlined
+
+
+def _require_shapes(graph: onnx.GraphProto) -> None:
+    """Refuses tensors without a shape, as ONNX does without their names."""
+    for info in (*graph.input, *graph.output):
+        kind = info.type
+        if kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape"):
+            raise ValueError(
+                f"onnx: `{info.name}` must have a shape, whose sizes may be unknown; "
+                "got none"
+            )
+
+
+def _without_negative_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model in which sizes below 0, as old exporters write them, are unknown."""
+    if not any(dim.dim_value < 0 for dim in _dims(model)):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for dim in _dims(changed):
+        if dim.dim_value < 0:
+            dim.ClearField("dim_value")
+    return changed
+
+
+def _dims(model: onnx.ModelProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    for graph in all_graphs(model.graph):
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            yield from info.type.tensor_type.shape.dim
 
 
 def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> None:

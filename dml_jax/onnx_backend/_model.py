@@ -382,7 +382,11 @@ def _require_shape(
     wanted: onnx.TensorShapeProto,
 ) -> None:
     """Refuses a shape with another rank or size than the graph's."""
-    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in wanted.dim]
+    # Old exporters write -1 for a size that is unknown.
+    sizes = [
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+        for dim in wanted.dim
+    ]
     if len(shape) != len(sizes) or any(
         size not in (given, None) for size, given in zip(sizes, shape, strict=True)
     ):

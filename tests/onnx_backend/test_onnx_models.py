@@ -69,6 +69,23 @@ def test_devices() -> None:
     assert_same_bits(y, expected(X, LENS))
 
 
+def test_negative_sizes_are_unknown() -> None:
+    """As in ONNX Runtime; older exports of Paddle declare a batch of -1."""
+    source = parse("float[b,3] x => float[b,3] y {z = Neg(x) y = Softmax(z)}")
+    graph = source.graph
+    graph.value_info.append(helper.make_tensor_value_info("z", 1, [-1, 3]))
+    for info in (*graph.input, *graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = -1
+    softmax, session = onnx_backend.prepare(source), runtime_session(source)
+    for x in (X[0], X.reshape(8, 3)[:5] / 5):
+        x = x.reshape(-1, 3)
+        (wanted,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(softmax.run([x]).y, wanted, 1e-6)  # type: ignore
+    with pytest.raises(ValueError, match=r"`x` must have shape \(\?, 3\); got \(3, 2"):
+        softmax.run([X[0, :, :]])
+    assert softmax.to_onnx({}) == source
+
+
 def test_results_are_copies() -> None:
     copying = prepared("=> float[3] y {y = Identity(w)}", w=ROW)
     copying.run([])[0][0] = 99
