@@ -33,6 +33,19 @@ TEXTS = {
     "float[u,v] y {y = Slice(x, s, e, a, t)}",
     "range": "float s, float l, float d => float[n] y {y = Range",
     "fill": FILL,
+    "gather_elements": "float[n,m] x, int64[a,b] i => float[c,d] y {y = GatherElements",
+    "gather_nd": "float[n,m] x, int64[a,b] i => float[k] y {y = GatherND",
+    "scatter_elements": "float[n,m] x, int64[a,b] i, float[c,d] u => float[n,m] y "
+    "{y = ScatterElements",
+    "scatter_nd": "float[n,m] x, int64[a,b] i, float[k] u => float[n,m] y "
+    "{y = ScatterND",
+    "gemm": "float[n,m] a, float[m,k] b, float[p,q] c => float[r,s] y {y = Gemm",
+    "conv": "float[b,c,n] x, float[d,c,m] w => float[b,d,l] y {y = Conv",
+    "batch": "@15 float[n,m] x, float[k] s, float[l] t => float[n,p] y "
+    "{y = BatchNormalization",
+    "layer": "@17 float[n,m] x, float[k] s, float[l] t => float[n,p] y "
+    "{y = LayerNormalization",
+    "split": "float[n,m] x => float[a,m] y, float[b,m] i {y, i = Split",
     "local": LOCAL,
     "local13": LOCAL.replace("25", "13"),
 }

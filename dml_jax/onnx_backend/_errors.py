@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import onnx.checker
@@ -35,9 +36,14 @@ def is_printable(name: object) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """The message of an error, without the dump of the model that may follow."""
+    """The message of an error, without the dump of the model that may follow.
+
+    The checker has the name of a node in a line of its own.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     for line in lines[1:3]:
         text = f"{text} {line}" if text.endswith(":") else text
+    node = re.search(r"Bad node spec for node\. Name: (.+) OpType: (\w+)", str(error))
+    text = f"{node[2]} '{node[1]}': {text}" if node else text
     return text if text.isprintable() else ascii(text)

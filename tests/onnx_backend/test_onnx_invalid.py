@@ -100,6 +100,7 @@ $unary Identity(z)} | sorted, however input 'z' of
 float[3] x => float[3] y {z = Identity(x)} | 'y'
 $unary Identity(a) a = Identity(y)} | sorted.*'a'
 float[3] x, float[3] x => float[3] x {} | 'x'
+float[3] x => float[3] y {[first] y = Relu<foo = 1>(x)} | Relu 'first': Unrecognized
 float[3] x => int32[3] y {y = Identity(x)} | (1) vs (6)
 float[3] x => float[3,3] y {y = Identity(x)} | rank: (1) vs (2)
 $unary Identity(x, x)} | size 2
@@ -141,6 +142,8 @@ m.ClearField('graph') | 'graph'
 g.node[0].ClearField('output') | output size 0
 g.node[0].input[0] = '' | input 0
 g.output[0].ClearField('type') | 'type'
+g.output[0].type.tensor_type.ClearField('shape') | `y` must have a shape, whose sizes
+  may be unknown; got none
 w.ClearField('float_data'); w.raw_data = b'123' | w.*3 bytes
 w.ClearField('float_data'); w.raw_data = bytes(20) | w
 w.ClearField('float_data') | w
@@ -189,6 +192,8 @@ def test_bytes_that_are_no_model(data: bytes) -> None:
     require_error(ValueError, "prepare: ", onnx_backend.prepare, data)
 
 
+ROWS = np.array([[0, 1], [1, 0]])
+
 # Nodes --------------------------------------------------------------------------------
 
 # Models, inputs, and what follows the name of the node in the message.
@@ -234,6 +239,59 @@ $fill<value: tensor = float[0] {}>(s)} | [0], | `value` must have one element; g
 @1 $unary Cast<to = "FLOTE">(x)} | X[:, 0], | .*FLOTE
 @1 $unary Cast<to = "UNDEFINED">(x)} | X[:, 0], | `to` must be a data type; got 0$$
 """)
+# Shapes that contradict each other.
+SHAPES = rows(r"""
+$gather_elements(x, i)} | X, ROWS[:, [0] * 5] | `indices` must have rank 2, and at most
+  the sizes \(3, 4\) of `data` on axes other than 0; got shape \(2, 5\)$$
+$gather_elements<axis = 1>(x, i)} | X, ROWS[[0] * 4] | `indices` must have rank 2, and
+float[n,m] x, int64[a] i => float[b] y {y = GatherElements(x, i)} | X, LENGTHS |
+  `indices` must have rank 2, .* got shape \(4,\)$$
+$gather_nd<batch_dims = 1>(x, i)} | X, ROWS[:, :1] | `indices` must have the sizes
+  \(3,\) of `data` on its first axes, and at most 1 on its last axis; got shape
+  \(2, 1\)$$
+$gather_nd(x, i)} | X, ROWS[:, [0] * 3] | `indices` must have the sizes \(\) of `data`
+  on its first axes, and at most 2 on its last axis; got shape \(2, 3\)$$
+$scatter_elements(x, i, u)} | X, ROWS, X[:1, :2] |
+  `updates` must have shape \(2, 2\); got \(1, 2\)$$
+$scatter_elements<axis = 1>(x, i, u)} | X[:1], ROWS, X[:2, :2] | `indices` must have
+  rank 2, and at most the sizes \(1, 4\) of `data` on axes other than 1
+$scatter_nd(x, i, u)} | X, ROWS, X[:1, 0] | `updates` must have shape \(2,\); got
+$scatter_nd(x, i, u)} | X, ROWS[:, :1], X[0] | `updates` must have shape \(2, 4\); got
+int64[n] x, int64 d, float[v] v => float[n,m] y {y = OneHot(x, d, v)} |
+  LENGTHS, 4, X[0, :3] | `values` must have shape \(2,\); got \(3,\)$$
+$gemm(a, b, c)} | X[:1], X.T, X[:, :3] | `C` must broadcast to shape \(1, 3\); got
+  \(3, 3\)$$
+float[n,m] x => float[k] y {y = Einsum<equation = "ii->i">(x)} | X[:1, :3] | .*
+$conv(x, w)} | X[None, :, :2], X[None, :, :3] | `X` must have at least 3 elements with
+  padding on each axis of the kernel; got 2$$
+$conv<dilations = [2]>(x, w)} | X[None], X[None, :, :3] | `X` must have at least 5
+$conv<pads = [1, 0], dilations = [3]>(x, w)} | X[None, :, :2], X[None, :, :2] |
+  `X` must have at least 4 .* got 3$$
+float[b,c,n] x, float[d,c,m] w, float[k] z => float[b,d,l] y {y = Conv(x, w, z)} |
+  X[None], X[None, [0, 1, 2] * 2].reshape(2, 3, 4), X[0, :1] |
+  `B` must have shape \(2,\); got \(1,\)$$
+$batch(x, s, s, s, s)} | X[:, :1], X[0], X[0] | `scale` must have shape \(1,\); got
+$batch(x, s, s, s, t)} | X, X[0], X[0, :1] | `input_var` must have shape \(4,\)
+$layer(x, s, s)} | X[:, :1], X[0], X[0] | `Scale` must broadcast to shape \(3, 1\); got
+  \(4,\)$$
+$layer(x, t, s)} | X[:, :1], X[0], X[0, :1] | `B` must broadcast to shape \(3, 1\)
+@23 float[n,m] x, float[k] s => float[n,l] y {y = RMSNormalization(x, s)} |
+  X[:, :1], X[0] | `scale` must broadcast to shape \(3, 1\); got \(4,\)$$
+@13 $split<axis = 0>(x)} | X | the axis must have equal parts; got \[2, 1\]$$
+@18 float[n,m] x => float[a,m] y, float[b,m] i, float[c,m] z
+  {y, i, z = Split<num_outputs = 3>(x)} | X[:1] |
+  `split` must be sizes whose sum is 1; got \[1, 1, -1\]$$
+$conv<auto_pad = "SAME">(x, w)} | X[None], X[None, :, :3] |
+  `auto_pad` must be one of NOTSET, VALID, SAME_UPPER, SAME_LOWER; got 'SAME'$$
+$unary Gelu<approximate = "erf">(x)} | X[:, 0] | `approximate` must be one of none, tanh
+uint8[n] x => uint8[n] y {y = BitShift<direction = "UP">(x, x)} | np.uint8([1]) |
+  `direction` must be one of
+float[n,m] x, int64[k] s => float[k,l] y {y = Pad<mode = "symmetric">(x, s)} |
+  X, [1, 0, 0, 0] | `mode` must be one of constant, reflect, edge, wrap; got 'symmetric'
+float[n,m] x, int64[a,b] s => float[k,l] y {y = ReduceSum(x, s)} | X, [[1]] |
+  `axes` must have one dimension; got 2$$
+float[n,m] x, int64[a,b] s => float[k] y {y = Squeeze(x, s)} | X[:1], [[0]] | `axes`
+""")
 # Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta; and
 # sizes that no device can hold.
 ONLY_HERE = rows(r"""
@@ -251,6 +309,12 @@ int64[3] x, int64 s, float[2] v => float[3,u] y {y = OneHot(x, s, v)} |
   [0, 1, 2], 2**60, X[0, :2] | OneHot: `depth` must have at most 2\^48 elements
 float[3] x, int64[1] s => float[u] y {y = Gather(x, s)} | X[:, 0], [3] |
   `indices` must be in \[-3, 3\); got 3$$
+float[n,m] x, bool[k] c => float[n,l] y {y = Compress<axis = 1>(x, c)} |
+  X, np.ones(5, bool) | `condition` must have one dimension of at most 4 elements; got
+  shape \(5,\)$$
+float[n,m] x, bool[k] c => float[l] y {y = Compress(x, c)} | X, np.ones(13, bool) |
+  `condition` must have one dimension of at most 12
+$gather_nd<batch_dims = 1>(x, i)} | X[:1], ROWS[:, :1] | `indices` must have the sizes
 float[3,4] x, int64[1] s => float[u,v] y, int64[u,v] i {y, i = TopK(x, s)} | X, [5] |
   `K` must be in \[0, 4\]; got 5$$
 float[3,4] x, int64[1] s => float[u,v] y {y = ReduceSum(x, s)} | X, [2] |
@@ -266,17 +330,19 @@ $range(s, l, d)} | F(0), F(1), F("inf") | `delta` must be finite
 
 
 def arrays(inputs: str) -> tuple[Any, ...]:
-    return eval(inputs, {"np": np, "F": F, "X": X, "LENGTHS": LENGTHS})
+    names = {"np": np, "F": F, "X": X, "LENGTHS": LENGTHS, "ROWS": ROWS}
+    values = eval(inputs, names)
+    return values if isinstance(values, tuple) else (values,)
 
 
-@pytest.mark.parametrize(("text", "inputs", "message"), NODES + ONLY_HERE)
+@pytest.mark.parametrize(("text", "inputs", "message"), NODES + SHAPES + ONLY_HERE)
 def test_nodes(text: str, inputs: str, message: str) -> None:
     run = prepared(text).run
-    kind = re.findall(r"y(?:, i)? = (\w+)", text)[0]
-    require_error(ValueError, f"{kind} 'y(, i)?': {message}", run, arrays(inputs))
+    kind = re.findall(r"y(?:, i(?:, z)?)? = (\w+)", text)[0]
+    require_error(ValueError, f"{kind} 'y(, i)?(, z)?': {message}", run, arrays(inputs))
 
 
-@pytest.mark.parametrize(("text", "inputs", "message"), NODES)
+@pytest.mark.parametrize(("text", "inputs", "message"), NODES + SHAPES)
 def test_onnx_runtime_refuses_them_too(text: str, inputs: str, message: str) -> None:
     kinds = "Fail InvalidArgument InvalidGraph NotImplemented RuntimeException"
     errors = tuple(getattr(onnxruntime_pybind11_state, kind) for kind in kinds.split())

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from typing import Any
 
 import jax
@@ -59,7 +60,7 @@ def model_of(kind: str, opset: int = 14, **options: Any) -> onnx.ModelProto:
     known = {*weights, *(info.name for info in infos)}
     outputs = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
     inputs = [name if name in known else "" for name in names]
-    node = helper.make_node(kind, inputs, outputs, hidden_size=HIDDEN, **options)
+    node = helper.make_node(kind, inputs, outputs, **{"hidden_size": HIDDEN} | options)
     results = [
         helper.make_tensor_value_info(name, 1, [None] * (4 if name == "Y" else 3))
         for name in outputs
@@ -197,6 +198,7 @@ WRONG = [
     ({"direction": "up"}, "`direction` must be one of forward, reverse, bidirectional"),
     ({"activations": ["Tanh"]}, "`activations` must have 2 names; got 1$"),
     ({"activations": ["Tanh", "Sine"]}, "`activations` must be known; got 'Sine'$"),
+    ({"hidden_size": 3}, r"`W` must have shape \(1, 9, 2\); got \(1, 12, 2\)$"),
 ]
 
 
@@ -228,8 +230,60 @@ def test_wrong_lengths_and_weights() -> None:
         r"GRU 'Y, Y_h': Invalid sequence length: 6. Value must be in range \[0,5\]"
     )
     require_error(ValueError, message, model.run, wrong)
-    source = model_of("GRU")
-    array = random_array(1, 11, SIZE)
-    source.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "W"))
-    message = r"GRU 'Y, Y_h': `W` must have shape \(1, 12, 2\); got \(1, 11, 2\)$"
-    require_error(ValueError, message, onnx_backend.prepare(source).run, inputs)
+
+
+SHAPES = [
+    ("GRU", {}, "W", (1, 11, SIZE), "(1, 12, 2)"),
+    ("GRU", {}, "W", (2, 12, SIZE), "(1, 12, 2)"),
+    ("LSTM", {"direction": "bidirectional"}, "R", (1, 16, HIDDEN), "(2, 16, 4)"),
+    ("RNN", {}, "B", (1, HIDDEN), "(1, 8)"),
+    ("LSTM", {}, "P", (1, HIDDEN), "(1, 12)"),
+    ("LSTM", {}, "initial_c", (1, 1, HIDDEN), "(1, 3, 4)"),
+    ("GRU", {"layout": 1}, "initial_h", (1, BATCH, HIDDEN), "(3, 1, 4)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "name", "shape", "wanted"), SHAPES)
+def test_wrong_shapes(
+    kind: str, options: Any, name: str, shape: tuple[int, ...], wanted: str
+) -> None:
+    source = model_of(kind, **options)
+    inputs = inputs_of(source)
+    new = numpy_helper.from_array(random_array(*shape), name)
+    for tensor in source.graph.initializer:
+        if tensor.name == name:
+            tensor.CopyFrom(new)
+    for info in source.graph.input:
+        if info.name == name:
+            info.CopyFrom(helper.make_tensor_value_info(name, 1, shape))
+            inputs[name] = numpy_helper.to_array(new)
+    message = re.escape(f"`{name}` must have shape {wanted}; got {shape}")
+    run = onnx_backend.prepare(source).run
+    require_error(ValueError, f"{kind} '[^']*': {message}$", run, inputs)
+
+
+def run_of_weights(kind: str, x: Any, w: Any, c: float = 0, **attributes: Any) -> Any:
+    """The last state for one step of one unit, whose recurrent weights are zero."""
+    names = ["X", "W", "R", "", "", "", "c"][: 7 if kind == "LSTM" else 3]
+    node = helper.make_node(kind, names, ["y", "h"], hidden_size=1, **attributes)
+    gates = GATES[kind]
+    inputs: list[Any] = [
+        np.full((1, 1, 1), x, np.float32),
+        np.full((1, gates, 1), w, np.float32),
+        np.zeros((1, gates, 1), np.float32),
+        *[None] * 3,
+        np.full((1, 1, 1), c, np.float32),
+    ]
+    _, h = onnx_backend.run_node(node, inputs[: len(names)])
+    return np.asarray(h).item()
+
+
+def test_clip_applies_to_the_cell_before_its_activation() -> None:
+    h = run_of_weights("LSTM", x=0, w=0, c=20, clip=0.5)
+    np.testing.assert_allclose(h, 0.5 * np.tanh(0.5), rtol=1e-6)
+
+
+def test_a_thresholded_relu_keeps_its_threshold() -> None:
+    options = {"activations": ["ThresholdedRelu"], "activation_alpha": [0.5]}
+    assert run_of_weights("RNN", x=1, w=0.5, **options) == 0.5
+    assert run_of_weights("RNN", x=1, w=0.25, **options) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -56,11 +56,21 @@ def normalized(name: str, axis: int, rank: int) -> int:
     return axis % rank
 
 
+def option(node: Node, name: str, options: Sequence[str]) -> str:
+    """An attribute that is one of several names, the first one by default."""
+    given = node.attributes.get(name, options[0])
+    if given not in options:
+        raise ValueError(f"`{name}` must be one of {', '.join(options)}; got {given!r}")
+    return given
+
+
 def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
     """The axes in an input, or in the attribute that earlier versions have."""
     axes = node.attributes.get("axes") if axes is None else axes
     if axes is None:
         return None
+    if np.ndim(axes) > 1:
+        raise ValueError(f"`axes` must have one dimension; got {np.ndim(axes)}")
     numbers = [normalized("axes", axis, rank) for axis in np.ravel(axes).tolist()]
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"`axes` must be unique; got {numbers}")
@@ -103,6 +113,28 @@ def clamped_lengths(lengths: Array, time: Any) -> Array:
             f"Invalid sequence length: {outside[0]}. Value must be in range [0,{time}]"
         )
     return numbers.astype(dtype)
+
+
+def require_rank(name: str, array: Any, rank: int) -> None:
+    """Refuses an input with another number of axes."""
+    if np.ndim(array) != rank:
+        raise ValueError(f"`{name}` must have rank {rank}; got shape {np.shape(array)}")
+
+
+def require_shape(name: str, array: Any, shape: Any) -> None:
+    """Refuses an input of another shape; one that is omitted has any."""
+    if array is not None and np.shape(array) != tuple(shape):
+        raise ValueError(
+            f"`{name}` must have shape {tuple(shape)}; got {np.shape(array)}"
+        )
+
+
+def require_broadcastable(name: str, array: Any, shape: Any) -> None:
+    """Refuses an input that would give `shape` more axes or other sizes."""
+    given = np.shape(array)
+    pairs = zip(given[::-1], shape[::-1], strict=False)
+    if len(given) > len(shape) or any(n not in (1, size) for n, size in pairs):
+        raise ValueError(f"`{name}` must broadcast to shape {shape}; got {given}")
 
 
 def require_size(node: Node, name: str, shape: Any) -> tuple[Any, ...]:

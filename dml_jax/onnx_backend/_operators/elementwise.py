@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import named, numpy_or_jax
+from dml_jax.onnx_backend._operators._arrays import named, numpy_or_jax, option
 
 
 def _divide(_: Node, a: Array, b: Array) -> Array:
@@ -35,7 +35,21 @@ def _power(_: Node, base: Array, exponent: Array) -> Array:
         is_integer = jnp.issubdtype(base.dtype, jnp.integer)
         wide = jnp.promote_types(base.dtype, exponent.dtype)
         base = base.astype(jnp.float64 if is_integer else wide)
+    elif jnp.issubdtype(base.dtype, jnp.integer):
+        return _integer_power(base, exponent.astype(np.int64)).astype(dtype)
     return namespace.power(base, exponent).astype(dtype)
+
+
+def _integer_power(base: Array, exponent: Array) -> Array:
+    """Powers of integers; reciprocals are truncated toward zero.
+
+    NumPy refuses negative exponents, and JAX does not compute reciprocals.
+    """
+    namespace, is_reciprocal = numpy_or_jax(base, exponent), exponent < 0
+    # Of 1 and -1, whose powers only depend on whether the exponent is even.
+    counts = namespace.where(is_reciprocal, exponent & 1, exponent)
+    powers = namespace.power(base, counts)
+    return namespace.where(is_reciprocal & (abs(base) != 1), 0, powers)
 
 
 def _clip(node: Node, x: Array, low: Any = None, high: Any = None) -> Array:
@@ -74,7 +88,7 @@ def _is_infinite(node: Node, x: Array) -> Array:
 
 
 def _shift(node: Node, x: Array, count: Array) -> Array:
-    is_left = node.attributes["direction"] == "LEFT"
+    is_left = option(node, "direction", ("LEFT", "RIGHT")) == "LEFT"
     return jnp.left_shift(x, count) if is_left else jnp.right_shift(x, count)
 
 
@@ -101,7 +115,7 @@ def leaky_relu(x: jax.Array, alpha: float) -> jax.Array:
     return jnp.where(x < 0, alpha * x, x)
 
 
-def thresholded_relu(x: jax.Array, alpha: float) -> jax.Array:
+def _thresholded_relu(x: jax.Array, alpha: float) -> jax.Array:
     """Replaces elements up to `alpha` by zero."""
     return jnp.where(x > alpha, x, 0)
 
@@ -132,8 +146,8 @@ def _mish(x: jax.Array) -> jax.Array:
 
 
 def _gelu(node: Node, x: Array) -> Array:
-    is_approximate = node.attributes.get("approximate", "none") == "tanh"
-    return jax.nn.gelu(x, approximate=is_approximate)
+    approximation = option(node, "approximate", ("none", "tanh"))
+    return jax.nn.gelu(x, approximate=approximation == "tanh")
 
 
 def _prelu(_: Node, x: Array, slope: Array) -> Array:
@@ -179,7 +193,7 @@ OPERATORS = {
     **_table("6 13 14", Relu=activation(jax.nn.relu)),
     **_table("6 16", LeakyRelu=activation(leaky_relu, alpha=0.01)),
     **_table("7 9 16", PRelu=_prelu),
-    **_table("10 22", ThresholdedRelu=activation(thresholded_relu, alpha=1.0)),
+    **_table("10 22", ThresholdedRelu=activation(_thresholded_relu, alpha=1.0)),
     **_table("6 22", Elu=activation(elu, alpha=1.0)),
     **_table(
         "6 22",

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import (
+    option,
+    require_broadcastable,
+    require_rank,
+    require_shape,
+)
 
 
 def _matmul(_: Node, a: Array, b: Array) -> Array:
@@ -17,11 +24,14 @@ def _matmul(_: Node, a: Array, b: Array) -> Array:
 
 def _gemm(node: Node, a: Array, b: Array, c: Any = None) -> Array:
     attributes = node.attributes
+    require_rank("A", a, 2)
+    require_rank("B", b, 2)
     a = jnp.transpose(a) if attributes.get("transA", 0) else a
     b = jnp.transpose(b) if attributes.get("transB", 0) else b
     product = _scaled(jnp.matmul(a, b), attributes.get("alpha", 1.0))
     if c is None:
         return product
+    require_broadcastable("C", c, product.shape)
     return product + _scaled(jnp.asarray(c), attributes.get("beta", 1.0))
 
 
@@ -30,7 +40,15 @@ def _scaled(x: Any, factor: float) -> Any:
 
 
 def _einsum(node: Node, *inputs: Array) -> Array:
-    return jnp.einsum(node.attributes["equation"], *inputs)
+    equation = node.attributes["equation"]
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    for term, x in zip(terms, inputs, strict=False):
+        letters = term.replace("...", "")
+        if len({*letters}) < len(letters):
+            # NumPy refuses a diagonal of sizes that differ, but JAX does not.
+            diagonal = f"{term}->{'...' * ('...' in term)}{''.join({*letters})}"
+            np.einsum(diagonal, np.broadcast_to(False, np.shape(x)))
+    return jnp.einsum(equation, *inputs)
 
 
 def _convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
@@ -43,11 +61,21 @@ def _convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array
         raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {wanted}")
     strides = attributes.get("strides", [1] * count)
     dilations = attributes.get("dilations", [1] * count)
+    pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
+    rows = zip(np.shape(x)[2:], kernel, dilations, pads, strict=True)
+    for size, width, dilation, pad in rows:
+        reach, padded = (width - 1) * dilation + 1, size + sum(pad)
+        if not jax.export.is_symbolic_dim(padded) and padded < reach:
+            raise ValueError(
+                f"`X` must have at least {reach} elements with padding on each axis of "
+                f"the kernel; got {padded}"
+            )
+    require_shape("B", bias, np.shape(weight)[:1])
     result = lax.conv_general_dilated(
         jnp.asarray(x),
         jnp.asarray(weight),
         strides,
-        padding(node, np.shape(x)[2:], kernel, strides, dilations),
+        pads,
         rhs_dilation=dilations,
         feature_group_count=attributes.get("group", 1),
     )
@@ -58,7 +86,8 @@ def padding(
     node: Node, sizes: Any, kernel: Any, strides: Any, dilations: Any
 ) -> list[tuple[int, int]]:
     """The padding of each spatial axis, before and after it."""
-    mode = node.attributes.get("auto_pad", "NOTSET")
+    modes = "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"
+    mode = option(node, "auto_pad", modes)
     if mode == "NOTSET":
         pads = node.attributes.get("pads", [0] * 2 * len(kernel))
         return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))

@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import dtype_of, index_dtype, normalized
+from dml_jax.onnx_backend._operators._arrays import (
+    dtype_of,
+    index_dtype,
+    normalized,
+    require_broadcastable,
+    require_shape,
+)
 
 
 def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
@@ -45,6 +51,10 @@ def _batch_normalization(
 ) -> list[Array]:
     outputs, dtype = [], x.dtype
     is_spatial = node.attributes.get("spatial", 1)
+    sizes = (*np.shape(x), 1)[1:2] if is_spatial else np.shape(x)[1:]
+    names = "scale", "B", "input_mean", "input_var"
+    for name, part in zip(names, (scale, bias, mean, variance), strict=True):
+        require_shape(name, part, sizes)
     # Before version 14, a node with more than one output is in training mode.
     has_statistics = node.version < 14 and len(node.outputs) > 1
     if node.attributes.get("training_mode", has_statistics):
@@ -58,8 +68,7 @@ def _batch_normalization(
         mean, variance = now
     epsilon = node.attributes.get("epsilon", 1e-5)
     factor = jnp.asarray(scale) / jnp.sqrt(variance + epsilon)
-    sizes = (-1, *[1] * (np.ndim(x) - 2)) if np.ndim(x) > 1 else (-1,)
-    sizes = sizes if is_spatial else np.shape(x)[1:]
+    sizes = (-1, *[1] * (np.ndim(x) - 2)) if is_spatial else sizes
     mean, factor, bias = (jnp.reshape(part, sizes) for part in (mean, factor, bias))
     return [((x - mean) * factor + bias).astype(dtype), *outputs]
 
@@ -72,6 +81,8 @@ def _layer_normalization(
         x, dtype_of("`stash_type`", node.attributes.get("stash_type", 1))
     )
     axes = tuple(range(axis, np.ndim(x)))
+    for name, part in (("Scale", scale), ("B", bias)):
+        require_broadcastable(name, part, np.shape(x))
     mean = jnp.mean(wide, axes, keepdims=True)
     variance = jnp.mean(jnp.square(wide - mean), axes, keepdims=True)
     inverse = jax.lax.rsqrt(variance + node.attributes.get("epsilon", 1e-5))
@@ -85,6 +96,7 @@ def _rms_normalization(node: Node, x: Array, scale: Array) -> Array:
         x, dtype_of("`stash_type`", node.attributes.get("stash_type", 1))
     )
     axes = tuple(range(axis, np.ndim(x)))
+    require_broadcastable("scale", scale, np.shape(x))
     square = jnp.mean(jnp.square(wide), axes, keepdims=True)
     inverse = jax.lax.rsqrt(square + node.attributes.get("epsilon", 1e-5))
     return (wide * inverse).astype(x.dtype) * scale

@@ -24,7 +24,12 @@ from jax import lax
 import dml_jax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
-from dml_jax.onnx_backend._operators._arrays import clamped_lengths
+from dml_jax.onnx_backend._operators._arrays import (
+    clamped_lengths,
+    option,
+    require_rank,
+    require_shape,
+)
 
 
 class Activation(NamedTuple):
@@ -45,7 +50,8 @@ ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "sigmoid": (jax.nn.sigmoid, ()),
     "affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
     "leakyrelu": (elementwise.leaky_relu, (0.01,)),
-    "thresholdedrelu": (elementwise.thresholded_relu, (1.0,)),
+    # Unlike in the operator of this name, an element that is alpha remains.
+    "thresholdedrelu": (lambda x, alpha: jnp.where(x >= alpha, x, 0), (1.0,)),
     "scaledtanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), (1.0, 1.0)),
     "hardsigmoid": (elementwise.hard_sigmoid, (0.2, 0.5)),
     "elu": (elementwise.elu, (1.0,)),
@@ -117,7 +123,7 @@ def _lstm_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     i = activated(sum_i, to_i, c)
     f = 1 - i if cell.flag else activated(sum_f, to_f, c)
     c = f * c + i * candidate(cell.clipped(sum_c))
-    return activated(sum_o, to_o, c) * output(c), c
+    return activated(sum_o, to_o, c) * output(cell.clipped(c)), c
 
 
 class Kind(NamedTuple):
@@ -135,6 +141,10 @@ KINDS = {
     "GRU": Kind(_gru_step, 3, 1, ("Sigmoid", "Tanh"), "linear_before_reset"),
     "LSTM": Kind(_lstm_step, 4, 2, ("Sigmoid", "Tanh", "Tanh"), "input_forget"),
 }
+
+
+# For each direction, whether it is the reverse one.
+_ORDERS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 class Direction(NamedTuple):
@@ -212,11 +222,16 @@ def _recurrence(
     """RNN, GRU and LSTM, which have the same first inputs."""
     kind, is_batch_first = KINDS[node.kind], node.attributes.get("layout", 0)
     initial, peepholes = more[: kind.states], (*more[kind.states :], None)[0]
-    order = _order(node.attributes)
+    order = _ORDERS[option(node, "direction", [*_ORDERS])]
     cells = _cells(node.kind, node.attributes, len(order))
+    require_rank("X", x, 3)
+    require_rank("R", r, 3)
+    hidden = node.attributes.get("hidden_size", np.shape(r)[-1])
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)
-    time, batch, hidden = x.shape[0], x.shape[1], np.shape(r)[-1]
-    _require_shapes(node, x, w, r, b, len(cells))
+    time, batch, _ = x.shape
+    named = {"W": w, "R": r, "B": b, "P": peepholes}
+    named |= dict(zip(("initial_h", "initial_c"), initial, strict=False))
+    _require_shapes(node, named, x, len(cells), hidden)
     lengths = _lengths(sequence_lens, time, batch)
 
     def exchanged(states: Array) -> jax.Array:
@@ -268,17 +283,6 @@ def _scan_all(
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
 
-def _order(attributes: Mapping[str, Any]) -> tuple[bool, ...]:
-    """For each direction, whether it is the reverse one."""
-    direction = attributes.get("direction", "forward")
-    orders = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-    if direction not in orders:
-        raise ValueError(
-            f"`direction` must be one of {', '.join(orders)}; got {direction!r}"
-        )
-    return orders[direction]
-
-
 def _cells(name: str, attributes: Mapping[str, Any], count: int) -> list[Cell]:
     """The static parts of the directions."""
     kind = KINDS[name]
@@ -313,17 +317,21 @@ def _activations(
 
 
 def _require_shapes(
-    node: Node, x: Array, w: Array, r: Array, b: Any, directions: int
+    node: Node, inputs: Mapping[str, Any], x: jax.Array, directions: int, hidden: int
 ) -> None:
-    hidden, gates = np.shape(r)[-1], KINDS[node.kind].gates
-    wanted = {
-        "W": (w, (directions, gates * hidden, np.shape(x)[-1])),
-        "R": (r, (directions, gates * hidden, hidden)),
-        "B": (b, (directions, 2 * gates * hidden)),
+    """Checks the shapes of the inputs other than `x`, which has the time first."""
+    rows, states = KINDS[node.kind].gates * hidden, [directions, x.shape[1]]
+    states = states[::-1] if node.attributes.get("layout", 0) else states
+    shapes = {
+        "W": (directions, rows, x.shape[2]),
+        "R": (directions, rows, hidden),
+        "B": (directions, 2 * rows),
+        "P": (directions, 3 * hidden),
+        "initial_h": (*states, hidden),
+        "initial_c": (*states, hidden),
     }
-    for name, (array, shape) in wanted.items():
-        if array is not None and np.shape(array) != shape:
-            raise ValueError(f"`{name}` must have shape {shape}; got {np.shape(array)}")
+    for name, array in inputs.items():
+        require_shape(name, array, shapes[name])
 
 
 def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:

@@ -17,6 +17,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     integers,
     normalized,
     numpy_or_jax,
+    option,
     require_size,
 )
 
@@ -80,7 +81,9 @@ def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
     if split is None:
         count = node.attributes.get("num_outputs", count)
         part = -(-size // count)  # the last part may be smaller
-        sizes = [max(0, min(part, size - i * part)) for i in range(count)]
+        sizes = [*[part] * (count - 1), size - part * (count - 1)]
+        if "num_outputs" not in node.attributes and size % count:
+            raise ValueError(f"the axis must have equal parts; got {sizes}")
     else:
         sizes = integers("split", split)
     if len(sizes) != len(node.outputs):
@@ -131,7 +134,7 @@ def _pad(
     require_size(
         node, "pads", [n + sum(w) for n, w in zip(np.shape(x), widths, strict=True)]
     )
-    mode = node.attributes.get("mode", "constant")
+    mode = option(node, "mode", ("constant", "reflect", "edge", "wrap"))
     if mode == "constant":
         value = jnp.zeros((), x.dtype) if value is None else jnp.reshape(value, ())
         edges = [(int(low), int(high), 0) for low, high in widths]
