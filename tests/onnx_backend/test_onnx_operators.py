@@ -169,6 +169,40 @@ MODELS: dict[str, tuple[Any, ...]] = {
         np.array([2**24 + 1, 2053], np.int32),
         np.array([1, 2], np.float32),
     ),
+    "powers of integers": (
+        "int32[6] a, int32[6] b => int32[6] y {y = Pow(a, b)}",
+        np.array([2, 1, -1, 3, -1, -2], np.int32),
+        np.array([-1, -1, -1, -2, -2, 3], np.int32),
+    ),
+    "a mean of integers beyond 24 bits": (
+        "int32[2] x => int32[1] y {y = ReduceMean(x)}",
+        np.array([1000000001, 1000000003], np.int32),
+    ),
+    "a mean that is truncated": (
+        "int32[2] x => int32[1] y {y = ReduceMean(x)}",
+        np.array([-3, -4], np.int32),
+    ),
+    "a norm of integers beyond 24 bits": (
+        "int32[2] x => int32[1] y {y = ReduceL2(x)}",
+        np.array([1000000001, 1000000003], np.int32),
+    ),
+    "a LogSumExp of integers beyond 24 bits": (
+        "int32[2] x => int32[1] y {y = ReduceLogSumExp(x)}",
+        np.array([1000000001, 1000000003], np.int32),
+    ),
+    "slices at indices without elements": (
+        "float[2,3] x, int32[2,0] i => float[2,2,3] y {j = Cast<to = 7>(i) "
+        "y = GatherND(x, j)}",
+        M,
+        np.zeros((2, 0), np.int32),
+    ),
+    "updates at indices without elements": (
+        "float[2,3] x, int32[2,0] i, float[2,2,3] u => float[2,3] y "
+        '{j = Cast<to = 7>(i) y = ScatterND<reduction = "add">(x, j, u)}',
+        M,
+        np.zeros((2, 0), np.int32),
+        np.stack([M, -2 * M]),
+    ),
     "finite bounds": (
         "@9 float[3] x => float[3] y {y = Clip(x)}",
         np.array([np.inf, -np.inf, 1], np.float32),
@@ -193,6 +227,59 @@ def test_models_as_in_onnx_runtime(name: str) -> None:
             # Statistics are sums in another order.
             tolerance = 1e-6 if np.issubdtype(array.dtype, np.floating) else 0
             np.testing.assert_allclose(found, array, tolerance, tolerance)
+
+
+def outputs_of(node: onnx.NodeProto, *inputs: Any) -> list[Any]:
+    """The output of a node for inputs, and for constants."""
+    (y,) = onnx_backend.run_node(node, list(map(np.asarray, inputs)))
+    info = helper.make_tensor_value_info("y", TYPES[y.dtype.name], y.shape)
+    constants = [
+        onnx.numpy_helper.from_array(np.asarray(x), name)
+        for x, name in zip(inputs, node.input, strict=True)
+    ]
+    graph = helper.make_graph([node], "constants", [], [info], constants)
+    return [y, onnx_backend.prepare(helper.make_model(graph)).run([]).y]
+
+
+LARGEST = 2**63 - 1
+TYPES = {"int32": 6, "int64": 7, "uint32": 12, "uint64": 13, "float32": 1}
+# Operators, dtypes, inputs and results that ONNX Runtime has not, or not exactly.
+INTEGERS: list[tuple[str, str, Any, Any]] = [
+    ("ReduceMean", "uint32", [[4000000001, 4000000003]], [4000000002]),
+    ("ReduceMean", "int64", [[LARGEST, LARGEST - 1, LARGEST - 2]], [LARGEST - 1]),
+    ("ReduceMean", "int64", [[-LARGEST, -LARGEST, 1 - LARGEST]], [1 - LARGEST]),
+    ("ReduceMean", "uint64", [[2**64 - 1, 2**64 - 3]], [2**64 - 2]),
+    ("Pow", "int32", [[0, 3, -1], [-1, -1, -3]], [0, 0, -1]),
+    ("Pow", "int64", [[-1, 1, 3], [-(2**63), -(2**63), 39]], [1, 1, 3**39]),
+]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "inputs", "wanted"), INTEGERS)
+def test_integers_are_exact(kind: str, dtype: str, inputs: Any, wanted: Any) -> None:
+    node = helper.make_node(kind, [*"ab"[: len(inputs)]], ["y"])
+    for y in outputs_of(node, *(np.array(x, dtype) for x in inputs)):
+        assert_same_bits(y, np.array(wanted, dtype))
+
+
+def test_elements_of_a_scalar_that_are_not_zero() -> None:
+    node = helper.make_node("NonZero", ["x"], ["y"])
+    for number, count in ((3, 1), (0, 0)):
+        for y in outputs_of(node, np.float32(number)):
+            assert_same_bits(y, np.zeros((0, count), np.int64))
+
+
+def test_one_hot_of_floats_truncates() -> None:
+    node = helper.make_node("OneHot", ["i", "d", "v"], ["y"])
+    inputs = np.array([1.5, -0.5, -1.5, 3.0], np.float32), np.array(3), np.arange(2)
+    for y in outputs_of(node, *inputs):
+        assert_same_bits(y, np.eye(4, 3, dtype=int)[[1, 0, 2, 3]])
+
+
+def test_one_hot_of_indices_beyond_int64() -> None:
+    node = helper.make_node("OneHot", ["i", "d", "v"], ["y"])
+    indices = np.array([2**64 - 1, 1], np.uint64)
+    for y in outputs_of(node, indices, np.array(2), np.arange(2)):
+        assert_same_bits(y, np.array([[0, 0], [0, 1]]))
 
 
 @pytest.mark.parametrize(("dtype", "last"), [("uint8", 255), ("int8", -1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -65,12 +66,25 @@ def _sum(x: Array, axes: Any, keepdims: bool) -> Array:
     return numpy_or_jax(x).sum(x, axes, dtype=x.dtype, keepdims=keepdims)
 
 
+def _mean(x: Array, axes: Any, keepdims: bool) -> Array:
+    """The mean, exact and truncated toward zero for integers."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return numpy_or_jax(x).mean(x, axes, keepdims=keepdims)
+    count = math.prod(np.shape(x)[axis] for axis in axes) or 1
+    # Quotients and remainders are summed apart, because a sum of all may overflow.
+    quotient, rest = (
+        jnp.sum(part, axes, keepdims=keepdims) for part in jnp.divmod(x, count)
+    )
+    floor = quotient + rest // count
+    return floor + ((floor < 0) & (rest % count != 0))
+
+
 def _l1(x: Array, axes: Any, keepdims: bool) -> Array:
     return jnp.sum(jnp.abs(x), axes, keepdims=keepdims)
 
 
 def _l2(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.sqrt(_sum_of_squares(x, axes, keepdims))
+    return jnp.sqrt(_sum_of_squares(_as_float(x), axes, keepdims))
 
 
 def _sum_of_squares(x: Array, axes: Any, keepdims: bool) -> Array:
@@ -82,7 +96,13 @@ def _log_sum(x: Array, axes: Any, keepdims: bool) -> Array:
 
 
 def _log_sum_exp(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jax.nn.logsumexp(x, axes, keepdims=keepdims)
+    return jax.nn.logsumexp(_as_float(x), axes, keepdims=keepdims)
+
+
+def _as_float(x: Array) -> Array:
+    """Integers as float64; JAX's own conversion keeps only 24 bits of an int32."""
+    is_integer = jnp.issubdtype(x.dtype, jnp.integer)
+    return jnp.asarray(x, jnp.float64) if is_integer else x
 
 
 def _extreme_index(name: str) -> Callable[..., Array]:
@@ -135,7 +155,7 @@ def _reductions(versions: str, **functions: Any) -> dict[str, Operator]:
 
 OPERATORS = {
     **_reductions("1 11 13", Sum=_sum),
-    **_reductions("1 11 13 18", Mean=_named("mean"), Prod=_named("prod")),
+    **_reductions("1 11 13 18", Mean=_mean, Prod=_named("prod")),
     **_reductions("1 11 13 18", L1=_l1, L2=_l2, SumSquare=_sum_of_squares),
     **_reductions("1 11 13 18 28", LogSum=_log_sum, LogSumExp=_log_sum_exp),
     **_reductions("1 11 12 13 18 20", Max=_extremum("max"), Min=_extremum("min")),
