@@ -55,6 +55,7 @@ def _convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array
     count = np.ndim(x) - 2
     if count < 1:
         raise ValueError(f"`X` must have rank >= 3; got shape {np.shape(x)}")
+    require_rank("W", weight, np.ndim(x))
     kernel, attributes = np.shape(weight)[2:], node.attributes
     wanted = tuple(attributes.get("kernel_shape", kernel))
     if wanted != kernel:
@@ -90,6 +91,8 @@ def padding(
     mode = option(node, "auto_pad", modes)
     if mode == "NOTSET":
         pads = node.attributes.get("pads", [0] * 2 * len(kernel))
+        if len(pads) != 2 * len(kernel):
+            raise ValueError(f"`pads` must have {2 * len(kernel)} elements; got {pads}")
         return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
     if mode == "VALID":
         return [(0, 0)] * len(kernel)
