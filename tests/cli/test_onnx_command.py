@@ -152,6 +152,15 @@ def test_arrays_of_another_byte_order(run: Command):
     assert_same_bits(np.load("y.npy"), REVERSED)
 
 
+def test_negative_sizes_are_unknown(require_error: Callable[..., None]):
+    save("n.onnx", "(float[3] x) => (float[n] y) {y = Identity(x)}")
+    model = onnx.load("n.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(model, "n.onnx")
+    message = "`--input` must be given for x: float32[?]; got none. Write …"
+    require_error(["n.onnx"], message, "")
+
+
 def test_an_input_file_may_be_replaced(run: Command):
     assert run("m.onnx", *X_AND_L, "--output", "y=x.npy")[0] == 0
     assert_same_bits(np.load("x.npy"), REVERSED)
