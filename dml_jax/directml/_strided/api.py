@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dml_jax._shared import jax_versions
 from dml_jax.directml._strided import primitive
-from dml_jax.directml._strided.xla import Layout, resize
+from dml_jax.directml._strided.xla import Layout, holds_element, resize
 from dml_jax.directml._tensor import BufferTensorDesc, packed_strides
 
 
@@ -44,13 +44,21 @@ def write(
         return elements if tensor.is_packed else flatten(tensor, elements)
     if is_logical(tensor, previous):
         return elements
-    return primitive.scatter_strided(elements, previous, _layout(tensor))
+    layout, size = _layout(tensor), previous.shape[-1]
+    written = primitive.scatter_strided(elements, layout, size)
+    axes = jax_versions.varying_axes(written) | jax_versions.varying_axes(previous)
+    written, previous = (jax_versions.vary_over(x, axes) for x in (written, previous))
+    sharding = jax.typeof(written).sharding
+    if getattr(sharding.mesh, "explicit_axes", ()):
+        previous = jax.sharding.reshard(previous, sharding)
+    with jax.enable_x64(True):  # the index of a position may need 64 bits
+        is_element = holds_element(layout, size)
+        return lax.select(is_element, written, previous)
 
 
 def flatten(tensor: BufferTensorDesc, elements: jax.Array) -> jax.Array:
     """The whole buffer of a tensor, with zeros between its elements."""
-    zeros = jnp.zeros(tensor.buffer_size, elements.dtype)
-    return primitive.scatter_strided(elements, zeros, _layout(tensor))
+    return primitive.scatter_strided(elements, _layout(tensor), tensor.buffer_size)
 
 
 def is_logical(tensor: BufferTensorDesc, bound: jax.Array | np.ndarray) -> bool:

@@ -3,19 +3,19 @@
 A layout is nested if each stride exceeds the extent of the dimensions with smaller
 strides. All packed, permuted and padded layouts are nested. In the order of its
 strides, such a buffer is an array of rows, each of which is an array of rows, and so
-on. Slices, reshapes and one transpose read and write it, and XLA fuses them with the
-operator. Other layouts, such as overlapping windows, need a gather or a scatter.
+on. Slices, reshapes and one transpose read it, pads write it, and XLA fuses both with
+the operator. Other layouts, such as overlapping windows, are indexed by the position
+of each element.
 
-Partitioned programs use gathers for nested layouts, too, because XLA partitions
-`lax.pad` incorrectly, and lowers slices and updates of sharded rows to pads. XLA
-partitions a gather as a sum to which the other shards contribute zeros. The sum keeps
-the bits of integers, but not of floats, so floats are gathered as integers.
+Partitioned programs index nested layouts, too, because XLA partitions `lax.pad`
+incorrectly, and lowers slices of sharded rows to pads. XLA partitions a gather as a sum
+to which the other shards contribute zeros. The sum keeps the bits of integers, but not
+of floats, so floats are gathered as integers there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 
 from dml_jax._shared import bitwise
-from dml_jax.directml._tensor import is_nested, is_packed, packed_strides
+from dml_jax.directml._tensor import extent, is_nested, is_packed, packed_strides
 
 
 class Layout(NamedTuple):
@@ -47,6 +47,63 @@ class Layout(NamedTuple):
         return sorted(dims, key=lambda d: -self.strides[d])
 
 
+def gather(buffer: jax.Array, layout: Layout, *, is_partitioned: bool) -> jax.Array:
+    """The elements of a flat buffer."""
+    bits, compact = _to_bits(buffer, is_partitioned), layout.compact
+    if math.prod(compact.sizes) == bits.size and is_packed(*compact):
+        bits = bits.reshape(compact.sizes)
+    elif is_nested(*compact) and not is_partitioned:
+        bits = _gather_nested(bits, compact)
+    else:
+        bits = bits.at[_positions(compact)].get(mode="promise_in_bounds")
+    bits = jnp.broadcast_to(bits, layout.sizes)
+    return bitwise.from_bits(bits, buffer.dtype)
+
+
+def scatter(
+    elements: jax.Array, layout: Layout, size: int, *, is_partitioned: bool
+) -> jax.Array:
+    """A buffer of zeros with the elements at distinct positions."""
+    bits = _to_bits(elements, is_partitioned)
+    if math.prod(layout.sizes) == size and is_packed(*layout):
+        result = bits.reshape(-1)
+    elif not is_nested(*layout):
+        result = jnp.zeros(size, bits.dtype).at[_positions(layout)]
+        result = result.set(bits, mode="promise_in_bounds", unique_indices=True)
+    elif is_partitioned:
+        is_element, index = _element_at(layout, size)
+        found = bits.reshape(-1).at[index].get(mode="promise_in_bounds")
+        result = jnp.where(is_element, found, jnp.zeros((), bits.dtype))
+    else:
+        result = _scatter_nested(bits, layout, size)
+    return bitwise.from_bits(result, elements.dtype)
+
+
+def scatter_add(
+    elements: jax.Array, layout: Layout, size: int, *, is_partitioned: bool
+) -> jax.Array:
+    """The transpose of `gather`: sums in at least float32, which are rounded once."""
+    dtype, compact = elements.dtype, layout.compact
+    is_disjoint = is_nested(*compact)
+    repeated = [d for d, n in enumerate(compact.sizes) if n != layout.sizes[d]]
+    if bitwise.is_narrow_float(dtype) and (repeated or not is_disjoint):
+        elements = elements.astype(jnp.float32)
+    if repeated:
+        elements = elements.sum(repeated, dtype=elements.dtype, keepdims=True)
+    if is_disjoint:
+        elements = elements.astype(dtype)
+        return scatter(elements, compact, size, is_partitioned=is_partitioned)
+    sums = jnp.zeros(size, elements.dtype).at[_positions(compact)]
+    return sums.add(elements, mode="promise_in_bounds").astype(dtype)
+
+
+def holds_element(layout: Layout, size: int) -> jax.Array:
+    """For each position of a buffer, whether it is that of an element."""
+    if is_nested(*layout):
+        return _element_at(layout, size)[0]
+    return jnp.zeros(size, bool).at[_positions(layout)].set(True)
+
+
 def resize(rows: jax.Array, length: int) -> jax.Array:
     """Rows sliced to `length`, or extended to it with zeros."""
     missing = length - rows.shape[-1]
@@ -56,183 +113,59 @@ def resize(rows: jax.Array, length: int) -> jax.Array:
     return lax.concatenate([rows, zeros], rows.ndim - 1)
 
 
+# Helpers ------------------------------------------------------------------------------
+
+
+def _to_bits(x: jax.Array, is_partitioned: bool) -> jax.Array:
+    if not is_partitioned:
+        return bitwise.to_bits(x)
+    return lax.bitcast_convert_type(x, np.dtype(f"u{x.dtype.itemsize}"))
+
+
+def _gather_nested(buffer: jax.Array, layout: Layout) -> jax.Array:
+    rows = buffer
+    for d in layout.order:
+        rows = _resize_by_pad(rows, layout.sizes[d] * layout.strides[d])
+        rows = rows.reshape(*rows.shape[:-1], layout.sizes[d], layout.strides[d])
+    elements = lax.index_in_dim(rows, 0, axis=-1, keepdims=False)
+    return elements.transpose(np.argsort(layout.order)).reshape(layout.sizes)
+
+
+def _scatter_nested(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
+    rows = elements.reshape([size for size in layout.sizes if size > 1])
+    rows = rows.transpose(np.argsort(np.argsort(layout.order)))[..., None]
+    for d in reversed(layout.order):
+        rows = _resize_by_pad(rows, layout.strides[d])
+        rows = rows.reshape(*rows.shape[:-2], layout.sizes[d] * layout.strides[d])
+    return _resize_by_pad(rows, size)
+
+
 def _resize_by_pad(rows: jax.Array, length: int) -> jax.Array:
-    """`resize` by a pad, without a pass over memory; not for partitioned programs."""
-    if length <= rows.shape[-1]:
-        return resize(rows, length)
-    return _pad_rows(rows, length)
-
-
-def _pad_rows(rows: jax.Array, length: int) -> jax.Array:
+    """`resize` without a pass over memory."""
     padding = [(0, 0, 0)] * (rows.ndim - 1) + [(0, length - rows.shape[-1], 0)]
     return lax.pad(rows, jnp.zeros((), rows.dtype), padding)
 
 
-# One device ---------------------------------------------------------------------------
-
-
-def gather(buffer: jax.Array, layout: Layout) -> jax.Array:
-    """The elements of a buffer."""
-    bits, compact = bitwise.to_bits(buffer), layout.compact
-    if is_packed(*compact):
-        elements = bits[: math.prod(compact.sizes)].reshape(compact.sizes)
-    elif is_nested(*compact):
-        elements = _gather_nested(bits, compact)
-    else:
-        elements = bits.at[_positions(compact)].get(mode="promise_in_bounds")
-    elements = bitwise.from_bits(elements, buffer.dtype)
-    return jnp.broadcast_to(elements, layout.sizes)
-
-
-def scatter(elements: jax.Array, buffer: jax.Array, layout: Layout) -> jax.Array:
-    """The buffer with its elements replaced; their positions must be distinct."""
-    bits, previous = bitwise.to_bits(elements), bitwise.to_bits(buffer)
-    if is_packed(*layout):
-        result = _overwrite(bits.reshape(-1), previous)
-    elif is_nested(*layout):
-        rows = [(layout.sizes[d], layout.strides[d]) for d in layout.order]
-        result = _scatter_nested(rows, _in_order(bits, layout), previous)
-    else:
-        result = previous.at[_positions(layout)].set(
-            bits, mode="promise_in_bounds", unique_indices=True
-        )
-    return bitwise.from_bits(result, buffer.dtype)
-
-
-def scatter_add(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-    """Adds the elements to a buffer of zeros: the transpose of `gather`."""
-    return _scatter_add(elements, layout, size, _scatter_to_zeros)
-
-
-def _scatter_add(
-    elements: jax.Array,
-    layout: Layout,
-    size: int,
-    scatter_to_zeros: Callable[[jax.Array, Layout, int], jax.Array],
-) -> jax.Array:
-    """`scatter_add`, accumulated in at least float32 and rounded once."""
-    dtype, compact = elements.dtype, layout.compact
-    is_disjoint = is_nested(*compact)
-    repeated = [d for d, n in enumerate(compact.sizes) if n != layout.sizes[d]]
-    if bitwise.is_narrow_float(dtype) and (repeated or not is_disjoint):
-        elements = elements.astype(jnp.float32)
-    if repeated:
-        elements = elements.sum(repeated, dtype=elements.dtype, keepdims=True)
-    if is_disjoint:
-        return scatter_to_zeros(elements.astype(dtype), compact, size)
-    sums = jnp.zeros(size, elements.dtype).at[_positions(compact)]
-    return sums.add(elements, mode="promise_in_bounds").astype(dtype)
-
-
-def _scatter_to_zeros(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-    """Adds zeros around the elements by pads, which XLA fuses with the operator."""
-    rows = _in_order(elements, layout)[..., None]
-    for d in reversed(layout.order):
-        rows = _pad_rows(rows, layout.strides[d])
-        rows = rows.reshape(*rows.shape[:-2], layout.sizes[d] * layout.strides[d])
-    return _pad_rows(rows, size)
-
-
-def _in_order(elements: jax.Array, layout: Layout) -> jax.Array:
-    """The elements without dimensions of size 1, in the order of their strides."""
-    elements = elements.reshape([size for size in layout.sizes if size > 1])
-    return elements.transpose(np.argsort(np.argsort(layout.order)))
-
-
-def _gather_nested(buffer: jax.Array, layout: Layout) -> jax.Array:
-    order, rows = layout.order, buffer
-    for d in order:
-        rows = _resize_by_pad(rows, layout.sizes[d] * layout.strides[d])
-        rows = rows.reshape(*rows.shape[:-1], layout.sizes[d], layout.strides[d])
-    return rows[..., 0].transpose(np.argsort(order)).reshape(layout.sizes)
-
-
-def _scatter_nested(
-    rows: Sequence[tuple[int, int]], elements: jax.Array, buffer: jax.Array
-) -> jax.Array:
-    """`buffer` with `elements` at the starts of nested rows, each (count, length)."""
-    if not rows:
-        return _overwrite(elements[..., None], buffer)
-    (size, stride), *inner = rows
-    length, covered = buffer.shape[-1], size * stride
-    buffer = _resize_by_pad(buffer, max(length, covered))
-    body = buffer[..., :covered].reshape(*buffer.shape[:-1], size, stride)
-    body = _scatter_nested(inner, elements, body)
-    body = body.reshape(*buffer.shape[:-1], covered)
-    return _resize_by_pad(_overwrite(body, buffer), length)
-
-
-def _overwrite(elements: jax.Array, buffer: jax.Array) -> jax.Array:
-    """`buffer` with `elements` at its start; in place if XLA can do that."""
-    if elements.shape == buffer.shape:
-        return elements
-    return lax.dynamic_update_slice(buffer, elements, (0,) * buffer.ndim)
-
-
 def _positions(layout: Layout) -> jax.Array:
-    """The position of every element in the buffer; DirectML limits it to 32 bits."""
-    positions = jnp.zeros(layout.sizes, jnp.uint32)
-    for d, stride in enumerate(layout.strides):
-        iota = lax.broadcasted_iota(jnp.uint32, layout.sizes, d)
-        positions = positions + iota * np.uint32(stride % 2**32)
+    """The position of every element in the buffer."""
+    dtype = bitwise.index_dtype(extent(*layout))
+    positions = jnp.zeros(layout.sizes, dtype)
+    for d in layout.order:
+        iota = lax.broadcasted_iota(dtype, layout.sizes, d)
+        positions = positions + iota * dtype.type(layout.strides[d])
     return positions
-
-
-# Several devices ----------------------------------------------------------------------
-
-
-def gather_partitioned(buffer: jax.Array, layout: Layout) -> jax.Array:
-    """`gather`, from operations that XLA partitions correctly."""
-    bits, compact = _as_unsigned(buffer), layout.compact
-    if is_packed(*compact) and math.prod(compact.sizes) == bits.size:
-        bits = bits.reshape(compact.sizes)
-    else:
-        bits = bits.at[_positions(compact)].get(mode="promise_in_bounds")
-    bits = jnp.broadcast_to(bits, layout.sizes)
-    return lax.bitcast_convert_type(bits, buffer.dtype)
-
-
-def scatter_partitioned(
-    elements: jax.Array, buffer: jax.Array, layout: Layout
-) -> jax.Array:
-    """`scatter`, from operations that XLA partitions correctly."""
-    bits, previous = _as_unsigned(elements), _as_unsigned(buffer)
-    if is_nested(*layout):
-        is_element, index = _element_at(layout, buffer.shape[-1])
-        found = bits.reshape(-1).at[index].get(mode="promise_in_bounds")
-        result = jnp.where(is_element, found, previous)
-    else:
-        result = previous.at[_positions(layout)].set(
-            bits, mode="promise_in_bounds", unique_indices=True
-        )
-    return lax.bitcast_convert_type(result, buffer.dtype)
-
-
-def scatter_add_partitioned(
-    elements: jax.Array, layout: Layout, size: int
-) -> jax.Array:
-    """`scatter_add`, from operations that XLA partitions correctly."""
-
-    def scatter_to_zeros(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-        zeros = jnp.zeros(size, elements.dtype)
-        return scatter_partitioned(elements, zeros, layout)
-
-    return _scatter_add(elements, layout, size, scatter_to_zeros)
-
-
-def _as_unsigned(x: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(x, np.dtype(f"u{x.dtype.itemsize}"))
 
 
 def _element_at(layout: Layout, size: int) -> tuple[jax.Array, jax.Array]:
     """For each position, whether it holds an element, and the index of the element."""
-    rest = lax.iota(jnp.uint32, size)
-    is_element, index = jnp.ones(size, bool), jnp.zeros(size, jnp.uint32)
+    dtype = bitwise.index_dtype(size)
+    rest = lax.iota(dtype, size)
+    is_element, index = jnp.ones(size, bool), jnp.zeros(size, dtype)
     packed = packed_strides(layout.sizes)
     for d in layout.order:
-        stride = np.uint32(layout.strides[d])
-        at = rest // stride
+        stride = dtype.type(layout.strides[d])
+        at = lax.div(rest, stride)
         rest, is_element = rest - at * stride, is_element & (at < layout.sizes[d])
-        index = index + at * np.uint32(packed[d])
+        index = index + at * dtype.type(packed[d])
     is_element = is_element & (rest == 0)
-    return is_element, jnp.where(is_element, index, np.uint32(0))
+    return is_element, jnp.where(is_element, index, dtype.type(0))
