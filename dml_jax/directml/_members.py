@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import functools
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def _field_types(struct: Any) -> dict[str, Any]:
 def _convert(function: str, name: str, value: Any, kind: Any) -> Any:
     if kind is int:
         return integer(function, name, value)
-    if kind == tuple[int, ...]:
+    if kind == Sequence[int]:
         limits = INT if name == "input_window_strides" else UINT
         return integers(function, name, value, limits)
     if kind == str | None:

@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 
@@ -23,6 +23,7 @@ from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import (
     LATEST,
     DataType,
+    DataTypeLike,
     FeatureLevel,
     OperatorType,
     ScalarUnion,
@@ -211,6 +212,15 @@ class FillValueConstantOperatorDesc(_FillDesc):
     value_data_type: DataType
     value: ScalarUnion
 
+    if TYPE_CHECKING:  # the arguments are converted to the types of the fields
+
+        def __init__(
+            self,
+            output_tensor: BufferTensorDesc,
+            value_data_type: DataTypeLike,
+            value: ScalarUnion,
+        ) -> None: ...
+
     type = OperatorType.FILL_VALUE_CONSTANT
 
     def evaluate(self) -> jax.Array:
@@ -238,6 +248,16 @@ class FillValueSequenceOperatorDesc(_FillDesc):
     value_data_type: DataType
     value_start: ScalarUnion
     value_delta: ScalarUnion
+
+    if TYPE_CHECKING:  # the arguments are converted to the types of the fields
+
+        def __init__(
+            self,
+            output_tensor: BufferTensorDesc,
+            value_data_type: DataTypeLike,
+            value_start: ScalarUnion,
+            value_delta: ScalarUnion,
+        ) -> None: ...
 
     type = OperatorType.FILL_VALUE_SEQUENCE
 

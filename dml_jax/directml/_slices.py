@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import jax
 
@@ -12,8 +12,6 @@ from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import OperatorType
-
-Ints: TypeAlias = tuple[int, ...]
 
 
 class _SliceDesc(OperatorDesc):
@@ -49,9 +47,9 @@ class SliceOperatorDesc(_SliceDesc):
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    strides: Sequence[int]
 
     type = OperatorType.SLICE
     input_members = ("input_tensor",)
@@ -84,12 +82,12 @@ class SliceOperatorDesc(_SliceDesc):
 class _WindowDesc(_SliceDesc):
     """Base class of SLICE1 and SLICE_GRAD, which have a window with strides."""
 
-    input_window_offsets: tuple[int, ...]
-    input_window_sizes: tuple[int, ...]
-    input_window_strides: tuple[int, ...]
+    input_window_offsets: Sequence[int]
+    input_window_sizes: Sequence[int]
+    input_window_strides: Sequence[int]
 
     @property
-    def _window(self) -> tuple[Ints, Ints, Ints]:
+    def _window(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """The offsets, sizes and strides, in the order of the public functions."""
         return (
             self.input_window_offsets,
@@ -141,9 +139,9 @@ class Slice1OperatorDesc(_WindowDesc):
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
-    input_window_offsets: tuple[int, ...]
-    input_window_sizes: tuple[int, ...]
-    input_window_strides: tuple[int, ...]
+    input_window_offsets: Sequence[int]
+    input_window_sizes: Sequence[int]
+    input_window_strides: Sequence[int]
 
     type = OperatorType.SLICE1
     input_members = ("input_tensor",)
@@ -180,9 +178,9 @@ class SliceGradOperatorDesc(_WindowDesc):
 
     input_gradient_tensor: BufferTensorDesc
     output_gradient_tensor: BufferTensorDesc
-    input_window_offsets: tuple[int, ...]
-    input_window_sizes: tuple[int, ...]
-    input_window_strides: tuple[int, ...]
+    input_window_offsets: Sequence[int]
+    input_window_sizes: Sequence[int]
+    input_window_strides: Sequence[int]
 
     type = OperatorType.SLICE_GRAD
     input_members = ("input_gradient_tensor",)

@@ -6,17 +6,19 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dml_jax._shared import arguments
 from dml_jax.directml._members import integer, integers, member_of, set_frozen
-from dml_jax.directml._types import DataType, TensorFlags
+from dml_jax.directml._types import DataType, DataTypeLike, TensorFlags
 
 
 def calc_buffer_tensor_size(
-    data_type: DataType, sizes: Sequence[int], strides: Sequence[int] | None = None
+    data_type: DataTypeLike,
+    sizes: Sequence[int],
+    strides: Sequence[int] | None = None,
 ) -> int:
     """DMLCalcBufferTensorSize: the size in bytes of a buffer that holds a tensor.
 
@@ -25,7 +27,8 @@ def calc_buffer_tensor_size(
     exact.
 
     Args:
-      data_type: the type of the elements; UNKNOWN gives 0.
+      data_type: the type of the elements, as a DataType, its name or NumPy dtype;
+        UNKNOWN gives 0.
       sizes: for each dimension the number of elements.
       strides: for each dimension the distance between two elements, in elements; None
         if the tensor is packed in row-major order.
@@ -47,9 +50,9 @@ def calc_buffer_tensor_size(
     Source: DirectML, DMLCalcBufferTensorSize in DirectMLX.h.
     """
     function = "calc_buffer_tensor_size"
-    data_type = member_of(function, "data_type", data_type, DataType)
+    kind = member_of(function, "data_type", data_type, DataType)
     sizes, strides = _as_layout(function, sizes, strides)
-    return rounded_bytes(data_type, extent(sizes, strides))
+    return rounded_bytes(kind, extent(sizes, strides))
 
 
 def _as_layout(
@@ -147,6 +150,18 @@ class BufferTensorDesc:
     total_tensor_size_in_bytes: int = None  # type: ignore[assignment]
     flags: TensorFlags = TensorFlags.NONE
     guaranteed_base_offset_alignment: int = 0
+
+    if TYPE_CHECKING:  # the arguments are converted to the types of the fields
+
+        def __init__(
+            self,
+            data_type: DataTypeLike,
+            sizes: Sequence[int],
+            strides: Sequence[int] | None = None,
+            total_tensor_size_in_bytes: int | None = None,
+            flags: TensorFlags = TensorFlags.NONE,
+            guaranteed_base_offset_alignment: int = 0,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         struct = "BufferTensorDesc"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 
 from dml_jax._shared import arguments
 from dml_jax._shared.scalars import as_scalar
@@ -76,6 +77,10 @@ class DataType(enum.IntEnum):
             rule = "have at least 8 bits"
             raise arguments.error(ValueError, "DataType", "dtype", rule, self.name)
         return np.dtype(self.name.lower())
+
+
+DataTypeLike: TypeAlias = DataType | DTypeLike
+"""What functions and descriptions accept as a data type."""
 
 
 class TensorType(enum.IntEnum):
@@ -184,7 +189,7 @@ class ScalarUnion:
         set_frozen(self, bytes=content.ljust(8, b"\0"))
 
     @classmethod
-    def of(cls, data_type: DataType, value: Any) -> ScalarUnion:
+    def of(cls, data_type: DataTypeLike, value: Any) -> ScalarUnion:
         """A union with `value`, rounded once to `data_type`.
 
         Raises TypeError if `value` is not a static number, OverflowError if it does not
@@ -193,7 +198,7 @@ class ScalarUnion:
         dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
         return cls(bytes=_bits("value", value, dtype).ljust(8, b"\0"))
 
-    def read(self, data_type: DataType) -> Any:
+    def read(self, data_type: DataTypeLike) -> Any:
         """The bits as a NumPy scalar of `data_type`."""
         dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
         return np.frombuffer(self.bytes, dtype, count=1)[0]

@@ -47,13 +47,12 @@ def write(
     layout, size = _layout(tensor), previous.shape[-1]
     written = primitive.scatter_strided(elements, layout, size)
     axes = jax_versions.varying_axes(written) | jax_versions.varying_axes(previous)
-    written, previous = (jax_versions.vary_over(x, axes) for x in (written, previous))
+    written, kept = (jax_versions.vary_over(x, axes) for x in (written, previous))
     sharding = jax.typeof(written).sharding
     if getattr(sharding.mesh, "explicit_axes", ()):
-        previous = jax.sharding.reshard(previous, sharding)
-    with jax.enable_x64(True):  # the index of a position may need 64 bits
-        is_element = holds_element(layout, size)
-        return lax.select(is_element, written, previous)
+        kept = jax.sharding.reshard(kept, sharding)
+    with jax.enable_x64(True):  # positions may need 64 bits
+        return lax.select(holds_element(layout, size), written, kept)
 
 
 def flatten(tensor: BufferTensorDesc, elements: jax.Array) -> jax.Array:
