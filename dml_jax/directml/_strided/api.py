@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from dml_jax._shared import jax_versions
 from dml_jax.directml._strided import primitive
-from dml_jax.directml._strided.xla import Layout, holds_element, resize
+from dml_jax.directml._strided.xla import Layout, resize
 from dml_jax.directml._tensor import BufferTensorDesc, packed_strides
 
 
@@ -51,8 +52,8 @@ def write(
     sharding = jax.typeof(written).sharding
     if getattr(sharding.mesh, "explicit_axes", ()):
         kept = jax.sharding.reshard(kept, sharding)
-    with jax.enable_x64(True):  # positions may need 64 bits
-        return lax.select(holds_element(layout, size), written, kept)
+    is_element = primitive.scatter_strided(jnp.ones(tensor.sizes, bool), layout, size)
+    return lax.select(is_element, written, kept)
 
 
 def flatten(tensor: BufferTensorDesc, elements: jax.Array) -> jax.Array:

@@ -97,13 +97,6 @@ def scatter_add(
     return sums.add(elements, mode="promise_in_bounds").astype(dtype)
 
 
-def holds_element(layout: Layout, size: int) -> jax.Array:
-    """For each position of a buffer, whether it is that of an element."""
-    if is_nested(*layout):
-        return _element_at(layout, size)[0]
-    return jnp.zeros(size, bool).at[_positions(layout)].set(True)
-
-
 def resize(rows: jax.Array, length: int) -> jax.Array:
     """Rows sliced to `length`, or extended to it with zeros."""
     missing = length - rows.shape[-1]
@@ -117,7 +110,7 @@ def resize(rows: jax.Array, length: int) -> jax.Array:
 
 
 def _to_bits(x: jax.Array, is_partitioned: bool) -> jax.Array:
-    if not is_partitioned:
+    if not is_partitioned or x.dtype == bool:
         return bitwise.to_bits(x)
     return lax.bitcast_convert_type(x, np.dtype(f"u{x.dtype.itemsize}"))
 
