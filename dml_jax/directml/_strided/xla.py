@@ -151,14 +151,15 @@ def _positions(layout: Layout) -> jax.Array:
 
 def _element_at(layout: Layout, size: int) -> tuple[jax.Array, jax.Array]:
     """For each position, whether it holds an element, and the index of the element."""
-    dtype = bitwise.index_dtype(size)
-    rest = lax.iota(dtype, size)
-    is_element, index = jnp.ones(size, bool), jnp.zeros(size, dtype)
+    # DirectML limits positions to 32 bits, and those of 64 bits take twice the memory.
+    rest = lax.iota(jnp.uint32, size)
+    is_element, index = jnp.ones(size, bool), jnp.zeros(size, jnp.uint32)
     packed = packed_strides(layout.sizes)
     for d in layout.order:
-        stride = dtype.type(layout.strides[d])
-        at = lax.div(rest, stride)
+        stride = np.uint32(layout.strides[d])
+        at = rest // stride
         rest, is_element = rest - at * stride, is_element & (at < layout.sizes[d])
-        index = index + at * dtype.type(packed[d])
+        index = index + at * np.uint32(packed[d])
     is_element = is_element & (rest == 0)
-    return is_element, jnp.where(is_element, index, dtype.type(0))
+    index = jnp.where(is_element, index, np.uint32(0))
+    return is_element, index.astype(bitwise.index_dtype(math.prod(layout.sizes)))
