@@ -9,7 +9,7 @@ from jax import lax
 
 from dml_jax._shared import jax_versions
 from dml_jax.directml._strided import primitive
-from dml_jax.directml._strided.xla import Layout, resize
+from dml_jax.directml._strided.xla import Layout
 from dml_jax.directml._tensor import BufferTensorDesc, packed_strides
 
 
@@ -81,15 +81,15 @@ def reinterpret(buffer: jax.Array, tensor: BufferTensorDesc) -> jax.Array:
     """
     dtype = tensor.data_type.dtype
     if buffer.dtype == dtype:
-        return resize(buffer, tensor.buffer_size)
+        return _resize(buffer, tensor.buffer_size)
     given, wanted = buffer.dtype.itemsize, dtype.itemsize
     words = lax.bitcast_convert_type(buffer, np.dtype(f"u{given}"))
     if given < wanted:
-        words = resize(words, tensor.buffer_size * (wanted // given))
+        words = _resize(words, tensor.buffer_size * (wanted // given))
         words = _join(words, np.dtype(f"u{wanted}"))
     elif given > wanted:
         words = _split(words, np.dtype(f"u{wanted}"))
-    return resize(lax.bitcast_convert_type(words, dtype), tensor.buffer_size)
+    return _resize(lax.bitcast_convert_type(words, dtype), tensor.buffer_size)
 
 
 def _join(parts: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -107,3 +107,11 @@ def _split(words: jax.Array, dtype: np.dtype) -> jax.Array:
     count, bits = words.dtype.itemsize // dtype.itemsize, 8 * dtype.itemsize
     shifts = bits * np.arange(count, dtype=words.dtype)[None]
     return (words[:, None] >> shifts).astype(dtype).reshape(-1)
+
+
+def _resize(buffer: jax.Array, length: int) -> jax.Array:
+    """A buffer sliced to `length`, or extended to it with zeros; not by a pad."""
+    missing = length - buffer.size
+    if missing <= 0:
+        return lax.slice_in_dim(buffer, 0, length)
+    return lax.concatenate([buffer, jnp.zeros(missing, buffer.dtype)], 0)

@@ -97,15 +97,6 @@ def scatter_add(
     return sums.add(elements, mode="promise_in_bounds").astype(dtype)
 
 
-def resize(rows: jax.Array, length: int) -> jax.Array:
-    """Rows sliced to `length`, or extended to it with zeros."""
-    missing = length - rows.shape[-1]
-    if missing <= 0:
-        return lax.slice_in_dim(rows, 0, length, axis=-1)
-    zeros = jnp.zeros((*rows.shape[:-1], missing), rows.dtype)
-    return lax.concatenate([rows, zeros], rows.ndim - 1)
-
-
 # Helpers ------------------------------------------------------------------------------
 
 
@@ -125,7 +116,7 @@ def _gather_nested(buffer: jax.Array, layout: Layout) -> jax.Array:
 
 
 def _scatter_nested(elements: jax.Array, layout: Layout, size: int) -> jax.Array:
-    rows = elements.reshape([size for size in layout.sizes if size > 1])
+    rows = elements.reshape([n for n in layout.sizes if n > 1])
     rows = rows.transpose(np.argsort(np.argsort(layout.order)))[..., None]
     for d in reversed(layout.order):
         rows = _resize_by_pad(rows, layout.strides[d])
@@ -134,7 +125,7 @@ def _scatter_nested(elements: jax.Array, layout: Layout, size: int) -> jax.Array
 
 
 def _resize_by_pad(rows: jax.Array, length: int) -> jax.Array:
-    """`resize` without a pass over memory."""
+    """Rows sliced to `length`, or extended to it with zeros."""
     padding = [(0, 0, 0)] * (rows.ndim - 1) + [(0, length - rows.shape[-1], 0)]
     return lax.pad(rows, jnp.zeros((), rows.dtype), padding)
 
