@@ -188,7 +188,7 @@ def run_out_of_space(*names: str) -> None:
     ],
     ids=["interrupt", "full", "full-with-a-name"],
 )
-@pytest.mark.parametrize("function", ["numpy.save", "os.replace"])
+@pytest.mark.parametrize("function", ["dml_jax._array_files._write", "os.replace"])
 @pytest.mark.parametrize("command", ["dispatch", "onnx"])
 def test_a_write_that_fails_leaves_no_trace(
     command: str,
@@ -199,7 +199,7 @@ def test_a_write_that_fails_leaves_no_trace(
     capsys: pytest.CaptureFixture[str],
 ):
     def instead(file: Any, *_: object, **__: object) -> None:
-        if function == "numpy.save":
+        if function.endswith("_write"):
             file.write(b"half")
         fail()
 
