@@ -7,19 +7,17 @@ memset is `ndarray.fill` on a CPU, and XLA's fastest of three constant fills on 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import measure, programs
+from benchmarks import measure
 from benchmarks.measure import Candidate
-from benchmarks.programs import Arrays
 from benchmarks.workloads import Device, Workload
 
 Function = Callable[..., Any]
@@ -28,63 +26,20 @@ _MEMSET_WORDS = 16  # XLA stores single elements of arrays of other sizes
 
 
 def compiled(name: str, function: Function, arrays: tuple[Any, ...]) -> Candidate:
-    start = time.perf_counter()
     executable = jax.jit(function).lower(*arrays).compile()
-    seconds = time.perf_counter() - start
-    return Candidate(name, functools.partial(executable, *arrays), seconds)
+    return Candidate(name, functools.partial(executable, *arrays))
 
 
-# Ours, and variations in plain JAX ----------------------------------------------------
-
-
-def functions(workload: Workload, device: Device) -> dict[str, Function]:
-    """dml_jax, the plain idioms, and upper bounds: programs that do less."""
-    make = functools.partial(programs.program, workload)
-    found = {
-        "dml_jax": make(programs.operator(workload)),
-        "jnp": make(programs.idiom(workload)),
-    }
-    if workload.group == "pipeline":
-        found["unreversed"] = make(lambda x, _: x)
-    if workload.group == "reverse" and device == "cpu":
-        found["jnp_flip_slice"] = functools.partial(programs.flip_and_slice, workload)
-    if workload.group == "random":
-        for name in ("dml_jax", "jnp"):
-            found[f"{name}_fused"] = _with_addition(found[name])
-        if workload.is_reversal and device == "gpu":
-            options = dict(workload.options, implementation="standalone")
-            alone = dataclasses.replace(workload, options=options)
-            found["standalone"] = make(programs.operator(alone))
-    if workload.name.startswith("reverse/rows/"):
-        found["flip_all"] = lambda x, _: jnp.flip(x, workload.axis)
-        found["plus_one"] = lambda x, _: x + 1
-    return found
-
-
-def _with_addition(function: Function) -> Function:
-    """The operator with one elementwise operation, which XLA may fuse with it."""
-    return lambda *arrays: function(*arrays) + 1
-
-
-def called(workload: Workload, arrays: Arrays) -> list[Candidate]:
-    """The public function called eagerly."""
-    if workload.group not in ("reverse", "slice", "fill", "random"):
-        return []
+def all_compiled(
+    functions: Mapping[str, Function], arrays: tuple[Any, ...]
+) -> list[Candidate]:
+    """The functions, compiled in threads: that takes most of the time of a run."""
+    lowered = [jax.jit(function).lower(*arrays) for function in functions.values()]
+    with ThreadPoolExecutor() as pool:
+        executables = pool.map(lambda program: program.compile(), lowered)
     return [
-        Candidate("called", functools.partial(programs.operator(workload), *arrays))
-    ]
-
-
-def small_calls(workload: Workload, arrays: Arrays) -> list[Candidate]:
-    """The compiled function, and the public function called eagerly.
-
-    Scalars are Python numbers, which JAX transfers to the device in every call.
-    """
-    function = programs.operator(workload)
-    plain = [array.item() if array.ndim == 0 else array for array in arrays]
-    return [
-        Candidate("jitted", functools.partial(jax.jit(function), *plain)),
-        Candidate("dml_jax", functools.partial(function, *plain)),
+        Candidate(name, functools.partial(executable, *arrays))
+        for name, executable in zip(functions, executables, strict=True)
     ]
 
 

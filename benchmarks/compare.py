@@ -1,4 +1,4 @@
-"""Compares the ratios of two runs to their baselines."""
+"""Compares dml_jax's ratios to the baseline in two runs."""
 
 from __future__ import annotations
 
@@ -28,20 +28,24 @@ def changes(old: Document, new: Document) -> list[Change]:
     """The workloads that both runs have with the same shape and dtype.
 
     Raises:
-      ValueError: the runs are of different kinds, or have nothing in common.
+      ValueError: the runs are of different devices or sizes, or have nothing in common.
     """
     for option in ("device", "quick"):
-        if old["options"][option] != new["options"][option]:
+        was, now = old["options"][option], new["options"][option]
+        if was != now:
             raise ValueError(
-                f"the runs cannot be compared: {option} is "
-                f"{old['options'][option]} in one and {new['options'][option]} in the "
-                "other"
+                f"the runs cannot be compared: {option} is {was} in one and {now} in "
+                "the other"
             )
-    before = {_key(record): _ratio(record) for record in old["records"]}
-    after = {_key(record): _ratio(record) for record in new["records"]}
+    before, after = _ratios(old), _ratios(new)
     found = [
-        Change(key[0], was["median"], after[key]["median"], _mark(was, after[key]))
-        for key, was in before.items()
+        Change(
+            key[0],
+            before[key]["median"],
+            after[key]["median"],
+            _mark(before[key], after[key]),
+        )
+        for key in before
         if key in after
     ]
     if not found:
@@ -49,12 +53,12 @@ def changes(old: Document, new: Document) -> list[Change]:
     return found
 
 
-def _key(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    return record["name"], record["dtype"], tuple(record["shape"])
-
-
-def _ratio(record: Mapping[str, Any]) -> Mapping[str, float]:
-    return record["candidates"]["dml_jax"]["ratio"]
+def _ratios(found: Document) -> dict[tuple[Any, ...], Mapping[str, float]]:
+    return {
+        (record["name"], record["dtype"], *record["shape"]): figures["ratio"]
+        for record in found["records"]
+        if (figures := record["candidates"].get("dml_jax"))
+    }
 
 
 def _mark(old: Mapping[str, float], new: Mapping[str, float]) -> str:

@@ -12,10 +12,7 @@ ratios within a round.
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +32,6 @@ class Candidate(NamedTuple):
 
     name: str
     call: Callable[[], Any]
-    compile_seconds: float | None = None
     wait: Callable[[Any], Any] = jax.block_until_ready
     host: Callable[[Any], np.ndarray] = np.asarray
 
@@ -48,6 +44,10 @@ class Settings(NamedTuple):
 
     rounds: int
     batch: float
+
+
+SETTINGS = {"cpu": Settings(8, 0.020), "gpu": Settings(8, 0.005)}
+QUICK = Settings(6, 0.005)
 
 
 def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
@@ -100,43 +100,3 @@ def _batch(candidate: Candidate, calls: int) -> float:
         result = call()
     candidate.wait(result)
     return time.perf_counter() - start
-
-
-# Compilations and imports -------------------------------------------------------------
-
-
-def compilations(
-    functions: Mapping[str, Callable[..., Any]], arrays: tuple[Any, ...], rounds: int
-) -> Samples:
-    """Seconds to trace, lower and compile each function from scratch."""
-    found: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            jax.clear_caches()
-            start = time.perf_counter()
-            # A new function each time, since JAX remembers the ones it has seen.
-            jax.jit(lambda *x, f=function: f(*x)).lower(*arrays).compile()
-            found[name].append(time.perf_counter() - start)
-    return found
-
-
-_IMPORT = """
-import json, time
-start = time.perf_counter()
-import jax
-middle = time.perf_counter()
-import dml_jax
-print(json.dumps([middle - start, time.perf_counter() - start]))
-"""
-
-
-def imports(rounds: int) -> Samples:
-    """Seconds to import jax, and to import dml_jax including jax."""
-    found: dict[str, list[float]] = {"import jax": [], "dml_jax": []}
-    for _ in range(rounds):
-        printed = subprocess.run(
-            [sys.executable, "-c", _IMPORT], capture_output=True, check=True, text=True
-        )
-        for name, value in zip(found, json.loads(printed.stdout), strict=True):
-            found[name].append(value)
-    return found

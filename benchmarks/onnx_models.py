@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import measure, session
+from benchmarks import measure
+from benchmarks.candidates import compiled
 from benchmarks.measure import Candidate, Settings
 from benchmarks.workloads import Device
 
@@ -46,8 +46,7 @@ _SYMBOLS = """
 
 def records(device: Device, quick: bool) -> Iterator[Record]:
     """Measures every model, after a comparison of the results."""
-    rounds = session.QUICK_ROUNDS if quick else session.ROUNDS
-    settings = Settings(rounds, session.BATCH[device])
+    settings = measure.QUICK if quick else measure.SETTINGS[device]
     jax.config.update("jax_enable_compilation_cache", False)
     device_of_run = jax.default_device(jax.devices(device)[0])
     # By default a GPU multiplies float32 matrices in TF32, ONNX Runtime in float32.
@@ -76,7 +75,6 @@ def _record(kind: str, variant: str, quick: bool, settings: Settings) -> Record:
         bytes_read=sum(array.nbytes for array in feeds.values()),
         bytes_written=results[0].nbytes,
         largest_difference=float(np.max(np.abs(results[0] - results[1]))),
-        compile_seconds=ours.compile_seconds,
         candidates=measure.summaries(samples, "onnxruntime"),
     )
 
@@ -86,10 +84,7 @@ def _dml_jax(model: Any, feeds: dict[str, np.ndarray]) -> Candidate:
 
     function = onnx_backend.prepare(model).jax_fn
     arrays = tuple(map(jax.numpy.asarray, feeds.values()))
-    start = time.perf_counter()
-    compiled = jax.jit(lambda *inputs: function(*inputs)[0]).lower(*arrays).compile()
-    seconds = time.perf_counter() - start
-    return Candidate("dml_jax", functools.partial(compiled, *arrays), seconds)
+    return compiled("dml_jax", lambda *inputs: function(*inputs)[0], arrays)
 
 
 def _onnxruntime(model: Any, feeds: dict[str, np.ndarray]) -> Candidate:

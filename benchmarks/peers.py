@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,78 +24,29 @@ from benchmarks.programs import Arrays
 from benchmarks.workloads import Device, Workload
 
 
-def peers(
-    workload: Workload, arrays: Arrays, device: Device
-) -> Mapping[str, Callable[[], Candidate | None]]:
-    """The makers of the installed peers that take part in the workload's group."""
-    return {
-        name: functools.partial(peer, workload, arrays)
-        for name, (peer, groups, devices) in PEERS.items()
-        if workload.group in groups
-        and device in devices
-        and importlib.util.find_spec(name)
-    }
+def peers(workload: Workload, arrays: Arrays, device: Device) -> Iterator[Candidate]:
+    """The installed peers that have the workload, after a first call of each.
 
-
-# NumPy --------------------------------------------------------------------------------
-
-
-def _numpy(workload: Workload, arrays: Arrays) -> Candidate | None:
-    if workload.operator.startswith("fill"):
-        return None
-    x = np.asarray(arrays[0])
-    if workload.dtype.name == "bfloat16":  # NumPy copies its own dtypes faster
-        x = x.view(np.uint16)
-    if workload.is_reversal:
-        target = np.zeros_like(x)
-        call = _lines_in_turn(workload, x, np.asarray(arrays[1]), target)
-    elif workload.operator == "slice_grad":
-        target = np.ones(workload.options["output_gradient_sizes"], x.dtype)
-        call = functools.partial(
-            _put_among_zeros, x, target, programs.indices(workload)
-        )
-    else:
-        view = x[programs.indices(workload)]
-        target = np.zeros(view.shape, view.dtype)
-        call = functools.partial(np.copyto, target, view)
-    return Candidate("numpy", call, host=lambda _: target.view(workload.dtype))
-
-
-def _lines_in_turn(
-    workload: Workload, x: np.ndarray, lengths: np.ndarray, target: np.ndarray
-) -> Callable[[], None]:
-    """A loop over the lines, whose views are prepared."""
-    lengths = programs.of_lines(workload, lengths)
-    moves = []
-    for place, n in np.ndenumerate(lengths):
-        line: list[Any] = [
-            p if lengths.shape[d] > 1 else slice(None) for d, p in enumerate(place)
-        ]
-        line[workload.axis] = slice(0, n)
-        head = tuple(line)
-        line[workload.axis] = slice(n - 1, None, -1) if n else slice(0, 0)
-        flipped = tuple(line)
-        line[workload.axis] = slice(n, None)
-        tail = tuple(line)
-        moves += [(target[head], x[flipped]), (target[tail], x[tail])]
-
-    def call() -> None:
-        for to, source in moves:
-            np.copyto(to, source)
-
-    return call
-
-
-def _put_among_zeros(gradient: np.ndarray, target: np.ndarray, indices: Any) -> None:
-    target.fill(0)
-    target[indices] = gradient
+    One that fails is named on the standard error, and costs its column alone.
+    """
+    for name, (peer, groups, devices) in PEERS.items():
+        if workload.group not in groups or device not in devices:
+            continue
+        if importlib.util.find_spec(name):
+            try:
+                if candidate := peer(workload, arrays):
+                    candidate.wait(candidate.call())
+                    yield candidate
+            except Exception as error:
+                reason = str(error).partition("\n")[0]
+                print(f"{workload.name}: without {name}: {reason}", file=sys.stderr)
 
 
 # ONNX Runtime -------------------------------------------------------------------------
 
 
 def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
-    """I/O binding, so that nothing is allocated; a plain `run` for small calls."""
+    """With I/O binding, so that nothing is allocated."""
     if not importlib.util.find_spec("onnx") or workload.dtype.name == "bfloat16":
         return None
     onnxruntime: Any = importlib.import_module("onnxruntime")
@@ -116,9 +68,6 @@ def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
     session = onnxruntime.InferenceSession(
         _model(kind, attributes, feeds), providers=["CPUExecutionProvider"]
     )
-    if workload.group == "latency":
-        run = functools.partial(session.run, None, feeds)
-        return Candidate("onnxruntime", run, host=lambda results: results[0])
     sizes = [len(r) for r in programs.window(workload)] if kind == "Slice" else None
     target = np.zeros(sizes or workload.shape, workload.dtype)
     as_value = onnxruntime.OrtValue.ortvalue_from_numpy
@@ -228,24 +177,7 @@ def _torch_candidate(torch: Any, call: Callable[[], Any], device: Any) -> Candid
     return Candidate("torch", call, wait=wait, host=host)
 
 
-# TensorFlow and Flax ------------------------------------------------------------------
-
-
-def _tensorflow(workload: Workload, arrays: Arrays) -> Candidate | None:
-    if workload.operator != "reverse_sequence":
-        return None
-    tf: Any = importlib.import_module("tensorflow")
-    with tf.device("CPU"):
-        x, lengths = (tf.constant(np.asarray(array)) for array in arrays)
-    options = workload.options
-    call = functools.partial(
-        tf.reverse_sequence,
-        x,
-        lengths,
-        seq_axis=options["time_axis"],
-        batch_axis=options["batch_axis"],
-    )
-    return Candidate("tensorflow", call, host=lambda result: result.numpy())
+# Flax ---------------------------------------------------------------------------------
 
 
 def _flax(workload: Workload, arrays: Arrays) -> Candidate | None:
@@ -266,9 +198,7 @@ def _flax(workload: Workload, arrays: Arrays) -> Candidate | None:
 
 FORWARD = ("reverse", "slice", "fill")
 PEERS = {
-    "numpy": (_numpy, FORWARD, ("cpu",)),
-    "onnxruntime": (_onnxruntime, (*FORWARD, "latency"), ("cpu",)),
+    "onnxruntime": (_onnxruntime, FORWARD, ("cpu",)),
     "torch": (_torch, FORWARD, ("cpu", "gpu")),
-    "tensorflow": (_tensorflow, ("reverse",), ("cpu",)),
     "flax": (_flax, ("reverse",), ("cpu", "gpu")),
 }

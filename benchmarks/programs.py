@@ -1,8 +1,8 @@
 """The arrays of a workload, and the functions that are applied to them.
 
-`operator` is dml_jax's, `idiom` the same in plain jax.numpy, and `expected` the NumPy
-reference. A timed `program` wraps one of the first two: the operator alone, its
-gradient, or a pipeline that XLA can fuse it with.
+`operator` is dml_jax's, `idiom` the same in plain jax.numpy, and `expected` the result
+of the NumPy reference. A timed program is one of the first two alone, its gradient, or
+a pipeline with elementwise operations that XLA can fuse it with.
 """
 
 from __future__ import annotations
@@ -46,26 +46,22 @@ def arrays(workload: Workload) -> Arrays:
     if not workload.is_reversal:
         if workload.operator.startswith("slice"):
             return (_data(shape, dtype),)
-        return tuple(jax.device_put(value) for value in _scalars(workload))
+        scalars = tuple(jax.device_put(value) for value in _scalars(workload))
+        if workload.group == "pipeline":
+            return *scalars, _data(shape, dtype)
+        return scalars
     across = tuple(1 if d == workload.axis else n for d, n in enumerate(shape))
     batch = workload.options.get("batch_axis")
     lengths = _lengths(
         across if batch is None else (shape[batch],), shape[workload.axis]
     )
-    if workload.group == "pipeline":
-        return _data(shape, dtype), lengths, _data(across, dtype)
     return _data(shape, dtype), lengths
 
 
-def _scalars(workload: Workload) -> list[Any]:
-    """The arguments of a fill: integers, or for half of the random ones, fractions.
-
-    On a CPU, a sequence needs fewer operations if float32 holds its sums.
-    """
-    values = (1, 2)
-    if workload.group == "random" and jnp.issubdtype(workload.dtype, jnp.inexact):
-        has_fractions = np.random.default_rng(workload.shape).random() < 0.5
-        values = (0.1, 0.3) if has_fractions else values
+def _scalars(workload: Workload) -> list[np.generic]:
+    """The arguments of a fill: fractions for floats, whose sums must be rounded."""
+    is_float = jnp.issubdtype(workload.dtype, jnp.inexact)
+    values = (0.1, 0.3) if is_float else (1, 2)
     count = len(ARGUMENTS[workload.operator])
     return [workload.dtype.type(value) for value in values[:count]]
 
@@ -129,8 +125,21 @@ def indices(workload: Workload) -> tuple[slice, ...]:
 # Programs -----------------------------------------------------------------------------
 
 
+def functions(workload: Workload) -> dict[str, Function]:
+    """The timed functions of the workload's arrays: dml_jax's and plain JAX's.
+
+    Those of a random shape are also measured between elementwise operations, which XLA
+    may fuse with them.
+    """
+    operators = dict(dml_jax=operator(workload), jnp=idiom(workload))
+    found = {name: program(workload, each) for name, each in operators.items()}
+    if workload.group == "random":
+        found |= {f"{name}_between": _between(f) for name, f in found.items()}
+    return found
+
+
 def program(workload: Workload, operator: Function) -> Function:
-    """The timed function of the workload's arrays."""
+    """The operator alone, its gradient, or a pipeline."""
     if workload.group == "backward":
 
         def gradient(cotangent: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -138,9 +147,15 @@ def program(workload: Workload, operator: Function) -> Function:
             return pull(cotangent)[0]
 
         return gradient
-    if workload.group == "pipeline":
-        return lambda x, lengths, weights: jnp.tanh(operator(x * weights, lengths))
-    return operator
+    if workload.group != "pipeline":
+        return operator
+    if workload.is_reversal:
+        return _between(operator)
+    return lambda start, delta, x: x * operator(start, delta)
+
+
+def _between(function: Function) -> Function:
+    return lambda x, *others: function(x * 2, *others) + 1
 
 
 def operator(workload: Workload) -> Function:
@@ -149,14 +164,12 @@ def operator(workload: Workload) -> Function:
 
 
 def expected(workload: Workload, arrays: Arrays) -> np.ndarray:
-    """The result of the NumPy reference; that of a gradient too, reversal its own."""
-    if workload.group == "pipeline":
-        x, lengths, weights = arrays
-        # The weights do not change along the axis, so tanh may come before the reversal
-        # and be left to XLA, whose last digits are not NumPy's.
-        arrays = jax.jit(lambda x, w: jnp.tanh(x * w))(x, weights), lengths
+    """The result of the NumPy reference. The gradient of a reversal is a reversal."""
     on_host = [np.asarray(array)[()] for array in arrays]
-    return _with_options(reference, workload)(*on_host)
+    function = _with_options(reference, workload)
+    if workload.group == "pipeline":
+        function = program(workload, function)
+    return np.asarray(function(*on_host))
 
 
 def _with_options(module: types.ModuleType, workload: Workload) -> Function:
@@ -190,25 +203,6 @@ def _gather(workload: Workload, x: jax.Array, lengths: jax.Array) -> jax.Array:
     t = lax.broadcasted_iota(lengths.dtype, _along(workload), workload.axis)
     source = jnp.where(t < lengths, lengths - 1 - t, t)
     return jnp.take_along_axis(x, source, workload.axis, mode="promise_in_bounds")
-
-
-def flip_and_slice(workload: Workload, x: jax.Array, lengths: jax.Array) -> jax.Array:
-    """Another idiom: flip the line, whose valid part is then last, and slice it."""
-    axis, lengths = workload.axis, of_lines(workload, lengths)
-    lines = [d for d in range(x.ndim) if lengths.shape[d] > 1]
-    axis_of_line = axis - sum(d < axis for d in lines)
-    steps = x.shape[axis]
-
-    def slide(line: jax.Array, n: jax.Array) -> jax.Array:  # padding is not selected
-        line = jnp.moveaxis(line, axis_of_line, 0)
-        flipped = jnp.pad(jnp.flip(line, 0), [(0, steps)] + [(0, 0)] * (line.ndim - 1))
-        valid_first = lax.dynamic_slice_in_dim(flipped, steps - n.reshape(()), steps)
-        return jnp.moveaxis(valid_first, 0, axis_of_line)
-
-    for line in lines:
-        slide = jax.vmap(slide, in_axes=line, out_axes=line)
-    t = lax.broadcasted_iota(lengths.dtype, _along(workload), axis)
-    return jnp.where(t < lengths, slide(x, lengths), x)
 
 
 def _along(workload: Workload) -> list[int]:

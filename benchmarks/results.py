@@ -1,4 +1,4 @@
-"""The file of a run: its records, the versions and the machine."""
+"""The file of a run: its records, the versions, the machine and the options."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import json
 import os
 import pathlib
 import platform
-import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 
 import dml_jax
-from benchmarks.peers import PEERS
 
-SCHEMA = 1
+SCHEMA = 2
+LIBRARIES = ("jax", "jaxlib", "numpy", "torch", "onnxruntime", "flax")
 
 Document = Mapping[str, Any]
 
@@ -49,12 +48,9 @@ def _device_kind(device: str) -> str:
 
 def _versions() -> dict[str, str | None]:
     found: dict[str, str | None] = dict(
-        python=platform.python_version(),
-        dml_jax=dml_jax.__version__,
-        jax=jax.__version__,
-        jaxlib=importlib.metadata.version("jaxlib"),
+        python=platform.python_version(), dml_jax=dml_jax.__version__
     )
-    for name in PEERS:
+    for name in LIBRARIES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -72,102 +68,26 @@ def _processor() -> str:
 
 
 def save(found: Document, path: pathlib.Path) -> None:
-    """Writes the file whole or not at all."""
+    text = json.dumps(found, indent=1) + "\n"  # whole before the file is opened
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
-            json.dump(found, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.chmod(file.name, 0o644)  # temporary files are private
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    path.write_text(text, encoding="utf-8")
 
 
 def load(path: pathlib.Path) -> Document:
     """Reads a file that `save` has written, and refuses any other."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise ValueError(f"{path}: not a result of schema {SCHEMA}")
-    try:
-        _check(found)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not a whole result: {error!r}") from None
     return found
 
 
-def _check(found: Document) -> None:
-    """Checks every member that is read later."""
-    _ = found["options"]["device"], found["options"]["quick"]
-    for record in found["records"]:
-        for member in ("name", "group", "baseline", "dtype"):
-            _require(record[member], str)
-        _require(record["shape"], list)
-        _require(record["bytes_read"], int)
-        _require(record["bytes_written"], int)
-        candidates = record["candidates"]
-        _ = candidates["dml_jax"], candidates[record["baseline"]]
-        for candidate in candidates.values():
-            for summary in (candidate["seconds"], candidate["ratio"]):
-                for member in ("median", "q1", "q3"):
-                    _require(summary[member], float | int)
-                    if not summary[member] > 0:
-                        raise TypeError(f"{record['name']} takes no time")
-
-
-def _require(value: Any, kind: Any) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r} is not of {kind}")
-
-
-# As text ------------------------------------------------------------------------------
-
-
 def groups(found: Document) -> dict[str, list[Mapping[str, Any]]]:
-    """The records by group."""
+    """The records by group, without those that failed."""
     ordered: dict[str, list[Mapping[str, Any]]] = {}
     for record in found["records"]:
-        ordered.setdefault(record["group"], []).append(record)
+        if record["candidates"]:
+            ordered.setdefault(record["group"], []).append(record)
     return ordered
-
-
-def others(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The candidates of some records without the baselines, dml_jax first."""
-    names = dict.fromkeys(
-        name
-        for record in records
-        for name in record["candidates"]
-        if name != record["baseline"]
-    )
-    return sorted(names, key=lambda name: name != "dml_jax")
-
-
-def table(found: Document) -> str:
-    """For each workload the time of its baseline, and the others as multiples of it."""
-    lines = []
-    for group, records in groups(found).items():
-        names = others(records)
-        title = f"{group}, multiples of the baseline"
-        lines += ["", f"{title:40}{'baseline':>24}"]
-        lines[-1] += "".join(f"{name:>16}" for name in names)
-        for record in records:
-            base = record["candidates"][record["baseline"]]["seconds"]["median"]
-            cells = [f"{record['name']:40}", f"{record['baseline']:>12}", _time(base)]
-            for name in names:
-                figures = record["candidates"].get(name)
-                cells.append(
-                    f"{figures['ratio']['median']:16.2f}" if figures else 16 * " "
-                )
-            lines.append("".join(cells).rstrip())
-    return "\n".join(lines[1:])
-
-
-def _time(seconds: float) -> str:
-    return f"{1e3 * seconds:9.3g} ms"

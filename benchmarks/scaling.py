@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks import measure, programs, results
+from benchmarks import measure, programs
 from benchmarks.measure import Candidate, Settings
 from benchmarks.workloads import BATCH_MAJOR, Device, Workload
 
@@ -131,32 +130,17 @@ def _record(
 ) -> Record:
     """A record as of `run`, with `parts`; temporary memory is that of a device."""
     shard = workload.bytes_read // parts["devices"]
-    for name, call, seconds, *_ in candidates:
+    for name, call, *_ in candidates:
         temporary = _executable(call).memory_analysis().temp_size_in_bytes / shard
-        figures[name] |= dict(compile_seconds=seconds, temporary_shards=temporary)
+        figures[name]["temporary_shards"] = temporary
     return dataclasses.asdict(workload) | dict(
         name="/".join(map(str, (workload.group, *parts.values()))),
         dtype=workload.dtype.name,
         shard_bytes=shard,
         baseline=baseline,
-        compile_seconds=figures["dml_jax"]["compile_seconds"],
         candidates=figures,
         **parts,
     )
-
-
-def table(found: results.Document) -> str:
-    """The ratios, and figures of the sharded axis; memory is in shards."""
-    heads = ("link, GB/s", "share of link", "memory", "memory of xla")
-    lines = [results.table(found), "", 40 * " " + "".join(f"{h:>16}" for h in heads)]
-    for record in results.groups(found).get("sharded-axis", []):
-        figures, sent = record["candidates"], record["sent_bytes"]["mean"]
-        share = sent / record["shard_bytes"] / figures["dml_jax"]["ratio"]["median"]
-        cells = [figures["link"]["bytes_per_second"] / 1e9, share]
-        both = figures["dml_jax"], figures.get("xla", {})
-        cells += [each.get("temporary_shards", math.nan) for each in both]
-        lines.append(f"{record['name']:40}" + "".join(f"{c:16.2f}" for c in cells))
-    return "\n".join(lines)
 
 
 # Candidates ---------------------------------------------------------------------------
@@ -241,10 +225,8 @@ def _data(shape: Shape, sharding: NamedSharding) -> jax.Array:
 
 def _compiled(name: str, function: Function, arrays: programs.Arrays) -> Candidate:
     """With a result that is sharded as the first array is."""
-    start = time.perf_counter()
     program = jax.jit(function, out_shardings=arrays[0].sharding)
-    executable = program.lower(*arrays).compile()
-    return Candidate(name, partial(executable, *arrays), time.perf_counter() - start)
+    return Candidate(name, partial(program.lower(*arrays).compile(), *arrays))
 
 
 def _candidates(workload: Workload, arrays: programs.Arrays) -> list[Candidate]:

@@ -1,9 +1,9 @@
-"""Training steps of bidirectional networks: what a reversal costs end to end.
+"""A training step of a bidirectional network: what a reversal costs end to end.
 
 Speech of 80 mel bands in bfloat16, a batch of 37 padded to 777 frames, and a label for
-each frame. The weights are float32. The two networks are one bidirectional GRU, and two
-layers of bidirectional LSTMs. Both directions of a layer run in one scan. A step
-computes the loss, its gradient and new weights.
+each frame. The weights are float32. There are two layers of bidirectional LSTMs. Both
+directions of a layer run in one scan. A step computes the loss, its gradient and new
+weights.
 
 The baseline is the network without reversals, whose two directions read forward. The
 candidates differ in the reversal alone. A profile of the steps gives the share of the
@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 import dml_jax
-from benchmarks import candidates, measure, results, session
+from benchmarks import candidates, measure
 from benchmarks.measure import Candidate, Settings
 from benchmarks.workloads import Device
 
@@ -36,35 +36,31 @@ Record = dict[str, Any]
 Params = list[dict[str, jax.Array]]
 Reversal = Callable[[jax.Array, jax.Array], jax.Array]
 
-TIME, BATCH, FEATURES, STATE, LABELS = 777, 37, 80, 256, 48
+TIME, BATCH, FEATURES, STATE, LABELS, LAYERS = 777, 37, 80, 256, 48, 2
 QUICK_TIME, QUICK_STATE = 20, 16
-NETWORKS = {"gru": 1, "lstm": 2}  # layers
-GATES = {"gru": 3, "lstm": 4}
 LEARNING_RATE = 0.01
 PROFILED_STEPS = 5
 _SCOPE = "reversal"
 
 
 def records(device: Device, quick: bool) -> Iterator[Record]:
-    """Measures a step of each network with each reversal."""
-    rounds = session.QUICK_ROUNDS if quick else session.ROUNDS
-    settings = Settings(rounds, session.BATCH[device])
+    """Measures a step with each reversal."""
+    settings = measure.QUICK if quick else measure.SETTINGS[device]
     jax.config.update("jax_enable_compilation_cache", False)
     with jax.default_device(jax.devices(device)[0]):
-        for cell in NETWORKS:
-            yield _record(cell, quick, settings)
+        yield _record(quick, settings)
 
 
-def _record(cell: str, quick: bool, settings: Settings) -> Record:
-    name = f"training/{NETWORKS[cell]}-layer-{cell}"
+def _record(quick: bool, settings: Settings) -> Record:
+    name = f"training/{LAYERS}-layer-lstm"
     print(name, file=sys.stderr)
-    state = QUICK_STATE if quick else STATE
-    params = _params(cell, state)
+    params = _params(QUICK_STATE if quick else STATE)
     data = _data(QUICK_TIME if quick else TIME)
-    found = []
-    for candidate, reverse in _reversals().items():
-        step = functools.partial(_step, cell, reverse)
-        found.append(candidates.compiled(candidate, step, (params, *data)))
+    steps = {
+        candidate: functools.partial(_step, reverse)
+        for candidate, reverse in _reversals().items()
+    }
+    found = candidates.all_compiled(steps, (params, *data))
     figures = measure.summaries(measure.samples(found, settings), "unreversed")
     for candidate in found:
         seconds = figures[candidate.name]["seconds"]["median"]
@@ -78,21 +74,8 @@ def _record(cell: str, quick: bool, settings: Settings) -> Record:
         shape=list(x.shape),
         bytes_read=x.nbytes,
         bytes_written=sum(array.nbytes for array in jax.tree.leaves(params)),
-        compile_seconds=next(c.compile_seconds for c in found if c.name == "dml_jax"),
         candidates=figures,
     )
-
-
-def table(found: results.Document) -> str:
-    """The times, and the share of each step that is spent in reversals."""
-    lines = [results.table(found), "", f"{'per cent in reversals':40}"]
-    names = ("jnp", "flax", "dml_jax")
-    lines[-1] += "".join(f"{name:>16}" for name in names)
-    for record in found["records"]:
-        figures = [record["candidates"].get(name) for name in names]
-        cells = [f"{100 * f['reversal']:16.2f}" if f else 16 * " " for f in figures]
-        lines.append(f"{record['name']:40}" + "".join(cells))
-    return "\n".join(lines)
 
 
 # Reversals ----------------------------------------------------------------------------
@@ -124,16 +107,15 @@ def _plain_reversal(x: jax.Array, lengths: jax.Array) -> jax.Array:
 # A training step ----------------------------------------------------------------------
 
 
-def _step(cell: str, reverse: Reversal, params: Params, *data: jax.Array) -> Any:
+def _step(reverse: Reversal, params: Params, *data: jax.Array) -> Any:
     """The loss of a batch, and the weights after one step of gradient descent."""
-    loss, gradient = jax.value_and_grad(functools.partial(_loss, cell, reverse))(
+    loss, gradient = jax.value_and_grad(functools.partial(_loss, reverse))(
         params, *data
     )
     return loss, jax.tree.map(lambda w, g: w - LEARNING_RATE * g, params, gradient)
 
 
 def _loss(
-    cell: str,
     reverse: Reversal,
     params: Params,
     x: jax.Array,
@@ -143,7 +125,7 @@ def _loss(
     """The mean cross entropy of the valid frames."""
     *layers, readout = params
     for layer in layers:
-        x = _bidirectional(cell, reverse, layer, x, lengths)
+        x = _bidirectional(reverse, layer, x, lengths)
     scores = jnp.einsum("btf,fl->btl", x, readout["w"].astype(x.dtype))
     logits = jax.nn.log_softmax(scores.astype(jnp.float32))
     entropy = -jnp.take_along_axis(logits, labels[:, :, None], 2)[:, :, 0]
@@ -154,7 +136,6 @@ def _loss(
 
 
 def _bidirectional(
-    cell: str,
     reverse: Reversal,
     layer: dict[str, jax.Array],
     x: jax.Array,
@@ -167,22 +148,11 @@ def _bidirectional(
     w, u, b = (layer[name].astype(x.dtype) for name in "wub")
     inputs = jnp.einsum("dbtf,dfg->tdbg", inputs, w) + b
     zeros = jnp.zeros((2, x.shape[0], u.shape[1]), x.dtype)
-    advance, start = (_gru, zeros) if cell == "gru" else (_lstm, (zeros, zeros))
-    _, states = lax.scan(functools.partial(advance, u), start, inputs)
+    _, states = lax.scan(functools.partial(_lstm, u), (zeros, zeros), inputs)
     forward, backward = jnp.moveaxis(states, 0, 2)
     with jax.named_scope(_SCOPE):
         backward = reverse(backward, lengths)
     return jnp.concatenate([forward, backward], axis=2)
-
-
-def _gru(u: jax.Array, state: jax.Array, inputs: jax.Array) -> Any:
-    recurrent = jnp.einsum("dbs,dsg->dbg", state, u)
-    reset, update, new = jnp.split(inputs, 3, axis=-1)
-    reset_r, update_r, new_r = jnp.split(recurrent, 3, axis=-1)
-    update = jax.nn.sigmoid(update + update_r)
-    new = jnp.tanh(new + jax.nn.sigmoid(reset + reset_r) * new_r)
-    state = update * state + (1 - update) * new
-    return state, state
 
 
 def _lstm(u: jax.Array, carry: Any, inputs: jax.Array) -> Any:
@@ -194,7 +164,7 @@ def _lstm(u: jax.Array, carry: Any, inputs: jax.Array) -> Any:
     return (state, memory), state
 
 
-def _params(cell: str, state: int) -> Params:
+def _params(state: int) -> Params:
     """Random weights in float32, of two directions and of the output layer."""
     random = np.random.default_rng(0)
 
@@ -202,8 +172,8 @@ def _params(cell: str, state: int) -> Params:
         scale = 1 / math.sqrt(state)
         return jnp.asarray(random.uniform(-scale, scale, shape), jnp.float32)
 
-    gates, params, width = GATES[cell] * state, [], FEATURES
-    for _ in range(NETWORKS[cell]):
+    gates, params, width = 4 * state, [], FEATURES
+    for _ in range(LAYERS):
         w, u = uniform(2, width, gates), uniform(2, state, gates)
         params.append(dict(w=w, u=u, b=uniform(1, 2, 1, gates)))
         width = 2 * state

@@ -2,7 +2,7 @@
 
 XLA's gather computes an index for every element, one element at a time. On random rows,
 `reversed_windows` takes 0.21 to 0.43 of plain JAX's time, and 0.31 to 0.57 beside an
-elementwise operation (`benchmarks/results/sweep-cpu.json`). XLA fuses it with the
+elementwise operation (`benchmarks/results/random-cpu.json`). XLA fuses it with the
 operations that follow if elements have 32 bits, or rows are short. float16 and bfloat16
 are moved as floats, in which XLA does not widen them.
 """

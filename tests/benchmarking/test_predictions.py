@@ -1,15 +1,10 @@
-"""How schedules of TPU's compiler are read, and the tables of predictions."""
-
-import itertools
-import pathlib
+"""How schedules of TPU's compiler are read."""
 
 import pytest
 
-from benchmarks import predictions, results, tables, tpu_compiler
+from benchmarks import tpu_compiler
 from benchmarks.command import main
-from benchmarks.results import Document
 from benchmarks.tpu_schedule import Scalars, Schedule, hbm_bytes, parse_hlo
-from benchmarks.workloads import RANDOM_KINDS, random_workloads
 
 pytestmark = pytest.mark.exhaustive
 
@@ -91,96 +86,9 @@ copy-start(%x)
     assert found["start"].bytes_of_async_copy(found) == 4096
 
 
-def test_random_workloads_are_of_every_kind_and_repeatable() -> None:
-    found = list(itertools.islice(random_workloads(1, "tpu"), 5 * len(RANDOM_KINDS)))
-    assert found == list(itertools.islice(random_workloads(1, "tpu"), len(found)))
-    kinds = [workload.name.split("/")[1] for workload in found]
-    assert kinds == 5 * list(RANDOM_KINDS)
-    assert len({workload.shape for workload in found}) > len(found) // 2
-
-
 def test_command_without_the_compiler_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tpu_compiler, "is_installed", lambda: False)
     assert main(["tpu"]) == 2
     assert capsys.readouterr().err.startswith("benchmarks: needs the package libtpu")
-
-
-# Tables -------------------------------------------------------------------------------
-
-
-def record(name: str, ratio: float, **candidates: float) -> dict:
-    group, _, generation = name.split("/")[0], None, name.rpartition("/")[2]
-
-    def figures(value: float, is_lower_bound: bool) -> dict:
-        summary = dict(median=value, q1=value, q3=value)
-        figures = dict(seconds=summary, ratio=summary, cycles=1.0)
-        return figures | dict(is_lower_bound=is_lower_bound)
-
-    ratios = dict(limit=1.0, dml_jax=ratio, **candidates)
-    return dict(
-        name=name,
-        group=group,
-        dtype="float32",
-        shape=[2, 8],
-        bytes_read=4,
-        bytes_written=4,
-        generation=generation,
-        baseline="limit",
-        candidates={key: figures(r, key == "jnp") for key, r in ratios.items()},
-    )
-
-
-FOUND: Document = dict(
-    schema=1,
-    date="2026-01-02T03:04:05+00:00",
-    options=dict(device="tpu", quick=False),
-    versions=dict(jax="1", torch=None, onnxruntime=None, flax=None),
-    machine=dict(device="libtpu 2"),
-    records=[
-        record("reverse/rows/float32/v5e", 1.25, jnp=640.0),
-        record("reverse/rows/float32/v6e", 2.0, jnp=700.0),
-        record("random/rows/2x8/float32/v5e", 3.0),
-        record("random/rows/8x2/float32/v5e", 5.0),
-    ],
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        ("tpu machine", ["libtpu 2, jax 1, 2026-01-02."]),
-        (
-            "tpu reverse v5e v6e; dml_jax jnp",
-            [
-                "| workload | shape | v5e, dml_jax | v5e, plain JAX "
-                "| v6e, dml_jax | v6e, plain JAX |",
-                "| --- | --- | --- | --- | --- | --- |",
-                "| rows/float32 | `[2, 8]` | 80 | ≤ 0.16 | 50 | ≤ 0.14 |",
-            ],
-        ),
-        (
-            "tpu random v5e v6e; dml_jax",
-            [
-                "| random shapes | v5e: median (least) | v6e: median (least) |",
-                "| --- | --- | --- |",
-                "| rows | 25 (20) | \N{EN DASH} |",
-            ],
-        ),
-    ],
-)
-def test_tables(words: str, lines: list[str], tmp_path: pathlib.Path) -> None:
-    results.save(FOUND, tmp_path / "tpu.json")
-    document = tmp_path / "document.md"
-    start, end = f"<!-- figures: {words} -->", "<!-- end of figures -->"
-    document.write_text(f"{start}\nold\n{end}\n", encoding="utf-8")
-    text = tables.rewritten(document, tmp_path)
-    assert text == "\n".join([start, *lines, end, ""])
-
-
-def test_printed_table_names_the_worst_random_shape() -> None:
-    *_, last = predictions.table(FOUND).splitlines()
-    assert last == (
-        "random rows, v5e: median 4.00, worst 5.00 (random/rows/8x2/float32/v5e)"
-    )

@@ -20,6 +20,7 @@ WITHOUT_EXAMPLES = {
     "changelog.md",
     "contributing.md",
     "design.md",
+    "performance.md",
     "tpu.md",
     "xla.md",
 }
