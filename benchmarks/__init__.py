@@ -16,7 +16,8 @@ for dml_jax and for its peers alike; absolute times are for orientation.
 - `session`: a run over workloads
 - `training`, `scaling`, `onnx_models`: runs of programs around the operators
 - `predictions`: the workloads, compiled for TPUs, of which none is needed
-- `tpu_compiler`, `tpu_schedule`: child processes that compile, and what that costs
+- `tpu_compiler`: child processes that compile for TPUs
+- `tpu_schedule`, `tpu_scalars`: what the compiled programs cost
 - `results`, `tables`, `plot`, `compare`: the file of a run, and what it tells
 - `command`: the command line
 """

@@ -282,7 +282,8 @@ def _finish(
 def _compare(options: argparse.Namespace) -> int:
     found = compare.changes(results.load(options.old), results.load(options.new))
     print(compare.table(found))
-    return 1 if compare.regressions(found, options.tolerance) else 0
+    slower = [change for change in found if change.mark == "slower"]
+    return int(any(change.factor > options.tolerance for change in slower))
 
 
 def _plot(options: argparse.Namespace) -> int:

@@ -7,21 +7,27 @@ from typing import Any, NamedTuple
 
 from benchmarks.results import Document
 
+Ratio = Mapping[str, float]  # a median and quartiles
+
 
 class Change(NamedTuple):
-    """dml_jax's ratio on one workload in both runs; a factor above 1 is slower.
-
-    `mark` is empty where the quartiles of the two runs overlap.
-    """
+    """dml_jax's ratios on one workload in two runs."""
 
     name: str
-    old: float
-    new: float
-    mark: str
+    old: Ratio
+    new: Ratio
 
     @property
     def factor(self) -> float:
-        return self.new / self.old
+        """Above 1 is slower."""
+        return self.new["median"] / self.old["median"]
+
+    @property
+    def mark(self) -> str:
+        """Empty where the quartiles of the two runs overlap."""
+        if self.new["q1"] > self.old["q3"]:
+            return "slower"
+        return "faster" if self.new["q3"] < self.old["q1"] else ""
 
 
 def changes(old: Document, new: Document) -> list[Change]:
@@ -38,22 +44,13 @@ def changes(old: Document, new: Document) -> list[Change]:
                 "the other"
             )
     before, after = _ratios(old), _ratios(new)
-    found = [
-        Change(
-            key[0],
-            before[key]["median"],
-            after[key]["median"],
-            _mark(before[key], after[key]),
-        )
-        for key in before
-        if key in after
-    ]
+    found = [Change(k[0], before[k], after[k]) for k in before if k in after]
     if not found:
         raise ValueError("the runs have no workload in common")
     return found
 
 
-def _ratios(found: Document) -> dict[tuple[Any, ...], Mapping[str, float]]:
+def _ratios(found: Document) -> dict[tuple[Any, ...], Ratio]:
     return {
         (record["name"], record["dtype"], *record["shape"]): figures["ratio"]
         for record in found["records"]
@@ -61,20 +58,10 @@ def _ratios(found: Document) -> dict[tuple[Any, ...], Mapping[str, float]]:
     }
 
 
-def _mark(old: Mapping[str, float], new: Mapping[str, float]) -> str:
-    if new["q1"] > old["q3"]:
-        return "slower"
-    return "faster" if new["q3"] < old["q1"] else ""
-
-
 def table(found: list[Change]) -> str:
     lines = [f"{'multiples of the baseline':40}{'old':>10}{'new':>10}{'new/old':>10}"]
     for change in found:
-        figures = f"{change.old:10.2f}{change.new:10.2f}{change.factor:10.2f}"
+        medians = change.old["median"], change.new["median"], change.factor
+        figures = "".join(f"{figure:10.2f}" for figure in medians)
         lines.append(f"{change.name:40}{figures}  {change.mark}".rstrip())
     return "\n".join(lines)
-
-
-def regressions(found: list[Change], tolerance: float) -> list[Change]:
-    """The changes that are slower beyond the spread and the tolerance."""
-    return [c for c in found if c.mark == "slower" and c.factor > tolerance]

@@ -11,7 +11,7 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -44,10 +44,13 @@ def peers(workload: Workload, arrays: Arrays, device: Device) -> Iterator[Candid
 
 # ONNX Runtime -------------------------------------------------------------------------
 
+_ONNX_TYPES = dict(float32="float", uint8="uint8", int64="int64")
+
 
 def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
     """With I/O binding, so that nothing is allocated."""
-    if not importlib.util.find_spec("onnx") or workload.dtype.name == "bfloat16":
+    has_type = workload.dtype.name in _ONNX_TYPES
+    if not importlib.util.find_spec("onnx") or not has_type:
         return None
     onnxruntime: Any = importlib.import_module("onnxruntime")
     attributes: dict[str, Any] = {}
@@ -85,22 +88,19 @@ def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
 
 def _model(kind: str, attributes: Mapping[str, Any], feeds: Mapping[str, Any]) -> bytes:
     """A model of one node."""
-    helper: Any = importlib.import_module("onnx.helper")
-
-    def info(name: str, array: np.ndarray, shape: Any) -> Any:
-        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
-        return helper.make_tensor_value_info(name, dtype, shape)
-
-    graph = helper.make_graph(
-        [helper.make_node(kind, list(feeds), ["y"], **attributes)],
-        kind,
-        [info(name, array, array.shape) for name, array in feeds.items()],
-        [info("y", feeds["x"], None)],
-    )
-    opset = [helper.make_opsetid("", 13)]
-    return helper.make_model(
-        graph, opset_imports=opset, ir_version=8
-    ).SerializeToString()
+    parser: Any = importlib.import_module("onnx.parser")
+    inputs = [
+        f"{_ONNX_TYPES[array.dtype.name]}[{', '.join(map(str, array.shape))}] {name}"
+        for name, array in feeds.items()
+    ]
+    options = ", ".join(f"{name} = {value}" for name, value in attributes.items())
+    options = options and f"<{options}>"
+    node = f"y = {kind} {options} ({', '.join(feeds)})"
+    output = inputs[0].partition("[")[0]
+    return parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 13]>
+        g ({", ".join(inputs)}) => ({output} y) {{ {node} }}
+    """).SerializeToString()
 
 
 # PyTorch ------------------------------------------------------------------------------
@@ -111,8 +111,6 @@ def _torch(workload: Workload, arrays: Arrays) -> Candidate | None:
     on_gpu = next(iter(arrays[0].devices())).platform == "gpu"
     if on_gpu and not torch.cuda.is_available():
         return None
-    if workload.operator.startswith("fill"):
-        return _torch_fill(torch, workload, arrays, "cuda" if on_gpu else "cpu")
     x = torch.from_dlpack(arrays[0])
     if workload.is_reversal:
         n = programs.of_lines(workload, torch.from_dlpack(arrays[1])).long()
@@ -120,55 +118,17 @@ def _torch(workload: Workload, arrays: Arrays) -> Candidate | None:
         t = steps.reshape([-1 if d == workload.axis else 1 for d in range(x.ndim)])
         source = torch.where(t < n, n - 1 - t, t).expand(x.shape)
         call = functools.partial(torch.gather, x, workload.axis, source)
-    else:
-        ranges = programs.window(workload)
-        if workload.operator == "slice_grad" or any(r.step < 0 for r in ranges):
-            call = _torch_window(torch, workload, x, ranges)
-        else:
-            indices = programs.indices(workload)
-            call = lambda: x[indices].contiguous()  # noqa: E731
-    return _torch_candidate(torch, call, x.device)
-
-
-def _torch_window(
-    torch: Any, workload: Workload, x: Any, ranges: Sequence[range]
-) -> Callable[[], Any]:
-    """Slices with negative strides, which torch lacks, and the adjoint."""
-    backwards = [d for d, r in enumerate(ranges) if r.step < 0]
-    forwards = [r[::-1] if r.step < 0 else r for r in ranges]
-    indices = tuple(slice(r.start, r.stop, r.step) for r in forwards)
-    if workload.operator != "slice_grad":
-        return lambda: x[indices].flip(backwards)
-    sizes = workload.options["output_gradient_sizes"]
-
-    def put() -> Any:
-        y = torch.zeros(sizes, dtype=x.dtype, device=x.device)
-        y[indices] = x.flip(backwards) if backwards else x
-        return y
-
-    return put
-
-
-def _torch_fill(
-    torch: Any, workload: Workload, arrays: Arrays, device: str
-) -> Candidate | None:
-    """`full`, and `arange` for the dtypes that hold its end."""
-    dtype = getattr(torch, workload.dtype.name)
-    start, *delta = (value.item() for value in arrays)
-    if not delta:
-        fill = functools.partial(torch.full, workload.shape, start)
-    elif workload.dtype.name in ("float32", "float64", "int32"):
-        end = start + delta[0] * workload.shape[0]
-        fill = functools.partial(torch.arange, start, end, delta[0])
+    elif workload.operator == "slice":  # torch has no negative strides
+        indices = programs.indices(workload)
+        call = lambda: x[indices].contiguous()  # noqa: E731
+    elif workload.operator == "fill_value_constant":
+        options = dict(dtype=x.dtype, device=x.device)
+        call = functools.partial(torch.full, workload.shape, x.item(), **options)
     else:
         return None
-    call = functools.partial(fill, dtype=dtype, device=device)
-    return _torch_candidate(torch, call, torch.device(device))
 
-
-def _torch_candidate(torch: Any, call: Callable[[], Any], device: Any) -> Candidate:
     def wait(_: Any) -> None:
-        if device.type == "cuda":
+        if on_gpu:
             torch.cuda.synchronize()
 
     def host(result: Any) -> np.ndarray:

@@ -22,7 +22,7 @@ from benchmarks import measure, programs, tpu_compiler
 from benchmarks.tpu_compiler import GENERATIONS, Case, Outcome
 from benchmarks.workloads import Workload, dtype_named, workloads
 
-SECONDS = 30.0  # to compile a program, which otherwise has no figure
+SECONDS = 60.0  # to compile a program, which otherwise has no figure
 _CASES_OF_A_PROCESS = 16
 
 Key = tuple[str, str, str]  # the names of a workload, a candidate and a generation

@@ -25,7 +25,7 @@ from benchmarks.workloads import (
 
 KINDS = ("rows", "features", "time-major", "flat", "columns", "slices")
 # The bytes of an array, least and most.
-BYTES: dict[Device, tuple[int, int]] = {"cpu": (2**21, 2**24), "gpu": (2**28, 2**30)}
+BYTES: dict[str, tuple[int, int]] = {"cpu": (2**21, 2**24), "gpu": (2**28, 2**30)}
 _STEPS = (
     *(37, 50, 99, 100, 128, 200, 256, 300, 400, 500, 700, 784, 1000, 1024, 1500, 1501),
     *(2000, 3000, 3001, 4096, 16000),
@@ -52,7 +52,7 @@ def random_workloads(
             yield _workload(kind, dtype, number, random, device)
 
 
-def min_large_bytes(device: Device) -> int:
+def min_large_bytes(device: str) -> int:
     """The bytes to move from which on memory determines the time, not the dispatch."""
     return BYTES[device][0]
 

@@ -33,7 +33,6 @@ FULL, QUICK = Settings(7, batch=0.020), Settings(3, batch=0.002)
 SHARDS = 4  # of a weak run, in the array of a strong one
 LESS_ON_CPU, LESS_IF_QUICK = 16, 64
 
-
 Record = dict[str, Any]
 Function = Callable[..., Any]
 Shape = tuple[int, ...]
@@ -93,8 +92,8 @@ def _sharded_axis(
     x = _data(shape, NamedSharding(mesh, PartitionSpec(None, "devices")))
     whole, compiled = NamedSharding(mesh, PartitionSpec()), None
     for kind in ("random", "full"):
-        on_host = _lengths(kind, 8, steps)
-        arrays = x, jax.device_put(on_host.reshape(8, 1, 1), whole)
+        lengths = _lengths(kind, 8, steps).reshape(8, 1, 1)
+        arrays = x, jax.device_put(lengths, whole)
         compiled = compiled or _candidates(workload, arrays)
         found = [
             c._replace(call=partial(_executable(c.call), *arrays)) for c in compiled
@@ -104,21 +103,7 @@ def _sharded_axis(
             continue  # nothing that could be compared
         figures = measure.summaries(measure.samples(found, settings), "link")
         parts = dict(mode=mode, lengths=kind, devices=mesh.size)
-        record = _record(workload, "link", parts, figures, found)
-        link = figures["link"]
-        link["bytes_per_second"] = record["shard_bytes"] / link["seconds"]["median"]
-        sent = 4 * 64 * sent_steps(on_host, steps, mesh.size)
-        yield record | dict(sent_bytes=dict(mean=sent.mean(), most=int(sent.max())))
-
-
-def sent_steps(lengths: np.ndarray, steps: int, devices: int) -> np.ndarray:
-    """How many steps of lines each device holds that another one needs."""
-    shard, sent = steps // devices, np.zeros(devices, np.int64)
-    for length in lengths:
-        step = np.arange(length)
-        here, there = step // shard, step[::-1] // shard
-        sent += np.bincount(here[here != there], minlength=devices)
-    return sent
+        yield _record(workload, "link", parts, figures, found)
 
 
 def _record(
@@ -133,9 +118,8 @@ def _record(
     for name, call, *_ in candidates:
         temporary = _executable(call).memory_analysis().temp_size_in_bytes / shard
         figures[name]["temporary_shards"] = temporary
-    return dataclasses.asdict(workload) | dict(
+    return workload.description | dict(
         name="/".join(map(str, (workload.group, *parts.values()))),
-        dtype=workload.dtype.name,
         shard_bytes=shard,
         baseline=baseline,
         candidates=figures,
@@ -183,31 +167,6 @@ def _link(sharding: NamedSharding) -> Function:
     return lambda x, _: send(x)
 
 
-def _ragged(sharding: NamedSharding) -> Function:
-    """A ragged all-to-all of equal parts of every shard."""
-    (axis,), spec, count = sharding.mesh.axis_names, sharding.spec, sharding.mesh.size
-
-    def ragged(x: jax.Array) -> jax.Array:
-        rows = x.reshape(-1, x.shape[-1])
-        part = len(rows) // count
-        sizes = jnp.full(count, part, jnp.int32)
-        received = lax.ragged_all_to_all(
-            rows,
-            jnp.zeros_like(rows),
-            input_offsets=part * jnp.arange(count, dtype=jnp.int32),
-            send_sizes=sizes,
-            output_offsets=sizes * lax.axis_index(axis),
-            recv_sizes=sizes,
-            axis_name=axis,
-        )
-        return received.reshape(x.shape)
-
-    mapped = jax.shard_map(
-        ragged, mesh=sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
-    )
-    return lambda x, _: mapped(x)
-
-
 def _lengths(kind: str, count: int, longest: int) -> np.ndarray:
     """Random ones are the same fractions of any longest one."""
     shares = np.random.default_rng(0).random(count) if kind == "random" else 1
@@ -231,10 +190,8 @@ def _compiled(name: str, function: Function, arrays: programs.Arrays) -> Candida
 
 def _candidates(workload: Workload, arrays: programs.Arrays) -> list[Candidate]:
     sharding: Any = arrays[0].sharding
-    links = dict(link=_link(sharding))
-    if sharding.mesh.devices.flat[0].platform != "cpu":
-        links["ragged"] = _ragged(sharding)  # XLA has none for CPUs
-    found, functions = [], links | _functions(workload)
+    functions = dict(link=_link(sharding)) | _functions(workload)
+    found = []
     for name, function in functions.items():
         with _guarded(f"{workload.group}: without {name}"):
             found.append(_compiled(name, function, arrays))
@@ -247,7 +204,7 @@ def _sound(candidates: Sequence[Candidate], name: str) -> Iterator[Candidate]:
     for candidate in candidates:
         with _guarded(f"{name}: without {candidate.name}"):
             result = candidate.wait(candidate.call())
-            if candidate.name not in ("link", "ragged"):
+            if candidate.name != "link":
                 expected = result if expected is None else expected
                 if not jnp.array_equal(result, expected):
                     raise ValueError("differs from xla")

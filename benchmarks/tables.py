@@ -182,20 +182,23 @@ def _training(load: Load, words: Sequence[str]) -> str:
 
 
 def _predictions(load: Load, generations: Sequence[str]) -> str:
-    """A row for each workload: its share of the limit and its gain."""
-    names: dict[str, dict[str, Record]] = {}
+    """A row for each layout: shares and gains, two columns for each generation."""
+    rows: dict[str, dict[str, list[_Sample]]] = {}
     for record in load("predictions-tpu")["records"]:
-        name, _, generation = record["name"].rpartition("/")
-        names.setdefault(name, {})[generation] = record
-    rows = []
-    for name, found in names.items():
-        row = [name]
-        for record in map(found.get, generations):
-            figures = record["candidates"] if record else {}
-            row += [_speed(figures.get(candidate)) for candidate in ("dml_jax", "jnp")]
-        rows.append(row)
-    titles = [f"{g}{end}" for g in generations for end in ("", ", plain JAX")]
-    return _table(["workload", *titles], rows)
+        group, layout = record["name"].split("/")[:2]
+        row = rows.setdefault(layout if group == "reverse" else f"{group}s", {})
+        row.setdefault(record["generation"], []).append(_Sample(record))
+    cells = [
+        [name]
+        + [
+            _spread(map(figure, row.get(generation, [])))
+            for generation in generations
+            for figure in (_share, _gain)
+        ]
+        for name, row in rows.items()
+    ]
+    columns = itertools.product(generations, ("% of the limit", "times plain JAX"))
+    return _table(["layout or operator", *(", ".join(c) for c in columns)], cells)
 
 
 TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
@@ -249,16 +252,21 @@ def _rows(load: Load, device: str, *, with_small: bool = False) -> dict[str, _Ro
     return rows
 
 
+def _figures(sample: _Sample, name: str) -> Any:
+    return sample.record["candidates"].get(f"{name}{sample.suffix}")
+
+
 def _share(sample: _Sample) -> float | None:
-    figures = sample.record["candidates"].get(f"dml_jax{sample.suffix}")
-    return 100 / figures["ratio"]["median"] if figures else None
+    ours = _figures(sample, "dml_jax")
+    if not ours or ours.get("is_lower_bound"):
+        return None
+    return 100 / ours["ratio"]["median"]
 
 
 def _gain(sample: _Sample) -> float | None:
-    """How many times as fast as plain JAX."""
-    names = f"dml_jax{sample.suffix}", f"jnp{sample.suffix}"
-    ours, plain = map(sample.record["candidates"].get, names)
-    if not ours or not plain:
+    """How many times as fast as plain JAX, at least."""
+    ours, plain = _figures(sample, "dml_jax"), _figures(sample, "jnp")
+    if not ours or not plain or ours.get("is_lower_bound"):
         return None
     return plain["seconds"]["median"] / ours["seconds"]["median"]
 

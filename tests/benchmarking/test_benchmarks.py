@@ -345,12 +345,13 @@ def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
         written(f"random-{device}.json", result(*large, small, device=device))
         written(f"workloads-{device}.json", result(*fixed, device=device))
     bound = record("reverse/rows/float32/v5e", dml_jax=1.25, jnp=20.0)
+    bound["generation"] = "v5e"
     bound["candidates"]["jnp"]["is_lower_bound"] = True
     written("predictions-tpu.json", result(bound, device="tpu"))
     return tmp_path
 
 
-NONE = "\N{EN DASH}"
+NONE, BELOW = "\N{EN DASH}", "\N{LESS-THAN OR EQUAL TO}"
 LAYOUTS = f"""\
 | rows | 3 | 80 (25 to 100) | 1.6 (0.50 to 2.0) | 40 (12 to 50) | 0.80 (0.25 to 1.0) |
 | flat | 1 | 100 (100 to 100) | 2.0 (2.0 to 2.0) | 50 (50 to 50) | 1.0 (1.0 to 1.0) |
@@ -378,8 +379,7 @@ SLOWER = """\
         ),
         (
             "predictions v5e v6e",
-            "| workload | v5e | v5e, plain JAX | v6e | v6e, plain JAX |\n"
-            f"| reverse/rows/float32 | 80 | ≤ 5.0 | {NONE} | {NONE} |\n",
+            f"| rows | 80 (80 to 80) | 16 (16 to 16) | {NONE} | {NONE} |\n",
         ),
     ],
 )
@@ -397,6 +397,9 @@ def test_marker_says_which_table(
 
 
 def test_page_of_a_run_has_every_record(folder: pathlib.Path) -> None:
+    found = json.loads((folder / "predictions-tpu.json").read_text())
+    line = f"| rows/float32/v5e | `[2, 8]` | 1 | 80 | {BELOW} 5.0 |"
+    assert line in tables.whole(found).splitlines()
     found = json.loads((folder / "workloads-gpu.json").read_text())
     lines = tables.whole(found).splitlines()
     assert "# workloads, gpu" in lines

@@ -4,7 +4,8 @@ import pytest
 
 from benchmarks import tpu_compiler
 from benchmarks.command import main
-from benchmarks.tpu_schedule import Scalars, Schedule, hbm_bytes, parse_hlo
+from benchmarks.tpu_scalars import Scalars
+from benchmarks.tpu_schedule import Schedule, hbm_bytes, parse_hlo
 
 pytestmark = pytest.mark.exhaustive
 

@@ -70,12 +70,7 @@ def check(record: dict[str, Any]) -> None:
         assert 0 < figures["q1"] <= figures["median"] <= figures["q3"]
     else:
         assert list(candidates) == ["link", "xla", "dml_jax", "backward"]
-        assert candidates["link"]["bytes_per_second"] > 0
         assert candidates["xla"]["temporary_shards"] >= 0
-        assert 0 <= record["sent_bytes"]["mean"] <= record["sent_bytes"]["most"]
-        if record["lengths"] == "full":
-            sent = record["shard_bytes"] if count > 1 else 0
-            assert record["sent_bytes"] == dict(mean=sent, most=sent)
     for figures in candidates.values():
         assert figures["seconds"]["q1"] <= figures["seconds"]["median"]
     assert record["bytes_read"] == 4 * np.prod(record["shape"])
@@ -89,23 +84,6 @@ def test_runs_can_be_compared_and_drawn(
     assert "whole-axis/weak/forward/2" in capsys.readouterr().out
     assert main(["plot", str(path), "-o", str(tmp_path)]) == 0
     assert [file.name for file in tmp_path.iterdir()] == ["devices.png"]
-
-
-def by_definition(lengths: np.ndarray, steps: int, devices: int) -> list[int]:
-    sent = [0] * devices
-    for length in lengths:
-        for target in range(length):
-            source, shard = length - 1 - target, steps // devices
-            sent[source // shard] += source // shard != target // shard
-    return sent
-
-
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
-def test_elements_that_change_device_are_counted(devices: int) -> None:
-    assert not scaling.sent_steps(np.zeros(8, int), 16, devices).any()
-    lengths = np.arange(17)
-    sent = scaling.sent_steps(lengths, 16, devices)
-    assert sent.tolist() == by_definition(lengths, 16, devices)
 
 
 def test_candidate_that_fails_costs_its_figures_only(
