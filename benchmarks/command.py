@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import pathlib
 import sys
 import time
@@ -46,13 +47,14 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks plot benchmarks/results/random-gpu.json
   python -m benchmarks tables                   the figures into the documents
 
-A run prints its figures and writes a JSON file, by default to benchmarks/results. A
+A run prints its figures and writes them to a JSON file and a Markdown file, by default
+in benchmarks/results; one that is quick or of some workloads has -part in its name. A
 figure is a speed in per cent of that of a baseline that is measured in turns with it.
 The exit status is 1 if a workload fails, or its result differs from plain JAX's.
 """
 _RECORD = """\
 Measures within some time what docs/performance.md shows of a device: random shapes for
-half of it, a training step on a GPU, and then the table of workloads as far as time
+60 % of it, a training step on a GPU, and then the table of workloads as far as time
 allows, fills first.
 """
 _RUN = """\
@@ -145,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     option = add_run("run", _run, _RUN)
     option("--only", metavar="PATTERN", help="workloads whose name has this; * and ?")
     option("--group", nargs="+", choices=GROUPS, help=", ".join(GROUPS))
+    option("--seconds", "-s", type=float, default=math.inf, help="no limit unless told")
     option = add_run("random", _random, _RANDOM)
     option("--seconds", "-s", type=float, default=300, help="300 unless told")
     option("--seed", type=int, default=0, help="of the shapes; 0 unless told")
@@ -175,28 +178,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def _record(options: argparse.Namespace) -> int:
     device, end = _device(options), time.monotonic() + options.seconds
-    options.seed, options.kinds, options.quick = 0, KINDS, False
-    options.seconds /= 2
+    vars(options).update(seed=0, kinds=KINDS, quick=False, only=None, group=None)
+    options.seconds *= 0.6
     status = _random(options)
     if device == "gpu":  # a CPU takes many seconds for a step
         status |= _train(options)
-    left = end - time.monotonic()
-    settings = measure.SETTINGS[device]
-    # The fills first: the table of layouts has them, and not all of the others.
-    table = sorted(workloads(device), key=lambda w: not w.operator.startswith("fill"))
-    made = session.records(table, device, settings, seconds=left)
-    return status | _finish(options, "workloads", made)
+    options.seconds = end - time.monotonic()
+    return status | _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
     device = _device(options)
-    selected = _selected(workloads(device, _scale_of(options)), options)
+    table = workloads(device, "quick" if options.quick else "full")
     settings = measure.QUICK if options.quick else measure.SETTINGS[device]
-    return _finish(options, "workloads", session.records(selected, device, settings))
-
-
-def _scale_of(options: argparse.Namespace) -> Any:
-    return "quick" if options.quick else "full"
+    made = session.records(
+        _selected(table, options), device, settings, seconds=options.seconds
+    )
+    return _finish(options, "workloads", made)
 
 
 def _selected(table: Sequence[Workload], options: argparse.Namespace) -> list[Workload]:
@@ -260,15 +258,12 @@ def _finish(
     """Measures, writes the files of the run and prints its figures."""
     if options.output.exists() and not options.output.is_dir():
         raise ValueError(f"{options.output}: is a file, not a folder")
-    device = options.device or _device(options)
-    told = {
-        name: value
-        for name, value in vars(options).items()
-        if name not in ("command", "output", "device")
-    }
-    told = dict(quick=False) | told | dict(kind=kind, device=device)
-    found = results.document(told, records)
-    path = options.output / f"{kind}-{device}.json"
+    device, told = options.device or _device(options), vars(options).copy()
+    for name in ("command", "output", "seconds"):
+        told.pop(name, None)
+    found = results.document(told | dict(kind=kind, device=device), records)
+    is_part = any(told.get(name) for name in ("quick", "only", "group"))
+    path = options.output / f"{kind}-{device}{'-part' if is_part else ''}.json"
     results.save(found, path)
     text = tables.whole(found)
     path.with_suffix(".md").write_text(text, encoding="utf-8")

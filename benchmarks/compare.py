@@ -37,7 +37,7 @@ def changes(old: Document, new: Document) -> list[Change]:
       ValueError: the runs are of different devices or sizes, or have nothing in common.
     """
     for option in ("device", "quick"):
-        was, now = old["options"][option], new["options"][option]
+        was, now = old["options"].get(option), new["options"].get(option)
         if was != now:
             raise ValueError(
                 f"the runs cannot be compared: {option} is {was} in one and {now} in "

@@ -103,10 +103,28 @@ FILLED = (*WIDTHS, "float16", "float64", "float8_e4m3fn", "int32")
 def workloads(device: Device, scale: Scale = "full") -> list[Workload]:
     """All workloads of a device, at one of the three sizes."""
     return [
+        *_fills(device, scale),
         *_reversals(device, scale),
         *_slices(device, scale),
-        *_fills(device, scale),
     ]
+
+
+def _fills(device: Device, scale: Scale) -> Iterator[Workload]:
+    """Fills alone, and sequences that are multiplied by an array."""
+    for dtype in FILLED:
+        itemsize = dtype_named(dtype).itemsize
+        count = 2**30 // itemsize if device == "gpu" else 2**22
+        shape = _scaled((count,), scale)
+        alone = filled(f"fill/sequence/{dtype}", "fill_value_sequence", shape)
+        yield alone
+        yield dataclasses.replace(
+            alone,
+            name=f"pipeline/sequence/{dtype}",
+            group="pipeline",
+            bytes_read=alone.bytes_written,
+        )
+        if dtype in WIDTHS:
+            yield filled(f"fill/constant/{dtype}", "fill_value_constant", shape)
 
 
 def _reversals(device: Device, scale: Scale) -> Iterator[Workload]:
@@ -137,24 +155,6 @@ def _slices(device: Device, scale: Scale) -> Iterator[Workload]:
         for name, strides in (("crop", (1, 1, 1, 1)), ("crop-half", (1, 2, 2, 1))):
             name = f"slice/{name}/{dtype}"
             yield windowed(name, "slice", images, corner, strides, device, crop)
-
-
-def _fills(device: Device, scale: Scale) -> Iterator[Workload]:
-    """Fills alone, and sequences that are multiplied by an array."""
-    for dtype in FILLED:
-        itemsize = dtype_named(dtype).itemsize
-        count = 2**30 // itemsize if device == "gpu" else 2**22
-        shape = _scaled((count,), scale)
-        alone = filled(f"fill/sequence/{dtype}", "fill_value_sequence", shape)
-        yield alone
-        yield dataclasses.replace(
-            alone,
-            name=f"pipeline/sequence/{dtype}",
-            group="pipeline",
-            bytes_read=alone.bytes_written,
-        )
-        if dtype in WIDTHS:
-            yield filled(f"fill/constant/{dtype}", "fill_value_constant", shape)
 
 
 # Rows of the table: names are of the form group/what/dtype ----------------------------

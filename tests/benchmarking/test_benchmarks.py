@@ -36,7 +36,7 @@ def tiny() -> dict[str, list[Workload]]:
     return lists
 
 
-TINY = tiny()
+TABLE, TINY = workloads("cpu", "tiny"), tiny()
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_record_from_end_to_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(random_shapes.BYTES, "cpu", (2**12, 2**14))
-    monkeypatch.setattr(command, "workloads", lambda _: workloads("cpu", "tiny"))
+    monkeypatch.setattr(command, "workloads", lambda *_: TABLE)
     words = ["--device", "cpu", "--seconds", "1"]
     assert main(["record", *words, "--output", str(tmp_path / "new")]) == 0
     names = sorted(path.name for path in (tmp_path / "new").iterdir())
