@@ -48,7 +48,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks tables                   the figures into the documents
 
 A run prints its figures and writes them to a JSON file and a Markdown file, by default
-in benchmarks/results; one that is quick or of some workloads has -part in its name. A
+in benchmarks/results, where the name of a run of some workloads has -part in it. A
 figure is a speed in per cent of that of a baseline that is measured in turns with it.
 The exit status is 1 if a workload fails, or its result differs from plain JAX's.
 """
@@ -263,7 +263,8 @@ def _finish(
         told.pop(name, None)
     found = results.document(told | dict(kind=kind, device=device), records)
     is_part = any(told.get(name) for name in ("quick", "only", "group"))
-    path = options.output / f"{kind}-{device}{'-part' if is_part else ''}.json"
+    suffix = "-part" if is_part and options.output == RESULTS else ""
+    path = options.output / f"{kind}-{device}{suffix}.json"
     results.save(found, path)
     text = tables.whole(found)
     path.with_suffix(".md").write_text(text, encoding="utf-8")

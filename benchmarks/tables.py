@@ -182,23 +182,18 @@ def _training(load: Load, words: Sequence[str]) -> str:
 
 
 def _predictions(load: Load, generations: Sequence[str]) -> str:
-    """A row for each layout: shares and gains, two columns for each generation."""
-    rows: dict[str, dict[str, list[_Sample]]] = {}
+    """A row for each layout in float32: the speed in per cent of the limit."""
+    rows: dict[str, dict[str, Record]] = {}
     for record in load("predictions-tpu")["records"]:
-        group, layout = record["name"].split("/")[:2]
-        row = rows.setdefault(layout if group == "reverse" else f"{group}s", {})
-        row.setdefault(record["generation"], []).append(_Sample(record))
+        if (record["group"], record["dtype"]) == ("reverse", "float32"):
+            layout = record["name"].split("/")[1]
+            rows.setdefault(layout, {})[record["generation"]] = record["candidates"]
+    columns = list(itertools.product(generations, ("dml_jax", "jnp")))
     cells = [
-        [name]
-        + [
-            _spread(map(figure, row.get(generation, [])))
-            for generation in generations
-            for figure in (_share, _gain)
-        ]
-        for name, row in rows.items()
+        [layout, *(_speed(row.get(g, {}).get(name)) for g, name in columns)]
+        for layout, row in rows.items()
     ]
-    columns = itertools.product(generations, ("% of the limit", "times plain JAX"))
-    return _table(["layout or operator", *(", ".join(c) for c in columns)], cells)
+    return _table(["layout", *(f"{g}, {_title(name)}" for g, name in columns)], cells)
 
 
 TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {

@@ -379,7 +379,8 @@ SLOWER = """\
         ),
         (
             "predictions v5e v6e",
-            f"| rows | 80 (80 to 80) | 16 (16 to 16) | {NONE} | {NONE} |\n",
+            "| layout | v5e, dml_jax | v5e, plain JAX | v6e, dml_jax | v6e, plain JAX |\n"
+            f"| rows | 80 | {BELOW} 5.0 | {NONE} | {NONE} |\n",
         ),
     ],
 )

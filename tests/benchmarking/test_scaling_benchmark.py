@@ -39,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     assert child.returncode == 0, child.stderr
     assert not child.stderr  # which names candidates that fail
     assert "strong/full/4" in child.stdout
-    return folder / "scaling-cpu-part.json"
+    return folder / "scaling-cpu.json"
 
 
 def test_quick_run_has_every_mode_and_number_of_devices(path: pathlib.Path) -> None:
