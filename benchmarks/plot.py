@@ -83,7 +83,7 @@ def devices(records: Records) -> Figure:
         figures, mode, count = record["candidates"], record["mode"], record["devices"]
         if record["group"] == "whole-axis":
             line = lines.setdefault(("whole", f"{mode}, {record['direction']}"), {})
-            line[count] = 100 * figures["dml_jax"]["efficiency"]["median"]
+            line[count] = 100 / figures["dml_jax"]["ratio"]["median"]
         elif record["lengths"] == "random":
             for name in figures.keys() & _LABELS.keys():
                 line = lines.setdefault((mode, _LABELS[name]), {})

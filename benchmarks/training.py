@@ -17,7 +17,6 @@ import importlib
 import math
 import pathlib
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +28,7 @@ from jax import lax
 
 import dml_jax
 from benchmarks import candidates, measure
-from benchmarks.measure import Candidate, Settings
+from benchmarks.measure import Candidate
 from benchmarks.workloads import Device
 
 Record = dict[str, Any]
@@ -44,38 +43,32 @@ _SCOPE = "reversal"
 
 
 def records(device: Device, quick: bool) -> Iterator[Record]:
-    """Measures a step with each reversal."""
+    """One record: a step with each reversal."""
     settings = measure.QUICK if quick else measure.SETTINGS[device]
     jax.config.update("jax_enable_compilation_cache", False)
     with jax.default_device(jax.devices(device)[0]):
-        yield _record(quick, settings)
-
-
-def _record(quick: bool, settings: Settings) -> Record:
-    name = f"training/{LAYERS}-layer-lstm"
-    print(name, file=sys.stderr)
-    params = _params(QUICK_STATE if quick else STATE)
-    data = _data(QUICK_TIME if quick else TIME)
-    steps = {
-        candidate: functools.partial(_step, reverse)
-        for candidate, reverse in _reversals().items()
-    }
-    found = candidates.all_compiled(steps, (params, *data))
-    figures = measure.summaries(measure.samples(found, settings), "unreversed")
-    for candidate in found:
-        seconds = figures[candidate.name]["seconds"]["median"]
-        figures[candidate.name]["reversal"] = _reversal_seconds(candidate) / seconds
-    x = data[0]
-    return dict(
-        name=name,
-        group="training",
-        baseline="unreversed",
-        dtype=x.dtype.name,
-        shape=list(x.shape),
-        bytes_read=x.nbytes,
-        bytes_written=sum(array.nbytes for array in jax.tree.leaves(params)),
-        candidates=figures,
-    )
+        params = _params(QUICK_STATE if quick else STATE)
+        data = _data(QUICK_TIME if quick else TIME)
+        steps = {
+            candidate: functools.partial(_step, reverse)
+            for candidate, reverse in _reversals().items()
+        }
+        found = candidates.all_compiled(steps, (params, *data))
+        figures = measure.summaries(measure.samples(found, settings), "unreversed")
+        for candidate in found:
+            seconds = figures[candidate.name]["seconds"]["median"]
+            figures[candidate.name]["reversal"] = _reversal_seconds(candidate) / seconds
+        x = data[0]
+        yield dict(
+            name=f"training/{LAYERS}-layer-lstm",
+            group="training",
+            baseline="unreversed",
+            dtype=x.dtype.name,
+            shape=list(x.shape),
+            bytes_read=x.nbytes,
+            bytes_written=sum(array.nbytes for array in jax.tree.leaves(params)),
+            candidates=figures,
+        )
 
 
 # Reversals ----------------------------------------------------------------------------

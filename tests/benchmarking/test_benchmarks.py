@@ -379,7 +379,6 @@ SLOWER = """\
         ),
         (
             "predictions v5e v6e",
-            "| layout | v5e, dml_jax | v5e, plain JAX | v6e, dml_jax | v6e, plain JAX |\n"
             f"| rows | 80 | {BELOW} 5.0 | {NONE} | {NONE} |\n",
         ),
     ],

@@ -66,7 +66,7 @@ def check(record: dict[str, Any]) -> None:
     candidates, count = record["candidates"], record["devices"]
     if record["group"] == "whole-axis":
         assert candidates.keys() == {"linear", "dml_jax"}
-        figures = candidates["dml_jax"]["efficiency"]
+        figures = candidates["dml_jax"]["ratio"]
         assert 0 < figures["q1"] <= figures["median"] <= figures["q3"]
     else:
         assert list(candidates) == ["link", "xla", "dml_jax", "backward"]
