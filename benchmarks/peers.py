@@ -57,7 +57,7 @@ def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
     if workload.operator == "reverse_sequence":
         kind, attributes = "ReverseSequence", dict(workload.options)
         constants = dict(lengths=np.asarray(arrays[1], np.int64))
-    elif workload.operator in ("slice", "slice1"):
+    elif workload.operator == "slice1":
         kind, ranges = "Slice", programs.window(workload)
         constants = dict(
             starts=np.array([r.start for r in ranges], np.int64),
@@ -118,8 +118,10 @@ def _torch(workload: Workload, arrays: Arrays) -> Candidate | None:
         t = steps.reshape([-1 if d == workload.axis else 1 for d in range(x.ndim)])
         source = torch.where(t < n, n - 1 - t, t).expand(x.shape)
         call = functools.partial(torch.gather, x, workload.axis, source)
-    elif workload.operator == "slice":  # torch has no negative strides
+    elif workload.operator == "slice1":
         indices = programs.indices(workload)
+        if any(index.step < 0 for index in indices):
+            return None
         call = lambda: x[indices].contiguous()  # noqa: E731
     elif workload.operator == "fill_value_constant":
         options = dict(dtype=x.dtype, device=x.device)

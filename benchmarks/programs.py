@@ -25,7 +25,6 @@ from dml_jax import reference
 ARGUMENTS = {
     "reverse_subsequences": ("input", "sequence_lengths"),
     "reverse_sequence": ("input", "sequence_lens"),
-    "slice": ("input",),
     "slice1": ("input",),
     "slice_grad": ("input_gradient",),
     "fill_value_sequence": ("value_start", "value_delta"),
@@ -100,17 +99,13 @@ def of_lines(workload: Workload, lengths: Any) -> Any:
 
 def window(workload: Workload) -> tuple[range, ...]:
     """The positions that a slice keeps, for each dimension."""
-    options = workload.options
-    if workload.operator == "slice":
-        offsets, strides = options["offsets"], options["strides"]
-        extents = [s * n for s, n in zip(strides, options["sizes"], strict=True)]
-    else:
-        offsets = options["input_window_offsets"]
-        extents = options["input_window_sizes"]
-        strides = options["input_window_strides"]
+    offsets, sizes, strides = (
+        workload.options[f"input_window_{name}"]
+        for name in ("offsets", "sizes", "strides")
+    )
     return tuple(
         range(o, o + n, s) if s > 0 else range(o + n - 1, o - 1, s)
-        for o, n, s in zip(offsets, extents, strides, strict=True)
+        for o, n, s in zip(offsets, sizes, strides, strict=True)
     )
 
 
@@ -190,7 +185,6 @@ def idiom(workload: Workload) -> Function:
     if workload.is_reversal:
         return functools.partial(_gather, workload)
     return {
-        "slice": _lax_slice,
         "slice1": _lax_slice,
         "slice_grad": _lax_pad,
         "fill_value_sequence": _iota,

@@ -144,8 +144,7 @@ def _slices(device: Device, scale: Scale) -> Iterator[Workload]:
     crop = (images[0], images[1] // 2, images[2] // 2, images[3])
     for dtype in WIDTHS:
         for operator, *windows in (
-            ("slice", (1, 1), (1, 2), (2, 2)),
-            ("slice1", (1, -1), (-2, 3)),
+            ("slice1", (1, 1), (1, 2), (2, 2), (1, -1), (-2, 3)),
             ("slice_grad", (1, 1), (2, 2)),
         ):
             for strides in windows:
@@ -154,7 +153,7 @@ def _slices(device: Device, scale: Scale) -> Iterator[Workload]:
                 yield windowed(name, operator, square, (5, 7), strides, device)
         for name, strides in (("crop", (1, 1, 1, 1)), ("crop-half", (1, 2, 2, 1))):
             name = f"slice/{name}/{dtype}"
-            yield windowed(name, "slice", images, corner, strides, device, crop)
+            yield windowed(name, "slice1", images, corner, strides, device, crop)
 
 
 # Rows of the table: names are of the form group/what/dtype ----------------------------
@@ -209,12 +208,8 @@ def windowed(
         options = dict(output_gradient_sizes=shape, **window)
         whole = math.prod(shape) * dtype.itemsize
         return Workload(name, group, operator, dtype, sizes, options, kept, whole)
-    if operator == "slice":
-        options = dict(offsets=offsets, sizes=sizes, strides=strides)
-    else:
-        options = window
     read = _sectors(shape, offsets, sizes, strides, dtype.itemsize, device)
-    return Workload(name, group, operator, dtype, shape, options, read, kept)
+    return Workload(name, group, operator, dtype, shape, window, read, kept)
 
 
 def filled(name: str, operator: str, shape: Shape) -> Workload:
