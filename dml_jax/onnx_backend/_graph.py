@@ -14,10 +14,12 @@ import onnx.defs
 import onnx.helper
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
-from dml_jax.onnx_backend._evaluation import Graph, Node, Operator
+from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
+from dml_jax.onnx_backend._expansion import expand
 from dml_jax.onnx_backend._functions import Inlined, inline
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import OPERATORS
+from dml_jax.onnx_backend._operators.schema_functions import schema_function
 from dml_jax.onnx_backend._tensors import array_of, require_loaded
 
 _DOMAINS = ("", "ai.onnx")
@@ -197,7 +199,6 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
 
     def node_of(node: onnx.NodeProto) -> Node:
         opset = inlined.opset(node)
-        function = _function_of(node, functions)
         return Node(
             kind=node.op_type,
             label=_label(node),
@@ -205,7 +206,7 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
             attributes={a.name: value_of(node, a) for a in node.attribute},
             inputs=tuple(node.input),
             outputs=tuple(node.output),
-            operator=_custom(function) if function else OPERATORS[node.op_type],
+            operator=_operator_of(node, opset, functions),
         )
 
     def value_of(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> Any:
@@ -222,6 +223,28 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
 
     result = graph_of(graph)
     return result._replace(constants={**result.constants, **shared})
+
+
+def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Operator:
+    function = _function_of(node, functions)
+    if function is not None:
+        return _custom(function)
+    operator = OPERATORS[node.op_type]
+    is_expanded = operator.evaluate is schema_function
+    return _expanded(node, opset, operator) if is_expanded else operator
+
+
+def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator:
+    """An operator that evaluates the body which ONNX defines for it."""
+
+    def evaluate(node: Node, *inputs: Any) -> list[Any]:
+        model, version = expand(proto, opset, inputs)
+        graph = convert(Inlined(model, version), {})
+        given = [x for x in inputs if x is not None]
+        results = iter(run_graph(graph, given, node.scope))
+        return [next(results) if name else None for name in node.outputs]
+
+    return operator._replace(evaluate=evaluate)
 
 
 def _custom(function: Callable[..., Any]) -> Operator:

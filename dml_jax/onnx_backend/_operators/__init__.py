@@ -15,8 +15,10 @@ from dml_jax.onnx_backend._operators import (
     indexing,
     linear,
     normalization,
+    pooling,
     recurrent,
     reductions,
+    schema_functions,
     sequences,
     shapes,
 )
@@ -32,4 +34,6 @@ OPERATORS: dict[str, Operator] = {
     **normalization.OPERATORS,
     **recurrent.OPERATORS,
     **control_flow.OPERATORS,
+    **pooling.OPERATORS,
+    **schema_functions.OPERATORS,
 }
