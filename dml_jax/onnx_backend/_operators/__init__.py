@@ -16,6 +16,7 @@ from dml_jax.onnx_backend._operators import (
     linear,
     normalization,
     pooling,
+    quantization,
     recurrent,
     reductions,
     schema_functions,
@@ -35,5 +36,6 @@ OPERATORS: dict[str, Operator] = {
     **recurrent.OPERATORS,
     **control_flow.OPERATORS,
     **pooling.OPERATORS,
+    **quantization.OPERATORS,
     **schema_functions.OPERATORS,
 }

@@ -51,7 +51,8 @@ def _einsum(node: Node, *inputs: Array) -> Array:
     return jnp.einsum(equation, *inputs)
 
 
-def _convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
+def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
+    """The Conv of a node's attributes."""
     count = np.ndim(x) - 2
     if count < 1:
         raise ValueError(f"`X` must have rank >= 3; got shape {np.shape(x)}")
@@ -110,5 +111,5 @@ OPERATORS = {
     "MatMul": Operator(_matmul, frozenset({1, 9, 13})),
     "Gemm": Operator(_gemm, frozenset({7, 9, 11, 13})),
     "Einsum": Operator(_einsum, frozenset({12, 28})),
-    "Conv": Operator(_convolution, frozenset({1, 11, 22})),
+    "Conv": Operator(convolution, frozenset({1, 11, 22})),
 }

@@ -1,0 +1,171 @@
+"""Quantized numbers: y = (x - zero point) * scale.
+
+Products are exact sums of integers of 32 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dml_jax.onnx_backend._cast import cast
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import dtype_of, normalized
+from dml_jax.onnx_backend._operators.linear import convolution
+
+
+def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
+    attributes = node.attributes
+    dtype: np.dtype = np.dtype(np.uint8 if zero is None else zero.dtype)
+    if zero is None and attributes.get("output_dtype", 0):
+        dtype = dtype_of("`output_dtype`", attributes["output_dtype"])
+    precision = _float_dtype(scale)
+    if attributes.get("precision", 0):
+        precision = dtype_of("`precision`", attributes["precision"])
+    scale, zero = _spread(node, x, scale), _spread(node, x, zero)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return quantized(_quotient(x, scale, precision), zero, dtype)
+    quotient = _wide(x, precision) / _wide(scale, precision)
+    if zero is not None:
+        quotient = quotient + _wide(zero, precision)
+    return cast(quotient, dtype, bool(attributes.get("saturate", 1)))
+
+
+def _quotient(x: Array, scale: Array, dtype: np.dtype) -> jax.Array:
+    """The quotient of numbers of a dtype, rounded once.
+
+    XLA replaces a division by one number by a product with its reciprocal, whose
+    rounding moves ties. In 64 bits, that makes no difference.
+    """
+    a, b = (lax.stop_gradient(_wide(_wide(y, dtype), np.float64)) for y in (x, scale))
+    return (a / b).astype(dtype)
+
+
+def quantized(x: jax.Array, zero: Any, dtype: Any) -> jax.Array:
+    """Rounds `x` to integers, ties to even, and clamps them to the range of `dtype`."""
+    info = jnp.iinfo(dtype)
+    number = jnp.rint(x).astype(jnp.float32)
+    number = number if zero is None else number + _wide(zero, np.float32)
+    number = jnp.clip(number, int(info.min), int(info.max))
+    return number.astype(jnp.int32).astype(dtype)
+
+
+def _dequantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
+    dtype = _float_dtype(scale)
+    if node.attributes.get("output_dtype", 0):
+        dtype = dtype_of("`output_dtype`", node.attributes["output_dtype"])
+    centered = _centered(x, _spread(node, x, zero))
+    return centered.astype(dtype) * _wide(_spread(node, x, scale), dtype)
+
+
+def _centered(x: Array, zero: Any) -> jax.Array:
+    """`x` minus its zero point, as integers of 32 bits or floats."""
+    is_integer = jnp.issubdtype(x.dtype, jnp.integer)
+    wide = _wide(x, np.int32 if is_integer else np.float32)
+    return wide if zero is None else wide - _wide(zero, wide.dtype)
+
+
+def _wide(x: Array, dtype: Any) -> jax.Array:
+    """Casts to a wider dtype; constants by NumPy, which knows all dtypes of ONNX."""
+    return jnp.asarray(x.astype(dtype))
+
+
+def _float_dtype(scale: Array) -> np.dtype:
+    """The dtype of a scale; powers of two are scales for floats of 32 bits."""
+    is_power = np.dtype(scale.dtype).name == "float8_e8m0fnu"
+    is_float = jnp.issubdtype(scale.dtype, jnp.floating) and not is_power
+    return np.dtype(scale.dtype if is_float else np.float32)
+
+
+def _spread(node: Node, x: Array, parameter: Any) -> Any:
+    """A scale or a zero point of a tensor, an axis, or blocks, for each element."""
+    if parameter is None:
+        return None
+    if np.size(parameter) == 1 and np.ndim(parameter) < 2:
+        return parameter.reshape(())
+    axis = normalized("axis", node.attributes.get("axis", 1), np.ndim(x))
+    size, block = np.shape(x)[axis], node.attributes.get("block_size", 0)
+    if np.ndim(parameter) == 1:
+        if np.shape(parameter) != (size,):
+            raise ValueError(
+                f"a scale and a zero point must have shape ({size},), the size of "
+                f"axis {axis}; got {np.shape(parameter)}"
+            )
+        return parameter.reshape([-1 if i == axis else 1 for i in range(np.ndim(x))])
+    if block < 1 or np.shape(parameter)[axis] != -(-size // block):
+        raise ValueError(
+            f"`block_size` must divide axis {axis} of size {size} into as many blocks "
+            f"as the scale has, {np.shape(parameter)[axis]}; got {block}"
+        )
+    places = np.arange(size) // block
+    is_constant = isinstance(parameter, np.ndarray)
+    return (np if is_constant else jnp).take(parameter, places, axis)
+
+
+# Products -----------------------------------------------------------------------------
+
+
+def _matmul_integer(
+    _: Node, a: Array, b: Array, a_zero: Any = None, b_zero: Any = None
+) -> jax.Array:
+    if a_zero is not None and np.ndim(a_zero) == 1 and np.size(a_zero) > 1:
+        a_zero = a_zero.reshape(-1, 1)  # one for each row
+    return jnp.matmul(
+        _centered(a, a_zero), _centered(b, b_zero), preferred_element_type=jnp.int32
+    )
+
+
+def _conv_integer(
+    node: Node, x: Array, weight: Array, x_zero: Any = None, w_zero: Any = None
+) -> jax.Array:
+    if w_zero is not None:
+        w_zero = w_zero.reshape(-1, *[1] * (np.ndim(weight) - 1))
+    x, centered = _centered(x, x_zero), _centered(weight, w_zero)
+    # Floats of 32 bits are faster, and exact for sums of up to 24 bits.
+    is_exact = math.prod(np.shape(weight)[1:]) * 255**2 < 2**24
+    dtype = jnp.float32 if is_exact else jnp.int32
+    result = convolution(node, x.astype(dtype), centered.astype(dtype))
+    return result.astype(jnp.int32)
+
+
+def _qlinear_matmul(node: Node, *inputs: Array) -> jax.Array:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
+    if np.ndim(a_scale) == 1 and np.size(a_scale) > 1:
+        a_scale = a_scale.reshape(-1, 1)
+    product = _matmul_integer(node, a, b, a_zero, b_zero)
+    return _requantized(product, a_scale, b_scale, y_scale, y_zero)
+
+
+def _qlinear_conv(node: Node, *inputs: Any) -> jax.Array:
+    x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero, *bias = inputs
+    result = _conv_integer(node, x, weight, x_zero, w_zero)
+    channels = (-1, *[1] * (np.ndim(x) - 2))
+    if bias and bias[0] is not None:
+        result = result + jnp.reshape(bias[0], channels)
+    w_scale = jnp.reshape(w_scale, channels)
+    return _requantized(result, jnp.reshape(x_scale, ()), w_scale, y_scale, y_zero)
+
+
+def _requantized(
+    total: jax.Array, a_scale: Array, b_scale: Array, y_scale: Array, y_zero: Array
+) -> jax.Array:
+    scale = _wide(a_scale, np.float32) * _wide(b_scale, np.float32)
+    factor = scale / _wide(y_scale, np.float32)
+    return quantized(total.astype(jnp.float32) * factor, y_zero, y_zero.dtype)
+
+
+_VERSIONS = frozenset({10, 13, 19, 21, 23, 24, 25, 28})
+
+OPERATORS = {
+    "QuantizeLinear": Operator(_quantize, _VERSIONS),
+    "DequantizeLinear": Operator(_dequantize, _VERSIONS),
+    "MatMulInteger": Operator(_matmul_integer, frozenset({10})),
+    "ConvInteger": Operator(_conv_integer, frozenset({10})),
+    "QLinearMatMul": Operator(_qlinear_matmul, frozenset({10, 21})),
+    "QLinearConv": Operator(_qlinear_conv, frozenset({10})),
+}
