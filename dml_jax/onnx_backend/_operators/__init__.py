@@ -12,7 +12,9 @@ from dml_jax.onnx_backend._operators import (
     constants,
     control_flow,
     elementwise,
+    images,
     indexing,
+    interpolation,
     linear,
     normalization,
     pooling,
@@ -36,6 +38,8 @@ OPERATORS: dict[str, Operator] = {
     **recurrent.OPERATORS,
     **control_flow.OPERATORS,
     **pooling.OPERATORS,
+    **images.OPERATORS,
+    **interpolation.OPERATORS,
     **quantization.OPERATORS,
     **schema_functions.OPERATORS,
 }

@@ -1,0 +1,246 @@
+"""Interpolation between the elements of images: Resize, Upsample and GridSample.
+
+Resize interpolates along one axis after the other. The places and weights of the
+elements that it reads are computed by NumPy in 64 bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import axes_of, require_size
+
+
+def _resize(
+    node: Node, x: Array, roi: Any = None, scales: Any = None, sizes: Any = None
+) -> jax.Array:
+    if node.version == 10:
+        scales, roi = roi, None
+    roi, scales, sizes = (
+        None if part is None or not np.size(part) else np.ravel(part)
+        for part in (roi, scales, sizes)
+    )
+    rank, shape = np.ndim(x), np.shape(x)
+    axes = axes_of(node, rank) or list(range(rank))
+    given = sizes if scales is None else scales
+    if given is None or len(given) != len(axes):
+        raise ValueError(
+            f"`scales` or `sizes` must have {len(axes)} elements; got {given}"
+        )
+    if scales is None:
+        scales, counts = _scales_of_sizes(node, [shape[axis] for axis in axes], given)
+    else:
+        counts = [int(np.float32(shape[a]) * s) for a, s in zip(axes, scales)]
+    require_size(node, "sizes", counts)
+    y = jnp.asarray(x)
+    if node.attributes.get("mode", "nearest") != "nearest":
+        y = y.astype(jnp.promote_types(x.dtype, jnp.float32))
+    for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):
+        window = (0.0, 1.0) if roi is None else (roi[i], roi[i + len(axes)])
+        if count != shape[axis] or scale != 1 or window != (0, 1):
+            y = _resized_axis(node, y, axis, float(scale), count, window)
+    return y.astype(x.dtype)
+
+
+def _scales_of_sizes(
+    node: Node, sizes: list[int], wanted: np.ndarray
+) -> tuple[list[float], list[int]]:
+    """The scales and sizes of axes whose sizes are given."""
+    scales = [int(new) / old for new, old in zip(wanted, sizes, strict=True)]
+    policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return scales, [int(new) for new in wanted]
+    scale = min(scales) if policy == "not_larger" else max(scales)
+    return [scale] * len(sizes), [math.floor(scale * size + 0.5) for size in sizes]
+
+
+def _resized_axis(
+    node: Node, x: jax.Array, axis: int, scale: float, count: int, window: Any
+) -> jax.Array:
+    attributes, size = node.attributes, x.shape[axis]
+    places = _coordinates(node, size, scale, count, window)
+    if attributes.get("mode", "nearest") == "nearest":
+        return _nearest(x, axis, _rounded(node, places, scale))
+    kernel, reach = _kernel_of(node)
+    # A smaller image is smoothed by a wider kernel.
+    stretch = min(scale, 1.0) if attributes.get("antialias", 0) else 1.0
+    half = math.ceil(reach / stretch)
+    taps = np.floor(places)[:, None].astype(np.int64) + np.arange(1 - half, half + 1)
+    weights = kernel(np.abs(taps - places[:, None]) * stretch)
+    if attributes.get("exclude_outside", 0):
+        weights = np.where((taps >= 0) & (taps < size), weights, 0)
+    weights = weights / np.sum(weights, 1, keepdims=True)
+    used = np.any(weights != 0, 0)
+    taps, weights = np.clip(taps[:, used], 0, size - 1), weights[:, used]
+    sizes = [-1 if i == axis else 1 for i in range(x.ndim)]
+    result = sum(
+        jnp.take(x, tap, axis, mode="clip") * weight.astype(x.dtype).reshape(sizes)
+        for tap, weight in zip(taps.T, weights.T, strict=True)
+    )
+    if _mode_of(node) == "tf_crop_and_resize":
+        outside = ((places < 0) | (places > size - 1)).reshape(sizes)
+        value = attributes.get("extrapolation_value", 0.0)
+        result = jnp.where(outside, jnp.asarray(value, x.dtype), result)
+    return jnp.asarray(result)
+
+
+def _mode_of(node: Node) -> str:
+    """How coordinates are computed, which could not be chosen before version 11."""
+    default = "half_pixel" if node.version >= 11 else "asymmetric"
+    return node.attributes.get("coordinate_transformation_mode", default)
+
+
+def _coordinates(
+    node: Node, size: int, scale: float, count: int, window: tuple[float, float]
+) -> np.ndarray:
+    """The coordinates in an axis of the elements of the result."""
+    numbers, mode, length = np.arange(count, dtype=float), _mode_of(node), scale * size
+    if mode == "asymmetric":
+        return numbers / scale
+    if mode == "align_corners":
+        return numbers * ((size - 1) / (length - 1) if length != 1 else 0)
+    if mode == "tf_crop_and_resize":
+        start, end = (float(edge) * (size - 1) for edge in window)
+        if count == 1:
+            return np.array([(start + end) / 2])
+        return start + numbers * (end - start) / (count - 1)
+    if mode == "pytorch_half_pixel" and length == 1:
+        return np.full(count, -0.5)
+    offset = 0.0
+    if mode == "half_pixel_symmetric":
+        offset = size / 2 * (1 - count / length)
+    elif mode not in ("half_pixel", "pytorch_half_pixel"):
+        raise ValueError(
+            "`coordinate_transformation_mode` must be one of ONNX's; got " + repr(mode)
+        )
+    return offset + (numbers + 0.5) / scale - 0.5
+
+
+def _rounded(node: Node, places: np.ndarray, scale: float) -> np.ndarray:
+    """The coordinates of the nearest elements."""
+    if node.version < 11:
+        # As in ONNX Runtime; ONNX did not say it.
+        is_smaller = scale < 1 and node.kind == "Resize"
+        return np.ceil(places) if is_smaller else np.floor(places)
+    mode = node.attributes.get("nearest_mode", "round_prefer_floor")
+    modes: dict[str, Callable[..., np.ndarray]] = {
+        "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+        "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+        "floor": np.floor,
+        "ceil": np.ceil,
+    }
+    return modes[mode](places)
+
+
+def _nearest(x: jax.Array, axis: int, places: np.ndarray) -> jax.Array:
+    size = x.shape[axis]
+    numbers = np.clip(places, 0, size - 1).astype(np.int32)
+    factor = len(numbers) // size
+    if np.array_equal(numbers, np.arange(size * factor) // max(factor, 1)):
+        return jnp.repeat(x, factor, axis)  # which is faster
+    return jnp.take(x, numbers, axis, mode="clip")
+
+
+def _kernel_of(node: Node) -> tuple[Callable[..., Any], int]:
+    """The weight of an element by its distance, and how far it reaches."""
+    if node.attributes.get("mode", "linear") in ("linear", "bilinear"):
+        return _triangle, 1
+    a = node.attributes.get("cubic_coeff_a", -0.75)
+    return functools.partial(_cubic, a=a), 2
+
+
+def _triangle(distance: Any) -> Any:
+    namespace = np if isinstance(distance, np.ndarray) else jnp
+    return namespace.maximum(1 - distance, 0)
+
+
+def _cubic(d: Any, a: float) -> Any:
+    """Keys' kernel of cubic convolution."""
+    namespace = np if isinstance(d, np.ndarray) else jnp
+    inner = ((a + 2) * d - (a + 3)) * d * d + 1
+    outer = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return namespace.where(d <= 1, inner, namespace.where(d < 2, outer, 0))
+
+
+# Samples at the points of a grid ------------------------------------------------------
+
+
+def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
+    attributes, sizes = node.attributes, np.shape(x)[2:]
+    is_aligned = bool(attributes.get("align_corners", 0))
+    is_nearest = attributes.get("mode", "linear") == "nearest"
+    kernel, reach = _kernel_of(node)
+    padding = attributes.get("padding_mode", "zeros")
+    axes = []
+    for i, size in enumerate(sizes):
+        point = jnp.asarray(grid)[..., len(sizes) - 1 - i]  # the last axis comes first
+        scale = (size - 1) / 2 if is_aligned else size / 2
+        place = (point + 1) * scale - (0 if is_aligned else 0.5)
+        place = jnp.rint(place) if is_nearest else place
+        place = _inside(padding, place, size, is_aligned)
+        first = jnp.floor(place)
+        steps = [0] if is_nearest else range(1 - reach, reach + 1)
+        axes.append(
+            [
+                _tap(padding, first + step, place, size, is_aligned, kernel)
+                for step in steps
+            ]
+        )
+    result: Any = 0
+    for taps in itertools.product(*axes):
+        places, weights = zip(*taps, strict=True)
+        read = jax.vmap(lambda image, *indices: image[(slice(None), *indices)])
+        weight = functools.reduce(jnp.multiply, weights)
+        result = result + read(jnp.asarray(x), *places) * weight[:, None]
+    return result.astype(x.dtype)
+
+
+def _tap(
+    padding: str,
+    place: jax.Array,
+    center: jax.Array,
+    size: int,
+    is_aligned: bool,
+    kernel: Callable[..., Any],
+) -> tuple[jax.Array, jax.Array]:
+    """An element's index along an axis, and its weight."""
+    weight = kernel(jnp.abs(place - center))
+    if padding == "zeros":
+        weight = jnp.where((place >= 0) & (place < size), weight, 0)
+    elif padding == "reflection":
+        place = _inside(padding, place, size, is_aligned)
+    return jnp.clip(place, 0, size - 1).astype(jnp.int32), weight
+
+
+def _inside(padding: str, x: jax.Array, size: int, is_aligned: bool) -> jax.Array:
+    """Moves coordinates beyond the border of an axis into it."""
+    low, high = (0.0, size - 1.0) if is_aligned else (-0.5, size - 0.5)
+    is_outside = (x < low) | (x > high)
+    if padding == "border":
+        return jnp.where(is_outside, jnp.clip(x, 0, size - 1), x)
+    if padding == "zeros":
+        return x
+    span = max(high - low, 1e-30)
+    turned = jnp.mod(x - low, 2 * span)
+    return jnp.where(is_outside, low + jnp.minimum(turned, 2 * span - turned), x)
+
+
+def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:
+    scales = node.attributes.get("scales") if scales is None else scales
+    return _resize(node, x, scales=np.asarray(scales, np.float32))
+
+
+OPERATORS = {
+    "Resize": Operator(_resize, frozenset({10, 11, 13, 18, 19}), static=(1, 2, 3)),
+    "Upsample": Operator(_upsample, frozenset({7, 9, 10}), static=(1,)),
+    "GridSample": Operator(_grid_sample, frozenset({16, 20, 22})),
+}
