@@ -22,8 +22,10 @@ from dml_jax.onnx_backend._operators import (
     recurrent,
     reductions,
     schema_functions,
+    selection,
     sequences,
     shapes,
+    signals,
 )
 
 OPERATORS: dict[str, Operator] = {
@@ -38,6 +40,8 @@ OPERATORS: dict[str, Operator] = {
     **recurrent.OPERATORS,
     **control_flow.OPERATORS,
     **pooling.OPERATORS,
+    **selection.OPERATORS,
+    **signals.OPERATORS,
     **images.OPERATORS,
     **interpolation.OPERATORS,
     **quantization.OPERATORS,

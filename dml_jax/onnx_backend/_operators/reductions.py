@@ -121,16 +121,23 @@ def _extreme_index(name: str) -> Callable[..., Array]:
     return evaluate
 
 
-def _cumulative_sum(node: Node, x: Array, axis: Array) -> Array:
-    number = normalized("axis", integer("axis", axis), np.ndim(x))
-    is_reversed = node.attributes.get("reverse", 0)
-    x = jnp.flip(x, number) if is_reversed else jnp.asarray(x)
-    total = jnp.cumsum(x, number, dtype=x.dtype)
-    if node.attributes.get("exclusive", 0):
-        widths = [(int(i == number), 0) for i in range(np.ndim(x))]
-        total = jnp.pad(total, widths)
-        total = jax.lax.slice_in_dim(total, 0, np.shape(x)[number], axis=number)
-    return jnp.flip(total, number) if is_reversed else total
+def _cumulative(
+    function: Callable[..., jax.Array], first: int
+) -> Callable[..., Array]:
+    """An operator from a cumulative function and the value for no elements."""
+
+    def evaluate(node: Node, x: Array, axis: Array) -> Array:
+        number = normalized("axis", integer("axis", axis), np.ndim(x))
+        is_reversed = node.attributes.get("reverse", 0)
+        x = jnp.flip(x, number) if is_reversed else jnp.asarray(x)
+        total = function(x, number, dtype=x.dtype)
+        if node.attributes.get("exclusive", 0):
+            widths = [(int(i == number), 0) for i in range(np.ndim(x))]
+            total = jnp.pad(total, widths, constant_values=first)
+            total = jax.lax.slice_in_dim(total, 0, np.shape(x)[number], axis=number)
+        return jnp.flip(total, number) if is_reversed else total
+
+    return evaluate
 
 
 def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
@@ -161,6 +168,7 @@ OPERATORS = {
     **_reductions("1 11 12 13 18 20", Max=_extremum("max"), Min=_extremum("min")),
     "ArgMax": Operator(_extreme_index("argmax"), frozenset({1, 11, 12, 13})),
     "ArgMin": Operator(_extreme_index("argmin"), frozenset({1, 11, 12, 13})),
-    "CumSum": Operator(_cumulative_sum, frozenset({11, 14}), static=(1,)),
+    "CumSum": Operator(_cumulative(jnp.cumsum, 0), frozenset({11, 14}), static=(1,)),
+    "CumProd": Operator(_cumulative(jnp.cumprod, 1), frozenset({26}), static=(1,)),
     "TopK": Operator(_top_k, frozenset({1, 10, 11, 24}), static=(1,)),
 }

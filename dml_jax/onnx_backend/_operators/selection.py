@@ -1,0 +1,188 @@
+"""Operators that select, update or reinterpret elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from dml_jax._shared import arguments
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import dtype_of, normalized
+
+
+def _unique(node: Node, x: Array) -> list[Any]:
+    _require_constant(x)
+    x, axis = np.asarray(x), node.attributes.get("axis")
+    x = x.ravel() if axis is None else x
+    axis = normalized("axis", axis or 0, x.ndim)
+    values, first, inverse, counts = np.unique(x, True, True, True, axis)
+    inverse = inverse.reshape(-1)
+    if not node.attributes.get("sorted", 1):
+        order = np.argsort(first)
+        values, first, counts = np.take(values, order, axis), first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
+
+
+def _require_constant(*inputs: Any) -> None:
+    """Refuses inputs on whose values the shape of an output depends."""
+    if any(isinstance(value, Tracer) for value in inputs):
+        raise TypeError("must have constant inputs under JAX's transformations")
+
+
+def _non_max_suppression(
+    node: Node,
+    boxes: Array,
+    scores: Array,
+    most: Any = None,
+    overlap: Any = None,
+    least: Any = None,
+) -> np.ndarray:
+    _require_constant(boxes, scores, most, overlap, least)
+    boxes, scores = np.asarray(boxes), np.asarray(scores)
+    limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])
+    threshold = 0.0 if overlap is None else float(np.ravel(overlap)[0])
+    a, b, c, d = np.moveaxis(boxes, -1, 0)
+    if node.attributes.get("center_point_box", 0):
+        a, b, c, d = b - d / 2, a - c / 2, b + d / 2, a + c / 2
+    # The smaller and the larger coordinate of each axis.
+    low = np.stack([np.minimum(a, c), np.minimum(b, d)], -1)
+    high = np.stack([np.maximum(a, c), np.maximum(b, d)], -1)
+    selected = []
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        values = scores[batch, kind]
+        order = np.argsort(-values, kind="stable")
+        if least is not None and np.size(least):
+            order = order[values[order] > np.ravel(least)[0]]
+        for _ in range(max(limit, 0)):
+            if not order.size:
+                break
+            best, order = order[0], order[1:]
+            selected.append((batch, kind, best))
+            shares = _shares(low[batch], high[batch], best, order)
+            order = order[shares <= threshold]
+    return np.array(selected, np.int64).reshape(-1, 3)
+
+
+def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndarray:
+    """The intersections of a box and others, as shares of their unions."""
+    sides = np.minimum(high[box], high[others]) - np.maximum(low[box], low[others])
+    common = np.prod(np.maximum(sides, 0), -1)
+    areas = np.prod(high - low, -1)
+    union = areas[box] + areas[others] - common
+    return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
+
+
+def _tensor_scatter(
+    node: Node, cache: Array, update: Array, starts: Any = None
+) -> jax.Array:
+    axis = normalized("axis", node.attributes.get("axis", -2), np.ndim(cache))
+    moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
+    batch = np.arange(moved.shape[0])[:, None]
+    starts = jnp.zeros(moved.shape[0], jnp.int64) if starts is None else starts
+    places = jnp.asarray(starts)[:, None] + np.arange(new.shape[1])
+    if node.attributes.get("mode", "linear") == "circular":
+        places = places % moved.shape[1]
+    return jnp.moveaxis(moved.at[batch, places].set(new), 1, axis)
+
+
+def _bit_cast(node: Node, x: Array) -> Array:
+    dtype = dtype_of("`to`", node.attributes["to"])
+    for given in (np.dtype(x.dtype), dtype):
+        if not arguments.is_known(given):
+            raise TypeError(f"`to` and the input must be dtypes of JAX; got {given}")
+    if x.dtype == jnp.bool_:
+        x = x.astype(np.uint8)
+    if dtype == jnp.bool_:
+        return _bits(x, np.dtype(np.uint8)) != 0
+    return _bits(x, dtype)
+
+
+def _bits(x: Array, dtype: np.dtype) -> jax.Array:
+    result = lax.bitcast_convert_type(x, dtype)
+    if result.shape != np.shape(x):
+        raise ValueError(
+            f"`to` must have as many bits as the input, {x.dtype}; got {dtype}"
+        )
+    return result
+
+
+def _eye_like(node: Node, x: Array) -> np.ndarray:
+    number, (rows, columns) = node.attributes.get("dtype"), np.shape(x)
+    dtype = x.dtype if number is None else dtype_of("`dtype`", number)
+    return np.eye(rows, columns, node.attributes.get("k", 0)).astype(dtype)
+
+
+def _determinant(_: Node, x: Array) -> jax.Array:
+    return jnp.linalg.det(x)
+
+
+# Sequences are tuples, and an optional value without an element is None.
+
+
+def _sequence_empty(_: Node) -> tuple[Any, ...]:
+    return ()
+
+
+def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
+    index = _position(sequence, place, len(sequence) + 1)
+    return (*sequence[:index], x, *sequence[index:])
+
+
+def _sequence_erase(_: Node, sequence: Any, place: Any = None) -> Any:
+    index = _position(sequence, place, len(sequence))
+    return (*sequence[:index], *sequence[index + 1 :])
+
+
+def _position(sequence: Any, place: Any, count: int) -> int:
+    """An index in a sequence; the last one by default."""
+    index = count - 1 if place is None else int(np.reshape(place, ()))
+    index += len(sequence) if index < 0 else 0
+    if not 0 <= index < count:
+        raise ValueError(
+            f"`position` must be in [{-len(sequence)}, {count}); got {index}"
+        )
+    return index
+
+
+def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
+    body, count = node.body("body"), len(sequence)
+    columns = [x if isinstance(x, tuple) else (x,) * count for x in (sequence, *others)]
+    rows = [body(*row) for row in zip(*columns, strict=True)]
+    return [tuple(row[i] for row in rows) for i in range(len(node.outputs))]
+
+
+def _optional(_: Node, value: Any = None) -> Any:
+    return value
+
+
+def _optional_element(_: Node, value: Any) -> Any:
+    if value is None:
+        raise ValueError("the input must have an element; got none")
+    return value
+
+
+def _has_element(_: Node, value: Any = None) -> np.ndarray:
+    return np.array(value is not None)
+
+
+OPERATORS = {
+    "Unique": Operator(_unique, frozenset({11, 28})),
+    "NonMaxSuppression": Operator(_non_max_suppression, frozenset({10, 11})),
+    "TensorScatter": Operator(_tensor_scatter, frozenset({24}), indices=(2,)),
+    "BitCast": Operator(_bit_cast, frozenset({26})),
+    "EyeLike": Operator(_eye_like, frozenset({9, 22})),
+    "Det": Operator(_determinant, frozenset({11, 22})),
+    "SequenceEmpty": Operator(_sequence_empty, frozenset({11})),
+    "SequenceInsert": Operator(_sequence_insert, frozenset({11}), static=(2,)),
+    "SequenceErase": Operator(_sequence_erase, frozenset({11}), static=(1,)),
+    "SequenceMap": Operator(_sequence_map, frozenset({17})),
+    "Optional": Operator(_optional, frozenset({15, 28})),
+    "OptionalGetElement": Operator(_optional_element, frozenset({15, 18, 28})),
+    "OptionalHasElement": Operator(_has_element, frozenset({15, 18, 28})),
+}

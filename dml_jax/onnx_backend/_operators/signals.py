@@ -1,0 +1,113 @@
+"""Fourier transforms of signals, and the weights of mel spectrograms.
+
+The last dimension of an array has one real element, or the real and imaginary parts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import (
+    dtype_of,
+    integer,
+    normalized,
+    require_size,
+)
+
+
+def _dft(node: Node, x: Array, length: Any = None, axis: Any = None) -> jax.Array:
+    attributes, rank = node.attributes, np.ndim(x)
+    if node.version < 20:
+        axis = attributes.get("axis", 1)
+    number = normalized("axis", -2 if axis is None else integer("axis", axis), rank)
+    if number == rank - 1:
+        raise ValueError(f"`axis` must not be the last one; got {number}")
+    is_onesided, is_inverse = attributes.get("onesided", 0), attributes.get("inverse")
+    size = np.shape(x)[number]
+    count = 2 * (size - 1) if is_onesided and is_inverse else size
+    count = count if length is None else integer("dft_length", length)
+    require_size(node, "dft_length", (count,))
+    if not is_inverse:
+        return _transformed(x, count, number, bool(is_onesided))
+    values = _as_complex(x)
+    if is_onesided:
+        return jnp.fft.irfft(values, count, number)[..., None].astype(x.dtype)
+    return _as_pairs(jnp.fft.ifft(values, count, number), x.dtype)
+
+
+def _stft(
+    node: Node, x: Array, step: Array, window: Any = None, length: Any = None
+) -> jax.Array:
+    size, stride = np.shape(x)[1], integer("frame_step", step)
+    width = size if window is None else np.shape(window)[0]
+    width = width if length is None else integer("frame_length", length)
+    if stride < 1 or not 1 <= width <= size:
+        raise ValueError(
+            "`frame_step` must be at least 1, and `frame_length` at most the length "
+            f"{size} of the signal; got {stride} and {width}"
+        )
+    starts = jnp.arange((size - width) // stride + 1) * stride
+    frames = jnp.asarray(x)[:, starts[:, None] + np.arange(width)]
+    if window is not None:
+        if np.shape(window) != (width,):
+            raise ValueError(
+                f"`window` must have shape ({width},); got {np.shape(window)}"
+            )
+        frames = frames * jnp.asarray(window)[:, None]
+    return _transformed(frames, width, 2, bool(node.attributes.get("onesided", 1)))
+
+
+def _transformed(x: Array, count: int, axis: int, is_onesided: bool) -> jax.Array:
+    if not is_onesided:
+        return _as_pairs(jnp.fft.fft(_as_complex(x), count, axis), x.dtype)
+    if np.shape(x)[-1] != 1:
+        raise ValueError("`onesided` must be 0 for complex signals; got 1")
+    return _as_pairs(jnp.fft.rfft(_wide(x)[..., 0], count, axis), x.dtype)
+
+
+def _wide(x: Array) -> jax.Array:
+    return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _as_complex(x: Array) -> jax.Array:
+    x = _wide(x)
+    return x[..., 0] if x.shape[-1] == 1 else jax.lax.complex(x[..., 0], x[..., 1])
+
+
+def _as_pairs(x: jax.Array, dtype: Any) -> jax.Array:
+    return jnp.stack([jnp.real(x), jnp.imag(x)], -1).astype(dtype)
+
+
+def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
+    count, length, rate = map(integer, ("num_mel_bins", "dft_length", "rate"), inputs)
+    edges = [2595 * math.log10(1 + np.ravel(hertz).item() / 700) for hertz in inputs[3:]]
+    require_size(node, "num_mel_bins", (length // 2 + 1, count))
+    mels = edges[0] + np.arange(count + 2) * (edges[1] - edges[0]) / (count + 2)
+    hertz = 700 * (10 ** (mels / 2595) - 1)
+    bins = np.floor((length + 1) * hertz / rate).astype(np.int64)
+    low, center, high = bins[:-2], bins[1:-1], bins[2:]
+    place = np.arange(length // 2 + 1)[:, None]
+    rising = (place - low) / np.maximum(center - low, 1)
+    falling = (high - place) / np.maximum(high - center, 1)
+    weights = np.where(place <= center, rising, falling)
+    weights = np.where(place == center, 1, np.maximum(weights, 0))
+    return weights.astype(dtype_of("`output_datatype`", _output_type(node)))
+
+
+def _output_type(node: Node) -> int:
+    return node.attributes.get("output_datatype", 1)
+
+
+OPERATORS = {
+    "DFT": Operator(_dft, frozenset({17, 20}), static=(1, 2)),
+    "STFT": Operator(_stft, frozenset({17}), static=(1, 3)),
+    "MelWeightMatrix": Operator(
+        _mel_weights, frozenset({17}), static=(0, 1, 2, 3, 4)
+    ),
+}
