@@ -16,7 +16,9 @@ import onnx.inliner
 _DOMAIN = "dml_jax.expanded"  # a function must not have the name of an operator
 
 
-def expand(node: onnx.NodeProto, opset: int, inputs: Any) -> tuple[onnx.ModelProto, int]:
+def expand(
+    node: onnx.NodeProto, opset: int, inputs: Any
+) -> tuple[onnx.ModelProto, int]:
     """A model of the nodes that stand for one, and their opset."""
     schema = onnx.defs.get_schema(node.op_type, opset)
     function, version = _function_of(schema, node, inputs)

@@ -18,11 +18,12 @@ from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
 from dml_jax.onnx_backend._expansion import expand
 from dml_jax.onnx_backend._functions import Inlined, inline
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
-from dml_jax.onnx_backend._operators import OPERATORS
+from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators.schema_functions import schema_function
 from dml_jax.onnx_backend._tensors import array_of, require_loaded
 
 _DOMAINS = ("", "ai.onnx")
+_MICROSOFT = "com.microsoft"  # whose operators have one version
 # Functions by the name of an operator, or by its domain and name.
 Functions = Mapping[Any, Callable[..., Any]]
 
@@ -138,14 +139,22 @@ def _fault(node: onnx.NodeProto, opset: int, functions: Functions) -> str | None
     """Why a node is not supported, None if it is."""
     if _function_of(node, functions) is not None:
         return None
-    operator = OPERATORS.get(node.op_type)
-    if operator is None or node.domain not in _DOMAINS:
-        return ""
+    operator = _known(node)
+    if operator is None:
+        reason = REFUSED.get(node.op_type) if node.domain in _DOMAINS else None
+        return f", because {reason}" if reason else ""
     if _version(node, opset) not in operator.versions:
         return f" of opset {opset}"
     if any(a.name == "sparse_value" for a in node.attribute):
         return " with a sparse value"
     return None
+
+
+def _known(node: onnx.NodeProto) -> Operator | None:
+    """The operator of a node, None if it is not supported."""
+    if node.domain == _MICROSOFT:
+        return MICROSOFT.get(node.op_type)
+    return OPERATORS.get(node.op_type) if node.domain in _DOMAINS else None
 
 
 def _function_of(
@@ -229,7 +238,8 @@ def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Oper
     function = _function_of(node, functions)
     if function is not None:
         return _custom(function)
-    operator = OPERATORS[node.op_type]
+    operator = _known(node)
+    assert operator is not None  # `require_supported` refuses the others
     is_expanded = operator.evaluate is schema_function
     return _expanded(node, opset, operator) if is_expanded else operator
 
@@ -275,6 +285,8 @@ def _label(node: onnx.NodeProto) -> str:
 
 def _version(node: onnx.NodeProto, opset: int) -> int:
     """The version of a node's operator in an opset, 0 if the opset has none."""
+    if node.domain == _MICROSOFT:
+        return 1
     try:
         return onnx.defs.get_schema(node.op_type, opset).since_version
     except (onnx.defs.SchemaError, TypeError):  # TypeError: beyond 32 bits

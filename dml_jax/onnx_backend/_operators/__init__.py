@@ -16,6 +16,7 @@ from dml_jax.onnx_backend._operators import (
     indexing,
     interpolation,
     linear,
+    microsoft,
     normalization,
     pooling,
     quantization,
@@ -46,4 +47,25 @@ OPERATORS: dict[str, Operator] = {
     **interpolation.OPERATORS,
     **quantization.OPERATORS,
     **schema_functions.OPERATORS,
+}
+
+# Of the domain com.microsoft.
+MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
+
+# Those of ONNX that are not supported, and why.
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform "
+        "RandomUniformLike".split(),
+        "random numbers differ between implementations",
+    ),
+    **dict.fromkeys(
+        "RegexFullMatch StringConcat StringNormalizer StringSplit "
+        "TfIdfVectorizer".split(),
+        "JAX has no strings",
+    ),
+    "ImageDecoder": "JAX decodes no images",
+    **dict.fromkeys(
+        ["DeformConv", "MaxRoiPool", "RoiAlign"], "it samples regions of images"
+    ),
 }

@@ -88,7 +88,9 @@ def _columns_to_image(
             slice(tap * dilation, tap * dilation + (number - 1) * stride + 1, stride)
             for tap, dilation, number, stride in zip(taps, dilations, blocks, strides)
         )
-        image = image.at[(..., *windows)].add(columns[(slice(None), slice(None), *taps)])
+        image = image.at[(..., *windows)].add(
+            columns[(slice(None), slice(None), *taps)]
+        )
     inner = tuple(slice(low, low + size) for low, size in zip(pads[0], sizes))
     return image[(..., *inner)]
 

@@ -29,14 +29,13 @@ def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array
         precision = dtype_of("`precision`", attributes["precision"])
     scale, zero = _spread(node, x, scale), _spread(node, x, zero)
     if jnp.issubdtype(dtype, jnp.integer):
-        return quantized(_quotient(x, scale, precision), zero, dtype)
-    quotient = _wide(x, precision) / _wide(scale, precision)
-    if zero is not None:
-        quotient = quotient + _wide(zero, precision)
-    return cast(quotient, dtype, bool(attributes.get("saturate", 1)))
+        return quantized(quotient(x, scale, precision), zero, dtype)
+    number = _wide(x, precision) / _wide(scale, precision)
+    number = number if zero is None else number + _wide(zero, precision)
+    return cast(number, dtype, bool(attributes.get("saturate", 1)))
 
 
-def _quotient(x: Array, scale: Array, dtype: np.dtype) -> jax.Array:
+def quotient(x: Array, scale: Array, dtype: np.dtype) -> jax.Array:
     """The quotient of numbers of a dtype, rounded once.
 
     XLA replaces a division by one number by a product with its reciprocal, whose
@@ -59,11 +58,11 @@ def _dequantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Arr
     dtype = _float_dtype(scale)
     if node.attributes.get("output_dtype", 0):
         dtype = dtype_of("`output_dtype`", node.attributes["output_dtype"])
-    centered = _centered(x, _spread(node, x, zero))
-    return centered.astype(dtype) * _wide(_spread(node, x, scale), dtype)
+    difference = centered(x, _spread(node, x, zero)).astype(dtype)
+    return difference * _wide(_spread(node, x, scale), dtype)
 
 
-def _centered(x: Array, zero: Any) -> jax.Array:
+def centered(x: Array, zero: Any) -> jax.Array:
     """`x` minus its zero point, as integers of 32 bits or floats."""
     is_integer = jnp.issubdtype(x.dtype, jnp.integer)
     wide = _wide(x, np.int32 if is_integer else np.float32)
@@ -116,7 +115,7 @@ def _matmul_integer(
     if a_zero is not None and np.ndim(a_zero) == 1 and np.size(a_zero) > 1:
         a_zero = a_zero.reshape(-1, 1)  # one for each row
     return jnp.matmul(
-        _centered(a, a_zero), _centered(b, b_zero), preferred_element_type=jnp.int32
+        centered(a, a_zero), centered(b, b_zero), preferred_element_type=jnp.int32
     )
 
 
@@ -125,11 +124,11 @@ def _conv_integer(
 ) -> jax.Array:
     if w_zero is not None:
         w_zero = w_zero.reshape(-1, *[1] * (np.ndim(weight) - 1))
-    x, centered = _centered(x, x_zero), _centered(weight, w_zero)
+    x, weight = centered(x, x_zero), centered(weight, w_zero)
     # Floats of 32 bits are faster, and exact for sums of up to 24 bits.
     is_exact = math.prod(np.shape(weight)[1:]) * 255**2 < 2**24
     dtype = jnp.float32 if is_exact else jnp.int32
-    result = convolution(node, x.astype(dtype), centered.astype(dtype))
+    result = convolution(node, x.astype(dtype), weight.astype(dtype))
     return result.astype(jnp.int32)
 
 

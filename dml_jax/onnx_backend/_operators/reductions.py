@@ -121,9 +121,7 @@ def _extreme_index(name: str) -> Callable[..., Array]:
     return evaluate
 
 
-def _cumulative(
-    function: Callable[..., jax.Array], first: int
-) -> Callable[..., Array]:
+def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[..., Array]:
     """An operator from a cumulative function and the value for no elements."""
 
     def evaluate(node: Node, x: Array, axis: Array) -> Array:

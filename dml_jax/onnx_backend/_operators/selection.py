@@ -24,7 +24,11 @@ def _unique(node: Node, x: Array) -> list[Any]:
     inverse = inverse.reshape(-1)
     if not node.attributes.get("sorted", 1):
         order = np.argsort(first)
-        values, first, counts = np.take(values, order, axis), first[order], counts[order]
+        values, first, counts = (
+            np.take(values, order, axis),
+            first[order],
+            counts[order],
+        )
         inverse = np.argsort(order)[inverse]
     return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
 

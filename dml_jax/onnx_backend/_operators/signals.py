@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
@@ -64,11 +65,15 @@ def _stft(
 
 
 def _transformed(x: Array, count: int, axis: int, is_onesided: bool) -> jax.Array:
-    if not is_onesided:
-        return _as_pairs(jnp.fft.fft(_as_complex(x), count, axis), x.dtype)
     if np.shape(x)[-1] != 1:
-        raise ValueError("`onesided` must be 0 for complex signals; got 1")
-    return _as_pairs(jnp.fft.rfft(_wide(x)[..., 0], count, axis), x.dtype)
+        if is_onesided:
+            raise ValueError("`onesided` must be 0 for complex signals; got 1")
+        return _as_pairs(jnp.fft.fft(_as_complex(x), count, axis), x.dtype)
+    values = jnp.fft.rfft(_wide(x)[..., 0], count, axis)
+    if not is_onesided:
+        middle = lax.slice_in_dim(values, 1, (count + 1) // 2, axis=axis)
+        values = jnp.concatenate([values, jnp.conj(jnp.flip(middle, axis))], axis)
+    return _as_pairs(values, x.dtype)
 
 
 def _wide(x: Array) -> jax.Array:
@@ -77,7 +82,7 @@ def _wide(x: Array) -> jax.Array:
 
 def _as_complex(x: Array) -> jax.Array:
     x = _wide(x)
-    return x[..., 0] if x.shape[-1] == 1 else jax.lax.complex(x[..., 0], x[..., 1])
+    return x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
 
 
 def _as_pairs(x: jax.Array, dtype: Any) -> jax.Array:
@@ -86,7 +91,9 @@ def _as_pairs(x: jax.Array, dtype: Any) -> jax.Array:
 
 def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
     count, length, rate = map(integer, ("num_mel_bins", "dft_length", "rate"), inputs)
-    edges = [2595 * math.log10(1 + np.ravel(hertz).item() / 700) for hertz in inputs[3:]]
+    edges = [
+        2595 * math.log10(1 + np.ravel(hertz).item() / 700) for hertz in inputs[3:]
+    ]
     require_size(node, "num_mel_bins", (length // 2 + 1, count))
     mels = edges[0] + np.arange(count + 2) * (edges[1] - edges[0]) / (count + 2)
     hertz = 700 * (10 ** (mels / 2595) - 1)
@@ -107,7 +114,5 @@ def _output_type(node: Node) -> int:
 OPERATORS = {
     "DFT": Operator(_dft, frozenset({17, 20}), static=(1, 2)),
     "STFT": Operator(_stft, frozenset({17}), static=(1, 3)),
-    "MelWeightMatrix": Operator(
-        _mel_weights, frozenset({17}), static=(0, 1, 2, 3, 4)
-    ),
+    "MelWeightMatrix": Operator(_mel_weights, frozenset({17}), static=(0, 1, 2, 3, 4)),
 }

@@ -1,0 +1,194 @@
+"""Operators of the domain com.microsoft, most of which ONNX Runtime's optimizer writes.
+
+Their meaning is that of ONNX Runtime. DynamicQuantizeLSTM differs: its weights are
+quantized, but its inputs and states are not, so that it can be differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators import linear, quantization, recurrent
+from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
+from dml_jax.onnx_backend._operators.quantization import centered, quantized, quotient
+
+_ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
+    "Relu": jax.nn.relu,
+    "Sigmoid": jax.nn.sigmoid,
+    "Tanh": jnp.tanh,
+    "LeakyRelu": leaky_relu,
+    "Clip": jnp.clip,
+    "HardSigmoid": hard_sigmoid,
+}
+
+
+def _fused_convolution(
+    node: Node, x: Array, weight: Array, bias: Any = None, added: Any = None
+) -> jax.Array:
+    result = jnp.asarray(linear.convolution(node, x, weight, bias))
+    result = result if added is None else result + added
+    name = node.attributes.get("activation", "")
+    if not name:
+        return result
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"`activation` must be one of {[*_ACTIVATIONS]}; got {name!r}")
+    return _ACTIVATIONS[name](result, *node.attributes.get("activation_params", ()))
+
+
+def _fused_matmul(node: Node, a: Array, b: Array) -> jax.Array:
+    arrays = [
+        _transposed(
+            jnp.asarray(x),
+            bool(node.attributes.get(f"transBatch{name}", 0)),
+            bool(node.attributes.get(f"trans{name}", 0)),
+        )
+        for name, x in zip("AB", (a, b), strict=True)
+    ]
+    return jnp.matmul(*arrays) * jnp.asarray(node.attributes.get("alpha", 1.0), a.dtype)
+
+
+def _transposed(x: jax.Array, is_batch_inner: bool, is_swapped: bool) -> jax.Array:
+    """A matrix of each batch, whose axes may be before the last one."""
+    x = jnp.moveaxis(x, 0, -2) if is_batch_inner and x.ndim > 2 else x
+    return jnp.swapaxes(x, -1, -2) if is_swapped and x.ndim > 1 else x
+
+
+def _skip_normalization(is_centered: bool) -> Callable[..., list[Any]]:
+    """Adds two inputs, and normalizes the sum along the last axis."""
+
+    def evaluate(node: Node, x: Array, skip: Array, scale: Array, *more: Any) -> Any:
+        more = (*more, None, None)
+        shift, bias = more[:2] if is_centered else (None, more[0])
+        total = jnp.asarray(x) + skip
+        total = total if bias is None else total + bias
+        wide = total.astype(jnp.promote_types(x.dtype, jnp.float32))
+        mean = jnp.mean(wide, -1, keepdims=True) if is_centered else jnp.zeros(())
+        epsilon = node.attributes.get("epsilon", 1e-12)
+        variance = jnp.mean(jnp.square(wide - mean), -1, keepdims=True)
+        inverse = jax.lax.rsqrt(variance + epsilon)
+        result = (wide - mean) * inverse * scale
+        result = result if shift is None else result + shift
+        return [result.astype(x.dtype), mean, inverse, total]
+
+    return evaluate
+
+
+def _gelu(node: Node, x: Array, bias: Any = None) -> jax.Array:
+    """Gelu, BiasGelu and FastGelu, which has an approximation."""
+    x = jnp.asarray(x) if bias is None else jnp.asarray(x) + bias
+    return jax.nn.gelu(x, approximate=node.kind == "FastGelu")
+
+
+def _quick_gelu(node: Node, x: Array) -> jax.Array:
+    return x * jax.nn.sigmoid(jnp.asarray(x) * node.attributes.get("alpha", 1.702))
+
+
+# Quantized ----------------------------------------------------------------------------
+
+
+def _matmul_of_bits(
+    node: Node,
+    a: Array,
+    packed: Array,
+    scales: Array,
+    zeros: Any = None,
+    group: Any = None,
+    bias: Any = None,
+) -> jax.Array:
+    """MatMulNBits: a matrix product with columns of numbers of few bits, in blocks."""
+    size, columns, block = (node.attributes[n] for n in ("K", "N", "block_size"))
+    bits, count = node.attributes.get("bits", 4), -(-size // block)
+    weight = _unpacked(packed.reshape(columns, -1), bits)
+    weight = weight.reshape(columns, count, block)
+    scales = jnp.reshape(scales, (columns, count, 1)).astype(a.dtype)
+    if zeros is None:
+        zeros = jnp.full((columns, count), 2 ** (bits - 1))
+    elif zeros.dtype == np.uint8:
+        zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :count]
+    zeros = jnp.reshape(zeros, (columns, count, 1)).astype(a.dtype)
+    if group is None:
+        wide = ((weight.astype(a.dtype) - zeros) * scales).reshape(columns, -1)
+    else:  # the block of each row of the matrix
+        weight = weight.reshape(columns, -1)[:, : np.size(group)].astype(a.dtype)
+        wide = (weight - zeros[:, group, 0]) * scales[:, group, 0]
+    product = jnp.matmul(a, wide[:, :size].T)
+    return product if bias is None else product + bias
+
+
+def _unpacked(x: Array, bits: int) -> jax.Array:
+    """The numbers in the bytes of rows, the one in the lowest bits first."""
+    if bits not in (2, 4, 8):
+        raise ValueError(f"`bits` must be 2, 4 or 8; got {bits}")
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (jnp.asarray(x)[..., None] >> shifts) & np.uint8(2**bits - 1)
+    return parts.reshape(x.shape[0], -1)
+
+
+def _matmul_dynamic(
+    node: Node, a: Array, b: Array, scale: Array, zero: Any = None, bias: Any = None
+) -> jax.Array:
+    """DynamicQuantizeMatMul, whose first input is quantized by its range."""
+    low, high = jnp.minimum(jnp.min(a), 0), jnp.maximum(jnp.max(a), 0)
+    a_scale = jnp.where(high > low, quotient(high - low, np.float32(255), a.dtype), 1)
+    a_zero = quantized(quotient(-low, a_scale, a.dtype), None, np.uint8)
+    rounded = quantized(quotient(a, a_scale, a.dtype), a_zero, np.uint8)
+    return _matmul_to_float(node, rounded, b, a_scale, scale, a_zero, zero, bias)
+
+
+def _matmul_to_float(
+    _: Node,
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero: Any = None,
+    b_zero: Any = None,
+    bias: Any = None,
+) -> jax.Array:
+    product = jnp.matmul(centered(a, a_zero), centered(b, b_zero))
+    result = product.astype(a_scale.dtype) * (jnp.asarray(a_scale) * b_scale)
+    return result if bias is None else result + bias
+
+
+def _lstm_of_quantized_weights(
+    node: Node, x: Array, w: Array, r: Array, *more: Any
+) -> list[Any]:
+    *others, w_scale, w_zero, r_scale, r_zero = (*more, *[None] * (9 - len(more)))
+    weights = [
+        jnp.swapaxes(_dequantized(array, scale, zero), 1, 2).astype(x.dtype)
+        for array, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
+    ]
+    lstm = recurrent.OPERATORS["LSTM"].evaluate
+    return lstm(node._replace(kind="LSTM"), x, *weights, *others)
+
+
+def _dequantized(x: Array, scale: Array, zero: Any) -> jax.Array:
+    """Weights, with a scale and a zero point for each direction or column."""
+    shape = (np.shape(x)[0], 1, -1)
+    zero = None if zero is None else jnp.reshape(zero, shape)
+    return centered(x, zero) * jnp.reshape(scale, shape)
+
+
+def _table(**functions: Callable[..., Any]) -> dict[str, Operator]:
+    return {name: Operator(f, frozenset({1})) for name, f in functions.items()}
+
+
+OPERATORS = {
+    **_table(FusedConv=_fused_convolution, FusedMatMul=_fused_matmul),
+    **_table(SkipLayerNormalization=_skip_normalization(True)),
+    **_table(SkipSimplifiedLayerNormalization=_skip_normalization(False)),
+    **_table(Gelu=_gelu, BiasGelu=_gelu, FastGelu=_gelu, QuickGelu=_quick_gelu),
+    **_table(MatMulNBits=_matmul_of_bits, DynamicQuantizeMatMul=_matmul_dynamic),
+    **_table(MatMulIntegerToFloat=_matmul_to_float),
+    **_table(DynamicQuantizeLSTM=_lstm_of_quantized_weights),
+    **{
+        name: Operator(quantization.OPERATORS[name].evaluate, frozenset({1}))
+        for name in ("QuantizeLinear", "DequantizeLinear")
+    },
+}
