@@ -26,11 +26,7 @@ def expand(
     call = onnx.NodeProto()
     call.CopyFrom(node)
     call.domain = _DOMAIN
-    given = {attribute.name for attribute in node.attribute}
-    for name in function.attribute:
-        default = schema.attributes[name].default_value
-        if name not in given and default.type:
-            call.attribute.append(default)
+    set_defaults(call, schema)
     graph = onnx.helper.make_graph(
         [call],
         node.op_type,
@@ -43,6 +39,14 @@ def expand(
     function.opset_import.extend(imports)
     model = onnx.helper.make_model(graph, functions=[function], opset_imports=imports)
     return onnx.inliner.inline_local_functions(model), version
+
+
+def set_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
+    """Adds the default attributes of a node, which ONNX omits in bodies."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type:
+            node.attribute.append(attribute.default_value)
 
 
 def _function_of(

@@ -15,7 +15,7 @@ import onnx.helper
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
 from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
-from dml_jax.onnx_backend._expansion import expand
+from dml_jax.onnx_backend._expansion import expand, set_defaults
 from dml_jax.onnx_backend._functions import Inlined, inline
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
@@ -97,7 +97,10 @@ def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> No
 
 
 def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelProto:
-    """A model for ONNX's checker, which refuses new operators in ONNX's domain."""
+    """A model for ONNX's checker.
+
+    It refuses new operators in ONNX's domain, and bodies without default attributes.
+    """
     checked = onnx.ModelProto()
     checked.CopyFrom(inlined.model)
     added = onnx.helper.make_opsetid("dml_jax.unknown", 1)
@@ -107,6 +110,10 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
             node.domain = added.domain
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
+        operator = _known(node)
+        if operator is not None and operator.evaluate is schema_function:
+            schema = onnx.defs.get_schema(node.op_type, inlined.opset(node))
+            set_defaults(node, schema)
     return checked
 
 

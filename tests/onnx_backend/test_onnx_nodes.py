@@ -14,17 +14,20 @@ import onnx.defs
 import pytest
 
 from dml_jax import onnx_backend
-from dml_jax.onnx_backend._operators import OPERATORS
+from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS
+from dml_jax.onnx_backend._operators import REFUSED as REASONS
 
 # The modules of ONNX whose tests always run, and how many of them must pass.
 COUNTS = {
     "reversesequence": 3,
     "slice": 8,
+    "maxpool": 19,
+    "quantizelinear": 13,
     "constantofshape": 3,
     "constant": 1,
     "identity": 1,
 }
-ALL_COUNT = 851  # of all modules
+ALL_COUNT = 1298  # of all modules
 # What is in the message of those that are refused.
 REFUSED = {
     # Sequences and optional values are not arrays.
@@ -37,6 +40,25 @@ REFUSED = {
     "split_to_sequence_1": "not a tensor",
     "split_to_sequence_2": "not a tensor",
     "split_to_sequence_nokeepdims": "not a tensor",
+    **dict.fromkeys(
+        [
+            *(f"optional_get_element_{x}" for x in ("sequence", "optional_sequence")),
+            "optional_get_element_optional_tensor",
+            *(f"optional_has_element_{x}_input" for x in ("optional", "tensor")),
+            "optional_has_element_empty_optional_input",
+            *(f"sequence_insert_at_{place}" for place in ("back", "front")),
+            "sequence_map_add_1_sequence_1_tensor",
+            "sequence_map_add_2_sequences",
+            "sequence_map_extract_shapes",
+            "sequence_map_identity_1_sequence",
+            "sequence_map_identity_1_sequence_1_tensor",
+            "sequence_map_identity_2_sequences",
+        ],
+        "not a tensor",
+    ),
+    # NumPy's rounding error of 2e-7 where the exact result is zero; 1e-7 is tolerated.
+    "dft_inverse": "Max absolute difference among violations: 1.907",
+    "dft_inverse_opset19": "Max absolute difference among violations: 1.907",
     # Version 8 of Scan has batches; version 9 replaced it.
     "scan_sum": "Scan 'y, z' of opset 8",
     # Powers of two have no zero, and a rounding of their own.
@@ -125,3 +147,10 @@ def test_every_version_from_9_on_is_supported() -> None:
         before = max((v for v in versions[kind] if v <= 9), default=None)
         wanted = newest | ({before} if before else set())
         assert wanted <= operator.versions <= versions[kind], kind
+
+
+def test_every_operator_of_onnx_is_supported_or_refused_with_a_reason() -> None:
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    assert names == OPERATORS.keys() | REASONS.keys()
+    assert not OPERATORS.keys() & REASONS.keys()
+    assert all(operator.versions == {1} for operator in MICROSOFT.values())

@@ -53,19 +53,14 @@ OPERATORS: dict[str, Operator] = {
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
 
 # Those of ONNX that are not supported, and why.
+_REASONS = {
+    "random numbers differ between implementations": "Bernoulli Multinomial "
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+    "JAX has no strings": "RegexFullMatch StringConcat StringNormalizer StringSplit "
+    "TfIdfVectorizer",
+    "pictures are out of scope": "DeformConv ImageDecoder MaxRoiPool MaxUnpool "
+    "RoiAlign",
+}
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(
-        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform "
-        "RandomUniformLike".split(),
-        "random numbers differ between implementations",
-    ),
-    **dict.fromkeys(
-        "RegexFullMatch StringConcat StringNormalizer StringSplit "
-        "TfIdfVectorizer".split(),
-        "JAX has no strings",
-    ),
-    "ImageDecoder": "JAX decodes no images",
-    **dict.fromkeys(
-        ["DeformConv", "MaxRoiPool", "RoiAlign"], "it samples regions of images"
-    ),
+    name: reason for reason, names in _REASONS.items() for name in names.split()
 }

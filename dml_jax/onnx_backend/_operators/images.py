@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import integers, normalized, require_size
+from dml_jax.onnx_backend._operators._arrays import integers, normalized
 
 
 def _transposed_convolution(
@@ -22,48 +22,55 @@ def _transposed_convolution(
     strides = attributes.get("strides", [1] * count)
     dilations = attributes.get("dilations", [1] * count)
     extra = attributes.get("output_padding", [0] * count)
-    # A convolution of the spread input with the reversed kernel.
-    inputs, outputs = np.shape(weight)[:2]
-    parts = jnp.reshape(weight, (groups, inputs // groups, outputs, *kernel))
-    parts = jnp.swapaxes(parts, 1, 2).reshape(-1, inputs // groups, *kernel)
-    pads = _transposed_padding(node, np.shape(x)[2:], kernel, strides, dilations, extra)
-    rows = zip(kernel, dilations, pads, extra, strict=True)
-    edges = [
-        ((k - 1) * dilation - low, (k - 1) * dilation - high + more)
-        for k, dilation, (low, high), more in rows
+    rows = zip(np.shape(x)[2:], kernel, strides, dilations, extra, strict=True)
+    full = [
+        (size - 1) * stride + (width - 1) * dilation + 1 + more
+        for size, width, stride, dilation, more in rows
     ]
-    result = lax.conv_general_dilated(
-        jnp.asarray(x),
-        jnp.flip(parts, range(2, count + 2)),
-        [1] * count,
-        edges,
-        lhs_dilation=strides,
-        rhs_dilation=dilations,
-        feature_group_count=groups,
-    )
+    pads = _transposed_padding(node, np.shape(x)[2:], strides, full)
+    sizes = [size - low - high for size, (low, high) in zip(full, pads, strict=True)]
+
+    def convolution(y: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(
+            y,
+            jnp.asarray(weight),
+            strides,
+            pads,
+            rhs_dilation=dilations,
+            feature_group_count=groups,
+        )
+
+    channels = np.shape(weight)[1] * groups
+    result = _transpose(convolution, x, (np.shape(x)[0], channels, *sizes))
     return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
 
 
 def _transposed_padding(
-    node: Node, sizes: Any, kernel: Any, strides: Any, dilations: Any, extra: Any
+    node: Node, sizes: Any, strides: Any, full: list[Any]
 ) -> list[tuple[int, int]]:
-    """The elements to cut off each spatial axis, before and after it."""
+    """What to cut off each spatial axis, before and after it."""
     mode = node.attributes.get("auto_pad", "NOTSET")
     shape = node.attributes.get("output_shape")
     if shape is None and not mode.startswith("SAME"):
-        none = [0] * 2 * len(kernel)
+        none = [0] * 2 * len(full)
         pads = none if mode == "VALID" else node.attributes.get("pads", none)
-        return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
+        return list(zip(pads[: len(full)], pads[len(full) :], strict=True))
     if shape is None:
         shape = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     pads = []
-    rows = zip(sizes, kernel, strides, dilations, extra, shape[-len(kernel) :])
-    for size, k, stride, dilation, more, wanted in rows:
-        total = stride * (size - 1) + more + (k - 1) * dilation + 1 - wanted
+    for size, wanted in zip(full, shape[-len(full) :], strict=True):
+        total = size - wanted
         # If the result is larger than what there is, its end is zero.
         low = max(0, total // 2 if mode == "SAME_UPPER" else (total + 1) // 2)
         pads.append((low, total - low))
     return pads
+
+
+def _transpose(function: Any, x: Array, shape: Any) -> jax.Array:
+    """The transpose at `x` of a linear function of arrays of a shape."""
+    image = jax.ShapeDtypeStruct(shape, x.dtype)
+    columns = jnp.reshape(x, jax.eval_shape(function, image).shape)
+    return jax.linear_transpose(function, image)(columns)[0]
 
 
 def _columns_to_image(
@@ -71,33 +78,25 @@ def _columns_to_image(
 ) -> jax.Array:
     sizes, block = integers("image_shape", image_shape), integers("block", block_shape)
     attributes, count = node.attributes, len(sizes)
-    strides = attributes.get("strides", [1] * count)
-    dilations = attributes.get("dilations", [1] * count)
-    pads = np.reshape(attributes.get("pads", [0] * 2 * count), (2, count)).tolist()
-    padded = [low + size + high for low, size, high in zip(pads[0], sizes, pads[1])]
-    batch = np.shape(x)[0]
-    blocks = [
-        (size - (width - 1) * dilation - 1) // stride + 1
-        for size, width, dilation, stride in zip(padded, block, dilations, strides)
-    ]
-    columns = jnp.reshape(x, (batch, -1, *block, *blocks))
-    require_size(node, "image_shape", (*columns.shape[:2], *padded))
-    image = jnp.zeros((*columns.shape[:2], *padded), x.dtype)
-    for taps in itertools.product(*map(range, block)):
-        windows = tuple(
-            slice(tap * dilation, tap * dilation + (number - 1) * stride + 1, stride)
-            for tap, dilation, number, stride in zip(taps, dilations, blocks, strides)
+    pads = np.reshape(attributes.get("pads", [0] * 2 * count), (2, count))
+    channels = np.shape(x)[1] // math.prod(block)
+
+    def columns(image: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated_patches(
+            image,
+            block,
+            attributes.get("strides", [1] * count),
+            pads.T.tolist(),
+            rhs_dilation=attributes.get("dilations", [1] * count),
+            precision=lax.Precision.HIGHEST,
         )
-        image = image.at[(..., *windows)].add(
-            columns[(slice(None), slice(None), *taps)]
-        )
-    inner = tuple(slice(low, low + size) for low, size in zip(pads[0], sizes))
-    return image[(..., *inner)]
+
+    return _transpose(columns, x, (np.shape(x)[0], channels, *sizes))
 
 
 def _depth_to_space(node: Node, x: Array) -> jax.Array:
     batch, channels, height, width = np.shape(x)
-    block, outer = node.attributes["blocksize"], channels
+    block = node.attributes["blocksize"]
     outer = channels // block**2
     if node.attributes.get("mode", "DCR") == "DCR":
         parts = jnp.reshape(x, (batch, block, block, outer, height, width))
@@ -138,11 +137,12 @@ def _instance_normalization(
 def _lp_normalization(node: Node, x: Array) -> jax.Array:
     axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
     x = jnp.asarray(x)
-    if node.attributes.get("p", 2) == 1:
-        norm = jnp.sum(jnp.abs(x), axis, keepdims=True)
-    else:
-        norm = jnp.sqrt(jnp.sum(jnp.square(x), axis, keepdims=True))
-    return x / jnp.where(norm == 0, jnp.ones_like(norm), norm)
+    p = node.attributes.get("p", 2)
+    powers = jnp.abs(x) if p == 1 else jnp.square(x)
+    total = jnp.sum(powers, axis, keepdims=True)
+    # Zeros stay zeros, and the root of 0 has no derivative.
+    total = jnp.where(total == 0, jnp.ones_like(total), total)
+    return x / (total if p == 1 else jnp.sqrt(total))
 
 
 def _local_response_normalization(node: Node, x: Array) -> jax.Array:

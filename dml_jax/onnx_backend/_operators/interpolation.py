@@ -1,7 +1,8 @@
 """Interpolation between the elements of images: Resize, Upsample and GridSample.
 
 Resize interpolates along one axis after the other. The places and weights of the
-elements that it reads are computed by NumPy in 64 bits.
+elements that it reads are computed by NumPy, in 32 bits as in ONNX Runtime, so that
+a scale such as 0.7 finds the same ties.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def _resize(
     if scales is None:
         scales, counts = _scales_of_sizes(node, [shape[axis] for axis in axes], given)
     else:
-        counts = [int(np.float32(shape[a]) * s) for a, s in zip(axes, scales)]
+        counts = [
+            int(np.float32(shape[axis]) * scale)
+            for axis, scale in zip(axes, scales, strict=True)
+        ]
     require_size(node, "sizes", counts)
     y = jnp.asarray(x)
     if node.attributes.get("mode", "nearest") != "nearest":
@@ -47,7 +51,7 @@ def _resize(
     for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):
         window = (0.0, 1.0) if roi is None else (roi[i], roi[i + len(axes)])
         if count != shape[axis] or scale != 1 or window != (0, 1):
-            y = _resized_axis(node, y, axis, float(scale), count, window)
+            y = _resized_axis(node, y, axis, np.float32(scale), count, window)
     return y.astype(x.dtype)
 
 
@@ -64,7 +68,7 @@ def _scales_of_sizes(
 
 
 def _resized_axis(
-    node: Node, x: jax.Array, axis: int, scale: float, count: int, window: Any
+    node: Node, x: jax.Array, axis: int, scale: np.float32, count: int, window: Any
 ) -> jax.Array:
     attributes, size = node.attributes, x.shape[axis]
     places = _coordinates(node, size, scale, count, window)
@@ -72,9 +76,10 @@ def _resized_axis(
         return _nearest(x, axis, _rounded(node, places, scale))
     kernel, reach = _kernel_of(node)
     # A smaller image is smoothed by a wider kernel.
-    stretch = min(scale, 1.0) if attributes.get("antialias", 0) else 1.0
+    stretch = min(float(scale), 1.0) if attributes.get("antialias", 0) else 1.0
     half = math.ceil(reach / stretch)
-    taps = np.floor(places)[:, None].astype(np.int64) + np.arange(1 - half, half + 1)
+    steps = np.arange(1 - half, half + 1, dtype=np.int32)
+    taps = np.floor(places)[:, None].astype(np.int32) + steps
     weights = kernel(np.abs(taps - places[:, None]) * stretch)
     if attributes.get("exclude_outside", 0):
         weights = np.where((taps >= 0) & (taps < size), weights, 0)
@@ -100,32 +105,33 @@ def _mode_of(node: Node) -> str:
 
 
 def _coordinates(
-    node: Node, size: int, scale: float, count: int, window: tuple[float, float]
+    node: Node, size: int, scale: np.float32, count: int, window: tuple[float, float]
 ) -> np.ndarray:
     """The coordinates in an axis of the elements of the result."""
-    numbers, mode, length = np.arange(count, dtype=float), _mode_of(node), scale * size
+    mode, length = _mode_of(node), scale * np.float32(size)
+    numbers = np.arange(count, dtype=np.float32)
     if mode == "asymmetric":
         return numbers / scale
     if mode == "align_corners":
-        return numbers * ((size - 1) / (length - 1) if length != 1 else 0)
+        return numbers * np.float32(size - 1) / (length - 1 if length != 1 else np.inf)
     if mode == "tf_crop_and_resize":
         start, end = (float(edge) * (size - 1) for edge in window)
         if count == 1:
             return np.array([(start + end) / 2])
         return start + numbers * (end - start) / (count - 1)
     if mode == "pytorch_half_pixel" and length == 1:
-        return np.full(count, -0.5)
-    offset = 0.0
+        return np.full(count, -0.5, np.float32)
+    offset = np.float32(0)
     if mode == "half_pixel_symmetric":
-        offset = size / 2 * (1 - count / length)
+        offset = np.float32(size / 2) * (1 - count / length)
     elif mode not in ("half_pixel", "pytorch_half_pixel"):
         raise ValueError(
             "`coordinate_transformation_mode` must be one of ONNX's; got " + repr(mode)
         )
-    return offset + (numbers + 0.5) / scale - 0.5
+    return offset + (numbers + np.float32(0.5)) / scale - np.float32(0.5)
 
 
-def _rounded(node: Node, places: np.ndarray, scale: float) -> np.ndarray:
+def _rounded(node: Node, places: np.ndarray, scale: np.float32) -> np.ndarray:
     """The coordinates of the nearest elements."""
     if node.version < 11:
         # As in ONNX Runtime; ONNX did not say it.

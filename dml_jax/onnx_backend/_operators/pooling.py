@@ -8,7 +8,6 @@ window has several largest elements, these share the gradient.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,25 +26,17 @@ class _Windows(NamedTuple):
     """The windows along a spatial axis."""
 
     axis: int
-    size: Any  # of the axis
     width: int
     stride: int
     dilation: int
     low: int  # padding before the axis
-    high: int  # padding after it
-    count: Any  # of windows
-
-    def taps(self) -> list[Any]:
-        """The positions in the axis of each element of all windows."""
-        starts = jnp.arange(self.count, dtype=jnp.int64) * self.stride - self.low
-        return [starts + tap * self.dilation for tap in range(self.width)]
+    high: int  # padding after it, up to the end of the last window
+    count: Any
 
     def padded(self, x: jax.Array, value: Any) -> jax.Array:
-        """Pads the axis so that all windows lie within it."""
-        reach = (self.count - 1) * self.stride + (self.width - 1) * self.dilation + 1
         edges = [(0, 0, 0)] * x.ndim
-        edges[self.axis] = (self.low, reach - self.low - self.size, 0)
-        return lax.pad(x, jnp.asarray(value, x.dtype), edges)
+        edges[self.axis] = (self.low, self.high, 0)
+        return lax.pad(x, np.asarray(value, x.dtype), edges)
 
     def slices(self, x: jax.Array) -> list[jax.Array]:
         """Each element of all windows, of an array that is padded."""
@@ -56,20 +47,21 @@ class _Windows(NamedTuple):
         ]
 
     def reduce(self, x: jax.Array, operation: Callable[..., Any], value: Any) -> Any:
-        """Reduces the elements of each window, and those in its padding, to one."""
+        """Reduces the elements of each window, `value` in the padding, to one."""
         x = self.padded(x, value)
         if self.width <= _MOST_SLICES:
             return functools.reduce(operation, self.slices(x))
         sizes, strides, dilations = ([1] * x.ndim for _ in range(3))
         sizes[self.axis], strides[self.axis] = self.width, self.stride
         dilations[self.axis] = self.dilation
-        initial = jnp.asarray(value, x.dtype)
+        initial = np.asarray(value, x.dtype)
         return lax.reduce_window(
             x, initial, operation, sizes, strides, "VALID", None, dilations
         )
 
 
-def _windows_of(node: Node, x: Array) -> list[_Windows]:
+def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
+    """The windows along each axis, and the padding that the node asks for."""
     kernel, attributes = node.attributes["kernel_shape"], node.attributes
     sizes = np.shape(x)[2:]
     if len(kernel) != len(sizes):
@@ -85,87 +77,62 @@ def _windows_of(node: Node, x: Array) -> list[_Windows]:
     windows = []
     rows = zip(sizes, kernel, strides, dilations, pads, strict=True)
     for axis, (size, width, stride, dilation, (low, high)) in enumerate(rows, 2):
-        free = size + low + high - (width - 1) * dilation - 1
-        if is_rounded_up:
-            count = -(-free // stride) + 1
-            # A window that begins in the padding after the axis is left out.
-            count -= int((count - 1) * stride >= size + low)
-        else:
-            count = free // stride + 1
-        windows.append(_Windows(axis, size, width, stride, dilation, low, high, count))
-    return windows
+        reach = (width - 1) * dilation + 1
+        free = size + low + high - reach
+        count = free // stride + 1
+        if is_rounded_up and free % stride and count * stride < size + low:
+            count += 1  # a window that begins before the padding after the axis
+        end = (count - 1) * stride + reach - low - size
+        windows.append(_Windows(axis, width, stride, dilation, low, end, count))
+    return windows, pads
+
+
+def _pooled(x: Array, windows: list[_Windows], operation: Any, value: Any) -> jax.Array:
+    return functools.reduce(
+        lambda y, window: window.reduce(y, operation, value), windows, jnp.asarray(x)
+    )
 
 
 def _max_pool(node: Node, x: Array) -> list[Any]:
-    x, windows = jnp.asarray(x), _windows_of(node, x)
+    windows, _ = _windows_of(node, x)
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
     lowest = -np.inf if is_float else jnp.iinfo(x.dtype).min
     if len(node.outputs) < 2:
-        return [_reduced(x, windows, jnp.maximum, lowest)]
+        return [_pooled(x, windows, lax.max, lowest)]
+    order = "F" if node.attributes.get("storage_order", 0) else "C"
+    batch, sizes = np.shape(x)[:2], np.shape(x)[2:]
+    places = np.arange(np.prod(sizes)).reshape((1, 1, *sizes), order=order)
+    images = np.arange(np.prod(batch)).reshape((*batch, *[1] * len(sizes)))
+    elements, numbers = [jnp.asarray(x)], [jnp.asarray(places)]
     for window in windows:
-        x = window.padded(x, lowest)
-    elements = [x]
-    for window in windows:
-        elements = [part for x in elements for part in window.slices(x)]
+        elements = _slices(elements, window, lowest)
+        numbers = _slices(numbers, window, 0)
     stacked = jnp.stack(elements)
-    place = jnp.argmax(stacked, 0)[None]
+    place = lax.argmax(stacked, 0, jnp.int32)[None]
+    chosen = jnp.take_along_axis(jnp.stack(numbers), place, 0)[0]
     largest = jnp.take_along_axis(stacked, place, 0)[0]
-    positions = jnp.stack(jnp.broadcast_arrays(*_positions(node, windows)))
-    outer = np.arange(np.prod(largest.shape[:2])) * _area(windows)
-    outer = outer.reshape(*largest.shape[:2], *[1] * len(windows))
-    shape = (len(elements), *[1] * 2, *largest.shape[2:])
-    positions = jnp.broadcast_to(positions.reshape(shape), stacked.shape)
-    return [largest, outer + jnp.take_along_axis(positions, place, 0)[0]]
+    return [largest, chosen + images * np.prod(sizes)]
 
 
-def _reduced(
-    x: jax.Array, windows: list[_Windows], operation: Callable[..., Any], value: Any
-) -> jax.Array:
-    for window in windows:
-        x = window.reduce(x, operation, value)
-    return x
-
-
-def _area(windows: list[_Windows]) -> int:
-    return int(np.prod([window.size for window in windows]))
-
-
-def _positions(node: Node, windows: list[_Windows]) -> list[Any]:
-    """The positions in an image of each element of all windows."""
-    is_row_major = not node.attributes.get("storage_order", 0)
-    strides, stride = {}, 1
-    for window in reversed(windows) if is_row_major else windows:
-        strides[window.axis] = stride
-        stride *= window.size
-    return [
-        sum(
-            jnp.expand_dims(
-                tap * strides[window.axis],
-                [axis - 2 for axis in strides if axis != window.axis],
-            )
-            for tap, window in zip(taps, windows, strict=True)
-        )
-        for taps in itertools.product(*(window.taps() for window in windows))
-    ]
+def _slices(arrays: list[jax.Array], window: _Windows, value: Any) -> list[jax.Array]:
+    return [part for x in arrays for part in window.slices(window.padded(x, value))]
 
 
 def _average_pool(node: Node, x: Array) -> jax.Array:
-    windows = _windows_of(node, x)
-    total = _reduced(jnp.asarray(x), windows, jnp.add, 0)
-    has_padding = node.attributes.get("count_include_pad", 0)
-    for window in windows:
-        low, high = (window.low, window.high) if has_padding else (0, 0)
-        inside = [(-low <= tap) & (tap < window.size + high) for tap in window.taps()]
-        count = sum(tap.astype(total.dtype) for tap in inside)
-        others = [axis for axis in range(total.ndim) if axis != window.axis]
-        total = total / jnp.expand_dims(count, others)
-    return total
+    windows, pads = _windows_of(node, x)
+    ones = jnp.ones((1, 1, *np.shape(x)[2:]), x.dtype)
+    if node.attributes.get("count_include_pad", 0):
+        ones = jnp.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
+        rows = zip(windows, pads, strict=True)
+        inner = [w._replace(low=0, high=w.high - high) for w, (_, high) in rows]
+    else:
+        inner = windows
+    return _pooled(x, windows, lax.add, 0) / _pooled(ones, inner, lax.add, 0)
 
 
 def _lp_pool(node: Node, x: Array) -> jax.Array:
     p = node.attributes.get("p", 2)
-    powers = jnp.abs(x) ** p
-    total = _reduced(powers, _windows_of(node, x), jnp.add, 0)
+    total = _pooled(jnp.abs(x) ** p, _windows_of(node, x)[0], lax.add, 0)
     return (total ** (1 / p)).astype(x.dtype)
 
 
@@ -192,20 +159,6 @@ def _lp_norm(node: Node, x: jax.Array, axes: Any) -> jax.Array:
     return jnp.sum(jnp.abs(x) ** p, axes, keepdims=True) ** (1 / p)
 
 
-def _max_unpool(node: Node, x: Array, indices: Array, shape: Any = None) -> jax.Array:
-    kernel, attributes = node.attributes["kernel_shape"], node.attributes
-    strides = attributes.get("strides", [1] * len(kernel))
-    pads = np.reshape(attributes.get("pads", [0] * 2 * len(kernel)), (2, -1))
-    rows = zip(np.shape(x)[2:], kernel, strides, pads.sum(0).tolist(), strict=True)
-    sizes = [(n - 1) * stride + width - pad for n, width, stride, pad in rows]
-    sizes = [*np.shape(x)[:2], *sizes]
-    wanted = sizes if shape is None else np.asarray(shape).tolist()
-    flat = jnp.zeros(int(np.prod(sizes)), x.dtype)
-    image = flat.at[jnp.ravel(indices)].set(jnp.ravel(x)).reshape(sizes)
-    widths = [(0, more - size) for size, more in zip(sizes, wanted, strict=True)]
-    return jnp.pad(image, widths)
-
-
 OPERATORS = {
     "MaxPool": Operator(_max_pool, frozenset({1, 8, 10, 11, 12, 22})),
     "AveragePool": Operator(_average_pool, frozenset({1, 7, 10, 11, 19, 22})),
@@ -213,5 +166,4 @@ OPERATORS = {
     "GlobalMaxPool": Operator(_global(_maximum), frozenset({1, 22})),
     "GlobalAveragePool": Operator(_global(_mean), frozenset({1, 22})),
     "GlobalLpPool": Operator(_global(_lp_norm), frozenset({2, 22})),
-    "MaxUnpool": Operator(_max_unpool, frozenset({9, 11, 22}), static=(2,)),
 }

@@ -87,9 +87,10 @@ def _tensor_scatter(
 ) -> jax.Array:
     axis = normalized("axis", node.attributes.get("axis", -2), np.ndim(cache))
     moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
-    batch = np.arange(moved.shape[0])[:, None]
-    starts = jnp.zeros(moved.shape[0], jnp.int64) if starts is None else starts
-    places = jnp.asarray(starts)[:, None] + np.arange(new.shape[1])
+    batch = np.arange(moved.shape[0], dtype=np.int32)[:, None]
+    starts = np.zeros(moved.shape[0]) if starts is None else starts
+    starts = jnp.asarray(starts).astype(jnp.int32)
+    places = starts[:, None] + np.arange(new.shape[1], dtype=np.int32)
     if node.attributes.get("mode", "linear") == "circular":
         places = places % moved.shape[1]
     return jnp.moveaxis(moved.at[batch, places].set(new), 1, axis)

@@ -53,8 +53,8 @@ def _stft(
             "`frame_step` must be at least 1, and `frame_length` at most the length "
             f"{size} of the signal; got {stride} and {width}"
         )
-    starts = jnp.arange((size - width) // stride + 1) * stride
-    frames = jnp.asarray(x)[:, starts[:, None] + np.arange(width)]
+    starts = jnp.arange((size - width) // stride + 1, dtype=jnp.int32) * stride
+    frames = jnp.asarray(x)[:, starts[:, None] + np.arange(width, dtype=np.int32)]
     if window is not None:
         if np.shape(window) != (width,):
             raise ValueError(
