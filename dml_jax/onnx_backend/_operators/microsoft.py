@@ -1,7 +1,7 @@
 """Operators of the domain com.microsoft, most of which ONNX Runtime's optimizer writes.
 
-Their meaning is that of ONNX Runtime. DynamicQuantizeLSTM differs: its weights are
-quantized, but its inputs and states are not, so that it can be differentiated.
+Their meaning is that of ONNX Runtime. DynamicQuantizeLSTM and DynamicQuantizeMatMul
+round their inputs, and have the derivatives of the operators that do not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ import numpy as np
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import linear, quantization, recurrent
 from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
-from dml_jax.onnx_backend._operators.quantization import centered, quantized, quotient
+from dml_jax.onnx_backend._operators.quantization import (
+    centered,
+    exact_product,
+    quantized,
+    quotient,
+)
 
 _ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
     "Relu": jax.nn.relu,
@@ -130,15 +135,24 @@ def _unpacked(x: Array, bits: int) -> jax.Array:
     return parts.reshape(x.shape[0], -1)
 
 
+def _as_bytes(x: Array) -> jax.Array:
+    """Rounds to 256 steps of the range of `x`, with the derivative of the identity."""
+    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
+    scale = quotient(high - low, np.float32(255), np.dtype(x.dtype))
+    scale = jnp.where(scale > 0, scale, 1)
+    zero = quantized(quotient(-low, scale, np.dtype(x.dtype)), None, np.uint8)
+    steps = quantized(quotient(x, scale, np.dtype(x.dtype)), zero, np.uint8)
+    rounded = centered(steps, zero).astype(x.dtype) * scale
+    return x + jax.lax.stop_gradient(rounded - x)
+
+
 def _matmul_dynamic(
-    node: Node, a: Array, b: Array, scale: Array, zero: Any = None, bias: Any = None
+    _: Node, a: Array, b: Array, scale: Array, zero: Any = None, bias: Any = None
 ) -> jax.Array:
     """DynamicQuantizeMatMul, whose first input is quantized by its range."""
-    low, high = jnp.minimum(jnp.min(a), 0), jnp.maximum(jnp.max(a), 0)
-    a_scale = jnp.where(high > low, quotient(high - low, np.float32(255), a.dtype), 1)
-    a_zero = quantized(quotient(-low, a_scale, a.dtype), None, np.uint8)
-    rounded = quantized(quotient(a, a_scale, a.dtype), a_zero, np.uint8)
-    return _matmul_to_float(node, rounded, b, a_scale, scale, a_zero, zero, bias)
+    weight = centered(b, zero) * jnp.asarray(scale)
+    product = jnp.matmul(_as_bytes(a), weight, precision=jax.lax.Precision.HIGHEST)
+    return product if bias is None else product + bias
 
 
 def _matmul_to_float(
@@ -151,21 +165,30 @@ def _matmul_to_float(
     b_zero: Any = None,
     bias: Any = None,
 ) -> jax.Array:
-    product = jnp.matmul(centered(a, a_zero), centered(b, b_zero))
+    product = exact_product(
+        jnp.matmul, centered(a, a_zero), centered(b, b_zero), np.shape(b)[-2]
+    )
     result = product.astype(a_scale.dtype) * (jnp.asarray(a_scale) * b_scale)
     return result if bias is None else result + bias
 
 
-def _lstm_of_quantized_weights(
-    node: Node, x: Array, w: Array, r: Array, *more: Any
-) -> list[Any]:
+def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> list[Any]:
     *others, w_scale, w_zero, r_scale, r_zero = (*more, *[None] * (9 - len(more)))
     weights = [
         jnp.swapaxes(_dequantized(array, scale, zero), 1, 2).astype(x.dtype)
         for array, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
     ]
-    lstm = recurrent.OPERATORS["LSTM"].evaluate
-    return lstm(node._replace(kind="LSTM"), x, *weights, *others)
+    return recurrent.OPERATORS["LSTM"].evaluate(node, _as_bytes(x), *weights, *others)
+
+
+def _quantized_step(cell: Any, weights: Any, state: Any, x: Any) -> Any:
+    h, c = state
+    return recurrent.KINDS["LSTM"].step(cell, weights, (_as_bytes(h), c), x)
+
+
+recurrent.KINDS["DynamicQuantizeLSTM"] = recurrent.KINDS["LSTM"]._replace(
+    step=_quantized_step
+)
 
 
 def _dequantized(x: Array, scale: Array, zero: Any) -> jax.Array:
@@ -186,7 +209,7 @@ OPERATORS = {
     **_table(Gelu=_gelu, BiasGelu=_gelu, FastGelu=_gelu, QuickGelu=_quick_gelu),
     **_table(MatMulNBits=_matmul_of_bits, DynamicQuantizeMatMul=_matmul_dynamic),
     **_table(MatMulIntegerToFloat=_matmul_to_float),
-    **_table(DynamicQuantizeLSTM=_lstm_of_quantized_weights),
+    **_table(DynamicQuantizeLSTM=_quantized_lstm),
     **{
         name: Operator(quantization.OPERATORS[name].evaluate, frozenset({1}))
         for name in ("QuantizeLinear", "DequantizeLinear")

@@ -5,7 +5,9 @@ Products are exact sums of integers of 32 bits.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -114,9 +116,26 @@ def _matmul_integer(
 ) -> jax.Array:
     if a_zero is not None and np.ndim(a_zero) == 1 and np.size(a_zero) > 1:
         a_zero = a_zero.reshape(-1, 1)  # one for each row
-    return jnp.matmul(
-        centered(a, a_zero), centered(b, b_zero), preferred_element_type=jnp.int32
-    )
+    count = np.shape(b)[0 if np.ndim(b) == 1 else -2]
+    return exact_product(jnp.matmul, centered(a, a_zero), centered(b, b_zero), count)
+
+
+def exact_product(
+    product: Callable[..., Any], a: jax.Array, b: jax.Array, count: int
+) -> jax.Array:
+    """The sums of `count` products of integers with eight bits and a sign.
+
+    Floats of 32 bits are faster, and exact for sums of up to 24 bits.
+    """
+
+    def by_floats(b: jax.Array) -> jax.Array:
+        return product(a.astype(jnp.float32), b.astype(jnp.float32)).astype(jnp.int32)
+
+    if count * 255**2 < 2**24:
+        return by_floats(b)
+    if count * 255 * 16 < 2**24:
+        return by_floats(b >> 4) * 16 + by_floats(b & 15)
+    return product(a, b)
 
 
 def _conv_integer(
@@ -124,12 +143,9 @@ def _conv_integer(
 ) -> jax.Array:
     if w_zero is not None:
         w_zero = w_zero.reshape(-1, *[1] * (np.ndim(weight) - 1))
-    x, weight = centered(x, x_zero), centered(weight, w_zero)
-    # Floats of 32 bits are faster, and exact for sums of up to 24 bits.
-    is_exact = math.prod(np.shape(weight)[1:]) * 255**2 < 2**24
-    dtype = jnp.float32 if is_exact else jnp.int32
-    result = convolution(node, x.astype(dtype), weight.astype(dtype))
-    return result.astype(jnp.int32)
+    product = functools.partial(convolution, node)
+    count = math.prod(np.shape(weight)[1:])
+    return exact_product(product, centered(x, x_zero), centered(weight, w_zero), count)
 
 
 def _qlinear_matmul(node: Node, *inputs: Array) -> jax.Array:
