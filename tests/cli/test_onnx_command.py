@@ -344,7 +344,7 @@ def test_no_memory(require_error: Callable[..., None]):
         ("a\0.onnx", None, "a\\x00.onnx: embedded null byte"),
         ("a\x1b\n.onnx", None, "a\\x1b\\n.onnx: No such file or directory"),
         ("/dev/null", None, "/dev/null: must be an ONNX model; got a device"),
-        ("abs.onnx", "(float[3] x) => (float[3] y) {y = Det(x)}", "onnx: …Det 'y'…"),
+        ("abs.onnx", "(float[3] x) => (float[3] y) {y = Blob(x)}", "onnx: …Blob 'y'…"),
         ("bad.onnx", "(float[3] x) => (float[3] y) {y = Identity(z)}", "onnx: …'z'…"),
     ],
 )

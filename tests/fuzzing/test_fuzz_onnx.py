@@ -170,7 +170,7 @@ def test_wrong_nodes_are_refused(kind: str, fuzz: Any) -> None:
                 opsets = [NEWEST + 1, 2**31, 2**64, 0, -(2**40), None, "x", True]
                 opset = data.draw(st.sampled_from(opsets))
             case _:
-                kinds = [kind.lower(), "Det", "", f"{kind}\n", "If"]
+                kinds = [kind.lower(), "Multinomial", "", f"{kind}\n", "If"]
                 other = data.draw(st.sampled_from(kinds))
         result = outcome_of_node(other, inputs, attributes, opset)
         assert isinstance(result, Refusal), result

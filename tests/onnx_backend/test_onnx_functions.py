@@ -136,7 +136,7 @@ def test_metadata_of_nodes_is_ignored() -> None:
 
 
 UNSUPPORTED = rows(r"""
-25 | 13 | q = Det(p) | Det 'y'
+25 | 13 | q = Blob(p) | Blob 'y'
 25 | 7 | q = Range(p, p, p) | Range 'y' of opset 7
 25 | 0 | q = Identity(p) | Identity 'y' of opset 0
 """)

@@ -86,7 +86,7 @@ def _columns_to_image(
             image,
             block,
             attributes.get("strides", [1] * count),
-            pads.T.tolist(),
+            list(zip(*pads.tolist(), strict=True)),
             rhs_dilation=attributes.get("dilations", [1] * count),
             precision=lax.Precision.HIGHEST,
         )

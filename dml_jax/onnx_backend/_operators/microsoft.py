@@ -90,7 +90,7 @@ def _gelu(node: Node, x: Array, bias: Any = None) -> jax.Array:
     return jax.nn.gelu(x, approximate=node.kind == "FastGelu")
 
 
-def _quick_gelu(node: Node, x: Array) -> jax.Array:
+def _quick_gelu(node: Node, x: Array) -> Array:
     return x * jax.nn.sigmoid(jnp.asarray(x) * node.attributes.get("alpha", 1.702))
 
 
@@ -135,10 +135,10 @@ def _unpacked(x: Array, bits: int) -> jax.Array:
     return parts.reshape(x.shape[0], -1)
 
 
-def _as_bytes(x: Array) -> jax.Array:
+def _as_bytes(x: Array) -> Array:
     """Rounds to 256 steps of the range of `x`, with the derivative of the identity."""
     low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
-    scale = quotient(high - low, np.float32(255), np.dtype(x.dtype))
+    scale = quotient(high - low, np.array(255), np.dtype(x.dtype))
     scale = jnp.where(scale > 0, scale, 1)
     zero = quantized(quotient(-low, scale, np.dtype(x.dtype)), None, np.uint8)
     steps = quantized(quotient(x, scale, np.dtype(x.dtype)), zero, np.uint8)
@@ -191,7 +191,7 @@ recurrent.KINDS["DynamicQuantizeLSTM"] = recurrent.KINDS["LSTM"]._replace(
 )
 
 
-def _dequantized(x: Array, scale: Array, zero: Any) -> jax.Array:
+def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
     """Weights, with a scale and a zero point for each direction or column."""
     shape = (np.shape(x)[0], 1, -1)
     zero = None if zero is None else jnp.reshape(zero, shape)
