@@ -18,7 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import axes_of, require_size
+from dml_jax.onnx_backend._operators._arrays import (
+    axes_of,
+    numpy_or_jax,
+    require_size,
+)
 
 
 def _resize(
@@ -41,7 +45,7 @@ def _resize(
         scales, counts = _scales_of_sizes(node, [shape[axis] for axis in axes], given)
     else:
         counts = [
-            int(np.float32(shape[axis]) * scale)
+            shape[axis] if scale == 1 else int(np.float32(shape[axis]) * scale)
             for axis, scale in zip(axes, scales, strict=True)
         ]
     require_size(node, "sizes", counts)
@@ -50,7 +54,7 @@ def _resize(
         y = y.astype(jnp.promote_types(x.dtype, jnp.float32))
     for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):
         window = (0.0, 1.0) if roi is None else (roi[i], roi[i + len(axes)])
-        if count != shape[axis] or scale != 1 or window != (0, 1):
+        if scale != 1 or count != shape[axis] or window != (0, 1):
             y = _resized_axis(node, y, axis, np.float32(scale), count, window)
     return y.astype(x.dtype)
 
@@ -165,13 +169,12 @@ def _kernel_of(node: Node) -> tuple[Callable[..., Any], int]:
 
 
 def _triangle(distance: Any) -> Any:
-    namespace = np if isinstance(distance, np.ndarray) else jnp
-    return namespace.maximum(1 - distance, 0)
+    return numpy_or_jax(distance).maximum(1 - distance, 0)
 
 
 def _cubic(d: Any, a: float) -> Any:
     """Keys' kernel of cubic convolution."""
-    namespace = np if isinstance(d, np.ndarray) else jnp
+    namespace = numpy_or_jax(d)
     inner = ((a + 2) * d - (a + 3)) * d * d + 1
     outer = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return namespace.where(d <= 1, inner, namespace.where(d < 2, outer, 0))
