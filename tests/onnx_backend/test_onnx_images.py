@@ -269,6 +269,17 @@ def test_sequences_and_optional_values_inside_of_a_graph() -> None:
     assert (k, has_element) == (2, True)
 
 
+@pytest.mark.parametrize(("place", "left"), [(-2, [2]), (1, [1]), (-1, [1])])
+def test_positions_in_sequences(place: int, left: list[int]) -> None:
+    text = "int64[1] a, int64[1] b => int64[n] y {s = SequenceConstruct(a, b) "
+    text += "e = SequenceErase(s, place) y = ConcatFromSequence<axis = 0>(e)}"
+    model = prepared(text, place=np.array(place))
+    assert model.run([[1], [2]])[0].tolist() == left
+    message = r"SequenceErase 'e': `position` must be in \[-2, 2\); got -3$"
+    model = prepared(text, place=np.array(-3))
+    require_error(ValueError, message, model.run, [[1], [2]])
+
+
 def test_an_optional_value_without_an_element() -> None:
     text = "=> bool b {b = OptionalHasElement()}"
     assert not prepared(text).run([]).b

@@ -1,4 +1,4 @@
-"""Operators that select, update or reinterpret elements."""
+"""Operators that select, update or reinterpret elements, and those of sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import dtype_of, normalized
+from dml_jax.onnx_backend._operators._arrays import dtype_of, integer, normalized
 
 
 def _unique(node: Node, x: Array) -> list[Any]:
@@ -145,14 +145,12 @@ def _sequence_erase(_: Node, sequence: Any, place: Any = None) -> Any:
 
 
 def _position(sequence: Any, place: Any, count: int) -> int:
-    """An index in a sequence; the last one by default."""
-    index = count - 1 if place is None else int(np.reshape(place, ()))
-    index += len(sequence) if index < 0 else 0
-    if not 0 <= index < count:
-        raise ValueError(
-            f"`position` must be in [{-len(sequence)}, {count}); got {index}"
-        )
-    return index
+    """An index in a sequence, from its end if negative; the last one by default."""
+    index = count - 1 if place is None else integer("position", place)
+    size = len(sequence)
+    if not -size <= index < count:
+        raise ValueError(f"`position` must be in [{-size}, {count}); got {index}")
+    return index + size if index < 0 else index
 
 
 def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
