@@ -232,6 +232,36 @@ def test_wrong_lengths_and_weights() -> None:
     require_error(ValueError, message, model.run, wrong)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("kind", GATES)
+def test_padding_has_no_gradient(kind: str, direction: str):
+    """Outputs and gradients are those of zeros in place of what no sequence reads."""
+    model = onnx_backend.prepare(model_of(kind, direction=direction))
+    zeros = inputs_of(model_of(kind, direction=direction))
+    time = np.arange(zeros["X"].shape[0])[:, None]
+    zeros["X"][time >= LENGTHS] = 0
+    padded = {name: array.copy() for name, array in zeros.items()}
+    padded["X"][time >= LENGTHS] = np.nan, -np.inf
+    for name in padded:
+        if name.startswith("initial"):
+            zeros[name][:, LENGTHS == 0] = 0
+            padded[name][:, LENGTHS == 0] = np.nan
+
+    def loss(params: Any, floats: Any) -> Any:
+        inputs = {**floats, "sequence_lens": LENGTHS}
+        outputs = model.apply(
+            params, training=direction == "bidirectional", lda_coeff=0.5, **inputs
+        )
+        return sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(outputs))
+
+    results = []
+    for inputs in (zeros, padded):
+        floats = {n: jnp.asarray(x) for n, x in inputs.items() if x.dtype.kind == "f"}
+        results.append(jax.value_and_grad(loss, (0, 1))(model.params, floats))
+    assert len(jax.tree.leaves(results[0])) > 4
+    jax.tree.map(np.testing.assert_array_equal, *results)
+
+
 SHAPES = [
     ("GRU", {}, "W", (1, 11, SIZE), "(1, 12, 2)"),
     ("GRU", {}, "W", (2, 12, SIZE), "(1, 12, 2)"),

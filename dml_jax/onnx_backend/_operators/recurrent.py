@@ -233,6 +233,8 @@ def _recurrence(
     named |= dict(zip(("initial_h", "initial_c"), initial, strict=False))
     _require_shapes(node, named, x, len(cells), hidden)
     lengths = _lengths(sequence_lens, time, batch)
+    if lengths is not None:
+        x = _masked(x, jnp.arange(time, dtype=jnp.int32)[:, None] < lengths)
 
     def exchanged(states: Array) -> jax.Array:
         """The states with the batch first, or with the directions first again."""
@@ -240,6 +242,10 @@ def _recurrence(
 
     zeros = jnp.zeros((len(cells), batch, hidden), x.dtype)
     states = [None if each is None else exchanged(each) for each in initial]
+    if lengths is not None:
+        states = [
+            None if state is None else _masked(state, lengths > 0) for state in states
+        ]
     states += [None] * (kind.states - len(states))
     directions = Direction(
         _ordered([_scaled(node, x, lengths) if back else x for back in order], order),
@@ -262,6 +268,15 @@ def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
             f"`sequence_lens` must have shape ({batch},); got {np.shape(sequence_lens)}"
         )
     return clamped_lengths(sequence_lens, time)
+
+
+def _masked(x: jax.Array, is_read: jax.Array) -> jax.Array:
+    """`x` with zeros where no sequence reads it.
+
+    Padding may hold NaN or infinities. Its products do not reach the outputs, but their
+    gradients, 0 * NaN, would reach those of the weights.
+    """
+    return jnp.where(is_read[..., None], x, 0)
 
 
 def _ordered(arrays: Iterable[jax.Array], order: Sequence[bool]) -> jax.Array:
