@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -245,8 +245,7 @@ def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Oper
     function = _function_of(node, functions)
     if function is not None:
         return _custom(function)
-    operator = _known(node)
-    assert operator is not None  # `require_supported` refuses the others
+    operator = cast(Operator, _known(node))  # `require_supported` refuses the others
     is_expanded = operator.evaluate is schema_function
     return _expanded(node, opset, operator) if is_expanded else operator
 
