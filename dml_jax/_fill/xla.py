@@ -14,6 +14,7 @@ partition the program: with parts, every device would compute the whole fill.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -38,24 +39,27 @@ Bounds: TypeAlias = tuple[int, ...] | None
 
 def constant(sizes: Sizes, bounds: Bounds, platform: str, value: Array) -> Array:
     """The value everywhere, with every bit."""
-    bits = bitwise.to_bits(value)
     if bounds is not None:
-        # XLA would merge neighbouring parts that are equal.
-        values = [bits, lax.optimization_barrier(bits)]
-        parts = [
-            lax.broadcast(values[i % 2], (end - begin,))
-            for i, (begin, end) in enumerate(itertools.pairwise(bounds))
-        ]
-        whole = _joined(parts, sizes)
-    else:
-        if platform == "cpu" and value.dtype == jnp.bfloat16:
-            # LLVM broadcasts a bfloat16 by way of float32, which quiets NaNs and loses
-            # subnormals. It broadcasts the result of an operation on integers as an
-            # integer. Without the barrier, XLA computes the result for a known value.
-            bits = lax.optimization_barrier(bits)
-            bits = bits | bitwise.unknown_zeros(bits)
-        whole = lax.broadcast(bits, sizes)
-    return bitwise.from_bits(whole, value.dtype)
+        return bitwise.by_integers(functools.partial(_in_parts, sizes, bounds), value)
+    bits = bitwise.to_bits(value)
+    if platform == "cpu" and value.dtype == jnp.bfloat16:
+        # LLVM broadcasts a bfloat16 by way of float32, which quiets NaNs and loses
+        # subnormals. It broadcasts the result of an operation on integers as an
+        # integer. Without the barrier, XLA computes the result for a known value.
+        bits = lax.optimization_barrier(bits)
+        bits = bits | bitwise.unknown_zeros(bits)
+    return bitwise.from_bits(lax.broadcast(bits, sizes), value.dtype)
+
+
+def _in_parts(sizes: Sizes, bounds: tuple[int, ...], value: Array) -> Array:
+    # XLA would merge neighbouring parts that are equal. It compares barriers of floats
+    # with subnormals flushed, so the value is an integer.
+    values = [value, lax.optimization_barrier(value)]
+    parts = [
+        lax.broadcast(values[i % 2], (end - begin,))
+        for i, (begin, end) in enumerate(itertools.pairwise(bounds))
+    ]
+    return _joined(parts, sizes)
 
 
 def sequence(

@@ -30,6 +30,16 @@ def gpu_fill(kind: str, sizes: tuple[int, ...]):
     )
 
 
+def test_known_subnormal_constants(monkeypatch: pytest.MonkeyPatch):
+    """XLA may take two constants for the same if they differ only as subnormals."""
+    monkeypatch.setattr(gpu, "MIN_ELEMENTS", 0)
+    monkeypatch.setattr(gpu, "_ALIGNMENT", 4)
+    values = np.arange(3, dtype=np.uint32).view(np.float32)
+    fills = jax.jit(lambda: [gpu_fill("constant", (64,))(value) for value in values])()
+    for fill, value in zip(fills, values, strict=True):
+        assert_same_bits(fill, np.full(64, value))
+
+
 @pytest.mark.usefixtures("nans_are_data")  # float8_e4m3fn overflows to NaN
 @pytest.mark.parametrize(
     "sizes",
