@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
     try:
         from dml_jax import onnx_backend
-        from dml_jax.onnx_backend._model import is_untyped
+        from dml_jax.onnx_backend._inputs import is_untyped
     except ImportError as error:
         raise RuntimeError(f"{error}: {info.how_to_install('onnx')}") from None
     device = devices.first(arguments.device)

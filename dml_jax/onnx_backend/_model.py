@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,8 +23,15 @@ from dml_jax.onnx_backend._evaluation import (
     run_graph,
     traced_shape,
 )
+from dml_jax.onnx_backend._inputs import (
+    as_numpy,
+    is_untyped,
+    require_shape,
+    wrong_inputs,
+)
 from dml_jax.onnx_backend._nesting import all_graphs
 from dml_jax.onnx_backend._operators._arrays import dtype_of
+from dml_jax.onnx_backend._programs import Programs
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -68,6 +75,13 @@ class Model(onnx.backend.base.BackendRep):
         self._static = static_names(graph.nodes)
         self._indices = index_names(graph)
         self.static_names = tuple(n for n in self._inputs if n in self._static)
+        self._programs = Programs(lambda values: self._outputs(values, self._options))
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{name}: {self.dtypes[name]}" for name in self.input_names)
+        outputs = ", ".join(self.output_names)
+        count = sum(array.size for array in self.params.values())
+        return f"Model({kinds} -> {outputs}; {count:,} parameters)"
 
     @functools.cached_property
     def params(self) -> dict[str, jax.Array]:
@@ -93,6 +107,10 @@ class Model(onnx.backend.base.BackendRep):
     def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
 
+        The first call with inputs of some shapes and dtypes, and some values of those
+        in `static_names`, compiles a program; later calls run it. A model that cannot
+        be compiled, such as one of strings, is computed node by node.
+
         64-bit data keeps its width whatever `jax_enable_x64` says, and NaNs are allowed
         whatever `jax_debug_nans` says.
 
@@ -101,11 +119,12 @@ class Model(onnx.backend.base.BackendRep):
             the graph. A mapping by name may omit those in `default_names`. A sequence
             is in the order of `input_names`; to override defaults, in the order of all
             the graph's inputs, where trailing defaults may be omitted.
-          others: must be empty; `inputs` has all arrays.
+          others: empty, or the inputs by name if `inputs` is None or the names of the
+            outputs to return, as in ONNX Runtime: `run(None, {"x": x})`.
           kwargs: must be empty; part of ONNX's interface.
 
         Returns:
-          The outputs as a named tuple in the order of `output_names`.
+          The outputs as a named tuple in the order of `output_names`, or of the names.
 
         Raises:
           TypeError: an input has another dtype than the graph's, or there are too many
@@ -116,6 +135,10 @@ class Model(onnx.backend.base.BackendRep):
         """
         if kwargs:
             raise TypeError(f"run: `kwargs` must be empty; got {', '.join(kwargs)}")
+        wanted = self.output_names
+        if len(others) == 1 and isinstance(others[0], Mapping):
+            wanted = self._wanted(inputs)
+            inputs, others = others[0], ()
         if others:
             got = f"{1 + len(others)} arguments"
             raise wrong_inputs(self.input_names, got, self.default_names)
@@ -123,6 +146,15 @@ class Model(onnx.backend.base.BackendRep):
         if not set(self.input_names) <= given.keys() <= self._inputs.keys():
             got = ", ".join(map(str, given)) or "none"
             raise wrong_inputs(self.input_names, got, self.default_names, given)
+        return self.computed(given, wanted)
+
+    def computed(
+        self,
+        given: Mapping[str, Any],
+        wanted: tuple[str, ...],
+        is_compiled: bool = True,
+    ) -> tuple[Any, ...]:
+        """Some outputs for inputs by name, from a program or node by node."""
         with (
             jax.enable_x64(True),
             jax.debug_nans(False),
@@ -130,11 +162,28 @@ class Model(onnx.backend.base.BackendRep):
         ):
             arrays = {name: self._checked_input(name, x) for name, x in given.items()}
             placed = {name: self._placed(name, x) for name, x in arrays.items()}
+            read = (*placed.values(), *self._options.values())
+            if any(isinstance(value, Tracer) for value in read):
+                is_compiled = False
             # If memory is short, the device fails before the host allocates as much.
-            results = jax.block_until_ready(self._outputs(placed, self._options))
-            results = [np.array(value) for value in results]
-        names = onnx.backend.base.namedtupledict("Outputs", self.output_names)
-        return names(*results)
+            if is_compiled:
+                results = self._programs.run(placed, self.device)
+            else:
+                results = self._outputs(placed, self._options)
+            results = map(np.array, jax.block_until_ready(results))
+            found = dict(zip(self.output_names, results, strict=True))
+        names = onnx.backend.base.namedtupledict("Outputs", wanted)
+        return names(*(found[name] for name in wanted))
+
+    def _wanted(self, names: Any) -> tuple[str, ...]:
+        """The outputs that a call in ONNX Runtime's form asks for."""
+        if names is None:
+            return self.output_names
+        if isinstance(names, (list, tuple)) and {*names} <= {*self.output_names}:
+            return tuple(names)
+        rule = f"be None or a list of {', '.join(self.output_names)}"
+        got = arguments.describe(names)
+        raise arguments.error(ValueError, "run", "inputs", rule, got)
 
     def jax_fn(self, *inputs: ArrayLike, **named: ArrayLike) -> tuple[jax.Array, ...]:
         """Computes the outputs, as a pure function that JAX can transform.
@@ -262,7 +311,7 @@ class Model(onnx.backend.base.BackendRep):
         self, inputs: Any, named: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
         """Names inputs that are given in order, and adds those that have names."""
-        names, got, given = self.input_names, arguments.describe(inputs), {}
+        names, given = self.input_names, {}
         is_list, named = named is None, named or {}
         if isinstance(inputs, (tuple, list)):
             if len(inputs) > len(names):
@@ -273,6 +322,8 @@ class Model(onnx.backend.base.BackendRep):
                 return given
             got = f"{len(inputs)} of them"
             got = f"{got} and {', '.join(named)}" if named else got
+        else:
+            got = arguments.describe(inputs)
         raise wrong_inputs(self.input_names, got, self.default_names, given, is_list)
 
     def _placed(self, name: str, value: Any) -> Any:
@@ -326,69 +377,10 @@ class Model(onnx.backend.base.BackendRep):
                 f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
             )
         if self._inputs[name].HasField("shape"):
-            _require_shape(name, value.shape, self._inputs[name].shape)
+            require_shape(name, value.shape, self._inputs[name].shape)
         if isinstance(value, Tracer):
             if not is_index:
                 arguments.require_width("onnx", name, value.dtype)
         elif isinstance(value, jax.Array) and canonicalize(value.dtype) != value.dtype:
             value = np.asarray(value)  # operators of JAX would narrow it silently
         return value
-
-
-def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
-    """Whether .npy files store `wanted`, such as bfloat16, as the dtype `given`."""
-    is_raw = given.type is np.void and given.names is None
-    return is_raw and wanted.kind == "V" and given.itemsize == wanted.itemsize
-
-
-def as_numpy(name: str, value: Any) -> np.ndarray:
-    """Converts an input to a NumPy array."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"onnx: `{name}` must be an array without a mask; got MaskedArray"
-        )
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError):
-        got = arguments.describe(value)
-        raise TypeError(f"onnx: `{name}` must be an array; got {got}") from None
-
-
-def wrong_inputs(
-    names: Sequence[str],
-    got: str,
-    defaults: Sequence[str] = (),
-    given: Iterable[str] = (),
-    is_list: bool = True,
-) -> TypeError:
-    """The error for missing or unknown inputs, passed as a list if `is_list`."""
-    if not names and not defaults:
-        return TypeError(f"onnx: `inputs` must be empty; got {got}")
-    order = ", ".join(names)
-    missing = ", ".join(name for name in names if name not in given)
-    if given and missing:
-        got += f", without {missing}"
-    if names:
-        got += f". Pass `[{order}]`" if is_list else f". Pass `{order}`"
-    rule = order or "none"
-    if defaults:
-        rule = f"{rule}, and may be for {', '.join(defaults)}"
-    return TypeError(f"onnx: `inputs` must be arrays for {rule}; got {got}")
-
-
-def _require_shape(
-    name: str,
-    shape: tuple[Any, ...],
-    wanted: onnx.TensorShapeProto,
-) -> None:
-    """Refuses a shape with another rank or size than the graph's."""
-    # Old exporters write -1 for a size that is unknown.
-    sizes = [
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
-        for dim in wanted.dim
-    ]
-    if len(shape) != len(sizes) or any(
-        size not in (given, None) for size, given in zip(sizes, shape, strict=True)
-    ):
-        expected = ", ".join("?" if size is None else str(size) for size in sizes)
-        raise ValueError(f"onnx: `{name}` must have shape ({expected}); got {shape}")

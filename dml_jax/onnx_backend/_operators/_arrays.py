@@ -14,6 +14,7 @@ from jax.core import Tracer
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, traced_shape
+from dml_jax.onnx_backend._range_checks import note_outside
 
 
 def numpy_or_jax(*arrays: Any) -> ModuleType:
@@ -83,6 +84,7 @@ def indices_of(indices: Array, size: int) -> Array:
     Constants outside of the axis are refused; traced indices are clamped.
     """
     if isinstance(indices, Tracer):
+        note_outside(indices, -size, size - 1)
         wrapped = jnp.where(indices < 0, indices + size, indices)
         return jnp.clip(wrapped, 0, max(size - 1, 0)).astype(index_dtype(size))
     numbers = np.asarray(indices)
@@ -105,6 +107,7 @@ def clamped_lengths(lengths: Array, time: Any) -> Array:
     """
     dtype = index_dtype(time)
     if isinstance(lengths, Tracer):
+        note_outside(lengths, 0, time)
         return jnp.clip(lengths, 0, time).astype(dtype)
     numbers = np.asarray(lengths)  # operations of JAX would each be a program
     outside = numbers[(numbers < 0) | (numbers > time)]

@@ -27,6 +27,7 @@ from dml_jax.onnx_backend._evaluation import (
     is_text,
 )
 from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
+from dml_jax.onnx_backend._range_checks import refuse_unbounded_loop
 
 MOST_ITERATIONS = 2**20
 
@@ -248,6 +249,7 @@ def _known_loop(body: Body, times: int, initial: Sequence[Any]) -> Any:
 
 def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> Any:
     """A loop whose condition depends on traced values."""
+    refuse_unbounded_loop()
     first = _arrays(initial)
 
     def is_running(state: Any) -> Any:

@@ -1,0 +1,70 @@
+"""Checks of a model's inputs, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from dml_jax._shared import arguments
+
+
+def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
+    """Whether .npy files store `wanted`, such as bfloat16, as the dtype `given`."""
+    is_raw = given.type is np.void and given.names is None
+    return is_raw and wanted.kind == "V" and given.itemsize == wanted.itemsize
+
+
+def as_numpy(name: str, value: Any) -> np.ndarray:
+    """Converts an input to a NumPy array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"onnx: `{name}` must be an array without a mask; got MaskedArray"
+        )
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        got = arguments.describe(value)
+        raise TypeError(f"onnx: `{name}` must be an array; got {got}") from None
+
+
+def wrong_inputs(
+    names: Sequence[str],
+    got: str,
+    defaults: Sequence[str] = (),
+    given: Iterable[str] = (),
+    is_list: bool = True,
+) -> TypeError:
+    """The error for missing or unknown inputs, passed as a list if `is_list`."""
+    if not names and not defaults:
+        return TypeError(f"onnx: `inputs` must be empty; got {got}")
+    order = ", ".join(names)
+    missing = ", ".join(name for name in names if name not in given)
+    if given and missing:
+        got += f", without {missing}"
+    if names:
+        got += f". Pass `[{order}]`" if is_list else f". Pass `{order}`"
+    rule = order or "none"
+    if defaults:
+        rule = f"{rule}, and may be for {', '.join(defaults)}"
+    return TypeError(f"onnx: `inputs` must be arrays for {rule}; got {got}")
+
+
+def require_shape(
+    name: str,
+    shape: tuple[Any, ...],
+    wanted: onnx.TensorShapeProto,
+) -> None:
+    """Refuses a shape with another rank or size than the graph's."""
+    # Old exporters write -1 for a size that is unknown.
+    sizes = [
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+        for dim in wanted.dim
+    ]
+    if len(shape) != len(sizes) or any(
+        size not in (given, None) for size, given in zip(sizes, shape, strict=True)
+    ):
+        expected = ", ".join("?" if size is None else str(size) for size in sizes)
+        raise ValueError(f"onnx: `{name}` must have shape ({expected}); got {shape}")
