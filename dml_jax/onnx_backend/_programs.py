@@ -36,7 +36,6 @@ class Programs:
         self._programs: collections.OrderedDict[Any, _Program]
         self._programs = collections.OrderedDict()
         self._lock = threading.Lock()
-        self._needs_static: set[Any] = set()
 
     def run(self, values: Values, device: Any) -> Sequence[Any]:
         """The function's outputs on a device."""
@@ -44,24 +43,19 @@ class Programs:
             return self._function(values)
         if any(is_text(x) for x in values.values()):
             return self._function(values)
-        key = device, _key(values)
-        small = values
-        if key in self._needs_static:
-            small = _with_small_static(values)
-        program, names = self._program(key, small)
-        if program is None and small is values and key not in self._needs_static:
+        program, names = self._program(values, device)
+        if program is None:
             small = _with_small_static(values)
             if small is not values:
-                self._needs_static.add(key)
-                program, names = self._program(key, small)
+                program, names = self._program(small, device)
         if program is not None:
             is_outside, outputs = program(*(values[name] for name in names))
             if not is_outside:
                 return outputs
         return self._function(values)  # also gives the errors, with the nodes' names
 
-    def _program(self, key: Any, values: Values) -> _Program:
-        key = key, _key(values)
+    def _program(self, values: Values, device: Any) -> _Program:
+        key = device, _key(values)
         with self._lock:
             if key not in self._programs:
                 self._programs[key] = _compiled(self._function, values)
