@@ -77,6 +77,7 @@ class Backend(onnx.backend.base.Backend):
             those that are, by name or by domain and name. A function is called with a
             dictionary of the node's attributes and with its inputs, None for those that
             are omitted, and returns an output or a sequence of outputs.
+            The function must be pure: `Model.run` traces it once for each program.
           kwargs: must be empty; part of ONNX's interface.
 
         Returns:
