@@ -169,7 +169,7 @@ class Backend(onnx.backend.base.Backend):
             model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         prepared = cls.prepare(model, device, **kwargs)
         # One node takes longer to compile than to run.
-        return prepared.computed(arrays, prepared.output_names, is_compiled=False)
+        return prepared._computed(arrays, prepared.output_names, is_compiled=False)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

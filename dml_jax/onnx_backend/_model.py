@@ -146,9 +146,9 @@ class Model(onnx.backend.base.BackendRep):
         if not set(self.input_names) <= given.keys() <= self._inputs.keys():
             got = ", ".join(map(str, given)) or "none"
             raise wrong_inputs(self.input_names, got, self.default_names, given)
-        return self.computed(given, wanted)
+        return self._computed(given, wanted)
 
-    def computed(
+    def _computed(
         self,
         given: Mapping[str, Any],
         wanted: tuple[str, ...],
