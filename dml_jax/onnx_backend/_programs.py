@@ -86,10 +86,12 @@ def _with_small_static(values: Values) -> Values:
 def _compiled(function: Callable[[Values], list[Any]], values: Values) -> _Program:
     """A program of what is not static, or None if there cannot be one."""
     names = [name for name, x in values.items() if isinstance(x, jax.Array)]
+    # The program must not keep the arguments of its first call.
+    static = {name: x for name, x in values.items() if name not in names}
 
     def program(*given: Any) -> Any:
         with collected() as checks:
-            outputs = function({**values, **dict(zip(names, given, strict=True))})
+            outputs = function({**static, **dict(zip(names, given, strict=True))})
         is_outside = jnp.any(jnp.stack(checks)) if checks else False
         return is_outside, [jnp.asarray(value) for value in outputs]
 

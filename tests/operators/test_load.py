@@ -99,17 +99,16 @@ def directml_gradient(n: int) -> Any:
     return put(ramp(3))
 
 
-@functools.cache
-def onnx_model() -> Any:
-    text = """<ir_version: 10, opset_import: ["": 25]>
+ONNX_MODEL = onnx_backend.prepare(
+    onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 25]>
     g (float[b,n] x, int64[b] l) => (float[b,n] y) {
       y = ReverseSequence<batch_axis = 0, time_axis = 1>(x, l)
-    }"""
-    return onnx_backend.prepare(onnx.parser.parse_model(text))
+    }""")
+)
 
 
 def onnx_reversal(n: int) -> Any:
-    return onnx_model().run([ramp(2, n), np.array([3, 3])]).y
+    return ONNX_MODEL.run([ramp(2, n), np.array([3, 3])]).y
 
 
 CALLS: dict[str, Call] = {
