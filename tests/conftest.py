@@ -69,7 +69,9 @@ def nans_are_data() -> Iterator[None]:
 
 @pytest.fixture
 def interrupts_reach_children() -> Iterator[None]:
-    """Turns SIGINT on, which background processes of a shell ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Turns on what background processes of a shell ignore, and those of nohup."""
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangups = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupts)
+    signal.signal(signal.SIGHUP, hangups)
