@@ -234,7 +234,7 @@ UNDER = {
 }
 
 
-@pytest.mark.usefixtures("x32", "with_jit")
+@pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("name", UNDER)
 def test_checked_is_not_to_be_transformed(name: str):
     with pytest.raises(TypeError, match=r"^checked: .* outside of transformations"):
