@@ -192,8 +192,8 @@ class Model(onnx.backend.base.BackendRep):
           inputs: arrays of the shapes and dtypes of the graph, in the order of
             `input_names`; to override defaults, in the order of all the graph's inputs,
             where trailing defaults may be omitted. Those in `static_names` must not be
-            traced: close over them. Those of dtype int64 that are only sequence lengths
-            or indices may be int32.
+            traced: close over them. Those of dtype int64 may be int32 if they are
+            sequence lengths, or are only indices or compared with values of 32 bits.
           named: inputs by name, after those in order.
 
         Returns:
