@@ -17,7 +17,10 @@ from dml_jax.onnx_backend._expansion import expand, set_defaults
 from dml_jax.onnx_backend._functions import Inlined, inline
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._operators.schema_functions import schema_function
+from dml_jax.onnx_backend._operators.schema_functions import (
+    require_shapes,
+    schema_function,
+)
 from dml_jax.onnx_backend._tensors import (
     array_of,
     initializers,
@@ -261,6 +264,7 @@ def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator
     """An operator that evaluates the body which ONNX defines for it."""
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
+        require_shapes(node, *inputs)
         model, version = expand(proto, opset, inputs)
         graph = convert(Inlined(model, version), {})
         given = [x for x in inputs if x is not None]
