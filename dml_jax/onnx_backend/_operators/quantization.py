@@ -32,6 +32,7 @@ def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array
     dtype: np.dtype = np.dtype(np.uint8 if zero is None else zero.dtype)
     if zero is None and attributes.get("output_dtype", 0):
         dtype = dtype_of("`output_dtype`", attributes["output_dtype"])
+    _require_same_shape(scale, zero)
     precision = _float_dtype(scale)
     if attributes.get("precision", 0):
         precision = dtype_of("`precision`", attributes["precision"])
@@ -63,6 +64,7 @@ def quantized(x: jax.Array, zero: Any, dtype: Any) -> jax.Array:
 
 
 def _dequantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
+    _require_same_shape(scale, zero)
     dtype = _float_dtype(scale)
     if node.attributes.get("output_dtype", 0):
         dtype = dtype_of("`output_dtype`", node.attributes["output_dtype"])
@@ -87,6 +89,14 @@ def _float_dtype(scale: Array) -> np.dtype:
     is_power = np.dtype(scale.dtype).name == "float8_e8m0fnu"
     is_float = jnp.issubdtype(scale.dtype, jnp.floating) and not is_power
     return np.dtype(scale.dtype if is_float else np.float32)
+
+
+def _require_same_shape(scale: Array, zero: Any) -> None:
+    """Refuses a zero point that is not of the shape of its scale."""
+    if np.shape(scale) in ((), (1,)):
+        require_scalar("zero_point", zero)
+    else:
+        require_shape("zero_point", zero, np.shape(scale))
 
 
 def _spread(node: Node, x: Array, parameter: Any) -> Any:

@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import require_axes, require_shape
+from dml_jax.onnx_backend._operators._arrays import (
+    integers,
+    require_axes,
+    require_shape,
+)
 
 
 def schema_function(node: Node, *inputs: Any) -> Any:
@@ -64,8 +68,8 @@ def _rotary_embedding(
 
 
 def _affine_grid(_: Node, theta: Array, size: Array) -> None:
-    count = np.size(size) - 2
-    require_shape("theta", theta, (np.ravel(size)[0], count, count + 1))
+    batch, _, *sizes = integers("size", size)
+    require_shape("theta", theta, (batch, len(sizes), len(sizes) + 1))
 
 
 _CHECKS: dict[str, Callable[..., None]] = {

@@ -17,7 +17,6 @@ from dml_jax.onnx_backend._operators._arrays import (
     integer,
     normalized,
     require_axes,
-    require_scalar,
     require_shape,
 )
 
@@ -56,13 +55,6 @@ def _non_max_suppression(
 ) -> np.ndarray:
     _require_constant(boxes, scores, most, overlap, least)
     require_axes(boxes=(boxes, "batch boxes 4"), scores=(scores, "batch classes boxes"))
-    for name, value in (
-        ("max_output_boxes_per_class", most),
-        ("iou_threshold", overlap),
-        ("score_threshold", least),
-    ):
-        if np.size(value):
-            require_scalar(name, value)
     boxes, scores = np.asarray(boxes), np.asarray(scores)
     limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])
     threshold = 0.0 if overlap is None else float(np.ravel(overlap)[0])
