@@ -114,6 +114,9 @@ float[a,b,c] y {y = TensorScatter<axis = 1>(p, q, r)} | f(2, 4, 3), f(2, 2, 3), 
   f(2, 1, 5, 4) | `K` must have shape
 23/float[a,b,c,d] y {y = Attention(p, q, r)} | f(2, 1, 3, 4), f(2, 1, 5, 4),
   f(2, 1, 1, 4) | `V` must have shape \(2, 1, 5, value_size\); got \(2, 1, 1, 4\)$$
+23/float[a,b,c,d] y {y = Attention(p, q, r, s)} | f(2, 1, 1, 4), f(2, 1, 5, 4),
+  f(2, 1, 5, 4), f(3, 5) | `attn_mask` must broadcast to shape \(2, 1, 1, 5\); got
+  \(3, 5\)$$
 20/float[a,b,c,d] y {y = AffineGrid(p, q)} | f(3, 2, 3), n([2, 1, 4, 4]) |
   `theta` must have shape \(2, 2, 3\); got \(3, 2, 3\)$$
 """.replace("$conv_inputs", "b(1, 1, 3), f(), b(), b(1, 1, 2)")

@@ -11,6 +11,7 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     integers,
     require_axes,
+    require_broadcastable,
     require_shape,
 )
 
@@ -29,13 +30,14 @@ def require_shapes(node: Node, *inputs: Any) -> None:
         _CHECKS[node.kind](node, *inputs)
 
 
-def _attention(_: Node, q: Array, k: Array, v: Array, *more: Any) -> None:
-    _, past_k, past_v, *_ = (*more, None, None, None)  # after the mask
+def _attention(node: Node, q: Array, k: Array, v: Array, *more: Any) -> None:
+    mask, past_k, past_v, *_ = (*more, None, None, None)
     past = {
         "past_key": (past_k, "batch key_heads past key_size"),
         "past_value": (past_v, "batch key_heads past value_size"),
     }
     if np.ndim(q) == 3:
+        heads, steps = node.attributes["q_num_heads"], np.shape(q)[1]
         require_axes(
             Q=(q, "batch steps q_hidden"),
             K=(k, "batch key_steps k_hidden"),
@@ -49,6 +51,10 @@ def _attention(_: Node, q: Array, k: Array, v: Array, *more: Any) -> None:
             V=(v, "batch key_heads key_steps value_size"),
             **past,
         )
+        heads, steps = np.shape(q)[1:3]
+    if mask is not None:  # which may have fewer key steps
+        shape = (np.shape(q)[0], heads, steps, *np.shape(mask)[-1:])
+        require_broadcastable("attn_mask", mask, shape)
 
 
 def _rotary_embedding(
