@@ -245,6 +245,24 @@ def test_lstm_of_quantized_weights(scales: list[np.ndarray]) -> None:
     assert np.any(gradient)
 
 
+@pytest.mark.usefixtures("x32", "nans_are_data")
+@pytest.mark.parametrize("padding", [np.nan, np.inf, -np.inf])
+def test_padding_of_a_quantized_lstm_that_is_not_finite(padding: float) -> None:
+    lengths = np.array([3, 5], np.int32)
+    more = [0.1 * floats(2, 24), lengths, *[None] * 3, *LSTM_SCALES, *LSTM_SCALES]
+    attributes = {"hidden_size": 3, "direction": "bidirectional"}
+    source = model_of(
+        "DynamicQuantizeLSTM", [STEPS, *WEIGHTS, *more], attributes, ["y", "h", "c"]
+    )
+    model = onnx_backend.prepare(source)
+    is_read = (np.arange(5)[:, None] < lengths)[..., None]
+    zeros, x = (np.where(is_read, STEPS, np.float32(n)) for n in (0, padding))
+    for found, wanted in zip(model.run([x]), model.run([zeros]), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    gradient = jax.grad(lambda x: jnp.sum(model.jax_fn(x)[0]))
+    np.testing.assert_array_equal(gradient(x), gradient(zeros))
+
+
 def test_weights_of_two_bits() -> None:
     """ONNX Runtime's CPU kernel has other block sizes only."""
     inputs = [WIDE, PACKED[2], np.abs(floats(18))]

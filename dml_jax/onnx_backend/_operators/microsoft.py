@@ -200,6 +200,11 @@ def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> lis
         jnp.swapaxes(_dequantized(array, scale, zero), 1, 2).astype(x.dtype)
         for array, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
     ]
+    lengths = others[1]
+    if lengths is not None:
+        # Padding belongs to the range that is quantized, if it has one.
+        is_read = jnp.arange(np.shape(x)[0], dtype=jnp.int32)[:, None] < lengths
+        x = jnp.where(is_read[..., None] | jnp.isfinite(x), x, 0)
     return recurrent.OPERATORS["LSTM"].evaluate(node, _as_bytes(x), *weights, *others)
 
 
