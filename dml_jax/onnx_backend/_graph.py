@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
-import numpy as np
 import onnx
 import onnx.checker
 import onnx.defs
@@ -19,8 +17,16 @@ from dml_jax.onnx_backend._expansion import expand, set_defaults
 from dml_jax.onnx_backend._functions import Inlined, inline
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._operators.schema_functions import schema_function
-from dml_jax.onnx_backend._tensors import array_of, require_loaded
+from dml_jax.onnx_backend._operators.schema_functions import (
+    require_shapes,
+    schema_function,
+)
+from dml_jax.onnx_backend._tensors import (
+    array_of,
+    initializers,
+    path_of,
+    require_loaded,
+)
 
 _DOMAINS = ("", "ai.onnx")
 _MICROSOFT = "com.microsoft"  # whose operators have one version
@@ -192,53 +198,57 @@ def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
 def convert(inlined: Inlined, functions: Functions) -> Graph:
     """Converts the graph of a model.
 
-    The outer graph gets the initializers of all graphs, except those whose names occur
-    more than once.
+    The outer graph gets the initializers of all graphs, by names that are unique.
     """
-    graph = inlined.model.graph
-    counts = collections.Counter(
-        tensor.name for inner in all_graphs(graph) for tensor in inner.initializer
-    )
-    shared: dict[str, np.ndarray] = {}
+    found = initializers(inlined.model.graph)
+    unique = {(path, tensor.name): name for path, name, tensor in found}
 
-    def graph_of(graph: onnx.GraphProto) -> Graph:
-        own = {}
-        for tensor in graph.initializer:
-            target = shared if counts[tensor.name] == 1 else own
-            target[tensor.name] = array_of(tensor, f"onnx: `{tensor.name}`")
+    def graph_of(
+        graph: onnx.GraphProto, path: str, outer: Mapping[str, str], constants: Any
+    ) -> Graph:
+        own = {tensor.name: unique[path, tensor.name] for tensor in graph.initializer}
+        names = {**outer, **own, **{info.name: info.name for info in graph.input}}
         return Graph(
             inputs=tuple(info.name for info in graph.input),
-            outputs=tuple(info.name for info in graph.output),
-            constants=own,
-            nodes=tuple(map(node_of, graph.node)),
+            outputs=tuple(names.get(info.name, info.name) for info in graph.output),
+            constants=constants,
+            nodes=tuple(node_of(node, path, names) for node in graph.node),
         )
 
-    def node_of(node: onnx.NodeProto) -> Node:
+    def node_of(node: onnx.NodeProto, path: str, names: Mapping[str, str]) -> Node:
         opset = inlined.opset(node)
+        attributes = {a.name: value_of(node, a, path, names) for a in node.attribute}
         return Node(
             kind=node.op_type,
             label=_label(node),
             version=_version(node, opset),
-            attributes={a.name: value_of(node, a) for a in node.attribute},
-            inputs=tuple(node.input),
+            attributes=attributes,
+            inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
             operator=_operator_of(node, opset, functions),
         )
 
-    def value_of(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> Any:
+    def value_of(
+        node: onnx.NodeProto,
+        attribute: onnx.AttributeProto,
+        path: str,
+        names: Mapping[str, str],
+    ) -> Any:
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
             return array_of(value, _label(node))
         if isinstance(value, onnx.GraphProto):
-            return graph_of(value)
+            return graph_of(value, path_of(path, node, attribute), names, {})
         with as_value_error(_label(node)):
             if isinstance(value, bytes):
                 return value.decode()
             is_text = attribute.type == onnx.AttributeProto.STRINGS
             return [text.decode() for text in value] if is_text else value
 
-    result = graph_of(graph)
-    return result._replace(constants={**result.constants, **shared})
+    constants = {
+        name: array_of(tensor, f"onnx: `{tensor.name}`") for _, name, tensor in found
+    }
+    return graph_of(inlined.model.graph, "", {}, constants)
 
 
 def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Operator:
@@ -254,6 +264,7 @@ def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator
     """An operator that evaluates the body which ONNX defines for it."""
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
+        require_shapes(node, *inputs)
         model, version = expand(proto, opset, inputs)
         graph = convert(Inlined(model, version), {})
         given = [x for x in inputs if x is not None]

@@ -58,9 +58,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
         raise ValueError(f"`X` must have rank >= 3; got shape {np.shape(x)}")
     require_rank("W", weight, np.ndim(x))
     kernel, attributes = np.shape(weight)[2:], node.attributes
-    wanted = tuple(attributes.get("kernel_shape", kernel))
-    if wanted != kernel:
-        raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {wanted}")
+    require_kernel(node, kernel)
     strides = attributes.get("strides", [1] * count)
     dilations = attributes.get("dilations", [1] * count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
@@ -82,6 +80,13 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
         feature_group_count=attributes.get("group", 1),
     )
     return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
+
+
+def require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
+    """Refuses a `kernel_shape` that is not that of the weights."""
+    given = tuple(node.attributes.get("kernel_shape", kernel))
+    if given != kernel:
+        raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {given}")
 
 
 def padding(

@@ -60,8 +60,9 @@ def _squeeze(node: Node, x: Array, axes: Any = None) -> Array:
 
 
 def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
-    count = np.size(node.attributes["axes"] if axes is None else axes)
-    numbers = axes_of(node, np.ndim(x) + count, axes) or []
+    # ONNX Runtime takes a scalar here, though not in other operators.
+    axes = np.atleast_1d(node.attributes["axes"] if axes is None else axes)
+    numbers = axes_of(node, np.ndim(x) + np.size(axes), axes) or []
     return numpy_or_jax(x).expand_dims(x, tuple(numbers))
 
 
