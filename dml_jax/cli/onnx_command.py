@@ -19,8 +19,8 @@ DESCRIPTION = """\
 Runs an ONNX model, and prints the dtypes and shapes of its inputs and outputs.
 
 Inputs are .npy files without pickles; outputs are written completely or not at all, in
-folders that exist. docs/from-onnx.md lists the operators that models may have, and has
-an example. Needs the package onnx.
+folders that exist. docs/onnx-operators.md lists the operators that models may have, and
+docs/from-onnx.md has an example. Needs the package onnx.
 """
 
 
