@@ -159,6 +159,7 @@ def test_a_passing_lack_of_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -
     assert entry.program is not None
 
 
+@pytest.mark.usefixtures("with_caches")
 def test_a_function_is_traced_once_and_not_run() -> None:
     """A function for an operator is called by the first call alone, with a tracer."""
     given: list[Any] = []
@@ -174,6 +175,7 @@ def test_a_function_is_traced_once_and_not_run() -> None:
     assert [isinstance(x, jax.core.Tracer) for x in given] == [True]
 
 
+@pytest.mark.usefixtures("with_caches")
 def test_threads_wait_for_one_program() -> None:
     traces, everyone = [], threading.Barrier(4)
 
