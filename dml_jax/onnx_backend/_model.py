@@ -75,7 +75,9 @@ class Model(onnx.backend.base.BackendRep):
         self._static = static_names(graph.nodes)
         self._indices = index_names(graph)
         self.static_names = tuple(n for n in self._inputs if n in self._static)
-        self._programs = Programs(lambda values: self._outputs(values, self._options))
+        self._programs = Programs(
+            lambda values: self._outputs(values, self._options), self._static
+        )
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {self.dtypes[name]}" for name in self.input_names)
@@ -162,20 +164,22 @@ class Model(onnx.backend.base.BackendRep):
             jax.debug_nans(False),
             jax.default_device(self.device),
         ):
-            arrays = {name: self._checked_input(name, x) for name, x in given.items()}
-            placed = {name: self._placed(name, x) for name, x in arrays.items()}
-            read = (*placed.values(), *self._options.values())
+            arrays = {
+                name: self._checked_input(name, given[name])
+                for name in self._inputs
+                if name in given
+            }
+            read = (*arrays.values(), *self._options.values())
             if any(isinstance(value, Tracer) for value in read):
                 is_compiled = False
-            # If memory is short, the device fails before the host allocates as much.
-            if is_compiled:
-                results = self._programs.run(placed, self.device)
-            else:
+            results = self._programs.run(arrays) if is_compiled else None
+            if results is None:
+                # If memory is short, the device fails before the host allocates it.
+                placed = {name: self._placed(name, x) for name, x in arrays.items()}
                 results = self._outputs(placed, self._options)
-            results = map(np.array, jax.block_until_ready(results))
+                results = map(np.array, jax.block_until_ready(results))
             found = dict(zip(self.output_names, results, strict=True))
-        names = onnx.backend.base.namedtupledict("Outputs", wanted)
-        return names(*(found[name] for name in wanted))
+        return _outputs_class(wanted)(*(found[name] for name in wanted))
 
     def _wanted(self, names: Any) -> tuple[str, ...]:
         """The outputs that a call in ONNX Runtime's form asks for."""
@@ -392,3 +396,9 @@ class Model(onnx.backend.base.BackendRep):
         elif isinstance(value, jax.Array) and canonicalize(value.dtype) != value.dtype:
             value = np.asarray(value)  # operators of JAX would narrow it silently
         return value
+
+
+@functools.lru_cache
+def _outputs_class(names: tuple[str, ...]) -> Any:
+    """The class of named tuples of outputs, which takes long to make."""
+    return onnx.backend.base.namedtupledict("Outputs", names)

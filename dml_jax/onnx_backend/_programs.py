@@ -4,100 +4,107 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.onnx_backend._evaluation import is_text
-from dml_jax.onnx_backend._range_checks import collected
+from dml_jax.onnx_backend._range_checks import are_outside, collected
 
 MOST_PROGRAMS = 64
-_MOST_STATIC = 64  # elements of an input that may be static to decide a branch
+# What tracing raises again whenever it is repeated, unlike a lack of memory.
+_LASTING = (
+    *(TypeError, ValueError, NotImplementedError),
+    *(LookupError, ArithmeticError, AttributeError),
+)
 
+# Arrays by name: NumPy's, or JAX's on the device of the programs.
 Values: TypeAlias = Mapping[str, Any]
-# The program, if there is one, and the names of its arguments.
-_Program: TypeAlias = tuple[Callable[..., Any] | None, Sequence[str]]
 
 
 class Programs:
     """A function from values by name to arrays, compiled for each kind of values.
 
-    NumPy arrays among the values are static, and jax.Arrays are arguments of a program.
-    Where branches or shapes depend on an argument, small arguments of integers and
-    booleans are made static. Where that is not enough, nothing is compiled. The
-    programs that were used last are kept.
+    Some values are static: a program is for their elements, too. Where branches or
+    shapes depend on others, so are integers and booleans of one element. Where that is
+    not enough, nothing is compiled. The programs that were used last are kept.
     """
 
-    def __init__(self, function: Callable[[Values], list[Any]]):
+    def __init__(self, function: Callable[[Values], list[Any]], static: Set[str]):
         self._function = function
-        self._programs: collections.OrderedDict[Any, _Program]
-        self._programs = collections.OrderedDict()
+        self._static = static
+        self._entries: collections.OrderedDict[Any, _Entry] = collections.OrderedDict()
         self._lock = threading.Lock()
 
-    def run(self, values: Values, device: Any) -> Sequence[Any]:
-        """The function's outputs on a device."""
-        if not any(isinstance(x, jax.Array) for x in values.values()):
-            return self._function(values)
-        if any(is_text(x) for x in values.values()):
-            return self._function(values)
-        program, names = self._program(values, device)
-        if program is None:
-            small = _with_small_static(values)
-            if small is not values:
-                program, names = self._program(small, device)
-        if program is not None:
-            is_outside, outputs = program(*(values[name] for name in names))
-            if not is_outside:
-                return outputs
-        return self._function(values)  # also gives the errors, with the nodes' names
+    def run(self, values: Values) -> list[np.ndarray] | None:
+        """The function's outputs; None where it has to be called itself.
 
-    def _program(self, values: Values, device: Any) -> _Program:
-        key = device, _key(values)
+        That is so if it cannot be compiled, if a value is outside of its range, and if
+        a program fails. The function then finds and names what is wrong.
+        """
+        for static in (self._static, self._static | _scalars(values)):
+            names = [name for name in values if name not in static]
+            if not names:
+                return None
+            try:
+                program = self._program(values, names)
+                if program is not None:
+                    outside, outputs = program(*(values[name] for name in names))
+                    return None if any(outside) else [*map(np.array, outputs)]
+            except Exception:
+                return None
+        return None
+
+    def _program(self, values: Values, names: Sequence[str]) -> Any:
+        """The program whose arguments are the values of some names, if there is one."""
+        key = tuple(
+            (name, x.shape, x.dtype, None if name in names else x.tobytes())
+            for name, x in values.items()
+        )
         with self._lock:
-            if key not in self._programs:
-                self._programs[key] = _compiled(self._function, values)
-                if len(self._programs) > MOST_PROGRAMS:
-                    self._programs.popitem(last=False)
-            self._programs.move_to_end(key)
-            return self._programs[key]
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            if len(self._entries) > MOST_PROGRAMS:
+                self._entries.popitem(last=False)
+        if not entry.is_settled:
+            with entry.lock:  # other threads wait for the same program
+                if not entry.is_settled:
+                    entry.program = _compiled(self._function, values, names)
+                    entry.is_settled = True
+        return entry.program
 
 
-def _key(values: Values) -> tuple[Any, ...]:
-    """What a program depends on: types, and the values of NumPy arrays."""
-    return tuple(
-        (name, x.shape, x.dtype, x.tobytes() if isinstance(x, np.ndarray) else None)
-        for name, x in values.items()
-    )
+class _Entry:
+    """A program; none if the function cannot be traced."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.is_settled = False
+        self.program: Callable[..., Any] | None = None
 
 
-def _with_small_static(values: Values) -> Values:
-    def is_small(x: Any) -> bool:
-        is_discrete = x.dtype == np.bool_ or jnp.issubdtype(x.dtype, jnp.integer)
-        return isinstance(x, jax.Array) and is_discrete and x.size <= _MOST_STATIC
-
-    if not any(map(is_small, values.values())):
-        return values
-    return {n: np.asarray(x) if is_small(x) else x for n, x in values.items()}
+def _scalars(values: Values) -> set[str]:
+    return {n for n, x in values.items() if x.size == 1 and x.dtype.kind in "biu"}
 
 
-def _compiled(function: Callable[[Values], list[Any]], values: Values) -> _Program:
-    """A program of what is not static, or None if there cannot be one."""
-    names = [name for name, x in values.items() if isinstance(x, jax.Array)]
-    # The program must not keep the arguments of its first call.
-    static = {name: x for name, x in values.items() if name not in names}
+def _compiled(
+    function: Callable[[Values], list[Any]], values: Values, names: Sequence[str]
+) -> Callable[..., Any] | None:
+    """A program of the values of some names, or None if there cannot be one."""
+    # The program must not keep these values.
+    types = [jax.ShapeDtypeStruct(values[n].shape, values[n].dtype) for n in names]
+    static = {name: np.asarray(x) for name, x in values.items() if name not in names}
 
     def program(*given: Any) -> Any:
         with collected() as checks:
             outputs = function({**static, **dict(zip(names, given, strict=True))})
-        is_outside = jnp.any(jnp.stack(checks)) if checks else False
-        return is_outside, [jnp.asarray(value) for value in outputs]
+        outside = [are_outside(checks)] if checks else []
+        return outside, [jnp.asarray(value) for value in outputs]
 
-    compiled = jax.jit(program)
     try:
-        jax.block_until_ready(compiled(*(values[name] for name in names)))
-    except Exception:  # what is wrong is found again, and named, without a program
-        return None, names
-    return compiled, names
+        lowered = jax.jit(program).lower(*types)
+    except _LASTING:
+        return None
+    return lowered.compile()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -29,17 +29,40 @@ def collected() -> Iterator[list[jax.Array]]:
         _checks.reset(token)
 
 
-def note_outside(values: Any, least: Any, most: Any) -> None:
-    """Notes whether traced values are outside of a range, if checks are collected."""
+def are_collected() -> bool:
+    """Whether the checks that are noted now have an effect."""
+    return _checks.get() is not None
+
+
+def note(is_outside: jax.Array) -> None:
+    """Notes a check, if checks are collected."""
     checks = _checks.get()
     if checks is not None:
-        checks.append(jnp.any((values < least) | (values > most)))
+        checks.append(jnp.any(is_outside))
 
 
-def refuse_unbounded_loop() -> None:
-    """Refuses a loop without a known number of iterations, if checks are collected.
+def note_outside(values: Any, least: Any, most: Any) -> None:
+    """Notes whether traced values are outside of a range, if checks are collected."""
+    if are_collected():
+        note((values < least) | (values > most))
 
-    The most iterations that a loop may have are counted outside of programs only.
+
+def are_outside(checks: Sequence[jax.Array]) -> jax.Array:
+    """Whether any of some checks has failed."""
+    return jnp.any(jnp.stack([jnp.zeros((), bool), *checks]))
+
+
+def with_check(function: Callable[..., Any]) -> Callable[..., tuple[Any, jax.Array]]:
+    """The function, which also returns whether a check in it has failed.
+
+    It is the body of a loop or a branch, whose values cannot be noted outside of it.
     """
-    if _checks.get() is not None:
-        raise TypeError("the number of iterations must be known in a program of `run`")
+
+    def checked(*inputs: Any) -> tuple[Any, jax.Array]:
+        if not are_collected():
+            return function(*inputs), jnp.zeros((), bool)
+        with collected() as checks:
+            outputs = function(*inputs)
+        return outputs, are_outside(checks)
+
+    return checked

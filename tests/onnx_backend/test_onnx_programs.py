@@ -1,13 +1,19 @@
 """`Model.run` compiles one program for the types and static values of its inputs."""
 
+import concurrent.futures
+import threading
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
 from onnx_models import parse, prepared, runtime_session
 
+from dml_jax import onnx_backend
 from dml_jax.onnx_backend import _programs
+from dml_jax.onnx_backend._operators import control_flow
 
 ADDING = "float[n] x => float[n] y, float[n] z { y = Add(x, x) z = Neg(x) }"
 SLICING = "float[n] x, int64[1] s, int64[1] e => float[m] y { y = Slice(x, s, e) }"
@@ -36,7 +42,7 @@ def test_the_same_shapes_compile_nothing_again(compilations: list[Any]) -> None:
     model = prepared(ADDING)
     for x in (X, X + 1, -X):
         assert_same_bits(model.run([x])[0], x + x)
-    assert [program is not None for program, _ in compilations] == [True]
+    assert [program is not None for program in compilations] == [True]
     model.run([X[:2]])
     assert len(compilations) == 2
 
@@ -59,7 +65,7 @@ def test_the_programs_that_were_used_last_are_kept(
     for size in (1, 2, 1, 3, 1, 2):
         model.run([X[:size]])
     assert len(compilations) == 4  # 1, 2, 3, and 2 again
-    assert len(model._programs._programs) == 2
+    assert len(model._programs._entries) == 2
 
 
 def test_a_condition_that_determines_shapes_is_static(compilations: list[Any]) -> None:
@@ -67,7 +73,7 @@ def test_a_condition_that_determines_shapes_is_static(compilations: list[Any]) -
     for _ in range(2):
         assert_same_bits(model.run([X, np.array(True)])[0], np.tile(X, 2))
         assert_same_bits(model.run([X, np.array(False)])[0], X)
-    assert [program is not None for program, _ in compilations] == [False, True, True]
+    assert [program is not None for program in compilations] == [False, True, True]
 
 
 def test_errors_of_values_name_the_node(compilations: list[Any]) -> None:
@@ -77,6 +83,139 @@ def test_errors_of_values_name_the_node(compilations: list[Any]) -> None:
         with pytest.raises(ValueError, match=rf"Gather 'y': `indices` .* got {index}"):
             model.run([X, np.array([0, index])])
     assert len(compilations) == 1
+
+
+# An index within a traced branch, or in the body of a loop or a scan.
+IN_BODIES = {
+    "If": """float[3] x, int64[2] i, bool c => float[2] y {
+      y = If(c) <then_branch = g() => (float[2] a) { a = Gather(x, i) },
+                 else_branch = h() => (float[2] b) { b = Slice(x, s, e) }>
+    }""",
+    "Loop": """float[3] x, int64[2] i, int64 n => float[2] y {
+      y = Loop(n, , i0) <body = g(int64 k, bool c, float[2] s) =>
+        (bool c, float[2] t) { t = Gather(x, i) }>
+    }""",
+    "known Loop": """float[3] x, int64[2] i => float[2] y, float[2, 2] z {
+      y, z = Loop(two, , i0) <body = g(int64 k, bool c, float[2] s) =>
+        (bool c, float[2] t, float[2] u) { t = Gather(x, i) u = Neg(t) }>
+    }""",
+    "Scan": """float[3] x, int64[2] i => float y, float[2] z {
+      y, z = Scan<num_scan_inputs = 1, body = g(float s, int64 j) =>
+        (float t, float u) { t = Gather(x, j) u = Add(s, t) }>(zero, i)
+    }""",
+}
+OTHERS = {"If": [np.array(True)], "Loop": [np.array(2)], "known Loop": [], "Scan": []}
+
+
+@pytest.mark.parametrize("kind", IN_BODIES)
+def test_indices_in_bodies_are_checked_in_the_program(
+    kind: str, compilations: list[Any]
+) -> None:
+    model = prepared(
+        IN_BODIES[kind],
+        i0=np.zeros(2, np.float32),
+        zero=np.zeros((), np.float32),
+        two=np.array(2),
+        s=np.array([0]),
+        e=np.array([2]),
+    )
+    y = model.run([X[:3], np.array([2, -3]), *OTHERS[kind]])[0]
+    assert_same_bits(y, X[0] if kind == "Scan" else X[[2, 0]])
+    with pytest.raises(ValueError, match=r"`indices` must be in \[-3, 3\); got 3"):
+        model.run([X[:3], np.array([0, 3]), *OTHERS[kind]])
+    assert [program is not None for program in compilations] == [True]
+
+
+def test_a_loop_of_as_many_iterations_as_an_input_says_is_compiled(
+    compilations: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """float[4] x, int64 n => float[4] y {
+      y = Loop(n, , x) <body = g(int64 k, bool c, float[4] s) =>
+        (bool c, float[4] t) { t = Add(s, x) }>
+    }"""
+    monkeypatch.setattr(control_flow, "MOST_ITERATIONS", 3)
+    model = prepared(text)
+    for times in (3, 0, 2):
+        assert_same_bits(model.run([X, np.array(times)])[0], (1 + times) * X)
+    with pytest.raises(ValueError, match="must have at most 3 iterations; got 4"):
+        model.run([X, np.array(4)])
+    assert [program is not None for program in compilations] == [True]
+
+
+def test_a_passing_lack_of_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")]
+    model = prepared(ADDING)
+    compiled = _programs._compiled
+
+    def short_of_memory(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return compiled(*arguments)
+
+    monkeypatch.setattr(_programs, "_compiled", short_of_memory)
+    for _ in range(3):
+        assert_same_bits(model.run([X])[1], -X)
+    (entry,) = model._programs._entries.values()
+    assert entry.program is not None
+
+
+@pytest.mark.usefixtures("with_caches")
+def test_a_function_is_traced_once_and_not_run() -> None:
+    """A function for an operator is called by the first call alone, with a tracer."""
+    given: list[Any] = []
+
+    def doubled(_: Any, x: Any) -> Any:
+        given.append(x)
+        return 2 * x
+
+    source = parse("float[4] x => float[4] y { y = com.foo.Double(x) }")
+    model = onnx_backend.prepare(source, operators={"Double": doubled})
+    for _ in range(2):
+        assert_same_bits(model.run([X])[0], 2 * X)
+    assert [isinstance(x, jax.core.Tracer) for x in given] == [True]
+
+
+@pytest.mark.usefixtures("with_caches")
+def test_threads_wait_for_one_program() -> None:
+    traces, everyone = [], threading.Barrier(4)
+
+    def doubled(_: Any, x: Any) -> Any:
+        traces.append(x.shape)
+        return 2 * x
+
+    source = parse("float[n] x => float[n] y { y = com.foo.Double(x) }")
+    model = onnx_backend.prepare(source, operators={"Double": doubled})
+
+    def run(_: int) -> Any:
+        everyone.wait()
+        return model.run([X])[0]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for y in pool.map(run, range(4)):
+            assert_same_bits(y, 2 * X)
+    assert traces == [X.shape]
+
+
+def test_the_order_of_names_compiles_nothing_again(compilations: list[Any]) -> None:
+    model = prepared("float[4] x, float[4] z => float[4] y { y = Sub(x, z) }")
+    for given in ({"x": X, "z": X + 1}, {"z": X + 1, "x": X}):
+        assert_same_bits(model.run(given)[0], np.full(4, -1, np.float32))
+    assert len(compilations) == 1
+
+
+def test_outputs_may_be_written_to() -> None:
+    model = prepared("float[4] x => float[4] y, float[4] z { y = Identity(x) z = Neg(x) }")
+    x = X.copy()
+    for output in model.run([x]):
+        output[:] = 7
+    assert_same_bits(x, X)
+    assert_same_bits(model.run([x])[1], -X)
+
+
+def test_inputs_may_be_arrays_of_jax(compilations: list[Any]) -> None:
+    for x in (X, jnp.asarray(X)):
+        assert_same_bits(prepared(ADDING).run([x])[1], -X)
+    assert all(program is not None for program in compilations)
 
 
 @pytest.mark.parametrize("names", [None, ["z"], ["z", "y"]])

@@ -27,7 +27,7 @@ from dml_jax.onnx_backend._evaluation import (
     is_text,
 )
 from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
-from dml_jax.onnx_backend._range_checks import refuse_unbounded_loop
+from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
 
 MOST_ITERATIONS = 2**20
 
@@ -36,17 +36,18 @@ def _if(node: Node, condition: Array) -> list[Any]:
     branches = node.body("then_branch"), node.body("else_branch")
     if not isinstance(condition, Tracer):
         return branches[0 if _concrete_condition(condition) else 1]()
-    first, second = (
-        _types(jax.eval_shape(lambda branch=branch: _arrays(branch())))
-        for branch in branches
+    then, otherwise = (
+        with_check(lambda branch=branch: _arrays(branch())) for branch in branches
     )
+    first, second = (_types(jax.eval_shape(f)[0]) for f in (then, otherwise))
     if first != second:
         raise TypeError(
             "the branches must have outputs of the same shapes and dtypes if the "
             f"condition is traced; got {first} and {second}"
         )
-    then, otherwise = (lambda branch=branch: _arrays(branch()) for branch in branches)
-    return list(lax.cond(jnp.reshape(condition, ()), then, otherwise))
+    outputs, is_outside = lax.cond(jnp.reshape(condition, ()), then, otherwise)
+    note(is_outside)
+    return list(outputs)
 
 
 def _arrays(values: Iterable[Any]) -> tuple[jax.Array, ...]:
@@ -130,14 +131,18 @@ def _stacked(rows: Sequence[Any]) -> Array:
 def _no_rows(body: Body, carried: Sequence[Any]) -> list[Array]:
     """The scan outputs of no iterations, whose rows have the shape of the body's."""
     if _is_traced(body, *carried):
-        outputs = jax.eval_shape(lambda *c: _body_arrays(body, 0, c), *_arrays(carried))
+        outputs = jax.eval_shape(
+            lambda *c: _body_arrays(body, 0, c)[0], *_arrays(carried)
+        )
     else:
         outputs = _arrays(body(np.array(0, np.int64), np.array(True), *carried))
     return [np.zeros((0, *y.shape), y.dtype) for y in outputs[1 + len(carried) :]]
 
 
 def _body_arrays(body: Body, iteration: Any, carried: Sequence[Any]) -> Any:
-    return _arrays(body(jnp.asarray(iteration, jnp.int64), np.array(True), *carried))
+    """The outputs of a body, and whether a check in it has failed."""
+    function = with_check(lambda *inputs: _arrays(body(*inputs)))
+    return function(jnp.asarray(iteration, jnp.int64), np.array(True), *carried)
 
 
 def _without_invariants(body: Body, initial: Sequence[Any]) -> tuple[Body, list[bool]]:
@@ -237,35 +242,44 @@ def _known_loop(body: Body, times: int, initial: Sequence[Any]) -> Any:
     count = len(initial)
 
     def step(carried: Any, iteration: Any) -> Any:
-        outputs = _body_arrays(body, iteration, carried)
-        return outputs[1 : 1 + count], outputs[1 + count :]
+        outputs, is_outside = _body_arrays(body, iteration, carried)
+        return outputs[1 : 1 + count], (outputs[1 + count :], is_outside)
 
     first = _arrays(initial)
     if _types(first) != _types(jax.eval_shape(step, first, np.int64(0))[0]):
         outputs = _iterate(body, times, None, initial)
         return outputs[:count], outputs[count:]
-    return lax.scan(step, first, np.arange(times, dtype=np.int64), times)
+    iterations = np.arange(times, dtype=np.int64)
+    last, (rows, is_outside) = lax.scan(step, first, iterations, times)
+    note(is_outside)
+    return last, rows
 
 
 def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> Any:
     """A loop whose condition depends on traced values."""
-    refuse_unbounded_loop()
     first = _arrays(initial)
 
     def is_running(state: Any) -> Any:
-        iteration, is_true, _ = state
+        iteration, is_true, *_ = state
         return is_true if limit is None else is_true & (iteration < bound)
 
+    def is_bounded(state: Any) -> Any:
+        return is_running(state) & (state[0] < MOST_ITERATIONS)
+
     def step(state: Any) -> Any:
-        iteration, _, carried = state
-        outputs = _body_arrays(body, iteration, carried)
-        return iteration + 1, jnp.reshape(outputs[0], ()), outputs[1:]
+        iteration, _, carried, is_outside = state
+        outputs, is_new = _body_arrays(body, iteration, carried)
+        is_true = jnp.reshape(outputs[0], ())
+        return iteration + 1, is_true, outputs[1:], is_outside | is_new
 
     bound = None if limit is None else jnp.reshape(limit, ())
     start = jnp.asarray(True if condition is None else condition).reshape(())
-    state = jnp.zeros((), jnp.int64), start, first
+    state = jnp.zeros((), jnp.int64), start, first, jnp.zeros((), bool)
     _require_same_types(first, jax.eval_shape(step, state)[2])
-    return lax.while_loop(is_running, step, state)[2]
+    # A loop that is ended too early is noted, and iterated in Python for the error.
+    last = lax.while_loop(is_bounded if are_collected() else is_running, step, state)
+    note(is_running(last) | last[3])
+    return last[2]
 
 
 def _types(values: Iterable[Any]) -> list[str]:
@@ -302,15 +316,17 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
     if _is_traced(body, *inputs) and not static_names(body.graph.nodes) & {
         *body.graph.inputs
     }:
+        function = with_check(lambda *inputs: _arrays(body(*inputs)))
 
         def step(carried: Any, row: Any) -> Any:
-            outputs = _arrays(body(*carried, *row))
-            return outputs[:split], outputs[split:]
+            outputs, is_outside = function(*carried, *row)
+            return outputs[:split], (outputs[split:], is_outside)
 
         first = _arrays(initial)
         row = tuple(row[0] for row in rows)
         _require_same_types(first, jax.eval_shape(step, first, row)[0])
-        last, results = lax.scan(step, first, tuple(rows))
+        last, (results, is_outside) = lax.scan(step, first, tuple(rows))
+        note(is_outside)
     else:
         last, results = _scan_in_python(body, initial, rows)
     count = len(results)

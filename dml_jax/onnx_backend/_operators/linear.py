@@ -71,15 +71,18 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
                 f"the kernel; got {padded}"
             )
     require_shape("B", bias, np.shape(weight)[:1])
+    space = "".join(map(str, range(count)))
     result = lax.conv_general_dilated(
-        jnp.asarray(x),
-        jnp.asarray(weight),
+        jnp.moveaxis(x, 1, -1),
+        np.transpose(weight, (*range(2, count + 2), 1, 0)) if isinstance(weight, np.ndarray) else jnp.transpose(weight, (*range(2, count + 2), 1, 0)),
         strides,
         pads,
         rhs_dilation=dilations,
+        dimension_numbers=(f"N{space}C", f"{space}IO", f"N{space}C"),
         feature_group_count=attributes.get("group", 1),
     )
-    return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
+    result = result if bias is None else result + bias
+    return jnp.moveaxis(result, -1, 1)
 
 
 def require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
