@@ -74,7 +74,9 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     space = "".join(map(str, range(count)))
     result = lax.conv_general_dilated(
         jnp.moveaxis(x, 1, -1),
-        np.transpose(weight, (*range(2, count + 2), 1, 0)) if isinstance(weight, np.ndarray) else jnp.transpose(weight, (*range(2, count + 2), 1, 0)),
+        np.transpose(weight, (*range(2, count + 2), 1, 0))
+        if isinstance(weight, np.ndarray)
+        else jnp.transpose(weight, (*range(2, count + 2), 1, 0)),
         strides,
         pads,
         rhs_dilation=dilations,

@@ -39,6 +39,10 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
                 f"`shape` must have zeros only for axes of the input; got {sizes}"
             )
         sizes = [n or np.shape(x)[i] for i, n in enumerate(sizes)]
+    if -1 in sizes and 0 in sizes:
+        raise ValueError(
+            f"`shape` must not have -1 beside an axis of size 0; got {sizes}"
+        )
     return numpy_or_jax(x).reshape(x, sizes)
 
 
