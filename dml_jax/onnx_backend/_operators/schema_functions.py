@@ -74,8 +74,9 @@ def _rotary_embedding(
 
 
 def _affine_grid(_: Node, theta: Array, size: Array) -> None:
-    batch, _, *sizes = integers("size", size)
-    require_shape("theta", theta, (batch, len(sizes), len(sizes) + 1))
+    sizes = integers("size", size)
+    count = len(sizes) - 2
+    require_shape("theta", theta, (sizes[0], count, count + 1))
 
 
 _CHECKS: dict[str, Callable[..., None]] = {
