@@ -301,9 +301,9 @@ def test_a_scan_over_nothing() -> None:
           t = Add(u, v)
           r = Identity(v)}>(s, x)}"""
     model = prepared(text)
-    for y, rows in (model.run([X[0], X[:0]]), jax.jit(model.jax_fn)(X[0], X[:0])):
+    for y, last in (model.run([X[0], X[:0]]), jax.jit(model.jax_fn)(X[0], X[:0])):
         assert_same_bits(np.asarray(y), X[0])
-        assert_same_bits(np.asarray(rows), np.zeros((2, 0), np.float32))
+        assert_same_bits(np.asarray(last), np.zeros((2, 0), np.float32))
 
 
 SEQUENCE = """float[3,2] x => float[2] last, float[3,2] y {

@@ -11,6 +11,7 @@ from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    numpy_or_jax,
     option,
     require_broadcastable,
     require_rank,
@@ -74,9 +75,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     space = "".join(map(str, range(count)))
     result = lax.conv_general_dilated(
         jnp.moveaxis(x, 1, -1),
-        np.transpose(weight, (*range(2, count + 2), 1, 0))
-        if isinstance(weight, np.ndarray)
-        else jnp.transpose(weight, (*range(2, count + 2), 1, 0)),
+        numpy_or_jax(weight).transpose(weight, (*range(2, count + 2), 1, 0)),
         strides,
         pads,
         rhs_dilation=dilations,
