@@ -11,14 +11,14 @@ import jax.numpy as jnp
 
 from dml_jax._shared import arguments
 from dml_jax.directml import _rules
-from dml_jax.directml._members import instance_of, set_frozen
+from dml_jax.directml._members import Struct
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, FeatureLevel
 
 
 @dataclasses.dataclass(frozen=True)
-class FunctionGraphNodeDesc:
+class FunctionGraphNodeDesc(Struct):
     """A node that runs a Python function, in place of an operator.
 
     It replaces operators that this package does not have, such as GEMM. DirectML has no
@@ -46,13 +46,8 @@ class FunctionGraphNodeDesc:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.function) or not _is_hashable(self.function):
-            got, rule = arguments.describe(self.function), "be callable and hashable"
-            raise arguments.error(TypeError, _CLASS, "function", rule, got)
-        set_frozen(self, inputs=_tensors("inputs", self.inputs))
-        set_frozen(self, outputs=_tensors("outputs", self.outputs))
+        super().__post_init__()
         _rules.require(_CLASS, "outputs", bool(self.outputs), "not be empty", "()")
-        arguments.optional_name(_CLASS, "name", self.name)
 
     @property
     def input_members(self) -> tuple[str, ...]:
@@ -92,24 +87,6 @@ class FunctionGraphNodeDesc:
 
 
 _CLASS = FunctionGraphNodeDesc.__name__
-
-
-def _is_hashable(function: object) -> bool:
-    try:
-        hash(function)
-    except TypeError:
-        return False
-    return True
-
-
-def _tensors(member: str, value: Any) -> tuple[BufferTensorDesc, ...]:
-    if not isinstance(value, (list, tuple)):
-        got, rule = arguments.describe(value), "be a list or a tuple"
-        raise arguments.error(TypeError, _CLASS, member, rule, got)
-    return tuple(
-        instance_of(_CLASS, f"{member}[{i}]", tensor, BufferTensorDesc)
-        for i, tensor in enumerate(value)
-    )
 
 
 def _require_tensor(member: str, tensor: BufferTensorDesc) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from dml_jax._shared import arguments
 from dml_jax.directml._functions import FunctionGraphNodeDesc
-from dml_jax.directml._members import Struct, integer, set_frozen
+from dml_jax.directml._members import Struct
 from dml_jax.directml._operators import OperatorDesc
 
 
@@ -123,7 +122,7 @@ class IntermediateGraphEdgeDesc(Struct):
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphDesc:
+class GraphDesc(Struct):
     """DML_GRAPH_DESC: operators, and the edges between them.
 
     Args:
@@ -151,29 +150,3 @@ class GraphDesc:
     input_edges: Sequence[InputGraphEdgeDesc]
     output_edges: Sequence[OutputGraphEdgeDesc]
     intermediate_edges: Sequence[IntermediateGraphEdgeDesc] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("input_count", "output_count"):
-            set_frozen(self, **{name: integer("GraphDesc", name, getattr(self, name))})
-        for name, kinds in _KINDS.items():
-            parts = getattr(self, name)
-            if not isinstance(parts, (list, tuple)):
-                raise _refused(name, "a list or a tuple", parts)
-            for i, part in enumerate(parts):
-                if not isinstance(part, kinds):
-                    rule = " or ".join(kind.__name__ for kind in kinds)
-                    raise _refused(f"{name}[{i}]", rule, part)
-            set_frozen(self, **{name: tuple(parts)})
-
-
-def _refused(name: str, expected: str, got: object) -> Exception:
-    got, rule = arguments.describe(got), f"be {expected}"
-    return arguments.error(TypeError, "GraphDesc", name, rule, got)
-
-
-_KINDS = {
-    "nodes": (OperatorGraphNodeDesc, ConstantDataGraphNodeDesc, FunctionGraphNodeDesc),
-    "input_edges": (InputGraphEdgeDesc,),
-    "output_edges": (OutputGraphEdgeDesc,),
-    "intermediate_edges": (IntermediateGraphEdgeDesc,),
-}

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 import jax
 
 import dml_jax
+from dml_jax.directml._members import INT
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import OperatorType
+
+
+_SIGNED = {"limits": INT}  # of the integers in a field
 
 
 class _SliceDesc(OperatorDesc):
@@ -141,7 +145,7 @@ class Slice1OperatorDesc(_WindowDesc):
     output_tensor: BufferTensorDesc
     input_window_offsets: Sequence[int]
     input_window_sizes: Sequence[int]
-    input_window_strides: Sequence[int]
+    input_window_strides: Sequence[int] = dataclasses.field(metadata=_SIGNED)
 
     type = OperatorType.SLICE1
     input_members = ("input_tensor",)
@@ -180,7 +184,7 @@ class SliceGradOperatorDesc(_WindowDesc):
     output_gradient_tensor: BufferTensorDesc
     input_window_offsets: Sequence[int]
     input_window_sizes: Sequence[int]
-    input_window_strides: Sequence[int]
+    input_window_strides: Sequence[int] = dataclasses.field(metadata=_SIGNED)
 
     type = OperatorType.SLICE_GRAD
     input_members = ("input_gradient_tensor",)
