@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from dml_jax._shared import arguments
 from dml_jax.directml import _rules
 from dml_jax.directml._members import Struct
+from dml_jax.directml._rules import Rule
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, FeatureLevel
@@ -47,7 +48,7 @@ class FunctionGraphNodeDesc(Struct):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _rules.require(_CLASS, "outputs", bool(self.outputs), "not be empty", "()")
+        _rules.require(_CLASS, [("outputs", bool(self.outputs), "not be empty", "()")])
 
     @property
     def input_members(self) -> tuple[str, ...]:
@@ -62,11 +63,21 @@ class FunctionGraphNodeDesc(Struct):
     def validate(self, feature_level: FeatureLevel) -> None:
         """Checks the rules that hold for the tensors of all operators."""
         del feature_level
-        for i, tensor in enumerate(self.inputs):
-            _require_tensor(f"Inputs[{i}]", tensor)
-        for i, tensor in enumerate(self.outputs):
-            _require_tensor(f"Outputs[{i}]", tensor)
-            _rules.require_output(_CLASS, f"Outputs[{i}]", tensor)
+        _rules.require(_CLASS, self._rules())
+
+    def _rules(self) -> Iterator[Rule]:
+        outputs = {f"Outputs[{i}]": tensor for i, tensor in enumerate(self.outputs)}
+        inputs = {f"Inputs[{i}]": tensor for i, tensor in enumerate(self.inputs)}
+        most = TENSOR_DIMENSION_COUNT_MAX1
+        for member, tensor in (inputs | outputs).items():
+            data_type, count = tensor.data_type, tensor.dimension_count
+            name, rule = f"{member}.DataType", "have at least 8 bits"
+            yield name, data_type.bits >= 8, rule, data_type.name
+            name, rule = f"{member}.DimensionCount", f"be 1 to {most}"
+            yield name, 1 <= count <= most, rule, count
+            yield from _rules.of_tensor(member, tensor)
+        for member, tensor in outputs.items():
+            yield from _rules.of_output(member, tensor)
 
     def evaluate(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """The results of the function; dimensions with stride 0 may have size 1."""
@@ -87,14 +98,3 @@ class FunctionGraphNodeDesc(Struct):
 
 
 _CLASS = FunctionGraphNodeDesc.__name__
-
-
-def _require_tensor(member: str, tensor: BufferTensorDesc) -> None:
-    def check(name: str, holds: bool, rule: str, got: object) -> None:
-        _rules.require(_CLASS, f"{member}.{name}", holds, rule, got)
-
-    data_type, count = tensor.data_type, tensor.dimension_count
-    check("DataType", data_type.bits >= 8, "have at least 8 bits", data_type.name)
-    most = TENSOR_DIMENSION_COUNT_MAX1
-    check("DimensionCount", 1 <= count <= most, f"be 1 to {most}", count)
-    _rules.require_layout(_CLASS, member, tensor)

@@ -8,7 +8,6 @@ descriptions must have the same total size.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import graphlib
 from typing import Any, TypeAlias
 
@@ -116,7 +115,9 @@ def compile_graph(
 
 Operator: TypeAlias = OperatorDesc | FunctionGraphNodeDesc
 
-_require = functools.partial(_rules.require, "DML_GRAPH_DESC")
+
+def _require(member: str, holds: bool, rule: str, got: object) -> None:
+    _rules.require("DML_GRAPH_DESC", [(member, holds, rule, got)])
 
 
 def _operator_of(node: Any) -> Operator:
