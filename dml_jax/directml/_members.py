@@ -90,11 +90,11 @@ def integers(
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
     """`value`, a number or its equivalent, as a member of an enumeration."""
     has_equivalents = "_missing_" in vars(enumeration)
-    is_flag = issubclass(enumeration, enum.Flag)
+    is_flag = bool(issubclass(enumeration, enum.Flag))
     try:
         if not (has_equivalents and isinstance(value, _EQUIVALENTS)):
             value = arguments.integer(function, name, value)
-        if is_flag and not 0 <= value <= sum(enumeration):
+        if is_flag and value not in range(sum(enumeration) + 1):
             raise ValueError
         return enumeration(value)
     except (TypeError, ValueError) as error:
