@@ -109,12 +109,22 @@ def is_nested(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def has_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements have the same position, by enumerating all of them."""
-    positions = np.zeros((), np.int64)
-    for size, stride in zip(sizes, strides, strict=True):
-        positions = np.add.outer(positions, np.arange(size, dtype=np.int64) * stride)
-    positions = np.sort(positions, axis=None)
-    return bool((positions[1:] == positions[:-1]).any())
+    """Whether two elements of a tensor that is not nested have the same position.
+
+    The rows along the longest dimension are not enumerated, only where they start. Two
+    rows overlap if their starts are less than a row's length of strides apart.
+    """
+    dims = sorted(pair for pair in zip(sizes, strides, strict=True) if pair[0] > 1)
+    if any(stride == 0 for _, stride in dims):
+        return True
+    *others, (length, step) = dims
+    starts = np.zeros(1, np.int64)
+    for size, stride in others:
+        starts = np.add.outer(starts, np.arange(size, dtype=np.int64) * stride)
+    steps, rest = np.divmod(starts, step)
+    # Starts with different rests are at least a row apart in these keys.
+    keys = np.sort(rest * (steps.max() + length) + steps, axis=None)
+    return bool((np.diff(keys) < length).any())
 
 
 @dataclasses.dataclass(frozen=True)
