@@ -9,14 +9,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import jax
 
 import dml_jax
 from dml_jax.directml import _rules
-from dml_jax.directml._members import Struct, member_of
+from dml_jax.directml._members import Struct, fields_of, member_of
 from dml_jax.directml._rules import Rule
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
@@ -93,19 +93,17 @@ class OperatorDesc(Struct, abc.ABC):
         for member, tensor in tensors.items():
             yield from _rules.of_tensor(member, tensor)
         yield from _rules.of_output(camel(self.output_member), self.output)
+        yield from _rules.between_tensors(tensors)
+        count = self.output.dimension_count
+        rule = f"have {count} elements, one for each dimension of the tensors"
+        for member, (kind, _) in fields_of(type(self)).items():
+            if kind == Sequence[int]:
+                got = len(getattr(self, member))
+                yield camel(member), got == count, rule, got
         yield from self._rules_between_members()
 
     @abc.abstractmethod
     def _rules_between_members(self) -> Iterator[Rule]: ...
-
-    def _same(self, member: str, other: str, *attributes: str) -> Iterator[Rule]:
-        """Two tensors have the same attributes, such as `data_type`."""
-        tensors = getattr(self, member), getattr(self, other)
-        for attribute in attributes:
-            name = camel(attribute)
-            got, expected = (getattr(tensor, attribute) for tensor in tensors)
-            others = f"{camel(other)}.{name}"
-            yield _rules.equal(f"{camel(member)}.{name}", got, others, expected)
 
 
 @functools.cache
@@ -145,18 +143,13 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     def _rules_between_members(self) -> Iterator[Rule]:
         source, lengths = self.input_tensor, self.sequence_lengths_tensor
         count, output = source.dimension_count, self.output_tensor
-        both = ("data_type", "dimension_count")
-        yield from self._same("output_tensor", "input_tensor", *both)
         for d, size in enumerate(source.sizes):
             name, other = f"OutputTensor.Sizes[{d}]", f"InputTensor.Sizes[{d}]"
             yield _rules.equal(name, output.sizes[d], other, size)
         rule = f"be less than {count}, `InputTensor.DimensionCount`"
         yield "Axis", self.axis < count, rule, self.axis
-        yield from self._same(
-            "sequence_lengths_tensor", "input_tensor", "dimension_count"
-        )
         for d, (got, size) in enumerate(zip(lengths.sizes, source.sizes, strict=True)):
-            name = f"SequenceLengthsTensor.Sizes[{d}]"
+            name = f"{_rules.LENGTHS}.Sizes[{d}]"
             if d == self.axis:
                 yield name, got == 1, f"be 1, since `Axis` is {d}", got
             else:

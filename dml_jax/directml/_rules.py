@@ -26,6 +26,8 @@ from dml_jax.directml._types import FeatureLevel, OperatorType
 
 Rule: TypeAlias = tuple[str, bool, str, object]
 
+LENGTHS = "SequenceLengthsTensor"
+
 # Strides that are not nested are checked by enumerating at most this many elements.
 _MAX_ENUMERATED = 2**22
 
@@ -51,8 +53,7 @@ def of_level(
     first, existing = rows[0].since, [row for row in rows if row.since <= level]
     yield "FeatureLevel", bool(existing), f"be {first.label} or later", level.label
     for member, tensor in tensors.items():
-        is_lengths = member == "SequenceLengthsTensor"
-        data_types = "lengths_data_types" if is_lengths else "data_types"
+        data_types = "lengths_data_types" if member == LENGTHS else "data_types"
         for name, value, attribute in (
             ("DataType", tensor.data_type, data_types),
             ("DimensionCount", tensor.dimension_count, "dimension_counts"),
@@ -102,6 +103,17 @@ def of_tensor(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     holds = alignment == 0 or (is_power and alignment >= size)
     rule = f"be 0 or a power of two of at least {size}, the size of {kind.name}"
     yield f"{member}.GuaranteedBaseOffsetAlignment", holds, rule, alignment
+
+
+def between_tensors(tensors: dict[str, BufferTensorDesc]) -> Iterator[Rule]:
+    """All tensors have the rank of the first one, and all but lengths its data type."""
+    (first, expected), *others = tensors.items()
+    for member, tensor in others:
+        if member != LENGTHS:
+            name, other = f"{member}.DataType", f"{first}.DataType"
+            yield equal(name, tensor.data_type, other, expected.data_type)
+        name, other = f"{member}.DimensionCount", f"{first}.DimensionCount"
+        yield equal(name, tensor.dimension_count, other, expected.dimension_count)
 
 
 def of_output(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:

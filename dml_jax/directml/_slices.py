@@ -19,19 +19,8 @@ from dml_jax.directml._types import OperatorType
 _SIGNED = {"limits": INT}  # of the integers in a field
 
 
-class _SliceDesc(OperatorDesc):
-    """Base class of the slices, whose arrays have one element for each dimension."""
-
-    def _counts(self, *members: str) -> Iterator[Rule]:
-        count = self.output.dimension_count
-        rule = f"have {count} elements, one for each dimension of the tensors"
-        for member in members:
-            got = len(getattr(self, member))
-            yield camel(member), got == count, rule, got
-
-
 @dataclasses.dataclass(frozen=True)
-class SliceOperatorDesc(_SliceDesc):
+class SliceOperatorDesc(OperatorDesc):
     """DML_SLICE_OPERATOR_DESC: `dml_jax.slice`.
 
     DimensionCount is the number of dimensions of the tensors.
@@ -61,9 +50,6 @@ class SliceOperatorDesc(_SliceDesc):
     output_member = "output_tensor"
 
     def _rules_between_members(self) -> Iterator[Rule]:
-        both = ("data_type", "dimension_count")
-        yield from self._same("output_tensor", "input_tensor", *both)
-        yield from self._counts("offsets", "sizes", "strides")
         whole, part = self.input_tensor.sizes, self.output_tensor.sizes
         for d, (offset, size, stride) in enumerate(
             zip(self.offsets, self.sizes, self.strides, strict=True)
@@ -82,7 +68,7 @@ class SliceOperatorDesc(_SliceDesc):
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
-class _WindowDesc(_SliceDesc):
+class _WindowDesc(OperatorDesc):
     """Base class of SLICE1 and SLICE_GRAD, which have a window with strides."""
 
     input_window_offsets: Sequence[int]
@@ -100,10 +86,6 @@ class _WindowDesc(_SliceDesc):
 
     def _window_rules(self, whole_member: str, part_member: str) -> Iterator[Rule]:
         """The rules for the window of one tensor that holds the other's elements."""
-        members = (self.output_member, *self.input_members)
-        yield from self._same(*members, "data_type", "dimension_count")
-        names = [f"input_window_{name}" for name in ("offsets", "sizes", "strides")]
-        yield from self._counts(*names)
         whole = getattr(self, whole_member).sizes
         part = getattr(self, part_member).sizes
         for d, (offset, size, stride) in enumerate(zip(*self._window, strict=True)):
