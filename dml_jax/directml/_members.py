@@ -29,9 +29,8 @@ class Struct:
 
     def __post_init__(self) -> None:
         struct = type(self).__name__
-        for name, (kind, limits) in fields_of(type(self)).items():
-            value = _convert(struct, name, getattr(self, name), kind, limits)
-            set_frozen(self, **{name: value})
+        for name, convert in _converters(type(self)).items():
+            set_frozen(self, **{name: convert(struct, name, getattr(self, name))})
 
 
 @functools.cache
@@ -44,22 +43,28 @@ def fields_of(struct: Any) -> dict[str, tuple[Any, range]]:
     }
 
 
-def _convert(struct: str, name: str, value: Any, kind: Any, limits: range) -> Any:
+@functools.cache
+def _converters(struct: Any) -> dict[str, Callable[[str, str, Any], Any]]:
+    return {name: _converter(*of) for name, of in fields_of(struct).items()}
+
+
+def _converter(kind: Any, limits: range) -> Callable[[str, str, Any], Any]:
+    """The function that checks a value of a type, and converts it."""
     if kind is int:
-        return integer(struct, name, value, limits)
+        return functools.partial(integer, limits=limits)
     if kind in (Sequence[int], tuple[int, ...]):
-        return integers(struct, name, value, limits)
+        return functools.partial(integers, limits=limits)
     if kind == tuple[int, ...] | None:
-        return None if value is None else integers(struct, name, value, limits)
+        return _optional_integers
     if kind == str | None:
-        return arguments.optional_name(struct, name, value)
+        return arguments.optional_name
     if kind == Callable[..., Any]:
-        return _function(struct, name, value)
+        return _function
     if typing.get_origin(kind) is Sequence:
-        return _instances(struct, name, value, *typing.get_args(kind))
+        return functools.partial(_instances, kind=typing.get_args(kind)[0])
     if isinstance(kind, enum.EnumType):
-        return member_of(struct, name, value, kind)
-    return instance_of(struct, name, value, kind)
+        return functools.partial(member_of, enumeration=kind)
+    return functools.partial(instance_of, kind=kind)
 
 
 def set_frozen(instance: Any, **values: Any) -> None:
@@ -85,6 +90,10 @@ def integers(
     for i, number in enumerate(numbers):
         integer(function, f"{name}[{i}]", number, limits)
     return numbers
+
+
+def _optional_integers(function: str, name: str, value: Any) -> Any:
+    return None if value is None else integers(function, name, value)
 
 
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
