@@ -1,0 +1,149 @@
+"""Breaks the package in one place after another, and says which test finds it.
+
+    python tests/mutants.py --seed 1 --table mutants.txt
+
+Each mutant is a copy of the package with one expression changed. The default tests of
+the folders that `TESTS` names run until one fails. No test collects this file.
+"""
+
+import argparse
+import ast
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[1]
+# How many mutants of each folder, and the tests that run on them, in this order.
+OPERATORS = "tests/operators"
+TESTS = {
+    "_reverse": (12, [OPERATORS, "tests/reverse", "tests/sharded"]),
+    "_slice": (10, ["tests/slice", OPERATORS, "tests/sharded"]),
+    "_fill": (12, ["tests/fill", OPERATORS, "tests/sharded"]),
+    "_shared": (12, ["tests/shared", OPERATORS, "tests/sharded", "tests/reverse"]),
+    "directml": (6, ["tests/directml", "tests/dxdispatch"]),
+    "onnx_backend": (5, ["tests/onnx_backend"]),
+    "cli": (4, ["tests/cli"]),
+}
+COMPARISONS = {
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=",
+    ast.NotEq: "==", ast.In: "not in", ast.NotIn: "in", ast.Is: "is not",
+    ast.IsNot: "is",
+}  # fmt: skip
+DTYPES = {"uint32": "int32", "int32": "int16", "float32": "float16", "int64": "int32"}
+AXES = {"batch_axis": "time_axis", "time_axis": "batch_axis", "axis": "axis - 1"}
+
+Mutation = tuple[str, ast.expr, str]  # the kind, what is replaced, by what
+
+
+def mutations(tree: ast.Module) -> Iterator[Mutation]:
+    """The ways to break a module, each with the text of the new expression."""
+    for node in ast.walk(tree):
+        text = ast.unparse
+        match node:
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                changed = f"({text(left)} {COMPARISONS[type(op)]} {text(right)})"
+                yield "comparison", node, changed
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+                sign = "-" if isinstance(op, ast.Add) else "+"
+                yield "sign", node, f"({text(left)} {sign} {text(right)})"
+                if isinstance(right, ast.Constant) and isinstance(right.value, int):
+                    yield "bound", right, str(right.value + 1)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                yield "sign", node, text(operand)
+            case ast.Attribute(value=ast.Name() as module, attr=name) if name in DTYPES:
+                yield "dtype", node, f"{text(module)}.{DTYPES[name]}"
+            case ast.keyword(arg=name, value=value) if name in AXES:
+                yield "axis", value, f"({text(value)} - 1)"
+            case ast.Subscript(slice=ast.Name(id=name) as index) if name in AXES:
+                yield "axis", index, AXES[name]
+            case ast.If(test=test) | ast.IfExp(test=test):
+                yield "condition", test, f"(not ({text(test)}))"
+            case ast.Call(func=function, args=[first, *others]):
+                name = text(function).rpartition(".")[2]
+                if name in ("clip", "clamp"):
+                    value = others[0] if name == "clamp" else first
+                    yield "clamp", node, text(value)
+                elif name in ("minimum", "maximum", "min", "max") and others:
+                    yield "clamp", node, text(first)
+                elif name == "optimization_barrier":
+                    yield "barrier", node, text(first)
+            case ast.Raise(exc=ast.Call(args=[message, *_])):
+                yield from changed_text(message)
+
+
+def changed_text(message: ast.expr) -> Iterator[Mutation]:
+    """The message of an error without its words, but with its values."""
+    if isinstance(message, ast.JoinedStr):
+        values = [v for v in message.values if isinstance(v, ast.FormattedValue)]
+        yield "message", message, ast.unparse(ast.JoinedStr(values))
+    elif isinstance(message, ast.Constant) and isinstance(message.value, str):
+        yield "message", message, "'it is wrong'"
+
+
+def choose(folder: str, count: int, seed: int) -> list[tuple[pathlib.Path, Mutation]]:
+    """As many places of each kind as there are, in turn."""
+    kinds = defaultdict(list)
+    for path in sorted((ROOT / "dml_jax" / folder).rglob("*.py")):
+        for mutation in mutations(ast.parse(path.read_text())):
+            kinds[mutation[0]].append((path.relative_to(ROOT), mutation))
+    for kind, places in kinds.items():
+        random.Random(f"{seed} {folder} {kind}").shuffle(places)
+    chosen = []
+    while len(chosen) < count and any(kinds.values()):
+        chosen += [places.pop() for places in kinds.values() if places]
+    return chosen[:count]
+
+
+def replaced(source: str, node: ast.expr, changed: str) -> str:
+    """The source with another expression at the place of `node`."""
+    lines = source.encode().splitlines(keepends=True)
+    start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+    encoded = source.encode()
+    return (encoded[:start] + changed.encode() + encoded[end:]).decode()
+
+
+def verdict(copy: pathlib.Path, tests: list[str], limit: int) -> str:
+    """The first test that fails, or that none does."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    options = dict(cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, timeout=limit)
+    try:
+        child = subprocess.run(
+            [*command, *tests], capture_output=True, text=True, **options
+        )
+    except subprocess.TimeoutExpired:
+        return f"survived, {limit} s"
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", child.stdout, re.MULTILINE)
+    names = failed or [f"exit status {child.returncode}"]
+    return names[0] if child.returncode else "survived"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=240, help="seconds for a mutant")
+    parser.add_argument("--table", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, open(arguments.table, "w") as table:
+        copy = pathlib.Path(folder, "copy")
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git"))
+        for name, (count, tests) in TESTS.items():
+            for path, (kind, node, changed) in choose(name, count, arguments.seed):
+                source = (ROOT / path).read_text()
+                (copy / path).write_text(replaced(source, node, changed))
+                found = verdict(copy, tests, arguments.limit)
+                (copy / path).write_text(source)
+                old = ast.unparse(node)
+                row = f"{path}:{node.lineno}", kind, f"{old} -> {changed}", found
+                print(*row, sep=" | ", file=table, flush=True)
+
+
+if __name__ == "__main__":
+    main()
