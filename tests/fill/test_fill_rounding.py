@@ -161,7 +161,9 @@ def test_positions_of_up_to_48_bits(name: str, bits: int):
                 assert_same_floats(elements(start, delta), np.array(expected, dtype))
 
 
-@pytest.mark.parametrize("bits", [1, 2, 10, 20, 25, 26, 27, 40, 48])
+@pytest.mark.parametrize(
+    "bits", default_of([1, 2, 10, 20, 25, 26, 27, 40, 48], 1, 26, 27, 48)
+)
 def test_float64_ties(bits: int):
     """Starts of all sizes, relative to delta, and sums that are ties, or nearly."""
     index, pairs = cases_of_words(bits)
@@ -310,7 +312,9 @@ def adversarial_positions(
 
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("bits", default_of([1, 12, 16, 20, 28, 29, 32, 40], 20, 40))
-@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.parametrize(
+    "name", default_of(SEQUENCE_FLOATS, "float4_e2m1fn", *SOME_FLOATS)
+)
 def test_adversarial_sequences(name: str, bits: int):
     """Starts and deltas far apart or close, with bits that make ties likely."""
     dtype, random = dtype_of(name), np.random.default_rng(bits)
