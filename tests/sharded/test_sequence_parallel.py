@@ -141,6 +141,7 @@ WINDOWS = {
     "aligned": (0, 512, 2),
     "reversed": (1020, 1016, -1),
     "reversed-strided": (1019, 320, -3),
+    "few": (640, 8, 1),
 }
 
 
@@ -160,7 +161,7 @@ def slice_gradient(first: int, size: int, stride: int, x: jax.Array) -> jax.Arra
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "name",
-    default_of(WINDOWS, "reversed-strided"),
+    default_of(WINDOWS, "reversed-strided", "few"),
 )
 def test_slices_send_what_neighbours_lack(
     name: str, mode: AxisType, function: Callable[..., Any]
