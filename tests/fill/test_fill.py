@@ -222,7 +222,7 @@ def test_subnormal_scalars_that_are_known_in_a_program(name: str):
     with jax.enable_x64(needs_x64(dtype)):
         for sizes in ((5,), (4099,)):
             scalars = [(np.array(pair) * unit).astype(dtype) for pair in pairs]
-            for known in [[pair] for pair in scalars] + [scalars]:
+            for known in (scalars[:1], scalars):
                 fills = [
                     functools.partial(fill_value_sequence, sizes, dtype, *pair)
                     for pair in known
@@ -261,8 +261,8 @@ def test_zeros_whose_sign_depends_on_a_known_zero(
 
 
 @pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8"])
-@pytest.mark.parametrize("sizes", [(0,), (3, 0), (5, 1, 0), (0, 3)], ids=str)
+@pytest.mark.parametrize("name", ["bfloat16", "float64", "int8"])
+@pytest.mark.parametrize("sizes", [(0,), (3, 0), (0, 3)], ids=str)
 def test_empty_sequences(name: str, sizes: tuple[int, ...]):
     with jax.enable_x64(needs_x64(dtype_of(name))):
         fill = functools.partial(fill_value_sequence, sizes, name)
