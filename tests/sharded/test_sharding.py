@@ -174,22 +174,6 @@ def put(arrays: Sequence[Any], mesh: Mesh, specs: Specs) -> list[jax.Array]:
     ]
 
 
-def compile_and_run(
-    mode: AxisType, operation: Operation, transformation: Transformation, specs: Specs
-) -> tuple[Any, NamedSharding, jax.Array]:
-    """The program, the sharding of its input, and its result, which is checked."""
-    mesh, run = mesh_of(mode), partial(transformation, operation.run)
-    with jax.set_mesh(mesh) if mode == EXPLICIT else contextlib.nullcontext():
-        arrays = put(operation.arrays, mesh, specs)
-        compiled = compile_for(run, *arrays)
-        result = compiled(*arrays)
-        if mode == EXPLICIT:
-            traced = jax.eval_shape(run, *arrays)
-            assert traced.sharding.spec == jax.typeof(result).sharding.spec == specs[0]
-    assert_same_bits(result, on_one_device(operation, transformation))
-    return compiled, NamedSharding(mesh, specs[0]), result
-
-
 @pytest.mark.parametrize("mode", modes(AUTO))
 @over_scenarios(
     [
@@ -201,8 +185,16 @@ def compile_and_run(
 def test_without_collectives(
     mode: AxisType, operation: Operation, transformation: Transformation, specs: Specs
 ) -> None:
-    compiled, sharding, result = compile_and_run(mode, operation, transformation, specs)
-    assert result.sharding.is_equivalent_to(sharding, result.ndim)
+    mesh, run = mesh_of(mode), partial(transformation, operation.run)
+    with jax.set_mesh(mesh) if mode == EXPLICIT else contextlib.nullcontext():
+        arrays = put(operation.arrays, mesh, specs)
+        compiled = compile_for(run, *arrays)
+        result = compiled(*arrays)
+        if mode == EXPLICIT:
+            traced = jax.eval_shape(run, *arrays)
+            assert traced.sharding.spec == jax.typeof(result).sharding.spec == specs[0]
+    assert_same_bits(result, on_one_device(operation, transformation))
+    assert result.sharding.is_equivalent_to(arrays[0].sharding, result.ndim)
     assert collectives(compiled) == set()
 
 
