@@ -2,8 +2,8 @@
 
     python tests/mutants.py --seed 1 --table mutants.txt
 
-Each mutant is a copy of the package with one expression changed. The default tests of
-the folders that `TESTS` names run until one fails. No test collects this file.
+Each mutant is a copy of the package with one expression changed. The default tests that
+`TESTS` names run until one fails. They have to pass without the change.
 """
 
 import argparse
@@ -119,13 +119,14 @@ def replaced(source: str, node: ast.expr, changed: str) -> str:
     text = source.encode()
     lines = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
     start = lines[node.lineno - 1] + node.col_offset
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
     end = lines[node.end_lineno - 1] + node.end_col_offset
     return (text[:start] + changed.encode() + text[end:]).decode()
 
 
-def verdict(copy: pathlib.Path, path: pathlib.Path, limit: int) -> str:
-    """The first test that fails on a change of the file, or that none does."""
-    tests = next(tests for key, tests in TESTS.items() if re.search(key, str(path)))
+def first_failure(copy: pathlib.Path, tests: list[str], limit: int) -> str:
+    """The first test that fails in this copy, or "survived"."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {
         **os.environ,
@@ -141,7 +142,7 @@ def verdict(copy: pathlib.Path, path: pathlib.Path, limit: int) -> str:
             **dict(capture_output=True, text=True),
         )
     except subprocess.TimeoutExpired:
-        return f"survived, {limit} s"
+        return f"survived {limit} s"
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", child.stdout, re.MULTILINE)
     names = failed or [f"exit status {child.returncode}"]
     return names[0] if child.returncode else "survived"
@@ -150,27 +151,32 @@ def verdict(copy: pathlib.Path, path: pathlib.Path, limit: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=int, default=120, help="seconds for a mutant")
+    parser.add_argument("--limit", type=int, default=300, help="seconds for a mutant")
     parser.add_argument("--table", type=pathlib.Path, required=True)
     parser.add_argument("--before", type=pathlib.Path, help="try what this table found")
     arguments = parser.parse_args()
     before = arguments.before.read_text() if arguments.before else ""
-    with tempfile.TemporaryDirectory() as folder, arguments.table.open("a+") as table:
-        table.seek(0)
-        done = table.read()
+    tried: list[list[str]] = []
+    with tempfile.TemporaryDirectory() as folder, arguments.table.open("w") as table:
         copy = pathlib.Path(folder, "copy")
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git"))
         for name, count in FOLDERS.items():
             for path, (kind, node, changed) in choose(name, count, arguments.seed):
-                old = ast.unparse(node)
-                row = f"{path}:{node.lineno} | {kind} | {old} -> {changed} | "
-                if row in done or f"{row}survived" in before:
+                row = (
+                    f"{path}:{node.lineno} | {kind} | {ast.unparse(node)} -> {changed}"
+                )
+                if f"{row} | survived" in before:
                     continue
+                tests = next(t for key, t in TESTS.items() if re.search(key, str(path)))
                 source = (ROOT / path).read_text()
+                if tests not in tried:
+                    tried.append(tests)
+                    found = first_failure(copy, tests, arguments.limit)
+                    print("no change", " ".join(tests), found, sep=" | ", file=table)
                 (copy / path).write_text(replaced(source, node, changed))
-                found = verdict(copy, path, arguments.limit)
+                found = first_failure(copy, tests, arguments.limit)
                 (copy / path).write_text(source)
-                print(row + found, file=table, flush=True)
+                print(row, found, sep=" | ", file=table, flush=True)
 
 
 if __name__ == "__main__":
