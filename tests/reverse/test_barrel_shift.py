@@ -121,7 +121,7 @@ def test_lines(name: str, dtype: str):
     check(x, lengths_of(lengths_shape, shape[axis]), axis, device)
 
 
-@pytest.mark.parametrize("name", default_of(LINES, "rows", "few-rows", "time-major"))
+@pytest.mark.parametrize("name", default_of(LINES, "rows", "too-long-line"))
 def test_xla_reverses_what_is_too_long(name: str):
     shape, axis, lengths_shape, device = LINES[name]
 
