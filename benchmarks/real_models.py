@@ -19,6 +19,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from benchmarks import measure
@@ -172,9 +173,11 @@ def difference(found: Any, wanted: Any) -> float:
 
 def records(folder: pathlib.Path, quick: bool) -> Iterator[Record]:
     """Measures every model, after a comparison of the results."""
-    for model in MODELS:
-        print(model.name, file=sys.stderr)
-        yield _record(model, folder, quick)
+    jax.config.update("jax_enable_compilation_cache", False)
+    with jax.default_device(jax.devices("cpu")[0]):
+        for model in MODELS:
+            print(model.name, file=sys.stderr)
+            yield _record(model, folder, quick)
 
 
 def _record(model: RealModel, folder: pathlib.Path, quick: bool) -> Record:
