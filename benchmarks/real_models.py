@@ -83,7 +83,9 @@ _CAPTCHA, _OCR, _STEPS = (64, 200), (64, 90), dict(h=(1, 1, 128), c=(1, 1, 128))
 _SILERO, _MOS = "silero_vad/data/silero_vad", "speechmos/{}_models/{}.onnx"
 MODELS = (
     RealModel("silero-vad", f"{_SILERO}.onnx", _frames(1), _frames(3)),
-    RealModel("silero-vad", f"{_SILERO}_op18_ifless.onnx", _frames(1), _frames(2, 8000)),
+    RealModel(
+        "silero-vad", f"{_SILERO}_op18_ifless.onnx", _frames(1), _frames(2, 8000)
+    ),
     RealModel(
         "silero-vad",
         f"{_SILERO}_16k_sequence.onnx",
