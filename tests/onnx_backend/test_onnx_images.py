@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from assertions import assert_same_bits
 from onnx_models import parse, prepared, require_error, runtime_session
 from sampling import default_of
 
