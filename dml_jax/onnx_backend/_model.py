@@ -76,7 +76,9 @@ class Model(onnx.backend.base.BackendRep):
         self._indices = index_names(graph)
         self.static_names = tuple(n for n in self._inputs if n in self._static)
         self._programs = Programs(
-            lambda values: self._outputs(values, self._options), self._static
+            lambda values: self._outputs(values, self._options),
+            self._static,
+            sum(array.nbytes for array in graph.constants.values()),
         )
 
     def __repr__(self) -> str:

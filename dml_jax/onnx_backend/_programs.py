@@ -14,6 +14,7 @@ import numpy as np
 from dml_jax.onnx_backend._range_checks import are_outside, collected
 
 MOST_PROGRAMS = 64
+MOST_BYTES = 2**31  # of the weights in all programs, but four programs are kept
 # What tracing raises again whenever it is repeated, unlike a lack of memory.
 _LASTING = (
     *(TypeError, ValueError, NotImplementedError),
@@ -32,9 +33,13 @@ class Programs:
     not enough, nothing is compiled. The programs that were used last are kept.
     """
 
-    def __init__(self, function: Callable[[Values], list[Any]], static: Set[str]):
+    def __init__(
+        self, function: Callable[[Values], list[Any]], static: Set[str], nbytes: int
+    ):
+        """`nbytes` is the size of the weights, of which each program has a copy."""
         self._function = function
         self._static = static
+        self._most = min(MOST_PROGRAMS, max(4, MOST_BYTES // max(nbytes, 1)))
         self._entries: collections.OrderedDict[Any, _Entry] = collections.OrderedDict()
         self._lock = threading.Lock()
 
@@ -66,7 +71,7 @@ class Programs:
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
-            if len(self._entries) > MOST_PROGRAMS:
+            if len(self._entries) > self._most:
                 self._entries.popitem(last=False)
         if not entry.is_settled:
             with entry.lock:  # other threads wait for the same program

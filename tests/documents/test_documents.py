@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import os
 import pathlib
 import re
 from typing import Any
@@ -13,6 +14,7 @@ from dml_jax import cli
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+MODELS = os.environ.get("DML_JAX_MODELS", "")  # wheels with models
 GUIDES = sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("_build/**/*")})
 
 WITHOUT_EXAMPLES = {
@@ -46,8 +48,11 @@ def name(path: pathlib.Path) -> str:
 def marks(path: pathlib.Path) -> list[Any]:
     if path.name == "reverse_sequence.md":
         return []
-    is_missing = path.name == "from-flax.md" and not importlib.util.find_spec("flax")
-    skip = pytest.mark.skipif(is_missing, reason="needs the extra flax, as .ci/run has")
+    is_missing = {
+        "from-flax.md": not importlib.util.find_spec("flax"),
+        "silero-vad.md": not MODELS,
+    }.get(path.name, False)
+    skip = pytest.mark.skipif(is_missing, reason="needs what .ci/run has")
     return [pytest.mark.exhaustive, skip]
 
 
@@ -70,6 +75,8 @@ def session(path: pathlib.Path) -> doctest.DocTest:
 def in_a_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions may write files, and read those of the documents."""
     (tmp_path / "docs").symlink_to(DOCS)
+    if MODELS:
+        (tmp_path / "models").symlink_to(MODELS)
     monkeypatch.chdir(tmp_path)
 
 

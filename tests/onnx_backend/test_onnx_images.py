@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from assertions import assert_same_bits
 from onnx_models import parse, prepared, require_error, runtime_session
 from sampling import default_of
 
@@ -296,3 +297,22 @@ def test_refused_operators_have_a_reason(kind: str) -> None:
     model = parse(REFUSALS[kind])
     reason = f".*{kind} 'y', because .*"
     require_error(NotImplementedError, reason, onnx_backend.prepare, model)
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize("magnitude", [1, 17, 127])
+def test_sums_of_quantized_products_are_exact(
+    magnitude: int, is_constant: bool
+) -> None:
+    """Also beyond 24 bits, and where constant weights say that floats have them all."""
+    random = np.random.default_rng(0)
+    a = random.integers(0, 256, (3, 3001), np.uint8)
+    b = random.integers(-magnitude, magnitude + 1, (3001, 2), np.int8)
+    text = "uint8[3,3001] a, int8[3001,2] b => int32[3,2] y { y = MatMulInteger(a, b) }"
+    if is_constant:
+        model = prepared(text.replace(", int8[3001,2] b", ""), b=b)
+    else:
+        model = prepared(text)
+    feeds = {"a": a} if is_constant else {"a": a, "b": b}
+    wanted = a.astype(np.int64) @ b.astype(np.int64)
+    assert_same_bits(model.run(feeds)[0], wanted.astype(np.int32))

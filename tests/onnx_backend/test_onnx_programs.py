@@ -68,6 +68,14 @@ def test_the_programs_that_were_used_last_are_kept(
     assert len(model._programs._entries) == 2
 
 
+def test_few_programs_of_large_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_programs, "MOST_BYTES", 5 * X.nbytes)
+    model = prepared("float[n,1] x => float[n,4] y { y = Mul(x, w) }", w=X)
+    for size in range(1, 8):
+        model.run([np.ones((size, 1), np.float32)])
+    assert len(model._programs._entries) == 5
+
+
 def test_a_condition_that_determines_shapes_is_static(compilations: list[Any]) -> None:
     model = prepared(BRANCHING)
     for _ in range(2):

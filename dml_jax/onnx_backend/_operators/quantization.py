@@ -134,26 +134,37 @@ def _matmul_integer(
         a_zero = a_zero.reshape(-1, 1)  # one for each row
     require_broadcastable("a_zero_point", a_zero, np.shape(a))
     require_broadcastable("b_zero_point", b_zero, np.shape(b))
-    count = np.shape(b)[0 if np.ndim(b) == 1 else -2]
-    return exact_product(jnp.matmul, centered(a, a_zero), centered(b, b_zero), count)
+    axis = 0 if np.ndim(b) == 1 else -2
+    sums = largest_sum(b, b_zero, (axis,)), np.shape(b)[axis]
+    return exact_product(jnp.matmul, centered(a, a_zero), centered(b, b_zero), *sums)
 
 
 def exact_product(
-    product: Callable[..., Any], a: jax.Array, b: jax.Array, count: int
+    product: Callable[..., Any], a: jax.Array, b: jax.Array, largest: int, count: int
 ) -> jax.Array:
     """The sums of `count` products of integers with eight bits and a sign.
 
-    Floats of 32 bits are faster, and exact for sums of up to 24 bits.
+    Floats of 32 bits are faster, and exact for sums of up to 24 bits. `largest` is that
+    of the sums of the magnitudes of `b`.
     """
 
     def by_floats(b: jax.Array) -> jax.Array:
         return product(a.astype(jnp.float32), b.astype(jnp.float32)).astype(jnp.int32)
 
-    if count * 255**2 < 2**24:
+    if largest * 255 < 2**24:
         return by_floats(b)
     if count * 255 * 16 < 2**24:
         return by_floats(b >> 4) * 16 + by_floats(b & 15)
     return product(a, b)
+
+
+def largest_sum(x: Array, zero: Any, axes: tuple[int, ...]) -> int:
+    """The largest sum of the magnitudes of `centered`, or what it is at most."""
+    if isinstance(x, np.ndarray) and (zero is None or isinstance(zero, np.ndarray)):
+        centre = 0 if zero is None else zero.astype(np.int64)
+        sums = np.abs(x.astype(np.int64) - centre).sum(axes)
+        return int(np.max(sums, initial=0))
+    return 255 * math.prod(np.shape(x)[axis] for axis in axes)
 
 
 def _conv_integer(
@@ -164,8 +175,9 @@ def _conv_integer(
     if w_zero is not None:
         w_zero = w_zero.reshape(-1, *[1] * (np.ndim(weight) - 1))
     product = functools.partial(convolution, node)
-    count = math.prod(np.shape(weight)[1:])
-    return exact_product(product, centered(x, x_zero), centered(weight, w_zero), count)
+    largest = largest_sum(weight, w_zero, tuple(range(1, np.ndim(weight))))
+    sums = largest, math.prod(np.shape(weight)[1:])
+    return exact_product(product, centered(x, x_zero), centered(weight, w_zero), *sums)
 
 
 def _require_of_channels(name: str, value: Any, weight: Array) -> None:
