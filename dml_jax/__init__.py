@@ -3,7 +3,7 @@
 >>> import jax.numpy as jnp
 >>> import dml_jax
 >>> x = jnp.array([[1, 2, 3, 0], [4, 5, 0, 0]])
->>> dml_jax.reverse_sequence(x, jnp.array([3, 2]), batch_axis=0, time_axis=1)
+>>> dml_jax.reverse_padded(x, jnp.array([3, 2]))
 Array([[3, 2, 1, 0],
        [5, 4, 0, 0]], dtype=int32)
 """
@@ -15,6 +15,7 @@ if _interrupts.is_command():
     _interrupts.exit_on_interrupt()
 
 # Reversal of the valid part of padded sequences
+from dml_jax._reverse.padded import reverse_padded
 from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
 
 # Strided slices and their adjoint
@@ -33,6 +34,7 @@ __all__ = [
     "checked",
     "fill_value_constant",
     "fill_value_sequence",
+    "reverse_padded",
     "reverse_sequence",
     "reverse_subsequences",
     "slice",

@@ -89,7 +89,8 @@ def test_functions_are_plain_and_carry_the_public_path(function: Any) -> None:
 def test_options_are_keyword_only(function: Any) -> None:
     parameters = inspect.signature(function).parameters.values()
     optional = [p for p in parameters if p.default is not inspect.Parameter.empty]
-    positional = {"strides", "output_sizes"}  # arrays of the descriptor, not options
+    # `axis` as in jax.numpy, and arrays of the descriptor, which are not options
+    positional = {"axis", "strides", "output_sizes"}
     assert all(
         p.kind is inspect.Parameter.KEYWORD_ONLY
         for p in optional
