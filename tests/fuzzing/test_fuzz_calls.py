@@ -106,7 +106,9 @@ def test_checked_accepts_lengths_in_range(function: str, fuzz: Any) -> None:
         call = data.draw(calls(function))
         name = next(name for name in call.plain if "len" in name)
         axis = call.plain.get("time_axis", call.plain.get("axis"))
-        lengths = np.clip(call.plain[name], 0, next(iter(call.plain.values())).shape[axis])
+        lengths = np.clip(
+            call.plain[name], 0, next(iter(call.plain.values())).shape[axis]
+        )
         function_of_arrays, arrays = parts(call.replaced(name, lengths))
         result = dml_jax.checked(function_of_arrays)(arrays)
         require_reference(call.replaced(name, lengths), result)
