@@ -87,6 +87,13 @@ INFERENCE = partial(dml_jax.reverse_sequence, training=False)
 
 REVERSALS = [
     Operation("reverse_subsequences", REVERSE_LINES, (X, PER_LINE), ("btf", "b-f")),
+    Operation(
+        "reverse_padded",
+        dml_jax.reverse_padded,
+        (X, PER_ENTRY[..., 0][:, 0]),
+        ("btf", "b"),
+        in_default=False,
+    ),
     Operation("training", TRAINING, (X, PER_ENTRY.ravel()), ("btf", "b"), False),
     Operation("inference", INFERENCE, (X, PER_ENTRY.ravel()), ("tbf", "b")),
 ]
