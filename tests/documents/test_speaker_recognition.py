@@ -31,8 +31,9 @@ def test_a_log_file_has_a_line_for_each_variant(tmp_path: pathlib.Path) -> None:
     )
     assert child.returncode == 0, child.stderr
     assert child.stderr.splitlines() == [
-        "Training variant 1 of 3: forward only",
-        "Training variant 2 of 3: flipped batch",
-        "Training variant 3 of 3: reversed sequences",
+        "Training variant 1 of 4: forward only",
+        "Training variant 2 of 4: jnp.flip",
+        "Training variant 3 of 4: flip_sequences",
+        "Training variant 4 of 4: reverse_padded",
     ]
     assert child.stdout.endswith("Drawn in speaker_recognition.png\n")
