@@ -481,7 +481,7 @@ def draw(found: dict[str, Tested], output: Path) -> None:
         draw_changes(figure.subplots(), found)
         try:
             kind = output.suffix.removeprefix(".")
-            figure.savefig(unfinished, format=kind, dpi=200)
+            figure.savefig(unfinished, format=kind, dpi=150)
             os.replace(unfinished, output)
         finally:
             unfinished.unlink(missing_ok=True)
