@@ -443,7 +443,9 @@ BACKWARD = FLIPPED, FLAX, REVERSED
 
 def findings(found: dict[str, Tested]) -> str:
     """What was found, in sentences that hold for any figures."""
-    right = {name: f"{test.accuracy(TRAINED_STEPS):.1%}" for name, test in found.items()}
+    right = {
+        name: f"{test.accuracy(TRAINED_STEPS):.1%}" for name, test in found.items()
+    }
     lines = [
         f"Reading forward only names {right[FORWARD]} of the frames right.",
         f"Reading both ways names, and padding to {TESTED_STEPS[-1]} steps changes:",
