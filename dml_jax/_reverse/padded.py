@@ -117,7 +117,7 @@ def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:
         return f". Pass `jnp.reshape(lengths, {batch})`"
     if axis < 2 <= len(shape) and lengths_shape == (shape[axis],):
         return f". If the time is dimension {1 - axis}, pass axis={1 - axis}"
-    if len(lengths_shape) == len(shape) - 1:
+    if lengths_shape == (*shape[:axis], *shape[axis + 1 :]):
         return (
             ". For one length for each line, call `reverse_subsequences` with "
             f"`jnp.expand_dims(lengths, {axis})`"

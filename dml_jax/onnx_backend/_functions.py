@@ -16,7 +16,7 @@ import onnx.inliner
 
 from dml_jax.onnx_backend._nesting import all_nodes
 
-MOST_NODES = 2**20  # after functions are inlined
+MOST_NODES = 2**16  # after functions are inlined
 
 _Key: TypeAlias = tuple[str, str, str]  # the domain, name and overload of a function
 

@@ -24,6 +24,7 @@ WITHOUT_EXAMPLES = {
     "contributing.md",
     "design.md",
     "directml-reference.md",
+    "onnx-operators.md",
     "performance.md",
     "tpu.md",
     "xla.md",

@@ -399,3 +399,35 @@ def test_nesting_is_limited() -> None:
         branch = branch.node[0].attribute[0].g
     message = "onnx: graphs must be nested at most 16 levels deep; got more$"
     require_error(ValueError, message, onnx_backend.prepare, source)
+
+
+# Adds rows up to n, which is traced, under a condition that is false at first.
+CONDITION_FALSE = """float[n,3] x, float[3] h, int64 m, bool t => OUTPUTS {
+  OUTPUT = Loop(m, t, h) <body = g (int64 i, bool c, float[3] s) =>
+    (bool c, float[3] u ROW) {q = Gather(x, i) u = Add(s, q) r = Identity(q)}>}"""
+
+
+@pytest.mark.parametrize(
+    ("outputs", "names", "row"),
+    [
+        ("float[3] y", "y", ""),
+        ("float[3] y, float[a,b] z", "y, z", ", float[3] r"),
+    ],
+)
+def test_no_iteration_whatever_a_traced_limit_is(
+    outputs: str, names: str, row: str
+) -> None:
+    text = CONDITION_FALSE.replace("OUTPUTS", outputs).replace("OUTPUT", names)
+    inputs = np.zeros((0, 3), np.float32), X[:, 0], np.array(5), np.array(False)
+    with jax.enable_x64(True):
+        both(text.replace("ROW", row), *inputs, static=["t"])
+
+
+def test_branches_with_and_without_an_optional_value() -> None:
+    text = """bool c, float[3] x => bool y {o = If (c) <
+      then_branch = g () => (optional(float[3]) u) {u = Optional<type = float[3]>()},
+      else_branch = h () => (optional(float[3]) v) {v = Optional(x)}>
+      y = OptionalHasElement(o)}"""
+    message = "If 'o': the branches must have outputs of the same shapes and dtypes"
+    fn = jax.jit(prepared(text).jax_fn)
+    require_error(TypeError, message, fn, np.array(True), X[:, 0])

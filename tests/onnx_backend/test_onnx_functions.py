@@ -179,7 +179,7 @@ def test_calls_of_functions_are_limited() -> None:
     )
     source = parse(f"float[2] x => float[2] y {{y = local.f24(x)}}\n{functions}")
     message = (
-        "onnx: the model must have at most 1048576 nodes after its functions are "
+        "onnx: the model must have at most 65536 nodes after its functions are "
         "inlined; got 33554432$"
     )
     require_error(ValueError, message, onnx_backend.prepare, source)

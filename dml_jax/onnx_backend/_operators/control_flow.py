@@ -62,6 +62,8 @@ def _arrays(values: Iterable[Any]) -> tuple[Any, ...]:
 def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
     body = node.body("body")
     count = len(initial)
+    if _has_no_iterations(limit, condition):
+        return [*initial, *_no_rows(body, 1 + count, _COUNTER, True, *initial)]
     if not _is_traced(body, limit, condition, *initial):
         return _iterate(body, limit, condition, initial)
     names = body.graph.inputs
@@ -93,15 +95,24 @@ def _is_traced(body: Body, *values: Any) -> bool:
     return _are_traced(*values, *captured)
 
 
+def _has_no_iterations(limit: Any, condition: Any) -> bool:
+    """Whether a loop is known to end before its first iteration."""
+    is_known = limit is not None and not isinstance(limit, Tracer)
+    if is_known and integer("M", limit) <= 0:
+        return True
+    is_known = condition is not None and not isinstance(condition, Tracer)
+    return is_known and not _concrete_condition(condition)
+
+
 def _are_traced(*values: Any) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
 def _iterate(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> Any:
-    """Iterates in Python."""
+    """Iterates in Python, at least once."""
     carried, rows, iteration = list(initial), [], 0
     most = MOST_ITERATIONS + 1 if limit is None else integer("M", limit)
-    is_running = most > 0 and (condition is None or _concrete_condition(condition))
+    is_running = condition is None or _concrete_condition(condition)
     while iteration < most and is_running:
         if iteration == MOST_ITERATIONS:
             raise _too_many(most)
@@ -110,9 +121,7 @@ def _iterate(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> 
         carried = outputs[1 : 1 + len(initial)]
         rows.append(outputs[1 + len(initial) :])
         iteration += 1
-    if rows:
-        return [*carried, *map(_stacked, zip(*rows, strict=True))]
-    return [*carried, *_no_rows(body, 1 + len(carried), _COUNTER, True, *carried)]
+    return [*carried, *map(_stacked, zip(*rows, strict=True))]
 
 
 def _too_many(got: Any) -> ValueError:
@@ -186,15 +195,9 @@ def _constant_trip_count(
 
     Only the nodes that the condition depends on are evaluated.
     """
-    if isinstance(limit, Tracer):
+    if isinstance(limit, Tracer) or isinstance(condition, Tracer):
         return None
-    most = None if limit is None else max(0, integer("M", limit))
-    if most == 0:
-        return 0
-    if isinstance(condition, Tracer):
-        return None
-    if condition is not None and not _concrete_condition(condition):
-        return 0
+    most = None if limit is None else integer("M", limit)
     condition_body = _condition_of(body, len(initial))
     graph = condition_body.graph
     if graph.outputs[0] == graph.inputs[1]:  # the condition stays true
@@ -253,8 +256,6 @@ def _condition_of(body: Body, count: int) -> Body:
 def _known_loop(body: Body, times: int, initial: Sequence[Any]) -> Any:
     """A loop with a known number of iterations, which can be differentiated."""
     count = len(initial)
-    if times == 0:
-        return initial, _no_rows(body, 1 + count, _COUNTER, True, *initial)
 
     def step(carried: Any, iteration: Any) -> Any:
         outputs, is_outside = _body_arrays(body, iteration, carried)
@@ -298,12 +299,13 @@ def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) 
 
 
 def _types(values: Iterable[Any]) -> list[str]:
-    return [
-        f"({', '.join(_types(value))})"
-        if isinstance(value, tuple)
-        else f"{value.dtype}{[*value.shape]}"
-        for value in values
-    ]
+    return [_type(value) for value in values]
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_type, value))})"
+    return "none" if value is None else f"{value.dtype}{[*value.shape]}"
 
 
 def _require_same_types(before: Sequence[Any], after: Sequence[Any]) -> None:
