@@ -27,6 +27,11 @@ require_same(
     wheel,
     {"/".join(parts[1:] or parts) for parts in names},
     {name for name in files if name.startswith("dml_jax/")}
+    | {
+        name.replace("docs/", "dml_jax/", 1)
+        for name in files
+        if name.startswith("docs/examples/dxdispatch/")
+    }
     | {"METADATA", "WHEEL", "RECORD", "entry_points.txt"},
 )
 

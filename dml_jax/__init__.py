@@ -3,18 +3,21 @@
 >>> import jax.numpy as jnp
 >>> import dml_jax
 >>> x = jnp.array([[1, 2, 3, 0], [4, 5, 0, 0]])
->>> dml_jax.reverse_sequence(x, jnp.array([3, 2]), batch_axis=0, time_axis=1)
+>>> dml_jax.reverse_padded(x, jnp.array([3, 2]))
 Array([[3, 2, 1, 0],
        [5, 4, 0, 0]], dtype=int32)
 """
 
 # isort: off
+import typing as _typing
+
 from dml_jax import _interrupts
 
 if _interrupts.is_command():
     _interrupts.exit_on_interrupt()
 
 # Reversal of the valid part of padded sequences
+from dml_jax._reverse.padded import reverse_padded
 from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
 
 # Strided slices and their adjoint
@@ -27,12 +30,17 @@ from dml_jax._fill.api import fill_value_constant, fill_value_sequence
 from dml_jax._shared.value_checks import checked
 
 from dml_jax._version import __version__ as __version__
+
+if _typing.TYPE_CHECKING:
+    from dml_jax import directml as directml
+    from dml_jax import onnx_backend as onnx_backend
 # isort: on
 
 __all__ = [
     "checked",
     "fill_value_constant",
     "fill_value_sequence",
+    "reverse_padded",
     "reverse_sequence",
     "reverse_subsequences",
     "slice",
@@ -42,3 +50,23 @@ __all__ = [
 
 for _name in __all__:  # tracebacks and documentation show the public path
     globals()[_name].__module__ = __name__
+
+
+def __getattr__(name: str) -> object:
+    """Imports `dml_jax.directml` or `dml_jax.onnx_backend` when it is used."""
+    from importlib import import_module
+
+    if name not in ("directml", "onnx_backend"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    """The names of the module, without `onnx_backend` if onnx is not installed."""
+    from importlib.util import find_spec
+
+    try:
+        has_onnx = find_spec("onnx") is not None
+    except ValueError:  # raised for a module that was made unimportable
+        has_onnx = False
+    return sorted({*globals(), "directml", *["onnx_backend"] * has_onnx})

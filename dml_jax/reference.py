@@ -22,6 +22,7 @@ __all__ = [
     "fill_value_constant",
     "fill_value_sequence",
     "nearest",
+    "reverse_padded",
     "reverse_sequence",
     "reverse_subsequences",
     "slice",
@@ -44,6 +45,18 @@ def reverse_subsequences(
         n = min(max(int(np.moveaxis(lengths, axis, -1)[line][0]), 0), input.shape[axis])
         output[line][:n] = lines[line][:n][::-1]
     return np.moveaxis(output, -1, axis)
+
+
+def reverse_padded(x: np.ndarray, lengths: np.ndarray, axis: int = 1) -> np.ndarray:
+    """Reverses the first n elements along `axis` for each index before the axis."""
+    axis %= x.ndim
+    batch = x.shape[:axis] or x.shape[1:2]  # time-major data: the batch is dimension 1
+    output = x.copy()
+    sequences = np.moveaxis(output, axis, len(batch))  # a view
+    for index in np.ndindex(batch):
+        n = min(max(int(np.broadcast_to(lengths, batch)[index]), 0), x.shape[axis])
+        sequences[index][:n] = sequences[index][:n][::-1].copy()
+    return output
 
 
 def reverse_sequence(

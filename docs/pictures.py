@@ -28,6 +28,7 @@ def main():
     """Draws all pictures, in the same bytes every time."""
     matplotlib.rcParams["svg.hashsalt"] = "dml_jax"
     operators = (
+        reverse_padded,
         reverse_subsequences,
         reverse_sequence,
         slice,
@@ -52,6 +53,21 @@ def save(draw, path):
     figure.set_size_inches(width * 0.42, height * 0.42)
     figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
     plt.close(figure)
+
+
+def reverse_padded(axes):
+    """Every row is a sequence of the batch, and a line marks its end."""
+    x = np.arange(12).reshape(3, 4)
+    lengths = np.array([[3], [4], [1]])
+    y = reference.reverse_subsequences(x, lengths, 1)
+    for left, array, name in ((1.4, x, "x [batch, time]"), (8.4, y, "result")):
+        text(axes, left + 2, 0.5, name)
+        cells(axes, left, 1, array, shades(x.shape))
+        for row, n in enumerate(lengths[:, 0]):
+            axes.plot([left + n] * 2, [row + 1.08, row + 1.92], color=RED, lw=3)
+    text(axes, 3.4, 4.5, "lengths 3, 4, 1")
+    arrow(axes, (5.8, 2.5), (7.8, 2.5))
+    return 13.2, 5
 
 
 def reverse_subsequences(axes):

@@ -48,7 +48,7 @@ class Case:
     @property
     def linear(self) -> list[str]:
         """The names of the arrays in which the operator is linear."""
-        return [name for name in self.arrays if not name.startswith("sequence_len")]
+        return [name for name in self.arrays if "len" not in name]
 
     def astype(self, dtype: np.dtype) -> Case:
         """The case with its data, but not its lengths, as `dtype`."""
@@ -92,6 +92,15 @@ def sequence(name: str, shape: Shape, lens: ArrayLike, **options: Any) -> Case:
     )
 
 
+def padded(name: str, shape: Shape, lengths: ArrayLike, **options: Any) -> Case:
+    return Case(
+        "reverse_padded",
+        name,
+        {"x": numbers(*shape), "lengths": np.asarray(lengths, np.int32)},
+        options,
+    )
+
+
 def window(operator: str, name: str, shape: Shape, **options: Any) -> Case:
     array = "input_gradient" if operator == "slice_grad" else "input"
     return Case(operator, name, {array: numbers(*shape)}, options)
@@ -124,7 +133,26 @@ def lengths_for(shape: Shape, axis: int, seed: int = 0) -> np.ndarray:
 
 BATCH_MAJOR = {"batch_axis": 0, "time_axis": 1}
 
+PADDED = [
+    padded("rows", (3, 4), [1, 2, 4]),
+    padded("features", (2, 5, 3), [4, 5]),
+    padded("too-long-and-negative", (4, 5), [9, -3, 6, 5]),
+    padded("one-length-for-all", (3, 5, 2), 4),
+    padded("one-length-for-all-1-d", (3, 5, 2), [4]),
+    padded("single-sequence", (7,), 5, axis=0),
+    padded("single-sequence-features", (5, 2), 3, axis=-2),
+    padded("time-major", (5, 3, 2), [5, 1, 3], axis=0),
+    padded("time-major-rows", (4, 3), [4, 0, 2], axis=-2),
+    padded("two-batch-axes", (2, 3, 4, 2), [[1, 2, 3], [4, 0, 9]], axis=2),
+    padded("length-per-first", (2, 3, 4), [[3], [2]], axis=-1),
+    padded("length-per-second", (2, 3, 4), [[3, 0, 4]], axis=-1),
+    padded("empty-batch", (0, 4), []),
+    padded("empty-time", (2, 0), [0, 3]),
+    padded("empty-features", (2, 3, 0), [1, 2]),
+]
+
 REVERSALS = [
+    *PADDED,
     subsequences("rank-1", (7,), [5], 0),
     subsequences("rows", (3, 4), [[2], [4], [3]], 1),
     subsequences("columns", (3, 4), [[2, 3, 1, 0]], 0),
@@ -241,8 +269,8 @@ MOVES = [*REVERSALS, *SLICES]
 
 # One of each operator and of each mode.
 _NAMES = {
-    "length-per-line", "batch-major-features", "inference", "strided", "inexact-window",
-    "smaller-input", "cancelling", "rank-3",
+    "features", "length-per-line", "batch-major-features", "inference", "strided",
+    "inexact-window", "smaller-input", "cancelling", "rank-3",
 }  # fmt: skip
 EXAMPLES = [case for case in CASES if case.name in _NAMES]
 

@@ -69,8 +69,8 @@ def fill_value_constant(
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
     """
     sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
-    value = as_scalar("fill_value_constant", "value", value, dtype)
-    return _constant(value, sizes=sizes, dtype=dtype)
+    number = _as_scalar("fill_value_constant", "value", value, value_data_type, dtype)
+    return _constant(number, sizes=sizes, dtype=dtype)
 
 
 def fill_value_sequence(
@@ -90,6 +90,8 @@ def fill_value_sequence(
     Args:
       sizes: the shape of the result.
       value_data_type: its dtype: any integer, any float with a zero, or complex.
+        `int`, `float` and `complex` are those of `jax.numpy`: 32-bit dtypes outside of
+        64-bit mode, and `int` takes numbers of its signed range.
       value_start: a Python or NumPy number, or a (traced) scalar of `value_data_type`.
         A number is rounded to the nearest float. An integer may be in the signed or the
         unsigned range of its width: -2 for uint8 is 254. Outside of `jit`, a new value
@@ -121,8 +123,10 @@ def fill_value_sequence(
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
     """
     sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
-    start = as_scalar("fill_value_sequence", "value_start", value_start, dtype)
-    delta = as_scalar("fill_value_sequence", "value_delta", value_delta, dtype)
+    start, delta = (
+        _as_scalar("fill_value_sequence", name, value, value_data_type, dtype)
+        for name, value in (("value_start", value_start), ("value_delta", value_delta))
+    )
     return _sequence(start, delta, sizes=sizes, dtype=dtype)
 
 
@@ -158,10 +162,25 @@ def _as_dtype(function: str, value: Any) -> np.dtype:
             raise TypeError
         if any(value is other for other in _NO_DTYPES):
             raise TypeError
+        if any(value is kind for kind in (int, float, complex)):
+            return jax.dtypes.canonicalize_dtype(value)
         return np.dtype(value)
     except (TypeError, ValueError):
         rule = "be a dtype, such as 'float32' or jnp.float32"
         raise arguments.not_static(function, "value_data_type", rule, value) from None
+
+
+def _as_scalar(
+    function: str, name: str, value: Any, value_data_type: Any, dtype: np.dtype
+) -> Any:
+    """`value` as a scalar of `dtype`; for the Python type `int`, in its signed range.
+
+    Whoever passes `int` has no width in mind, so nothing is taken modulo 2^32.
+    """
+    scalar = as_scalar(function, name, value, dtype)
+    if value_data_type is int and isinstance(scalar, np.generic) and scalar != value:
+        raise arguments.does_not_fit(function, name, dtype, value)
+    return scalar
 
 
 @functools.cache

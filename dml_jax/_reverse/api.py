@@ -32,8 +32,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax._reverse import line_lengths, primitive
-from dml_jax._reverse.training import reverse_for_training
+from dml_jax._reverse import line_lengths
+from dml_jax._reverse.binding import bind
 from dml_jax._shared import arguments, bitwise, jax_versions, lists, value_checks
 from dml_jax._shared.arguments import Implementation, LengthsLike
 
@@ -98,7 +98,7 @@ def reverse_subsequences(
     # First the lengths, for the error of swapped arguments.
     lengths, extremes = line_lengths.from_argument(function, name, sequence_lengths)
     x = arguments.as_array(function, "input", input)
-    axis = _canonicalize_axis(x.ndim, axis)
+    axis = line_lengths.canonicalize_axis(function, "input", x.ndim, axis)
     line_lengths.require_lines(x.shape, lengths.shape, axis)
     line_lengths.require_countable(function, f"{axis=}", x.shape[axis])
     arguments.require_implementation(function, implementation)
@@ -231,20 +231,6 @@ def reverse_sequence(
 # Arguments ----------------------------------------------------------------------------
 
 
-def _canonicalize_axis(ndim: int, axis: Any) -> int:
-    """`axis` of `reverse_subsequences` in [0, ndim)."""
-    function = "reverse_subsequences"
-    if ndim == 0:
-        raise ValueError(f"{function}: `input` must have rank 1 or more; got rank 0")
-    axis = arguments.integer(function, "axis", axis)
-    if not -ndim <= axis < ndim:
-        raise ValueError(
-            f"{function}: `axis` {arguments.show(axis)} is out of bounds for array of "
-            f"dimension {ndim}"
-        )
-    return axis % ndim
-
-
 def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int, int]:
     """ONNX's two axes: 0 and 1, or 1 and 0."""
     if ndim < 2:
@@ -344,7 +330,7 @@ def _reverse_subsequences(
         value_checks.check_lengths(
             "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
         )
-        return _reverse(x, lengths, None, axis, implementation)
+        return bind(x, lengths, None, axis, implementation)
 
 
 @functools.partial(
@@ -372,29 +358,5 @@ def _reverse_sequence(
             x = jax_versions.vary_over(x, jax_versions.varying_axes(coefficient))
         else:
             coefficient = None
-        y = _reverse(x, lengths, coefficient, time_axis, implementation)
+        y = bind(x, lengths, coefficient, time_axis, implementation)
         return y if output_name is None else checkpoint_name(y, output_name)
-
-
-def _reverse(
-    x: jax.Array,
-    lengths: jax.Array,
-    coefficient: jax.Array | None,
-    axis: int,
-    implementation: Implementation | None,
-) -> jax.Array:
-    """Binds the primitive, or that of the training mode if there is a coefficient."""
-    lengths = line_lengths.clamp(lengths, x.shape[axis])
-
-    def reverse(x: jax.Array) -> jax.Array:
-        lines = lax.expand_dims(lengths, range(lengths.ndim, x.ndim))
-        # Under shard_map the lengths may vary over axes over which the input does not.
-        # Without the cast, the cotangent of the input would be summed over too few
-        # devices.
-        axes = jax_versions.varying_axes(x) | jax_versions.varying_axes(lines)
-        x, lines = jax_versions.vary_over(x, axes), jax_versions.vary_over(lines, axes)
-        if coefficient is None:
-            return primitive.reverse(x, lines, axis, implementation)
-        return reverse_for_training(x, lines, coefficient, axis, implementation)
-
-    return bitwise.by_key_data(reverse, x)

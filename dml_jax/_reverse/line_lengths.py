@@ -1,4 +1,4 @@
-"""Lengths, from an argument of any integer dtype to integers in [0, axis size]."""
+"""The lengths and the axis of a reversal, from arguments to integers in range."""
 
 from __future__ import annotations
 
@@ -105,6 +105,19 @@ def _clip_to_32_bits(array: np.ndarray) -> tuple[np.ndarray, tuple[int, int] | N
     return clipped.astype(dtype), extremes
 
 
+def canonicalize_axis(function: str, name: str, ndim: int, axis: Any) -> int:
+    """`axis` in [0, ndim), for the array `name`."""
+    if ndim == 0:
+        raise ValueError(f"{function}: `{name}` must have rank 1 or more; got rank 0")
+    axis = arguments.integer(function, "axis", axis)
+    if not -ndim <= axis < ndim:
+        raise ValueError(
+            f"{function}: `axis` {arguments.show(axis)} is out of bounds for array of "
+            f"dimension {ndim}"
+        )
+    return axis % ndim
+
+
 def require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
     """Refuses lengths of another shape than `reverse_subsequences` takes."""
     full = (*shape[:axis], 1, *shape[axis + 1 :])
@@ -114,7 +127,7 @@ def require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
     if fits:
         return
     advice = ""
-    missing = _missing_dimensions(lengths_shape, full)
+    missing = missing_dimensions(lengths_shape, full)
     if not lengths_shape:
         advice = f". For one length, pass shape {(1,) * len(shape)}"
     elif missing:
@@ -127,7 +140,7 @@ def require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
     )
 
 
-def _missing_dimensions(lengths_shape: Any, full: Any) -> tuple[int, ...]:
+def missing_dimensions(lengths_shape: Any, full: Any) -> tuple[int, ...]:
     """The dimensions of size 1 with which lengths would fit, if there are any."""
     missing, sizes = [], list(lengths_shape)
     for d, wanted in enumerate(full):
@@ -161,12 +174,12 @@ def require_batch(shape: Any, lengths_shape: Any, batch_axis: int) -> None:
     )
 
 
-def require_countable(function: str, axis: str, size: Any) -> None:
+def require_countable(function: str, axis: str, size: Any, name: str = "input") -> None:
     """Refuses lines whose size does not fit 32 bits, as DirectML's sizes do."""
     if not jax.export.is_symbolic_dim(size) and size >= 2**32:
         raise ValueError(
-            f"{function}: `input` must have fewer than 2^32 elements along {axis}; got "
-            f"{size}"
+            f"{function}: `{name}` must have fewer than 2^32 elements along {axis}; "
+            f"got {size}"
         )
 
 

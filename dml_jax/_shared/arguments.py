@@ -168,7 +168,7 @@ def _stack(function: str, name: str, value: Any, types: lists.Types) -> jax.Arra
                 raise OverflowError
     except OverflowError:
         wanted = "the dtype of the arrays in it"
-        raise _does_not_fit(function, name, wanted, value) from None
+        raise does_not_fit(function, name, wanted, value) from None
     return array
 
 
@@ -185,17 +185,17 @@ def _in_default_width(
         with np.errstate(over="ignore", invalid="ignore"):  # a NaN may be signalling
             result = array.astype(dtype)
     except OverflowError:  # of Python integers
-        raise _does_not_fit(function, name, dtype, value) from None
+        raise does_not_fit(function, name, dtype, value) from None
     if is_integer:
         is_lost = result != array
     else:
         is_lost = np.isfinite(array) & ~np.isfinite(result)
     if np.any(is_lost):
-        raise _does_not_fit(function, name, dtype, value)
+        raise does_not_fit(function, name, dtype, value)
     return result
 
 
-def _does_not_fit(function: str, name: str, dtype: Any, value: object) -> Exception:
+def does_not_fit(function: str, name: str, dtype: Any, value: object) -> Exception:
     got = describe(value)
     if dtype in (np.int32, np.float32):
         got += f". Wider numbers need {_HOW_TO_ENABLE_64_BITS}"

@@ -23,6 +23,7 @@ from dml_jax.cli import (
     info,
     onnx_command,
     printing,
+    run_command,
     verify,
 )
 from dml_jax.cli.progress import progress
@@ -145,7 +146,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--debug", action="store_true", help=text)
         return command
 
-    for name, module in (("dispatch", dispatch_command), ("onnx", onnx_command)):
+    modules = {"run": run_command, "dispatch": dispatch_command, "onnx": onnx_command}
+    for name, module in modules.items():
         module.add_options(
             command(name, module.run, module.SUMMARY, module.DESCRIPTION)
         )

@@ -19,8 +19,8 @@ DESCRIPTION = """\
 Runs an ONNX model, and prints the dtypes and shapes of its inputs and outputs.
 
 Inputs are .npy files without pickles; outputs are written completely or not at all, in
-folders that exist. docs/from-onnx.md lists the operators that models may have, and has
-an example. Needs the package onnx.
+folders that exist. docs/onnx-operators.md lists the operators that models may have, and
+docs/from-onnx.md has an example. Needs the package onnx.
 """
 
 
@@ -65,14 +65,14 @@ def run(arguments: argparse.Namespace) -> None:
     _require_names(arguments, model, kinds)
     inputs = {}
     for name, path in arguments.input:
-        inputs[name] = _read(path)
+        inputs[name] = read(path)
         dtype = inputs[name].dtype
         if is_untyped(dtype, model.dtypes[name]):
             dtype = model.dtypes[name]
-        _report(f"Input '{name}': {_kind(dtype, inputs[name].shape)}")
+        report(f"Input '{name}': {describe(dtype, inputs[name].shape)}")
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():
-        _report(f"Output '{name}': {_kind(array.dtype, array.shape)}")
+        report(f"Output '{name}': {describe(array.dtype, array.shape)}")
     for name, path in arguments.output:
         array = outputs[name]
         # NumPy's own strings need no pickles.
@@ -81,7 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
 
-def _report(line: str) -> None:
+def report(line: str) -> None:
+    """Prints a line, with escapes for names that come from outside."""
     printing.print_lines(printing.escaped(line))
 
 
@@ -111,13 +112,18 @@ def _require_names(
             f"`--input` must be given for {wanted}; got {got}. Write {words}"
         )
     for _, path in arguments.output:
-        if not path.parent.is_dir():
-            raise ValueError(
-                f"`--output` must be in a folder that exists; got {path}. Write mkdir "
-                f"-p {path.parent}"
-            )
-        if path.exists() and not path.is_file():
-            raise ValueError(f"`--output` must be a regular file; got {path}")
+        require_writable(path)
+
+
+def require_writable(path: pathlib.Path) -> None:
+    """Refuses an output that could not be written, before anything runs."""
+    if not path.parent.is_dir():
+        raise ValueError(
+            f"`--output` must be in a folder that exists; got {path}. Write mkdir "
+            f"-p {path.parent}"
+        )
+    if path.exists() and not path.is_file():
+        raise ValueError(f"`--output` must be a regular file; got {path}")
 
 
 def _require_known(option: str, given: list[str], names: Iterable[str]) -> None:
@@ -135,7 +141,8 @@ def _require_distinct(option: str, values: list[str]) -> None:
             )
 
 
-def _read(path: pathlib.Path) -> np.ndarray:
+def read(path: pathlib.Path) -> np.ndarray:
+    """The array of an .npy file."""
     try:
         return _array_files.read(path)
     except ValueError as error:
@@ -149,9 +156,10 @@ def _declared(value: Any, model: Any) -> str:
     """The dtype and the shape that the model declares for an input."""
     sizes = value.type.tensor_type.shape.dim
     shape = [size.dim_param or max(size.dim_value, 0) or "?" for size in sizes]
-    return _kind(model.dtypes.get(value.name, np.dtype(float)), shape)
+    return describe(model.dtypes.get(value.name, np.dtype(float)), shape)
 
 
-def _kind(dtype: np.dtype, shape: Iterable[Any]) -> str:
+def describe(dtype: np.dtype, shape: Iterable[Any]) -> str:
+    """A dtype and a shape, such as float32[3,4]."""
     name = "string" if dtype.kind == "O" else dtype
     return f"{name}[{','.join(map(str, shape))}]"

@@ -101,6 +101,12 @@ def _subsequences(random: Random, dtype: np.dtype, layout: Any) -> Case:
     return Case({"input": input, "sequence_lengths": lengths}, {"axis": axis})
 
 
+def _padded(random: Random, dtype: np.dtype, layout: Any) -> Case:
+    shape, axis = layout
+    lengths = _lengths(random, shape[:axis] or shape[1:2], shape[axis])
+    return Case({"x": _array(random, dtype, shape), "lengths": lengths}, {"axis": axis})
+
+
 def _sequence(random: Random, dtype: np.dtype, layout: Any) -> Case:
     shape, time_axis = layout
     lengths = _lengths(random, shape[1 - time_axis], shape[time_axis])
@@ -188,7 +194,7 @@ _SUBSEQUENCES = [  # shape, shape of the lengths, axis
     ((3, 0), (3, 1), 1),
     ((0, 3), (0, 1), 1),
 ]
-_SEQUENCES = [  # shape, time_axis
+_SEQUENCES = [  # shape, axis of time
     ((5, 3), 0),
     ((3, 129), 1),
     ((2, 6, 3), 1),
@@ -208,6 +214,7 @@ _WINDOWS = [  # shape, offsets, sizes, strides
 _SIZES = [(300,), (2, 1, 3, 4), (1,), (), (2, 0)]
 
 ROWS = [
+    Row("reverse_padded", _padded, _SEQUENCES, lambda rows: ((rows, 4096), 1)),
     Row(
         "reverse_subsequences",
         _subsequences,

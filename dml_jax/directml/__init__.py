@@ -16,10 +16,10 @@ Array([[[[ 5.,  8.],
 from dml_jax.directml._compile import CompiledOperator, compile_operator
 
 # Graphs
-from dml_jax.directml._functions import FunctionGraphNodeDesc
 from dml_jax.directml._graph import compile_graph
 from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
+    FunctionGraphNodeDesc,
     GraphDesc,
     InputGraphEdgeDesc,
     IntermediateGraphEdgeDesc,

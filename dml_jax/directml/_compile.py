@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
-from dml_jax.directml._functions import FunctionGraphNodeDesc
+from dml_jax.directml._graph_descs import FunctionGraphNodeDesc
 from dml_jax.directml._members import instance_of, member_of
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._strided import api

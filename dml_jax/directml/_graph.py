@@ -8,7 +8,6 @@ descriptions must have the same total size.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import graphlib
 from typing import Any, TypeAlias
 
@@ -17,12 +16,11 @@ import jax
 from dml_jax._shared import arguments
 from dml_jax.directml import _rules
 from dml_jax.directml._compile import Binding, CompiledOperator, Result, Source, Step
-from dml_jax.directml._functions import FunctionGraphNodeDesc
 from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
+    FunctionGraphNodeDesc,
     GraphDesc,
     IntermediateGraphEdgeDesc,
-    OperatorGraphNodeDesc,
 )
 from dml_jax.directml._members import instance_of, member_of
 from dml_jax.directml._operators import OperatorDesc, camel
@@ -84,22 +82,19 @@ def compile_graph(
     """
     instance_of("compile_graph", "desc", desc, GraphDesc)
     level = member_of("compile_graph", "feature_level", feature_level, FeatureLevel)
-    _validate_nodes(desc, level)
-    sources = _sources(desc)
+    operators = _operators(desc, level)
+    sources = _sources(desc, operators)
     order = _topological_order(sources)
+    outputs, inputs = _outputs(desc, operators), _inputs(desc, operators)
     steps: dict[int | None, int] = {node: step for step, node in enumerate(order)}
-    outputs = _outputs(desc)
     return CompiledOperator(
         name="DML_GRAPH",
-        inputs=tuple(_inputs(desc)),
+        inputs=tuple(inputs),
         outputs=tuple(binding for binding, _ in outputs),
         steps=tuple(
             Step(
-                _operator_of(desc.nodes[node]),
-                tuple(
-                    source._replace(step=steps.get(source.step))
-                    for source in sources[node]
-                ),
+                operators[node],
+                tuple(s._replace(step=steps.get(s.step)) for s in sources[node]),
                 desc.nodes[node].name,
             )
             for node in order
@@ -114,13 +109,12 @@ def compile_graph(
     )
 
 
-Operator: TypeAlias = OperatorDesc | FunctionGraphNodeDesc
+Operators: TypeAlias = dict[int, OperatorDesc | FunctionGraphNodeDesc]
+"""The operators and functions of a graph by node; constants are left out."""
 
-_require = functools.partial(_rules.require, "DML_GRAPH_DESC")
 
-
-def _operator_of(node: Any) -> Operator:
-    return node.operator if isinstance(node, OperatorGraphNodeDesc) else node
+def _require(member: str, holds: bool, rule: str, got: object) -> None:
+    _rules.require("DML_GRAPH_DESC", [(member, holds, rule, got)])
 
 
 def _require_index(member: str, index: int, count: int, whose: str) -> None:
@@ -130,25 +124,37 @@ def _require_index(member: str, index: int, count: int, whose: str) -> None:
     _require(member, index < count, rule, index)
 
 
-def _validate_nodes(desc: GraphDesc, level: FeatureLevel) -> None:
+def _require_operator(
+    desc: GraphDesc, operators: Operators, member: str, index: int
+) -> None:
+    """Refuses an index that is not the one of an operator."""
+    _require_index(member, index, len(desc.nodes), "Nodes")
+    _require(member, index in operators, "be an operator", f"the constant {index}")
+
+
+def _operators(desc: GraphDesc, level: FeatureLevel) -> Operators:
+    """The operators of the nodes, each of which is validated."""
     has_graphs = level >= FeatureLevel.LEVEL_2_1
     _require("FeatureLevel", has_graphs, "be 2_1 or later", level.label)
     _require("OutputCount", desc.output_count > 0, "be at least 1", 0)
+    operators: Operators = {}
     for i, node in enumerate(desc.nodes):
-        if not isinstance(node, ConstantDataGraphNodeDesc):
-            try:
-                _operator_of(node).validate(level)
-            except ValueError as error:
-                raise ValueError(
-                    f"DML_GRAPH_DESC: `Nodes[{i}]` is refused: {error}"
-                ) from None
-            if isinstance(node, FunctionGraphNodeDesc):
-                _require_declared_results(f"Nodes[{i}].Function", node)
-        else:
+        if isinstance(node, ConstantDataGraphNodeDesc):
             has_constants = level >= FeatureLevel.LEVEL_6_2
             rule = f"be an operator at feature level {level.label}"
             got = "a constant, allowed from 6_2"
             _require(f"Nodes[{i}]", has_constants, rule, got)
+            continue
+        is_function = isinstance(node, FunctionGraphNodeDesc)
+        operators[i] = node if is_function else node.operator
+        try:
+            operators[i].validate(level)
+        except ValueError as error:
+            message = f"DML_GRAPH_DESC: `Nodes[{i}]` is refused: {error}"
+            raise ValueError(message) from None
+        if is_function:
+            _require_declared_results(f"Nodes[{i}].Function", node)
+    return operators
 
 
 def _require_declared_results(member: str, node: FunctionGraphNodeDesc) -> None:
@@ -169,29 +175,22 @@ def _require_declared_results(member: str, node: FunctionGraphNodeDesc) -> None:
     _require(member, got == described(declared), rule, got or "nothing")
 
 
-def _operator(desc: GraphDesc, member: str, index: int) -> Operator:
-    """The operator of a node to which a member of an edge refers."""
-    _require_index(member, index, len(desc.nodes), "Nodes")
-    node = desc.nodes[index]
-    is_operator = not isinstance(node, ConstantDataGraphNodeDesc)
-    _require(member, is_operator, "be an operator", f"the constant {index}")
-    return _operator_of(node)
-
-
-def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
+def _sources(desc: GraphDesc, operators: Operators) -> dict[int, list[Source]]:
     """For each operator node, the sources of its inputs; `step` is a node index."""
     found: dict[tuple[int, int], Source] = {}
 
     def connect(name: str, edge: Any) -> None:
         node, index = edge.to_node_index, edge.to_node_input_index
-        operator = _operator(desc, f"{name}.ToNodeIndex", node)
+        _require_operator(desc, operators, f"{name}.ToNodeIndex", node)
+        operator = operators[node]
         whose = f"inputs of {operator.label}"
         _require_index(f"{name}.ToNodeInputIndex", index, len(operator.inputs), whose)
         member = camel(operator.input_members[index])
         rule = f"be the only edge to `{member}` of node {node}"
         _require(name, (node, index) not in found, rule, "a second one")
         if isinstance(edge, IntermediateGraphEdgeDesc):
-            found[node, index] = _source(desc, name, edge, operator.inputs[index])
+            tensor = operator.inputs[index]
+            found[node, index] = _source(desc, operators, name, edge, tensor)
         else:
             found[node, index] = Source(input=edge.graph_input_index)
 
@@ -201,20 +200,19 @@ def _sources(desc: GraphDesc) -> dict[int, list[Source]]:
         connect(f"InputEdges[{i}]", edge)
     for i, edge in enumerate(desc.intermediate_edges):
         connect(f"IntermediateEdges[{i}]", edge)
-    sources: dict[int, list[Source]] = {}
-    for i, node in enumerate(desc.nodes):
-        if not isinstance(node, ConstantDataGraphNodeDesc):
-            members = _operator_of(node).input_members
-            for index, member in enumerate(members):
-                is_connected = (i, index) in found
-                name = f"Nodes[{i}].{camel(member)}"
-                _require(name, is_connected, "be connected", "no edge to it")
-            sources[i] = [found[i, n] for n in range(len(members))]
-    return sources
+    for i, operator in operators.items():
+        for index, member in enumerate(operator.input_members):
+            name, is_connected = f"Nodes[{i}].{camel(member)}", (i, index) in found
+            _require(name, is_connected, "be connected", "no edge to it")
+    return {
+        i: [found[i, index] for index in range(len(operator.inputs))]
+        for i, operator in operators.items()
+    }
 
 
 def _source(
     desc: GraphDesc,
+    operators: Operators,
     name: str,
     edge: IntermediateGraphEdgeDesc,
     tensor: BufferTensorDesc,
@@ -224,22 +222,20 @@ def _source(
     _require_index(f"{name}.FromNodeIndex", start, len(desc.nodes), "Nodes")
     node, total = desc.nodes[start], tensor.total_tensor_size_in_bytes
     is_constant = isinstance(node, ConstantDataGraphNodeDesc)
-    count = 1 if is_constant else len(_operator_of(node).outputs)
+    count = 1 if is_constant else len(operators[start].outputs)
     _require_index(f"{name}.FromNodeOutputIndex", index, count, "outputs of the node")
     is_owned = bool(tensor.flags & TensorFlags.OWNED_BY_DML)
     rule = "come from an input of the graph, since its tensor is OWNED_BY_DML"
     _require(name, not is_owned, rule, f"node {start}")
-    if not is_constant:
-        got = _operator_of(node).outputs[index].total_tensor_size_in_bytes
-        rule = f"have TotalTensorSizeInBytes {total} at both ends"
-        _require(name, got == total, rule, f"{got} from node {start}")
-        return Source(step=start, output=index)
-    got = len(node.data)
-    rule = f"have {total} bytes at both ends"
-    _require(
-        name, got in (tensor.needed_bytes, total), rule, f"{got} from node {start}"
-    )
-    return Source(constant=start)
+    if is_constant:
+        got, rule = len(node.data), f"have {total} bytes at both ends"
+        holds = got in (tensor.needed_bytes, total)
+        _require(name, holds, rule, f"{got} from node {start}")
+        return Source(constant=start)
+    got = operators[start].outputs[index].total_tensor_size_in_bytes
+    rule = f"have TotalTensorSizeInBytes {total} at both ends"
+    _require(name, got == total, rule, f"{got} from node {start}")
+    return Source(step=start, output=index)
 
 
 def _topological_order(sources: dict[int, list[Source]]) -> list[int]:
@@ -250,18 +246,16 @@ def _topological_order(sources: dict[int, list[Source]]) -> list[int]:
     try:
         return list(graphlib.TopologicalSorter(before).static_order())
     except graphlib.CycleError as error:
-        got = f"nodes {' to '.join(map(str, error.args[1]))}"
-        raise arguments.error(
-            ValueError, "DML_GRAPH_DESC", "IntermediateEdges", "have no cycle", got
-        ) from None
+        got, rule = f"nodes {' to '.join(map(str, error.args[1]))}", "have no cycle"
+        struct, member = "DML_GRAPH_DESC", "IntermediateEdges"
+        raise arguments.error(ValueError, struct, member, rule, got) from None
 
 
-def _inputs(desc: GraphDesc) -> list[Binding]:
+def _inputs(desc: GraphDesc, operators: Operators) -> list[Binding]:
     """The inputs of the graph, each with the tensor at the end of its first edge."""
     readers: dict[int, list[tuple[str, Any, BufferTensorDesc]]] = {}
     for i, edge in enumerate(desc.input_edges):
-        operator = _operator_of(desc.nodes[edge.to_node_index])
-        tensor = operator.inputs[edge.to_node_input_index]
+        tensor = operators[edge.to_node_index].inputs[edge.to_node_input_index]
         reader = (f"InputEdges[{i}]", edge, tensor)
         readers.setdefault(edge.graph_input_index, []).append(reader)
     bindings = []
@@ -283,14 +277,15 @@ def _inputs(desc: GraphDesc) -> list[Binding]:
     return bindings
 
 
-def _outputs(desc: GraphDesc) -> list[tuple[Binding, Result]]:
+def _outputs(desc: GraphDesc, operators: Operators) -> list[tuple[Binding, Result]]:
     """The outputs of the graph and their results, whose `step` is a node index."""
     found: dict[int, tuple[Binding, Result]] = {}
     for i, edge in enumerate(desc.output_edges):
         name, index = f"OutputEdges[{i}]", edge.graph_output_index
         _require_index(f"{name}.GraphOutputIndex", index, desc.output_count, "outputs")
         node, output = edge.from_node_index, edge.from_node_output_index
-        tensors = _operator(desc, f"{name}.FromNodeIndex", node).outputs
+        _require_operator(desc, operators, f"{name}.FromNodeIndex", node)
+        tensors = operators[node].outputs
         whose = "outputs of the node"
         _require_index(f"{name}.FromNodeOutputIndex", output, len(tensors), whose)
         rule = f"be the only edge to output {index}"

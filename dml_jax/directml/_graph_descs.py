@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from dml_jax._shared import arguments
-from dml_jax.directml._functions import FunctionGraphNodeDesc
-from dml_jax.directml._members import Struct, integer, set_frozen
+from dml_jax.directml import _rules
+from dml_jax.directml._members import Struct
 from dml_jax.directml._operators import OperatorDesc
+from dml_jax.directml._rules import Rule
+from dml_jax.directml._strided import api
+from dml_jax.directml._tensor import BufferTensorDesc
+from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, FeatureLevel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +55,87 @@ class ConstantDataGraphNodeDesc(Struct):
 
     data: bytes
     name: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionGraphNodeDesc(Struct):
+    """A node that runs a Python function, in place of an operator.
+
+    It replaces operators that this package does not have, such as GEMM. DirectML has no
+    such node.
+
+    Args:
+      function: a pure function that JAX can trace. It takes an array for each input and
+        returns an array, or a tuple or a list of arrays for several outputs. An array
+        has the sizes of its tensor, whatever the strides, and its dtype. The function
+        is traced in 64-bit mode if one of the tensors has 64 bits, and outside of it
+        otherwise. Graphs share a compiled program if it is the same object.
+      inputs: the tensors that the function reads.
+      outputs: the tensors that it computes, at least one.
+      name: the name of the node in profiles and messages; None for the function's name.
+
+    Raises:
+      TypeError: `function` is not callable or not hashable, a tensor is not a
+        BufferTensorDesc, or `name` is not a string.
+      ValueError: there is no output, or `name` is empty.
+    """
+
+    function: Callable[..., Any]
+    inputs: Sequence[BufferTensorDesc]
+    outputs: Sequence[BufferTensorDesc]
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _rules.require(
+            type(self).__name__, [("outputs", bool(self.outputs), "not be empty", "()")]
+        )
+
+    @property
+    def input_members(self) -> tuple[str, ...]:
+        """The names of the inputs in messages."""
+        return tuple(f"inputs[{i}]" for i in range(len(self.inputs)))
+
+    @property
+    def label(self) -> str:
+        """The name of the node in messages and profiles."""
+        return self.name or getattr(self.function, "__name__", "function")
+
+    def validate(self, feature_level: FeatureLevel) -> None:
+        """Checks the rules that hold for the tensors of all operators."""
+        del feature_level
+        _rules.require(type(self).__name__, self._rules())
+
+    def _rules(self) -> Iterator[Rule]:
+        outputs = {f"Outputs[{i}]": tensor for i, tensor in enumerate(self.outputs)}
+        inputs = {f"Inputs[{i}]": tensor for i, tensor in enumerate(self.inputs)}
+        most = TENSOR_DIMENSION_COUNT_MAX1
+        for member, tensor in (inputs | outputs).items():
+            data_type, count = tensor.data_type, tensor.dimension_count
+            name, rule = f"{member}.DataType", "have at least 8 bits"
+            yield name, data_type.bits >= 8, rule, data_type.name
+            name, rule = f"{member}.DimensionCount", f"be 1 to {most}"
+            yield name, 1 <= count <= most, rule, count
+            yield from _rules.of_tensor(member, tensor)
+        for member, tensor in outputs.items():
+            yield from _rules.of_output(member, tensor)
+
+    def evaluate(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        """The results of the function; dimensions with stride 0 may have size 1."""
+        tensors = (*self.inputs, *self.outputs)
+        # The results must have the same dtypes whether or not the caller is in 64-bit
+        # mode.
+        with jax.enable_x64(any(tensor.data_type.bits == 64 for tensor in tensors)):
+            results = self.function(
+                *(
+                    api.broadcast(operand, tensor.sizes)
+                    for operand, tensor in zip(operands, self.inputs, strict=True)
+                )
+            )
+            if not isinstance(results, (tuple, list)):
+                results = (results,)
+            arrays = (arguments.as_array(self.label, "result", r) for r in results)
+            return tuple(jnp.asarray(array, array.dtype) for array in arrays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +212,7 @@ class IntermediateGraphEdgeDesc(Struct):
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphDesc:
+class GraphDesc(Struct):
     """DML_GRAPH_DESC: operators, and the edges between them.
 
     Args:
@@ -151,29 +240,3 @@ class GraphDesc:
     input_edges: Sequence[InputGraphEdgeDesc]
     output_edges: Sequence[OutputGraphEdgeDesc]
     intermediate_edges: Sequence[IntermediateGraphEdgeDesc] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("input_count", "output_count"):
-            set_frozen(self, **{name: integer("GraphDesc", name, getattr(self, name))})
-        for name, kinds in _KINDS.items():
-            parts = getattr(self, name)
-            if not isinstance(parts, (list, tuple)):
-                raise _refused(name, "a list or a tuple", parts)
-            for i, part in enumerate(parts):
-                if not isinstance(part, kinds):
-                    rule = " or ".join(kind.__name__ for kind in kinds)
-                    raise _refused(f"{name}[{i}]", rule, part)
-            set_frozen(self, **{name: tuple(parts)})
-
-
-def _refused(name: str, expected: str, got: object) -> Exception:
-    got, rule = arguments.describe(got), f"be {expected}"
-    return arguments.error(TypeError, "GraphDesc", name, rule, got)
-
-
-_KINDS = {
-    "nodes": (OperatorGraphNodeDesc, ConstantDataGraphNodeDesc, FunctionGraphNodeDesc),
-    "input_edges": (InputGraphEdgeDesc,),
-    "output_edges": (OutputGraphEdgeDesc,),
-    "intermediate_edges": (IntermediateGraphEdgeDesc,),
-}

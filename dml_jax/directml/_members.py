@@ -9,44 +9,62 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dml_jax._shared import arguments
 
-UINT, INT = range(2**32), range(-(2**31), 2**31)
+UINT, UINT64, INT = range(2**32), range(2**64), range(-(2**31), 2**31)
 
 
 class Struct:
-    """Base of frozen dataclasses: converts every field to its annotated type."""
+    """Base of frozen dataclasses: converts every field to its annotated type.
+
+    Integers are UINTs unless the field's metadata has other `limits`.
+    """
 
     def __post_init__(self) -> None:
         struct = type(self).__name__
-        for name, kind in _field_types(type(self)).items():
-            value = _convert(struct, name, getattr(self, name), kind)
-            set_frozen(self, **{name: value})
+        for name, convert in _converters(type(self)).items():
+            set_frozen(self, **{name: convert(struct, name, getattr(self, name))})
 
 
 @functools.cache
-def _field_types(struct: Any) -> dict[str, Any]:
-    types = typing.get_type_hints(struct)
-    return {field.name: types[field.name] for field in dataclasses.fields(struct)}
+def fields_of(struct: Any) -> dict[str, tuple[Any, range]]:
+    """The type of every field, and the limits of its integers."""
+    kinds = typing.get_type_hints(struct)
+    return {
+        field.name: (kinds[field.name], field.metadata.get("limits", UINT))
+        for field in dataclasses.fields(struct)
+    }
 
 
-def _convert(function: str, name: str, value: Any, kind: Any) -> Any:
+@functools.cache
+def _converters(struct: Any) -> dict[str, Callable[[str, str, Any], Any]]:
+    return {name: _converter(*of) for name, of in fields_of(struct).items()}
+
+
+def _converter(kind: Any, limits: range) -> Callable[[str, str, Any], Any]:
+    """The function that checks a value of a type, and converts it."""
     if kind is int:
-        return integer(function, name, value)
-    if kind == Sequence[int]:
-        limits = INT if name == "input_window_strides" else UINT
-        return integers(function, name, value, limits)
+        return functools.partial(integer, limits=limits)
+    if kind in (Sequence[int], tuple[int, ...]):
+        return functools.partial(integers, limits=limits)
+    if kind == tuple[int, ...] | None:
+        return _optional_integers
     if kind == str | None:
-        return arguments.optional_name(function, name, value)
-    if issubclass(kind, enum.IntEnum):
-        return member_of(function, name, value, kind)
-    return instance_of(function, name, value, kind)
+        return arguments.optional_name
+    if kind == Callable[..., Any]:
+        return _function
+    if typing.get_origin(kind) is Sequence:
+        return functools.partial(_instances, kind=typing.get_args(kind)[0])
+    if isinstance(kind, enum.EnumType):
+        return functools.partial(member_of, enumeration=kind)
+    return functools.partial(instance_of, kind=kind)
 
 
 def set_frozen(instance: Any, **values: Any) -> None:
@@ -65,25 +83,34 @@ def integer(function: str, name: str, value: Any, limits: range = UINT) -> int:
 
 
 def integers(
-    function: str, name: str, value: Any, limits: range = UINT, count: int | None = None
+    function: str, name: str, value: Any, limits: range = UINT
 ) -> tuple[int, ...]:
     """`value` as a tuple of integers in the range of a C type."""
-    numbers = arguments.integers(function, name, value, count)
+    numbers = arguments.integers(function, name, value)
     for i, number in enumerate(numbers):
         integer(function, f"{name}[{i}]", number, limits)
     return numbers
 
 
+def _optional_integers(function: str, name: str, value: Any) -> Any:
+    return None if value is None else integers(function, name, value)
+
+
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
     """`value`, a number or its equivalent, as a member of an enumeration."""
     has_equivalents = "_missing_" in vars(enumeration)
+    is_flag = bool(issubclass(enumeration, enum.Flag))
     try:
         if not (has_equivalents and isinstance(value, _EQUIVALENTS)):
             value = arguments.integer(function, name, value)
+        if is_flag and value not in range(sum(enumeration) + 1):
+            raise ValueError
         return enumeration(value)
     except (TypeError, ValueError) as error:
-        example = [*enumeration.__members__][1]
-        rule = f"be {_a(enumeration)} such as {enumeration.__name__}.{example}"
+        names = [f"{enumeration.__name__}.{name}" for name in enumeration.__members__]
+        rule = f"be {_a(enumeration)} such as {names[1]}"
+        if is_flag:
+            rule = f"be {' or '.join(names)}"
         got = arguments.describe(value)
         if has_equivalents:
             rule += ", its name or its NumPy dtype"
@@ -105,8 +132,8 @@ def _advice(value: Any) -> str:
     return ". DirectML has no complex type" if name.startswith("complex") else ""
 
 
-def instance_of(function: str, name: str, value: Any, kind: type) -> Any:
-    """`value`, if it is an instance of a class."""
+def instance_of(function: str, name: str, value: Any, kind: Any) -> Any:
+    """`value`, if it is an instance of a class or of one of a union."""
     if not isinstance(value, kind):
         example = getattr(kind, "_example", "")
         rule = f"be {_a(kind)}" + (f" such as {example}" if example else "")
@@ -117,8 +144,30 @@ def instance_of(function: str, name: str, value: Any, kind: type) -> Any:
     return value
 
 
-def _a(kind: type) -> str:
-    """The name of a class after its article."""
+def _instances(struct: str, name: str, value: Any, kind: Any) -> tuple[Any, ...]:
+    """`value` as a tuple of instances of a class or a union."""
+    if not isinstance(value, (list, tuple)):
+        got, rule = arguments.describe(value), "be a list or a tuple"
+        raise arguments.error(TypeError, struct, name, rule, got)
+    elements = enumerate(value)
+    return tuple(instance_of(struct, f"{name}[{i}]", x, kind) for i, x in elements)
+
+
+def _function(struct: str, name: str, value: Any) -> Any:
+    try:
+        hash(value)
+        if callable(value):
+            return value
+    except TypeError:
+        pass
+    got, rule = arguments.describe(value), "be callable and hashable"
+    raise arguments.error(TypeError, struct, name, rule, got)
+
+
+def _a(kind: Any) -> str:
+    """The name of a class after its article, or those of a union."""
+    if isinstance(kind, types.UnionType):
+        return " or ".join(part.__name__ for part in typing.get_args(kind))
     name = kind.__name__
     if name == "bytes":
         return name

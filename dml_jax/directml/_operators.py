@@ -9,15 +9,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 
 import dml_jax
-from dml_jax._shared import arguments
 from dml_jax.directml import _rules
-from dml_jax.directml._members import Struct, member_of
+from dml_jax.directml._members import Struct, fields_of, member_of
+from dml_jax.directml._rules import Rule
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import (
@@ -84,34 +84,26 @@ class OperatorDesc(Struct, abc.ABC):
             has the level from which the value is allowed.
         """
         level = member_of("validate", "feature_level", feature_level, FeatureLevel)
-        support = _rules.require_operator(self.struct, self.type, level)
-        for member in (*self.input_members, self.output_member):
-            tensor = getattr(self, member)
-            _rules.require_tensor(self.struct, camel(member), tensor, support, level)
-        _rules.require_output(self.struct, camel(self.output_member), self.output)
-        self._validate_together()
+        _rules.require(self.struct, self._rules(level))
+
+    def _rules(self, level: FeatureLevel) -> Iterator[Rule]:
+        members = (*self.input_members, self.output_member)
+        tensors = {camel(member): getattr(self, member) for member in members}
+        yield from _rules.of_level(self.type, tensors, level)
+        for member, tensor in tensors.items():
+            yield from _rules.of_tensor(member, tensor)
+        yield from _rules.of_output(camel(self.output_member), self.output)
+        yield from _rules.between_tensors(tensors)
+        count = self.output.dimension_count
+        rule = f"have {count} elements, one for each dimension of the tensors"
+        for member, (kind, _) in fields_of(type(self)).items():
+            if kind == Sequence[int]:
+                got = len(getattr(self, member))
+                yield camel(member), got == count, rule, got
+        yield from self._rules_between_members()
 
     @abc.abstractmethod
-    def _validate_together(self) -> None:
-        """Checks the rules between members."""
-
-    def _require(self, member: str, holds: bool, rule: str, got: object) -> None:
-        if not holds:
-            raise arguments.error(ValueError, self.struct, member, rule, got)
-
-    def _require_equal(self, member: str, got: Any, other: str, expected: Any) -> None:
-        if got != expected:
-            rule = f"be {getattr(expected, 'name', expected)}, that of `{other}`"
-            self._require(member, False, rule, getattr(got, "name", got))
-
-    def _require_same(self, member: str, other: str, *attributes: str) -> None:
-        """Checks that two tensors have the same attributes, such as `data_type`."""
-        for attribute in attributes:
-            names = [f"{camel(name)}.{camel(attribute)}" for name in (member, other)]
-            got, expected = (
-                getattr(getattr(self, name), attribute) for name in (member, other)
-            )
-            self._require_equal(names[0], got, names[1], expected)
+    def _rules_between_members(self) -> Iterator[Rule]: ...
 
 
 @functools.cache
@@ -148,26 +140,22 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     input_members = ("input_tensor", "sequence_lengths_tensor")
     output_member = "output_tensor"
 
-    def _validate_together(self) -> None:
+    def _rules_between_members(self) -> Iterator[Rule]:
         source, lengths = self.input_tensor, self.sequence_lengths_tensor
-        like_input = ("output_tensor", "input_tensor")
-        self._require_same(*like_input, "data_type", "dimension_count")
-        count = source.dimension_count
+        count, output = source.dimension_count, self.output_tensor
         for d, size in enumerate(source.sizes):
             name, other = f"OutputTensor.Sizes[{d}]", f"InputTensor.Sizes[{d}]"
-            self._require_equal(name, self.output_tensor.sizes[d], other, size)
+            yield _rules.equal(name, output.sizes[d], other, size)
         rule = f"be less than {count}, `InputTensor.DimensionCount`"
-        self._require("Axis", self.axis < count, rule, self.axis)
-        of_lengths = ("sequence_lengths_tensor", "input_tensor")
-        self._require_same(*of_lengths, "dimension_count")
+        yield "Axis", self.axis < count, rule, self.axis
         for d, (got, size) in enumerate(zip(lengths.sizes, source.sizes, strict=True)):
-            name = f"SequenceLengthsTensor.Sizes[{d}]"
+            name = f"{_rules.LENGTHS}.Sizes[{d}]"
             if d == self.axis:
-                self._require(name, got == 1, f"be 1, since `Axis` is {d}", got)
+                yield name, got == 1, f"be 1, since `Axis` is {d}", got
             else:
-                rule = f"be {size}, that of `InputTensor.Sizes[{d}]`"
                 hint = " (a stride of 0 broadcasts)" if got == 1 else ""
-                self._require(name, got == size, rule + hint, got)
+                rule = f"be {size}, that of `InputTensor.Sizes[{d}]`{hint}"
+                yield name, got == size, rule, got
 
     def evaluate(self, input: jax.Array, lengths: jax.Array) -> jax.Array:
         input = api.broadcast(input, self.input_tensor.sizes)
@@ -181,9 +169,9 @@ class _FillDesc(OperatorDesc):
     input_members = ()
     output_member = "output_tensor"
 
-    def _validate_together(self) -> None:
+    def _rules_between_members(self) -> Iterator[Rule]:
         output = ("OutputTensor.DataType", self.output_tensor.data_type)
-        self._require_equal("ValueDataType", self.value_data_type, *output)
+        yield _rules.equal("ValueDataType", self.value_data_type, *output)
 
     def _evaluate(
         self, fill: Callable[..., jax.Array], *values: ScalarUnion

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 
 import dml_jax
+from dml_jax.directml import _rules
+from dml_jax.directml._members import INT
 from dml_jax.directml._operators import OperatorDesc, camel
+from dml_jax.directml._rules import Rule
 from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import OperatorType
 
-
-class _SliceDesc(OperatorDesc):
-    """Base class of the slices, whose arrays have one element for each dimension."""
-
-    def _require_counts(self, *members: str) -> None:
-        count = self.output.dimension_count
-        for member in members:
-            got = len(getattr(self, member))
-            rule = f"have {count} elements, one for each dimension of the tensors"
-            self._require(camel(member), got == count, rule, got)
+_SIGNED = {"limits": INT}  # of the integers in a field
 
 
 @dataclasses.dataclass(frozen=True)
-class SliceOperatorDesc(_SliceDesc):
+class SliceOperatorDesc(OperatorDesc):
     """DML_SLICE_OPERATOR_DESC: `dml_jax.slice`.
 
     DimensionCount is the number of dimensions of the tensors.
@@ -55,31 +49,26 @@ class SliceOperatorDesc(_SliceDesc):
     input_members = ("input_tensor",)
     output_member = "output_tensor"
 
-    def _validate_together(self) -> None:
-        self._require_same(
-            "output_tensor", "input_tensor", "data_type", "dimension_count"
-        )
-        self._require_counts("offsets", "sizes", "strides")
+    def _rules_between_members(self) -> Iterator[Rule]:
         whole, part = self.input_tensor.sizes, self.output_tensor.sizes
         for d, (offset, size, stride) in enumerate(
             zip(self.offsets, self.sizes, self.strides, strict=True)
         ):
-            self._require(f"Sizes[{d}]", size >= 1, "be at least 1", size)
-            self._require(f"Strides[{d}]", stride >= 1, "be at least 1", stride)
-            self._require_equal(
-                f"OutputTensor.Sizes[{d}]", part[d], f"Sizes[{d}]", size
-            )
+            yield f"Sizes[{d}]", size >= 1, "be at least 1", size
+            yield f"Strides[{d}]", stride >= 1, "be at least 1", stride
+            name = f"OutputTensor.Sizes[{d}]"
+            yield _rules.equal(name, part[d], f"Sizes[{d}]", size)
             last = offset + stride * (size - 1)
             name = f"Offsets[{d}] + Strides[{d}] * (Sizes[{d}] - 1)"
             rule = f"be less than {whole[d]}, `InputTensor.Sizes[{d}]`"
-            self._require(name, last < whole[d], rule, last)
+            yield name, last < whole[d], rule, last
 
     def evaluate(self, input: jax.Array) -> jax.Array:
         input = api.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
-class _WindowDesc(_SliceDesc):
+class _WindowDesc(OperatorDesc):
     """Base class of SLICE1 and SLICE_GRAD, which have a window with strides."""
 
     input_window_offsets: Sequence[int]
@@ -95,24 +84,20 @@ class _WindowDesc(_SliceDesc):
             self.input_window_strides,
         )
 
-    def _validate_window(self, whole_member: str, part_member: str) -> None:
-        """Checks the window of one tensor that holds the elements of the other."""
-        members = (self.output_member, *self.input_members)
-        self._require_same(*members, "data_type", "dimension_count")
-        names = [f"input_window_{name}" for name in ("offsets", "sizes", "strides")]
-        self._require_counts(*names)
+    def _window_rules(self, whole_member: str, part_member: str) -> Iterator[Rule]:
+        """The rules for the window of one tensor that holds the other's elements."""
         whole = getattr(self, whole_member).sizes
         part = getattr(self, part_member).sizes
         for d, (offset, size, stride) in enumerate(zip(*self._window, strict=True)):
-            self._require(f"InputWindowStrides[{d}]", stride != 0, "not be 0", stride)
-            self._require(f"InputWindowSizes[{d}]", size >= 1, "be at least 1", size)
+            yield f"InputWindowStrides[{d}]", stride != 0, "not be 0", stride
+            yield f"InputWindowSizes[{d}]", size >= 1, "be at least 1", size
             name = f"InputWindowOffsets[{d}] + InputWindowSizes[{d}]"
             end, count = offset + size, 1 + (size - 1) // abs(stride)
             rule = f"be at most {whole[d]}, `{camel(whole_member)}.Sizes[{d}]`"
-            self._require(name, end <= whole[d], rule, end)
+            yield name, end <= whole[d], rule, end
             name = f"{camel(part_member)}.Sizes[{d}]"
             rule = f"be at most {count}, the number of elements in the window"
-            self._require(name, part[d] <= count, rule, part[d])
+            yield name, part[d] <= count, rule, part[d]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +126,14 @@ class Slice1OperatorDesc(_WindowDesc):
     output_tensor: BufferTensorDesc
     input_window_offsets: Sequence[int]
     input_window_sizes: Sequence[int]
-    input_window_strides: Sequence[int]
+    input_window_strides: Sequence[int] = dataclasses.field(metadata=_SIGNED)
 
     type = OperatorType.SLICE1
     input_members = ("input_tensor",)
     output_member = "output_tensor"
 
-    def _validate_together(self) -> None:
-        self._validate_window("input_tensor", "output_tensor")
+    def _rules_between_members(self) -> Iterator[Rule]:
+        return self._window_rules("input_tensor", "output_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
         input = api.broadcast(input, self.input_tensor.sizes)
@@ -180,14 +165,14 @@ class SliceGradOperatorDesc(_WindowDesc):
     output_gradient_tensor: BufferTensorDesc
     input_window_offsets: Sequence[int]
     input_window_sizes: Sequence[int]
-    input_window_strides: Sequence[int]
+    input_window_strides: Sequence[int] = dataclasses.field(metadata=_SIGNED)
 
     type = OperatorType.SLICE_GRAD
     input_members = ("input_gradient_tensor",)
     output_member = "output_gradient_tensor"
 
-    def _validate_together(self) -> None:
-        self._validate_window("output_gradient_tensor", "input_gradient_tensor")
+    def _rules_between_members(self) -> Iterator[Rule]:
+        return self._window_rules("output_gradient_tensor", "input_gradient_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
         input = api.broadcast(input, self.input_gradient_tensor.sizes)

@@ -6,12 +6,19 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dml_jax._shared import arguments
-from dml_jax.directml._members import integer, integers, member_of, set_frozen
+from dml_jax.directml._members import (
+    UINT64,
+    Struct,
+    integer,
+    integers,
+    member_of,
+    set_frozen,
+)
 from dml_jax.directml._types import DataType, DataTypeLike, TensorFlags
 
 
@@ -51,17 +58,19 @@ def calc_buffer_tensor_size(
     """
     function = "calc_buffer_tensor_size"
     kind = member_of(function, "data_type", data_type, DataType)
-    sizes, strides = _as_layout(function, sizes, strides)
+    sizes = integers(function, "sizes", sizes)
+    if strides is not None:
+        strides = integers(function, "strides", strides)
+    _require_one_for_each(function, sizes, strides)
     return rounded_bytes(kind, extent(sizes, strides))
 
 
-def _as_layout(
-    function: str, sizes: Any, strides: Any
-) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    sizes = integers(function, "sizes", sizes)
-    if strides is not None:
-        strides = integers(function, "strides", strides, count=len(sizes))
-    return sizes, strides
+def _require_one_for_each(
+    function: str, sizes: tuple[int, ...], strides: tuple[int, ...] | None
+) -> None:
+    if strides is not None and len(strides) != len(sizes):
+        rule = f"have {len(sizes)} elements, one for each dimension"
+        raise arguments.error(ValueError, function, "strides", rule, len(strides))
 
 
 def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
@@ -100,16 +109,26 @@ def is_nested(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def has_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements have the same position, by enumerating all of them."""
-    positions = np.zeros((), np.int64)
-    for size, stride in zip(sizes, strides, strict=True):
-        positions = np.add.outer(positions, np.arange(size, dtype=np.int64) * stride)
-    positions = np.sort(positions, axis=None)
-    return bool((positions[1:] == positions[:-1]).any())
+    """Whether two elements of a tensor that is not nested have the same position.
+
+    The rows along the longest dimension are not enumerated, only where they start. Two
+    rows overlap if their starts are less than a row's length of strides apart.
+    """
+    dims = sorted(pair for pair in zip(sizes, strides, strict=True) if pair[0] > 1)
+    if any(stride == 0 for _, stride in dims):
+        return True
+    *others, (length, step) = dims
+    starts = np.zeros(1, np.int64)
+    for size, stride in others:
+        starts = np.add.outer(starts, np.arange(size, dtype=np.int64) * stride)
+    steps, rest = np.divmod(starts, step)
+    # Starts with different rests are at least a row apart in these keys.
+    keys = np.sort(rest * (steps.max() + length) + steps, axis=None)
+    return bool((np.diff(keys) < length).any())
 
 
 @dataclasses.dataclass(frozen=True)
-class BufferTensorDesc:
+class BufferTensorDesc(Struct):
     """DML_BUFFER_TENSOR_DESC: the type, shape and layout of a tensor in a buffer.
 
     The class accepts what the C structure can hold. The `validate` method of an
@@ -147,7 +166,10 @@ class BufferTensorDesc:
     data_type: DataType
     sizes: tuple[int, ...]
     strides: tuple[int, ...] | None = None
-    total_tensor_size_in_bytes: int = None  # type: ignore[assignment]
+    total_tensor_size_in_bytes: int = dataclasses.field(
+        default=None,  # type: ignore[assignment]
+        metadata={"limits": UINT64},
+    )
     flags: TensorFlags = TensorFlags.NONE
     guaranteed_base_offset_alignment: int = 0
 
@@ -164,25 +186,16 @@ class BufferTensorDesc:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        struct = "BufferTensorDesc"
-        data_type = member_of(struct, "data_type", self.data_type, DataType)
-        sizes, strides = _as_layout(struct, self.sizes, self.strides)
-        total = self.total_tensor_size_in_bytes
-        if total is None:
-            total = rounded_bytes(data_type, extent(sizes, strides))
-        total = integer(struct, "total_tensor_size_in_bytes", total, range(2**64))
-        alignment = self.guaranteed_base_offset_alignment
-        set_frozen(
-            self,
-            data_type=data_type,
-            sizes=sizes,
-            strides=strides,
-            total_tensor_size_in_bytes=total,
-            flags=_as_flags(struct, self.flags),
-            guaranteed_base_offset_alignment=integer(
-                struct, "guaranteed_base_offset_alignment", alignment
-            ),
-        )
+        is_implied = self.total_tensor_size_in_bytes is None
+        if is_implied:
+            set_frozen(self, total_tensor_size_in_bytes=0)
+        super().__post_init__()
+        struct, sizes, strides = "BufferTensorDesc", self.sizes, self.strides
+        _require_one_for_each(struct, sizes, strides)
+        if is_implied:
+            total = rounded_bytes(self.data_type, extent(sizes, strides))
+            total = integer(struct, "total_tensor_size_in_bytes", total, UINT64)
+            set_frozen(self, total_tensor_size_in_bytes=total)
 
     @property
     def dimension_count(self) -> int:
@@ -204,15 +217,3 @@ class BufferTensorDesc:
         """The number of whole elements in `total_tensor_size_in_bytes`."""
         bits = self.data_type.bits
         return self.total_tensor_size_in_bytes * 8 // bits if bits else 0
-
-
-def _as_flags(struct: str, value: Any) -> TensorFlags:
-    rule = "be TensorFlags.NONE or TensorFlags.OWNED_BY_DML"
-    try:
-        number = arguments.integer(struct, "flags", value)
-    except TypeError:
-        got = arguments.describe(value)
-        raise arguments.error(TypeError, struct, "flags", rule, got) from None
-    if not 0 <= number <= sum(TensorFlags):
-        raise arguments.error(ValueError, struct, "flags", rule, number)
-    return TensorFlags(number)

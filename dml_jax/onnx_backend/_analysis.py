@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from dml_jax.onnx_backend._evaluation import Graph, Node
 
 # Operators whose outputs depend on the shapes of their inputs only.
@@ -14,7 +16,10 @@ _MOVES = {
     *("Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Expand", "Tile"),
     *("Concat", "Split", "Slice", "Gather", "GatherElements", "TopK"),
 }
-_INTEGERS = (6, 7)  # data types, INT32 and INT64
+# Of these, those that combine all inputs, and those that keep every element.
+_COMBINE = {"Add", "Sub", "Min", "Max", "Clip", "Where", "Concat"}
+_KEEP = {"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose"}
+_COMPARE = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 
 
 def static_names(nodes: Sequence[Node]) -> frozenset[str]:
@@ -53,20 +58,55 @@ def captured_names(graph: Graph) -> frozenset[str]:
 
 
 def index_names(graph: Graph) -> frozenset[str]:
-    """The values that are used only as sequence lengths or indices.
+    """The values that are used only where 32 bits hold every valid one.
 
-    ONNX forbids those beyond an axis, so 32 bits hold every valid one.
+    They are sequence lengths and indices, which ONNX forbids beyond an axis, or are
+    compared with a value that 32 bits hold. A length may also have any other use.
     """
-    rejected = {*graph.outputs}
+    lengths = _lengths(graph)
+    small = _small_names(graph, lengths)
+    rejected = {*graph.outputs} - lengths
     # From the last node to the first, so that all readers of a value are known.
     for node in reversed(graph.nodes):
         for inner in node.graphs():
-            rejected |= captured_names(inner)
+            rejected |= captured_names(inner) - lengths
         is_moved = node.kind in _MOVES and not rejected & {*node.outputs[:1]}
-        if node.kind == "Cast" and node.attributes["to"] not in _INTEGERS:
-            is_moved = False
-        if not is_moved and node.kind not in _OF_SHAPES:
+        is_compared = node.kind in _COMPARE and small.intersection(node.inputs)
+        if not (is_moved or is_compared or node.kind in _OF_SHAPES):
             indices = node.operator.indices
-            rejected |= {n for i, n in enumerate(node.inputs) if i not in indices}
+            others = {n for i, n in enumerate(node.inputs) if i not in indices}
+            rejected |= others - lengths
     read = {name for node in graph.nodes for name in node.inputs}
     return frozenset(read - rejected)
+
+
+def _lengths(graph: Graph) -> set[str]:
+    """The values all of whose elements are sequence lengths or indices."""
+    lengths: set[str] = set()
+    for node in reversed(graph.nodes):
+        indices = node.operator.indices
+        lengths.update(n for i, n in enumerate(node.inputs) if i in indices)
+        if node.kind in _KEEP and lengths.intersection(node.outputs):
+            lengths.add(node.inputs[0])
+    return lengths - {""}
+
+
+def _small_names(graph: Graph, lengths: set[str]) -> set[str]:
+    """The values that 32 bits hold: constants, shapes, lengths, ranges up to these."""
+    small = lengths | {name for name, x in graph.constants.items() if _is_small(x)}
+    for node in graph.nodes:
+        count = len(node.inputs) if node.kind in {"Range", *_COMBINE} else 1
+        given = {*node.inputs[:count]} - {""}
+        is_moved = node.kind in {"Range", *_MOVES} and given <= small
+        is_constant = node.kind == "Constant" and all(
+            _is_small(np.asarray(value)) for value in node.attributes.values()
+        )
+        if is_moved or is_constant or node.kind in (*_OF_SHAPES, "NonZero"):
+            small.update(node.outputs)
+    return small
+
+
+def _is_small(x: np.ndarray) -> bool:
+    """Whether 32 bits hold all elements of a constant."""
+    is_number = x.dtype.kind in "iuf"
+    return is_number and bool(np.all(np.abs(x.astype(np.float64)) < 2**31))

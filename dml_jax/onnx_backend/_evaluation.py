@@ -67,6 +67,7 @@ class Graph(NamedTuple):
     outputs: tuple[str, ...]
     constants: Mapping[str, np.ndarray]
     nodes: tuple[Node, ...]
+    types: Mapping[str, jax.ShapeDtypeStruct]  # of outputs; unknown sizes are 0
 
 
 class Body(NamedTuple):

@@ -6,14 +6,19 @@ inline such a function, so all are given the same imports first.
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import onnx
 import onnx.helper
 import onnx.inliner
 
 from dml_jax.onnx_backend._nesting import all_nodes
+
+MOST_NODES = 2**20  # after functions are inlined
+
+_Key: TypeAlias = tuple[str, str, str]  # the domain, name and overload of a function
 
 
 class Inlined(NamedTuple):
@@ -41,6 +46,7 @@ def inline(model: onnx.ModelProto) -> Inlined:
     own = versions.get("", 1)
     if not model.functions:
         return Inlined(model, own)
+    _require_few_nodes(model)
     _record_opset(model.graph.node, own)
     _set_defaults(model)
     for function in model.functions:
@@ -67,17 +73,39 @@ def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
         node.metadata_props.add(key="opset", value=str(opset))
 
 
+def _require_few_nodes(model: onnx.ModelProto) -> None:
+    """Refuses functions that call each other so often that inlining does not end."""
+    bodies = {_key(function): function.node for function in model.functions}
+    called = {key: [*map(_key, all_nodes(nodes))] for key, nodes in bodies.items()}
+    calls = {key: bodies.keys() & {*keys} for key, keys in called.items()}
+    sizes: dict[_Key, int] = {}  # of a call; other nodes have size 1
+    try:
+        for key in graphlib.TopologicalSorter(calls).static_order():
+            sizes[key] = sum(sizes.get(inner, 1) for inner in called[key])
+    except graphlib.CycleError:
+        return  # ONNX refuses functions that call themselves, and names one
+    total = sum(sizes.get(_key(node), 1) for node in all_nodes(model.graph.node))
+    if total > MOST_NODES:
+        raise ValueError(
+            f"the model must have at most {MOST_NODES} nodes after its functions are "
+            f"inlined; got {total}"
+        )
+
+
+def _key(part: onnx.FunctionProto | onnx.NodeProto) -> _Key:
+    name = part.name if isinstance(part, onnx.FunctionProto) else part.op_type
+    return _domain(part), name, part.overload
+
+
 def _set_defaults(model: onnx.ModelProto) -> None:
     """Adds default attributes to calls of functions; the inliner ignores them."""
     defaults = {
-        (_domain(function), function.name, function.overload): function.attribute_proto
-        for function in model.functions
+        _key(function): function.attribute_proto for function in model.functions
     }
     for part in (model.graph, *model.functions):
         for node in all_nodes(part.node):
             given = {attribute.name for attribute in node.attribute}
-            key = (_domain(node), node.op_type, node.overload)
-            missing = [a for a in defaults.get(key, ()) if a.name not in given]
+            missing = [a for a in defaults.get(_key(node), ()) if a.name not in given]
             node.attribute.extend(missing)
 
 

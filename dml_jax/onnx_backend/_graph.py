@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
-import numpy as np
 import onnx
 import onnx.checker
 import onnx.defs
 import onnx.helper
+import onnx.shape_inference
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
 from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
@@ -19,10 +18,20 @@ from dml_jax.onnx_backend._expansion import expand, set_defaults
 from dml_jax.onnx_backend._functions import Inlined, inline
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._operators.schema_functions import schema_function
-from dml_jax.onnx_backend._tensors import array_of, require_loaded
+from dml_jax.onnx_backend._operators._arrays import dtype_of
+from dml_jax.onnx_backend._operators.schema_functions import (
+    require_shapes,
+    schema_function,
+)
+from dml_jax.onnx_backend._tensors import (
+    array_of,
+    initializers,
+    path_of,
+    require_loaded,
+)
 
 _DOMAINS = ("", "ai.onnx")
+_LOOPS = ("Loop", "Scan")
 _MICROSOFT = "com.microsoft"  # whose operators have one version
 # Functions by the name of an operator, or by its domain and name.
 Functions = Mapping[Any, Callable[..., Any]]
@@ -121,7 +130,7 @@ def require_supported(inlined: Inlined, functions: Functions) -> None:
     """Refuses a model with unsupported parts; the message lists all of them."""
     _require_printable(inlined.model)
     graph = inlined.model.graph
-    missing, kinds = [], {}
+    missing, others, kinds = [], [], {}
     for node in all_nodes(graph.node):
         fault = _fault(node, inlined.opset(node), functions)
         if fault is not None:
@@ -129,16 +138,17 @@ def require_supported(inlined: Inlined, functions: Functions) -> None:
             kinds[node.op_type] = None
     for inner in all_graphs(graph):
         if inner.sparse_initializer:
-            missing.append("sparse initializers")
-        for info in (*inner.input, *inner.output):
-            if info.type.WhichOneof("value") not in ("tensor_type", None):
-                missing.append(f"'{info.name}', which is not a tensor")
-    if missing:
+            others.append("sparse initializers")
+    for info in (*graph.input, *graph.output):
+        if info.type.WhichOneof("value") not in ("tensor_type", None):
+            others.append(f"'{info.name}', which is not a tensor")
+    if missing or others:
+        functions_help = missing and not others
         hint = ", ".join(f"{kind!r}: function" for kind in kinds)
         hint = f". Functions for operators can be passed: operators={{{hint}}}"
         raise NotImplementedError(
             "onnx: the model must have only tensors and supported operators; got "
-            f"{', '.join(missing)}{hint if kinds else ''}"
+            f"{', '.join([*missing, *others])}{hint if functions_help else ''}"
         )
 
 
@@ -192,53 +202,86 @@ def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
 def convert(inlined: Inlined, functions: Functions) -> Graph:
     """Converts the graph of a model.
 
-    The outer graph gets the initializers of all graphs, except those whose names occur
-    more than once.
+    The outer graph gets the initializers of all graphs, by names that are unique.
     """
-    graph = inlined.model.graph
-    counts = collections.Counter(
-        tensor.name for inner in all_graphs(graph) for tensor in inner.initializer
-    )
-    shared: dict[str, np.ndarray] = {}
+    inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
+    found = initializers(inlined.model.graph)
+    unique = {(path, tensor.name): name for path, name, tensor in found}
 
-    def graph_of(graph: onnx.GraphProto) -> Graph:
-        own = {}
-        for tensor in graph.initializer:
-            target = shared if counts[tensor.name] == 1 else own
-            target[tensor.name] = array_of(tensor, f"onnx: `{tensor.name}`")
+    def graph_of(
+        graph: onnx.GraphProto, path: str, outer: Mapping[str, str], constants: Any
+    ) -> Graph:
+        own = {tensor.name: unique[path, tensor.name] for tensor in graph.initializer}
+        names = {**outer, **own, **{info.name: info.name for info in graph.input}}
         return Graph(
             inputs=tuple(info.name for info in graph.input),
-            outputs=tuple(info.name for info in graph.output),
-            constants=own,
-            nodes=tuple(map(node_of, graph.node)),
+            outputs=tuple(names.get(info.name, info.name) for info in graph.output),
+            constants=constants,
+            nodes=tuple(node_of(node, path, names) for node in graph.node),
+            types={
+                names.get(info.name, info.name): _type_of(info)
+                for info in graph.output
+                if info.type.tensor_type.HasField("shape")
+            },
         )
 
-    def node_of(node: onnx.NodeProto) -> Node:
+    def node_of(node: onnx.NodeProto, path: str, names: Mapping[str, str]) -> Node:
         opset = inlined.opset(node)
+        attributes = {a.name: value_of(node, a, path, names) for a in node.attribute}
         return Node(
             kind=node.op_type,
             label=_label(node),
             version=_version(node, opset),
-            attributes={a.name: value_of(node, a) for a in node.attribute},
-            inputs=tuple(node.input),
+            attributes=attributes,
+            inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
             operator=_operator_of(node, opset, functions),
         )
 
-    def value_of(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> Any:
+    def value_of(
+        node: onnx.NodeProto,
+        attribute: onnx.AttributeProto,
+        path: str,
+        names: Mapping[str, str],
+    ) -> Any:
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
             return array_of(value, _label(node))
         if isinstance(value, onnx.GraphProto):
-            return graph_of(value)
+            return graph_of(value, path_of(path, node, attribute), names, {})
         with as_value_error(_label(node)):
             if isinstance(value, bytes):
                 return value.decode()
             is_text = attribute.type == onnx.AttributeProto.STRINGS
             return [text.decode() for text in value] if is_text else value
 
-    result = graph_of(graph)
-    return result._replace(constants={**result.constants, **shared})
+    constants = {
+        name: array_of(tensor, f"onnx: `{tensor.name}`") for _, name, tensor in found
+    }
+    return graph_of(inlined.model.graph, "", {}, constants)
+
+
+def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:
+    """The model; if loops lack shapes of their outputs, with those that ONNX infers."""
+    loops = (n for n in all_nodes(inlined.model.graph.node) if n.op_type in _LOOPS)
+    kinds = [info.type for n in loops for body in graphs_of(n) for info in body.output]
+    are_known = all(
+        kind.HasField("sequence_type") or kind.tensor_type.HasField("shape")
+        for kind in kinds
+    )
+    # ONNX infers by one opset, and none of 2 GB or more.
+    if are_known or inlined.is_mixed() or inlined.model.ByteSize() >= 2**31:
+        return inlined.model
+    return onnx.shape_inference.infer_shapes(inlined.model)
+
+
+def _type_of(info: onnx.ValueInfoProto) -> jax.ShapeDtypeStruct:
+    """The type of an output, with 0 for sizes that are not known."""
+    tensor = info.type.tensor_type
+    shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return jax.ShapeDtypeStruct(
+        shape, dtype_of(f"onnx: `{info.name}`", tensor.elem_type)
+    )
 
 
 def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Operator:
@@ -254,6 +297,7 @@ def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator
     """An operator that evaluates the body which ONNX defines for it."""
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
+        require_shapes(node, *inputs)
         model, version = expand(proto, opset, inputs)
         graph = convert(Inlined(model, version), {})
         given = [x for x in inputs if x is not None]

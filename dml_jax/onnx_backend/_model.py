@@ -29,9 +29,9 @@ from dml_jax.onnx_backend._inputs import (
     require_shape,
     wrong_inputs,
 )
-from dml_jax.onnx_backend._nesting import all_graphs
 from dml_jax.onnx_backend._operators._arrays import dtype_of
 from dml_jax.onnx_backend._programs import Programs
+from dml_jax.onnx_backend._tensors import initializers
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -92,7 +92,9 @@ class Model(onnx.backend.base.BackendRep):
         """The weights by name: initializers of float dtypes with at least one axis.
 
         Those that determine shapes are left out, and so are scalars, such as a limit;
-        `apply` accepts scalars as well. Constant nodes are not initializers.
+        `apply` accepts scalars as well. Constant nodes are not initializers. Where the
+        branches of a node have initializers of the same name, these are named by the
+        node's first output and the branch too, as "y.then_branch.w".
         """
         # Arrays, not tracers, also for a caller that is traced.
         with (
@@ -198,8 +200,8 @@ class Model(onnx.backend.base.BackendRep):
           inputs: arrays of the shapes and dtypes of the graph, in the order of
             `input_names`; to override defaults, in the order of all the graph's inputs,
             where trailing defaults may be omitted. Those in `static_names` must not be
-            traced: close over them. Those of dtype int64 that are only sequence lengths
-            or indices may be int32.
+            traced: close over them. Those of dtype int64 may be int32 if they are
+            sequence lengths, or are only indices or compared with values of 32 bits.
           named: inputs by name, after those in order.
 
         Returns:
@@ -262,17 +264,23 @@ class Model(onnx.backend.base.BackendRep):
 
         Raises:
           TypeError, ValueError: `params` does not match the model.
+          NotImplementedError: `params` has an initializer of a function of the model.
         """
         self._require_params("to_onnx", params)
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
-        for graph in all_graphs(model.graph):
-            for tensor in graph.initializer:
-                if tensor.name in params:
-                    array = as_numpy(tensor.name, params[tensor.name])
-                    new = onnx.numpy_helper.from_array(array, tensor.name)
-                    new.doc_string = tensor.doc_string
-                    tensor.CopyFrom(new)
+        found = initializers(model.graph)
+        for name in params.keys() - {name for _, name, _ in found}:
+            rule = "not have initializers of branches inside of functions"
+            got = arguments.describe(name)
+            raise arguments.error(NotImplementedError, "to_onnx", "params", rule, got)
+        for _, name, tensor in found:
+            if name in params:
+                array = as_numpy(name, params[name])
+                new = onnx.numpy_helper.from_array(array, tensor.name)
+                new.doc_string = tensor.doc_string
+                new.metadata_props.extend(tensor.metadata_props)
+                tensor.CopyFrom(new)
         return model
 
     def _call(

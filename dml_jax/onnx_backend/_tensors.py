@@ -7,8 +7,9 @@ search the files in the current folder.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ import onnx.numpy_helper
 from google.protobuf.message import Message
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
+from dml_jax.onnx_backend._nesting import all_graphs, all_nodes
 
 
 def load(model: onnx.ModelProto, folder: str) -> None:
@@ -41,6 +43,54 @@ def array_of(tensor: onnx.TensorProto, prefix: str) -> np.ndarray:
         array = onnx.numpy_helper.to_array(tensor)
     array.flags.writeable = False
     return array
+
+
+class Initializer(NamedTuple):
+    """An initializer of a graph, or of one in it."""
+
+    path: str  # of its graph, "" for the outer one
+    name: str  # unique in the model
+    tensor: onnx.TensorProto
+
+
+def initializers(graph: onnx.GraphProto) -> list[Initializer]:
+    """The initializers at every depth.
+
+    Branches may have initializers of the same name. Theirs get the paths of the
+    branches in front.
+    """
+    found = [
+        (path, tensor) for path, inner in _paths(graph) for tensor in inner.initializer
+    ]
+    counts = Counter(tensor.name for _, tensor in found)
+    taken = {*counts, *(name for n in all_nodes(graph.node) for name in n.output)}
+    taken.update(info.name for inner in all_graphs(graph) for info in inner.input)
+    result = []
+    for path, tensor in found:
+        name = tensor.name
+        if path and counts[name] > 1:
+            name = path + name
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        result.append(Initializer(path, name, tensor))
+    return result
+
+
+def path_of(outer: str, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> str:
+    """The path of a graph in an attribute, from that of the graph of its node."""
+    output = next(filter(None, node.output), "")
+    return f"{outer}{output}.{attribute.name}."
+
+
+def _paths(
+    graph: onnx.GraphProto, path: str = ""
+) -> Iterator[tuple[str, onnx.GraphProto]]:
+    yield path, graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _paths(attribute.g, path_of(path, node, attribute))
 
 
 def _external_tensors(model: Message) -> Iterator[tuple[str, onnx.TensorProto]]:

@@ -69,8 +69,11 @@ def loss(
     lda_coeff: ArrayLike,
     model: onnx_backend.Model,
 ) -> Array:
+    # The gradients of weights contain 0 times the padding, which must be finite.
+    valid = jnp.arange(LONGEST) < jnp.asarray(batch.lengths)[:, None]
+    frames = jnp.where(valid[:, :, None], batch.frames, 0)
     (logits,) = model.apply(
-        parameters, batch.frames, batch.lengths, training=True, lda_coeff=lda_coeff
+        parameters, frames, batch.lengths, training=True, lda_coeff=lda_coeff
     )
     entropy = optax.softmax_cross_entropy_with_integer_labels
     return entropy(logits, jnp.asarray(batch.speakers)).mean()

@@ -70,12 +70,14 @@ def loss(parameters: Parameters, data: Sequences, parts: int) -> Array:
     def backwards(x: Array) -> Array:
         return reverse_sequence(x, data.lengths, batch_axis=0, time_axis=1)
 
+    # Gradients contain 0 times the padding, which must be finite.
+    valid = (jnp.arange(data.noisy.shape[1]) < data.lengths[:, None])[:, :, None]
+    noisy, clean = (jnp.where(valid, x, 0) for x in (data.noisy, data.clean))
     decays = jax.nn.sigmoid(parameters.decays)
-    first = moving_average(decays[0], data.noisy, parts)
-    second = backwards(moving_average(decays[1], backwards(data.noisy), parts))
-    error = parameters.gains[0] * first + parameters.gains[1] * second - data.clean
-    valid = jnp.arange(error.shape[1]) < data.lengths[:, None]
-    squares = jnp.where(valid[:, :, None], error**2, 0)
+    first = moving_average(decays[0], noisy, parts)
+    second = backwards(moving_average(decays[1], backwards(noisy), parts))
+    error = parameters.gains[0] * first + parameters.gains[1] * second - clean
+    squares = jnp.where(valid, error**2, 0)
     return squares.sum() / (data.lengths.sum() * error.shape[2])
 
 

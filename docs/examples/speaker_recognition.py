@@ -12,15 +12,16 @@ gated recurrent unit reads these and keeps a state h[t]:
     h[t] = z[t] * h[t-1] + (1 - z[t]) * n[t]
 
 Two units read each utterance, and a linear layer names the speaker of frame t from
-their two states at frame t. The first unit reads the features in their order. The three
+their two states at frame t. The first unit reads the features in their order. The
 variants differ in what the second unit reads:
 
-    forward only            the same features once more
-    flipped batch           `jnp.flip` of the padded features: the padding comes first
-    reversed sequences      `dml_jax.reverse_sequence`: the last frame comes first
+    forward only      the same features once more
+    jnp.flip          the padded features flipped: the padding comes first
+    flip_sequences    what Flax has: the last frame first, then the padding, reversed
+    reverse_padded    `dml_jax.reverse_padded`: the last frame first, then the padding
 
 The states of the second unit are put back in the order of the frames in the same way.
-So both networks that read backwards see the whole utterance at every frame. But the
+So all networks that read backwards see the whole utterance at every frame. But the
 state of a flipped batch has read the padding before, and its answer depends on how much
 of it there is. That amount is a property of the batch, not of the utterance.
 
@@ -70,7 +71,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from dml_jax import reverse_sequence
+from dml_jax import reverse_padded
 
 DATA = importlib.resources.files("dml_jax") / "examples" / "japanese_vowels.npz"
 SPEAKERS = 9
@@ -100,12 +101,26 @@ def flipped_batch(frames: Array, lengths: Array, steps: int) -> Array:
     return jnp.roll(jnp.flip(frames, axis=1), steps - frames.shape[1], axis=1)
 
 
+def flip_sequences(frames: Array, lengths: Array, steps: int) -> Array:
+    """What `flax.nnx.nn.recurrent.flip_sequences` computes."""
+    step = jnp.arange(frames.shape[1])
+    source = (steps - 1 - step + lengths[:, None]) % steps
+    source = jnp.where(step < steps, source, step)
+    return jnp.take_along_axis(frames, source[:, :, None], axis=1)
+
+
 def reversed_sequences(frames: Array, lengths: Array, steps: int) -> Array:
-    return reverse_sequence(frames, lengths, batch_axis=0, time_axis=1)
+    return reverse_padded(frames, lengths)
 
 
-FORWARD, FLIPPED, REVERSED = "forward only", "flipped batch", "reversed sequences"
-ORDERS = {FORWARD: same_order, FLIPPED: flipped_batch, REVERSED: reversed_sequences}
+FORWARD, FLIPPED = "forward only", "jnp.flip"
+FLAX, REVERSED = "flip_sequences", "reverse_padded"
+ORDERS = {
+    FORWARD: same_order,
+    FLIPPED: flipped_batch,
+    FLAX: flip_sequences,
+    REVERSED: reversed_sequences,
+}
 
 
 # Data ---------------------------------------------------------------------------------
@@ -214,7 +229,7 @@ def states_of(
     features = jnp.tanh(frames @ parameters.feature_weights + parameters.feature_bias)
 
     def ordered(values: Array) -> Array:
-        # The variant is a traced number, so that all three share one compilation.
+        # The variant is a traced number, so that all share one compilation.
         branches = [functools.partial(order, steps=steps) for order in ORDERS.values()]
         return lax.switch(variant, branches, values, lengths)
 
@@ -408,7 +423,7 @@ def table(found: dict[str, Tested]) -> str:
         "",
         f"{'':18}{'frames named right':>29}{'changed by more padding':>32}",
         f"{'':18}{'':29}{'frames':>16}{'utterances':>16}{'epochs':>8}",
-        f"{'second unit reads':18}{TESTED_STEPS[0]:>13}"
+        f"{'second unit':18}{TESTED_STEPS[0]:>13}"
         + "".join(f"{steps:>8}" for steps in longer * 3)
         + f"{f'to {100 * REQUIRED_ACCURACY:.0f} %':>8}",
     ]
@@ -423,84 +438,76 @@ def table(found: dict[str, Tested]) -> str:
     return "\n".join(lines)
 
 
+BACKWARD = FLIPPED, FLAX, REVERSED
+
+
 def findings(found: dict[str, Tested]) -> str:
     """What was found, in sentences that hold for any figures."""
-    right, changed = {}, {}
-    for name, tested in found.items():
-        utterances = tested.changed_utterances(TESTED_STEPS[-1])
-        right[name] = f"{tested.accuracy(TRAINED_STEPS):.1%} of the frames"
-        changed[name] = f"{utterances.sum()} of {utterances.size} utterances"
-    return "\n".join(
-        [
-            f"Reading forward only names {right[FORWARD]} right.",
-            f"Reading the flipped batch too (jnp.flip) names {right[FLIPPED]} right;",
-            f"padding to {TESTED_STEPS[-1]} steps changes {changed[FLIPPED]}.",
-            "Reading the reversed sequences too (dml_jax.reverse_sequence) names",
-            f"{right[REVERSED]} right; the same padding changes {changed[REVERSED]}.",
-        ]
-    )
+    right = {
+        name: f"{test.accuracy(TRAINED_STEPS):.1%}" for name, test in found.items()
+    }
+    lines = [
+        f"Reading forward only names {right[FORWARD]} of the frames right.",
+        f"Reading both ways names, and padding to {TESTED_STEPS[-1]} steps changes:",
+    ]
+    lines += [
+        f"{name:18}{right[name]} of the frames, {count_changed(found[name])} utterances"
+        for name in BACKWARD
+    ]
+    return "\n".join(lines)
 
 
-GREY = "#80868f"  # is read on white and on black
-COLOURS = {FORWARD: "#e69f00", FLIPPED: "#e0476b", REVERSED: "#3f8fdc"}
-DASHES = {FORWARD: ":", FLIPPED: "--", REVERSED: "-"}
+def count_changed(tested: Tested) -> str:
+    """How many utterances of all networks the longest padding changes."""
+    changed = tested.changed_utterances(TESTED_STEPS[-1])
+    return f"{changed.sum()} of {changed.size}"
+
+
+COLOURS = {FLIPPED: "#c8385a", FLAX: "#b57700", REVERSED: "#1f6fbf"}
 
 
 def draw(found: dict[str, Tested], output: Path) -> None:
     """Writes under a temporary name first: the output is whole or not there."""
-    texts = "text.color", "axes.titlecolor", "axes.labelcolor", "legend.labelcolor"
-    lines = "axes.edgecolor", "xtick.color", "ytick.color"
-    style = dict.fromkeys(texts + lines, GREY)
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    with matplotlib.rc_context({**style, "svg.hashsalt": "dml_jax"}):
-        figure = Figure(figsize=(6.4, 6), layout="constrained")  # also for a phone
-        above, below = figure.subplots(2, 1, height_ratios=[3, 2])
-        draw_accuracies(above, found)
-        draw_changes(below, found)
+    with matplotlib.rc_context({"svg.hashsalt": "dml_jax"}):
+        # Small, for a phone, and on white, for dark pages.
+        figure = Figure(figsize=(4.2, 2.8), layout="constrained", facecolor="white")
+        changed, total = count_changed(found[FLIPPED]).split(" of ")
+        kept = count_changed(found[REVERSED]).split(" of ")[0]
+        figure.suptitle(
+            f"More padding changes {changed} of {total} answers\n"
+            f"after jnp.flip, {kept} after reverse_padded",
+            fontsize="medium",
+            fontweight="bold",
+        )
+        draw_changes(figure.subplots(), found)
         try:
             kind = output.suffix.removeprefix(".")
-            figure.savefig(unfinished, format=kind, dpi=150, transparent=True)
+            figure.savefig(unfinished, format=kind, dpi=150)
             os.replace(unfinished, output)
         finally:
             unfinished.unlink(missing_ok=True)
 
 
-def draw_accuracies(axes: Axes, found: dict[str, Tested]) -> None:
-    """Draws the mean over the seeds after every epoch."""
-    for name, tested in found.items():
-        means = 100 * tested.accuracies.mean(axis=1)
-        style = {"color": COLOURS[name], "linestyle": DASHES[name], "linewidth": 2}
-        axes.plot(np.arange(1, len(means) + 1), means, label=name, **style)
-    axes.set(title="frames named right (%)", xlabel="epoch", ylim=(80, 100))
-    axes.margins(x=0.01)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", title="the second unit reads", frameon=False)
-
-
 def draw_changes(axes: Axes, found: dict[str, Tested]) -> None:
-    """Draws a bar for each variant and each padding beyond the trained one."""
-    longer = TESTED_STEPS[1:]
-    labels = []
-    for name, tested in found.items():
-        for steps in longer:
-            share = 100 * tested.changed_utterances(steps).mean()
-            axes.barh(len(labels), share, 0.7, color=COLOURS[name])
-            axes.annotate(
-                f"{share:.2f}",
-                (share, len(labels)),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-            )
-            labels.append(f"{name}, {steps} steps")
-    axes.set_yticks(range(len(labels)), labels)
+    """Draws a bar for the mean over the networks, and a point for each of them."""
+    for row, name in enumerate(BACKWARD):
+        changed = found[name].changed_utterances(TESTED_STEPS[-1])
+        shares = 100 * changed.mean(axis=1)
+        axes.barh(row, shares.mean(), 0.6, color=COLOURS[name])
+        axes.hlines(row, shares.min(), shares.max(), color="black")
+        axes.plot(shares, [row] * len(shares), "ok", markersize=5, clip_on=False)
+        text, end = count_changed(found[name]), (shares.max(), row)
+        axes.annotate(text, end, (7, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(BACKWARD)), BACKWARD)
     axes.invert_yaxis()
-    axes.margins(x=0.15)
+    axes.margins(x=0.45)
     axes.set_xlim(left=0)
-    axes.set(title="changed utterances (%)")
-    axes.spines[["top", "right", "bottom"]].set_visible(False)
-    axes.tick_params(bottom=False, labelbottom=False)
+    axes.set_xlabel(
+        "utterances with a changed answer (%):\n"
+        f"mean and each of {len(shares)} networks"
+    )
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def print_losses(mesh: Mesh, found: dict[str, Tested]) -> None:
@@ -558,7 +565,7 @@ def picture(text: str) -> Path:
 def parse_arguments() -> argparse.Namespace:
     # Without the usage an error is one line.
     parser = argparse.ArgumentParser(
-        description="Compares three readings of padded utterances.",
+        description="Compares readings of padded utterances.",
         usage=argparse.SUPPRESS,
     )
     parser.add_argument("--seeds", type=positive, help="networks per variant")

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -22,13 +23,17 @@ WITHOUT_EXAMPLES = {
     "changelog.md",
     "contributing.md",
     "design.md",
+    "directml-reference.md",
     "performance.md",
     "tpu.md",
     "xla.md",
 }
 RUN = {"pycon", "console"}
+WITH_FLAX = {"from-flax.md", "from-tensorflow.md", "tutorial.md"}
 SHOWN = {
     "cpp",  # what Python replaces
+    "json",  # a model of docs/examples
+    "python",  # a part of a program of docs/examples that needs TensorFlow
     "sh",  # what installs or takes long
     "text",  # equations, and commands on other machines
     "{eval-rst}",
@@ -46,12 +51,11 @@ def name(path: pathlib.Path) -> str:
 
 
 def marks(path: pathlib.Path) -> list[Any]:
-    if path.name == "reverse_sequence.md":
+    if path.name == "reverse_padded.md":
         return []
-    is_missing = {
-        "from-flax.md": not importlib.util.find_spec("flax"),
-        "silero-vad.md": not MODELS,
-    }.get(path.name, False)
+    is_missing = path.name in WITH_FLAX and not importlib.util.find_spec("flax")
+    if path.name == "silero-vad.md":
+        is_missing = not MODELS
     skip = pytest.mark.skipif(is_missing, reason="needs what .ci/run has")
     return [pytest.mark.exhaustive, skip]
 
@@ -99,6 +103,17 @@ def test_blocks_have_a_known_language(path: pathlib.Path) -> None:
     assert not re.search(r"^ *(```|~~~|>>> |\$ )", rest, re.M)
 
 
+@pytest.mark.parametrize("path", GUIDES, ids=name)
+def test_programs_and_models_are_those_of_the_examples(path: pathlib.Path) -> None:
+    programs = [file.read_text() for file in (DOCS / "examples").glob("*.py")]
+    for block in blocks(path, "python"):
+        assert any(block in program for program in programs)
+    files = [file.read_text() for file in (DOCS / "examples/dxdispatch").glob("*.json")]
+    models = [json.loads(re.sub(r"^//.*$", "", text, flags=re.M)) for text in files]
+    for block in blocks(path, "json"):
+        assert json.loads(block) in models
+
+
 @over_guides
 def test_examples(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those in Python, and then the commands, which may read what they have written."""
@@ -115,15 +130,21 @@ def test_examples(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert CHANGING.sub("…", actual) == CHANGING.sub("…", expected)
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", DOCS / "tutorial.md"], ids=lambda path: path.name
-)
+PICTURED = [ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md"]
+
+
+@pytest.mark.parametrize("path", PICTURED, ids=lambda path: path.name)
 def test_figures_of_the_example_are_those_it_printed(path: pathlib.Path) -> None:
     printed = (ROOT / "benchmarks/results/speaker_recognition.txt").read_text()
     figure = r"\d+\.\d ?%|\d+ of \d+"
-    expected = {text.replace("%", " %") for text in re.findall(figure, printed)}
-    text = path.read_text().partition("speaker_recognition.png")[2]
-    assert set(re.findall(figure, text)) == expected
+    known = {text.replace("%", " %") for text in re.findall(figure, printed)}
+    before, picture, after = path.read_text().rpartition("speaker_recognition.png")
+    alternative_text = before.rpartition("![")[2]
+    shown = set(re.findall(figure, alternative_text + after))
+    assert picture
+    assert shown <= known
+    (changed,) = re.findall(r"^jnp.flip .* (\d+ of \d+) utterances$", printed, re.M)
+    assert changed in shown
 
 
 def test_links_lead_to_files() -> None:

@@ -158,6 +158,7 @@ ELSEWHERE = [  # changes whose messages name another place
     (f"{IN}.Flags", "OWNED_BY_DML", f"{SLICE}.bindings"),
     (f"{IN}.Sizes", [2**32], f"{IN}.Sizes[0]"),
     (f"{IN}.Sizes", [2**32 - 1] * 500, f"{IN}.Sizes"),
+    (f"{IN}.Sizes", [2**32 - 1] * 8, IN),  # more than 2^64 bytes
     (IN, {"DataType": "FLOAT32", "Sizes": [200, 200], "Strides": [1, 1]},
      f"{IN}.Strides"),
     (f"{IN}.DimensionCount", 2, f"{IN}.Sizes"),

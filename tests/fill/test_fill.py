@@ -1,6 +1,7 @@
 """Fills: order, special values, modular integers, derivatives and size."""
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -28,6 +29,40 @@ def test_nested_vmaps_of_different_scalars(name: str):
     mapped = jax.vmap(jax.vmap(call, (0, None)), (None, 0), out_axes=-1)
     expected = [[call(start, delta) for start in starts] for delta in deltas[0]]
     assert_same_bits(mapped(starts, deltas[0]), np.moveaxis(np.array(expected), 0, -1))
+
+
+@pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
+@pytest.mark.parametrize("kind", [bool, int, float, complex])
+def test_python_types_are_the_dtypes_that_they_are_in_jax_numpy(kind: type, x64: bool):
+    with jax.enable_x64(x64):
+        result = fill_value_constant((2,), kind, kind(1))
+        assert_same_bits(result, np.asarray(jnp.full((2,), 1, kind)))
+        if kind is not bool:
+            result = fill_value_sequence((3,), kind, -1, 1)
+            assert_same_bits(result, np.arange(-1, 2).astype(jnp.zeros(0, kind).dtype))
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**32 - 1, np.uint32(2**31)])
+def test_an_int_beyond_32_bits_is_not_wrapped(value: Any):
+    """The name of a dtype has the unsigned range, too, but `int` is signed."""
+    for name, fill in {
+        "value": lambda: fill_value_constant((), int, value),
+        "value_start": lambda: fill_value_sequence((), int, value, 1),
+        "value_delta": lambda: fill_value_sequence((), int, 1, value),
+    }.items():
+        with (
+            jax.enable_x64(False),
+            pytest.raises(OverflowError, match=f"`{name}` must"),
+        ):
+            fill()
+        with jax.enable_x64(True):
+            assert fill().dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", ["float64", np.float64, np.dtype(float), np.int64])
+def test_named_dtypes_of_64_bits_are_not_narrowed(dtype: Any):
+    with jax.enable_x64(False), pytest.raises(ValueError, match="needs 64-bit mode"):
+        fill_value_constant((), dtype, 1)
 
 
 @pytest.mark.parametrize("name", ["complex64", "complex128"])
@@ -64,7 +99,7 @@ def test_an_infinite_start_stays_where_products_overflow(name: str):
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("sizes", [(24,), (3, 3, 7), (99, 26), (100003,)], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 3, 7), (100003,)], ids=str)
 @pytest.mark.parametrize("name", FLOATS)
 def test_constants_keep_every_bit(name: str, sizes: tuple[int, ...]):
     dtype = dtype_of(name)
@@ -182,19 +217,22 @@ def test_complex_derivatives():
 @pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize(
     ("name", "start", "delta"),
-    [
-        ("float32", 0, 1),
+    default_of(
+        [
+            ("float32", 0, 1),
+            ("float32", 0.1, 0.3),
+            ("float32", 2**30, 0.3),
+            ("float16", 1000, 2**-20),
+            ("bfloat16", 100, -3),
+            ("float64", 0, 0.1),
+            ("float64", 0.1, 0.3),
+            ("float64", 0.1, 1e20 / 3),
+            ("float8_e5m2", 0, 1),
+        ],
         ("float32", 0.1, 0.3),
-        ("float32", 2**30, 0.3),
-        ("float16", -7, 0.5),
-        ("float16", 1000, 2**-20),
         ("bfloat16", 100, -3),
-        ("bfloat16", 100, 2**-30),
-        ("float64", 0, 0.1),
         ("float64", 0.1, 0.3),
-        ("float64", 0.1, 1e20 / 3),
-        ("float8_e5m2", 0, 1),
-    ],
+    ),
 )
 def test_scalars_that_are_known_in_a_program(name: str, start: float, delta: float):
     dtype = dtype_of(name)
@@ -207,7 +245,9 @@ def test_scalars_that_are_known_in_a_program(name: str, start: float, delta: flo
 
 
 @pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize("name", ["bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize(
+    "name", default_of(["bfloat16", "float32", "float64"], "float32")
+)
 def test_subnormal_scalars_that_are_known_in_a_program(name: str):
     """XLA may take two constants for the same if they differ only as subnormals."""
     dtype = dtype_of(name)
@@ -216,7 +256,7 @@ def test_subnormal_scalars_that_are_known_in_a_program(name: str):
     with jax.enable_x64(needs_x64(dtype)):
         for sizes in ((5,), (4099,)):
             scalars = [(np.array(pair) * unit).astype(dtype) for pair in pairs]
-            for known in [[pair] for pair in scalars] + [scalars]:
+            for known in (scalars[:1], scalars):
                 fills = [
                     functools.partial(fill_value_sequence, sizes, dtype, *pair)
                     for pair in known
@@ -228,8 +268,14 @@ def test_subnormal_scalars_that_are_known_in_a_program(name: str):
 
 
 @pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("sizes", [(1,), (5,), (3001,), (1667, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    default_of(
+        itertools.product(["bfloat16", "float32", "float64"], [(5,), (1667, 3)]),
+        ("bfloat16", (1667, 3)),
+        ("float64", (5,)),
+    ),
+)
 @pytest.mark.parametrize("constant", [lambda x: x, jnp.asarray], ids=["numpy", "jax"])
 def test_zeros_whose_sign_depends_on_a_known_zero(
     name: str, sizes: tuple[int, ...], constant: Callable[..., Any]
@@ -249,8 +295,8 @@ def test_zeros_whose_sign_depends_on_a_known_zero(
 
 
 @pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8"])
-@pytest.mark.parametrize("sizes", [(0,), (3, 0), (5, 1, 0), (0, 3)], ids=str)
+@pytest.mark.parametrize("name", ["bfloat16", "float64", "int8"])
+@pytest.mark.parametrize("sizes", [(0,), (3, 0), (0, 3)], ids=str)
 def test_empty_sequences(name: str, sizes: tuple[int, ...]):
     with jax.enable_x64(needs_x64(dtype_of(name))):
         fill = functools.partial(fill_value_sequence, sizes, name)
@@ -268,7 +314,7 @@ def test_a_fill_compiles_to_one_loop_without_operands():
 
 @pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("name", ["float32", "float64"])
-@pytest.mark.parametrize("pair", [(-7, 0.5), (0.1, 0.3), (0.1, 1e9), (0.1, 1e20)])
+@pytest.mark.parametrize("pair", [(0.1, 0.3), (0.1, 1e20)])
 def test_normal_and_subnormal_sequences(name: str, pair: tuple[float, float]):
     sizes, dtype = (123, 39), dtype_of(name)
     with jax.enable_x64(needs_x64(dtype)):

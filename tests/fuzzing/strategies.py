@@ -85,7 +85,7 @@ ARRAYS |= {"value", "value_start", "value_delta"}
 
 
 def forms_of(name: str, plain: Any) -> list[Callable[[Any], Any]]:
-    if name.startswith("sequence_len"):
+    if "lens" in name or "lengths" in name:
         return LENGTH_FORMS
     if isinstance(plain, np.ndarray):
         return ARRAY_FORMS
@@ -129,6 +129,16 @@ def lengths_of(draw: Draw, shape: tuple[int, ...]) -> np.ndarray:
     numbers = [n for n in numbers if info.min <= n <= info.max]
     random = np.random.default_rng(draw(SEEDS))
     return np.array(numbers, dtype)[random.integers(0, len(numbers), shape)]
+
+
+def reverse_padded(draw: Draw, dtypes: list[str]) -> dict[str, Any]:
+    x = draw(arrays(dtypes))
+    axis = draw(st.integers(0, x.ndim - 1))
+    batch = x.shape[:axis] or x.shape[1:2]
+    shape = [draw(st.sampled_from([1, size])) for size in batch]
+    lengths = lengths_of(draw, draw(st.sampled_from([(), tuple(shape)])))
+    axis -= draw(st.sampled_from([0, x.ndim]))
+    return {"x": x, "lengths": lengths, "axis": axis}
 
 
 def reverse_subsequences(draw: Draw, dtypes: list[str]) -> dict[str, Any]:
@@ -185,6 +195,7 @@ def fill(draw: Draw, dtypes: list[str], names: list[str]) -> dict[str, Any]:
 
 
 PLAIN = {
+    "reverse_padded": reverse_padded,
     "reverse_subsequences": reverse_subsequences,
     "reverse_sequence": reverse_sequence,
     "slice": slice_,

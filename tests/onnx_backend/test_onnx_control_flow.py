@@ -229,6 +229,106 @@ def test_scan() -> None:
     both(SCAN, X[0] + 1, X, X.T + 2)
 
 
+NO_ITERATION = {
+    "an empty axis": """float[n,2] x => float[2] y, float[k,2] rows {
+      shape = Shape<end = 1>(x)
+      n = Squeeze(shape)
+      zero = Constant<value_floats = [0.0, 0.0]>()
+      y, rows = Loop (n, , zero) <body = g (int64 i, bool c, float[2] s) =>
+        (bool c, float[2] t, float[2] r) {
+          row = Gather(x, i)
+          t = Add(s, row)
+          r = Identity(t)
+        }>}""",
+    "a loop in a loop": """float[n,2] x => float[k,l] rows {
+      shape = Shape<end = 1>(x)
+      n = Squeeze(shape)
+      true = Constant<value: tensor = bool {1}>()
+      rows = Loop (n, true) <body = g (int64 i, bool c) => (bool c, float[m] r) {
+          row = Gather(x, i)
+          r = Loop (n, c) <body = h (int64 j, bool d) => (bool d, float q) {
+            q = Gather(row, j)}>
+        }>}""",
+    "a false condition": """float[n,2] x => float[n,2] y, float[k,2] rows {
+      m = Constant<value_int = 3>()
+      false = Constant<value: tensor = bool {0}>()
+      y, rows = Loop (m, false, x) <body = g (int64 i, bool c, float[n,2] s) =>
+        (bool c, float[n,2] s, float[2] r) {r = Gather(x, i)}>}""",
+    "a negative limit": """float[n,2] x => float[n,2] y {
+      m = Constant<value_int = -1>()
+      y = Loop (m, , x) <body = g (int64 i, bool c, float[n,2] s) =>
+        (bool c, float[n,2] t) {
+          row = Gather(x, i)
+          t = Add(s, row)
+        }>}""",
+}
+
+
+@pytest.mark.parametrize("name", NO_ITERATION)
+def test_no_iteration_evaluates_no_body(name: str) -> None:
+    """Each body reads an element that does not exist."""
+    both(NO_ITERATION[name], X[:0])
+
+
+def test_no_iteration_whatever_a_traced_condition_is() -> None:
+    text = """bool c, float[2] x => float[2] y, float[k,2] rows {
+      m = Constant<value_int = 0>()
+      y, rows = Loop (m, c, x) <body = g (int64 i, bool d, float[2] s) =>
+        (bool d, float[2] t, float[2] r) {
+          t = Neg(s)
+          r = Identity(s)
+        }>}"""
+    both(text, np.array(True), X[0])
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_shapes_of_no_iteration(is_known: bool) -> None:
+    """They are those of the graph, or those that ONNX infers."""
+    source = parse(NO_ITERATION["an empty axis"])
+    if not is_known:
+        (body,) = (a.g for a in source.graph.node[-1].attribute)
+        body.output[2].type.tensor_type.ClearField("shape")
+    model = onnx_backend.prepare(source)
+    for outputs in (model.run([X[:0]]), jax.jit(model.jax_fn)(X[:0])):
+        assert [np.shape(y) for y in outputs] == [(2,), (0, 2)]
+
+
+def test_a_scan_over_nothing() -> None:
+    """ONNX Runtime gives the same for `y`, and refuses scan outputs of no iteration."""
+    text = """float[2] s, float[n,2] x => float[2] y, float[2,k] rows {
+      y, rows = Scan<num_scan_inputs = 1, scan_output_axes = [1],
+        body = g (float[2] u, float[2] v) => (float[2] t, float[2] r) {
+          t = Add(u, v)
+          r = Identity(v)}>(s, x)}"""
+    model = prepared(text)
+    for y, last in (model.run([X[0], X[:0]]), jax.jit(model.jax_fn)(X[0], X[:0])):
+        assert_same_bits(np.asarray(y), X[0])
+        assert_same_bits(np.asarray(last), np.zeros((2, 0), np.float32))
+
+
+SEQUENCE = """float[3,2] x => float[2] last, float[3,2] y {
+  n = Constant<value_int = 3>()
+  zero = Constant<value_floats = [0.0, 0.0]>()
+  empty = SequenceEmpty()
+  last, all = Loop (n, , zero, empty) <body =
+    g (int64 i, bool c, float[2] s, seq(float[2]) q) =>
+    (bool c, float[2] t, seq(float[2]) r) {
+      row = Gather(x, i)
+      t = Add(s, row)
+      r = SequenceInsert(q, t)
+    }>
+  y = ConcatFromSequence<axis = 0, new_axis = 1>(all)}"""
+
+
+def test_a_loop_appends_to_a_sequence() -> None:
+    """As in exports of scripted recurrent networks."""
+    _, y = both(SEQUENCE, X)
+    assert_same_bits(y, SUMS)
+    model = prepared(SEQUENCE)
+    gradient = jax.grad(lambda x: model.jax_fn(x)[1].sum())(X)
+    assert_same_bits(np.asarray(gradient), np.float32([[3, 3], [2, 2], [1, 1]]))
+
+
 NESTED = """float[3,2] x, bool c => float[2] y {
   two = Constant<value_int = 2>()
   zero = Constant<value_floats = [0.0, 0.0]>()

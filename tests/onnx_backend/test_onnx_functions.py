@@ -166,3 +166,20 @@ def test_functions_are_checked_by_their_own_opsets(
     model = parse(model_of(int(opset), function(int(own), body)))
     require_error(error, f"onnx: {pattern}", onnx_backend.prepare, model)
     assert not onnx_backend.is_compatible(model)
+
+
+def test_calls_of_functions_are_limited() -> None:
+    """25 functions of two calls each have 2^25 nodes."""
+    functions = "\n".join(
+        f"""<domain: "local", opset_import: ["": 25, "local": 1]> f{i} (p) => (q) {{
+          r = {f"local.f{i - 1}" if i else "Neg"}(p)
+          q = {f"local.f{i - 1}" if i else "Neg"}(r)
+        }}"""
+        for i in range(25)
+    )
+    source = parse(f"float[2] x => float[2] y {{y = local.f24(x)}}\n{functions}")
+    message = (
+        "onnx: the model must have at most 1048576 nodes after its functions are "
+        "inlined; got 33554432$"
+    )
+    require_error(ValueError, message, onnx_backend.prepare, source)

@@ -1,4 +1,4 @@
-"""What ONNX models and the functions of the backend refuse, and 64-bit inputs."""
+"""What ONNX models and the functions of the backend refuse, and traced inputs."""
 
 from typing import Any
 
@@ -19,7 +19,6 @@ from onnx_models import (
     parse,
     prepared,
     require_error,
-    rows,
 )
 
 from dml_jax import onnx_backend
@@ -204,7 +203,7 @@ def test_nodes(
     require_error(error, message, onnx_backend.run_node, node, inputs, **options)
 
 
-# Traced and 64-bit inputs -------------------------------------------------------------
+# Traced inputs ------------------------------------------------------------------------
 
 TRACED = {
     SLICE + "(x, s, s)}": [X, ONE],
@@ -226,161 +225,6 @@ def test_traced_inputs_that_shapes_depend_on(text: str) -> None:
     require_error(TypeError, message, jax.jit(model.jax_fn), *values)
     batch = [value[None] for value in values]
     require_error(TypeError, message, jax.vmap(model.jax_fn), *batch)
-
-
-WIDE = rows(r"""
-int64[3] x => int64[3] y {y = Identity(x)}
-int64[3] x => int64[2] y {y = Constant<value_ints = [1, 2]>()}
-int64[3] x => int64[n] y {l = Constant<value_int = 2>() y = Range(l, l, l)}
-@9 int64[n] x => int64[m] y {y = Slice<starts = [0], ends = [1]>(x)}
-int64[3] x => int64[3] y {y = Add(x, x)}
-float[3] x => int64[3] y {y = Cast<to = 7>(x)}
-float[3] x => double[3] y {y = Cast<to = 11>(x)}
-""")
-
-
-@pytest.mark.usefixtures("x32")
-@pytest.mark.parametrize("text", [text for (text,) in WIDE])
-def test_64_bits_need_64_bit_mode(text: str) -> None:
-    model = prepared(text)
-    x = np.arange(3) + 2**33 if "int64[" in text.split("=>")[0] else ROW
-    message = "jax_fn: `y` has dtype (int|float)64, which needs 64-bit mode"
-    require_error(ValueError, message, model.jax_fn, x)
-    wide = model.run([x])[0]
-    with jax.enable_x64(True):
-        assert_same_bits(np.asarray(model.jax_fn(x)[0]), wide)
-
-
-ENDS = "a = Constant<value_ints = [-1]>() b = Constant<value_ints = [-9]>()"
-MADE_WIDE: list[tuple[str, list[Any], list[Any]]] = [  # a model, input and output
-    ("double[2] x => double[2] y {y = Identity(x)}", [0.1, 1e300], [0.1, 1e300]),
-    ("int64[1] x => int64[1] y {y = Identity(x)}", [2**40 + 1], [2**40 + 1]),
-    (f"double[2] x => double[n] y {{{ENDS} y = Slice(x, a, b, , a)}}", [0.1, 0.2],
-     [0.2, 0.1]),
-    ("double[2,1] x => double[2,1] y {n = Constant<value_ints = [2]>() "
-     "y = ReverseSequence(x, n)}", [[0.1], [0.2]], [[0.2], [0.1]]),
-    ("double[2] x => float[2] y {y = Cast<to = 1>(x)}", [0.1, 0.2], [0.1, 0.2]),
-    ("int64[1] x => int32[1] y {y = Cast<to = 6>(x)}", [2**40 + 3], [3]),
-    ("int64[1] x => double[1] y {y = Cast<to = 11>(x)}", [2**40 + 3], [2.0**40 + 3]),
-]  # fmt: skip
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-@pytest.mark.parametrize(("text", "given", "expected"), MADE_WIDE)
-def test_arrays_that_were_made_in_64_bit_mode(
-    text: str, given: list[Any], expected: list[Any]
-) -> None:
-    model = prepared(text)
-    with jax.enable_x64(True):
-        x = jax.numpy.asarray(given)
-        inside = [model.jax_fn(x)[0], jax.jit(model.jax_fn)(x)[0]]
-    assert x.dtype.itemsize == 8
-    for y in (model.run([x])[0], model.run([given])[0], *inside):
-        assert_same_bits(np.asarray(y), np.array(expected, y.dtype))
-    if model.run([x])[0].dtype.itemsize == 8:
-        message = "jax_fn: `y` has dtype (int|float)64, which needs 64-bit mode"
-        require_error(ValueError, message, model.jax_fn, x)
-    else:
-        assert_same_bits(np.asarray(model.jax_fn(x)[0]), model.run([x])[0])
-    message = f"onnx: `x` has dtype {x.dtype}, which needs 64-bit mode"
-    require_error(ValueError, message, jax.jit(model.jax_fn), x)
-    require_error(ValueError, message, jax.vmap(model.jax_fn), x[None])
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-def test_lengths_that_were_made_in_64_bit_mode() -> None:
-    text = "float[3,2] x, int64[2] n => float[3,2] y {y = ReverseSequence(x, n)}"
-    model, x = prepared(text), np.arange(6, dtype=np.float32).reshape(3, 2)
-    with jax.enable_x64(True):
-        lengths, beyond = jax.numpy.array([3, 2]), jax.numpy.array([3, 2**32 + 1])
-    assert model.jax_fn(x, lengths)[0].tolist() == [[4, 3], [2, 1], [0, 5]]
-    message = "ReverseSequence 'y': Invalid sequence length: 4294967297"
-    require_error(ValueError, message, model.jax_fn, x, beyond)
-    require_error(ValueError, message, model.run, [x, beyond])
-    for n, wanted in (
-        (lengths, [[4, 3], [2, 1], [0, 5]]),
-        (beyond, [[4, 5], [2, 3], [0, 1]]),
-    ):
-        assert jax.jit(model.jax_fn)(x, n)[0].tolist() == wanted
-
-
-# Graphs in which x becomes only lengths or indices: of frames 0 to 5, the results.
-INDEX_TEXTS = rows(r"""
-y = ReverseSequence(f, x) | [[4, 3], [2, 1], [0, 5]]
-a = Identity(x) b = Cast<to = 6>(a) c = Cast<to = 7>(b) y = ReverseSequence(f, c) |
-  [[4, 3], [2, 1], [0, 5]]
-k = Constant<value_ints = [2]>() v, i = TopK(x, k) y = ReverseSequence(f, v) |
-  [[4, 3], [2, 1], [0, 5]]
-i = Constant<value_ints = [0, 0]>() j = Shape(x) y = Gather<axis = 0>(f, i) |
-  [[0, 1], [0, 1]]
-one = Constant<value: tensor = int64[1] {0}>() u = Unsqueeze(x, one)
-  v = Squeeze(u, one) y = ReverseSequence(f, v) | [[4, 3], [2, 1], [0, 5]]
-""")
-INDICES = "float[3,2] f, int64[2] x => float[u,v] y "
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-@pytest.mark.parametrize(("body", "wanted"), INDEX_TEXTS)
-def test_lengths_need_no_64_bit_mode(body: str, wanted: str) -> None:
-    model = prepared(f"{INDICES}{{{body}}}")
-    f, lengths = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([3, 2])
-    for fn in (model.jax_fn, jax.jit(model.jax_fn)):
-        for given in (lengths, jax.numpy.asarray(lengths)):
-            assert fn(f, given)[0].tolist() == eval(wanted)
-
-
-NOT_ONLY_INDICES = rows(r"""
-int64[2] x => int64[2] y {y = Identity(x)}
-int64[2] x => float[2] y {y = Cast<to = 1>(x)}
-int64[2] x => bool[2] y {z = Add(x, x) y = Less(z, x)}
-bool c, int64[2] x => float[n] y {y = If(c) <
-  then_branch = g () => (float[2] a) {a = Cast<to = 1>(x)},
-  else_branch = h () => (float[2] b) {b = Cast<to = 1>(x)}>}
-""")
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-@pytest.mark.parametrize("text", [text for (text,) in NOT_ONLY_INDICES])
-def test_other_integers_that_jit_has_narrowed(text: str) -> None:
-    message = (
-        "onnx: `x` must have dtype int64; got int32, to which JAX narrows it outside "
-        "of 64-bit mode$"
-    )
-    model = prepared(text)
-    inputs = {"c": np.array(True), "x": np.array([3, 2])}
-    values = [inputs[name] for name in model.input_names]
-    require_error(TypeError, message, jax.jit(model.jax_fn), *values)
-
-
-INSIDE = """int32[3] x => float[3] y {
-  far = Constant<value_int = 8589934592>()
-  wide = Cast<to = 7>(x)
-  product = Mul(wide, far)
-  near = Constant<value_int = 8589934593>()
-  rest = Mod(product, near)
-  y = Cast<to = 1>(rest)
-}"""
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-def test_integers_inside_of_a_model_have_64_bits() -> None:
-    x = np.array([1, 2, 3], np.int32)
-    wanted = (x.astype(np.int64) * 2**33) % (2**33 + 1)
-    for fn in (prepared(INSIDE).jax_fn, jax.jit(prepared(INSIDE).jax_fn)):
-        assert_same_bits(np.asarray(fn(x)[0]), wanted.astype(np.float32))
-    (batch,) = jax.vmap(prepared(INSIDE).jax_fn)(np.stack([x, x]))
-    assert_same_bits(np.asarray(batch[1]), wanted.astype(np.float32))
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-def test_traced_floats_of_64_bits_are_refused() -> None:
-    text = "float[3] x => float[3] y {d = Cast<to = 11>(x) y = Cast<to = 1>(d)}"
-    message = "Cast 'd': Cast: `d` has dtype float64, which needs 64-bit mode"
-    model = prepared(text)
-    require_error(ValueError, message, jax.jit(model.jax_fn), ROW)
-    assert_same_bits(model.run([ROW])[0], ROW)
-    with jax.enable_x64(True):
-        assert_same_bits(np.asarray(jax.jit(model.jax_fn)(ROW)[0]), ROW)
 
 
 @pytest.mark.usefixtures("with_caches")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_models import runtime_session
+from onnx_models import require_error, runtime_session
 
 from dml_jax import onnx_backend
 
@@ -191,6 +191,45 @@ def test_operators_as_in_onnx_runtime(name: str) -> None:
             np.testing.assert_allclose(found, array, 1e-5, 1e-5)
 
 
+# Cases with an input of another shape, which NumPy would broadcast.
+REFUSED = [
+    (
+        "convolution, sum, Clip",
+        3,
+        floats(6, 9, 8),
+        r"`Z` must have shape \(2, 6, 9, 8\)",
+    ),
+    (
+        "skip",
+        1,
+        floats(2, 1, 8),
+        r"`skip` must have shape \(2, 3, 8\); got \(2, 1, 8\)",
+    ),
+    ("skip", 2, floats(1), r"`gamma` must have shape \(8,\); got \(1,\)"),
+    ("skip, shift, bias", 3, floats(1, 8), r"`beta` must have shape \(8,\)"),
+    ("skip, shift, bias", 4, floats(1), r"`bias` must have shape \(8,\)"),
+    ("BiasGelu", 1, floats(1), r"`bias` must have shape \(8,\); got \(1,\)"),
+    ("FastGelu, bias", 1, floats(1, 8), r"`bias` must have shape \(8,\); got \(1, 8\)"),
+    ("dynamic, zero points", 4, floats(1), r"`bias` must have shape \(5,\)"),
+    ("integers to floats", 6, floats(1), r"`bias` must have shape \(5,\)"),
+    ("dequantized", 1, S.repeat(1), r"`zero_point` must be a scalar; got shape \(3,\)"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "array", "message"), REFUSED)
+def test_shapes_that_onnx_runtime_refuses(
+    name: str, place: int, array: np.ndarray, message: str
+) -> None:
+    kind, inputs, *rest = CASES[name]
+    inputs = [array if i == place else x for i, x in enumerate(inputs)]
+    source = model_of(kind, inputs, *rest)
+    model = onnx_backend.prepare(source)
+    message = rf"com\.microsoft\.{kind} 'y': {message}"
+    require_error(ValueError, message, model.run, [inputs[0]])
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        runtime_session(source).run(None, {"x0": inputs[0]})
+
+
 @pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("scales", [LSTM_SCALES, LSTM_COLUMNS])
 def test_lstm_of_quantized_weights(scales: list[np.ndarray]) -> None:
@@ -204,6 +243,24 @@ def test_lstm_of_quantized_weights(scales: list[np.ndarray]) -> None:
     gradient = jax.grad(lambda x: jnp.sum(model.jax_fn(x)[0]))(STEPS)
     assert np.all(np.isfinite(gradient))
     assert np.any(gradient)
+
+
+@pytest.mark.usefixtures("x32", "nans_are_data")
+@pytest.mark.parametrize("padding", [np.nan, np.inf, -np.inf])
+def test_padding_of_a_quantized_lstm_that_is_not_finite(padding: float) -> None:
+    lengths = np.array([3, 5], np.int32)
+    more = [0.1 * floats(2, 24), lengths, *[None] * 3, *LSTM_SCALES, *LSTM_SCALES]
+    attributes = {"hidden_size": 3, "direction": "bidirectional"}
+    source = model_of(
+        "DynamicQuantizeLSTM", [STEPS, *WEIGHTS, *more], attributes, ["y", "h", "c"]
+    )
+    model = onnx_backend.prepare(source)
+    is_read = (np.arange(5)[:, None] < lengths)[..., None]
+    zeros, x = (np.where(is_read, STEPS, np.float32(n)) for n in (0, padding))
+    for found, wanted in zip(model.run([x]), model.run([zeros]), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    gradient = jax.grad(lambda x: jnp.sum(model.jax_fn(x)[0]))
+    np.testing.assert_array_equal(gradient(x), gradient(zeros))
 
 
 def test_weights_of_two_bits() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from assertions import assert_same_bits
-from onnx_models import parse, prepared, require_error, runtime_session
+from onnx_models import LOCAL, parse, prepared, require_error, runtime_session
 
 from dml_jax import onnx_backend
 
@@ -86,6 +86,72 @@ def test_to_onnx(model: onnx_backend.Model) -> None:
     np.testing.assert_allclose(y, model.apply(params, X)[0], rtol=1e-6)
     again = onnx_backend.prepare(changed)
     assert_same_bits(again.run([X])[0], np.asarray(model.apply(params, X)[0]))
+
+
+# Branches with weights of the same name, one of which adds those of the outer graph.
+BRANCHES = """bool c, float[3] x => float[3] y {y = If(c) <
+  then_branch = g () => (float[3] a) <float[3] w = {1, 2, 3}> {a = Mul(x, w)},
+  else_branch = h () => (float[3] b) <float[3] w = {4, 5, 6}> {b = If(c) <
+    then_branch = i () => (float[3] p) {p = Identity(x)},
+    else_branch = j () => (float[3] q) {s = Add(x, w) q = Add(s, v)}>}>}"""
+
+
+def test_weights_of_the_same_name_in_branches() -> None:
+    source = parse(BRANCHES, v=np.ones(3, np.float32))
+    model, x = onnx_backend.prepare(source), np.array([1, -1, 2], np.float32)
+    names = ["v", "y.then_branch.w", "y.else_branch.w"]
+    assert sorted(model.params) == sorted(names)
+    params = {name: 10 * array for name, array in model.params.items()}
+    session = runtime_session(model.to_onnx(params))
+    for condition, wanted in ((True, [10, -20, 60]), (False, [51, 59, 72])):
+        given = np.array(condition), x
+        assert model.apply(params, *given)[0].tolist() == wanted
+        feeds = dict(zip("cx", given, strict=True))
+        assert session.run(None, feeds)[0].tolist() == wanted
+
+    def total(params: Any, condition: Any) -> Any:
+        return model.apply(params, condition, x)[0].sum()
+
+    gradient = jax.jit(jax.grad(total))(model.params, True)
+    assert gradient["y.then_branch.w"].tolist() == x.tolist()
+    assert not gradient["y.else_branch.w"].any()
+
+
+@pytest.mark.parametrize("name", ["y.then_branch.w", "y.then_branch.w_"])
+def test_names_of_weights_are_unique(name: str) -> None:
+    text = "bool c, float[1] x => float[1] y {y = If(c) <"
+    for branch, number in (("then", 2), ("else", 3)):
+        text += f"{branch}_branch = g{number} () => (float[1] a{number}) "
+        text += f"<float[1] w = {{{number}}}> {{a{number} = Mul(x, w)}}"
+        text += ", " if branch == "then" else ">}"
+    model = prepared(text, **{name: np.array([7], np.float32)})
+    assert len(model.params) == 3
+    for condition, wanted in ((True, 2), (False, 3)):
+        assert model.run([condition, np.ones(1, np.float32)])[0] == wanted
+
+
+def test_to_onnx_refuses_weights_inside_of_functions() -> None:
+    text = "bool c, float[1] x => float[1] y {y = local.f(c, x)} "
+    text += LOCAL.replace("(p) => (q) {q =", "(c, p) => (q) {q = If(c) <")
+    text += "then_branch = g () => (float[1] a) <float[1] w = {2}> {a = Mul(p, w)}, "
+    text += "else_branch = h () => (float[1] b) {b = Neg(p)}>}"
+    model = prepared(text)
+    (name,) = model.params
+    message = "to_onnx: `params` must not have initializers of branches inside of func"
+    require_error(NotImplementedError, message, model.to_onnx, model.params)
+    params = {name: model.params[name] + 1}
+    assert model.apply(params, True, np.ones(1, np.float32))[0] == 3
+
+
+def test_to_onnx_keeps_what_a_tensor_has_beside_its_values() -> None:
+    source = parse("float[3] x => float[3] y {y = Add(x, w)}", w=np.ones(3, "f"))
+    (tensor,) = source.graph.initializer
+    tensor.doc_string = "a row"
+    tensor.metadata_props.add(key="origin", value="a file")
+    changed = onnx_backend.prepare(source).to_onnx({"w": np.full(3, 2, "f")})
+    (new,) = changed.graph.initializer
+    assert new.doc_string == tensor.doc_string
+    assert new.metadata_props == tensor.metadata_props
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double"])

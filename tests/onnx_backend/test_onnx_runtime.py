@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from onnx_models import F, parse, prepared, runtime_session
+from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[attr-defined]
 from sampling import default_of
 
 from dml_jax import onnx_backend
@@ -155,7 +156,17 @@ def test_chains(text: str) -> None:
 
 RANGE = "{0} s, {0} l, {0} d => {0}[n] y {{y = Range(s, l, d)}}"
 SLICE = "int32[n] x, int64[1] s, int64[1] e => int32[m] y {y = Slice(x, s, e, , minus)}"
-DIFFERENCES = {  # a model, inputs, and the results of this package and of ONNX Runtime
+ROWS = np.array([[1, np.nan, 3], [np.nan, 2, 1]], np.float32)
+NAN = float("nan")
+REDUCTION = "float[n,m] x, int64[1] a => float[n,k] y {{y = {}(x, a)}}"
+INDEX = "float[n,m] x => int64[n,k] y {{y = {}<axis = 1>(x)}}"
+RNN = """float[2,1,1] x => float[2,1,1,1] y {{
+  one = Constant<value: tensor = float[1,1,1] {{1.0}}>()
+  y = RNN<hidden_size = 1, activations = ["{}"]>(x, one, one)
+}}"""
+STEPS = [[[0.5]], [[0.25]]]
+# A model, inputs, and the results of this package and of ONNX Runtime, None if refused.
+DIFFERENCES: dict[str, tuple[Any, ...]] = {
     "sums are rounded again and again": (
         RANGE.format("float"),
         [F(0.6), F(0.9), F(0.1)],
@@ -174,6 +185,57 @@ DIFFERENCES = {  # a model, inputs, and the results of this package and of ONNX 
         [],
         [3, 2, 1, 0],
     ),
+    "NaN in ReduceMax": (
+        REDUCTION.format("ReduceMax"),
+        [ROWS, [1]],
+        [[NAN], [NAN]],
+        [[3], [NAN]],
+    ),
+    "NaN in ReduceMin": (
+        REDUCTION.format("ReduceMin"),
+        [ROWS, [1]],
+        [[NAN], [NAN]],
+        [[1], [NAN]],
+    ),
+    "NaN in ArgMax": (INDEX.format("ArgMax"), [ROWS], [[1], [0]], [[2], [0]]),
+    "NaN in ArgMin": (INDEX.format("ArgMin"), [ROWS], [[1], [0]], [[0], [0]]),
+    "NaN in MaxPool": (
+        "float[a,b,n] x => float[a,b,m] y {y = MaxPool<kernel_shape = [2]>(x)}",
+        [ROWS[None]],
+        [[[NAN, NAN], [NAN, 2]]],
+        [[[1, 3], [2, 2]]],
+    ),
+    "the mean of nothing": (
+        REDUCTION.format("ReduceMean"),
+        [np.zeros((1, 0), F), [1]],
+        [[NAN]],
+        [[0]],
+    ),
+    "Squeeze with empty axes": (
+        "float[n,m] x, int64[k] a => float[u,v] y {y = Squeeze(x, a)}",
+        [np.ones((1, 2), F), np.zeros(0, int)],
+        [[1, 1]],
+        [1, 1],
+    ),
+    "Gemm with a beta of 0": (
+        "float[n,m] a, float[n,m] b, float[n,m] c => float[n,m] y "
+        "{y = Gemm<beta = 0.0>(a, b, c)}",
+        [np.ones((1, 1), F), np.ones((1, 1), F), np.full((1, 1), NAN, F)],
+        [[NAN]],
+        [[1]],
+    ),
+    "reflection beyond the axis": (
+        'float[n] x, int64[2] p => float[m] y {y = Pad<mode = "reflect">(x, p)}',
+        [np.arange(3, dtype=F), [0, 4]],
+        [0, 1, 2, 1, 0, 1, 2],
+        None,
+    ),
+    "default parameters of Affine": (
+        RNN.format("Affine"),
+        [np.array(STEPS, F)],
+        [[[[0.5]]], [[[0.75]]]],
+        np.zeros((2, 1, 1, 1)),
+    ),
 }
 
 
@@ -184,5 +246,13 @@ def test_differences(name: str) -> None:
     source = parse(text, **constants)
     session, arrays = runtime_session(source), list(map(np.asarray, inputs))
     feeds = dict(zip([v.name for v in session.get_inputs()], arrays, strict=True))
-    assert prepared(text, **constants).run(arrays)[0].tolist() == ours
-    assert np.asarray(session.run(None, feeds)[0]).tolist() == theirs
+    found = prepared(text, **constants).run(arrays)[0]
+    np.testing.assert_array_equal(found, ours)
+    assert np.shape(found) == np.shape(ours)
+    if theirs is None:
+        with pytest.raises(onnxruntime_pybind11_state.InvalidArgument):
+            session.run(None, feeds)
+    else:
+        result = np.asarray(session.run(None, feeds)[0])
+        np.testing.assert_array_equal(result, theirs)
+        assert result.shape == np.shape(theirs)

@@ -80,16 +80,6 @@ def test_signalling_nans_survive_slices_and_their_adjoint(name: str) -> None:
     )
 
 
-@pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("name", DTYPES)
-def test_constants_keep_every_bit(name: str) -> None:
-    with jax.enable_x64(name in X64_ONLY):
-        dtype = dtype_of(name)
-        for value in random_elements(dtype, 12):
-            result = dml_jax.fill_value_constant((2, 3), dtype, value)
-            assert_same_bits(result, np.full((2, 3), value, dtype))
-
-
 @pytest.mark.parametrize("implementation", ["gather", "scatter"])
 @pytest.mark.parametrize("impl", default_of(["threefry2x32", "rbg"], "rbg"))
 def test_prng_keys(impl: str, implementation: str) -> None:

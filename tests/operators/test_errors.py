@@ -115,6 +115,31 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "`.astype('int32')`",
     ),
     (
+        "reverse_padded",
+        {"x": X.T},
+        "`lengths` must be a scalar or have shape (4,), the sizes of `x` before "
+        "axis=1, or 1 for any of them; got (3,). If the time is dimension 0, pass "
+        "axis=0",
+    ),
+    (
+        "reverse_padded",
+        {"x": X[:, None], "axis": 2},
+        "`lengths` must be a scalar or have shape (3, 1), the sizes of `x` before "
+        "axis=2, or 1 for any of them; got (3,). Pass `jnp.expand_dims(lengths, 1)`",
+    ),
+    (
+        "reverse_padded",
+        {"x": X[0], "lengths": [3], "axis": 0},
+        "`lengths` must be a scalar; got (1,). Pass `jnp.reshape(lengths, ())`",
+    ),
+    (
+        "reverse_padded",
+        {"lengths": np.ones((4, 2), int), "x": np.ones((3, 4, 2), bool), "axis": 0},
+        "`lengths` must be a scalar or have shape (4,), the sizes of `x` in dimension "
+        "1, with axis=0, or 1 for any of them; got (4, 2). For one length for each "
+        "line, call `reverse_subsequences` with `jnp.expand_dims(lengths, 0)`",
+    ),
+    (
         "reverse_subsequences",
         {"sequence_lengths": 3},
         "`sequence_lengths` must have shape (3, 1), 1 along axis=1 and the size of "

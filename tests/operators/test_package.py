@@ -89,7 +89,8 @@ def test_functions_are_plain_and_carry_the_public_path(function: Any) -> None:
 def test_options_are_keyword_only(function: Any) -> None:
     parameters = inspect.signature(function).parameters.values()
     optional = [p for p in parameters if p.default is not inspect.Parameter.empty]
-    positional = {"strides", "output_sizes"}  # arrays of the descriptor, not options
+    # `axis` as in jax.numpy, and arrays of the descriptor, which are not options
+    positional = {"axis", "strides", "output_sizes"}
     assert all(
         p.kind is inspect.Parameter.KEYWORD_ONLY
         for p in optional
@@ -131,6 +132,43 @@ def test_import_is_light() -> None:
     # `jax.extend` brings Pallas, but nothing that generates code.
     for heavy in ("mosaic.lowering", "mosaic_gpu.lowering"):
         assert heavy not in modules.stdout
+
+
+@pytest.mark.parametrize("name", ["directml", "onnx_backend"])
+def test_submodules_are_imported_when_they_are_used(name: str) -> None:
+    program = (
+        f"import sys, dml_jax; assert '{name}' in dir(dml_jax); "
+        f"assert not {{'onnx', 'dml_jax.directml', 'dml_jax.onnx_backend'}} & "
+        f"set(sys.modules); "
+        f"print(dml_jax.{name} is sys.modules['dml_jax.{name}'])"
+    )
+    run = [sys.executable, "-c", program]
+    assert subprocess.run(run, capture_output=True, text=True).stdout == "True\n"
+
+
+def test_a_submodule_without_its_extra() -> None:
+    """The error names the missing package, and `help` still works."""
+    program = (
+        "import sys, inspect; sys.modules['onnx'] = None; import dml_jax; "
+        "assert 'onnx_backend' not in dir(dml_jax); inspect.getmembers(dml_jax); "
+        "dml_jax.onnx_backend"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    *_, last = run.stderr.strip().splitlines()
+    imported = program.replace("; dml_jax.onnx", "; import dml_jax.onnx")
+    run = subprocess.run(
+        [sys.executable, "-c", imported], capture_output=True, text=True
+    )
+    assert last == run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: ")
+    assert "onnx" in last
+
+
+def test_other_attributes_are_missing() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'dml_jax' has no attribute 'x'"):
+        _ = dml_jax.x
 
 
 def test_the_package_uses_public_jax_only() -> None:

@@ -319,17 +319,40 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("are_hoppers", [True, False])
-@pytest.mark.parametrize("name", CHOSEN)
-def test_who_gets_the_kernel(name: str, are_hoppers: bool):
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The shapes that the kernel gets, which takes seconds to lower and is left out."""
+    shapes: list[Any] = []
+
+    def launch(x: Any, *_: Any) -> Any:
+        shapes.append(x.shape)
+        return x
+
+    monkeypatch.setattr(strip_kernel, "_launch", launch)
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "are_hoppers"), [*((name, True) for name in CHOSEN), ("columns", False)]
+)
+def test_who_gets_the_kernel(name: str, are_hoppers: bool, launched: list[Any]):
     (shape, dtype), is_chosen = CHOSEN[name]
     reverse = functools.partial(reverse_subsequences, axis=-2)
     with jax.enable_x64(dtype == "float64"):
         x = jax.ShapeDtypeStruct(shape, dtype)
         lengths = jax.ShapeDtypeStruct((*shape[:-2], 1, shape[-1]), np.int32)
-        text = text_for_cuda(reverse, x, lengths, are_hoppers=are_hoppers)
+        text_for_cuda(reverse, x, lengths, are_hoppers=are_hoppers)
     is_chosen = is_chosen and are_hoppers and jax_versions._SUPPORTS_MOSAIC
-    assert ("mosaic_gpu" in text) == is_chosen
+    assert bool(launched) == is_chosen
+
+
+@pytest.mark.skipif(not jax_versions._SUPPORTS_MOSAIC, reason="it has no kernels")
+@pytest.mark.parametrize("name", ["columns", "odd-columns"])
+def test_the_kernel_is_lowered(name: str):
+    (shape, dtype), _ = CHOSEN[name]
+    reverse = functools.partial(reverse_subsequences, axis=0)
+    x, lengths = jax.ShapeDtypeStruct(shape, dtype), np.zeros((1, shape[1]), np.int32)
+    assert "mosaic_gpu" in text_for_cuda(reverse, x, lengths)
 
 
 @pytest.mark.parametrize(
@@ -339,12 +362,14 @@ def test_who_gets_the_kernel(name: str, are_hoppers: bool):
         *(("float32", 2, True), ("float32", 3, False)),
     ],
 )
-def test_programs_gather_steps(dtype: str, features: int, is_chosen: bool):
+def test_programs_gather_steps(
+    dtype: str, features: int, is_chosen: bool, launched: list[Any]
+):
     reverse = functools.partial(reverse_subsequences, axis=0)
     x = jax.ShapeDtypeStruct((99, 2**18, features), dtype)
     lengths = jax.ShapeDtypeStruct((1, 2**18, 1), np.int32)
-    is_chosen = is_chosen and jax_versions._SUPPORTS_MOSAIC
-    assert ("mosaic_gpu" in text_for_cuda(reverse, x, lengths)) == is_chosen
+    text_for_cuda(reverse, x, lengths)
+    assert bool(launched) == (is_chosen and jax_versions._SUPPORTS_MOSAIC)
 
 
 @pytest.mark.parametrize("capabilities", ["9.0", "9.0 9.0", "8.0", "9.0 8.0"])

@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("random programs over meshes")
-    group.addoption("--programs", metavar="COUNT", type=int, default=250)
+    group.addoption("--programs", metavar="COUNT", type=int, default=400)
     group.addoption("--first-program", metavar="SEED", type=int, default=0)
 
 

@@ -28,9 +28,8 @@ INTEGERS = ["int8", "uint8", "int16", "int32", "uint32", "int64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn"]
 FLOATS = [*NARROW, "float32", "float64"]
 MODES = ["forward", "vjp", "vjp_of_vjp", "jvp", "grad_of_squares"]
-# With weights: most mistakes are possible in slices.
-OPERATORS = dict(reverse_subsequences=3, reverse_sequence=3, slice=5, slice1=6)
-OPERATORS |= dict(slice_grad=6, fill_value_constant=1, fill_value_sequence=1)
+OPERATORS = dict(reverse_subsequences=5, reverse_sequence=4, slice=4, slice1=5)
+OPERATORS |= dict(slice_grad=5, fill_value_constant=1, fill_value_sequence=1)
 
 Shape = tuple[int, ...]
 Mesh = dict[str, int]  # the sizes of named axes
@@ -241,10 +240,14 @@ def draw_placements(pick: Picker, program: Program, local: Spec | None) -> Progr
 def draw_placement_of_lengths(
     pick: Picker, lengths: tuple[Shape, str] | None, spec: Spec, mesh: Mesh
 ) -> Placement:
-    """As the input, for the dimensions that they share."""
-    if lengths is None or pick.chance(0.5):
+    """As the input, for the dimensions that they share, or by any axes of the mesh."""
+    if lengths is None or pick.chance(0.4):
         return Placement()
     shape, _ = lengths
+    if pick.chance(0.3):
+        return Placement(
+            "argument", evenly(draw_spec(pick, len(shape), mesh), shape, mesh)
+        )
     spec = spec[: len(shape)] if len(spec) >= len(shape) else ((),) * len(shape)
     entries = [() if size == 1 else e for e, size in zip(spec, shape, strict=True)]
     return Placement("argument", evenly(entries, shape, mesh))

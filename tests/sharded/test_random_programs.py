@@ -18,9 +18,8 @@ from collections.abc import Sequence
 import programs
 import pytest
 
-pytestmark = pytest.mark.exhaustive
-
 SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
+SAMPLE = 60  # programs of the default run
 BATCH = 250  # programs for a process, which keeps all that it has compiled
 
 Reports = dict[int, dict[str, str]]  # by seed: outcome, why, and the program
@@ -58,7 +57,16 @@ def run(seeds: Sequence[int]) -> Reports:
     return reports
 
 
+def test_bits_of_a_sample() -> None:
+    require_no_failures(run(range(SAMPLE)))
+
+
+@pytest.mark.exhaustive
 def test_bits(outcomes: Reports) -> None:
+    require_no_failures(outcomes)
+
+
+def require_no_failures(outcomes: Reports) -> None:
     failures = [
         f"{report['outcome']}: {report['why']}\n{report['program']}"
         for report in outcomes.values()
@@ -67,11 +75,13 @@ def test_bits(outcomes: Reports) -> None:
     assert not failures, "\n\n".join([f"{len(failures)} programs", *failures])
 
 
+@pytest.mark.exhaustive
 def test_few_programs_are_refused_by_jax(outcomes: Reports) -> None:
     counts = collections.Counter(report["outcome"] for report in outcomes.values())
     assert counts["skipped"] * 3 <= counts.total(), counts
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("explicit", [False, True], ids=["automatic", "explicit"])
 @pytest.mark.parametrize("operator", programs.OPERATORS)
 def test_every_operator_runs(outcomes: Reports, operator: str, explicit: bool) -> None:

@@ -7,7 +7,6 @@ partitioning, these windows have wrong gradients or end the process.
 import math
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,17 +15,13 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from devices import (
-    AUTO,
-    EXPLICIT,
-    MODES,
     collectives,
     compile_for,
     mesh_of,
     most_elements,
-    partitioner,
 )
 from devices import put as put_on
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
 
@@ -35,19 +30,6 @@ from dml_jax import reference
 from dml_jax._shared import partitioner as package_partitioner
 
 Operator = Callable[..., Any]
-
-
-def slice1(offset: int, window: int, stride: int, x: jax.Array) -> jax.Array:
-    return dml_jax.slice1(x, (offset,), (window,), (stride,))
-
-
-def test_gradient_of_a_loss() -> None:
-    """XLA partitions its cotangent as the slice: two elements on a device."""
-    x = put_on(np.arange(1, 25, dtype=np.float32), mesh_of(a=8), "a")
-    gradient = jax.jit(jax.grad(lambda x: jnp.sum(slice1(11, 2, 1, x) ** 2)))(x)
-    expected = np.zeros(24, np.float32)
-    expected[11:13] = 24, 26
-    assert_same_bits(gradient, expected)
 
 
 # What is sent and held ----------------------------------------------------------------
@@ -77,16 +59,6 @@ def test_only_what_a_neighbour_lacks_is_sent(
     assert compiled.output_shardings.shard_shape((4, STEPS, FEATURES)) == (4, 8, 16)
     # The pieces and their destination; XLA's slice pads its shard.
     assert most_elements(compiled) <= 2 * shard
-
-
-@pytest.mark.parametrize("stride", default_of([1, 2, -1, -3], -3))
-@pytest.mark.parametrize(
-    ("offset", "window"), default_of([(16, 32), (1, 62), (40, 2), (0, 64)], (1, 62))
-)
-def test_a_few_shards_are_held(offset: int, window: int, stride: int) -> None:
-    compiled, shard = gradient_of(offset, window, stride)
-    assert "all-gather" not in collectives(compiled)
-    assert compiled.memory_analysis().temp_size_in_bytes <= 6 * 4 * shard
 
 
 # Where XLA does not ask how to partition ----------------------------------------------
@@ -135,34 +107,6 @@ def test_exported_with_its_derivative(run: Operator) -> None:
     assert_same_bits(jax.jit(loss)(jax.device_put(x, sharding)), 2 * x)
 
 
-@pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("run", [reverse, put])
-def test_along_an_automatic_axis_beside_others(run: Operator) -> None:
-    """Below `shard_map` over another axis, or with an explicit one."""
-    x, spec = np.tile(SPECIAL, (4, 1)), P("b", "a")
-    mesh = mesh_of(AUTO, b=2, a=4)
-    mapped = jax.shard_map(
-        run, mesh=mesh, in_specs=P("b"), out_specs=P("b"), axis_names={"b"}
-    )
-    sharding = NamedSharding(mesh, spec)
-    program = jax.jit(mapped, in_shardings=sharding, out_shardings=sharding)
-    assert_same_bits(program(x), run(x, reference))
-    mesh = jax.make_mesh((2, 4), ("b", "a"), axis_types=(EXPLICIT, AUTO))
-    with jax.set_mesh(mesh):
-        y = jax.jit(run)(put_on(x, mesh, *spec))
-    assert_same_bits(y, run(x, reference))
-
-
-@pytest.mark.usefixtures("nans_are_data")
-def test_the_gather_adds_no_floats() -> None:
-    """XLA partitions it as a sum in which all devices but one have zeros."""
-    x, lengths = np.tile(SPECIAL, 2), np.array([13])
-    run = partial(dml_jax.reverse_subsequences, axis=0, implementation="gather")
-    sharding = NamedSharding(mesh_of(a=8), P("a"))
-    y = jax.jit(run, in_shardings=(sharding, None))(x, lengths)
-    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 0))
-
-
 @pytest.mark.parametrize("run", [reverse, put])
 def test_lowered_for_an_abstract_mesh(run: Operator) -> None:
     sharding = NamedSharding(AbstractMesh((4,), ("a",)), P(None, "a"))
@@ -172,24 +116,6 @@ def test_lowered_for_an_abstract_mesh(run: Operator) -> None:
 
 
 # Partitioners -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shardy", [True, False], ids=["shardy", "gspmd"])
-@pytest.mark.parametrize("mode", MODES)
-def test_slice_grad_under_either_partitioner(mode: AxisType, shardy: bool) -> None:
-    x, mesh = np.arange(1, 33, dtype=np.float32).reshape(4, 8), mesh_of(mode, a=4)
-    with partitioner(shardy=shardy), jax.set_mesh(mesh):
-        y = jax.jit(put)(put_on(x, mesh, None, "a"))
-    assert_same_bits(y, put(x, reference))
-
-
-def test_reversed_devices() -> None:
-    """GSPMD flips a sharded dimension by reversing the order of the devices."""
-    x = np.arange(32, dtype=np.float32).reshape(4, 8)
-    with partitioner(shardy=False):
-        program = jax.jit(lambda x: reverse(jax.lax.rev(x, [0])))
-        y = program(put_on(x, mesh_of(a=4), "a"))
-    assert_same_bits(y, reverse(x[::-1], reference))
 
 
 @pytest.mark.parametrize(

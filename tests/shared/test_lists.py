@@ -3,7 +3,6 @@
 import array
 import collections
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +20,6 @@ from dml_jax import reference
 X = numbers(3, 4)
 reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 SIZES = [0, 3, 5, 2**31, 2**32 + 1, 2**40, 2**63, 2**64 - 1, -1, -(2**40), -(2**63)]
-PAIRS = [
-    pytest.param(pair, marks=() if pair[0] == 3 else pytest.mark.exhaustive)
-    for pair in itertools.combinations(SIZES, 2)
-]
 
 
 def expected(lengths: Any) -> np.ndarray:
@@ -32,10 +27,10 @@ def expected(lengths: Any) -> np.ndarray:
     return reference.reverse_sequence(X, clamped, **BATCH_MAJOR)
 
 
-@pytest.mark.parametrize("lengths", PAIRS, ids=str)
+@pytest.mark.parametrize("other", SIZES)
 @pytest.mark.usefixtures("x64")
-def test_integers_of_every_size_and_sign(lengths: tuple[int, int]):
-    check_list([*lengths, 2])
+def test_integers_of_every_size_and_sign(other: int):
+    check_list([3, other, 2])
 
 
 @pytest.mark.usefixtures("x64")

@@ -88,7 +88,7 @@ def test_stores_of_two_words_are_not_split(dtype: str, parts: int):
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", default_of(["float16", "bfloat16"], "bfloat16"))
 def test_16_bit_floats_on_cpu(name: str, dtype: str):
     shape, *window = WINDOWS[name]
     x = data(shape, dtype)

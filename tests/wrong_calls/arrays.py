@@ -89,6 +89,7 @@ ARRAY_ERRORS = [
     *wrong([pair for pair in ARRAYS if pair[0] != "reverse_sequence"], TypeError, TEXT),
     *wrong([("reverse_sequence", "input")], ValueError, OF_LOW_RANK),
     *wrong([("reverse_subsequences", "input")], ValueError, SCALAR, axis=0),
+    *wrong([("reverse_padded", "x")], ValueError, SCALAR, axis=0),
     *wrong([("slice", "input")], ValueError, SCALAR, "`offsets`"),
     *wrong([("slice1", "input")], ValueError, BLOCK, "`input_window_offsets`"),
     *wrong(GRADIENT, ValueError, BLOCK, "`output_gradient_sizes`"),
@@ -124,22 +125,26 @@ NO_LENGTHS = {
     "masked": np.ma.array(LENGTHS, mask=[0, 1, 0]),
 }
 OF_WRONG_SHAPE = {
-    "scalar": 3,
-    "weak-scalar": in_32_bits(3),
     "too-few": LENGTHS[:2],
     "too-many": jnp.ones(4, np.int32),
     "empty": [],
     "2-d": [[1, 2], [3, 4]],
     "transposed": LENGTHS[None],
 }
+SCALARS = {"scalar": 3, "weak-scalar": in_32_bits(3)}
 LINES = [("reverse_subsequences", "sequence_lengths")]
 LENS = [("reverse_sequence", "sequence_lens")]
+PADDED = [("reverse_padded", "lengths")]
 STRINGS = np.array([["a", "b"]] * 3)
 LENGTH_ERRORS = [
     *wrong(LINE_LENGTHS, TypeError, NO_LENGTHS),
     *wrong(LINE_LENGTHS, OverflowError, {"huge": [2**70, 1, 1]}),
     *wrong(LINE_LENGTHS, ValueError, OF_WRONG_SHAPE),
+    *wrong([*LINES, *LENS], ValueError, SCALARS),
     *wrong(LINES, ValueError, {"1-d": LENGTHS}),
+    *wrong(PADDED, ValueError, {"column": LENGTHS[:, None]}),
+    *wrong(PADDED, ValueError, {"along-time": LENGTHS}, axis=0),
+    *wrong(PADDED, ValueError, {"1-d": LENGTHS}, x=X[None], axis=2),
     *wrong(LENS, ValueError, {"of-1": LENGTHS[:1], "column": LENGTHS[:, None]}),
     *wrong(LENS, ValueError, {"along-time": LENGTHS}, batch_axis=1, time_axis=0),
     *traced(LINE_LENGTHS, 1.0, lambda length: jnp.full(3, length)),

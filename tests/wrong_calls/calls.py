@@ -13,6 +13,7 @@ import dml_jax
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 LENGTHS = np.array([2, 4, 3], np.int32)
 VALID: dict[str, dict[str, Any]] = {
+    "reverse_padded": {"x": X, "lengths": LENGTHS, "axis": 1},
     "reverse_subsequences": {
         "input": X,
         "sequence_lengths": LENGTHS[:, None],
@@ -57,7 +58,7 @@ def arguments_named(*endings: str) -> list[tuple[str, str]]:
     return [(f, name) for f in VALID for name in VALID[f] if name.endswith(endings)]
 
 
-ARRAYS = arguments_named("input", "input_gradient")
+ARRAYS = arguments_named("input", "input_gradient", "x")
 LINE_LENGTHS = arguments_named("lengths", "lens")
 AXES = arguments_named("axis")
 SEQUENCES = arguments_named("sizes", "offsets", "strides")

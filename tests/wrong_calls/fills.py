@@ -51,7 +51,6 @@ NO_DTYPES = {
     "long-double": np.longdouble,
 }
 WIDE_DTYPES = {name: name for name in ("int64", "uint64", "float64", "complex128")}
-WIDE_DTYPES |= {"python-int": int, "python-float": float}
 
 NO_NUMBERS = {
     "none": None,

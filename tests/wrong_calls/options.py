@@ -15,7 +15,7 @@ from wrong_calls.calls import (
     wrong_calls,
 )
 
-AXIS = [("reverse_subsequences", "axis")]
+AXIS = [("reverse_padded", "axis"), ("reverse_subsequences", "axis")]
 IMPLEMENTATIONS = [(function, "implementation") for function in REVERSALS]
 TRAINING = [("reverse_sequence", "training")]
 NAME = [("reverse_sequence", "name")]

@@ -112,7 +112,7 @@ def _write_file(entry: Entry, context: Context) -> WriteFile:
     if path.suffix.lower() == ".npy":
         size = _typed_resource(members["resource"], context).elements().size
         elements = members["dimensions"].elements(TENSOR_DIMENSION_COUNT_MAX1)
-        dimensions = tuple(e.integer(1, 2**32 - 1) for e in elements) or (size,)
+        dimensions = tuple(e.integer(range(1, 2**32)) for e in elements) or (size,)
         if math.prod(dimensions) > size:
             raise members["dimensions"].error(
                 f"have a product of at most {size}, the number of elements"

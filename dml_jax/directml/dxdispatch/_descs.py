@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from dml_jax.directml import (
@@ -20,6 +20,7 @@ from dml_jax.directml import (
     TensorFlags,
     TensorType,
 )
+from dml_jax.directml._members import UINT, UINT64, fields_of
 from dml_jax.directml._operators import camel
 from dml_jax.directml.dxdispatch._json import Entry
 from dml_jax.directml.dxdispatch._values import parse_data_type, parse_scalar
@@ -44,35 +45,27 @@ _TENSOR_DEFAULTS = {
     "TotalTensorSizeInBytes": 0,
     "GuaranteedBaseOffsetAlignment": 0,
 }
-_ARRAYS = {
-    "Offsets",
-    "Sizes",
-    "Strides",
-    "InputWindowOffsets",
-    "InputWindowSizes",
-    "InputWindowStrides",
-}
 
 
 def parse_desc(operator: OperatorType, entry: Entry) -> OperatorDesc:
     """The description of an operator."""
     struct = STRUCTS[operator.name]
-    fields = {camel(field.name): field.name for field in dataclasses.fields(struct)}
-    has_arrays = not _ARRAYS.isdisjoint(fields)
+    fields = {camel(name): (name, *of) for name, of in fields_of(struct).items()}
+    has_arrays = any(kind == Sequence[int] for _, kind, _ in fields.values())
     members = entry.members((*fields, "DimensionCount") if has_arrays else fields)
-    count = members["DimensionCount"].unsigned() if has_arrays else 0
+    count = members["DimensionCount"].integer() if has_arrays else 0
     data_type = DataType.UNKNOWN
     values: dict[str, Any] = {}
-    for name, field in fields.items():
+    for name, (field, kind, limits) in fields.items():
         member = members[name]
-        if name.endswith("Tensor"):
+        if kind is BufferTensorDesc:
             values[field] = _tensor(member)
-        elif name == "Axis":
-            values[field] = member.unsigned()
-        elif name in _ARRAYS:
-            values[field] = _integers(member, is_signed=name == "InputWindowStrides")
+        elif kind is int:
+            values[field] = member.integer(limits)
+        elif kind == Sequence[int]:
+            values[field] = _integers(member, limits)
             _require_count(member, count)
-        elif name == "ValueDataType":  # precedes the values
+        elif kind is DataType:  # precedes the values
             values[field] = data_type = parse_data_type(member, is_known=True)
         else:
             values[field] = parse_scalar(member, data_type)
@@ -92,25 +85,23 @@ def _tensor(entry: Entry) -> BufferTensorDesc:
     sizes = _integers(members["Sizes"])
     strides = _integers(members["Strides"])
     if "DimensionCount" in desc.value:
-        _require_count(members["Sizes"], members["DimensionCount"].unsigned())
+        _require_count(members["Sizes"], members["DimensionCount"].integer())
     if strides:
         _require_count(members["Strides"], len(sizes))
-    return BufferTensorDesc(
-        parse_data_type(members["DataType"]),
-        sizes,
-        strides or None,
-        # As in DxDispatch, 0 means the size that the layout needs.
-        members["TotalTensorSizeInBytes"].unsigned(64) or None,  # type: ignore
-        members["Flags"].flags_of(TensorFlags, "DML_TENSOR_FLAG_"),
-        members["GuaranteedBaseOffsetAlignment"].unsigned(),
-    )
+    data_type = parse_data_type(members["DataType"])
+    # As in DxDispatch, 0 means the size that the layout needs.
+    total = members["TotalTensorSizeInBytes"].integer(UINT64) or None
+    flags = members["Flags"].flags_of(TensorFlags, "DML_TENSOR_FLAG_")
+    alignment = members["GuaranteedBaseOffsetAlignment"].integer()
+    with entry.located():
+        return BufferTensorDesc(
+            data_type, sizes, strides or None, total, flags, alignment
+        )
 
 
-def _integers(entry: Entry, is_signed: bool = False) -> tuple[int, ...]:
-    """An array of UINT or INT."""
-    limits = (-(2**31), 2**31 - 1) if is_signed else (0, 2**32 - 1)
+def _integers(entry: Entry, limits: range = UINT) -> tuple[int, ...]:
     elements = entry.elements(TENSOR_DIMENSION_COUNT_MAX1)
-    return tuple(element.integer(*limits) for element in elements)
+    return tuple(element.integer(limits) for element in elements)
 
 
 def _require_count(entry: Entry, count: int) -> None:

@@ -16,6 +16,7 @@ from dml_jax.directml import (
     TensorFlags,
     compile_operator,
 )
+from dml_jax.directml._members import UINT64
 from dml_jax.directml._operators import camel
 from dml_jax.directml._tensor import extent
 from dml_jax.directml.dxdispatch._descs import parse_desc
@@ -69,10 +70,8 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     desc = parse_desc(operator_type, desc_entry)
     _require_expandable(desc_entry, desc, context)
     members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
-    try:
+    with entry.located():
         operator = compile_operator(desc, context.feature_level)
-    except ValueError as error:
-        raise ValueError(f"`{entry.location}`: {error}") from None
     # DmlCompileGraph compiles a graph of this one operator, which is the same program.
     if members["dmlCompileType"].text() not in ("DmlCompileOp", "DmlCompileGraph"):
         raise members["dmlCompileType"].error("be DmlCompileOp or DmlCompileGraph")
@@ -158,14 +157,14 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
 
 def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
     """The offset of a view in bytes."""
-    members["elementCount"].unsigned(64)
-    members["counterOffsetBytes"].unsigned(64)
+    members["elementCount"].integer(UINT64)
+    members["counterOffsetBytes"].integer(UINT64)
     members["format"].text()
     for element in members["shape"].elements():
-        element.integer(-(2**63), 2**63 - 1)
-    count = members["elementOffset"].unsigned(64)
-    given = members["elementSizeInBytes"].unsigned(64)
-    stride = members["elementStride"].unsigned(32)
+        element.integer(range(-(2**63), 2**63))
+    count = members["elementOffset"].integer(UINT64)
+    given = members["elementSizeInBytes"].integer(UINT64)
+    stride = members["elementStride"].integer()
     size = given or stride or resource.data_type.bits // 8
     if count and not size:
         raise entry.error(

@@ -6,13 +6,16 @@ replaced by spaces before parsing, which keeps lines and columns in errors corre
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import enum
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
+
+from dml_jax.directml._members import UINT
 
 E = TypeVar("E", bound=enum.IntEnum | enum.IntFlag)
 
@@ -37,6 +40,14 @@ class Entry:
         location = self.location or "the model"
         return ValueError(f"`{location}` must {rule}; got {shown(self.value)}")
 
+    @contextlib.contextmanager
+    def located(self) -> Iterator[None]:
+        """Adds the location to the error about a description that is refused."""
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"`{self.location}`: {error}") from None
+
     def text(self) -> str:
         """The value as a printable string."""
         if not isinstance(self.value, str):
@@ -51,15 +62,11 @@ class Entry:
             raise self.error("be true or false")
         return self.value
 
-    def integer(self, minimum: int, maximum: int) -> int:
+    def integer(self, limits: range = UINT) -> int:
         """The value as an integer in a range."""
-        if type(self.value) is not int or not minimum <= self.value <= maximum:
-            raise self.error(f"be an integer from {minimum} to {maximum}")
+        if type(self.value) is not int or self.value not in limits:
+            raise self.error(f"be an integer from {limits[0]} to {limits[-1]}")
         return self.value
-
-    def unsigned(self, bits: int = 32) -> int:
-        """The value as a UINT or a UINT64."""
-        return self.integer(0, 2**bits - 1)
 
     def elements(self, maximum: int | None = None) -> list[Entry]:
         """The elements of an array, of which there are at most `maximum`."""

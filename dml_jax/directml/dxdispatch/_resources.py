@@ -9,6 +9,7 @@ import numpy as np
 
 import dml_jax
 from dml_jax.directml import DataType, FeatureLevel
+from dml_jax.directml._members import UINT64
 from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._files import Folders
 from dml_jax.directml.dxdispatch._json import Entry
@@ -106,11 +107,11 @@ def parse_resource(entry: Entry, context: Context) -> Resource:
     initial = members["initialValues"]
     values, data_type = _initial_values(entry, initial, data_type, context)
     values = values.view(np.uint8)
-    offset = members["initialValuesOffsetInBytes"].unsigned(64)
+    offset = members["initialValuesOffsetInBytes"].integer(UINT64)
     size = offset + values.size
     if "sizeInBytes" in entry.value:
         given = members["sizeInBytes"]
-        if given.unsigned(64) < size:
+        if given.integer(UINT64) < size:
             raise given.error(f"be at least {size}, the size of the initial values")
         size = given.value
     context.require_memory(entry, size)
@@ -168,7 +169,7 @@ def _generated(
     is_constant = "value" in initial.value
     names = ("value",) if is_constant else ("valueStart", "valueDelta")
     members = initial.members(required=("valueCount", *names))
-    count = members["valueCount"].integer(1, 2**32 - 1)
+    count = members["valueCount"].integer(range(1, 2**32))
     context.require_memory(members["valueCount"], count * data_type.dtype.itemsize)
     numbers = [parse_number(members[name], data_type) for name in names]
     if is_constant:

@@ -41,7 +41,7 @@ def parse_number(entry: Entry, data_type: DataType) -> Any:
     value, dtype = entry.value, data_type.dtype
     if dtype.kind != "f":
         limits = np.iinfo(dtype)
-        return dtype.type(entry.integer(int(limits.min), int(limits.max)))
+        return dtype.type(entry.integer(range(int(limits.min), int(limits.max) + 1)))
     if isinstance(value, str) and value.lower() in _SPECIAL:
         return dtype.type(_SPECIAL[value.lower()])
     if type(value) in (int, float):
@@ -56,7 +56,7 @@ def parse_scalar(entry: Entry, data_type: DataType) -> ScalarUnion:
     """A DML_SCALAR_UNION: a number, or an object with the member that holds it."""
     if isinstance(entry.value, dict):
         if data_type is DataType.FLOAT16:  # the union has no such member, only its bits
-            bits = entry.members(required=("UInt16",))["UInt16"].unsigned(16)
+            bits = entry.members(required=("UInt16",))["UInt16"].integer(range(2**16))
             return ScalarUnion(uint16=bits)
         kind = {"f": "Float", "u": "UInt", "i": "Int"}[data_type.dtype.kind]
         member = f"{kind}{data_type.bits}"
@@ -64,5 +64,5 @@ def parse_scalar(entry: Entry, data_type: DataType) -> ScalarUnion:
     if data_type.dtype.kind == "f":
         return ScalarUnion.of(data_type, parse_number(entry, data_type))
     # As in the fill functions, -2 for UINT8 is 254.
-    bits = data_type.bits
-    return ScalarUnion.of(data_type, entry.integer(-(2 ** (bits - 1)), 2**bits - 1))
+    both = range(-(2 ** (data_type.bits - 1)), 2**data_type.bits)
+    return ScalarUnion.of(data_type, entry.integer(both))

@@ -44,10 +44,9 @@ def integer(name: str, value: Any) -> int:
     """The only element of a static input."""
     if isinstance(value, Tracer):
         raise traced_shape(name, value)
-    value = np.asarray(value)  # a concrete array's methods are traced under jit
-    if np.size(value) != 1:
-        raise ValueError(f"`{name}` must have one element; got {np.size(value)}")
-    return int(np.reshape(value, ()))
+    require_scalar(name, value)
+    # A concrete array's own methods would be traced under jit.
+    return int(np.reshape(np.asarray(value), ()))
 
 
 def normalized(name: str, axis: int, rank: int) -> int:
@@ -70,9 +69,7 @@ def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
     axes = node.attributes.get("axes") if axes is None else axes
     if axes is None:
         return None
-    if np.ndim(axes) > 1:
-        raise ValueError(f"`axes` must have one dimension; got {np.ndim(axes)}")
-    numbers = [normalized("axes", axis, rank) for axis in np.ravel(axes).tolist()]
+    numbers = [normalized("axes", axis, rank) for axis in integers("axes", axes)]
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"`axes` must be unique; got {numbers}")
     return numbers
@@ -132,9 +129,38 @@ def require_shape(name: str, array: Any, shape: Any) -> None:
         )
 
 
+def require_scalar(name: str, value: Any) -> None:
+    """Refuses an input that is no scalar; one that is omitted may be anything.
+
+    ONNX and ONNX Runtime take an axis of one element for one.
+    """
+    if value is not None and np.shape(value) not in ((), (1,)):
+        raise ValueError(f"`{name}` must be a scalar; got shape {np.shape(value)}")
+
+
+def require_axes(**inputs: tuple[Any, str]) -> None:
+    """Refuses inputs whose axes do not have the sizes that their names say.
+
+    An input has the names of its axes, or their sizes. Axes of the same name have the
+    same size. An input that is omitted has any shape.
+    """
+    sizes: dict[str, Any] = {}
+    for name, (array, axes) in inputs.items():
+        if array is None:
+            continue
+        shape, names = np.shape(array), axes.split()
+        wanted = [int(n) if n.isdigit() else sizes.get(n, n) for n in names]
+        pairs = zip(wanted, shape, strict=False)
+        is_other = any(size != n for size, n in pairs if not isinstance(size, str))
+        if len(shape) != len(wanted) or is_other:
+            rule = f"({', '.join(map(str, wanted))})"
+            raise ValueError(f"`{name}` must have shape {rule}; got {shape}")
+        sizes.update(zip(names, shape, strict=True))
+
+
 def require_broadcastable(name: str, array: Any, shape: Any) -> None:
     """Refuses an input that would give `shape` more axes or other sizes."""
-    given = np.shape(array)
+    given = np.shape(array)  # () of None
     pairs = zip(given[::-1], shape[::-1], strict=False)
     if len(given) > len(shape) or any(n not in (1, size) for n, size in pairs):
         raise ValueError(f"`{name}` must broadcast to shape {shape}; got {given}")

@@ -30,6 +30,7 @@ from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_o
 from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
 
 MOST_ITERATIONS = 2**20
+_COUNTER = jax.ShapeDtypeStruct((), np.int64)
 
 
 def _if(node: Node, condition: Array) -> list[Any]:
@@ -50,8 +51,9 @@ def _if(node: Node, condition: Array) -> list[Any]:
     return list(outputs)
 
 
-def _arrays(values: Iterable[Any]) -> tuple[jax.Array, ...]:
-    return tuple(jnp.asarray(value) for value in values)
+def _arrays(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Values as arrays, and sequences as tuples of arrays."""
+    return jax.tree.map(jnp.asarray, tuple(values))
 
 
 # Loop ---------------------------------------------------------------------------------
@@ -88,14 +90,18 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
 def _is_traced(body: Body, *values: Any) -> bool:
     """Whether any of what a loop reads is traced."""
     captured = [body.scope.values.get(n) for n in captured_names(body.graph)]
-    return any(isinstance(value, Tracer) for value in (*values, *captured))
+    return _are_traced(*values, *captured)
+
+
+def _are_traced(*values: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
 def _iterate(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> Any:
     """Iterates in Python."""
     carried, rows, iteration = list(initial), [], 0
     most = MOST_ITERATIONS + 1 if limit is None else integer("M", limit)
-    is_running = condition is None or _concrete_condition(condition)
+    is_running = most > 0 and (condition is None or _concrete_condition(condition))
     while iteration < most and is_running:
         if iteration == MOST_ITERATIONS:
             raise _too_many(most)
@@ -106,7 +112,7 @@ def _iterate(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> 
         iteration += 1
     if rows:
         return [*carried, *map(_stacked, zip(*rows, strict=True))]
-    return [*carried, *_no_rows(body, carried)]
+    return [*carried, *_no_rows(body, 1 + len(carried), _COUNTER, True, *carried)]
 
 
 def _too_many(got: Any) -> ValueError:
@@ -128,15 +134,18 @@ def _stacked(rows: Sequence[Any]) -> Array:
     return (np if all(map(is_constant, rows)) else jnp).stack(rows)
 
 
-def _no_rows(body: Body, carried: Sequence[Any]) -> list[Array]:
-    """The scan outputs of no iterations, whose rows have the shape of the body's."""
-    if _is_traced(body, *carried):
-        outputs = jax.eval_shape(
-            lambda *c: _body_arrays(body, 0, c)[0], *_arrays(carried)
-        )
-    else:
-        outputs = _arrays(body(np.array(0, np.int64), np.array(True), *carried))
-    return [np.zeros((0, *y.shape), y.dtype) for y in outputs[1 + len(carried) :]]
+def _no_rows(body: Body, first: int, *inputs: Any) -> list[Array]:
+    """The scan outputs of no iterations, which are the body's outputs from `first` on.
+
+    The body is not evaluated, since it may fail without an element to read. Where ONNX
+    infers no shapes of these outputs, they are those that tracing finds.
+    """
+    names = body.graph.outputs[first:]
+    types: Any = [body.graph.types.get(name) for name in names]
+    if None in types:
+        function = with_check(lambda *inputs: _arrays(body(*inputs)))
+        types = jax.eval_shape(function, *inputs)[0][first:]
+    return [np.zeros((0, *kind.shape), kind.dtype) for kind in types]
 
 
 def _body_arrays(body: Body, iteration: Any, carried: Sequence[Any]) -> Any:
@@ -177,9 +186,13 @@ def _constant_trip_count(
 
     Only the nodes that the condition depends on are evaluated.
     """
-    if isinstance(limit, Tracer) or isinstance(condition, Tracer):
+    if isinstance(limit, Tracer):
         return None
     most = None if limit is None else max(0, integer("M", limit))
+    if most == 0:
+        return 0
+    if isinstance(condition, Tracer):
+        return None
     if condition is not None and not _concrete_condition(condition):
         return 0
     condition_body = _condition_of(body, len(initial))
@@ -192,7 +205,7 @@ def _constant_trip_count(
     given = dict(zip(names, initial, strict=True))
     carried = [given[name] for name in graph.inputs[2:]]
     captured = [body.scope.values.get(n) for n in captured_names(graph)]
-    if any(isinstance(value, Tracer) for value in (*carried, *captured)):
+    if _are_traced(*carried, *captured):
         return None
     times = 0
     while most is None or times < most:
@@ -240,6 +253,8 @@ def _condition_of(body: Body, count: int) -> Body:
 def _known_loop(body: Body, times: int, initial: Sequence[Any]) -> Any:
     """A loop with a known number of iterations, which can be differentiated."""
     count = len(initial)
+    if times == 0:
+        return initial, _no_rows(body, 1 + count, _COUNTER, True, *initial)
 
     def step(carried: Any, iteration: Any) -> Any:
         outputs, is_outside = _body_arrays(body, iteration, carried)
@@ -283,7 +298,12 @@ def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) 
 
 
 def _types(values: Iterable[Any]) -> list[str]:
-    return [f"{value.dtype}{[*value.shape]}" for value in values]
+    return [
+        f"({', '.join(_types(value))})"
+        if isinstance(value, tuple)
+        else f"{value.dtype}{[*value.shape]}"
+        for value in values
+    ]
 
 
 def _require_same_types(before: Sequence[Any], after: Sequence[Any]) -> None:
@@ -313,7 +333,10 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
         raise ValueError(
             f"scan inputs must have the same length; got {[len(row) for row in rows]}"
         )
-    if _is_traced(body, *inputs) and not static_names(body.graph.nodes) & {
+    if len(rows[0]) == 0:
+        types = (jax.ShapeDtypeStruct(row.shape[1:], row.dtype) for row in rows)
+        last, results = initial, _no_rows(body, split, *initial, *types)
+    elif _is_traced(body, *inputs) and not static_names(body.graph.nodes) & {
         *body.graph.inputs
     }:
         function = with_check(lambda *inputs: _arrays(body(*inputs)))
@@ -342,8 +365,6 @@ def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> 
         outputs = body(*carried, *(row[i, ...] for row in rows))
         carried = outputs[: len(initial)]
         results.append(outputs[len(initial) :])
-    if not results:
-        raise ValueError("scan inputs must have at least one element; got none")
     return carried, [_stacked(parts) for parts in zip(*results, strict=True)]
 
 

@@ -11,7 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import named, numpy_or_jax, option
+from dml_jax.onnx_backend._operators._arrays import (
+    named,
+    numpy_or_jax,
+    option,
+    require_scalar,
+)
 
 
 def _divide(_: Node, a: Array, b: Array) -> Array:
@@ -58,6 +63,8 @@ def _clip(node: Node, x: Array, low: Any = None, high: Any = None) -> Array:
         defaults = {"min": -largest, "max": largest} if node.version == 6 else {}
         low, high = (node.attributes.get(n, defaults.get(n)) for n in ("min", "max"))
         low, high = (None if n is None else np.asarray(n, x.dtype) for n in (low, high))
+    require_scalar("min", low)
+    require_scalar("max", high)
     # Where the bounds are in the wrong order, the result is the upper one.
     if low is not None:
         x = numpy_or_jax(x, low).maximum(x, low)

@@ -11,7 +11,13 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import integers, normalized
+from dml_jax.onnx_backend._operators._arrays import (
+    integers,
+    normalized,
+    require_rank,
+    require_shape,
+)
+from dml_jax.onnx_backend._operators.linear import require_kernel
 
 
 def _transposed_convolution(
@@ -19,6 +25,16 @@ def _transposed_convolution(
 ) -> jax.Array:
     attributes, kernel = node.attributes, np.shape(weight)[2:]
     count, groups = len(kernel), attributes.get("group", 1)
+    require_rank("X", x, count + 2)
+    require_rank("W", weight, np.ndim(x))
+    require_kernel(node, kernel)
+    channels = np.shape(weight)[1] * groups
+    if np.shape(x)[1] != np.shape(weight)[0]:
+        raise ValueError(
+            f"`W` must have {np.shape(x)[1]} elements on its first axis, the channels "
+            f"of `X`; got shape {np.shape(weight)}"
+        )
+    require_shape("B", bias, (channels,))
     strides = attributes.get("strides", [1] * count)
     dilations = attributes.get("dilations", [1] * count)
     extra = attributes.get("output_padding", [0] * count)
@@ -40,7 +56,6 @@ def _transposed_convolution(
             feature_group_count=groups,
         )
 
-    channels = np.shape(weight)[1] * groups
     result = _transpose(convolution, x, (np.shape(x)[0], channels, *sizes))
     return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
 
@@ -58,8 +73,13 @@ def _transposed_padding(
     if shape is None:
         shape = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     pads = []
-    for size, wanted in zip(full, shape[-len(full) :], strict=True):
+    for size, wanted, stride in zip(full, shape[-len(full) :], strides, strict=True):
         total = size - wanted
+        if -total >= stride:
+            raise ValueError(
+                f"`output_shape` must be below {size + stride} for an axis that the "
+                f"elements of `X` fill up to {size}; got {wanted}"
+            )
         # If the result is larger than what there is, its end is zero.
         low = max(0, total // 2 if mode == "SAME_UPPER" else (total + 1) // 2)
         pads.append((low, total - low))
@@ -124,6 +144,10 @@ def _instance_normalization(
     node: Node, x: Array, scale: Array, bias: Array
 ) -> jax.Array:
     axes = tuple(range(2, np.ndim(x)))
+    if not axes:
+        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
+    require_shape("scale", scale, np.shape(x)[1:2])
+    require_shape("B", bias, np.shape(x)[1:2])
     wide = jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
     mean = jnp.mean(wide, axes, keepdims=True)
     centered = wide - mean

@@ -21,6 +21,8 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
     numpy_or_jax,
+    require_rank,
+    require_shape,
     require_size,
 )
 
@@ -30,9 +32,12 @@ def _resize(
 ) -> jax.Array:
     if node.version == 10:
         scales, roi = roi, None
+    named = {"roi": roi, "scales": scales, "sizes": sizes}
+    for name, part in named.items():
+        if part is not None:
+            require_rank(name, part, 1)
     roi, scales, sizes = (
-        None if part is None or not np.size(part) else np.ravel(part)
-        for part in (roi, scales, sizes)
+        None if part is None or not np.size(part) else part for part in named.values()
     )
     rank, shape = np.ndim(x), np.shape(x)
     axes = axes_of(node, rank) or list(range(rank))
@@ -185,6 +190,13 @@ def _cubic(d: Any, a: float) -> Any:
 
 def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
     attributes, sizes = node.attributes, np.shape(x)[2:]
+    if not sizes or np.ndim(grid) != np.ndim(x):
+        raise ValueError(
+            "`X` and `grid` must have the same rank >= 3; got shapes "
+            f"{np.shape(x)} and {np.shape(grid)}"
+        )
+    shape = (np.shape(x)[0], *np.shape(grid)[1:-1], len(sizes))
+    require_shape("grid", grid, shape)
     is_aligned = bool(attributes.get("align_corners", 0))
     is_nearest = attributes.get("mode", "linear") == "nearest"
     kernel, reach = _kernel_of(node)

@@ -60,9 +60,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
         raise ValueError(f"`X` must have rank >= 3; got shape {np.shape(x)}")
     require_rank("W", weight, np.ndim(x))
     kernel, attributes = np.shape(weight)[2:], node.attributes
-    wanted = tuple(attributes.get("kernel_shape", kernel))
-    if wanted != kernel:
-        raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {wanted}")
+    require_kernel(node, kernel)
     strides = attributes.get("strides", [1] * count)
     dilations = attributes.get("dilations", [1] * count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
@@ -127,6 +125,13 @@ def _depthwise(x: Array, weight: Array, strides: Any, pads: Any, dilations: Any)
         part = part * _by_channel(weight[(slice(None), 0, *place)], len(kernel))
         total = part if total is None else total + part
     return total
+
+
+def require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
+    """Refuses a `kernel_shape` that is not that of the weights."""
+    given = tuple(node.attributes.get("kernel_shape", kernel))
+    if given != kernel:
+        raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {given}")
 
 
 def padding(

@@ -15,6 +15,10 @@ import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import linear, quantization, recurrent
+from dml_jax.onnx_backend._operators._arrays import (
+    require_broadcastable,
+    require_shape,
+)
 from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
 from dml_jax.onnx_backend._operators.quantization import (
     centered,
@@ -38,6 +42,7 @@ def _fused_convolution(
     node: Node, x: Array, weight: Array, bias: Any = None, added: Any = None
 ) -> jax.Array:
     result = jnp.asarray(linear.convolution(node, x, weight, bias))
+    require_shape("Z", added, result.shape)
     result = result if added is None else result + added
     name = node.attributes.get("activation", "")
     if not name:
@@ -71,6 +76,13 @@ def _skip_normalization(is_centered: bool) -> Callable[..., list[Any]]:
     def evaluate(node: Node, x: Array, skip: Array, scale: Array, *more: Any) -> Any:
         more = (*more, None, None)
         shift, bias = more[:2] if is_centered else (None, more[0])
+        shape = np.shape(x)
+        # One row may be added to all of a batch.
+        rows = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
+        if np.shape(skip) not in rows:
+            require_shape("skip", skip, shape)
+        for name, part in (("gamma", scale), ("beta", shift), ("bias", bias)):
+            require_shape(name, part, shape[-1:])
         total = jnp.asarray(x) + skip
         total = total if bias is None else total + bias
         wide = total.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -87,6 +99,7 @@ def _skip_normalization(is_centered: bool) -> Callable[..., list[Any]]:
 
 def _gelu(node: Node, x: Array, bias: Any = None) -> jax.Array:
     """Gelu, BiasGelu and FastGelu, which has an approximation."""
+    require_shape("bias", bias, np.shape(x)[-1:])
     x = jnp.asarray(x) if bias is None else jnp.asarray(x) + bias
     return jax.nn.gelu(x, approximate=node.kind == "FastGelu")
 
@@ -151,6 +164,7 @@ def _matmul_dynamic(
     _: Node, a: Array, b: Array, scale: Array, zero: Any = None, bias: Any = None
 ) -> jax.Array:
     """DynamicQuantizeMatMul, whose first input is quantized by its range."""
+    _require_of_columns(b, bias, b_scale=scale, b_zero_point=zero)
     weight = centered(b, zero) * jnp.asarray(scale)
     product = jnp.matmul(_as_bytes(a), weight, precision=jax.lax.Precision.HIGHEST)
     return product if bias is None else product + bias
@@ -166,10 +180,18 @@ def _matmul_to_float(
     b_zero: Any = None,
     bias: Any = None,
 ) -> jax.Array:
+    _require_of_columns(b, bias, b_scale=b_scale, b_zero_point=b_zero)
     sums = largest_sum(b, b_zero, (-2,)), np.shape(b)[-2]
     product = exact_product(jnp.matmul, centered(a, a_zero), centered(b, b_zero), *sums)
     result = product.astype(a_scale.dtype) * (jnp.asarray(a_scale) * b_scale)
     return result if bias is None else result + bias
+
+
+def _require_of_columns(b: Array, bias: Any, **parameters: Any) -> None:
+    """Refuses parameters that are not those of a matrix or of its columns."""
+    require_shape("bias", bias, np.shape(b)[-1:])
+    for name, value in parameters.items():
+        require_broadcastable(name, value, np.shape(b))
 
 
 def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> list[Any]:
@@ -178,6 +200,11 @@ def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> lis
         jnp.swapaxes(_dequantized(array, scale, zero), 1, 2).astype(x.dtype)
         for array, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
     ]
+    lengths = others[1]
+    if lengths is not None:
+        # Padding belongs to the range that is quantized, if it has one.
+        is_read = jnp.arange(np.shape(x)[0], dtype=jnp.int32)[:, None] < lengths
+        x = jnp.where(is_read[..., None] | jnp.isfinite(x), x, 0)
     return recurrent.OPERATORS["LSTM"].evaluate(node, _as_bytes(x), *weights, *others)
 
 

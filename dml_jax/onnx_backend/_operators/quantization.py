@@ -17,7 +17,13 @@ from jax import lax
 
 from dml_jax.onnx_backend._cast import cast
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import dtype_of, normalized
+from dml_jax.onnx_backend._operators._arrays import (
+    dtype_of,
+    normalized,
+    require_broadcastable,
+    require_scalar,
+    require_shape,
+)
 from dml_jax.onnx_backend._operators.linear import convolution
 
 
@@ -26,6 +32,7 @@ def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array
     dtype: np.dtype = np.dtype(np.uint8 if zero is None else zero.dtype)
     if zero is None and attributes.get("output_dtype", 0):
         dtype = dtype_of("`output_dtype`", attributes["output_dtype"])
+    _require_same_shape(scale, zero)
     precision = _float_dtype(scale)
     if attributes.get("precision", 0):
         precision = dtype_of("`precision`", attributes["precision"])
@@ -57,6 +64,7 @@ def quantized(x: jax.Array, zero: Any, dtype: Any) -> jax.Array:
 
 
 def _dequantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
+    _require_same_shape(scale, zero)
     dtype = _float_dtype(scale)
     if node.attributes.get("output_dtype", 0):
         dtype = dtype_of("`output_dtype`", node.attributes["output_dtype"])
@@ -81,6 +89,14 @@ def _float_dtype(scale: Array) -> np.dtype:
     is_power = np.dtype(scale.dtype).name == "float8_e8m0fnu"
     is_float = jnp.issubdtype(scale.dtype, jnp.floating) and not is_power
     return np.dtype(scale.dtype if is_float else np.float32)
+
+
+def _require_same_shape(scale: Array, zero: Any) -> None:
+    """Refuses a zero point that is not of the shape of its scale."""
+    if np.shape(scale) in ((), (1,)):
+        require_scalar("zero_point", zero)
+    else:
+        require_shape("zero_point", zero, np.shape(scale))
 
 
 def _spread(node: Node, x: Array, parameter: Any) -> Any:
@@ -116,6 +132,8 @@ def _matmul_integer(
 ) -> jax.Array:
     if a_zero is not None and np.ndim(a_zero) == 1 and np.size(a_zero) > 1:
         a_zero = a_zero.reshape(-1, 1)  # one for each row
+    require_broadcastable("a_zero_point", a_zero, np.shape(a))
+    require_broadcastable("b_zero_point", b_zero, np.shape(b))
     axis = 0 if np.ndim(b) == 1 else -2
     sums = largest_sum(b, b_zero, (axis,)), np.shape(b)[axis]
     return exact_product(jnp.matmul, centered(a, a_zero), centered(b, b_zero), *sums)
@@ -152,6 +170,8 @@ def largest_sum(x: Array, zero: Any, axes: tuple[int, ...]) -> int:
 def _conv_integer(
     node: Node, x: Array, weight: Array, x_zero: Any = None, w_zero: Any = None
 ) -> jax.Array:
+    require_scalar("x_zero_point", x_zero)
+    _require_of_channels("w_zero_point", w_zero, weight)
     if w_zero is not None:
         w_zero = w_zero.reshape(-1, *[1] * (np.ndim(weight) - 1))
     product = functools.partial(convolution, node)
@@ -160,16 +180,34 @@ def _conv_integer(
     return exact_product(product, centered(x, x_zero), centered(weight, w_zero), *sums)
 
 
+def _require_of_channels(name: str, value: Any, weight: Array) -> None:
+    """Refuses a parameter that is neither a scalar nor one for each output channel."""
+    if np.shape(value) != np.shape(weight)[:1]:
+        require_scalar(name, value)
+
+
 def _qlinear_matmul(node: Node, *inputs: Array) -> jax.Array:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     if np.ndim(a_scale) == 1 and np.size(a_scale) > 1:
         a_scale = a_scale.reshape(-1, 1)
     product = _matmul_integer(node, a, b, a_zero, b_zero)
+    require_broadcastable("a_scale", a_scale, np.shape(a))
+    require_broadcastable("b_scale", b_scale, np.shape(b))
+    require_scalar("y_scale", y_scale)
+    require_scalar("y_zero_point", y_zero)
     return _requantized(product, a_scale, b_scale, y_scale, y_zero)
 
 
 def _qlinear_conv(node: Node, *inputs: Any) -> jax.Array:
     x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero, *bias = inputs
+    for name, value in (
+        ("x_scale", x_scale),
+        ("y_scale", y_scale),
+        ("y_zero_point", y_zero),
+    ):
+        require_scalar(name, value)
+    _require_of_channels("w_scale", w_scale, weight)
+    require_shape("B", bias[0] if bias else None, np.shape(weight)[:1])
     result = _conv_integer(node, x, weight, x_zero, w_zero)
     channels = (-1, *[1] * (np.ndim(x) - 2))
     if bias and bias[0] is not None:

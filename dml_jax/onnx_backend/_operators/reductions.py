@@ -17,6 +17,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     integer,
     normalized,
     numpy_or_jax,
+    require_shape,
 )
 
 
@@ -139,7 +140,8 @@ def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[...,
 
 
 def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
-    count = integer("k", node.attributes["k"] if k is None else k)
+    require_shape("K", k, (1,))
+    count = integer("K", node.attributes["k"] if k is None else k)
     axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
     if not 0 <= count <= np.shape(x)[axis]:
         raise ValueError(f"`K` must be in [0, {np.shape(x)[axis]}]; got {count}")

@@ -2,14 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from dml_jax.onnx_backend._evaluation import Node, Operator
+import numpy as np
+
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import (
+    integers,
+    require_axes,
+    require_broadcastable,
+    require_shape,
+)
 
 
 def schema_function(node: Node, *inputs: Any) -> Any:
     """Stands for the body of an operator, which nodes get when they are converted."""
     raise NotImplementedError(f"{node.kind} must be expanded")
+
+
+# The bodies broadcast shapes that the definitions of some operators exclude.
+
+
+def require_shapes(node: Node, *inputs: Any) -> None:
+    """Refuses inputs of wrong shapes."""
+    if node.kind in _CHECKS:
+        _CHECKS[node.kind](node, *inputs)
+
+
+def _attention(node: Node, q: Array, k: Array, v: Array, *more: Any) -> None:
+    mask, past_k, past_v, *_ = (*more, None, None, None)
+    past = {
+        "past_key": (past_k, "batch key_heads past key_size"),
+        "past_value": (past_v, "batch key_heads past value_size"),
+    }
+    if np.ndim(q) == 3:
+        heads, steps = node.attributes["q_num_heads"], np.shape(q)[1]
+        require_axes(
+            Q=(q, "batch steps q_hidden"),
+            K=(k, "batch key_steps k_hidden"),
+            V=(v, "batch key_steps v_hidden"),
+            **past,
+        )
+    else:
+        require_axes(
+            Q=(q, "batch heads steps key_size"),
+            K=(k, "batch key_heads key_steps key_size"),
+            V=(v, "batch key_heads key_steps value_size"),
+            **past,
+        )
+        heads, steps = np.shape(q)[1:3]
+    if mask is not None:  # which may have fewer key steps
+        shape = (np.shape(q)[0], heads, steps, *np.shape(mask)[-1:])
+        require_broadcastable("attn_mask", mask, shape)
+
+
+def _rotary_embedding(
+    node: Node, x: Array, cos: Array, sin: Array, positions: Any = None
+) -> None:
+    is_flat = np.ndim(x) == 3
+    size = np.shape(x)[-1] // (node.attributes.get("num_heads", 1) if is_flat else 1)
+    half = (node.attributes.get("rotary_embedding_dim", 0) or size) // 2
+    half = half if isinstance(half, int) else "half"  # of symbolic sizes
+    rows = "batch steps" if positions is None else "rows"
+    require_axes(
+        X=(x, "batch steps hidden" if is_flat else "batch heads steps size"),
+        cos_cache=(cos, f"{rows} {half}"),
+        sin_cache=(sin, f"{rows} {half}"),
+        position_ids=(positions, "batch steps"),
+    )
+
+
+def _affine_grid(_: Node, theta: Array, size: Array) -> None:
+    sizes = integers("size", size)
+    count = len(sizes) - 2
+    require_shape("theta", theta, (sizes[0], count, count + 1))
+
+
+_CHECKS: dict[str, Callable[..., None]] = {
+    "Attention": _attention,
+    "RotaryEmbedding": _rotary_embedding,
+    "AffineGrid": _affine_grid,
+}
 
 
 def _table(versions: str, names: str, *static: int) -> dict[str, Operator]:

@@ -12,7 +12,13 @@ from jax.core import Tracer
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import dtype_of, integer, normalized
+from dml_jax.onnx_backend._operators._arrays import (
+    dtype_of,
+    integer,
+    normalized,
+    require_axes,
+    require_shape,
+)
 
 
 def _unique(node: Node, x: Array) -> list[Any]:
@@ -48,6 +54,7 @@ def _non_max_suppression(
     least: Any = None,
 ) -> np.ndarray:
     _require_constant(boxes, scores, most, overlap, least)
+    require_axes(boxes=(boxes, "batch boxes 4"), scores=(scores, "batch classes boxes"))
     boxes, scores = np.asarray(boxes), np.asarray(scores)
     limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])
     threshold = 0.0 if overlap is None else float(np.ravel(overlap)[0])
@@ -86,6 +93,11 @@ def _tensor_scatter(
     node: Node, cache: Array, update: Array, starts: Any = None
 ) -> jax.Array:
     axis = normalized("axis", node.attributes.get("axis", -2), np.ndim(cache))
+    sizes = list(np.shape(cache))
+    if np.ndim(update) == len(sizes) and np.shape(update)[axis] <= sizes[axis]:
+        sizes[axis] = np.shape(update)[axis]
+    require_shape("update", update, sizes)
+    require_shape("write_indices", starts, sizes[:1])
     moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
     batch = np.arange(moved.shape[0], dtype=np.int32)[:, None]
     starts = np.zeros(moved.shape[0]) if starts is None else starts

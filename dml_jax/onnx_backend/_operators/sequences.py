@@ -16,6 +16,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     clamped_lengths,
     integers,
     normalized,
+    require_scalar,
 )
 
 
@@ -114,8 +115,7 @@ def _constant_of_shape(node: Node, shape: Array) -> Array:
 
 def _finite_scalar(name: str, value: Array) -> Any:
     """The only element of an input, as a scalar of NumPy."""
-    if np.shape(value) not in ((), (1,)):
-        raise ValueError(f"`{name}` must be a scalar; got shape {np.shape(value)}")
+    require_scalar(name, value)
     number = np.asarray(value).reshape(())[()]
     if not np.isfinite(number):
         raise ValueError(f"`{name}` must be finite; got {number}")

@@ -39,6 +39,10 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
                 f"`shape` must have zeros only for axes of the input; got {sizes}"
             )
         sizes = [n or np.shape(x)[i] for i, n in enumerate(sizes)]
+    if -1 in sizes and 0 in sizes:
+        raise ValueError(
+            f"`shape` must not have -1 beside an axis of size 0; got {sizes}"
+        )
     return numpy_or_jax(x).reshape(x, sizes)
 
 
@@ -60,8 +64,9 @@ def _squeeze(node: Node, x: Array, axes: Any = None) -> Array:
 
 
 def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
-    count = np.size(node.attributes["axes"] if axes is None else axes)
-    numbers = axes_of(node, np.ndim(x) + count, axes) or []
+    # ONNX Runtime takes a scalar here, though not in other operators.
+    axes = np.atleast_1d(node.attributes["axes"] if axes is None else axes)
+    numbers = axes_of(node, np.ndim(x) + np.size(axes), axes) or []
     return numpy_or_jax(x).expand_dims(x, tuple(numbers))
 
 

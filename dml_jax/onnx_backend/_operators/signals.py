@@ -18,6 +18,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     dtype_of,
     integer,
     normalized,
+    require_rank,
     require_size,
 )
 
@@ -30,6 +31,7 @@ def _dft(node: Node, x: Array, length: Any = None, axis: Any = None) -> jax.Arra
     if number == rank - 1:
         raise ValueError(f"`axis` must not be the last one; got {number}")
     is_onesided, is_inverse = attributes.get("onesided", 0), attributes.get("inverse")
+    _require_parts("input", x, (2,) if is_onesided and is_inverse else (1, 2))
     size = np.shape(x)[number]
     count = 2 * (size - 1) if is_onesided and is_inverse else size
     count = count if length is None else integer("dft_length", length)
@@ -45,7 +47,11 @@ def _dft(node: Node, x: Array, length: Any = None, axis: Any = None) -> jax.Arra
 def _stft(
     node: Node, x: Array, step: Array, window: Any = None, length: Any = None
 ) -> jax.Array:
+    require_rank("signal", x, 3)
+    _require_parts("signal", x, (1, 2))
     size, stride = np.shape(x)[1], integer("frame_step", step)
+    if window is not None:
+        require_rank("window", window, 1)
     width = size if window is None else np.shape(window)[0]
     width = width if length is None else integer("frame_length", length)
     if stride < 1 or not 1 <= width <= size:
@@ -62,6 +68,15 @@ def _stft(
             )
         frames = frames * jnp.asarray(window)[:, None]
     return _transformed(frames, width, 2, bool(node.attributes.get("onesided", 1)))
+
+
+def _require_parts(name: str, x: Array, counts: tuple[int, ...]) -> None:
+    """Refuses a signal whose last axis has not the parts of its elements."""
+    if np.shape(x)[-1] not in counts:
+        raise ValueError(
+            f"`{name}` must have {' or '.join(map(str, counts))} elements on its last "
+            f"axis; got shape {np.shape(x)}"
+        )
 
 
 def _transformed(x: Array, count: int, axis: int, is_onesided: bool) -> jax.Array:
