@@ -68,3 +68,14 @@ def require_shape(
     ):
         expected = ", ".join("?" if size is None else str(size) for size in sizes)
         raise ValueError(f"onnx: `{name}` must have shape ({expected}); got {shape}")
+
+
+def wanted_outputs(names: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """The outputs that a call in ONNX Runtime's form asks for."""
+    if names is None:
+        return outputs
+    if isinstance(names, (list, tuple)) and {*names} <= {*outputs}:
+        return tuple(names)
+    rule = f"be None or a list of {', '.join(outputs)}"
+    got = arguments.describe(names)
+    raise arguments.error(ValueError, "run", "inputs", rule, got)

@@ -27,6 +27,7 @@ from dml_jax.onnx_backend._inputs import (
     as_numpy,
     is_untyped,
     require_shape,
+    wanted_outputs,
     wrong_inputs,
 )
 from dml_jax.onnx_backend._operators._arrays import dtype_of
@@ -143,7 +144,7 @@ class Model(onnx.backend.base.BackendRep):
             raise TypeError(f"run: `kwargs` must be empty; got {', '.join(kwargs)}")
         wanted = self.output_names
         if len(others) == 1 and isinstance(others[0], Mapping):
-            wanted = self._wanted(inputs)
+            wanted = wanted_outputs(inputs, self.output_names)
             inputs, others = others[0], ()
         if others:
             got = f"{1 + len(others)} arguments"
@@ -182,16 +183,6 @@ class Model(onnx.backend.base.BackendRep):
                 results = map(np.array, jax.block_until_ready(results))
             found = dict(zip(self.output_names, results, strict=True))
         return _outputs_class(wanted)(*(found[name] for name in wanted))
-
-    def _wanted(self, names: Any) -> tuple[str, ...]:
-        """The outputs that a call in ONNX Runtime's form asks for."""
-        if names is None:
-            return self.output_names
-        if isinstance(names, (list, tuple)) and {*names} <= {*self.output_names}:
-            return tuple(names)
-        rule = f"be None or a list of {', '.join(self.output_names)}"
-        got = arguments.describe(names)
-        raise arguments.error(ValueError, "run", "inputs", rule, got)
 
     def jax_fn(self, *inputs: ArrayLike, **named: ArrayLike) -> tuple[jax.Array, ...]:
         """Computes the outputs, as a pure function that JAX can transform.

@@ -316,3 +316,28 @@ def test_sums_of_quantized_products_are_exact(
     feeds = {"a": a} if is_constant else {"a": a, "b": b}
     wanted = a.astype(np.int64) @ b.astype(np.int64)
     assert_same_bits(model.run(feeds)[0], wanted.astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "strides = [2, 3], pads = [1, 0, 2, 1]",
+        'strides = [2, 2], auto_pad = "SAME_UPPER"',
+        "dilations = [2, 3], pads = [0, 2, 0, 1]",
+    ],
+)
+def test_depthwise_convolutions(options: str) -> None:
+    random = np.random.default_rng(0)
+    feeds = {
+        "x": random.standard_normal((2, 4, 9, 8), np.float32),
+        "w": random.standard_normal((4, 1, 3, 2), np.float32),
+        "b": random.standard_normal(4, np.float32),
+    }
+    options = "group = 4" + (options and f", {options}")
+    text = (
+        "float[n,4,9,8] x, float[4,1,3,2] w, float[4] b => float[n,4,p,q] y "
+        f"{{ y = Conv<{options}>(x, w, b) }}"
+    )
+    (wanted,) = runtime_session(parse(text)).run(None, feeds)
+    np.testing.assert_allclose(prepared(text).run(feeds)[0], wanted, atol=1e-5)
