@@ -80,7 +80,14 @@ OPTIONS = {
     "name": ["n", None],
     "implementation": ["gather", "scatter", None],
 }
-ARRAYS = {"input", "input_gradient", "sequence_lengths", "sequence_lens"}
+ARRAYS = {
+    "x",
+    "lengths",
+    "input",
+    "input_gradient",
+    "sequence_lengths",
+    "sequence_lens",
+}
 ARRAYS |= {"value", "value_start", "value_delta"}
 
 
