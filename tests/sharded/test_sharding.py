@@ -92,7 +92,6 @@ REVERSALS = [
         dml_jax.reverse_padded,
         (X, PER_ENTRY[..., 0][:, 0]),
         ("btf", "b"),
-        in_default=False,
     ),
     Operation("training", TRAINING, (X, PER_ENTRY.ravel()), ("btf", "b"), False),
     Operation("inference", INFERENCE, (X, PER_ENTRY.ravel()), ("tbf", "b")),
