@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax import _array_files
-from dml_jax.cli import common_options, devices, info, printing
+from dml_jax.cli import common_options, devices, info, npy_files, printing
 
 SUMMARY = "run an ONNX model"
 DESCRIPTION = """\
@@ -65,25 +65,24 @@ def run(arguments: argparse.Namespace) -> None:
     _require_names(arguments, model, kinds)
     inputs = {}
     for name, path in arguments.input:
-        inputs[name] = read(path)
+        inputs[name] = npy_files.read(path)
         dtype = inputs[name].dtype
         if is_untyped(dtype, model.dtypes[name]):
             dtype = model.dtypes[name]
-        report(f"Input '{name}': {describe(dtype, inputs[name].shape)}")
+        printing.print_line(
+            f"Input '{name}': {npy_files.describe(dtype, inputs[name].shape)}"
+        )
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():
-        report(f"Output '{name}': {describe(array.dtype, array.shape)}")
+        printing.print_line(
+            f"Output '{name}': {npy_files.describe(array.dtype, array.shape)}"
+        )
     for name, path in arguments.output:
         array = outputs[name]
         # NumPy's own strings need no pickles.
         _array_files.write(
             path, array.astype(str) if array.dtype.kind == "O" else array
         )
-
-
-def report(line: str) -> None:
-    """Prints a line, with escapes for names that come from outside."""
-    printing.print_lines(printing.escaped(line))
 
 
 def _require_no_device(path: str) -> None:
@@ -112,18 +111,7 @@ def _require_names(
             f"`--input` must be given for {wanted}; got {got}. Write {words}"
         )
     for _, path in arguments.output:
-        require_writable(path)
-
-
-def require_writable(path: pathlib.Path) -> None:
-    """Refuses an output that could not be written, before anything runs."""
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"`--output` must be in a folder that exists; got {path}. Write mkdir "
-            f"-p {path.parent}"
-        )
-    if path.exists() and not path.is_file():
-        raise ValueError(f"`--output` must be a regular file; got {path}")
+        npy_files.require_writable(path)
 
 
 def _require_known(option: str, given: list[str], names: Iterable[str]) -> None:
@@ -141,25 +129,8 @@ def _require_distinct(option: str, values: list[str]) -> None:
             )
 
 
-def read(path: pathlib.Path) -> np.ndarray:
-    """The array of an .npy file."""
-    try:
-        return _array_files.read(path)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: must be an .npy file without pickles, as `numpy.save` writes it; "
-            f"got {error}"
-        ) from None
-
-
 def _declared(value: Any, model: Any) -> str:
     """The dtype and the shape that the model declares for an input."""
     sizes = value.type.tensor_type.shape.dim
     shape = [size.dim_param or max(size.dim_value, 0) or "?" for size in sizes]
-    return describe(model.dtypes.get(value.name, np.dtype(float)), shape)
-
-
-def describe(dtype: np.dtype, shape: Iterable[Any]) -> str:
-    """A dtype and a shape, such as float32[3,4]."""
-    name = "string" if dtype.kind == "O" else dtype
-    return f"{name}[{','.join(map(str, shape))}]"
+    return npy_files.describe(model.dtypes.get(value.name, np.dtype(float)), shape)

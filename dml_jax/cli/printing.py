@@ -30,3 +30,8 @@ def print_lines(text: str, stream: TextIO | None = None) -> None:
     encoding = stream.encoding or "utf-8"
     encodable = lines.encode(encoding, "backslashreplace").decode(encoding)
     print(encodable, file=stream, flush=True)
+
+
+def print_line(text: str) -> None:
+    """Prints text as one line, whatever it holds."""
+    print_lines(escaped(text))

@@ -17,8 +17,7 @@ import numpy as np
 
 import dml_jax
 from dml_jax import _array_files
-from dml_jax.cli import common_options, devices, info
-from dml_jax.cli.onnx_command import describe, read, report, require_writable
+from dml_jax.cli import common_options, devices, info, npy_files, printing
 
 SUMMARY = "run one operator on .npy files"
 DESCRIPTION = """\
@@ -69,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         if arguments.output.suffix.lower() != ".npy":
             raise ValueError(f"`--output` must be FILE.npy; got {arguments.output}")
-        require_writable(arguments.output)
+        npy_files.require_writable(arguments.output)
     values = {
         name.partition(" ")[2]: _value(text)
         for name, text in vars(arguments).items()
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     with jax.enable_x64(True), jax.default_device(device):
         result = np.asarray(getattr(dml_jax, arguments.operator)(**values))
-    report(f"Output: {describe(result.dtype, result.shape)}")
+    printing.print_line(f"Output: {npy_files.describe(result.dtype, result.shape)}")
     if arguments.output is not None:
         _array_files.write(arguments.output, result)
 
@@ -85,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _value(text: str) -> Any:
     """An array from a file, a JSON literal, or the word itself."""
     if text.lower().endswith(".npy"):
-        return read(pathlib.Path(text))
+        return npy_files.read(pathlib.Path(text))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -32,6 +32,8 @@ from dml_jax.onnx_backend._tensors import (
 
 _DOMAINS = ("", "ai.onnx")
 _LOOPS = ("Loop", "Scan")
+_VALUES = ("tensor_type", None)
+_VALUES_OF_BODIES = (*_VALUES, "sequence_type", "optional_type")
 _MICROSOFT = "com.microsoft"  # whose operators have one version
 # Functions by the name of an operator, or by its domain and name.
 Functions = Mapping[Any, Callable[..., Any]]
@@ -139,9 +141,10 @@ def require_supported(inlined: Inlined, functions: Functions) -> None:
     for inner in all_graphs(graph):
         if inner.sparse_initializer:
             others.append("sparse initializers")
-    for info in (*graph.input, *graph.output):
-        if info.type.WhichOneof("value") not in ("tensor_type", None):
-            others.append(f"'{info.name}', which is not a tensor")
+        kinds_of_values = _VALUES if inner is graph else _VALUES_OF_BODIES
+        for info in (*inner.input, *inner.output):
+            if info.type.WhichOneof("value") not in kinds_of_values:
+                others.append(f"'{info.name}', which is not a tensor")
     if missing or others:
         functions_help = missing and not others
         hint = ", ".join(f"{kind!r}: function" for kind in kinds)

@@ -3,11 +3,10 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import onnx
 import pytest
+from examples import EXAMPLES, run_example
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 MODELS = os.environ.get("DML_JAX_MODELS", "")
@@ -19,20 +18,7 @@ pytestmark = [
 
 
 def test_fine_tuning_of_silero_vad(tmp_path: pathlib.Path) -> None:
-    child = subprocess.run(
-        [sys.executable, "-W", "error", DOCS / "examples/voice_activity.py", MODELS],
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "JAX_DISABLE_JIT": "0",  # with which the example is slow
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert child.returncode == 0, child.stderr
+    child = run_example(EXAMPLES / "voice_activity.py", MODELS, folder=tmp_path)
     before, after = re.findall(r"(\d+\.\d) %", child.stdout)
     page = (DOCS / "silero-vad.md").read_text()
     assert f"{before} % of the frames" in page

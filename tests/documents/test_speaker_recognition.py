@@ -1,17 +1,15 @@
 """The example of speaker recognition: its progress, and what it compares."""
 
 import importlib.util
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
+from examples import EXAMPLES, run_example
 
-EXAMPLE = pathlib.Path(__file__).parents[2] / "docs/examples/speaker_recognition.py"
+EXAMPLE = EXAMPLES / "speaker_recognition.py"
 
 pytestmark = pytest.mark.exhaustive
 
@@ -19,20 +17,7 @@ pytestmark = pytest.mark.exhaustive
 def test_a_log_file_has_a_line_for_each_variant(tmp_path: pathlib.Path) -> None:
     shutil.copy(EXAMPLE, tmp_path)  # which needs no other file
     options = "--quick", "--seeds=1", "--epochs=1"
-    child = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLE.name, *options],
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "JAX_DISABLE_JIT": "0",  # with which the example is slow
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert child.returncode == 0, child.stderr
+    child = run_example(tmp_path / EXAMPLE.name, *options, folder=tmp_path)
     assert child.stderr.splitlines() == [
         "Training variant 1 of 4: forward only",
         "Training variant 2 of 4: jnp.flip",

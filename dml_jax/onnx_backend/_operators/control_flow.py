@@ -95,6 +95,10 @@ def _is_traced(body: Body, *values: Any) -> bool:
     return _are_traced(*values, *captured)
 
 
+def _are_traced(*values: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+
+
 def _has_no_iterations(limit: Any, condition: Any) -> bool:
     """Whether a loop is known to end before its first iteration."""
     is_known = limit is not None and not isinstance(limit, Tracer)
@@ -102,10 +106,6 @@ def _has_no_iterations(limit: Any, condition: Any) -> bool:
         return True
     is_known = condition is not None and not isinstance(condition, Tracer)
     return is_known and not _concrete_condition(condition)
-
-
-def _are_traced(*values: Any) -> bool:
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
 def _iterate(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> Any:

@@ -110,7 +110,8 @@ def _is_depthwise(x: Array, weight: Array, group: int) -> bool:
 def _depthwise(x: Array, weight: Array, strides: Any, pads: Any, dilations: Any) -> Any:
     """A sum over the elements of the kernel, which XLA fuses.
 
-    Its depthwise convolution takes up to eighty times as long on CPU.
+    Its depthwise convolution takes up to eighty times as long on CPU, and up to fifteen
+    times on an H100.
     """
     kernel, total = np.shape(weight)[2:], None
     spatial = [(before, after, 0) for before, after in pads]
