@@ -22,6 +22,7 @@ from cases import (
     fill,
     lengths_for,
     numbers,
+    padded,
     sequence,
     special_values,
     subsequences,
@@ -65,6 +66,7 @@ LINES = Move(subsequences("length-per-line", SHAPE, PER_LINE, 1), ("btf", "b-f")
 LINE = Move(subsequences("rank-1", (16,), [13], 0), ("t", "-"))
 MOVES = [
     LINES,
+    Move(padded("batch", SHAPE, PER_ENTRY), ("btf", "b")),
     Move(sequence("training", SHAPE, PER_ENTRY, **BATCH_MAJOR), ("btf", "b"), 0.5),
     Move(sequence("inference", (16, 8, 3), PER_ENTRY, training=False), ("tbf", "b")),
     Move(window("slice", "strided", SHAPE, **STRIDED)),
