@@ -154,9 +154,10 @@ def scratch_shapes(line: Line) -> list[tuple[int, ...]]:
 
 
 def for_each_group(
-    start: int, stop: int, body: Callable[[Any, int], None], size: int = GROUP
+    start: int, stop: int, body: Callable[[Any, int], None], size: int | None = None
 ) -> None:
-    """Calls `body(first, count)` for groups of this size, in ascending order."""
+    """Calls `body(first, count)` for groups of `size` or `GROUP`, in ascending order."""
+    size = size or GROUP
     groups, rest = divmod(stop - start, size)
 
     @pl.loop(0, groups)
