@@ -156,7 +156,7 @@ def scratch_shapes(line: Line) -> list[tuple[int, ...]]:
 def for_each_group(
     start: int, stop: int, body: Callable[[Any, int], None], size: int | None = None
 ) -> None:
-    """Calls `body(first, count)` for groups of `size` or `GROUP`, in ascending order."""
+    """Calls `body(first, count)` for all groups, which have `size` registers."""
     size = size or GROUP
     groups, rest = divmod(stop - start, size)
 
