@@ -26,6 +26,7 @@ from dml_jax.onnx_backend._operators.schema_functions import (
 from dml_jax.onnx_backend._tensors import (
     array_of,
     initializers,
+    is_weight,
     path_of,
     require_loaded,
 )
@@ -205,22 +206,27 @@ def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
 def convert(inlined: Inlined, functions: Functions) -> Graph:
     """Converts the graph of a model.
 
-    The outer graph gets the initializers of all graphs, by names that are unique.
+    The outer graph gets the initializers of all graphs, by names that are unique, and
+    the Constant nodes that hold weights.
     """
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
-    found = initializers(inlined.model.graph)
-    unique = {(path, tensor.name): name for path, name, tensor in found}
+    has_functions = inlined.is_recorded
+    found = initializers(inlined.model.graph, has_functions)
+    unique: dict[str, dict[str, str]] = {}
+    for path, own_name, name, _ in found:
+        unique.setdefault(path, {})[own_name] = name
 
     def graph_of(
         graph: onnx.GraphProto, path: str, outer: Mapping[str, str], constants: Any
     ) -> Graph:
-        own = {tensor.name: unique[path, tensor.name] for tensor in graph.initializer}
+        own = unique.get(path, {})
         names = {**outer, **own, **{info.name: info.name for info in graph.input}}
+        nodes = (n for n in graph.node if has_functions or not is_weight(n))
         return Graph(
             inputs=tuple(info.name for info in graph.input),
             outputs=tuple(names.get(info.name, info.name) for info in graph.output),
             constants=constants,
-            nodes=tuple(node_of(node, path, names) for node in graph.node),
+            nodes=tuple(node_of(node, path, names) for node in nodes),
             types={
                 names.get(info.name, info.name): _type_of(info)
                 for info in graph.output
@@ -259,7 +265,8 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
             return [text.decode() for text in value] if is_text else value
 
     constants = {
-        name: array_of(tensor, f"onnx: `{tensor.name}`") for _, name, tensor in found
+        name: array_of(tensor, f"onnx: `{own_name}`")
+        for _, own_name, name, tensor in found
     }
     return graph_of(inlined.model.graph, "", {}, constants)
 

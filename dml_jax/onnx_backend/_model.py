@@ -92,10 +92,11 @@ class Model(onnx.backend.base.BackendRep):
     def params(self) -> dict[str, jax.Array]:
         """The weights by name: initializers of float dtypes with at least one axis.
 
-        Those that determine shapes are left out, and so are scalars, such as a limit;
-        `apply` accepts scalars as well. Constant nodes are not initializers. Where the
-        branches of a node have initializers of the same name, these are named by the
-        node's first output and the branch too, as "y.then_branch.w".
+        So are Constant nodes with several floats, by the name of their output, in a
+        model without functions. Those that determine shapes are left out, and so are
+        scalars, such as a limit; `apply` accepts scalar initializers as well. Where the
+        branches of a node have weights of the same name, these are named by the node's
+        first output and the branch too, as "y.then_branch.w".
         """
         # Arrays, not tracers, also for a caller that is traced.
         with (
@@ -260,12 +261,12 @@ class Model(onnx.backend.base.BackendRep):
         self._require_params("to_onnx", params)
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
-        found = initializers(model.graph)
-        for name in params.keys() - {name for _, name, _ in found}:
+        found = initializers(model.graph, bool(model.functions))
+        for name in params.keys() - {initializer.name for initializer in found}:
             rule = "not have initializers of branches inside of functions"
             got = arguments.describe(name)
             raise arguments.error(NotImplementedError, "to_onnx", "params", rule, got)
-        for _, name, tensor in found:
+        for *_, name, tensor in found:
             if name in params:
                 array = as_numpy(name, params[name])
                 new = onnx.numpy_helper.from_array(array, tensor.name)

@@ -7,6 +7,7 @@ search the files in the current folder.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -45,36 +46,66 @@ def array_of(tensor: onnx.TensorProto, prefix: str) -> np.ndarray:
     return array
 
 
+_FLOATS = {
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+}
+
+
 class Initializer(NamedTuple):
-    """An initializer of a graph, or of one in it."""
+    """An initializer of a graph, or of one in it, or a Constant node's tensor."""
 
     path: str  # of its graph, "" for the outer one
+    own_name: str  # in that graph
     name: str  # unique in the model
     tensor: onnx.TensorProto
 
 
-def initializers(graph: onnx.GraphProto) -> list[Initializer]:
-    """The initializers at every depth.
+def initializers(graph: onnx.GraphProto, has_functions: bool) -> list[Initializer]:
+    """The initializers at every depth, and the Constant nodes that hold weights.
 
     Branches may have initializers of the same name. Theirs get the paths of the
-    branches in front.
+    branches in front. Constant nodes count only in a model without functions, because
+    inlining adds those of its functions.
     """
     found = [
-        (path, tensor) for path, inner in _paths(graph) for tensor in inner.initializer
+        (path, name, tensor)
+        for path, inner in _paths(graph)
+        for name, tensor in _named_tensors(inner, has_functions)
     ]
-    counts = Counter(tensor.name for _, tensor in found)
+    counts = Counter(name for _, name, _ in found)
     taken = {*counts, *(name for n in all_nodes(graph.node) for name in n.output)}
     taken.update(info.name for inner in all_graphs(graph) for info in inner.input)
     result = []
-    for path, tensor in found:
-        name = tensor.name
+    for path, own_name, tensor in found:
+        name = own_name
         if path and counts[name] > 1:
             name = path + name
             while name in taken:
                 name += "_"
             taken.add(name)
-        result.append(Initializer(path, name, tensor))
+        result.append(Initializer(path, own_name, name, tensor))
     return result
+
+
+def _named_tensors(
+    graph: onnx.GraphProto, has_functions: bool
+) -> Iterator[tuple[str, onnx.TensorProto]]:
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        if not has_functions and is_weight(node):
+            yield node.output[0], node.attribute[0].t
+
+
+def is_weight(node: onnx.NodeProto) -> bool:
+    """Whether a node is a Constant of several floats, as exporters write weights."""
+    if node.op_type != "Constant" or [a.name for a in node.attribute] != ["value"]:
+        return False
+    tensor = node.attribute[0].t
+    return tensor.data_type in _FLOATS and math.prod(tensor.dims) > 1
 
 
 def path_of(outer: str, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> str:

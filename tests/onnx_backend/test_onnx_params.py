@@ -130,6 +130,44 @@ def test_names_of_weights_are_unique(name: str) -> None:
         assert model.run([condition, np.ones(1, np.float32)])[0] == wanted
 
 
+# Exporters of scripted models write weights as Constant nodes, in branches too.
+CONSTANTS = """bool c, float[3] x => float[3] y {
+  v = Constant<value = float[3] {1, 2, 3}>()
+  limit = Constant<value = float[1] {-5}>()
+  count = Constant<value = int64[1] {3}>()
+  r = Reshape(x, count)
+  m = Max(r, limit)
+  y = If(c) <
+    then_branch = g () => (float[3] a) {
+      w = Constant<value = float[3] {4, 5, 6}>()
+      a = Mul(m, w)},
+    else_branch = h () => (float[3] b) {
+      w = Constant<value = float[3] {7, 8, 9}>()
+      s = Mul(m, v)
+      b = Add(s, w)}>}"""
+
+
+def test_constant_nodes_are_weights() -> None:
+    model, x = onnx_backend.prepare(parse(CONSTANTS)), np.array([1, -9, 2], np.float32)
+    assert {*model.params} == {"v", "y.then_branch.w", "y.else_branch.w"}
+    params = {name: 10 * array for name, array in model.params.items()}
+    changed = model.to_onnx(params)
+    session = runtime_session(changed)
+    for condition, wanted in ((True, [40, -250, 120]), (False, [80, -20, 150])):
+        given = np.array(condition), x
+        assert model.apply(params, *given)[0].tolist() == wanted
+        assert onnx_backend.prepare(changed).run(given)[0].tolist() == wanted
+        feeds = dict(zip("cx", given, strict=True))
+        assert session.run(None, feeds)[0].tolist() == wanted
+
+
+def test_constant_nodes_beside_functions_are_no_weights() -> None:
+    """Inlining adds those of the functions, which `to_onnx` does not find."""
+    text = "float[3] x => float[3] y {w = Constant<value = float[3] {1, 2, 3}>() "
+    text += "p = Mul(x, w) y = local.f(p)} " + LOCAL + " Neg(p)}"
+    assert prepared(text).params == {}
+
+
 def test_to_onnx_refuses_weights_inside_of_functions() -> None:
     text = "bool c, float[1] x => float[1] y {y = local.f(c, x)} "
     text += LOCAL.replace("(p) => (q) {q =", "(c, p) => (q) {q = If(c) <")
