@@ -111,9 +111,10 @@ def canonicalize_axis(function: str, name: str, ndim: int, axis: Any) -> int:
         raise ValueError(f"{function}: `{name}` must have rank 1 or more; got rank 0")
     axis = arguments.integer(function, "axis", axis)
     if not -ndim <= axis < ndim:
+        hint = ". Pass axis=0" if ndim == 1 else ""
         raise ValueError(
             f"{function}: `axis` {arguments.show(axis)} is out of bounds for array of "
-            f"dimension {ndim}"
+            f"dimension {ndim}{hint}"
         )
     return axis % ndim
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax import _array_files
-from dml_jax.cli import common_options, devices, info, npy_files, printing
+from dml_jax.cli import common_options, devices, npy_files, printing
 
 SUMMARY = "run an ONNX model"
 DESCRIPTION = """\
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
         from dml_jax import onnx_backend
         from dml_jax.onnx_backend._inputs import is_untyped
     except ImportError as error:
-        raise RuntimeError(f"{error}: {info.how_to_install('onnx')}") from None
+        raise RuntimeError(str(error)) from None
     device = devices.first(arguments.device)
     _require_no_device(arguments.model)
     # onnx warns about keys of external data that it ignores.

@@ -7,9 +7,11 @@ nothing here.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -20,13 +22,15 @@ from dml_jax import _array_files
 from dml_jax.cli import common_options, devices, info, npy_files, printing
 
 SUMMARY = "run one operator on .npy files"
+VALUES = (
+    "A VALUE is an .npy file without pickles, or a literal of JSON, such as 0 or true; "
+    "a list is 3,6 or [[3], [6]]. Any other word is a string, such as float32."
+)
 DESCRIPTION = """\
 Runs an operator on .npy files or numbers, and prints the dtype and shape of the result.
 
-The options are the parameters of the function in dml_jax. A value is an .npy file
-without pickles, or a literal of JSON, such as 0, [1, 2] or true; any other word is a
-string, such as float32. The output is written completely or not at all, in a folder
-that exists. 64-bit arrays keep their width.
+The options are the parameters of the function in dml_jax. The output is written
+completely or not at all, in a folder that exists. 64-bit arrays keep their width.
 """
 
 
@@ -35,9 +39,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     operators = parser.add_subparsers(metavar="OPERATOR", required=True)
     for name in info.OPERATORS:
         function = getattr(dml_jax, name)
-        summary = (inspect.getdoc(function) or "").partition("\n")[0]
+        text = inspect.getdoc(function) or ""
+        summary, described = text.partition("\n")[0], _descriptions(text)
         command = operators.add_parser(
-            name, help=summary, description=summary, allow_abbrev=False
+            name, help=summary, description=summary, epilog=VALUES, allow_abbrev=False
         )
         for parameter in inspect.signature(function).parameters.values():
             is_required = parameter.default is parameter.empty
@@ -48,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                 metavar="VALUE",
                 required=is_required,
                 default=argparse.SUPPRESS,
-                help=f"FILE.npy, a JSON literal or a word{default}",
+                help=described.get(parameter.name, "").replace("%", "%%") + default,
             )
         text = "write the result to this file"
         command.add_argument(
@@ -76,16 +81,25 @@ def run(arguments: argparse.Namespace) -> None:
     }
     with jax.enable_x64(True), jax.default_device(device):
         result = np.asarray(getattr(dml_jax, arguments.operator)(**values))
-    printing.print_line(f"Output: {npy_files.describe(result.dtype, result.shape)}")
     if arguments.output is not None:
         _array_files.write(arguments.output, result)
+    printing.print_line(f"Output: {npy_files.describe(result.dtype, result.shape)}")
+
+
+def _descriptions(docstring: str) -> dict[str, str]:
+    """What a docstring says of each parameter, up to the first full stop."""
+    section = docstring.partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", section, re.MULTILINE)
+    return {name: re.split(r"\.\s", f"{text} ")[0] for name, text in entries}
 
 
 def _value(text: str) -> Any:
-    """An array from a file, a JSON literal, or the word itself."""
+    """An array from a file, a JSON literal or list, or the word itself."""
     if text.lower().endswith(".npy"):
         return npy_files.read(pathlib.Path(text))
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    for literal in (text, f"[{text}]"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(literal)
+    if pathlib.Path(text).is_file():
+        raise ValueError(f"{text}: must be an .npy file; got the suffix of another one")
+    return text

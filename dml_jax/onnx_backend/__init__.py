@@ -30,6 +30,15 @@ Where ONNX is not specific, or implementations differ:
 - The start of a Slice with a negative step is clamped to the axis, as ONNX specifies.
 """
 
+try:
+    import onnx as _onnx  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        f"dml_jax.onnx_backend: {_error}: pip install '.[onnx]' in a checkout of "
+        "dml_jax",
+        name="onnx",
+    ) from None
+
 from dml_jax.onnx_backend._backend import (
     Backend,
     is_compatible,

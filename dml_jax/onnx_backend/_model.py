@@ -154,6 +154,10 @@ class Model(onnx.backend.base.BackendRep):
         if not set(self.input_names) <= given.keys() <= self._inputs.keys():
             got = ", ".join(map(str, given)) or "none"
             raise wrong_inputs(self.input_names, got, self.default_names, given)
+        for name, value in given.items():
+            if isinstance(value, Tracer):
+                got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
+                raise arguments.error(TypeError, "run", name, "not be traced", got)
         return self._computed(given, wanted)
 
     def _computed(
@@ -364,6 +368,7 @@ class Model(onnx.backend.base.BackendRep):
         if isinstance(value, Tracer) and name in self._static:
             error = traced_shape(name, value)
             raise TypeError(f"onnx: {error}")
+        is_typed = hasattr(value, "dtype")
         if not isinstance(value, jax.Array) or name in self._static:
             value = as_numpy(name, value)
         dtype = self.dtypes[name]
@@ -379,6 +384,8 @@ class Model(onnx.backend.base.BackendRep):
                 hint = ", to which JAX narrows it outside of 64-bit mode"
             elif not is_text(dtype):
                 hint = arguments.conversion(value.dtype, dtype)
+                if hint and not is_typed:
+                    hint = f". Convert it by `np.array(x, '{dtype}')`"
             raise TypeError(
                 f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
             )

@@ -219,9 +219,13 @@ def test_process():
 def test_without_onnx(
     require_error: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(sys.modules, "dml_jax.onnx_backend", None)
+    monkeypatch.delitem(sys.modules, "dml_jax.onnx_backend")
     monkeypatch.delattr(dml_jax, "onnx_backend")
-    require_error(["m.onnx"], "…: pip install '.[onnx]' in a checkout of dml_jax")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    how = "dml_jax.onnx_backend: …: pip install '.[onnx]' in a checkout of dml_jax"
+    require_error(["m.onnx"], how)
+    with pytest.raises(ImportError, match=r"pip install '\.\[onnx\]'"):
+        _ = dml_jax.onnx_backend
 
 
 # Inputs and outputs -------------------------------------------------------------------

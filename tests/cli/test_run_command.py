@@ -1,7 +1,9 @@
 """The run command: every operator from files, what it writes, and how it fails."""
 
+import inspect
 import json
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,10 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import EXAMPLES, Case
+
+import dml_jax
+import dml_jax.cli.info
+from dml_jax import reference
 
 Command = Callable[..., tuple[Any, str, str]]
 X = np.arange(12.0).reshape(3, 4)
@@ -19,6 +25,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", X)
     np.save("n.npy", np.array([2, 4, 3]))
+    pathlib.Path("x.txt").write_text("0 1 2")
 
 
 def words_of(case: Case) -> list[str]:
@@ -49,6 +56,7 @@ ERRORS = {
     "wrong shape": ("x.npy [1,2] 1", "reverse_padded: `lengths` must be a scalar or"),
     "word": ("some n.npy 1", "reverse_padded: `x` must be an array"),
     "no file": ("z.npy n.npy 1", "z.npy: No such file"),
+    "another file": ("x.txt n.npy 1", "x.txt: must be an .npy file"),
 }
 
 
@@ -70,6 +78,21 @@ def test_the_output_is_checked_first(name: str, command: Command) -> None:
     status, out, err = command("run", "reverse_padded", *words)
     assert (status, out) == (2, "")
     assert err.startswith("dml_jax: `--output` must be")
+
+
+@pytest.mark.parametrize("lengths", ["2,4,3", "[2, 4, 3]", "n.npy"])
+def test_a_list_needs_no_brackets(lengths: str, command: Command) -> None:
+    words = ["--x", "x.npy", "--lengths", lengths, "--output", "y.npy"]
+    assert command("run", "reverse_padded", *words)[0] == 0
+    assert_same_bits(np.load("y.npy"), reference.reverse_padded(X, [2, 4, 3]))
+
+
+@pytest.mark.parametrize("operator", dml_jax.cli.info.OPERATORS)
+def test_the_help_describes_every_parameter(operator: str, command: Command) -> None:
+    status, out, _ = command("run", operator, "--help")
+    described = re.findall(r"^  --([\w-]+) VALUE\s+[^\s(]", out, re.MULTILINE)
+    parameters = inspect.signature(getattr(dml_jax, operator)).parameters
+    assert (status, described) == (0, [name.replace("_", "-") for name in parameters])
 
 
 def test_a_missing_parameter_is_named(command: Command) -> None:

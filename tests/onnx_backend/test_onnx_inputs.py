@@ -35,6 +35,12 @@ INPUTS = [
         r"onnx: `l` must have dtype int64; got float32. Convert it by "
         r"`.astype\('int64'\)`$",
     ),
+    (
+        [X.tolist(), LENGTHS],
+        TypeError,
+        r"onnx: `x` must have dtype float32; got float64\. Convert it by "
+        r"`np.array\(x, 'float32'\)`$",
+    ),
     ([X, ["a"]], TypeError, "onnx: `l` must have dtype int64; got <U1$"),
     ([None, LENGTHS], TypeError, "onnx: `x` must have dtype float32; got object"),
     ([X[1:], LENGTHS], ValueError, r"onnx: `x` must have shape \(3, \?\); got \(2, 4"),
@@ -60,6 +66,12 @@ def test_inputs(inputs: Any, error: type[Exception], message: str) -> None:
     if isinstance(inputs, list):  # jax_fn takes them one by one
         message = message.replace(LIST, r"\. Pass `x, l`$")
         require_error(error, message, model.jax_fn, *inputs)
+
+
+def test_run_refuses_traced_inputs() -> None:
+    run = prepared(REVERSAL).run
+    message = "run: `x` must not be traced; got traced float32 array of .*`jax_fn`"
+    require_error(TypeError, message, jax.jit(lambda x: run([x, LENGTHS])), X)
 
 
 def test_inputs_one_by_one() -> None:
