@@ -32,8 +32,8 @@ Where ONNX is not specific, or implementations differ:
 
 try:
     import onnx as _onnx  # noqa: F401
-except ImportError as _error:
-    raise ImportError(
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError(
         f"dml_jax.onnx_backend: {_error}: pip install '.[onnx]' in a checkout of "
         "dml_jax",
         name="onnx",
