@@ -61,6 +61,14 @@ def with_caches() -> Iterator[None]:
 
 
 @pytest.fixture
+def unoptimized() -> Iterator[None]:
+    """Turns most of XLA's optimizations off, which take longer than what they save."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
 def nans_are_data() -> Iterator[None]:
     """Turns JAX_DEBUG_NANS off, for tests that move or make NaNs on purpose."""
     with jax.debug_nans(False):

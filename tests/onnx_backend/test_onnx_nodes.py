@@ -110,6 +110,7 @@ def require_refused(failed: dict[str, str]) -> None:
         assert REFUSED[name] in reason, name
 
 
+@pytest.mark.usefixtures("unoptimized")
 def test_nodes() -> None:
     names = [name.removesuffix("op") for name in COUNTS]
     passed, failed = run_tests(COUNTS, f"({'|'.join(names)})(_.*)?")
@@ -120,6 +121,7 @@ def test_nodes() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("unoptimized")
 def test_all_nodes() -> None:
     """Those of all modules for operators that are supported."""
     assert onnx.__file__ is not None
