@@ -166,17 +166,20 @@ def draw(
     slope: np.ndarray,
 ) -> None:
     """Draws the signal, the probabilities of speech in it, and their gradient."""
-    figure = Figure(figsize=(6.4, 6), layout="constrained")
+    # Small, for a phone, and on white, for dark pages.
+    figure = Figure(figsize=(4.2, 5.2), layout="constrained", facecolor="white")
     above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=[2, 3, 2])
     seconds = np.arange(len(slope)) * FRAME / RATE
     above.plot(np.arange(len(signal.samples)) / RATE, signal.samples, linewidth=0.4)
     above.set(title="signal")
     for (name, values), style in zip(curves.items(), ("--", "-"), strict=True):
-        middle.step(seconds, values, style, where="post", label=name)
-    middle.set(title="probability of speech", ylim=(-0.05, 1.05))
-    middle.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
+        middle.step(seconds, values, style, where="post", label=f"{name} fine-tuning")
+    middle.set_title("probability of speech", pad=24)
+    middle.set_ylim(-0.05, 1.05)
+    middle.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
     below.step(seconds, slope, where="post")
-    below.set(title="gradient of its mean, before", xlabel="seconds")
+    below.set_title("how much each frame changes\nthe mean probability, before")
+    below.set_xlabel("seconds")
     for axes in (above, middle, below):
         bottom, top = axes.get_ylim()
         is_speech = signal.is_speech
