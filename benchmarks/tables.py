@@ -192,16 +192,16 @@ def _models(load: Load, words: Sequence[str]) -> str:
         rows.append(
             [
                 record["name"].partition("/")[2],
-                f"`{record['shape']}`",
-                *(_milliseconds(figures) for figures in (theirs, ours)),
                 f"{ratios[-1]:.2f}",
+                *(_milliseconds(figures) for figures in (ours, theirs)),
                 f"{record['first_call']:.1f}",
                 f"{record['largest_difference']:.0e}",
+                f"`{record['shape']}`",
             ]
         )
-    rows.append(["median", "", "", "", f"{statistics.median(ratios):.2f}", "", ""])
-    titles = ["model", "first input", "ONNX Runtime, ms", "`run`, ms", "ratio"]
-    return _table([*titles, "first call, s", "difference"], rows)
+    rows.append(["median", f"{statistics.median(ratios):.2f}", *[""] * 5])
+    titles = ["model", "ratio", "`run`, ms", "ONNX Runtime, ms", "first call, s"]
+    return _table([*titles, "difference", "first input"], rows)
 
 
 def _predictions(load: Load, generations: Sequence[str]) -> str:

@@ -39,9 +39,9 @@ nitpick_ignore_regex = [("py:.*", r"(?!dml_jax\.).*|.*\._.*")]
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 80
-autodoc_type_aliases = {"ArrayLike": "ArrayLike", "DTypeLike": "DTypeLike"}
+ALIASES = "ArrayLike", "DTypeLike", "LengthsLike"
+autodoc_type_aliases = {name: name for name in ALIASES}
 
 PUBLIC = (
     "dml_jax",
@@ -89,8 +89,11 @@ def labels_as_fields(app, what, name, obj, options, lines):
 
 
 def plain_names(app, what, name, obj, options, arguments, returns):
-    """Sets enumerators and aliases in signatures as the source has them."""
-    printed = re.compile(r"<(\w+\.\w+): \d+>|TypeAliasForwardRef\('(\w+)'\)")
+    """Sets enumerators, functions and aliases in signatures as the source has them."""
+    printed = re.compile(
+        r"<(?:built-in function )?(\w+(?:\.\w+)?)(?:: \d+)?>"
+        r"|TypeAliasForwardRef\('(\w+)'\)"
+    )
     return [text and printed.sub(r"\1\2", text) for text in (arguments, returns)]
 
 

@@ -1,4 +1,4 @@
-"""A Keras model that From TensorFlow ports: its weights, its scores, and its ONNX file.
+"""Keras layers that From TensorFlow ports: their weights, outputs, and an ONNX file.
 
     pip install tensorflow-cpu tf2onnx
     python docs/examples/keras_lstm.py
@@ -28,10 +28,22 @@ model = tf.keras.Model(inputs, layers.Dense(3)(states))
 lengths = np.array([3, 5, 1])
 frames = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
 frames[np.arange(5) >= lengths[:, None]] = 0
-for number, weight in enumerate(model.get_weights()):
-    # A trained model has biases other than 0 and 1.
-    noise = np.random.default_rng(number).normal(size=weight.shape, scale=0.1)
-    model.weights[number].assign(weight + noise)
+
+
+def add_noise(layer):
+    """A trained layer has biases other than 0 and 1."""
+    for number, weight in enumerate(layer.get_weights()):
+        noise = np.random.default_rng(number).normal(size=weight.shape, scale=0.1)
+        layer.weights[number].assign(weight + noise)
+
+
+add_noise(model)
+# Keras' default is return_sequences=False: the state after the last step.
+both_ends = layers.Bidirectional(layers.LSTM(5))
+gru = layers.GRU(5)
+ending = tf.keras.Model(inputs, [both_ends(masked), gru(masked)])
+both_ends.set_weights(model.get_weights()[:6])
+add_noise(gru)
 
 names = [
     f"{direction}_{name}"
@@ -39,9 +51,17 @@ names = [
     for name in ("kernel", "recurrent_kernel", "bias")
 ]
 weights = dict(zip([*names, "kernel", "bias"], model.get_weights(), strict=True))
-scores = model.predict(frames)
+gru_names = "gru_kernel", "gru_recurrent_kernel", "gru_bias"
+weights |= dict(zip(gru_names, gru.get_weights(), strict=True))
+ends, gru_end = ending.predict(frames)
 np.savez(
-    FOLDER / "keras_lstm.npz", frames=frames, lengths=lengths, scores=scores, **weights
+    FOLDER / "keras_lstm.npz",
+    frames=frames,
+    lengths=lengths,
+    scores=model.predict(frames),
+    ends=ends,
+    gru_end=gru_end,
+    **weights,
 )
 tf2onnx.convert.from_function(
     tf.function(model),

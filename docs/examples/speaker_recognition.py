@@ -495,8 +495,8 @@ def draw_changes(axes: Axes, found: dict[str, Tested]) -> None:
         changed = found[name].changed_utterances(TESTED_STEPS[-1])
         shares = 100 * changed.mean(axis=1)
         axes.barh(row, shares.mean(), 0.6, color=COLOURS[name])
-        axes.hlines(row, shares.min(), shares.max(), color="black")
-        axes.plot(shares, [row] * len(shares), "ok", markersize=5, clip_on=False)
+        rows = row + np.linspace(-0.22, 0.22, len(shares))  # equal shares side by side
+        axes.plot(shares, rows, "ok", markersize=4, clip_on=False)
         text, end = count_changed(found[name]), (shares.max(), row)
         axes.annotate(text, end, (7, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(BACKWARD)), BACKWARD)

@@ -1,8 +1,8 @@
 """Fine-tunes silero-vad, which tells speech from silence, on synthetic vowels.
 
 silero-vad is a small network that its package has as an ONNX model. It gives the
-probability of speech in each 32 ms of a signal: convolutions read the spectrum of a
-frame, and an LSTM follows the frames.
+probability of speech in 32 ms of a signal: convolutions read the spectrum of a frame,
+and the state of an LSTM goes from one frame to the next.
 
     pip install '.[examples]'
     pip download --no-deps --dest models silero-vad==6.2.3
@@ -37,9 +37,10 @@ from dml_jax import onnx_backend
 
 DATA = importlib.resources.files("dml_jax") / "examples" / "japanese_vowels.npz"
 WHEEL = "silero_vad-6.2.3-py3-none-any.whl"
-MODEL = "silero_vad/data/silero_vad_16k_sequence.onnx"
+MODEL = "silero_vad/data/silero_vad.onnx"
 RATE = 16000  # samples per second
 FRAME, CONTEXT = 512, 64  # samples; a frame begins with the last ones before it
+STATE = (2, 1, 128)  # the shape
 DATA_RATE, DATA_STEP = 10000, 64  # of the coefficients
 SLOWER = 2  # times as long as the men spoke
 PITCH = 110.0  # hertz
@@ -118,8 +119,24 @@ def probabilities(
     model: onnx_backend.Model, parameters: Parameters, samples: np.ndarray | Array
 ) -> Array:
     """The probability of speech in each frame."""
-    state = jnp.zeros((1, 1, 128), jnp.float32)
-    return model.apply(parameters, framed(samples), state, state)[0]
+    rate = np.array(RATE)  # is not traced, and so selects one of the model's networks
+
+    def step(state: Array, frame: Array) -> tuple[Array, Array]:
+        probability, state = model.apply(parameters, frame[None], state, rate)
+        return state, probability[0, 0]
+
+    return jax.lax.scan(step, jnp.zeros(STATE, jnp.float32), framed(samples))[1]
+
+
+def by_onnx_runtime(model: onnx.ModelProto, samples: np.ndarray) -> np.ndarray:
+    """The same."""
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    state, found = np.zeros(STATE, np.float32), []
+    for frame in np.asarray(framed(samples)):
+        inputs = {"input": frame[None], "state": state, "sr": np.array(RATE)}
+        probability, state = session.run(None, inputs)
+        found.append(probability[0, 0])
+    return np.array(found)
 
 
 def fine_tuned(model: onnx_backend.Model, training: Signal) -> Parameters:
@@ -166,17 +183,20 @@ def draw(
     slope: np.ndarray,
 ) -> None:
     """Draws the signal, the probabilities of speech in it, and their gradient."""
-    figure = Figure(figsize=(6.4, 6), layout="constrained")
+    # Small, for a phone, and on white, for dark pages.
+    figure = Figure(figsize=(4.2, 5.2), layout="constrained", facecolor="white")
     above, middle, below = figure.subplots(3, 1, sharex=True, height_ratios=[2, 3, 2])
     seconds = np.arange(len(slope)) * FRAME / RATE
     above.plot(np.arange(len(signal.samples)) / RATE, signal.samples, linewidth=0.4)
     above.set(title="signal")
     for (name, values), style in zip(curves.items(), ("--", "-"), strict=True):
-        middle.step(seconds, values, style, where="post", label=name)
-    middle.set(title="probability of speech", ylim=(-0.05, 1.05))
-    middle.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
+        middle.step(seconds, values, style, where="post", label=f"{name} fine-tuning")
+    middle.set_title("probability of speech", pad=24)
+    middle.set_ylim(-0.05, 1.05)
+    middle.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
     below.step(seconds, slope, where="post")
-    below.set(title="gradient of its mean, before", xlabel="seconds")
+    below.set_title("how much each frame changes\nthe mean probability, before")
+    below.set_xlabel("seconds")
     for axes in (above, middle, below):
         bottom, top = axes.get_ylim()
         is_speech = signal.is_speech
@@ -219,11 +239,7 @@ def main() -> None:
             f"Frames that are right {name} fine-tuning: {100 * is_right.mean():.1f} %"
         )
     saved = model.to_onnx(tuned)
-    session = onnxruntime.InferenceSession(saved.SerializeToString())
-    state = np.zeros((1, 1, 128), np.float32)
-    frames = np.asarray(framed(test.samples))
-    theirs = session.run(None, {"input": frames, "h": state, "c": state})[0]
-    difference = np.abs(theirs - curves["after"]).max()
+    difference = np.abs(by_onnx_runtime(saved, test.samples) - curves["after"]).max()
     print(f"ONNX Runtime differs by at most {difference:.1e}")
     onnx.save(saved, arguments.output.with_suffix(".onnx"))
     draw(arguments.output, test, curves, sensitivity(model, test.samples))
