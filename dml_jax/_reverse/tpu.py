@@ -100,7 +100,7 @@ def _reverse(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array:
 
 def _reverse_in_order(tpu: Tpu, x: Array, lengths: Array, axis: int) -> Array | None:
     """The reversal along one of the last three dimensions; None for too long lines."""
-    # The import takes several times as long as that of the package, and since jax 0.11
+    # The import takes several times as long as that of the package, and since jax 0.12
     # it changes the key of jit.
     from dml_jax._reverse import barrel_shift_kernel as kernel
 

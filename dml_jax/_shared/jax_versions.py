@@ -32,10 +32,10 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 
-# Since jax 0.11, Pallas adds states to the key of `jit`, so that functions which were
+# Since jax 0.12, Pallas adds states to the key of `jit`, so that functions which were
 # compiled before are compiled again. `jax.extend` imports most of Pallas. The kernels
 # for TPUs also import this module, whose state is added here.
-if jax.__version_info__ >= (0, 11):
+if jax.__version_info__ >= (0, 12):
     with contextlib.suppress(ImportError):
         import jax.experimental.pallas.fuser
 
