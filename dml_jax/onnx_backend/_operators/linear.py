@@ -73,59 +73,56 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
                 f"the kernel; got {padded}"
             )
     require_shape("B", bias, np.shape(weight)[:1])
+    # XLA's CPU compiler moves the channels last itself, but neither within branches nor
+    # within loops, where convolutions of other layouts take several times as long.
+    x = jnp.moveaxis(x, 1, -1)
+    weight = numpy_or_jax(weight).moveaxis(weight, (0, 1), (-1, -2))
     group = attributes.get("group", 1)
     if _is_depthwise(x, weight, group):
         result = _depthwise(x, weight, strides, pads, dilations)
-        return result if bias is None else result + _by_channel(bias, count)
-    # XLA's CPU compiler moves the channels last itself, but neither within branches nor
-    # within loops, where convolutions of other layouts take several times as long.
-    axes = "".join(map(str, range(count)))
-    result = lax.conv_general_dilated(
-        jnp.moveaxis(x, 1, -1),
-        jnp.asarray(numpy_or_jax(weight).moveaxis(weight, (0, 1), (-1, -2))),
-        strides,
-        pads,
-        rhs_dilation=dilations,
-        dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
-        feature_group_count=group,
-    )
-    result = result if bias is None else result + bias
-    return jnp.moveaxis(result, -1, 1)
-
-
-def _by_channel(values: Array, count: int) -> jax.Array:
-    """A value for each channel, before `count` axes."""
-    return jnp.reshape(values, (-1, *[1] * count))
+    else:
+        axes = "".join(map(str, range(count)))
+        result = lax.conv_general_dilated(
+            x,
+            jnp.asarray(weight),
+            strides,
+            pads,
+            rhs_dilation=dilations,
+            dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
+            feature_group_count=group,
+        )
+    return jnp.moveaxis(result if bias is None else result + bias, -1, 1)
 
 
 def _is_depthwise(x: Array, weight: Array, group: int) -> bool:
     """Whether each output channel is that of one input channel, of known size."""
     is_known = not any(map(jax.export.is_symbolic_dim, np.shape(x)))
     is_wide = x.dtype in (np.float32, np.float64)
-    channels = np.shape(x)[1]
-    is_single = 1 < group == channels and np.shape(weight)[:2] == (channels, 1)
+    channels = np.shape(x)[-1]
+    is_single = 1 < group == channels and np.shape(weight)[-2:] == (1, channels)
     return is_single and is_known and is_wide and np.size(weight) <= 64 * channels
 
 
 def _depthwise(x: Array, weight: Array, strides: Any, pads: Any, dilations: Any) -> Any:
-    """A sum over the elements of the kernel, which XLA fuses.
+    """A sum over the elements of the kernel, which XLA fuses. The channels are last.
 
     Its depthwise convolution takes up to eighty times as long on CPU, and up to fifteen
     times on an H100.
     """
-    kernel, total = np.shape(weight)[2:], None
-    spatial = [(before, after, 0) for before, after in pads]
-    zero = jnp.zeros((), x.dtype)
-    x = lax.pad(jnp.asarray(x), zero, [(0, 0, 0), (0, 0, 0), *spatial])
-    rows = list(zip(x.shape[2:], kernel, strides, dilations, strict=True))
+    kernel, total = np.shape(weight)[:-2], None
+    edges = [(0, 0, 0), *((before, after, 0) for before, after in pads), (0, 0, 0)]
+    x = lax.pad(jnp.asarray(x), jnp.zeros((), x.dtype), edges)
+    rows = list(zip(x.shape[1:-1], kernel, strides, dilations, strict=True))
     lasts = [(n - (k - 1) * d - 1) // s * s for n, k, s, d in rows]
     for place in np.ndindex(*kernel):
         starts = [i * d for i, d in zip(place, dilations, strict=True)]
         stops = [i + last + 1 for i, last in zip(starts, lasts, strict=True)]
-        part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *stops), (1, 1, *strides))
-        part = part * _by_channel(weight[(slice(None), 0, *place)], len(kernel))
+        limits = x.shape[0], *stops, x.shape[-1]
+        part = lax.slice(x, (0, *starts, 0), limits, (1, *strides, 1))
+        part = part * weight[(*place, 0)]
         total = part if total is None else total + part
-    return total
+    # XLA would compute the sum again for each of its readers.
+    return lax.optimization_barrier(total)
 
 
 def require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
