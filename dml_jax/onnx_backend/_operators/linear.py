@@ -64,7 +64,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     strides = attributes.get("strides", [1] * count)
     dilations = attributes.get("dilations", [1] * count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
-    rows = zip(np.shape(x)[2:], kernel, dilations, pads, strict=True)
+    rows = list(zip(np.shape(x)[2:], kernel, dilations, pads, strict=True))
     for size, width, dilation, pad in rows:
         reach, padded = (width - 1) * dilation + 1, size + sum(pad)
         if not jax.export.is_symbolic_dim(padded) and padded < reach:
@@ -73,25 +73,42 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
                 f"the kernel; got {padded}"
             )
     require_shape("B", bias, np.shape(weight)[:1])
-    # XLA's CPU compiler moves the channels last itself, but neither within branches nor
-    # within loops, where convolutions of other layouts take several times as long.
+    # Axes of one element have no part in a convolution, but XLA's CPU library takes
+    # several times as long for windows along an axis before one.
+    singles = [i for i, row in enumerate(rows, 2) if row == (1, 1, 1, (0, 0))]
+    removed = tuple(singles[: count - 1])
+    strides, dilations, pads = (
+        [value for i, value in enumerate(values, 2) if i not in removed]
+        for values in (strides, dilations, pads)
+    )
+    x, weight = x.squeeze(removed), weight.squeeze(removed)
+    result = _convolved(x, weight, strides, pads, dilations, attributes.get("group", 1))
+    result = result if bias is None else result + bias
+    return jnp.expand_dims(jnp.moveaxis(result, -1, 1), removed)
+
+
+def _convolved(
+    x: Array, weight: Array, strides: Any, pads: Any, dilations: Any, group: int
+) -> jax.Array:
+    """A convolution whose result has the channels last.
+
+    XLA's CPU compiler moves them last itself, but neither within branches nor within
+    loops, where convolutions of other layouts take several times as long.
+    """
+    axes = "".join(map(str, range(np.ndim(x) - 2)))
     x = jnp.moveaxis(x, 1, -1)
     weight = numpy_or_jax(weight).moveaxis(weight, (0, 1), (-1, -2))
-    group = attributes.get("group", 1)
     if _is_depthwise(x, weight, group):
-        result = _depthwise(x, weight, strides, pads, dilations)
-    else:
-        axes = "".join(map(str, range(count)))
-        result = lax.conv_general_dilated(
-            x,
-            jnp.asarray(weight),
-            strides,
-            pads,
-            rhs_dilation=dilations,
-            dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
-            feature_group_count=group,
-        )
-    return jnp.moveaxis(result if bias is None else result + bias, -1, 1)
+        return _depthwise(x, weight, strides, pads, dilations)
+    return lax.conv_general_dilated(
+        x,
+        jnp.asarray(weight),
+        strides,
+        pads,
+        rhs_dilation=dilations,
+        dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
+        feature_group_count=group,
+    )
 
 
 def _is_depthwise(x: Array, weight: Array, group: int) -> bool:
