@@ -27,6 +27,7 @@ from dml_jax.onnx_backend._inputs import (
     as_numpy,
     is_untyped,
     require_shape,
+    sizes_of,
     wanted_outputs,
     wrong_inputs,
 )
@@ -70,6 +71,7 @@ class Model(onnx.backend.base.BackendRep):
             name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
             for name, tensor in self._inputs.items()
         }
+        self._sizes = {name: sizes_of(info) for name, info in self._inputs.items()}
         self.input_names = tuple(n for n in self._inputs if n not in graph.constants)
         self.default_names = tuple(n for n in self._inputs if n in graph.constants)
         self.output_names = graph.outputs
@@ -368,35 +370,41 @@ class Model(onnx.backend.base.BackendRep):
         if isinstance(value, Tracer) and name in self._static:
             error = traced_shape(name, value)
             raise TypeError(f"onnx: {error}")
-        is_typed = hasattr(value, "dtype")
+        given = value
         if not isinstance(value, jax.Array) or name in self._static:
             value = as_numpy(name, value)
-        dtype = self.dtypes[name]
-        if is_untyped(value.dtype, dtype):
-            value = value.view(dtype)
-        canonicalize = jax.dtypes.canonicalize_dtype
-        is_index = name in self._indices and dtype == np.int64
-        is_narrowed = is_index and value.dtype == np.int32
-        is_same = is_text(value) if is_text(dtype) else value.dtype == dtype
-        if not is_same and not is_narrowed:
-            kind, hint = "string" if is_text(dtype) else dtype, ""
-            if canonicalize(dtype) == value.dtype:
-                hint = ", to which JAX narrows it outside of 64-bit mode"
-            elif not is_text(dtype):
-                hint = arguments.conversion(value.dtype, dtype)
-                if hint and not is_typed:
-                    hint = f". Convert it by `np.array(x, '{dtype}')`"
-            raise TypeError(
-                f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
-            )
-        if self._inputs[name].HasField("shape"):
-            require_shape(name, value.shape, self._inputs[name].shape)
+        if value.dtype != self.dtypes[name]:
+            value = self._of_other_dtype(name, value, hasattr(given, "dtype"))
+        require_shape(name, value.shape, self._sizes[name])
         if isinstance(value, Tracer):
-            if not is_index:
+            if name not in self._indices or self.dtypes[name] != np.int64:
                 arguments.require_width("onnx", name, value.dtype)
-        elif isinstance(value, jax.Array) and canonicalize(value.dtype) != value.dtype:
+        elif isinstance(value, jax.Array) and bitwise.is_narrowed(value.dtype):
             value = np.asarray(value)  # operators of JAX would narrow it silently
         return value
+
+    def _of_other_dtype(
+        self, name: str, value: Any, is_typed: bool
+    ) -> jax.Array | np.ndarray:
+        """An input of another dtype than the graph's, if it stands for that one."""
+        dtype = self.dtypes[name]
+        if is_untyped(value.dtype, dtype):
+            return value.view(dtype)
+        is_narrowed = name in self._indices and dtype == np.int64
+        if is_narrowed and value.dtype == np.int32:
+            return value
+        if is_text(dtype) and is_text(value):
+            return value
+        kind, hint = "string" if is_text(dtype) else dtype, ""
+        if jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
+            hint = ", to which JAX narrows it outside of 64-bit mode"
+        elif not is_text(dtype):
+            hint = arguments.conversion(value.dtype, dtype)
+            if hint and not is_typed:
+                hint = f". Convert it by `np.array(x, '{dtype}')`"
+        raise TypeError(
+            f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
+        )
 
 
 @functools.lru_cache

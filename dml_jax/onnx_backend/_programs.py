@@ -49,7 +49,8 @@ class Programs:
         That is so if it cannot be compiled, if a value is outside of its range, and if
         a program fails. The function then finds and names what is wrong.
         """
-        for static in (self._static, self._static | _scalars(values)):
+        for has_scalars in (False, True):
+            static = self._static | _scalars(values) if has_scalars else self._static
             names = [name for name in values if name not in static]
             if not names:
                 return None
@@ -57,7 +58,8 @@ class Programs:
                 program = self._program(values, names)
                 if program is not None:
                     outside, outputs = program(*(values[name] for name in names))
-                    return None if any(outside) else [*map(np.array, outputs)]
+                    is_valid = not any(map(np.asarray, outside))
+                    return [*map(np.array, outputs)] if is_valid else None
             except Exception:
                 return None
         return None

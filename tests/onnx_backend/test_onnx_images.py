@@ -341,3 +341,34 @@ def test_depthwise_convolutions(options: str) -> None:
     )
     (wanted,) = runtime_session(parse(text)).run(None, feeds)
     np.testing.assert_allclose(prepared(text).run(feeds)[0], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "options"),
+    [
+        ((9, 1), (3, 1), ""),
+        ((1, 9), (1, 3), "strides = [2, 3]"),
+        ((1, 1), (1, 1), ""),
+        ((9, 1), (3, 1), "pads = [1, 1, 0, 0]"),
+        ((1, 9, 1), (1, 2, 1), "dilations = [1, 2, 1]"),
+    ],
+)
+def test_convolutions_over_single_elements(
+    sizes: tuple[int, ...], kernel: tuple[int, ...], options: str
+) -> None:
+    random = np.random.default_rng(0)
+    feeds = {
+        "x": random.standard_normal((2, 4, *sizes), np.float32),
+        "w": random.standard_normal((6, 4, *kernel), np.float32),
+        "b": random.standard_normal(6, np.float32),
+    }
+    x, w = (",".join(map(str, feeds[name].shape)) for name in "xw")
+    y = ",".join(["n", "c", *"pqr"[: len(sizes)]])
+    text = (
+        f"float[{x}] x, float[{w}] w, float[6] b => float[{y}] y "
+        f"{{ y = Conv{options and f'<{options}>'}(x, w, b) }}"
+    )
+    (wanted,) = runtime_session(parse(text)).run(None, feeds)
+    found = prepared(text).run(feeds)[0]
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -53,13 +53,16 @@ def test_gradients_and_new_weights(real: RealModel) -> None:
         outputs = model.apply(params, **given, **fixed)
         return sum(jnp.sum(y) for y in outputs), outputs
 
-    params = {name: 1.01 * x for name, x in model.params.items()}
+    # In NumPy, since JAX compiles each operation for each of the shapes.
+    params = {
+        name: np.float32(1.01) * np.asarray(x) for name, x in model.params.items()
+    }
     differentiate = jax.value_and_grad(total, (0, 1), has_aux=True)
     # A program that runs once need not be optimized.
     options = {"xla_backend_optimization_level": 0}
     differentiated = jax.jit(differentiate, compiler_options=options)
     (_, found), gradients = differentiated(params, given)
     for gradient in jax.tree.leaves(gradients):
-        assert jnp.isfinite(gradient).all()
+        assert np.isfinite(gradient).all()
     wanted = session(model.to_onnx(params).SerializeToString()).run(None, feeds)
     assert difference(found, wanted) < real.tolerance

@@ -64,7 +64,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     strides = attributes.get("strides", [1] * count)
     dilations = attributes.get("dilations", [1] * count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
-    rows = zip(np.shape(x)[2:], kernel, dilations, pads, strict=True)
+    rows = list(zip(np.shape(x)[2:], kernel, dilations, pads, strict=True))
     for size, width, dilation, pad in rows:
         reach, padded = (width - 1) * dilation + 1, size + sum(pad)
         if not jax.export.is_symbolic_dim(padded) and padded < reach:
@@ -73,59 +73,73 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
                 f"the kernel; got {padded}"
             )
     require_shape("B", bias, np.shape(weight)[:1])
-    group = attributes.get("group", 1)
+    # Axes of one element have no part in a convolution, but XLA's CPU library takes
+    # several times as long for windows along an axis before one.
+    singles = [i for i, row in enumerate(rows, 2) if row == (1, 1, 1, (0, 0))]
+    removed = tuple(singles[: count - 1])
+    strides, dilations, pads = (
+        [value for i, value in enumerate(values, 2) if i not in removed]
+        for values in (strides, dilations, pads)
+    )
+    x, weight = x.squeeze(removed), weight.squeeze(removed)
+    result = _convolved(x, weight, strides, pads, dilations, attributes.get("group", 1))
+    result = result if bias is None else result + bias
+    return jnp.expand_dims(jnp.moveaxis(result, -1, 1), removed)
+
+
+def _convolved(
+    x: Array, weight: Array, strides: Any, pads: Any, dilations: Any, group: int
+) -> jax.Array:
+    """A convolution whose result has the channels last.
+
+    XLA's CPU compiler moves them last itself, but neither within branches nor within
+    loops, where convolutions of other layouts take several times as long.
+    """
+    axes = "".join(map(str, range(np.ndim(x) - 2)))
+    x = jnp.moveaxis(x, 1, -1)
+    weight = numpy_or_jax(weight).moveaxis(weight, (0, 1), (-1, -2))
     if _is_depthwise(x, weight, group):
-        result = _depthwise(x, weight, strides, pads, dilations)
-        return result if bias is None else result + _by_channel(bias, count)
-    # XLA's CPU compiler moves the channels last itself, but neither within branches nor
-    # within loops, where convolutions of other layouts take several times as long.
-    axes = "".join(map(str, range(count)))
-    result = lax.conv_general_dilated(
-        jnp.moveaxis(x, 1, -1),
-        jnp.asarray(numpy_or_jax(weight).moveaxis(weight, (0, 1), (-1, -2))),
+        return _depthwise(x, weight, strides, pads, dilations)
+    return lax.conv_general_dilated(
+        x,
+        jnp.asarray(weight),
         strides,
         pads,
         rhs_dilation=dilations,
         dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
         feature_group_count=group,
     )
-    result = result if bias is None else result + bias
-    return jnp.moveaxis(result, -1, 1)
-
-
-def _by_channel(values: Array, count: int) -> jax.Array:
-    """A value for each channel, before `count` axes."""
-    return jnp.reshape(values, (-1, *[1] * count))
 
 
 def _is_depthwise(x: Array, weight: Array, group: int) -> bool:
     """Whether each output channel is that of one input channel, of known size."""
     is_known = not any(map(jax.export.is_symbolic_dim, np.shape(x)))
     is_wide = x.dtype in (np.float32, np.float64)
-    channels = np.shape(x)[1]
-    is_single = 1 < group == channels and np.shape(weight)[:2] == (channels, 1)
+    channels = np.shape(x)[-1]
+    is_single = 1 < group == channels and np.shape(weight)[-2:] == (1, channels)
     return is_single and is_known and is_wide and np.size(weight) <= 64 * channels
 
 
 def _depthwise(x: Array, weight: Array, strides: Any, pads: Any, dilations: Any) -> Any:
-    """A sum over the elements of the kernel, which XLA fuses.
+    """A sum over the elements of the kernel, which XLA fuses. The channels are last.
 
     Its depthwise convolution takes up to eighty times as long on CPU, and up to fifteen
     times on an H100.
     """
-    kernel, total = np.shape(weight)[2:], None
-    spatial = [(before, after, 0) for before, after in pads]
-    zero = jnp.zeros((), x.dtype)
-    x = lax.pad(jnp.asarray(x), zero, [(0, 0, 0), (0, 0, 0), *spatial])
-    rows = list(zip(x.shape[2:], kernel, strides, dilations, strict=True))
+    kernel, total = np.shape(weight)[:-2], None
+    edges = [(0, 0, 0), *((before, after, 0) for before, after in pads), (0, 0, 0)]
+    x = lax.pad(jnp.asarray(x), jnp.zeros((), x.dtype), edges)
+    rows = list(zip(x.shape[1:-1], kernel, strides, dilations, strict=True))
     lasts = [(n - (k - 1) * d - 1) // s * s for n, k, s, d in rows]
     for place in np.ndindex(*kernel):
         starts = [i * d for i, d in zip(place, dilations, strict=True)]
         stops = [i + last + 1 for i, last in zip(starts, lasts, strict=True)]
-        part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *stops), (1, 1, *strides))
-        part = part * _by_channel(weight[(slice(None), 0, *place)], len(kernel))
+        limits = x.shape[0], *stops, x.shape[-1]
+        part = lax.slice(x, (0, *starts, 0), limits, (1, *strides, 1))
+        part = part * weight[(*place, 0)]
         total = part if total is None else total + part
-    return total
+    # XLA would compute the sum again for each of its readers.
+    return lax.optimization_barrier(total)
 
 
 def require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
