@@ -8,8 +8,9 @@ import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Graph, Node
 
-# Operators whose outputs depend on the shapes of their inputs only.
-_OF_SHAPES = ("Shape", "Size")
+# Operators whose outputs depend on the shapes of their inputs only, or on how many
+# arrays a sequence or an optional value has.
+_OF_SHAPES = ("Shape", "Size", "SequenceLength", "OptionalHasElement")
 # Operators that pass indices from inputs to outputs, with small changes at most.
 _MOVES = {
     *("Identity", "Cast", "Add", "Sub", "Min", "Max", "Clip", "Where"),

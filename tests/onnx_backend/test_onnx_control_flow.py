@@ -158,7 +158,8 @@ def test_loops_of_concrete_values() -> None:
         assert_same_bits(states, wanted[1])
     message = (
         "Loop 'y, rows': the number of iterations must not depend on traced values, "
-        "since the shape of a scan output depends on it$"
+        "since the shape of a scan output depends on it. Close over the inputs that it "
+        "depends on instead of passing them to the function that is transformed$"
     )
     fn = jax.jit(lambda x: model.jax_fn(x, np.array(99)))
     require_error(TypeError, message, fn, X)
@@ -327,6 +328,62 @@ def test_a_loop_appends_to_a_sequence() -> None:
     model = prepared(SEQUENCE)
     gradient = jax.grad(lambda x: model.jax_fn(x)[1].sum())(X)
     assert_same_bits(np.asarray(gradient), np.float32([[3, 3], [2, 2], [1, 1]]))
+
+
+# Appends rows of x to a sequence while CONDITION holds, which may read its length n.
+COLLECTED = """float[3,2] x => float[k,2] y {
+  first = Constant<value_floats = [7.0, 8.0]>()
+  given = SequenceConstruct(first)
+  three = Constant<value_int = 3>()
+  limit = Constant<value_float = 2.0>()
+  all = Loop (, , given) <body = g (int64 i, bool c, seq(float[2]) q) =>
+    (bool d, seq(float[2]) r) {
+      row = Gather(x, i)
+      r = SequenceInsert(q, row)
+      CONDITION
+    }>
+  y = ConcatFromSequence<axis = 0, new_axis = 1>(all)}"""
+
+
+@pytest.mark.usefixtures("with_jit", "x32")
+@pytest.mark.parametrize(("sequence", "count"), [("r", 3), ("q", 4)])
+def test_loops_up_to_the_length_of_a_sequence(sequence: str, count: int) -> None:
+    """It is constant while the arrays are traced."""
+    condition = f"n = SequenceLength({sequence}) d = Less(n, three)"
+    (y,) = both(COLLECTED.replace("CONDITION", condition), X)
+    assert y.shape == (count, 2)
+
+
+def test_growing_sequences_under_a_traced_condition() -> None:
+    condition = "m = ReduceMax<keepdims = 0>(row) d = Less(m, limit)"
+    model = prepared(COLLECTED.replace("CONDITION", condition))
+    assert len(model.run([X])[0]) == 3
+    message = (
+        "Loop 'all': values that a loop carries must keep their shapes and dtypes if "
+        r"the number of iterations depends on traced values; got \(float32\[2\]\), then "
+        r"\(float32\[2\], float32\[2\]\). Close over the inputs that it depends on"
+    )
+    require_error(TypeError, message, jax.jit(model.jax_fn), X)
+    with jax.enable_x64(False):
+        assert jax.jit(lambda: model.jax_fn(X)[0])().shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        "s = SplitToSequence(x) n = SequenceLength(s)",
+        "o = Optional(x) h = OptionalHasElement(o) n = Cast<to = 7>(h)",
+    ],
+)
+def test_counts_of_arrays_are_shapes(count: str) -> None:
+    both(
+        f"""float[3,2] x => float[k] y {{
+        one = Constant<value_ints = [1]>()
+        {count}
+        sizes = Reshape(n, one)
+        y = ConstantOfShape(sizes)}}""",
+        X,
+    )
 
 
 NESTED = """float[3,2] x, bool c => float[2] y {

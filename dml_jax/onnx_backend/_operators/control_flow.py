@@ -30,6 +30,10 @@ from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_o
 from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
 
 MOST_ITERATIONS = 2**20
+_CLOSE = (
+    "Close over the inputs that it depends on instead of passing them to the function "
+    "that is transformed"
+)
 _COUNTER = jax.ShapeDtypeStruct((), np.int64)
 
 
@@ -80,7 +84,7 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
     elif has_scan_outputs:
         raise TypeError(
             "the number of iterations must not depend on traced values, since the "
-            "shape of a scan output depends on it"
+            f"shape of a scan output depends on it. {_CLOSE}"
         )
     else:
         last, scanned = _while_loop(body, limit, condition, varying), []
@@ -132,7 +136,7 @@ def _concrete_condition(value: Any) -> bool:
     if isinstance(value, Tracer):
         raise TypeError(
             "the condition must not depend on traced values, since shapes in the body "
-            "depend on the iteration"
+            f"depend on the iteration. {_CLOSE}"
         )
     return bool(np.asarray(value).reshape(()))  # `jnp.reshape` would trace it
 
@@ -193,7 +197,8 @@ def _constant_trip_count(
 ) -> int | None:
     """The number of iterations, if the condition is constant in each of them.
 
-    Only the nodes that the condition depends on are evaluated.
+    Only the nodes that the condition depends on are evaluated. It may be constant if
+    they are not, such as the length of a sequence of traced arrays.
     """
     if isinstance(limit, Tracer) or isinstance(condition, Tracer):
         return None
@@ -204,12 +209,8 @@ def _constant_trip_count(
         if most is None:
             raise _too_many("no limit")
         return _bounded(most)
-    names = body.graph.inputs[2:]
-    given = dict(zip(names, initial, strict=True))
+    given = dict(zip(body.graph.inputs[2:], initial, strict=True))
     carried = [given[name] for name in graph.inputs[2:]]
-    captured = [body.scope.values.get(n) for n in captured_names(graph)]
-    if _are_traced(*carried, *captured):
-        return None
     times = 0
     while most is None or times < most:
         _bounded(times + 1)
@@ -314,7 +315,8 @@ def _require_same_types(before: Sequence[Any], after: Sequence[Any]) -> None:
         if old != new:
             raise TypeError(
                 "values that a loop carries must keep their shapes and dtypes if the "
-                f"number of iterations is traced; got {old}, then {new}"
+                f"number of iterations depends on traced values; got {old}, then {new}."
+                f" {_CLOSE}"
             )
 
 
