@@ -360,8 +360,8 @@ def test_growing_sequences_under_a_traced_condition() -> None:
     assert len(model.run([X])[0]) == 3
     message = (
         "Loop 'all': values that a loop carries must keep their shapes and dtypes if "
-        r"the number of iterations depends on traced values; got \(float32\[2\]\), then "
-        r"\(float32\[2\], float32\[2\]\). Close over the inputs that it depends on"
+        r"the number of iterations depends on traced values; got \(float32\[2\]\), "
+        r"then \(float32\[2\], float32\[2\]\). Close over the inputs that it depends on"
     )
     require_error(TypeError, message, jax.jit(model.jax_fn), X)
     with jax.enable_x64(False):
@@ -478,6 +478,49 @@ def test_no_iteration_whatever_a_traced_limit_is(
     inputs = np.zeros((0, 3), np.float32), X[:, 0], np.array(5), np.array(False)
     with jax.enable_x64(True):
         both(text.replace("ROW", row), *inputs, static=["t"])
+
+
+UNREACHED = [
+    (
+        """float[n,2] x, int64 m => float[2] y {
+      zero = Constant<value_floats = [0.0, 0.0]>()
+      y = Loop (m, , zero) <body = g (int64 i, bool c, float[2] s) =>
+        (bool c, float[2] t) {
+          row = Gather(x, i)
+          t = Add(s, row)
+        }>}""",
+        "Loop 'y': Gather 'row': `indices` must have no elements, since the axis has "
+        r"none; got shape \(\)\. ",
+    ),
+    (
+        """float[n,2] x, bool c => float[2] y {
+      zero = Constant<value_floats = [0.0, 0.0]>()
+      y = If (c) <
+        then_branch = g () => (float[2] a) {
+          i = Constant<value_int = 0>()
+          a = If (c) <
+            then_branch = p () => (float[2] d) {d = Gather(x, i)},
+            else_branch = q () => (float[2] e) {e = Neg(zero)}>
+        },
+        else_branch = h () => (float[2] b) {b = Abs(zero)}>}""",
+        r"If 'y': If 'a': Gather 'd': `indices` must be in \[0, 0\); got 0\. ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), UNREACHED)
+def test_bodies_that_cannot_be_traced(text: str, message: str) -> None:
+    """They are left out where their number of iterations or condition is known."""
+    model, decisive = prepared(text), np.array(0)
+    decisive = decisive.astype(model.dtypes[model.input_names[1]])
+    both(text, X[:0], decisive, static=model.input_names[1:])
+    message += (
+        "A body is traced even if it is never reached, where M or the "
+        "condition is traced. Close over the inputs that it depends on instead of "
+        "passing them to the function that is transformed$"
+    )
+    with jax.enable_x64(True):
+        require_error(ValueError, message, jax.jit(model.jax_fn), X[:0], decisive)
 
 
 def test_branches_with_and_without_an_optional_value() -> None:

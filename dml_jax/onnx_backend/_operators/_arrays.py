@@ -81,6 +81,11 @@ def indices_of(indices: Array, size: int) -> Array:
     Constants outside of the axis are refused; traced indices are clamped.
     """
     if isinstance(indices, Tracer):
+        if size == 0 and indices.size:
+            raise ValueError(
+                "`indices` must have no elements, since the axis has none; got shape "
+                f"{indices.shape}"
+            )
         note_outside(indices, -size, size - 1)
         wrapped = jnp.where(indices < 0, indices + size, indices)
         return jnp.clip(wrapped, 0, max(size - 1, 0)).astype(index_dtype(size))

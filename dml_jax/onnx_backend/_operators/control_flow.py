@@ -8,7 +8,8 @@ iterations. Such a loop can be differentiated, and may have scan outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +35,10 @@ _CLOSE = (
     "Close over the inputs that it depends on instead of passing them to the function "
     "that is transformed"
 )
+_REACH = (
+    "A body is traced even if it is never reached, where M or the condition is traced. "
+    f"{_CLOSE}"
+)
 _COUNTER = jax.ShapeDtypeStruct((), np.int64)
 
 
@@ -44,7 +49,8 @@ def _if(node: Node, condition: Array) -> list[Any]:
     then, otherwise = (
         with_check(lambda branch=branch: _arrays(branch())) for branch in branches
     )
-    first, second = (_types(jax.eval_shape(f)[0]) for f in (then, otherwise))
+    with _hint_of_reach():
+        first, second = (_types(jax.eval_shape(f)[0]) for f in (then, otherwise))
     if first != second:
         raise TypeError(
             "the branches must have outputs of the same shapes and dtypes if the "
@@ -58,6 +64,18 @@ def _if(node: Node, condition: Array) -> list[Any]:
 def _arrays(values: Iterable[Any]) -> tuple[Any, ...]:
     """Values as arrays, and sequences as tuples of arrays."""
     return jax.tree.map(jnp.asarray, tuple(values))
+
+
+@contextlib.contextmanager
+def _hint_of_reach() -> Iterator[None]:
+    """Adds to errors in a body that it is traced even if it is never reached."""
+    try:
+        yield
+    except jax.errors.JAXTypeError:
+        raise
+    except (NotImplementedError, OverflowError, TypeError, ValueError) as error:
+        is_told = _REACH in str(error)  # by an inner body
+        raise error if is_told else type(error)(f"{error}. {_REACH}") from None
 
 
 # Loop ---------------------------------------------------------------------------------
@@ -292,7 +310,9 @@ def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) 
     bound = None if limit is None else jnp.reshape(limit, ())
     start = jnp.asarray(True if condition is None else condition).reshape(())
     state = jnp.zeros((), jnp.int64), start, first, jnp.zeros((), bool)
-    _require_same_types(first, jax.eval_shape(step, state)[2])
+    with _hint_of_reach():
+        types = jax.eval_shape(step, state)[2]
+    _require_same_types(first, types)
     # A loop that is ended too early is noted, and iterated in Python for the error.
     last = lax.while_loop(is_bounded if are_collected() else is_running, step, state)
     note(is_running(last) | last[3])
