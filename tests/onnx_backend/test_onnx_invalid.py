@@ -293,6 +293,15 @@ float[n,m] x, int64[a,b] s => float[k,l] y {y = ReduceSum(x, s)} | X, [[1]] |
   `axes` must have one dimension; got 2$$
 float[n,m] x, int64[a,b] s => float[k] y {y = Squeeze(x, s)} | X[:1], [[0]] | `axes`
 """)
+# Sequences without the array that is asked for.
+SEQUENCES = rows(r"""
+float[3] x => float[n] y {s = SequenceEmpty() y = ConcatFromSequence<axis = 0>(s)} |
+  X[:, 0], | `input_sequence` must have an array; got an empty sequence$$
+float[3] x, int64 i => float[3] y {s = SequenceConstruct(x, x) y = SequenceAt(s, i)} |
+  X[:, 0], 2 | `position` must be in \[-2, 2\); got 2$$
+float[3] x, int64 i => float[3] y {s = SequenceConstruct(x, x) y = SequenceAt(s, i)} |
+  X[:, 0], -3 | `position` must be in \[-2, 2\); got -3$$
+""")
 # Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta; and
 # sizes that no device can hold.
 ONLY_HERE = rows(r"""
@@ -337,14 +346,16 @@ def arrays(inputs: str) -> tuple[Any, ...]:
     return values if isinstance(values, tuple) else (values,)
 
 
-@pytest.mark.parametrize(("text", "inputs", "message"), NODES + SHAPES + ONLY_HERE)
+@pytest.mark.parametrize(
+    ("text", "inputs", "message"), NODES + SHAPES + SEQUENCES + ONLY_HERE
+)
 def test_nodes(text: str, inputs: str, message: str) -> None:
     run = prepared(text).run
     kind = re.findall(r"y(?:, i(?:, z)?)? = (\w+)", text)[0]
     require_error(ValueError, f"{kind} 'y(, i)?(, z)?': {message}", run, arrays(inputs))
 
 
-@pytest.mark.parametrize(("text", "inputs", "message"), NODES + SHAPES)
+@pytest.mark.parametrize(("text", "inputs", "message"), NODES + SHAPES + SEQUENCES)
 def test_onnx_runtime_refuses_them_too(text: str, inputs: str, message: str) -> None:
     kinds = "Fail InvalidArgument InvalidGraph NotImplemented RuntimeException"
     errors = tuple(getattr(onnxruntime_pybind11_state, kind) for kind in kinds.split())

@@ -16,6 +16,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     dtype_of,
     integer,
     normalized,
+    numpy_or_jax,
     require_axes,
     require_shape,
 )
@@ -146,6 +147,18 @@ def _sequence_empty(_: Node) -> tuple[Any, ...]:
     return ()
 
 
+def _sequence_construct(_: Node, *inputs: Array) -> list[Any]:
+    return [inputs]
+
+
+def _sequence_length(_: Node, sequence: Any) -> Array:
+    return np.array(len(sequence), np.int64)
+
+
+def _sequence_at(_: Node, sequence: Any, place: Any) -> Array:
+    return sequence[_position(sequence, place, len(sequence))]
+
+
 def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
     index = _position(sequence, place, len(sequence) + 1)
     return (*sequence[:index], x, *sequence[index:])
@@ -163,6 +176,14 @@ def _position(sequence: Any, place: Any, count: int) -> int:
     if not -size <= index < count:
         raise ValueError(f"`position` must be in [{-size}, {count}); got {index}")
     return index + size if index < 0 else index
+
+
+def _concat_from_sequence(node: Node, sequence: Any) -> Array:
+    if not sequence:
+        raise ValueError("`input_sequence` must have an array; got an empty sequence")
+    is_stacked = node.attributes.get("new_axis", 0)
+    namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
+    return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
 
 
 def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
@@ -194,6 +215,10 @@ OPERATORS = {
     "EyeLike": Operator(_eye_like, frozenset({9, 22})),
     "Det": Operator(_determinant, frozenset({11, 22})),
     "SequenceEmpty": Operator(_sequence_empty, frozenset({11})),
+    "SequenceConstruct": Operator(_sequence_construct, frozenset({11})),
+    "SequenceLength": Operator(_sequence_length, frozenset({11})),
+    "SequenceAt": Operator(_sequence_at, frozenset({11}), static=(1,)),
+    "ConcatFromSequence": Operator(_concat_from_sequence, frozenset({11})),
     "SequenceInsert": Operator(_sequence_insert, frozenset({11}), static=(2,)),
     "SequenceErase": Operator(_sequence_erase, frozenset({11}), static=(1,)),
     "SequenceMap": Operator(_sequence_map, frozenset({17})),
