@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+import onnx.defs
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
@@ -37,6 +38,7 @@ class Scope(NamedTuple):
     values: Mapping[str, Value]
     options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
     is_wide: bool  # whether the caller is in 64-bit mode
+    is_expanded: bool = False  # whether nodes stand for one node of the model
 
 
 class Node(NamedTuple):
@@ -108,8 +110,35 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
         raise
     except (*_KINDS, LookupError, ArithmeticError) as error:
         kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise kind(f"{node.label}: {lines[0]}") from None
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        if scope.is_expanded and kind is ValueError:
+            text = text.replace("`", "")  # the model does not have these names
+        elif kind in (TypeError, ValueError) and _is_foreign(node, text):
+            rule = f"the inputs must have shapes that fit {node.kind}"
+            kind, text = ValueError, f"{rule}; got {_shapes(node, inputs)}: {text}"
+        raise kind(f"{node.label}: {text}") from None
+
+
+def _is_foreign(node: Node, text: str) -> bool:
+    """Whether a message is that of JAX or NumPy, without names in backquotes."""
+    is_custom = not node.operator.versions
+    return "`" not in text and not node.graphs() and not is_custom
+
+
+def _shapes(node: Node, inputs: Sequence[Value]) -> str:
+    """The shapes of a node's inputs, by ONNX's names."""
+    try:
+        schema = onnx.defs.get_schema(node.kind, node.version)
+        names = [parameter.name for parameter in schema.inputs]
+    except onnx.defs.SchemaError:
+        names = [*node.inputs]
+    names += names[-1:] * (len(inputs) - len(names))  # of an input that is repeated
+    shapes = (
+        f"`{name}` {[*map(np.shape, x)] if isinstance(x, tuple) else np.shape(x)}"
+        for name, x in zip(names, inputs, strict=False)
+        if x is not None
+    )
+    return ", ".join(shapes)
 
 
 def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:

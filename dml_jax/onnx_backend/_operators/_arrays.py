@@ -114,10 +114,15 @@ def clamped_lengths(lengths: Array, time: Any) -> Array:
     numbers = np.asarray(lengths)  # operations of JAX would each be a program
     outside = numbers[(numbers < 0) | (numbers > time)]
     if outside.size:
-        raise ValueError(
-            f"Invalid sequence length: {outside[0]}. Value must be in range [0,{time}]"
-        )
+        raise ValueError(f"`sequence_lens` must be in [0, {time}]; got {outside[0]}")
     return numbers.astype(dtype)
+
+
+def require_constant(**inputs: Any) -> None:
+    """Refuses traced inputs, on whose values the shape of an output depends."""
+    for name, value in inputs.items():
+        if isinstance(value, Tracer):
+            raise traced_shape(name, value)
 
 
 def require_rank(name: str, array: Any, rank: int) -> None:

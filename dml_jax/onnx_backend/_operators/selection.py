@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
@@ -18,12 +17,13 @@ from dml_jax.onnx_backend._operators._arrays import (
     normalized,
     numpy_or_jax,
     require_axes,
+    require_constant,
     require_shape,
 )
 
 
 def _unique(node: Node, x: Array) -> list[Any]:
-    _require_constant(x)
+    require_constant(X=x)
     x, axis = np.asarray(x), node.attributes.get("axis")
     x = x.ravel() if axis is None else x
     axis = normalized("axis", axis or 0, x.ndim)
@@ -40,12 +40,6 @@ def _unique(node: Node, x: Array) -> list[Any]:
     return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
 
 
-def _require_constant(*inputs: Any) -> None:
-    """Refuses inputs on whose values the shape of an output depends."""
-    if any(isinstance(value, Tracer) for value in inputs):
-        raise TypeError("must have constant inputs under JAX's transformations")
-
-
 def _non_max_suppression(
     node: Node,
     boxes: Array,
@@ -54,7 +48,13 @@ def _non_max_suppression(
     overlap: Any = None,
     least: Any = None,
 ) -> np.ndarray:
-    _require_constant(boxes, scores, most, overlap, least)
+    require_constant(
+        boxes=boxes,
+        scores=scores,
+        max_output_boxes_per_class=most,
+        iou_threshold=overlap,
+        score_threshold=least,
+    )
     require_axes(boxes=(boxes, "batch boxes 4"), scores=(scores, "batch classes boxes"))
     boxes, scores = np.asarray(boxes), np.asarray(scores)
     limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])
@@ -199,7 +199,7 @@ def _optional(_: Node, value: Any = None) -> Any:
 
 def _optional_element(_: Node, value: Any) -> Any:
     if value is None:
-        raise ValueError("the input must have an element; got none")
+        raise ValueError("`input` must have an element; got none")
     return value
 
 

@@ -88,7 +88,7 @@ def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
         part = -(-size // count)  # the last part may be smaller
         sizes = [*[part] * (count - 1), size - part * (count - 1)]
         if "num_outputs" not in node.attributes and size % count:
-            raise ValueError(f"the axis must have equal parts; got {sizes}")
+            raise ValueError(f"`input` must have equal parts on the axis; got {sizes}")
     else:
         sizes = integers("split", split)
     if len(sizes) != len(node.outputs):
