@@ -109,20 +109,29 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
     except jax.errors.JAXTypeError:
         raise
     except (*_KINDS, LookupError, ArithmeticError) as error:
-        kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
-        text = (str(error).splitlines() or [type(error).__name__])[0]
-        if scope.is_expanded and kind is ValueError:
-            text = text.replace("`", "")  # the model does not have these names
-        elif kind in (TypeError, ValueError) and _is_foreign(node, text):
-            rule = f"the inputs must have shapes that fit {node.kind}"
-            kind, text = ValueError, f"{rule}; got {_shapes(node, inputs)}: {text}"
-        raise kind(f"{node.label}: {text}") from None
+        raise _named(error, node, inputs, scope) from None
 
 
-def _is_foreign(node: Node, text: str) -> bool:
-    """Whether a message is that of JAX or NumPy, without names in backquotes."""
+def _named(
+    error: Exception, node: Node, inputs: Sequence[Value], scope: Scope
+) -> Exception:
+    """The error of a node, with the node's name, and in any case those of its inputs.
+
+    Messages of this package have names in backquotes, those of JAX and NumPy have not.
+    """
+    kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
+    text = (str(error).splitlines() or [type(error).__name__])[0]
     is_custom = not node.operator.versions
-    return "`" not in text and not node.graphs() and not is_custom
+    if scope.is_expanded:
+        if kind is ValueError:  # the model does not have these names
+            text = text.replace("`", "")
+    elif kind in (TypeError, ValueError) and not (
+        "`" in text or node.graphs() or is_custom
+    ):
+        kind = ValueError
+        rule = f"the inputs must have shapes that fit {node.kind}"
+        text = f"{rule}; got {_shapes(node, inputs)}: {text}"
+    return kind(f"{node.label}: {text}")
 
 
 def _shapes(node: Node, inputs: Sequence[Value]) -> str:

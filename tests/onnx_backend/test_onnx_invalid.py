@@ -326,6 +326,8 @@ float[n,m] x, bool[k] c => float[n,l] y {y = Compress<axis = 1>(x, c)} |
 float[n,m] x, bool[k] c => float[l] y {y = Compress(x, c)} | X, np.ones(13, bool) |
   `condition` must have one dimension of at most 12
 $gather_nd<batch_dims = 1>(x, i)} | X[:1], ROWS[:, :1] | `indices` must have the sizes
+float[a,b,c] x => float[d,e,f] y {y = MaxPool<kernel_shape = [5]>(x)} | X[None] |
+  `X` must have at least 5 elements with padding on each axis of the kernel; got 4$$
 $conv<pads = [1, 1, 1]>(x, w)} | X[None], X[None] | `pads` must have 2 elements; got
 float[3,4] x, int64[1] s => float[u,v] y, int64[u,v] i {y, i = TopK(x, s)} | X, [5] |
   `K` must be in \[0, 4\]; got 5$$

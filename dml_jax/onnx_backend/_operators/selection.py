@@ -12,6 +12,7 @@ from jax import lax
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    clamped,
     dtype_of,
     integer,
     normalized,
@@ -101,11 +102,12 @@ def _tensor_scatter(
     require_shape("write_indices", starts, sizes[:1])
     moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
     batch = np.arange(moved.shape[0], dtype=np.int32)[:, None]
-    starts = np.zeros(moved.shape[0]) if starts is None else starts
-    starts = jnp.asarray(starts).astype(jnp.int32)
+    starts = np.zeros(moved.shape[0], np.int64) if starts is None else starts
+    is_circular = node.attributes.get("mode", "linear") == "circular"
+    most = 2**63 - 1 if is_circular else moved.shape[1] - new.shape[1]
+    starts = clamped("write_indices", starts, most)
     places = starts[:, None] + np.arange(new.shape[1], dtype=np.int32)
-    if node.attributes.get("mode", "linear") == "circular":
-        places = places % moved.shape[1]
+    places = places % moved.shape[1]
     return jnp.moveaxis(moved.at[batch, places].set(new), 1, axis)
 
 
