@@ -46,6 +46,8 @@ TEXTS = {
     "layer": "@17 float[n,m] x, float[k] s, float[l] t => float[n,p] y "
     "{y = LayerNormalization",
     "split": "float[n,m] x => float[a,m] y, float[b,m] i {y, i = Split",
+    "branch": "t = Range(zero, time, one) h = ReduceMax<keepdims = 0>(f) "
+    "c = Cast<to = 9>(h) m = If(c) <",
     "local": LOCAL,
     "local13": LOCAL.replace("25", "13"),
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Graph, Node
 
-# Operators whose outputs depend on the shapes of their inputs only.
-_OF_SHAPES = ("Shape", "Size")
+# Operators whose outputs depend on the shapes of their inputs only, or on how many
+# arrays a sequence or an optional value has.
+_OF_SHAPES = ("Shape", "Size", "SequenceLength", "OptionalHasElement")
 # Operators that pass indices from inputs to outputs, with small changes at most.
 _MOVES = {
     *("Identity", "Cast", "Add", "Sub", "Min", "Max", "Clip", "Where"),
@@ -19,6 +20,8 @@ _MOVES = {
 # Of these, those that combine all inputs, and those that keep every element.
 _COMBINE = {"Add", "Sub", "Min", "Max", "Clip", "Where", "Concat"}
 _KEEP = {"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose"}
+# Branches and loops, and the numbers of inputs that their bodies do not get.
+_FLOW = {"If": 1, "Loop": 2, "Scan": 0}
 _COMPARE = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 
 
@@ -58,30 +61,21 @@ def captured_names(graph: Graph) -> frozenset[str]:
 
 
 def index_names(graph: Graph) -> frozenset[str]:
-    """The values that are used only where 32 bits hold every valid one.
+    """The inputs that are used only where 32 bits hold every valid one.
 
     They are sequence lengths and indices, which ONNX forbids beyond an axis, or are
     compared with a value that 32 bits hold. A length may also have any other use.
     """
     lengths = _lengths(graph)
-    small = _small_names(graph, lengths)
-    rejected = {*graph.outputs} - lengths
-    # From the last node to the first, so that all readers of a value are known.
-    for node in reversed(graph.nodes):
-        for inner in node.graphs():
-            rejected |= captured_names(inner) - lengths
-        is_moved = node.kind in _MOVES and not rejected & {*node.outputs[:1]}
-        is_compared = node.kind in _COMPARE and small.intersection(node.inputs)
-        if not (is_moved or is_compared or node.kind in _OF_SHAPES):
-            indices = node.operator.indices
-            others = {n for i, n in enumerate(node.inputs) if i not in indices}
-            rejected |= others - lengths
-    read = {name for node in graph.nodes for name in node.inputs}
-    return frozenset(read - rejected)
+    wide = _wide_names(graph, lengths, _large_names(graph, lengths))
+    return frozenset({*graph.inputs} - wide)
 
 
 def _lengths(graph: Graph) -> set[str]:
-    """The values all of whose elements are sequence lengths or indices."""
+    """The values all of whose elements are sequence lengths or indices.
+
+    Uses in branches and loops do not count, since they may not be reached.
+    """
     lengths: set[str] = set()
     for node in reversed(graph.nodes):
         indices = node.operator.indices
@@ -91,19 +85,91 @@ def _lengths(graph: Graph) -> set[str]:
     return lengths - {""}
 
 
-def _small_names(graph: Graph, lengths: set[str]) -> set[str]:
-    """The values that 32 bits hold: constants, shapes, lengths, ranges up to these."""
+def _large_names(graph: Graph, lengths: set[str]) -> set[str]:
+    """The values that 32 bits may not hold.
+
+    They hold small constants, shapes, lengths, counters, and ranges up to these.
+    """
+    nodes, passed = _flat(graph)
     small = lengths | {name for name, x in graph.constants.items() if _is_small(x)}
+    large = {*graph.inputs, *graph.constants} - small
+    count = -1
+    while len(large) > count:
+        count = len(large)
+        for node in nodes:
+            if _may_be_large(node, large):
+                large |= {*node.outputs} - lengths
+        large |= {new for old, new in passed if old in large} - lengths
+    return large
+
+
+def _may_be_large(node: Node, large: set[str]) -> bool:
+    if node.kind == "Constant":
+        return not all(_is_small(np.asarray(x)) for x in node.attributes.values())
+    if node.kind in {"Range", *_MOVES}:
+        is_combined = node.kind in {"Range", *_COMBINE}
+        given = node.inputs if is_combined else node.inputs[:1]
+        return not large.isdisjoint(given)
+    return node.kind not in {"NonZero", *_OF_SHAPES} and not _is_flow(node)
+
+
+def _wide_names(graph: Graph, lengths: set[str], large: set[str]) -> set[str]:
+    """The values that are used where they may need 64 bits."""
+    nodes, passed = _flat(graph)
+    wide = {*graph.outputs} - lengths
+    count = -1
+    while len(wide) > count:
+        count = len(wide)
+        # From the last node to the first, so that most readers of a value are known.
+        for node in reversed(nodes):
+            moved = node.outputs[:1] if node.kind == "TopK" else node.outputs
+            is_moved = node.kind in _MOVES and wide.isdisjoint(moved)
+            is_compared = node.kind in _COMPARE and not large.issuperset(node.inputs)
+            if not (is_moved or is_compared or node.kind in _OF_SHAPES):
+                wide |= _read(node) - lengths
+        wide |= {old for old, new in passed if new in wide} - lengths
+    return wide
+
+
+def _read(node: Node) -> set[str]:
+    """What a node reads, other than indices and what its bodies get."""
+    bodies = node.graphs()
+    if _is_flow(node):
+        conditions = {body.outputs[0] for body in bodies if node.kind == "Loop"}
+        return conditions.union(node.inputs[: _FLOW[node.kind]])
+    indices = node.operator.indices
+    given = {name for i, name in enumerate(node.inputs) if i not in indices}
+    return given.union(*map(captured_names, bodies))
+
+
+def _is_flow(node: Node) -> bool:
+    return node.kind in _FLOW and bool(node.graphs())
+
+
+def _flat(graph: Graph) -> tuple[list[Node], list[tuple[str, str]]]:
+    """The nodes of a graph, its branches and loops, and the values that these pass on.
+
+    A value has one name where it is given and another one where it is received.
+    """
+    nodes, passed = [], []
     for node in graph.nodes:
-        count = len(node.inputs) if node.kind in {"Range", *_COMBINE} else 1
-        given = {*node.inputs[:count]} - {""}
-        is_moved = node.kind in {"Range", *_MOVES} and given <= small
-        is_constant = node.kind == "Constant" and all(
-            _is_small(np.asarray(value)) for value in node.attributes.values()
-        )
-        if is_moved or is_constant or node.kind in (*_OF_SHAPES, "NonZero"):
-            small.update(node.outputs)
-    return small
+        nodes.append(node)
+        for body in node.graphs() if _is_flow(node) else ():
+            inner, inner_passed = _flat(body)
+            nodes += inner
+            passed += [*inner_passed, *_passed(node, body)]
+    return nodes, passed
+
+
+def _passed(node: Node, body: Graph) -> Iterator[tuple[str, str]]:
+    is_loop = node.kind == "Loop"  # its condition is no output
+    given = node.inputs[_FLOW[node.kind] :]
+    received, results = body.inputs[2 * is_loop :], body.outputs[is_loop:]
+    carried = len(received) - node.attributes.get("num_scan_inputs", 0)
+    yield from zip(given, received, strict=False)
+    yield from zip(results, node.outputs, strict=False)
+    yield from zip(results, received[:carried], strict=False)
+    yield from zip(given, node.outputs[:carried], strict=False)  # of no iterations
 
 
 def _is_small(x: np.ndarray) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+import onnx.defs
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
@@ -37,6 +38,7 @@ class Scope(NamedTuple):
     values: Mapping[str, Value]
     options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
     is_wide: bool  # whether the caller is in 64-bit mode
+    is_expanded: bool = False  # whether nodes stand for one node of the model
 
 
 class Node(NamedTuple):
@@ -107,9 +109,45 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
     except jax.errors.JAXTypeError:
         raise
     except (*_KINDS, LookupError, ArithmeticError) as error:
-        kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise kind(f"{node.label}: {lines[0]}") from None
+        raise _named(error, node, inputs, scope) from None
+
+
+def _named(
+    error: Exception, node: Node, inputs: Sequence[Value], scope: Scope
+) -> Exception:
+    """The error of a node, with the node's name, and in any case those of its inputs.
+
+    Messages of this package have names in backquotes, those of JAX and NumPy have not.
+    """
+    kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    is_custom = not node.operator.versions
+    if scope.is_expanded:
+        if kind is ValueError:  # the model does not have these names
+            text = text.replace("`", "")
+    elif kind in (TypeError, ValueError) and not (
+        "`" in text or node.graphs() or is_custom
+    ):
+        kind = ValueError
+        rule = f"the inputs must have shapes that fit {node.kind}"
+        text = f"{rule}; got {_shapes(node, inputs)}: {text}"
+    return kind(f"{node.label}: {text}")
+
+
+def _shapes(node: Node, inputs: Sequence[Value]) -> str:
+    """The shapes of a node's inputs, by ONNX's names."""
+    try:
+        schema = onnx.defs.get_schema(node.kind, node.version)
+        names = [parameter.name for parameter in schema.inputs]
+    except onnx.defs.SchemaError:
+        names = [*node.inputs]
+    names += names[-1:] * (len(inputs) - len(names))  # of an input that is repeated
+    shapes = (
+        f"`{name}` {[*map(np.shape, x)] if isinstance(x, tuple) else np.shape(x)}"
+        for name, x in zip(names, inputs, strict=False)
+        if x is not None
+    )
+    return ", ".join(shapes)
 
 
 def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:

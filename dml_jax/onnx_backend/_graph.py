@@ -311,7 +311,7 @@ def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator
         model, version = expand(proto, opset, inputs)
         graph = convert(Inlined(model, version), {})
         given = [x for x in inputs if x is not None]
-        results = iter(run_graph(graph, given, node.scope))
+        results = iter(run_graph(graph, given, node.scope._replace(is_expanded=True)))
         return [next(results) if name else None for name in node.outputs]
 
     return operator._replace(evaluate=evaluate)

@@ -88,13 +88,19 @@ def utterances() -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.from_numpy(a[chosen]) for a in (frames, lengths, speakers))
 
 
+def loss(model: nn.Module, frames: Tensor, lengths: Tensor, speakers: Tensor) -> Tensor:
+    # The gradients of weights contain 0 times the padding, which must be finite.
+    valid = torch.arange(LONGEST) < lengths[:, None]
+    frames = frames.where(valid[:, :, None], 0)
+    return nn.functional.cross_entropy(model(frames, lengths), speakers)
+
+
 def train(model: nn.Module) -> None:
-    frames, lengths, speakers = utterances()
+    batch = utterances()
     optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE)
     for _ in range(STEPS):
         optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(model(frames, lengths), speakers)
-        loss.backward()
+        loss(model, *batch).backward()
         optimiser.step()
 
 

@@ -251,8 +251,8 @@ BAD = [  # the arguments, the message, and what is printed before
     ("$ --input n=x.npy", "`--input` must be one of x, l; got n", ""),
     ("--input x=l.npy --input l=l.npy", "onnx: `x` must …; got int64. Convert it by …",
      "Input 'x': int64[4]\nInput 'l': int64[4]\n"),
-    ("--input x=x.npy --input l=long.npy", "ReverseSequence 'y': Invalid sequence "
-     "length: 4. Value must be in range [0,3]", IN),
+    ("--input x=x.npy --input l=long.npy", "ReverseSequence 'y': `sequence_lens` must "
+     "be in [0, 3]; got 4", IN),
     ("$ --output z=z.npy", "`--output` must be one of y, last, w, r; got z", ""),
     ("$ --input l=x.npy", "`--input` must be given once for each; got l twice", ""),
     ("$ --output y=y.npy --output r=./y.npy", "`--output` must …", ""),

@@ -1,7 +1,10 @@
-"""Gradients of the examples do not depend on what the padding holds."""
+"""Gradients of examples and recipes do not depend on what the padding holds."""
 
+import doctest
+import importlib
 import importlib.util
 import pathlib
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -13,7 +16,8 @@ import pytest
 
 from dml_jax import onnx_backend
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "docs/examples"
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+EXAMPLES = DOCS / "examples"
 LENGTHS = np.array([5, 16, 29], np.int32)
 
 pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
@@ -74,9 +78,30 @@ def speaker_recognition(variant: int) -> Callable[[float], Any]:
     return gradient
 
 
+def from_tensorflow() -> Callable[[float], Any]:
+    nnx = importlib.import_module("flax.nnx")
+    guide = (DOCS / "from-tensorflow.md").read_text()
+    (block,) = re.findall(r"```pycon\n((?:(?!```).)*def scores.*?)```", guide, re.S)
+    names: dict[str, Any] = {}
+    for example in doctest.DocTestParser().get_examples(block):
+        exec(example.source.replace("docs/", f"{DOCS}/"), names)
+
+    def loss(readers: Any, x: Any) -> Any:
+        names["forward"], names["backward"] = readers
+        scores = names["scores"](x, names["lengths"])
+        return jnp.mean(scores**2, where=names["valid"][..., None])
+
+    readers = names["forward"], names["backward"]
+    valid = names["valid"][..., None]
+    return lambda padding: nnx.grad(loss)(
+        readers, jnp.where(valid, names["frames"], padding)
+    )
+
+
 CASES: dict[str, Callable[[], Callable[[float], Any]]] = {
     "long_sequence": long_sequence,
     "fine_tuning": fine_tuning,
+    "from_tensorflow": from_tensorflow,
     **{
         f"speaker_recognition, variant {i}": lambda i=i: speaker_recognition(i)
         for i in range(3)
@@ -90,8 +115,8 @@ EXTRA = [pytest.mark.exhaustive]  # needs the extra `examples`
     [pytest.param(n, marks=[] if n == "long_sequence" else EXTRA) for n in CASES],
 )
 def test_gradients(name: str) -> None:
-    gradient = CASES[name]()
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        gradient = CASES[name]()
         wanted = gradient(0.0)
         for padding in (np.nan, np.inf, -np.inf):
             found = gradient(padding)

@@ -158,7 +158,8 @@ def test_loops_of_concrete_values() -> None:
         assert_same_bits(states, wanted[1])
     message = (
         "Loop 'y, rows': the number of iterations must not depend on traced values, "
-        "since the shape of a scan output depends on it$"
+        "since the shape of a scan output depends on it. Close over the inputs that it "
+        "depends on instead of passing them to the function that is transformed$"
     )
     fn = jax.jit(lambda x: model.jax_fn(x, np.array(99)))
     require_error(TypeError, message, fn, X)
@@ -329,6 +330,62 @@ def test_a_loop_appends_to_a_sequence() -> None:
     assert_same_bits(np.asarray(gradient), np.float32([[3, 3], [2, 2], [1, 1]]))
 
 
+# Appends rows of x to a sequence while CONDITION holds, which may read its length n.
+COLLECTED = """float[3,2] x => float[k,2] y {
+  first = Constant<value_floats = [7.0, 8.0]>()
+  given = SequenceConstruct(first)
+  three = Constant<value_int = 3>()
+  limit = Constant<value_float = 2.0>()
+  all = Loop (, , given) <body = g (int64 i, bool c, seq(float[2]) q) =>
+    (bool d, seq(float[2]) r) {
+      row = Gather(x, i)
+      r = SequenceInsert(q, row)
+      CONDITION
+    }>
+  y = ConcatFromSequence<axis = 0, new_axis = 1>(all)}"""
+
+
+@pytest.mark.usefixtures("with_jit", "x32")
+@pytest.mark.parametrize(("sequence", "count"), [("r", 3), ("q", 4)])
+def test_loops_up_to_the_length_of_a_sequence(sequence: str, count: int) -> None:
+    """It is constant while the arrays are traced."""
+    condition = f"n = SequenceLength({sequence}) d = Less(n, three)"
+    (y,) = both(COLLECTED.replace("CONDITION", condition), X)
+    assert y.shape == (count, 2)
+
+
+def test_growing_sequences_under_a_traced_condition() -> None:
+    condition = "m = ReduceMax<keepdims = 0>(row) d = Less(m, limit)"
+    model = prepared(COLLECTED.replace("CONDITION", condition))
+    assert len(model.run([X])[0]) == 3
+    message = (
+        "Loop 'all': values that a loop carries must keep their shapes and dtypes if "
+        r"the number of iterations depends on traced values; got \(float32\[2\]\), "
+        r"then \(float32\[2\], float32\[2\]\). Close over the inputs that it depends on"
+    )
+    require_error(TypeError, message, jax.jit(model.jax_fn), X)
+    with jax.enable_x64(False):
+        assert jax.jit(lambda: model.jax_fn(X)[0])().shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        "s = SplitToSequence(x) n = SequenceLength(s)",
+        "o = Optional(x) h = OptionalHasElement(o) n = Cast<to = 7>(h)",
+    ],
+)
+def test_counts_of_arrays_are_shapes(count: str) -> None:
+    both(
+        f"""float[3,2] x => float[k] y {{
+        one = Constant<value_ints = [1]>()
+        {count}
+        sizes = Reshape(n, one)
+        y = ConstantOfShape(sizes)}}""",
+        X,
+    )
+
+
 NESTED = """float[3,2] x, bool c => float[2] y {
   two = Constant<value_int = 2>()
   zero = Constant<value_floats = [0.0, 0.0]>()
@@ -421,6 +478,49 @@ def test_no_iteration_whatever_a_traced_limit_is(
     inputs = np.zeros((0, 3), np.float32), X[:, 0], np.array(5), np.array(False)
     with jax.enable_x64(True):
         both(text.replace("ROW", row), *inputs, static=["t"])
+
+
+UNREACHED = [
+    (
+        """float[n,2] x, int64 m => float[2] y {
+      zero = Constant<value_floats = [0.0, 0.0]>()
+      y = Loop (m, , zero) <body = g (int64 i, bool c, float[2] s) =>
+        (bool c, float[2] t) {
+          row = Gather(x, i)
+          t = Add(s, row)
+        }>}""",
+        "Loop 'y': Gather 'row': `indices` must have no elements, since the axis has "
+        r"none; got shape \(\)\. ",
+    ),
+    (
+        """float[n,2] x, bool c => float[2] y {
+      zero = Constant<value_floats = [0.0, 0.0]>()
+      y = If (c) <
+        then_branch = g () => (float[2] a) {
+          i = Constant<value_int = 0>()
+          a = If (c) <
+            then_branch = p () => (float[2] d) {d = Gather(x, i)},
+            else_branch = q () => (float[2] e) {e = Neg(zero)}>
+        },
+        else_branch = h () => (float[2] b) {b = Abs(zero)}>}""",
+        r"If 'y': If 'a': Gather 'd': `indices` must be in \[0, 0\); got 0\. ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), UNREACHED)
+def test_bodies_that_cannot_be_traced(text: str, message: str) -> None:
+    """They are left out where their number of iterations or condition is known."""
+    model, decisive = prepared(text), np.array(0)
+    decisive = decisive.astype(model.dtypes[model.input_names[1]])
+    both(text, X[:0], decisive, static=model.input_names[1:])
+    message += (
+        "A body is traced even if it is never reached, where M or the "
+        "condition is traced. Close over the inputs that it depends on instead of "
+        "passing them to the function that is transformed$"
+    )
+    with jax.enable_x64(True):
+        require_error(ValueError, message, jax.jit(model.jax_fn), X[:0], decisive)
 
 
 def test_branches_with_and_without_an_optional_value() -> None:

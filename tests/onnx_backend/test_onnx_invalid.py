@@ -200,9 +200,10 @@ ROWS = np.array([[0, 1], [1, 0]])
 # Models, inputs, and what follows the name of the node in the message.
 NODES = rows(r"""
 $reverse(x, l)} | X, LENGTHS + 1 |
-  Invalid sequence length: 4. Value must be in range \[0,3\]$$
-$reverse(x, l)} | X, -LENGTHS | Invalid sequence length: -1
-$reverse(x, l)} | X, LENGTHS + 2**40 | Invalid sequence length: 1099511627777
+  `sequence_lens` must be in \[0, 3\]; got 4$$
+$reverse(x, l)} | X, -LENGTHS | `sequence_lens` must be in \[0, 3\]; got -1
+$reverse(x, l)} | X, LENGTHS + 2**40 |
+  `sequence_lens` must be in \[0, 3\]; got 1099511627777
 float[3,4] x, int64[n] l => float[3,4] y {y = ReverseSequence(x, l)} | X, LENGTHS[1:] |
   reverse_sequence: `sequence_lens` must have shape \(4,\)
 $reverse<time_axis = 1>(x, l)} | X, LENGTHS | reverse_sequence: `batch_axis`
@@ -278,7 +279,7 @@ $layer(x, s, s)} | X[:, :1], X[0], X[0] | `Scale` must broadcast to shape \(3, 1
 $layer(x, t, s)} | X[:, :1], X[0], X[0, :1] | `B` must broadcast to shape \(3, 1\)
 @23 float[n,m] x, float[k] s => float[n,l] y {y = RMSNormalization(x, s)} |
   X[:, :1], X[0] | `scale` must broadcast to shape \(3, 1\); got \(4,\)$$
-@13 $split<axis = 0>(x)} | X | the axis must have equal parts; got \[2, 1\]$$
+@13 $split<axis = 0>(x)} | X | `input` must have equal parts on the axis; got \[2, 1\]$$
 @18 float[n,m] x => float[a,m] y, float[b,m] i, float[c,m] z
   {y, i, z = Split<num_outputs = 3>(x)} | X[:1] |
   `split` must be sizes whose sum is 1; got \[1, 1, -1\]$$
@@ -292,6 +293,15 @@ float[n,m] x, int64[k] s => float[k,l] y {y = Pad<mode = "symmetric">(x, s)} |
 float[n,m] x, int64[a,b] s => float[k,l] y {y = ReduceSum(x, s)} | X, [[1]] |
   `axes` must have one dimension; got 2$$
 float[n,m] x, int64[a,b] s => float[k] y {y = Squeeze(x, s)} | X[:1], [[0]] | `axes`
+""")
+# Sequences without the array that is asked for.
+SEQUENCES = rows(r"""
+float[3] x => float[n] y {s = SequenceEmpty() y = ConcatFromSequence<axis = 0>(s)} |
+  X[:, 0], | `input_sequence` must have an array; got an empty sequence$$
+float[3] x, int64 i => float[3] y {s = SequenceConstruct(x, x) y = SequenceAt(s, i)} |
+  X[:, 0], 2 | `position` must be in \[-2, 2\); got 2$$
+float[3] x, int64 i => float[3] y {s = SequenceConstruct(x, x) y = SequenceAt(s, i)} |
+  X[:, 0], -3 | `position` must be in \[-2, 2\); got -3$$
 """)
 # Those that ONNX Runtime does not have, or takes: negative axes, an infinite delta; and
 # sizes that no device can hold.
@@ -316,6 +326,8 @@ float[n,m] x, bool[k] c => float[n,l] y {y = Compress<axis = 1>(x, c)} |
 float[n,m] x, bool[k] c => float[l] y {y = Compress(x, c)} | X, np.ones(13, bool) |
   `condition` must have one dimension of at most 12
 $gather_nd<batch_dims = 1>(x, i)} | X[:1], ROWS[:, :1] | `indices` must have the sizes
+float[a,b,c] x => float[d,e,f] y {y = MaxPool<kernel_shape = [5]>(x)} | X[None] |
+  `X` must have at least 5 elements with padding on each axis of the kernel; got 4$$
 $conv<pads = [1, 1, 1]>(x, w)} | X[None], X[None] | `pads` must have 2 elements; got
 float[3,4] x, int64[1] s => float[u,v] y, int64[u,v] i {y, i = TopK(x, s)} | X, [5] |
   `K` must be in \[0, 4\]; got 5$$
@@ -337,18 +349,21 @@ def arrays(inputs: str) -> tuple[Any, ...]:
     return values if isinstance(values, tuple) else (values,)
 
 
-@pytest.mark.parametrize(("text", "inputs", "message"), NODES + SHAPES + ONLY_HERE)
+@pytest.mark.parametrize(
+    ("text", "inputs", "message"), NODES + SHAPES + SEQUENCES + ONLY_HERE
+)
 def test_nodes(text: str, inputs: str, message: str) -> None:
     run = prepared(text).run
     kind = re.findall(r"y(?:, i(?:, z)?)? = (\w+)", text)[0]
     require_error(ValueError, f"{kind} 'y(, i)?(, z)?': {message}", run, arrays(inputs))
 
 
-@pytest.mark.parametrize(("text", "inputs", "message"), NODES + SHAPES)
-def test_onnx_runtime_refuses_them_too(text: str, inputs: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "inputs"), [row[:2] for row in NODES + SHAPES + SEQUENCES]
+)
+def test_onnx_runtime_refuses_them_too(text: str, inputs: str) -> None:
     kinds = "Fail InvalidArgument InvalidGraph NotImplemented RuntimeException"
     errors = tuple(getattr(onnxruntime_pybind11_state, kind) for kind in kinds.split())
-    match = message.removesuffix("$") if message.startswith("Invalid") else None
     model, values = parse(text), map(np.asarray, arrays(inputs))
 
     def run() -> None:
@@ -356,7 +371,7 @@ def test_onnx_runtime_refuses_them_too(text: str, inputs: str, message: str) -> 
         names = [value.name for value in session.get_inputs()]
         session.run(None, dict(zip(names, values, strict=True)))
 
-    with pytest.raises(errors, match=match):
+    with pytest.raises(errors):
         run()
 
 

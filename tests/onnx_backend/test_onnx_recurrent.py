@@ -227,9 +227,7 @@ def test_wrong_lengths_and_weights() -> None:
     model = onnx_backend.prepare(model_of("GRU"))
     inputs = inputs_of(model_of("GRU"))
     wrong = {**inputs, "sequence_lens": LENGTHS + 1}
-    message = (
-        r"GRU 'Y, Y_h': Invalid sequence length: 6. Value must be in range \[0,5\]"
-    )
+    message = r"GRU 'Y, Y_h': `sequence_lens` must be in \[0, 5\]; got 6$"
     require_error(ValueError, message, model.run, wrong)
 
 

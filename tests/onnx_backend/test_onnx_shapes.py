@@ -20,7 +20,7 @@ def b(*shape: int) -> np.ndarray:
 
 
 NAMES = {"float32": "float", "int64": "int64", "uint8": "uint8"}
-OF_SCALARS = {"f": f, "b": b, "n": np.array}
+OF_SCALARS = {"f": f, "b": b, "n": np.array, "F": np.float32}
 
 
 def model_and_inputs(text: str, inputs: str) -> tuple[onnx.ModelProto, list[Any]]:
@@ -119,7 +119,46 @@ float[a,b,c] y {y = TensorScatter<axis = 1>(p, q, r)} | f(2, 4, 3), f(2, 2, 3), 
   \(3, 5\)$$
 20/float[a,b,c,d] y {y = AffineGrid(p, q)} | f(3, 2, 3), n([2, 1, 4, 4]) |
   `theta` must have shape \(2, 2, 3\); got \(3, 2, 3\)$$
-""".replace("$conv_inputs", "b(1, 1, 3), f(), b(), b(1, 1, 2)")
+float[a,b,c] y {y = TensorScatter<axis = 1>(p, q, r)} | f(2, 4, 3), f(2, 2, 3),
+  n([0, 3]) | `write_indices` must be in \[0, 2\]; got 3$$
+float[a,b,c] y {y = TensorScatter<axis = 1, mode = "circular">(p, q, r)} | f(2, 4, 3),
+  f(2, 2, 3), n([0, -1]) | `write_indices` must be in .*; got -1$$
+float[a,b,c] y {y = AveragePool<kernel_shape = [2]>(p)} | f(1, 0, 3) |
+  `X` must have elements on all axes from 1 on; got shape \(1, 0, 3\)$$
+float[a,b,c] y {y = MaxPool<kernel_shape = [2], pads = [1, 1]>(p)} | f(1, 2, 0) |
+  `X` must have elements on all axes from 1 on
+float[a,b,c] y {y = GlobalAveragePool(p)} | f(1, 2, 0) |
+  `X` must have elements on all axes from 1 on
+float[a,b,c] y {y = ConvTranspose<auto_pad = "SAME_UPPER">(p, q)} | f(1, 1, 0),
+  f(1, 2, 2) | `X` must have elements on all axes from 2 on; got shape \(1, 1, 0\)$$
+float[a,b] y {y = Gemm(p, q)} | f(2, 3), f(4, 5) |
+  $fit Gemm; got `A` \(2, 3\), `B` \(4, 5\): dot_general requires contracting
+float[a,b] y {y = MatMul(p, q)} | f(2, 3), f(4, 5) |
+  $fit MatMul; got `A` \(2, 3\), `B` \(4, 5\): dot_general requires contracting
+float[a,b] y {y = PRelu(p, q)} | f(2, 3), f(2) |
+  $fit PRelu; got `X` \(2, 3\), `slope` \(2,\):
+float[a,b,c,d] y {y = DepthToSpace<blocksize = 2>(p)} | f(1, 3, 2, 2) |
+  $fit DepthToSpace; got `input` \(1, 3, 2, 2\): cannot reshape
+float[a,b,c,d] y {y = SpaceToDepth<blocksize = 2>(p)} | f(1, 1, 3, 2) |
+  $fit SpaceToDepth; got `input` \(1, 1, 3, 2\):
+float[a,b,c,d] y {y = Col2Im(p, q, r)} | f(1, 5, 4), n([3, 3]), n([2, 2]) |
+  $fit Col2Im; got `input` \(1, 5, 4\), `image_shape` \(2,\), `block_shape` \(2,\):
+float[a,b,c] y {y = GroupNormalization<num_groups = 2>(p, q, r)} | f(1, 4, 2), f(3),
+  f(3) | $fit GroupNormalization; got `X` \(1, 4, 2\), `scale` \(3,\), `bias` \(3,\):
+  \w+ '.*': (?!.*$fit)
+float[a] y {y = Sum(p, q, r)} | f(3), f(1), f(2) |
+  $fit Sum; got `data_0` \(3,\), `data_0` \(1,\), `data_0` \(2,\):
+float[a,b] y {y = Concat<axis = 0>(p, q)} | f(2, 3), f(2, 4) |
+  $fit Concat; got `inputs` \(2, 3\), `inputs` \(2, 4\):
+float[a] y {s = SequenceConstruct(p, q) y = ConcatFromSequence<axis = 0>(s)} | f(2),
+  f(1, 2) | $fit ConcatFromSequence; got `input_sequence` \[\(2,\), \(1, 2\)\]:
+float[a] y {y = Clip(p, , q) z = Add(y, r)} | f(3), f(), f(2) |
+  $fit Add; got `A` \(3,\), `B` \(2,\):
+uint8[a,b,c] y {y = QLinearConv(p, q, r, s, t, u, v, w)} | b(1, 2, 3), f(), b(),
+  b(1, 1, 2), f(), b(), f(), b() | $fit QLinearConv; got `x` \(1, 2, 3\),
+""".replace("$fit", "the inputs must have shapes that fit").replace(
+        "$conv_inputs", "b(1, 1, 3), f(), b(), b(1, 1, 2)"
+    )
 )
 REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
 REFUSED += [
@@ -135,7 +174,7 @@ REFUSED += [
 @pytest.mark.parametrize(("text", "inputs", "message"), REFUSED)
 def test_refused(text: str, inputs: str, message: str) -> None:
     model, arrays = model_and_inputs(text, inputs)
-    node = model.graph.node[0]
+    node = model.graph.node[-1]
     place = f"{node.op_type} '{', '.join(node.output)}': "
     run = onnx_backend.prepare(model).run
     require_error(ValueError, place + message, run, arrays)
@@ -168,6 +207,11 @@ int32[a,b] y {y = MatMulInteger(p, q, r, s)} | b(3, 4), b(4, 2), b(), b(2)
 float[a,b,c] y {y = ConvTranspose<strides = [3], output_shape = [8]>(p, q)} |
   f(1, 1, 2), f(1, 2, 3)
 float[a,b,c] y {y = TensorScatter<axis = 1>(p, q)} | f(2, 4, 3), f(2, 2, 3)
+float[a,b] y {y = Resize<mode = "linear">(p, , q)} | f(1, 3), n([0.5, 2.0], F)
+float[a,b] y {y = Resize<mode = "cubic">(p, , q)} | f(3, 0), n([2.0, 1.0], F)
+float[a,b] y {y = Resize(p, , q)} | f(0, 2), n([2.0, 2.0], F)
+float[a,b,c] y {y = TensorScatter<axis = 1, mode = "circular">(p, q, r)} |
+  f(2, 4, 3), f(2, 2, 3), n([3, 5])
 23/float[a,b,c] y {y = Attention<q_num_heads = 2, kv_num_heads = 1>(p, q, r)} |
   f(2, 3, 8), f(2, 5, 4), f(2, 5, 6)
 """)
@@ -181,4 +225,5 @@ def test_permitted(text: str, inputs: str) -> None:
     for actual, array in zip(
         onnx_backend.prepare(model).run(arrays), wanted, strict=True
     ):
+        assert actual.shape == array.shape
         np.testing.assert_allclose(actual, array, 1e-6)

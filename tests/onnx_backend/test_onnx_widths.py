@@ -76,7 +76,7 @@ def test_lengths_that_were_made_in_64_bit_mode() -> None:
     with jax.enable_x64(True):
         lengths, beyond = jax.numpy.array([3, 2]), jax.numpy.array([3, 2**32 + 1])
     assert model.jax_fn(x, lengths)[0].tolist() == [[4, 3], [2, 1], [0, 5]]
-    message = "ReverseSequence 'y': Invalid sequence length: 4294967297"
+    message = "ReverseSequence 'y': `sequence_lens` must be in .*; got 4294967297"
     require_error(ValueError, message, model.jax_fn, x, beyond)
     require_error(ValueError, message, model.run, [x, beyond])
     for n, wanted in (
@@ -93,6 +93,8 @@ a = Identity(x) b = Cast<to = 6>(a) c = Cast<to = 7>(b) y = ReverseSequence(f, c
   [[4, 3], [2, 1], [0, 5]]
 k = Constant<value_ints = [2]>() v, i = TopK(x, k) y = ReverseSequence(f, v) |
   [[4, 3], [2, 1], [0, 5]]
+k = Constant<value_ints = [2]>() v, i = TopK(x, k) r = ReverseSequence(f, v)
+  g = Cast<to = 1>(i) y = Add(r, g) | [[4, 4], [2, 2], [0, 6]]
 i = Constant<value_ints = [0, 0]>() j = Shape(x) y = Gather<axis = 0>(f, i) |
   [[0, 1], [0, 1]]
 one = Constant<value: tensor = int64[1] {0}>() u = Unsqueeze(x, one)
@@ -121,13 +123,36 @@ s = Shape(f) d = Gather(s, one) t = Range(zero, d, one) m = Less(t, n)
 s = Shape(f) e = Expand(three, s) i = NonZero(e) r = Constant<value_ints = [1]>()
   j = Gather(i, r) k = Reshape(j, s) m = Less(k, n)
 t = Constant<value_ints = [0, 1, 2]>() k = GreaterOrEqual(t, n) m = Not(k)
+$branch then_branch = p () => (bool[2,3] a) {a = Less(t, n)},
+  else_branch = q () => (bool[2,3] b) {s = Sub(n, one) b = LessOrEqual(t, s)}>
+$branch then_branch = p () => (bool[2,3] a) {k = Cast<to = 6>(n)
+    s = Cast<to = 6>(t) a = Less(s, k)},
+  else_branch = q () => (bool[2,3] b) {k = Cast<to = 1>(n) s = Cast<to = 1>(t)
+    b = Greater(k, s)}>
+$branch then_branch = p () => (bool[2,3] a) {a = If(c) <
+    then_branch = r () => (bool[2,3] d) {d = Less(t, n)},
+    else_branch = s () => (bool[2,3] e) {e = Greater(n, t)}>},
+  else_branch = q () => (bool[2,3] b) {b = Less(t, n)}>
+t = Range(zero, time, one) h = ReduceMax<keepdims = 0>(f) c = Cast<to = 9>(h)
+  k = If(c) <then_branch = p () => (int64[2,1] a) {a = Sub(n, one)},
+    else_branch = q () => (int64[2,1] b) {b = Identity(n)}> m = LessOrEqual(t, k)
+z, r = Loop(time, , n) <body =
+  g (int64 i, bool c, int64[2,1] u) => (bool c, int64[2,1] u, bool[2,1] a) {
+    a = Less(i, n)}> s = Squeeze(r, last) m = Transpose(s)
+e = Cast<to = 7>(f) k, l = Loop(three, , n, zero) <body =
+  g (int64 i, bool c, int64[2,1] u, int64 v) => (bool c, int64[2,1] w, int64 a) {
+    w = Identity(u) a = Add(v, one)}>
+  t = Range(zero, time, one) j = Add(t, l) o = Add(k, l) m = Less(j, o)
+t = Range(zero, time, one) k, r = Scan<num_scan_inputs = 1, body =
+  g (int64[2,1] u, int64 v) => (int64[2,1] w, bool[2,1] a) {
+    w = Identity(u) a = Less(v, w)}>(n, t) s = Squeeze(r, last) m = Transpose(s)
 """)
 
 
 @pytest.mark.usefixtures("x32", "with_jit")
 @pytest.mark.parametrize("body", [body for (body,) in MASKS])
 def test_masks_need_no_64_bit_mode(body: str) -> None:
-    numbers = {"zero": 0, "one": 1, "time": 3, "three": 3, "axis": [1]}
+    numbers = {"zero": 0, "one": 1, "time": 3, "three": 3, "axis": [1], "last": [2]}
     model = prepared(
         "float[2,3] f, int64[2] x => float[2,3] y {n = Unsqueeze(x, axis) "
         f"{body} g = Cast<to = 1>(m) y = Mul(f, g)}}",
@@ -172,6 +197,46 @@ int64[2] x => bool[2] y {z = Constant<value_int = 2147483648>() y = Less(z, x)}
 int64[2] x => bool[2] y {z = Constant<value_int = 5>() w = Mul(x, z) y = Less(z, w)}
 int64[2] x => bool[2] y {z = Constant<value_int = 5>() v = Less(z, x)
   w = Mod(x, z) y = Less(z, w)}
+int64[2] x => float[1] y, bool[1] c {z = Constant<value_int = 5>()
+  v, w = Split<num_outputs = 2>(x) c = Less(v, z) y = Cast<to = 1>(w)}
+bool c, int64[2] x => bool[2] y {y = If(c) <
+  then_branch = g () => (bool[2] a) {z = Mul(x, x) a = Less(z, x)},
+  else_branch = h () => (bool[2] b) {z = Constant<value_int = 5>() b = Less(z, x)}>}
+bool c, int64[2] x => float[2] y {z = If(c) <
+  then_branch = g () => (int64[2] a) {a = Identity(x)},
+  else_branch = h () => (int64[2] b) {b = Neg(x)}> y = Cast<to = 1>(z)}
+bool c, int64[2] x => bool[n,2] y {m = Constant<value_int = 5>()
+  v, w, y = Loop(m, c, x, c) <body =
+  g (int64 i, bool a, int64[2] s, bool p) => (bool a, int64[2] u, bool p, bool[2] b) {
+    u = Mul(s, s) b = Less(i, u)}>}
+bool c, int64 x => bool[n] y {v, y = Loop(x, c, c) <body =
+  g (int64 i, bool a, bool p) => (bool a, bool p, bool b) {b = Less(i, x)}>}
+int64[2] x => bool[2] y {z = Constant<value_int = 5>() y = Scan<num_scan_inputs = 1,
+  body = g (int64 s) => (bool a) {p = Mul(s, z) a = Less(s, p)}>(x)}
+bool c, int64 x => bool y {y = Loop(, c, c) <body = g (int64 i, bool a, bool p) =>
+  (bool d, bool b) {b = Less(i, x) d = Cast<to = 9>(x)}>}
+bool c, int64 x => bool y {d = Cast<to = 9>(x) m = Constant<value_int = 5>()
+  y = Loop(m, d, c) <body = g (int64 i, bool a, bool p) => (bool a, bool b) {
+    b = Less(i, x)}>}
+int64[2] x => bool[n,2] y {m = Constant<value_int = 5>()
+  z = Constant<value_ints = [0, 0]>() v, y = Loop(m, , z) <body =
+  g (int64 i, bool a, int64[2] s) => (bool a, int64[2] u, bool[2] b) {
+    u = Identity(x) t = Identity(s) b = Less(t, x)}>}
+int64[2] x => bool[2] y {m = Constant<value_int = 0>() v = Loop(m, , x) <body =
+  g (int64 i, bool a, int64[2] s) => (bool a, int64[2] u) {
+    u = Constant<value_ints = [0, 0]>()}> y = Less(v, x)}
+bool c, int64[2] x => float[2] y {z = If(c) <
+  then_branch = g () => (int64[2] a) {a = If(c) <
+    then_branch = p () => (int64[2] d) {d = Identity(x)},
+    else_branch = q () => (int64[2] e) {e = Identity(x)}>},
+  else_branch = h () => (int64[2] b) {b = Constant<value_ints = [0, 0]>()}>
+  y = Cast<to = 1>(z)}
+float[2] f, int64[2] x => float[2] y {s = SequenceConstruct(f) z = SequenceMap<
+  body = g (float[2] d) => (float[2] e) {k = Cast<to = 1>(x) e = Add(d, k)}>(s)
+  y = ConcatFromSequence<axis = 0>(z)}
+int64 x => float y {c = Cast<to = 9>(x) y = If(c) <
+  then_branch = g () => (float a) {a = Constant<value_float = 5.0>()},
+  else_branch = h () => (float b) {b = Constant<value_float = 6.0>()}>}
 bool c, int64[2] x => float[n] y {y = If(c) <
   then_branch = g () => (float[2] a) {a = Cast<to = 1>(x)},
   else_branch = h () => (float[2] b) {b = Cast<to = 1>(x)}>}
@@ -186,7 +251,7 @@ def test_other_integers_that_jit_has_narrowed(text: str) -> None:
         "of 64-bit mode$"
     )
     model = prepared(text)
-    inputs = {"c": np.array(True), "x": np.array([3, 2])}
+    inputs = {"c": np.array(True), "f": ROW[:2], "x": np.array([3, 2])}
     values = [inputs[name] for name in model.input_names]
     require_error(TypeError, message, jax.jit(model.jax_fn), *values)
 

@@ -81,6 +81,11 @@ def indices_of(indices: Array, size: int) -> Array:
     Constants outside of the axis are refused; traced indices are clamped.
     """
     if isinstance(indices, Tracer):
+        if size == 0 and indices.size:
+            raise ValueError(
+                "`indices` must have no elements, since the axis has none; got shape "
+                f"{indices.shape}"
+            )
         note_outside(indices, -size, size - 1)
         wrapped = jnp.where(indices < 0, indices + size, indices)
         return jnp.clip(wrapped, 0, max(size - 1, 0)).astype(index_dtype(size))
@@ -97,22 +102,27 @@ def index_dtype(size: Any) -> type[np.signedinteger]:
     return np.int32 if is_small else np.int64
 
 
-def clamped_lengths(lengths: Array, time: Any) -> Array:
-    """Sequence lengths as integers of 32 bits in [0, time].
+def clamped(name: str, values: Array, most: Any) -> Array:
+    """Lengths or places as integers in [0, most], of 32 bits if these are enough.
 
-    Concrete lengths outside are refused, as in ONNX Runtime.
+    Concrete values outside are refused, as in ONNX Runtime.
     """
-    dtype = index_dtype(time)
-    if isinstance(lengths, Tracer):
-        note_outside(lengths, 0, time)
-        return jnp.clip(lengths, 0, time).astype(dtype)
-    numbers = np.asarray(lengths)  # operations of JAX would each be a program
-    outside = numbers[(numbers < 0) | (numbers > time)]
+    dtype = index_dtype(most)
+    if isinstance(values, Tracer):
+        note_outside(values, 0, most)
+        return jnp.clip(values, 0, most).astype(dtype)
+    numbers = np.asarray(values)  # operations of JAX would each be a program
+    outside = numbers[(numbers < 0) | (numbers > most)]
     if outside.size:
-        raise ValueError(
-            f"Invalid sequence length: {outside[0]}. Value must be in range [0,{time}]"
-        )
+        raise ValueError(f"`{name}` must be in [0, {most}]; got {outside[0]}")
     return numbers.astype(dtype)
+
+
+def require_constant(**inputs: Any) -> None:
+    """Refuses traced inputs, on whose values the shape of an output depends."""
+    for name, value in inputs.items():
+        if isinstance(value, Tracer):
+            raise traced_shape(name, value)
 
 
 def require_rank(name: str, array: Any, rank: int) -> None:
@@ -126,6 +136,16 @@ def require_shape(name: str, array: Any, shape: Any) -> None:
     if array is not None and np.shape(array) != tuple(shape):
         raise ValueError(
             f"`{name}` must have shape {tuple(shape)}; got {np.shape(array)}"
+        )
+
+
+def require_elements(name: str, array: Any, first: int) -> None:
+    """Refuses an input without elements on any of the axes from `first` on."""
+    shape = np.shape(array)
+    if 0 in shape[first:]:
+        raise ValueError(
+            f"`{name}` must have elements on all axes from {first} on; got shape "
+            f"{shape}"
         )
 
 

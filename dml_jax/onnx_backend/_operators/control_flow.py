@@ -8,7 +8,8 @@ iterations. Such a loop can be differentiated, and may have scan outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +31,14 @@ from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_o
 from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
 
 MOST_ITERATIONS = 2**20
+_CLOSE = (
+    "Close over the inputs that it depends on instead of passing them to the function "
+    "that is transformed"
+)
+_REACH = (
+    "A body is traced even if it is never reached, where M or the condition is traced. "
+    f"{_CLOSE}"
+)
 _COUNTER = jax.ShapeDtypeStruct((), np.int64)
 
 
@@ -40,7 +49,8 @@ def _if(node: Node, condition: Array) -> list[Any]:
     then, otherwise = (
         with_check(lambda branch=branch: _arrays(branch())) for branch in branches
     )
-    first, second = (_types(jax.eval_shape(f)[0]) for f in (then, otherwise))
+    with _hint_of_reach():
+        first, second = (_types(jax.eval_shape(f)[0]) for f in (then, otherwise))
     if first != second:
         raise TypeError(
             "the branches must have outputs of the same shapes and dtypes if the "
@@ -54,6 +64,18 @@ def _if(node: Node, condition: Array) -> list[Any]:
 def _arrays(values: Iterable[Any]) -> tuple[Any, ...]:
     """Values as arrays, and sequences as tuples of arrays."""
     return jax.tree.map(jnp.asarray, tuple(values))
+
+
+@contextlib.contextmanager
+def _hint_of_reach() -> Iterator[None]:
+    """Adds to errors in a body that it is traced even if it is never reached."""
+    try:
+        yield
+    except jax.errors.JAXTypeError:
+        raise
+    except (NotImplementedError, OverflowError, TypeError, ValueError) as error:
+        is_told = _REACH in str(error)  # by an inner body
+        raise error if is_told else type(error)(f"{error}. {_REACH}") from None
 
 
 # Loop ---------------------------------------------------------------------------------
@@ -80,7 +102,7 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
     elif has_scan_outputs:
         raise TypeError(
             "the number of iterations must not depend on traced values, since the "
-            "shape of a scan output depends on it"
+            f"shape of a scan output depends on it. {_CLOSE}"
         )
     else:
         last, scanned = _while_loop(body, limit, condition, varying), []
@@ -132,7 +154,7 @@ def _concrete_condition(value: Any) -> bool:
     if isinstance(value, Tracer):
         raise TypeError(
             "the condition must not depend on traced values, since shapes in the body "
-            "depend on the iteration"
+            f"depend on the iteration. {_CLOSE}"
         )
     return bool(np.asarray(value).reshape(()))  # `jnp.reshape` would trace it
 
@@ -193,7 +215,8 @@ def _constant_trip_count(
 ) -> int | None:
     """The number of iterations, if the condition is constant in each of them.
 
-    Only the nodes that the condition depends on are evaluated.
+    Only the nodes that the condition depends on are evaluated. It may be constant if
+    they are not, such as the length of a sequence of traced arrays.
     """
     if isinstance(limit, Tracer) or isinstance(condition, Tracer):
         return None
@@ -204,12 +227,8 @@ def _constant_trip_count(
         if most is None:
             raise _too_many("no limit")
         return _bounded(most)
-    names = body.graph.inputs[2:]
-    given = dict(zip(names, initial, strict=True))
+    given = dict(zip(body.graph.inputs[2:], initial, strict=True))
     carried = [given[name] for name in graph.inputs[2:]]
-    captured = [body.scope.values.get(n) for n in captured_names(graph)]
-    if _are_traced(*carried, *captured):
-        return None
     times = 0
     while most is None or times < most:
         _bounded(times + 1)
@@ -291,7 +310,9 @@ def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) 
     bound = None if limit is None else jnp.reshape(limit, ())
     start = jnp.asarray(True if condition is None else condition).reshape(())
     state = jnp.zeros((), jnp.int64), start, first, jnp.zeros((), bool)
-    _require_same_types(first, jax.eval_shape(step, state)[2])
+    with _hint_of_reach():
+        types = jax.eval_shape(step, state)[2]
+    _require_same_types(first, types)
     # A loop that is ended too early is noted, and iterated in Python for the error.
     last = lax.while_loop(is_bounded if are_collected() else is_running, step, state)
     note(is_running(last) | last[3])
@@ -314,7 +335,8 @@ def _require_same_types(before: Sequence[Any], after: Sequence[Any]) -> None:
         if old != new:
             raise TypeError(
                 "values that a loop carries must keep their shapes and dtypes if the "
-                f"number of iterations is traced; got {old}, then {new}"
+                f"number of iterations depends on traced values; got {old}, then {new}."
+                f" {_CLOSE}"
             )
 
 

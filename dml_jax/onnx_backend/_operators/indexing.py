@@ -17,6 +17,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     normalized,
     numpy_or_jax,
     option,
+    require_constant,
     require_shape,
     require_size,
 )
@@ -124,8 +125,7 @@ def _one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
 
 
 def _non_zero(_: Node, x: Array) -> Array:
-    if isinstance(x, Tracer):
-        raise TypeError("must have constant inputs under JAX's transformations")
+    require_constant(X=x)
     return np.argwhere(np.asarray(x)).T.astype(np.int64)
 
 

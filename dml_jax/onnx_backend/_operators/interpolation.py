@@ -55,6 +55,9 @@ def _resize(
         ]
     require_size(node, "sizes", counts)
     y = jnp.asarray(x)
+    if 0 in (*shape, *counts):
+        resized = dict(zip(axes, counts, strict=True))
+        return jnp.zeros([resized.get(i, shape[i]) for i in range(rank)], x.dtype)
     if node.attributes.get("mode", "nearest") != "nearest":
         y = y.astype(jnp.promote_types(x.dtype, jnp.float32))
     for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):

@@ -66,12 +66,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
     rows = list(zip(np.shape(x)[2:], kernel, dilations, pads, strict=True))
     for size, width, dilation, pad in rows:
-        reach, padded = (width - 1) * dilation + 1, size + sum(pad)
-        if not jax.export.is_symbolic_dim(padded) and padded < reach:
-            raise ValueError(
-                f"`X` must have at least {reach} elements with padding on each axis of "
-                f"the kernel; got {padded}"
-            )
+        require_window(size + sum(pad), (width - 1) * dilation + 1)
     require_shape("B", bias, np.shape(weight)[:1])
     # Axes of one element have no part in a convolution, but XLA's CPU library takes
     # several times as long for windows along an axis before one.
@@ -147,6 +142,15 @@ def require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
     given = tuple(node.attributes.get("kernel_shape", kernel))
     if given != kernel:
         raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {given}")
+
+
+def require_window(padded: Any, reach: int) -> None:
+    """Refuses an axis with padding that is shorter than the kernel."""
+    if not jax.export.is_symbolic_dim(padded) and padded < reach:
+        raise ValueError(
+            f"`X` must have at least {reach} elements with padding on each axis of the "
+            f"kernel; got {padded}"
+        )
 
 
 def padding(

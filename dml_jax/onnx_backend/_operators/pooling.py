@@ -17,7 +17,8 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators.linear import padding
+from dml_jax.onnx_backend._operators._arrays import require_elements
+from dml_jax.onnx_backend._operators.linear import padding, require_window
 
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
 
@@ -64,6 +65,7 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
     """The windows along each axis, and the padding that the node asks for."""
     kernel, attributes = node.attributes["kernel_shape"], node.attributes
     sizes = np.shape(x)[2:]
+    require_elements("X", x, 1)
     if len(kernel) != len(sizes):
         raise ValueError(
             f"`kernel_shape` must have {len(sizes)} elements, as many as `X` has "
@@ -78,6 +80,7 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
     rows = zip(sizes, kernel, strides, dilations, pads, strict=True)
     for axis, (size, width, stride, dilation, (low, high)) in enumerate(rows, 2):
         reach = (width - 1) * dilation + 1
+        require_window(size + low + high, reach)
         free = size + low + high - reach
         count = free // stride + 1
         if is_rounded_up and free % stride and count * stride < size + low:
@@ -140,6 +143,7 @@ def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
     """An operator that reduces all spatial axes."""
 
     def evaluate(node: Node, x: Array) -> Array:
+        require_elements("X", x, 1)
         result = reduce(node, jnp.asarray(x), tuple(range(2, np.ndim(x))))
         return result.astype(x.dtype)
 

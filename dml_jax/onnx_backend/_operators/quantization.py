@@ -110,8 +110,8 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
     if np.ndim(parameter) == 1:
         if np.shape(parameter) != (size,):
             raise ValueError(
-                f"a scale and a zero point must have shape ({size},), the size of "
-                f"axis {axis}; got {np.shape(parameter)}"
+                f"`scale` and `zero_point` must have shape ({size},), the size of axis "
+                f"{axis}; got {np.shape(parameter)}"
             )
         return parameter.reshape([-1 if i == axis else 1 for i in range(np.ndim(x))])
     if block < 1 or np.shape(parameter)[axis] != -(-size // block):

@@ -25,7 +25,7 @@ import dml_jax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import (
-    clamped_lengths,
+    clamped,
     option,
     require_rank,
     require_shape,
@@ -267,7 +267,7 @@ def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
         raise ValueError(
             f"`sequence_lens` must have shape ({batch},); got {np.shape(sequence_lens)}"
         )
-    return clamped_lengths(sequence_lens, time)
+    return clamped("sequence_lens", sequence_lens, time)
 
 
 def _masked(x: jax.Array, is_read: jax.Array) -> jax.Array:

@@ -8,21 +8,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    clamped,
     dtype_of,
     integer,
     normalized,
+    numpy_or_jax,
     require_axes,
+    require_constant,
     require_shape,
 )
 
 
 def _unique(node: Node, x: Array) -> list[Any]:
-    _require_constant(x)
+    require_constant(X=x)
     x, axis = np.asarray(x), node.attributes.get("axis")
     x = x.ravel() if axis is None else x
     axis = normalized("axis", axis or 0, x.ndim)
@@ -39,12 +41,6 @@ def _unique(node: Node, x: Array) -> list[Any]:
     return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
 
 
-def _require_constant(*inputs: Any) -> None:
-    """Refuses inputs on whose values the shape of an output depends."""
-    if any(isinstance(value, Tracer) for value in inputs):
-        raise TypeError("must have constant inputs under JAX's transformations")
-
-
 def _non_max_suppression(
     node: Node,
     boxes: Array,
@@ -53,7 +49,13 @@ def _non_max_suppression(
     overlap: Any = None,
     least: Any = None,
 ) -> np.ndarray:
-    _require_constant(boxes, scores, most, overlap, least)
+    require_constant(
+        boxes=boxes,
+        scores=scores,
+        max_output_boxes_per_class=most,
+        iou_threshold=overlap,
+        score_threshold=least,
+    )
     require_axes(boxes=(boxes, "batch boxes 4"), scores=(scores, "batch classes boxes"))
     boxes, scores = np.asarray(boxes), np.asarray(scores)
     limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])
@@ -100,11 +102,12 @@ def _tensor_scatter(
     require_shape("write_indices", starts, sizes[:1])
     moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
     batch = np.arange(moved.shape[0], dtype=np.int32)[:, None]
-    starts = np.zeros(moved.shape[0]) if starts is None else starts
-    starts = jnp.asarray(starts).astype(jnp.int32)
+    starts = np.zeros(moved.shape[0], np.int64) if starts is None else starts
+    is_circular = node.attributes.get("mode", "linear") == "circular"
+    most = 2**63 - 1 if is_circular else moved.shape[1] - new.shape[1]
+    starts = clamped("write_indices", starts, most)
     places = starts[:, None] + np.arange(new.shape[1], dtype=np.int32)
-    if node.attributes.get("mode", "linear") == "circular":
-        places = places % moved.shape[1]
+    places = places % moved.shape[1]
     return jnp.moveaxis(moved.at[batch, places].set(new), 1, axis)
 
 
@@ -146,6 +149,18 @@ def _sequence_empty(_: Node) -> tuple[Any, ...]:
     return ()
 
 
+def _sequence_construct(_: Node, *inputs: Array) -> list[Any]:
+    return [inputs]
+
+
+def _sequence_length(_: Node, sequence: Any) -> Array:
+    return np.array(len(sequence), np.int64)
+
+
+def _sequence_at(_: Node, sequence: Any, place: Any) -> Array:
+    return sequence[_position(sequence, place, len(sequence))]
+
+
 def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
     index = _position(sequence, place, len(sequence) + 1)
     return (*sequence[:index], x, *sequence[index:])
@@ -165,6 +180,14 @@ def _position(sequence: Any, place: Any, count: int) -> int:
     return index + size if index < 0 else index
 
 
+def _concat_from_sequence(node: Node, sequence: Any) -> Array:
+    if not sequence:
+        raise ValueError("`input_sequence` must have an array; got an empty sequence")
+    is_stacked = node.attributes.get("new_axis", 0)
+    namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
+    return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
+
+
 def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
     body, count = node.body("body"), len(sequence)
     columns = [x if isinstance(x, tuple) else (x,) * count for x in (sequence, *others)]
@@ -178,7 +201,7 @@ def _optional(_: Node, value: Any = None) -> Any:
 
 def _optional_element(_: Node, value: Any) -> Any:
     if value is None:
-        raise ValueError("the input must have an element; got none")
+        raise ValueError("`input` must have an element; got none")
     return value
 
 
@@ -194,6 +217,10 @@ OPERATORS = {
     "EyeLike": Operator(_eye_like, frozenset({9, 22})),
     "Det": Operator(_determinant, frozenset({11, 22})),
     "SequenceEmpty": Operator(_sequence_empty, frozenset({11})),
+    "SequenceConstruct": Operator(_sequence_construct, frozenset({11})),
+    "SequenceLength": Operator(_sequence_length, frozenset({11})),
+    "SequenceAt": Operator(_sequence_at, frozenset({11}), static=(1,)),
+    "ConcatFromSequence": Operator(_concat_from_sequence, frozenset({11})),
     "SequenceInsert": Operator(_sequence_insert, frozenset({11}), static=(2,)),
     "SequenceErase": Operator(_sequence_erase, frozenset({11}), static=(1,)),
     "SequenceMap": Operator(_sequence_map, frozenset({17})),

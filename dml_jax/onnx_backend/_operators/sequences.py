@@ -13,7 +13,7 @@ import onnx
 import dml_jax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
-    clamped_lengths,
+    clamped,
     integers,
     normalized,
     require_scalar,
@@ -25,7 +25,8 @@ def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
     time_axis = node.attributes.get("time_axis", 0)
     # An error as in ONNX Runtime; `reverse_sequence` would clamp the lengths.
     if 0 <= time_axis < np.ndim(input):
-        sequence_lens = clamped_lengths(sequence_lens, np.shape(input)[time_axis])
+        time = np.shape(input)[time_axis]
+        sequence_lens = clamped("sequence_lens", sequence_lens, time)
     return dml_jax.reverse_sequence(
         input,
         sequence_lens,

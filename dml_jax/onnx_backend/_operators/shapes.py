@@ -88,7 +88,7 @@ def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
         part = -(-size // count)  # the last part may be smaller
         sizes = [*[part] * (count - 1), size - part * (count - 1)]
         if "num_outputs" not in node.attributes and size % count:
-            raise ValueError(f"the axis must have equal parts; got {sizes}")
+            raise ValueError(f"`input` must have equal parts on the axis; got {sizes}")
     else:
         sizes = integers("split", split)
     if len(sizes) != len(node.outputs):
@@ -157,9 +157,6 @@ def _trilu(node: Node, x: Array, k: Any = None) -> Array:
     return (jnp.triu if is_upper else jnp.tril)(x, offset)
 
 
-# Sequences are tuples of arrays. They occur only between nodes.
-
-
 def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
     axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
     size = np.shape(x)[axis]
@@ -176,24 +173,6 @@ def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
     else:
         sizes = integers("split", split)
     return [tuple(_parts(x, axis, sizes))]
-
-
-def _sequence_at(_: Node, sequence: Any, position: Array) -> Array:
-    return sequence[integer("position", position)]
-
-
-def _sequence_construct(_: Node, *inputs: Array) -> list[Any]:
-    return [inputs]
-
-
-def _sequence_length(_: Node, sequence: Any) -> Array:
-    return np.array(len(sequence), np.int64)
-
-
-def _concat_from_sequence(node: Node, sequence: Any) -> Array:
-    is_stacked = node.attributes.get("new_axis", 0)
-    namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
-    return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
 
 
 _EVERY_TYPE = frozenset({1, 11, 13, 21, 23, 24, 25})  # with one input
@@ -213,8 +192,4 @@ OPERATORS = {
     "Pad": Operator(_pad, frozenset({2, 11, 13, 18, 19, 21, 23, 24, 25}), (1, 3)),
     "Trilu": Operator(_trilu, frozenset({14}), (1,)),
     "SplitToSequence": Operator(_split_to_sequence, frozenset({11, 24}), (1,)),
-    "SequenceAt": Operator(_sequence_at, frozenset({11}), (1,)),
-    "SequenceConstruct": Operator(_sequence_construct, frozenset({11})),
-    "SequenceLength": Operator(_sequence_length, frozenset({11})),
-    "ConcatFromSequence": Operator(_concat_from_sequence, frozenset({11})),
 }
