@@ -397,7 +397,10 @@ class Model(onnx.backend.base.BackendRep):
             return value
         kind, hint = "string" if is_text(dtype) else dtype, ""
         if jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
-            hint = ", to which JAX narrows it outside of 64-bit mode"
+            hint = (
+                ", to which JAX narrows it outside of 64-bit mode. Enable the mode, or "
+                "close over the NumPy array instead of passing it"
+            )
         elif not is_text(dtype):
             hint = arguments.conversion(value.dtype, dtype)
             if hint and not is_typed:

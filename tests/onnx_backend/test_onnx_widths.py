@@ -248,7 +248,7 @@ bool c, int64[2] x => float[n] y {y = If(c) <
 def test_other_integers_that_jit_has_narrowed(text: str) -> None:
     message = (
         "onnx: `x` must have dtype int64; got int32, to which JAX narrows it outside "
-        "of 64-bit mode$"
+        "of 64-bit mode. Enable the mode, or close over the NumPy array instead of "
     )
     model = prepared(text)
     inputs = {"c": np.array(True), "f": ROW[:2], "x": np.array([3, 2])}
