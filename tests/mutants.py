@@ -26,7 +26,7 @@ FOLDERS = {"_reverse": 12, "_slice": 10, "_fill": 12, "_shared": 12}
 FOLDERS |= {"directml": 6, "onnx_backend": 5, "cli": 4}
 # The tests that run on mutants of the first files whose path has a match.
 OPERATORS = ["operators/test_operators.py", "operators/test_gradients.py"]
-ERRORS, DTYPES = "operators/test_errors.py", "operators/test_dtypes.py"
+ERRORS, DTYPES = "wrong_calls", "operators/test_dtypes.py"
 SHARDED = "sharded/test_on_eight_devices.py"
 TESTS = {
     "strip_kernel": ["reverse/test_strip_kernel.py"],

@@ -123,26 +123,11 @@ def test_coefficients_are_not_narrowed(of: str, coefficient: Any, seed: float) -
 
 
 @pytest.mark.usefixtures("x32")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
-@pytest.mark.parametrize("value", [np.float64(1e-300), np.int64(2**40 + 1)])
-@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["plain", "jit"])
-def test_fills_of_another_dtype_are_refused(run: Any, value: Any, dtype: str) -> None:
-    function = run(lambda v: dml_jax.fill_value_constant((2,), dtype, v))
-    with pytest.raises(TypeError, match=r"^fill_value_constant: `value` must be"):
-        function(wide(value))
-    function = run(lambda v: dml_jax.fill_value_sequence((2,), dtype, v, 1))
-    with pytest.raises(TypeError, match=r"^fill_value_sequence: `value_start`"):
-        function(wide(value))
-
-
-@pytest.mark.usefixtures("x32")
 def test_fills_of_python_numbers_that_jax_holds() -> None:
     with jax.enable_x64(True):  # weakly typed: they stand for the numbers
-        small, long = jnp.asarray(1.5), jnp.asarray(2**40)
+        small = jnp.asarray(1.5)
     filled = dml_jax.fill_value_constant((1,), "float32", small)
     assert_same_bits(filled, np.array([1.5], np.float32))
-    with pytest.raises(OverflowError, match=r"^fill_value_constant: `value` must be"):
-        dml_jax.fill_value_constant((1,), "int32", long)
 
 
 # Moves of 64-bit arrays ---------------------------------------------------------------
