@@ -149,14 +149,3 @@ def test_lengths_of_64_bits_keep_their_values() -> None:
     with jax.enable_x64(False):
         found = dml.compile_operator(desc)(x, wide)
         assert_same_bits(found, expected_of(desc, [x, counts]))
-
-
-@pytest.mark.usefixtures("x32")  # in 64-bit mode, the list has the right dtype
-@pytest.mark.parametrize("data_type", [DataType.FLOAT64, DataType.INT16])
-def test_a_list_is_not_told_to_use_a_method_of_arrays(data_type: DataType) -> None:
-    source, part = (BufferTensorDesc(data_type, sizes) for sizes in ((2,), (1,)))
-    call = dml.compile_operator(dml.SliceOperatorDesc(source, part, (0,), (1,), (1,)))
-    dtype = data_type.dtype
-    message = rf"{dtype}; got list\. Convert it by `np\.array\(x, '{dtype}'\)`$"
-    with pytest.raises(TypeError, match=message):
-        call([1.0, 2.0])

@@ -4,7 +4,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from wrong_calls import arrays, fills, options, windows
+from wrong_calls import (
+    arrays,
+    bindings,
+    fills,
+    graphs,
+    options,
+    rules,
+    structures,
+    windows,
+)
 from wrong_calls.form import Wrong, require_error
 from wrong_calls.functions import VALID, call
 
@@ -16,6 +25,12 @@ def every(rows: Iterable[Wrong]) -> pytest.MarkDecorator:
 @pytest.mark.usefixtures("x32", "with_jit")
 @every([*arrays.ROWS, *options.ROWS, *windows.ROWS, *fills.ROWS])
 def test_functions(row: Wrong) -> None:
+    require_error(row)
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+@every([*structures.ROWS, *rules.ROWS, *bindings.ROWS, *graphs.ROWS])
+def test_directml(row: Wrong) -> None:
     require_error(row)
 
 
