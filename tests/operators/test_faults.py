@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx.parser
 import pytest
-from dispatches import interrupted
+from command_line import interrupted
 from models import bind, buffer, floats, model, save
 
 import dml_jax

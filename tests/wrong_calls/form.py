@@ -26,4 +26,6 @@ def require_error(row: Wrong) -> None:
     assert type(error) is row.error
     pattern = ".*".join(map(re.escape, row.message.split("…")))
     assert re.fullmatch(pattern, str(error)), str(error)
+    assert str(error).isprintable()
+    assert len(str(error)) < 1000
     assert error.__context__ is None or error.__suppress_context__
