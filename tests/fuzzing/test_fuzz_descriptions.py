@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits, assert_same_floats
+from calls import near_values
 from descriptions import DESCS, bound, elements, expected_of
 from hypothesis import strategies as st
 from outcomes import Refusal, outcome_of
-from strategies import near_values
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType
@@ -27,9 +27,8 @@ def near_members(draw: Any, name: str, value: Any) -> Any:
     if isinstance(value, DataType):
         return draw(st.sampled_from(list(DataType)))
     if isinstance(value, (int, tuple)):
-        return near_values(
-            draw, name, value if isinstance(value, tuple) else int(value)
-        )
+        plain = value if isinstance(value, tuple) else int(value)
+        return near_values(lambda v: draw(st.sampled_from(v)), name, plain)
     return value
 
 

@@ -1,10 +1,12 @@
 """What arguments of public functions may be; `wrong_calls` has what they may not."""
 
+import collections
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
+from assertions import assert_same_bits
 from wrong_calls.functions import LENGTHS, X, call
 
 import dml_jax
@@ -51,6 +53,35 @@ def test_coefficients_of_any_real_kind(coefficient: Any):
 def test_traced_python_numbers(dtype: str):
     result = jax.jit(lambda value: dml_jax.fill_value_constant((1,), dtype, value))(5)
     np.testing.assert_array_equal(result, np.array([5], dtype))
+
+
+SEQUENCES = {
+    "range": range(1, 4),
+    "deque": collections.deque([1, 2, 3]),
+    "user": collections.UserList([1, 2, 3]),
+    "tuple": (1, 2, 3),
+}
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_inputs_that_are_no_lists(kind: str, x64: bool):
+    sequence = SEQUENCES[kind]
+    dtype = np.int64 if x64 else np.int32
+    whole = np.array([[1, 2, 3]] * 2, dtype)
+    assert_same_bits(dml_jax.slice(sequence, (1,), (2,)), whole[0, 1:])
+    rows = (sequence, collections.deque([1, 2, 3]))
+    assert_same_bits(dml_jax.slice1(rows, (0, 1), (2, 2), (1, 1)), whole[:, 1:])
+    put = dml_jax.slice_grad(sequence, (5,), (0,), (5,), (2,))
+    assert_same_bits(put, np.array([1, 0, 2, 0, 3], dtype))
+    turned = dml_jax.reverse_subsequences(rows, [[2], [3]], 1)
+    assert_same_bits(turned, np.array([[2, 1, 3], [3, 2, 1]], dtype))
+
+
+def test_integers_of_numpy_that_have_no_dtype_in_common(x64: bool):
+    numbers = [np.uint64(3), 4, np.int8(-1)]
+    dtype = np.int64 if x64 else np.int32
+    whole = dml_jax.slice(numbers, (0,), (3,))
+    assert_same_bits(whole, np.array([3, 4, -1], dtype))
 
 
 # Memoized checks ----------------------------------------------------------------------

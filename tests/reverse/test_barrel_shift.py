@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import REVERSALS, Case
+from cases import REVERSALS, random_case
 from dtypes import dtype_of, needs_x64, random_elements
 from sampling import default_of
 
@@ -184,9 +184,10 @@ def test_random_shapes(seed: int):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("case", REVERSALS, ids=str)
-def test_cases(case: Case, monkeypatch: pytest.MonkeyPatch):
-    reverse, results = primitive.reverse, []
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("function", REVERSALS)
+def test_random_calls(function: str, seed: int, monkeypatch: pytest.MonkeyPatch):
+    case, reverse, results = random_case(function, seed), primitive.reverse, []
 
     def barrel_shift(x: jax.Array, lengths: jax.Array, axis: int, _: None) -> jax.Array:
         results.append(tpu.barrel_shift_on(V5, x, lengths, axis))

@@ -171,6 +171,11 @@ MESSAGES: list[Row] = [
      "`jnp.expand_dims(lengths, 0)`"),
 ]  # fmt: skip
 
+# Numbers beside arrays of JAX, and lengths beyond 64 bits.
+BESIDE = [[jnp.float32(1), 1e39], [jnp.float32(1), 10**39], [jnp.int8(1), 300]]
+WIDE_BESIDE = [[jnp.float32(1), wide] for wide in (np.float64(1e300), np.int64(2**40))]
+BEYOND = [[largest, -1, 0] for largest in (2**64, 2**70, 10**5000)]
+BEYOND += [[1, 2, -(2**64)], [1, 2, -(10**5000)]]
 # Lines of 2^32 elements, which take no memory until they are copied.
 LONG = np.broadcast_to(SCALAR, (2**32, 2))
 TOO_LONG = ": `input` must have fewer than 2^32 elements along…"
@@ -200,6 +205,10 @@ ROWS = [
     *wrong(LENS, ValueError, [LENGTHS], batch_axis=1, time_axis=0),
     *traced(LENGTH_ARGUMENTS, 1.0, lambda length: jnp.full(3, length)),
     *traced(LENS, 1, lambda n: jnp.full(3, n), "`input` of dtype <U1…", input=STRINGS),
+    *wrong(ARRAYS, OverflowError, BESIDE, "`{}` must fit the dtype…"),
+    *wrong(ARRAYS, ValueError, WIDE_BESIDE, "`{}` has dtype …64, which needs…"),
+    *wrong(LENS, OverflowError, BEYOND, "`{}` must fit int64 or uint64; got …"),
+    *map(in_x64, wrong(LENS, OverflowError, BEYOND)),
     *map(in_x64, wrong(ARRAYS, OverflowError, [[[2**70]]])),
     *map(in_x64, wrong(ARRAYS, TypeError, [None])),
     *of_rows(MESSAGES),

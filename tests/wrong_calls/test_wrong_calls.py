@@ -16,6 +16,7 @@ from wrong_calls import (
     graphs,
     models,
     options,
+    programs,
     rules,
     structures,
     windows,
@@ -29,7 +30,7 @@ def every(rows: Iterable[Wrong]) -> pytest.MarkDecorator:
 
 
 @pytest.mark.usefixtures("x32", "with_jit")
-@every([*arrays.ROWS, *options.ROWS, *windows.ROWS, *fills.ROWS])
+@every([*arrays.ROWS, *options.ROWS, *windows.ROWS, *fills.ROWS, *programs.ROWS])
 def test_functions(row: Wrong) -> None:
     require_error(row)
 
