@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -49,16 +49,22 @@ def with_options(case: Case, **options: Any) -> Case:
 
 
 def adjoint(case: Case, cotangent: np.ndarray) -> np.ndarray:
-    """The cotangent of what is moved: each element where it came from, else 0.
+    """What the reference moves, moved back."""
+    (name,) = linear(case)
+    shape = case.arrays[name].shape
+    return moved_back(lambda x: case.expected(**{name: x}), shape, cotangent)
+
+
+def moved_back(
+    move: Callable[[np.ndarray], np.ndarray], shape: Shape, cotangent: np.ndarray
+) -> np.ndarray:
+    """The cotangent of an input of this shape: each element where it came from, else 0.
 
     The input counts from 1, so that the result gives the positions; 0 stands for none.
     """
-    (name,) = linear(case)
-    shape = case.arrays[name].shape
     positions = 1 + np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    sources = case.expected(**{name: positions})
     found = np.zeros(1 + positions.size, cotangent.dtype)
-    found[sources] = cotangent
+    found[move(positions)] = cotangent
     found[0] = 0
     return found[1:].reshape(shape)
 
