@@ -125,7 +125,7 @@ def fill_value_constant(
 ) -> np.ndarray:
     """y[k] = value."""
     dtype = np.dtype(value_data_type)
-    if dtype.kind == "b":
+    if dtype.kind == "b" or getattr(value, "dtype", None) == dtype:
         return np.full(tuple(sizes), value, dtype)
     value = fill_value_sequence([1], dtype, value, -0.0)[0]  # x + -0 is x, even for -0
     return np.full(tuple(sizes), value, dtype)

@@ -8,7 +8,9 @@ import hypothesis
 import jax
 import pytest
 
-pytest.register_assert_rewrite("assertions", "dispatches", "onnx_models")
+pytest.register_assert_rewrite(
+    "assertions", "command_line", "onnx_models", "wrong_calls.form"
+)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -4,6 +4,7 @@ NumPy's strided views give the positions of the elements of a tensor.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from dml_jax.directml import (
 )
 
 LARGEST_UINT = 2**32 - 1
+Types = list[DataType]
 
 # The oracle ---------------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ T6 = types("FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16")
 T8 = [*T6, *types("INT8 UINT8")]
 T10 = [*T8, *types("INT64 UINT64")]
 T11 = [*T10, DataType.FLOAT64]
+FLOATS = types("FLOAT32 FLOAT16 FLOAT64")
 U32 = types("UINT32")
 U64 = types("UINT32 UINT64")
 
@@ -219,8 +222,8 @@ def tensors(
 
 
 @st.composite
-def reversals(draw: Any) -> ReverseSubsequencesOperatorDesc:
-    data_type, sizes = draw(st.sampled_from(T11)), draw(shapes())
+def reversals(draw: Any, data_types: Types) -> ReverseSubsequencesOperatorDesc:
+    data_type, sizes = draw(st.sampled_from(data_types)), draw(shapes())
     axis = draw(st.integers(0, len(sizes) - 1))
     lengths_sizes = (*sizes[:axis], 1, *sizes[axis + 1 :])
     lengths = tensors(draw(st.sampled_from(U64)), lengths_sizes)
@@ -230,8 +233,8 @@ def reversals(draw: Any) -> ReverseSubsequencesOperatorDesc:
 
 
 @st.composite
-def slices(draw: Any) -> SliceOperatorDesc:
-    data_type, whole = draw(st.sampled_from(T11)), draw(shapes())
+def slices(draw: Any, data_types: Types) -> SliceOperatorDesc:
+    data_type, whole = draw(st.sampled_from(data_types)), draw(shapes())
     strides = [draw(st.sampled_from([1, 1, 2, 3, LARGEST_UINT])) for _ in whole]
     sizes = [
         draw(st.integers(1, 1 + (n - 1) // stride))
@@ -247,8 +250,8 @@ def slices(draw: Any) -> SliceOperatorDesc:
 
 
 @st.composite
-def windows(draw: Any, is_gradient: bool) -> OperatorDesc:
-    data_type, whole = draw(st.sampled_from(T11)), draw(shapes())
+def windows(draw: Any, data_types: Types, is_gradient: bool = False) -> OperatorDesc:
+    data_type, whole = draw(st.sampled_from(data_types)), draw(shapes())
     offsets = [draw(st.integers(0, n - 1)) for n in whole]
     windows = [
         draw(st.integers(1, n - offset))
@@ -269,7 +272,7 @@ def windows(draw: Any, is_gradient: bool) -> OperatorDesc:
 
 
 @st.composite
-def fills(draw: Any, desc: Any, data_types: list[DataType]) -> OperatorDesc:
+def fills(draw: Any, data_types: Types, desc: Any) -> OperatorDesc:
     data_type = draw(st.sampled_from(data_types))
     bits = st.binary(min_size=8, max_size=8).map(lambda b: ScalarUnion(bytes=b))
     small = st.integers(-9, 9).map(lambda n: ScalarUnion.of(data_type, n))
@@ -278,13 +281,15 @@ def fills(draw: Any, desc: Any, data_types: list[DataType]) -> OperatorDesc:
     return desc(output, data_type, *values)
 
 
-DESCS = {
-    "reverse_subsequences": reversals(),
-    "slice": slices(),
-    "slice1": windows(is_gradient=False),
-    "slice_grad": windows(is_gradient=True),
-    "fill_value_constant": fills(FillValueConstantOperatorDesc, T11),
-    "fill_value_sequence": fills(FillValueSequenceOperatorDesc, T10),
+MOVES: dict[str, Callable[[Types], st.SearchStrategy[OperatorDesc]]] = {
+    "reverse_subsequences": reversals,
+    "slice": slices,
+    "slice1": windows,
+    "slice_grad": functools.partial(windows, is_gradient=True),
+}
+DESCS = {name: of_types(T11) for name, of_types in MOVES.items()} | {
+    "fill_value_constant": fills(T11, FillValueConstantOperatorDesc),
+    "fill_value_sequence": fills(T10, FillValueSequenceOperatorDesc),
 }
 
 # Bytes of infinities, NaNs with and without payloads, subnormals, zeros.

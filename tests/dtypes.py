@@ -31,7 +31,7 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def needs_x64(dtype: np.dtype) -> bool:
-    return dtype.itemsize == 8 and dtype != np.complex64
+    return dtype.itemsize >= 8 and dtype != np.complex64
 
 
 def random_elements(dtype: np.dtype, size: int, seed: int = 0) -> np.ndarray:

@@ -25,26 +25,27 @@ ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = {"_reverse": 12, "_slice": 10, "_fill": 12, "_shared": 12}
 FOLDERS |= {"directml": 6, "onnx_backend": 5, "cli": 4}
 # The tests that run on mutants of the first files whose path has a match.
-OPERATORS = ["operators/test_operators.py", "operators/test_gradients.py"]
-ERRORS, DTYPES = "operators/test_errors.py", "operators/test_dtypes.py"
+RANDOM = "operators/test_random_calls.py"
+OPERATORS = [RANDOM, "operators/test_operators.py", "operators/test_gradients.py"]
+LENGTHS, ERRORS = "operators/test_lengths.py", "wrong_calls"
 SHARDED = "sharded/test_on_eight_devices.py"
 TESTS = {
     "strip_kernel": ["reverse/test_strip_kernel.py"],
     "barrel_shift|registers|_reverse/tpu": ["reverse/test_barrel_shift.py"],
-    "line_lengths": [*OPERATORS[:1], DTYPES, "shared"],
+    "line_lengths": [RANDOM, LENGTHS, "shared"],
     "partition": [SHARDED, "operators/test_meshes_without_devices.py"],
     "lowering": ["operators/test_jax_versions.py", "fill/test_fill_gpu.py", SHARDED],
     "jax_versions": ["operators/test_jax_versions.py", "operators/test_export.py"],
-    "api.py": [ERRORS, *OPERATORS, "fill/test_fill.py"],
+    "api.py": [ERRORS, *OPERATORS, "operators/test_arguments.py", "fill/test_fill.py"],
     "_reverse": [*OPERATORS, "reverse/test_reverse_formulations.py"],
-    "_slice": [*OPERATORS, "slice", DTYPES],
+    "_slice": [*OPERATORS, "slice"],
     "_fill": [*OPERATORS, "fill"],
-    "value_checks": ["shared/test_value_checks.py"],
-    "arguments": [ERRORS, *OPERATORS, "shared"],
-    "_shared": [*OPERATORS, ERRORS, DTYPES],
-    "directml": ["directml", "dxdispatch"],
+    "value_checks": [LENGTHS, "shared/test_value_checks.py", ERRORS],
+    "arguments": [ERRORS, *OPERATORS, LENGTHS, "operators/test_arguments.py", "shared"],
+    "_shared": [*OPERATORS, ERRORS, LENGTHS],
+    "directml": ["directml", "fuzzing/test_fuzz_descriptions.py", "dxdispatch", ERRORS],
     "onnx_backend": ["onnx_backend"],
-    "cli": ["cli"],
+    "cli": ["cli", ERRORS],
 }
 COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!="}
 COMPARISONS |= {ast.NotEq: "==", ast.In: "not in", ast.NotIn: "in"}

@@ -15,3 +15,9 @@ def default_of(values: Iterable[Any], *default: Any) -> list[Any]:
         )
         for value in values
     ]
+
+
+# 64-bit mode off, and on in exhaustive runs: parameters for the fixture `x64`.
+sampled_x64 = pytest.mark.parametrize(
+    "x64", default_of([False, True], False), ids=["x32", "x64"], indirect=True
+)

@@ -76,9 +76,7 @@ def _problem(row: Row, number: int, device: Any, debug: bool) -> str:
     dtypes = row.dtypes
     if device.platform == "tpu":  # which has no float64 that keeps every bit
         dtypes = [dtype for dtype in dtypes if dtype != np.float64]
-    dtype = dtypes[number % len(dtypes)]
-    layout = row.layouts[number // len(dtypes) % len(row.layouts)]
-    case = row.make(np.random.default_rng(number), dtype, layout)
+    case, dtype = row.case(number, dtypes)
     with jax.enable_x64(dtype.itemsize == 8), np.errstate(all="ignore"):
         expected = row.expected(case)
         try:

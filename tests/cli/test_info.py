@@ -11,17 +11,17 @@ from unittest import mock
 
 import jax
 import pytest
+from command_line import run as command
 
 import dml_jax
 from dml_jax.cli import devices, info
 from dml_jax.directml import FeatureLevel, OperatorType, supported
 
-Command = Callable[..., tuple[Any, str, str]]
 OPERATORS = [name for name in dml_jax.__all__ if name != "checked"]
 CPU = jax.devices("cpu")[0]
 
 
-def section(command: Command, title: str) -> list[list[str]]:
+def section(title: str) -> list[list[str]]:
     """The words of the lines below a title."""
     status, out, err = command("info")
     assert (status, err) == (0, "")
@@ -29,19 +29,19 @@ def section(command: Command, title: str) -> list[list[str]]:
     return [re.split(" {2,}", line.strip()) for line in lines]
 
 
-def test_versions(command: Command):
-    versions = dict(section(command, "Versions"))
+def test_versions():
+    versions = dict(section("Versions"))
     assert versions["dml_jax"] == dml_jax.__version__
     assert versions["jax"] == importlib.metadata.version("jax")
 
 
-def test_every_device_is_shown_once(command: Command):
-    found = [words[:2] for words in section(command, "Devices")]
+def test_every_device_is_shown_once():
+    found = [words[:2] for words in section("Devices")]
     assert [f"cpu:{CPU.id}", CPU.device_kind] in found
     assert len({name for name, _ in found}) == len(found)
 
 
-def test_memory_of_devices(command: Command, monkeypatch: pytest.MonkeyPatch):
+def test_memory_of_devices(monkeypatch: pytest.MonkeyPatch):
     def device(number: int, statistics: Callable[[], Any]) -> Any:
         return types.SimpleNamespace(
             platform="gpu", id=number, device_kind="Some GPU", memory_stats=statistics
@@ -52,22 +52,22 @@ def test_memory_of_devices(command: Command, monkeypatch: pytest.MonkeyPatch):
     given = [device(0, lambda: memory), device(1, lambda: None), device(2, silent)]
     monkeypatch.setattr(devices, "every", lambda: given)
     monkeypatch.setattr(info, "_reversals", list)
-    assert section(command, "Devices") == [
+    assert section("Devices") == [
         ["gpu:0", "Some GPU", "3.0 GiB for JAX, 0.5 GiB in use"],
         ["gpu:1", "Some GPU"],
         ["gpu:2", "Some GPU"],
     ]
 
 
-def test_operators(command: Command):
-    operators = {words[0]: words[1:] for words in section(command, "Operators")}
+def test_operators():
+    operators = {words[0]: words[1:] for words in section("Operators")}
     assert [*operators] == ["function", *OPERATORS]
     assert operators["slice"] == ["SLICE", "1_0", "-"]
     assert operators["slice1"] == ["SLICE1", "2_1", "Slice 1, 10, 11, 13"]
     assert operators["reverse_sequence"] == ["-", "-", "ReverseSequence 10, 28"]
 
 
-def test_without_onnx(command: Command, monkeypatch: pytest.MonkeyPatch):
+def test_without_onnx(monkeypatch: pytest.MonkeyPatch):
     installed = importlib.metadata.version
 
     def version(package: str) -> str:
@@ -77,16 +77,16 @@ def test_without_onnx(command: Command, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setitem(sys.modules, "dml_jax.onnx_backend._operators", None)
-    versions = dict(section(command, "Versions"))
+    versions = dict(section("Versions"))
     how = "pip install '.[onnx]' in a checkout of dml_jax"
     assert versions["onnx"] == f"not installed: {how}"
-    operators = {words[0]: words[1:] for words in section(command, "Operators")}
+    operators = {words[0]: words[1:] for words in section("Operators")}
     assert operators["slice1"] == ["SLICE1", "2_1", "Slice"]
 
 
-def test_feature_levels(command: Command):
+def test_feature_levels():
     """Every level, and every operator in the level that brought it."""
-    levels = section(command, "Feature levels of DirectML")
+    levels = section("Feature levels of DirectML")
     named = [words[0] for words in levels if re.match(r"\d", words[0])]
     assert named == [level.label for level in FeatureLevel]
     found = [
@@ -114,8 +114,8 @@ def test_the_command_line_imports_no_extras():
     assert not {"onnx", "tqdm"} & modules
 
 
-def test_what_computes_reversals(command: Command):
-    assert [CPU.device_kind, "XLA"] in section(command, "Reversals")
+def test_what_computes_reversals():
+    assert [CPU.device_kind, "XLA"] in section("Reversals")
 
 
 def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""What `validate` refuses: DirectML's tables of feature levels, and every rule.
+"""What `validate` accepts: DirectML's tables of feature levels, and the rules' limits.
 
 The tables are written as the documentation prints them: for each operator a row for
 each feature level that changes it.
@@ -10,8 +10,20 @@ import re
 from typing import Any
 
 import pytest
-from descriptions import LARGEST_UINT, positions_overlap
+from descriptions import LARGEST_UINT, copy_of, positions_overlap
 from sampling import default_of
+from wrong_calls.graphs import BY_CONSTANT, EIGHT, VALID, Node
+from wrong_calls.rules import (
+    LENGTHS,
+    MEMBERS,
+    OUTPUTS,
+    TENSORS,
+    WINDOW,
+    base,
+    changed,
+    tensor,
+)
+from wrong_calls.structures import FILL
 
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
@@ -51,55 +63,7 @@ DOCUMENTED = {  # level: minimum and maximum rank, data types, those of the leng
         "4_1": (1, 8, T11, ""),
     },
 }
-LENGTHS = "SequenceLengthsTensor"
-TENSORS = {  # the members that hold tensors; the last one is the output
-    "SLICE": ("InputTensor", "OutputTensor"),
-    "SLICE1": ("InputTensor", "OutputTensor"),
-    "SLICE_GRAD": ("InputGradientTensor", "OutputGradientTensor"),
-    "REVERSE_SUBSEQUENCES": ("InputTensor", LENGTHS, "OutputTensor"),
-    "FILL_VALUE_SEQUENCE": ("OutputTensor",),
-    "FILL_VALUE_CONSTANT": ("OutputTensor",),
-}
-MEMBERS = [(o, member) for o, members in TENSORS.items() for member in members]
-OUTPUTS = [(o, members[-1]) for o, members in TENSORS.items()]
 every_operator = pytest.mark.parametrize("operator", DOCUMENTED)
-
-
-def tensor(
-    sizes: tuple[int, ...] = (1, 2, 3, 4),
-    data_type: str = "UINT32",
-    strides: Any = None,
-    total: Any = None,
-    **rest: Any,
-) -> BufferTensorDesc:
-    return BufferTensorDesc(DataType[data_type], sizes, strides, total, **rest)
-
-
-def base(
-    operator: str,
-    data_type: str = "UINT32",
-    sizes: tuple[int, ...] = (1, 2, 3, 4),
-    lengths: str = "UINT32",
-) -> dml.OperatorDesc:
-    """A description that a level accepts if its table has these."""
-    x, window = tensor(sizes, data_type), ((0,) * len(sizes), sizes, (1,) * len(sizes))
-    axis, fill = max(0, len(sizes) - 2), (x, DataType[data_type], ScalarUnion())
-    if operator == "REVERSE_SUBSEQUENCES":
-        of_lines = tensor((*sizes[:axis], 1, *sizes[axis + 1 :]), lengths)
-        return dml.ReverseSubsequencesOperatorDesc(x, of_lines, x, axis)
-    if operator == "FILL_VALUE_SEQUENCE":
-        return dml.FillValueSequenceOperatorDesc(*fill, ScalarUnion())
-    if operator == "FILL_VALUE_CONSTANT":
-        return dml.FillValueConstantOperatorDesc(*fill)
-    slices = {"SLICE": dml.SliceOperatorDesc, "SLICE1": dml.Slice1OperatorDesc}
-    return slices.get(operator, dml.SliceGradOperatorDesc)(x, x, *window)
-
-
-def changed(operator: str, **changes: Any) -> dml.OperatorDesc:
-    """The base with members changed, which are named as in C."""
-    snake = {re.sub("(?<=.)(?=[A-Z])", "_", k).lower(): v for k, v in changes.items()}
-    desc: Any = base(operator)
-    return dataclasses.replace(desc, **snake)
 
 
 def refused(desc: dml.OperatorDesc, level: str = "6_4") -> str | None:
@@ -168,67 +132,26 @@ def test_a_level_accepts_what_it_supports(operator: str, level: str) -> None:
             assert refused(desc, level) == expected
 
 
-@pytest.mark.parametrize(
-    ("operator", "changes", "level", "message"),
-    [
-        (
-            "REVERSE_SUBSEQUENCES",
-            {"OutputTensor": tensor((2, 3))},
-            "3_1",
-            "`OutputTensor.DimensionCount` must be 4 to 5 at feature level 3_1; got 2, "
-            "allowed from 4_0",
-        ),
-        (
-            "FILL_VALUE_SEQUENCE",
-            {"OutputTensor": tensor(data_type="FLOAT64")},
-            "6_4",
-            "`OutputTensor.DataType` must be FLOAT32, FLOAT16, INT64, INT32, INT16, "
-            "INT8, UINT64, UINT32, UINT16 or UINT8 at feature level 6_4; got FLOAT64, "
-            "allowed at no feature level",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) and value in DOCUMENTED else "",
-)
-def test_messages_name_the_level_that_allows_a_value(
-    operator: str, changes: dict[str, Any], level: str, message: str
+@pytest.mark.parametrize("level", dml.FeatureLevel, ids=lambda level: level.label)
+@pytest.mark.parametrize("changes", [{}, BY_CONSTANT], ids=["operators", "constant"])
+def test_levels_that_have_graphs(
+    level: dml.FeatureLevel, changes: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match="at feature level") as error:
-        changed(operator, **changes).validate(dml.FeatureLevel[f"LEVEL_{level}"])
-    assert str(error.value) == f"DML_{operator}_OPERATOR_DESC: {message}"
+    """Of rank 4, which all operators support from 2_1 on; constants need 6_2."""
+    table = BufferTensorDesc(DataType.FLOAT32, (1, 1, 2, 3))
+    counts = BufferTensorDesc(DataType.UINT32, (1, 1, 2, 1))
+    fill: Any = dataclasses.replace(FILL, output_tensor=table)
+    reverse = dml.ReverseSubsequencesOperatorDesc(table, counts, table, 3)
+    nodes = [*map(Node, (fill, reverse, copy_of(table))), EIGHT][: 4 if changes else 3]
+    desc = dml.GraphDesc(**{**VALID, **changes, "nodes": nodes})
+    if level >= (0x6200 if changes else 0x2100):
+        dml.compile_graph(desc, level)
+    else:
+        with pytest.raises(ValueError, match=r"^DML_GRAPH_DESC: "):
+            dml.compile_graph(desc, level)
 
 
-# Rules for one tensor -----------------------------------------------------------------
-
-TENSOR_RULES = [
-    ("Sizes[3]", {"sizes": (1, 2, 3, 0)}),
-    ("Sizes", {"sizes": (65536, 1, 1, 65536)}),
-    ("Strides", {"strides": (0, LARGEST_UINT, 0, 0)}),
-    ("TotalTensorSizeInBytes", {"total": 92}),
-    ("TotalTensorSizeInBytes", {"total": 98}),
-    ("TotalTensorSizeInBytes", {"strides": (0, 16, 5, 1), "total": 116}),
-    ("TotalTensorSizeInBytes", {"total": 4 * LARGEST_UINT + 4}),
-    ("GuaranteedBaseOffsetAlignment", {"guaranteed_base_offset_alignment": 2}),
-    ("GuaranteedBaseOffsetAlignment", {"guaranteed_base_offset_alignment": 24}),
-]
-OUTPUT_RULES = [
-    ("Flags", {"flags": 1}),
-    ("Strides", {"strides": (24, 12, 0, 1)}),
-    ("Strides", {"strides": (0, 12, 4, 4)}),
-    ("Strides", {"strides": (0, 2, 3, 1)}),
-]
-
-
-@pytest.mark.parametrize(
-    ("operator", "member", "rule", "options"),
-    [(*pair, *row) for pair in MEMBERS for row in TENSOR_RULES]
-    + [(*pair, *row) for pair in OUTPUTS for row in OUTPUT_RULES],
-)
-def test_rules_for_a_tensor(
-    operator: str, member: str, rule: str, options: dict[str, Any]
-) -> None:
-    assert refused(changed(operator, **{member: tensor(**options)})) == (
-        f"{member}.{rule}"
-    )
+# Tensors -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("operator", "member"), MEMBERS)
@@ -272,80 +195,7 @@ def test_strides_that_are_not_nested_are_enumerated_up_to_a_limit() -> None:
     assert refused(fill_of((2**21 + 1, 2), (2, 3))) == "OutputTensor.Strides"
 
 
-# Rules between members ----------------------------------------------------------------
-
-SAME = {  # for each slice and the reversal: the output differs from the input
-    operator: [
-        (f"{members[-1]}.DataType", {members[-1]: tensor(data_type="INT32")}),
-        (f"{members[-1]}.DimensionCount", {members[-1]: tensor((1, 1, 2, 3, 4))}),
-    ]
-    for operator, members in list(TENSORS.items())[:4]
-}
-WINDOW = {
-    operator: [
-        ("InputWindowOffsets", {"InputWindowOffsets": (0, 0, 0)}),
-        ("InputWindowSizes", {"InputWindowSizes": (1, 2, 3, 4, 1)}),
-        ("InputWindowStrides", {"InputWindowStrides": ()}),
-        ("InputWindowStrides[1]", {"InputWindowStrides": (1, 0, 1, 1)}),
-        ("InputWindowSizes[3]", {"InputWindowSizes": (1, 2, 3, 0)}),
-        (
-            "InputWindowOffsets[2] + InputWindowSizes[2]",
-            {"InputWindowOffsets": (0, 0, 1, 0)},
-        ),
-        (f"{part}.Sizes[2]", {"InputWindowStrides": (1, 1, -2, 1)}),
-    ]
-    for operator, part in [
-        ("SLICE1", "OutputTensor"),
-        ("SLICE_GRAD", "InputGradientTensor"),
-    ]
-}
-READ = "Offsets[3] + Strides[3] * (Sizes[3] - 1)"
-RULES = {
-    "SLICE": [
-        *SAME["SLICE"],
-        ("Offsets", {"Offsets": (0, 0, 0)}),
-        ("Sizes", {"Sizes": (1, 2, 3, 4, 1)}),
-        ("Strides", {"Strides": ()}),
-        ("Sizes[2]", {"Sizes": (1, 2, 0, 4)}),
-        ("Strides[1]", {"Strides": (1, 0, 1, 1)}),
-        ("OutputTensor.Sizes[2]", {"Sizes": (1, 2, 2, 4)}),
-        (READ, {"Offsets": (0, 0, 0, 1)}),
-        (READ, {"Strides": (1, 1, 1, 2)}),
-    ],
-    "SLICE1": SAME["SLICE1"] + WINDOW["SLICE1"],
-    "SLICE_GRAD": SAME["SLICE_GRAD"] + WINDOW["SLICE_GRAD"],
-    "REVERSE_SUBSEQUENCES": [
-        *SAME["REVERSE_SUBSEQUENCES"],
-        ("OutputTensor.Sizes[3]", {"OutputTensor": tensor((1, 2, 3, 5))}),
-        ("Axis", {"Axis": 4}),
-        (f"{LENGTHS}.DimensionCount", {LENGTHS: tensor((2, 1, 4))}),
-        (f"{LENGTHS}.Sizes[2]", {LENGTHS: tensor((1, 2, 3, 4))}),
-        (f"{LENGTHS}.Sizes[3]", {LENGTHS: tensor((1, 2, 1, 5))}),
-        (f"{LENGTHS}.Sizes[1]", {LENGTHS: tensor((1, 1, 1, 4))}),
-    ],
-    "FILL_VALUE_SEQUENCE": [("ValueDataType", {"ValueDataType": DataType.INT32})],
-    "FILL_VALUE_CONSTANT": [("ValueDataType", {"ValueDataType": DataType.INT32})],
-}
-
-
-@pytest.mark.parametrize(
-    ("operator", "member", "changes"),
-    [(operator, *row) for operator, rules in RULES.items() for row in rules],
-)
-def test_rules_between_members(
-    operator: str, member: str, changes: dict[str, Any]
-) -> None:
-    assert refused(changed(operator, **changes)) == member
-
-
-def test_the_message_of_a_rule_between_members() -> None:
-    desc = changed("REVERSE_SUBSEQUENCES", **{LENGTHS: tensor((1, 1, 1, 4))})
-    with pytest.raises(ValueError, match="broadcasts") as error:
-        desc.validate()
-    assert str(error.value) == (
-        "DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC: `SequenceLengthsTensor.Sizes[1]` must "
-        "be 2, that of `InputTensor.Sizes[1]` (a stride of 0 broadcasts); got 1"
-    )
+# Windows ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operator", WINDOW)

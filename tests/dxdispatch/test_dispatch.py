@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dispatches import Dispatch
+from command_line import dispatch
 from models import bind, buffer, floats, model, one_operator, reversal, show
 
 import dml_jax
@@ -26,7 +26,7 @@ REVERSED = [*RESULT, "Resource 'y': 2, 1, 3, 6, 5, 4"]
 # The models of Microsoft's repository that use these operators, and of ours -----------
 
 
-def test_slice_of_microsoft(dispatch: Dispatch):
+def test_slice_of_microsoft():
     desc = {
         "InputTensor": floats(1, 1, 5, 5),
         "OutputTensor": floats(1, 1, 3, 2),
@@ -43,7 +43,7 @@ def test_slice_of_microsoft(dispatch: Dispatch):
     assert lines[-1] == "Resource 'OutputTensor': 7, 9, 12, 14, 17, 19"
 
 
-def test_fill_value_sequence_of_microsoft(dispatch: Dispatch):
+def test_fill_value_sequence_of_microsoft():
     desc = {
         "ValueDataType": "FLOAT32",
         "ValueStart": 3.2,
@@ -84,7 +84,7 @@ SHIPPED = {
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_model(dispatch: Dispatch, name: str):
+def test_shipped_model(name: str):
     assert dispatch(EXAMPLES / f"{name}.json") == SHIPPED[name]
 
 
@@ -157,7 +157,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_numpy_file(tmp_path: pathlib.Path, dispatch: Dispatch, name: str):
+def test_numpy_file(tmp_path: pathlib.Path, name: str):
     given, printed = ARRAYS[name]
     np.save(tmp_path / "x.npy", given)
     resource = {"initialValues": {"sourcePath": "x.npy"}}
@@ -208,9 +208,7 @@ def test_sequences_of_many_sizes_share_programs(
     assert len(sizes) == 7
 
 
-def test_raw_files_are_found_beside_the_model_first(
-    tmp_path: pathlib.Path, dispatch: Dispatch
-):
+def test_raw_files_are_found_beside_the_model_first(tmp_path: pathlib.Path):
     (tmp_path / "models").mkdir()
     for name, byte in {"models/a.dat": 1, "a.dat": 2, "b.bin": 3}.items():
         (tmp_path / name).write_bytes(bytes([byte]))
@@ -238,7 +236,7 @@ def nested(tensor: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("variant", ["nested", "inline", "flags", "op", "graph"])
-def test_spellings_of_a_description(dispatch: Dispatch, variant: str):
+def test_spellings_of_a_description(variant: str):
     given = reversal()
     operator = given["dispatchables"]["reverse"]
     desc = operator.pop("desc")
@@ -258,13 +256,13 @@ def test_spellings_of_a_description(dispatch: Dispatch, variant: str):
     assert dispatch(given) == REVERSED
 
 
-def test_comments_and_trailing_commas(dispatch: Dispatch):
+def test_comments_and_trailing_commas():
     text = json.dumps(reversal(), indent=1).replace("]", ",]").replace("}", ",}")
     text = text.replace('"Axis"', '/* of "time" */ "Axis"') + "// the end\n and more"
     assert dispatch("// a model, }\n" + text) == REVERSED
 
 
-def test_names_with_the_characters_of_comments(dispatch: Dispatch):
+def test_names_with_the_characters_of_comments():
     text = json.dumps(reversal()).replace('"y"', '"//, ] /* \\" */"')
     assert dispatch(text)[-1] == "Resource '//, ] /* \" */': 2, 1, 3, 6, 5, 4"
 
@@ -282,7 +280,7 @@ SCALARS = {
 
 
 @pytest.mark.parametrize("name", SCALARS)
-def test_scalar_union(dispatch: Dispatch, name: str):
+def test_scalar_union(name: str):
     data_type, value, printed = SCALARS[name]
     tensor = {"DataType": data_type, "Sizes": [1]}
     desc = {"OutputTensor": tensor, "ValueDataType": data_type, "Value": value}
@@ -312,7 +310,7 @@ def test_owned_inputs_are_copied_before_the_commands(tmp_path: pathlib.Path):
     assert loaded.resources["y"].elements().tolist() == [2, 1, 3, 6, 5, 4]
 
 
-def test_buffers_may_take_all_of_the_bytes(dispatch: Dispatch):
+def test_buffers_may_take_all_of_the_bytes():
     """24 + 8 + 24 bytes; a tensor expanded by strides of 0 takes none."""
     assert dispatch(reversal(), "--max_bytes", "56") == REVERSED
     given = reversal()
@@ -334,7 +332,7 @@ ELEMENT_SIZES = {  # of a resource of FLOAT32: the element at which a tensor beg
 
 
 @pytest.mark.parametrize("name", ELEMENT_SIZES)
-def test_an_offset_counts_elements(dispatch: Dispatch, name: str):
+def test_an_offset_counts_elements(name: str):
     members, offset = ELEMENT_SIZES[name]
     given = reversal()
     given["resources"]["x"] = buffer([0] * 4 * bool(offset) + [1, 2, 3, 4, 5, 6])
@@ -349,7 +347,7 @@ def test_an_offset_counts_elements(dispatch: Dispatch, name: str):
     assert dispatch(given) == REVERSED
 
 
-def test_an_offset_in_an_output_keeps_what_is_before_and_after(dispatch: Dispatch):
+def test_an_offset_in_an_output_keeps_what_is_before_and_after():
     given = reversal()
     given["resources"]["y"] = buffer([-1] * 12)
     bindings = given["commands"][0]["bindings"]
@@ -358,14 +356,14 @@ def test_an_offset_in_an_output_keeps_what_is_before_and_after(dispatch: Dispatc
     assert dispatch(given)[-1] == line
 
 
-def test_resources_are_reinterpreted(dispatch: Dispatch):
+def test_resources_are_reinterpreted():
     given = reversal()
     stored = np.array([1, 2, 3, 4, 5, 6], "f4").view("u1").tolist()
     given["resources"]["x"] = buffer(stored, "UINT8")
     assert dispatch(given) == REVERSED
 
 
-def test_commands_change_resources_in_order(dispatch: Dispatch):
+def test_commands_change_resources_in_order():
     given = reversal()
     again = bind(
         "reverse", InputTensor="y", SequenceLengthsTensor="lengths", OutputTensor="x"
@@ -384,7 +382,7 @@ def test_model_runs_from_python(tmp_path: pathlib.Path):
 
 
 @pytest.mark.usefixtures("x32")
-def test_data_keeps_its_width_without_64_bit_mode(dispatch: Dispatch):
+def test_data_keeps_its_width_without_64_bit_mode():
     desc = {
         "InputTensor": {"DataType": "INT64", "Sizes": [2]},
         "OutputTensor": {"DataType": "INT64", "Sizes": [1]},

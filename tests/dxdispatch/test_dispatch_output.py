@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tqdm
 from assertions import assert_same_bits
-from dispatches import Dispatch, interrupted
+from command_line import dispatch, interrupted
 from models import buffer, model, reversal, save, show
 
 import dml_jax
@@ -47,13 +47,13 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_print(dispatch: Dispatch, name: str):
+def test_print(name: str):
     resource, text = PRINTED[name]
     lines = dispatch(model({"r": resource}, commands=[show("r")]))
     assert lines == [f"Resource 'r': {text}"]
 
 
-def test_print_verbose(dispatch: Dispatch):
+def test_print_verbose():
     resources = {
         "shorts": buffer([1, 255, 0, 1, 2, 3, 4, 5, 6, 7, 8], "INT16"),
         "float": buffer([1]),
@@ -73,7 +73,7 @@ def test_print_verbose(dispatch: Dispatch):
 # Files --------------------------------------------------------------------------------
 
 
-def test_write_numpy(dispatch: Dispatch):
+def test_write_numpy():
     given = reversal()
     given["commands"] += [
         save("y", "y.npy"),
@@ -91,7 +91,7 @@ def test_write_numpy(dispatch: Dispatch):
     assert_same_bits(np.load("part.npy"), expected[:1, :2].T)
 
 
-def test_raw_files_have_the_padding_and_numpy_files_have_not(dispatch: Dispatch):
+def test_raw_files_have_the_padding_and_numpy_files_have_not():
     resource = buffer([1, 2, 3], "UINT8", sizeInBytes=5)
     commands = [save("r", "r.dat"), save("r", "r.npy")]
     dispatch(model({"r": resource}, commands=commands))
@@ -99,7 +99,7 @@ def test_raw_files_have_the_padding_and_numpy_files_have_not(dispatch: Dispatch)
     assert np.load("r.npy").tolist() == [1, 2, 3, 0, 0]
 
 
-def test_initial_values_with_an_offset_are_not_in_the_way(dispatch: Dispatch):
+def test_initial_values_with_an_offset_are_not_in_the_way():
     """An operator that is bound without an offset writes from byte 0 on."""
     given = reversal()
     given["resources"]["y"] = buffer(
@@ -110,7 +110,7 @@ def test_initial_values_with_an_offset_are_not_in_the_way(dispatch: Dispatch):
     assert np.load("y.npy").tolist() == [2, 1, 3, 6, 5, 4, -1, -1, -1, -1]
 
 
-def test_written_files_are_read_back(dispatch: Dispatch):
+def test_written_files_are_read_back():
     values = ["nan", "inf", 5e-324, -0.0]
     dispatch(model({"r": buffer(values, "FLOAT64")}, commands=[save("r", "r.npy")]))
     read = {"r": {"initialValues": {"sourcePath": "r.npy"}}}
@@ -165,6 +165,16 @@ def test_feature_level(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str
     assert cli.main(["dispatch", "model.json", "--dml_feature_level", "2.1"]) == 2
     assert "must be 4 at feature level 2_1" in capsys.readouterr().err
     assert cli.main(["dispatch", "model.json", "--dml_feature_level", "4.0"]) == 0
+
+
+def test_long_names_are_cut():
+    """`wrong_calls` has those in messages."""
+    name = "a" * 10**6
+    resources = {name: buffer([1, 2, 3, 4])}
+    commands = [show(name), show(name, verbose=True), save(name, "r.npy")]
+    lines = dispatch(model(resources, commands=commands))
+    assert sum(f"{'a' * 197}…'" in line for line in lines) == 3
+    assert len("".join(lines)) < 5000
 
 
 @pytest.mark.parametrize("replaced", ["new", "new/folder"])
@@ -246,12 +256,12 @@ TIMED = {
 
 
 @pytest.mark.parametrize("options", TIMED)
-def test_times(dispatch: Dispatch, options: str):
+def test_times(options: str):
     lines = dispatch(reversal(), *options.split())
     assert lines == [*TIMED[options], "Resource 'y': 2, 1, 3, 6, 5, 4"]
 
 
-def test_long_runs_show_progress(monkeypatch: pytest.MonkeyPatch, dispatch: Dispatch):
+def test_long_runs_show_progress(monkeypatch: pytest.MonkeyPatch):
     """tqdm gets the iterations, their number and the name of the operator."""
     seen = []
 
@@ -266,13 +276,11 @@ def test_long_runs_show_progress(monkeypatch: pytest.MonkeyPatch, dispatch: Disp
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", jax.devices("cpu")[0].device_kind])
-def test_device(dispatch: Dispatch, name: str):
+def test_device(name: str):
     assert dispatch(reversal(), "--device", name)[1].endswith("2, 1, 3, 6, 5, 4")
 
 
-def test_sequences_are_computed_on_the_device(
-    dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
-):
+def test_sequences_are_computed_on_the_device(monkeypatch: pytest.MonkeyPatch):
     """JAX's default device may not exist."""
     used = []
 

@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits, assert_same_floats
+from calls import ARRAYS, Call, chooser, near_values, random_call
+from cases import FUNCTIONS, REVERSALS
 from hypothesis import strategies as st
 from outcomes import Refusal, outcome_of
 from sampling import default_of
-from strategies import ARRAYS, PLAIN, Call, calls, near_values
 
 import dml_jax
 from dml_jax import reference
 
-every_function = pytest.mark.parametrize("function", PLAIN)
+every_function = pytest.mark.parametrize("function", FUNCTIONS)
+SEEDS = st.integers(0, 2**32 - 1)
 
 
 def require_reference(call: Call, result: Any) -> None:
@@ -43,43 +45,14 @@ def parts(call: Call) -> tuple[Any, dict[str, Any]]:
     return lambda arrays: getattr(dml_jax, call.function)(**arrays, **others), arrays
 
 
-def jitted(call: Call) -> Any:
-    function, arrays = parts(call)
-    return jax.jit(function)(arrays)
-
-
-def mapped(call: Call) -> Any:
-    """All arrays are mapped; the entries of the result are the same."""
-    function, arrays = parts(call)
-    first, second = jax.vmap(function)(
-        jax.tree.map(lambda x: jnp.stack([x, x]), arrays)
-    )
-    assert_same_bits(np.asarray(first), np.asarray(second))
-    return first
-
-
 @every_function
 @pytest.mark.parametrize("x64", default_of([False, True], False), ids=["x32", "x64"])
 def test_right_calls_give_the_reference(function: str, x64: bool, fuzz: Any) -> None:
     @fuzz
     def check(data: st.DataObject) -> None:
         with jax.enable_x64(x64):
-            call = data.draw(calls(function, x64))
+            call = random_call(function, data.draw(SEEDS), x64)
             require_reference(call, run(call, data.draw(st.integers(0, 6))))
-
-
-@every_function
-def test_transformed_calls_give_the_reference(function: str, fuzz: Any) -> None:
-    @fuzz
-    def check(data: st.DataObject) -> None:
-        call = data.draw(calls(function))
-        # JAX narrows arrays of 64 bits before the function sees them.
-        for name, value in call.plain.items():
-            if "len" in name:
-                lengths = np.clip(value.astype(np.int64), -9, 9).astype(np.int32)
-                call = call.replaced(name, lengths)
-        transform = data.draw(st.sampled_from([jitted, mapped]))
-        require_reference(call, transform(call))
 
 
 @every_function
@@ -88,22 +61,22 @@ def test_near_arguments_are_refused_or_give_the_reference(
 ) -> None:
     @fuzz
     def check(data: st.DataObject) -> None:
-        call = data.draw(calls(function))
-        for _ in range(data.draw(st.integers(1, 2))):
-            name = data.draw(st.sampled_from(list(call.plain)))
-            call = call.replaced(name, near_values(data.draw, name, call.plain[name]))
+        seed = data.draw(SEEDS)
+        call, random = random_call(function, seed), np.random.default_rng([seed, 1])
+        choose = chooser(random)
+        for _ in range(random.integers(1, 3)):
+            name = choose(list(call.plain))
+            call = call.replaced(name, near_values(choose, name, call.plain[name]))
         result = outcome_of(lambda: run(call), f"{function}: ")
         if not isinstance(result, Refusal):
             require_reference(call, result)
 
 
-@pytest.mark.parametrize(
-    "function", ["reverse_padded", "reverse_subsequences", "reverse_sequence"]
-)
+@pytest.mark.parametrize("function", REVERSALS)
 def test_checked_accepts_lengths_in_range(function: str, fuzz: Any) -> None:
     @fuzz
     def check(data: st.DataObject) -> None:
-        call = data.draw(calls(function))
+        call = random_call(function, data.draw(SEEDS))
         name = next(name for name in call.plain if "len" in name)
         axis = call.plain.get("time_axis", call.plain.get("axis"))
         lengths = np.clip(

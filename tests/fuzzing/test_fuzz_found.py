@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from assertions import assert_same_bits
+from calls import Arrayed
 from onnx import helper
 from onnx_models import external_tensor
-from strategies import Arrayed
 
 import dml_jax
 from dml_jax import onnx_backend

@@ -84,7 +84,7 @@ def test_every_operator_across_processes(tmp_path: pathlib.Path, count: int) -> 
     statuses, outputs = run(tmp_path, count)
     assert statuses == [0] * count
     for output in outputs:
-        operators = re.findall(r"checking (\w+)-", output)
+        operators = re.findall(r"^checking (\w+)", output, re.M)
         assert set(operators) == set(dml_jax.__all__) - {"checked"}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from assertions import assert_same_bits
 from cases import (
     BATCH_MAJOR,
-    Case,
+    adjoint,
     fill,
     lengths_for,
     numbers,
@@ -33,6 +33,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import dml_jax
+from dml_jax.cli.verify_cases import Case
 
 DIED = 13  # the status of a process that was told to die
 
@@ -40,8 +41,8 @@ Layout = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Move:
-    """A case that moves elements, and a letter for each dimension of its arrays.
+class Operation:
+    """A case, and a letter for each dimension of its arrays.
 
     "b" is the batch, "t" the time along which elements move, "f" the features, "-" a
     dimension of size 1. The backward pass multiplies by `scale`.
@@ -51,9 +52,6 @@ class Move:
     dims: tuple[str, ...] = ("btf",)
     scale: float = 1.0
 
-    def __str__(self) -> str:
-        return str(self.case)
-
 
 SHAPE, SHORT, SIZES = (8, 16, 3), (8, 8, 3), (8, 8)
 PER_LINE = lengths_for(SHAPE, 1)
@@ -62,25 +60,20 @@ WINDOWS = windows([0, 0, 0], [8, 15, 3], [1, -2, 1])
 STRIDED = dict(offsets=[0, 1, 0], sizes=SHORT, strides=[1, 2, 1])
 GRADIENT = WINDOWS | dict(output_gradient_sizes=SHAPE)
 
-LINES = Move(subsequences("length-per-line", SHAPE, PER_LINE, 1), ("btf", "b-f"))
-LINE = Move(subsequences("rank-1", (16,), [13], 0), ("t", "-"))
+LINES = Operation(subsequences(SHAPE, PER_LINE, 1), ("btf", "b-f"))
+LINE = Operation(subsequences((16,), [13], 0), ("t", "-"))
 MOVES = [
     LINES,
-    Move(padded("batch", SHAPE, PER_ENTRY), ("btf", "b")),
-    Move(sequence("training", SHAPE, PER_ENTRY, **BATCH_MAJOR), ("btf", "b"), 0.5),
-    Move(sequence("inference", (16, 8, 3), PER_ENTRY, training=False), ("tbf", "b")),
-    Move(window("slice", "strided", SHAPE, **STRIDED)),
-    Move(window("slice1", "reversed", SHAPE, **WINDOWS)),
-    Move(window("slice_grad", "reversed", SHORT, **GRADIENT)),
+    Operation(padded(SHAPE, PER_ENTRY), ("btf", "b")),
+    Operation(sequence(SHAPE, PER_ENTRY, **BATCH_MAJOR), ("btf", "b"), 0.5),
+    Operation(sequence((16, 8, 3), PER_ENTRY, training=False), ("tbf", "b")),
+    Operation(window("slice", SHAPE, **STRIDED)),
+    Operation(window("slice1", SHAPE, **WINDOWS)),
+    Operation(window("slice_grad", SHORT, **GRADIENT)),
 ]
 FILLS = [
-    fill("fraction", list(SIZES), -3.2, 0.1),
-    Case(
-        "fill_value_constant",
-        "rank-2",
-        dict(value=np.asarray(1.5, np.float32)),
-        dict(sizes=SIZES, value_data_type=np.dtype(np.float32)),
-    ),
+    Operation(fill(SIZES, value_start=-3.2, value_delta=0.1)),
+    Operation(fill(SIZES, value=1.5)),
 ]
 
 BY_BATCH = {"b": ("hosts", "devices")}
@@ -102,22 +95,11 @@ def assert_own_shards(actual: jax.Array, expected: Any) -> None:
         assert_same_bits(shard.data, expected[shard.index])
 
 
-def pulled_back(case: Case, cotangent: np.ndarray) -> np.ndarray:
-    """Every element of `cotangent`, put where the reference takes it from.
-
-    The input counts from 1, so that the result gives the positions; 0 stands for none.
-    """
-    x = next(iter(case.arrays.values()))
-    gradient = np.zeros(1 + x.size, x.dtype)
-    np.add.at(gradient, case.expected().astype(int), cotangent)
-    return gradient[1:].reshape(x.shape)
-
-
-def check_move(move: Move, mesh: Mesh, layout: Layout) -> None:
+def check_move(operation: Operation, mesh: Mesh, layout: Layout) -> None:
     """The operator and its gradient, for arrays of this layout."""
-    case = move.case
+    case = operation.case
     name, *names = case.arrays
-    options = {} if move.scale == 1 else dict(lda_coeff=move.scale)
+    options = {} if operation.scale == 1 else dict(lda_coeff=operation.scale)
 
     @jax.jit
     def forward_and_backward(x: Any, cotangent: Any, *others: Any) -> Any:
@@ -131,19 +113,20 @@ def check_move(move: Move, mesh: Mesh, layout: Layout) -> None:
     x, *others = (
         put(array, mesh, dims, layout)
         for array, dims in zip(
-            [data, *(case.arrays[name] for name in names)], move.dims, strict=True
+            [data, *(case.arrays[name] for name in names)], operation.dims, strict=True
         )
     )
-    cotangent = put(weights, mesh, move.dims[0], layout)
+    cotangent = put(weights, mesh, operation.dims[0], layout)
     y, gradient = forward_and_backward(x, cotangent, *others)
     assert_own_shards(y, expected)
-    assert_own_shards(gradient, move.scale * pulled_back(case, weights))
+    assert_own_shards(gradient, operation.scale * adjoint(case, weights))
     for result in (y, gradient):
         assert result.sharding.is_equivalent_to(x.sharding, x.ndim)
 
 
-def check_fill(case: Case, mesh: Mesh, layout: Layout) -> None:
+def check_fill(operation: Operation, mesh: Mesh, layout: Layout) -> None:
     """The fill under an output sharding, and the gradients of its values."""
+    case = operation.case
     # Small whole numbers, whose sums are exact in any order.
     weights = numbers(*SIZES) % 7
     cotangent = put(weights, mesh, "bt", layout)
@@ -195,7 +178,7 @@ CHECKS = [
 def see_die(victim: int, calls: int, mesh: Mesh) -> None:
     """One process exits, after some calls and before the last one."""
     jax.config.update("jax_disable_jit", False)
-    case = subsequences("rank-1", (12 * jax.process_count(),), [9], 0)
+    case = subsequences((12 * jax.process_count(),), [9], 0)
     x = put(case.arrays["input"], mesh, "t", BY_TIME)
     reverse = jax.jit(lambda x: case.run(input=x)).lower(x).compile()
     for _ in range(calls):
@@ -245,7 +228,7 @@ def main() -> None:
         see_die(arguments.victim, arguments.calls, mesh)
         return
     for check, operation, layout in CHECKS:
-        print(f"checking {operation} for {layout}", flush=True)
+        print(f"checking {operation.case.function} for {layout}", flush=True)
         check(operation, mesh, layout)
     check_lengths(mesh)
 

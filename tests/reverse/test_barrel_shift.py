@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import REVERSALS, Case
+from cases import REVERSALS, random_case
 from dtypes import dtype_of, needs_x64, random_elements
 from sampling import default_of
 
@@ -191,13 +191,14 @@ def test_random_shapes(seed: int):
 
 
 # `reverse_padded` binds the primitive with the same operands as the others.
-OTHERS = [case for case in REVERSALS if case.operator != "reverse_padded"]
+OTHERS = [function for function in REVERSALS if function != "reverse_padded"]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("case", OTHERS, ids=str)
-def test_cases(case: Case, monkeypatch: pytest.MonkeyPatch):
-    reverse, results = primitive.reverse, []
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("function", OTHERS)
+def test_random_calls(function: str, seed: int, monkeypatch: pytest.MonkeyPatch):
+    case, reverse, results = random_case(function, seed), primitive.reverse, []
 
     def barrel_shift(x: jax.Array, lengths: jax.Array, axis: int, _: None) -> jax.Array:
         results.append(tpu.barrel_shift_on(V5, x, lengths, axis))

@@ -18,8 +18,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from cases import moved_back
 
 from dml_jax import reference
+from dml_jax.cli.verify_cases import random_bits
 
 SIZES = dict.fromkeys([(2,), (3,), (4,), (6,), (8,), (1, 4), (2, 2)], 1)
 SIZES |= {(2, 3): 1, (3, 2): 1, (2, 4): 1, (4, 2): 1, (2, 2, 2): 6}
@@ -70,6 +72,7 @@ class Program:
     before: str
     after: str
     data: str
+    local: bool
     of_input: Placement
     of_lengths: Placement
     of_result: Placement  # of the operator
@@ -89,6 +92,29 @@ class Program:
             and placement.spec != evenly(placement.spec, shape, self.mesh)
             for placement, shape in places
         )
+
+    @property
+    def sends_nothing(self) -> bool:
+        """Whether each device has all that it needs, and Shardy sees that."""
+        if not self.local or not self.shardy or 0 in (*self.shape, *self.result_shape):
+            return False
+        if self.operator.startswith("fill"):
+            stated = "out_shardings" in (self.of_result.how, self.of_output.how)
+            return stated and self.mode == "forward"
+        spec, options = self.of_input.spec, self.options
+        if "flip" in (self.before, self.after) and any(spec):
+            return False
+        if not self.operator.startswith("reverse"):
+            return True
+        batch = spec
+        if self.operator == "reverse_sequence":
+            batch = (spec[options["batch_axis"]],) if spec else ()
+        are_alike = all(
+            entry in ((), of_input)
+            for entry, of_input in zip(self.of_lengths.spec, batch, strict=False)
+        )
+        axis = options["axis" if "axis" in options else "time_axis"]
+        return are_alike and not (spec and spec[axis])
 
 
 class Picker:
@@ -110,13 +136,14 @@ class Picker:
         return [*values][self.random.choice(len(weights), p=weights / weights.sum())]
 
 
-def draw(seed: int) -> Program:
-    """The program of a seed."""
+def draw(seed: int, is_local: bool = False) -> Program:
+    """The program of a seed; `is_local` asks for a local one, by Shardy."""
     pick = Picker(seed)
     mesh, manual, explicit = draw_mesh(pick)
     # JAX moves arrays to other devices where explicit axes meet others.
     are_alike = not explicit or (len(explicit) == len(mesh) and not manual)
-    shardy, local = pick.chance(0.5), are_alike and pick.chance(0.2)
+    shardy = pick.chance(0.5) or is_local
+    local = are_alike and (pick.chance(0.2) or is_local)
     operator, may_be_uneven = pick.one(OPERATORS), not explicit and not manual
     of_input, parts = draw_input(pick, operator, mesh, may_be_uneven, local, explicit)
     sizes = tuple(draw_size(pick, p, LARGEST[len(parts)]) for p in parts)
@@ -138,6 +165,7 @@ def draw(seed: int) -> Program:
         **dict(seed=seed, shardy=shardy),
         **dict(mesh=mesh, manual=manual, explicit=explicit),
         **dict(operator=operator, options=options, dtype=dtype, mode=mode, data=data),
+        local=local,
         **dict(shape=shape, result_shape=result_shape, lengths=lengths),
         **dict(before=pick.one(works), after=pick.one(works), of_input=of_input),
         of_lengths=draw_placement_of_lengths(pick, lengths, of_input.spec, mesh),
@@ -414,7 +442,7 @@ def arrays_of(
     """The input, the lengths or None, and the cotangent or tangent or None."""
     random = np.random.default_rng([program.seed, 1, copy])
     dtype = np.dtype(program.dtype)
-    make = numbers if program.data == "numbers" else any_bits
+    make = numbers if program.data == "numbers" else bits
     x, lengths, other = make(random, program.shape, dtype), None, None
     if program.lengths is not None:
         shape, of_lengths = program.lengths
@@ -439,21 +467,8 @@ def numbers(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.nd
     return x.astype(dtype)
 
 
-def any_bits(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-    """Zeros of both signs, infinities, NaNs with payloads, subnormals, any bits."""
-    if dtype.kind == "b":
-        return random.random(shape) < 0.5
-    if dtype.kind == "c":
-        return any_bits(random, (*shape, 2), np.dtype("float32")).view(dtype)[..., 0]
-    unsigned = np.dtype(f"uint{8 * dtype.itemsize}")
-    x = random.integers(0, 2 ** (8 * dtype.itemsize), shape, unsigned)
-    if dtype.name in FLOATS:
-        info = ml_dtypes.finfo(dtype)
-        exponent = unsigned.type((2**info.nexp - 1) << info.nmant)
-        sign = unsigned.type(1 << (8 * dtype.itemsize - 1))
-        kinds = [x & sign, (x & sign) | exponent, x | exponent, x & ~exponent, x]
-        x = np.choose(random.integers(5, size=shape), kinds)
-    return x.astype(unsigned).view(dtype)
+def bits(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+    return random_bits(random, dtype, shape)
 
 
 def summable(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
@@ -526,28 +541,14 @@ def operate(program: Program, x: Any, lengths: Any) -> np.ndarray:
 
 
 def adjoint(program: Program, cotangent: Any, lengths: Any) -> np.ndarray:
-    options, dtype = dict(program.options), np.dtype(program.dtype)
-    match program.operator:
-        case "slice_grad":
-            del options["output_gradient_sizes"]
-            return reference.slice1(cotangent, **options, output_sizes=program.shape)
-        case "slice1":
-            sizes = dict(output_gradient_sizes=program.shape)
-            return reference.slice_grad(cotangent, **options, **sizes)
-        case "slice":
-            sizes, strides = options["sizes"], options["strides"]
-            windows = [
-                (size - 1) * stride + 1 if size else 0
-                for size, stride in zip(sizes, strides, strict=True)
-            ]
-            window = options["offsets"], windows, strides
-            return reference.slice_grad(cotangent, program.shape, *window)
-        case "fill_value_constant" | "fill_value_sequence":
-            y = cotangent.astype("c16" if dtype.kind == "c" else "f8").ravel()
-            sums = np.array([y.sum(), (np.arange(y.size) * y).sum()])
-            is_constant = program.operator == "fill_value_constant"
-            return (sums[0] if is_constant else sums).astype(dtype)
-    return operate(program, cotangent, lengths)  # a reversal
+    if not program.operator.startswith("fill"):
+        return moved_back(
+            lambda x: operate(program, x, lengths), program.shape, cotangent
+        )
+    y = cotangent.astype("c16" if cotangent.dtype.kind == "c" else "f8").ravel()
+    sums = np.array([y.sum(), (np.arange(y.size) * y).sum()])
+    is_constant = program.operator == "fill_value_constant"
+    return (sums[0] if is_constant else sums).astype(program.dtype)
 
 
 def scaled(program: Program, x: np.ndarray) -> np.ndarray:

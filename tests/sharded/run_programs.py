@@ -34,7 +34,12 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import programs  # noqa: E402
 from assertions import assert_same_bits  # noqa: E402
-from devices import HAS_GSPMD, partitioner  # noqa: E402
+from devices import (  # noqa: E402
+    HAS_GSPMD,
+    collectives,
+    most_elements,
+    partitioner,
+)
 from jax import lax  # noqa: E402
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec  # noqa: E402
 from programs import Placement, Program  # noqa: E402
@@ -42,10 +47,10 @@ from programs import Placement, Program  # noqa: E402
 import dml_jax  # noqa: E402
 
 
-def main(seeds: Iterable[int]) -> None:
+def main(seeds: Iterable[int], are_local: bool) -> None:
     warnings.simplefilter("ignore")  # about GSPMD
     for count, seed in enumerate(seeds):
-        program = programs.draw(seed)
+        program = programs.draw(seed, are_local)
         report(seed=seed, program=repr(program))
         faulthandler.dump_traceback_later(LIMIT, exit=True)
         report(seed=seed, **outcome(program))
@@ -84,7 +89,7 @@ def outcome(program: Program) -> dict[str, str]:
         assert_same_bits(actual, programs.expected(program))
     except AssertionError:
         return dict(outcome="wrong", why=traceback.format_exc()[-2000:])
-    return dict(outcome="passed")
+    return dict(outcome="silent" if program.sends_nothing else "passed")
 
 
 # The program in JAX -------------------------------------------------------------------
@@ -113,8 +118,26 @@ def run(program: Program) -> np.ndarray:
     has_context = program.explicit or program.manual
     with jax.set_mesh(mesh) if has_context else contextlib.nullcontext():
         operands = [put(program, arrays[i], mesh, placements[i]) for i in present]
-        compiled = jax.jit(of_copies(program, function), **options)
-        return np.asarray(compiled(*operands))
+        run = jax.jit(of_copies(program, function), **options)
+        compiled = run.lower(*operands).compile()
+        result = compiled(*operands)
+    if program.sends_nothing:
+        require_no_messages(program, compiled, result, mesh)
+    return np.asarray(result)
+
+
+def require_no_messages(
+    program: Program, compiled: Any, result: jax.Array, mesh: Mesh
+) -> None:
+    """No collectives, no array of more than two shards, the sharding of the input."""
+    assert collectives(compiled) == set()
+    spec = program.of_input.spec or program.of_output.spec
+    shards = math.prod(math.prod(program.mesh[n] for n in entry) for entry in spec)
+    sizes = math.prod(program.shape), math.prod(program.result_shape)
+    assert most_elements(compiled) <= max(2 * max(sizes) // shards, 2)
+    if program.of_output.how == "none" and spec:
+        wanted = sharding(program, mesh, program.of_input)
+        assert result.sharding.is_equivalent_to(wanted, result.ndim)
 
 
 def mesh_of(program: Program) -> Mesh:
@@ -249,4 +272,4 @@ WORK: dict[str, Callable[..., Any]] = {
 }
 
 if __name__ == "__main__":
-    main(map(int, sys.argv[1:]))
+    main(map(int, sys.argv[2:]), sys.argv[1] == "local")

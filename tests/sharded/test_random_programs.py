@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import programs
 import pytest
+from sampling import default_of
 
 SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
 SAMPLE = 60  # programs of the default run
@@ -35,10 +36,10 @@ def outcomes(pytestconfig: pytest.Config) -> Reports:
     return found
 
 
-def run(seeds: Sequence[int]) -> Reports:
+def run(seeds: Sequence[int], kind: str = "any") -> Reports:
     """Runs the programs in a process, up to one that ends it."""
     child = subprocess.run(
-        [sys.executable, SCRIPT, *map(str, seeds)],
+        [sys.executable, SCRIPT, kind, *map(str, seeds)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -61,6 +62,15 @@ def test_bits_of_a_sample() -> None:
     require_no_failures(run(range(SAMPLE)))
 
 
+@pytest.mark.parametrize("count", default_of([40, 400], 40))
+def test_local_programs_send_nothing(count: int) -> None:
+    """Their compiled text has no collectives, and no array larger than two shards."""
+    found = run(range(count), "local")
+    require_no_failures(found)
+    silent = [report for report in found.values() if report["outcome"] == "silent"]
+    assert len(silent) > count // 4
+
+
 @pytest.mark.exhaustive
 def test_bits(outcomes: Reports) -> None:
     require_no_failures(outcomes)
@@ -70,7 +80,7 @@ def require_no_failures(outcomes: Reports) -> None:
     failures = [
         f"{report['outcome']}: {report['why']}\n{report['program']}"
         for report in outcomes.values()
-        if report["outcome"] not in ("passed", "skipped")
+        if report["outcome"] not in ("passed", "silent", "skipped")
     ]
     assert not failures, "\n\n".join([f"{len(failures)} programs", *failures])
 

@@ -1,4 +1,7 @@
-"""Fills of sharded arrays: each device computes its own shard, and sends nothing."""
+"""Fills of sharded arrays: each device computes its own shard, and sends nothing.
+
+Random programs show that of the values; these are derivatives and explicit meshes.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,20 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from devices import (
-    AUTO,
-    EXPLICIT,
-    collectives,
-    compile_for,
-    mesh_of,
-    most_elements,
-)
-from jax.sharding import NamedSharding
+from devices import EXPLICIT, MODES, collectives, compile_for, mesh_of, most_elements
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
 
 import dml_jax
 
+SIZES, SPEC = (8, 4000), P("data", "model")
+START, DELTA = -3.2, 0.1  # whose sums are rounded
 Fill = Callable[..., jax.Array]
 
 
@@ -38,49 +36,29 @@ def tangent(sizes: tuple[int, ...], dtype: Any) -> Fill:
     return lambda *values: jax.jvp(sequence(sizes, dtype), values, values)[1]
 
 
-def values(dtype: Any) -> tuple[np.ndarray, ...]:
-    """A start and a delta whose sums are rounded, overflow or wrap."""
-    start, delta = (10, 3) if dtype == "uint8" else (-3.2, 0.1)
-    return np.asarray(start, jnp.dtype(dtype)), np.asarray(delta, jnp.dtype(dtype))
-
-
-LAYOUTS = {(8, 4000): P("data", "model"), (64000,): P(("data", "model"))}
-FLOATS = ["float32", "bfloat16", "float16", "float8_e4m3fn", "complex64"]
-DTYPES = [*FLOATS, "uint8", "int32"]
-FILLS = [
-    (fill, sizes, dtype, mode)
-    for fill in (sequence, constant, tangent)
-    for sizes in (LAYOUTS if fill is sequence else [(8, 4000)])
-    for dtype in (FLOATS if fill is tangent else DTYPES)
-    for mode in ("auto", "explicit", "auto-axes")
-]
-
-
-@pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize(
-    ("fill", "sizes", "dtype", "mode"),
-    default_of(FILLS, *[case for case in FILLS if case[2] == "float32"], *FILLS[::5]),
-)
-def test_fill(
-    fill: Callable[..., Fill], sizes: tuple[int, ...], dtype: str, mode: str
-) -> None:
-    run, arguments, spec = fill(sizes, dtype), values(dtype), LAYOUTS[sizes]
-    mesh = mesh_of(AUTO if mode == "auto" else EXPLICIT, data=4, model=2)
-    sharding = NamedSharding(mesh, spec)
-    if mode == "auto":
-        compiled = compile_for(run, *arguments, out_shardings=sharding)
-    else:
-        with jax.set_mesh(mesh):
-            if mode == "explicit":
-                compiled = compile_for(run, *arguments, out_shardings=sharding)
-            else:
-                sharded = jax.sharding.auto_axes(run, out_sharding=spec)
-                compiled = compile_for(sharded, *arguments)
-    result = compiled(*arguments)
-    assert_same_bits(result, np.asarray(jax.jit(run)(*arguments)))
-    assert result.sharding.is_equivalent_to(sharding, result.ndim)
+def require_own_shards(compiled: Any, expected: Fill, *values: Any) -> None:
+    result = compiled(*values)
+    assert_same_bits(result, np.asarray(jax.jit(expected)(*values)))
     assert collectives(compiled) == set()
     assert most_elements(compiled) == result.size // 8
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", default_of(["float32", "float16"], "float32"))
+def test_tangents(dtype: str, mode: AxisType) -> None:
+    mesh, run = mesh_of(mode, data=4, model=2), tangent(SIZES, dtype)
+    values = [np.asarray(value, jnp.dtype(dtype)) for value in (START, DELTA)]
+    with jax.set_mesh(mesh):
+        compiled = compile_for(run, *values, out_shardings=NamedSharding(mesh, SPEC))
+    require_own_shards(compiled, run, *values)
+
+
+@pytest.mark.parametrize("fill", [sequence, constant, tangent])
+def test_automatic_axes_within_an_explicit_program(fill: Callable[..., Fill]) -> None:
+    values, run = [np.float32(START), np.float32(DELTA)], fill(SIZES, "float32")
+    with jax.set_mesh(mesh_of(EXPLICIT, data=4, model=2)):
+        compiled = compile_for(jax.sharding.auto_axes(run, out_sharding=SPEC), *values)
+    require_own_shards(compiled, run, *values)
 
 
 @pytest.mark.parametrize("fill", [sequence, constant])
@@ -92,7 +70,7 @@ def test_a_fill_has_the_mesh_of_other_new_arrays(fill: Callable[..., Fill]) -> N
         assert jax.typeof(y).sharding == jax.typeof(new).sharding
         return jax.lax.dynamic_update_slice(new, y, (0,))
 
-    scalars = values("float32")
+    scalars = np.float32(START), np.float32(DELTA)
     with jax.set_mesh(mesh_of(EXPLICIT, data=4, model=2)):
         y = jax.jit(run)(*scalars)
     assert_same_bits(y, np.asarray(fill((8,), "float32")(*scalars)))

@@ -1,4 +1,7 @@
-"""`checked` reports lengths below every transformation, and is free when unused."""
+"""`checked`: messages, batches, and that it is free when unused.
+
+`operators/test_lengths.py` has it with every kind of lengths and transformation.
+"""
 
 import functools
 import re
@@ -27,30 +30,6 @@ def message(function: str, argument: str, smallest: int, largest: int) -> str:
 
 
 GOOD = np.array([0, 4, 2])
-TRANSFORMED = {
-    "plain": reverse,
-    "jit": jax.jit(reverse),
-    "vmap": jax.vmap(lambda x, n: reverse(x[None], n[None])),
-    "scan": lambda x, lengths: jax.lax.scan(
-        lambda carry, _: (reverse(carry, lengths), None), x, length=2
-    )[0],
-    "remat": jax.checkpoint(reverse),
-    "grad": jax.grad(lambda x, lengths: jnp.sum(reverse(x, lengths) ** 2)),
-    "inference": functools.partial(reverse, training=False),
-}
-
-
-@pytest.mark.parametrize(
-    "lengths", [np.array([1, 5, 2]), np.array([-1, 3, 2])], ids=["long", "negative"]
-)
-@pytest.mark.parametrize("name", TRANSFORMED)
-def test_reports_below_transformations(name: str, lengths: np.ndarray):
-    function = TRANSFORMED[name]
-    result = dml_jax.checked(function)(X, GOOD)
-    assert_same_bits(result, function(X, GOOD))
-    text = r"^reverse_sequence: `sequence_lens` must be in \[0, 4\]; got -?\d to -?\d$"
-    with pytest.raises(ValueError, match=text):
-        dml_jax.checked(function)(X, lengths)
 
 
 def test_the_message_has_the_extremes():
@@ -60,54 +39,6 @@ def test_the_message_has_the_extremes():
     expected = message("reverse_subsequences", "sequence_lengths", 0, 5)
     with pytest.raises(ValueError, match=expected):
         dml_jax.checked(lines)(X, np.array([0, 5, 1]))
-
-
-@pytest.mark.parametrize(
-    ("lengths", "extremes"),
-    [
-        (np.array([0, 1, 2**31], np.uint32), (0, 2**31)),
-        (np.array([0, 200, 3], np.uint8), (0, 200)),
-        (np.array([-100, 2, 3], np.int8), (-100, 3)),
-    ],
-    ids=["uint32", "uint8", "int8"],
-)
-def test_lengths_of_other_dtypes(lengths: np.ndarray, extremes: tuple[int, int]):
-    expected = message("reverse_sequence", "sequence_lens", *extremes)
-    with pytest.raises(ValueError, match=expected):
-        dml_jax.checked(reverse)(X, lengths)
-
-
-@pytest.mark.usefixtures("x32")
-@pytest.mark.parametrize(
-    ("lengths", "extremes"),
-    [
-        (np.array([0, 2**40, -(2**40)]), (-(2**40), 2**40)),
-        ((2**63, -1, 0), (-1, 2**63)),
-    ],
-)
-def test_closed_over_lengths_of_64_bits(lengths: Any, extremes: tuple[int, int]):
-    expected = message("reverse_sequence", "sequence_lens", *extremes)
-    with pytest.raises(ValueError, match=expected):
-        dml_jax.checked(lambda x: reverse(x, lengths))(X)
-    inside = {
-        "jit": jax.jit(lambda x: reverse(x, lengths)),
-        "vmap": lambda x: jax.vmap(lambda x: reverse(x, lengths))(jnp.stack([x])),
-        "remat": jax.checkpoint(lambda x: reverse(x, lengths)),
-        "grad": jax.grad(lambda x: jnp.sum(reverse(x, lengths) ** 2)),
-        "scan": lambda x: jax.lax.scan(
-            lambda y, _: (reverse(y, lengths), None), x, length=2
-        )[0],
-        "cond": lambda x: jax.lax.cond(
-            x[0, 0] == 1, lambda: reverse(x, lengths), lambda: x
-        ),
-    }
-    for function in inside.values():
-        with pytest.raises(ValueError, match=expected):
-            dml_jax.checked(function)(X)
-    nested = [[n] for n in lengths]
-    expected = message("reverse_subsequences", "sequence_lengths", *extremes)
-    with pytest.raises(ValueError, match=expected):
-        dml_jax.checked(lambda x: dml_jax.reverse_subsequences(x, nested, 1))(X)
 
 
 @pytest.mark.parametrize("sizes", [(0,), (0, 3), (3, 0), (2, 0, 2)], ids=str)
@@ -142,18 +73,6 @@ def test_the_extremes_of_a_whole_batch():
             dml_jax.checked(function)(x, lengths)
         with pytest.raises(ValueError, match=expected):
             dml_jax.checked(jax.vmap(jax.jit(function)))(x[None], lengths[None])
-
-
-@pytest.mark.usefixtures("x32")
-@pytest.mark.parametrize("value", [2**31 + 5, 2**32 + 1, -(2**40)])
-def test_arguments_that_jit_would_wrap_are_refused(value: int):
-    text = rf"^checked: arguments must fit 32 bits .*; got {value}$"
-    with pytest.raises(ValueError, match=text):
-        dml_jax.checked(reverse)(X, np.array([0, 1, value]))
-    with pytest.raises(ValueError, match=text):
-        dml_jax.checked(lambda x, n: reverse(x, jnp.full(3, n)))(X, np.int64(value))
-    with jax.enable_x64(True), pytest.raises(ValueError, match=r"^reverse_sequence: "):
-        dml_jax.checked(reverse)(X, np.array([0, 1, value]))
 
 
 def test_narrow_lengths_of_a_long_axis():
@@ -208,39 +127,6 @@ def test_checked_and_plain_traces_live_side_by_side():
     assert traces == 2
 
 
-CHECKED = dml_jax.checked(reverse)
-BATCH = np.stack([X, X]), np.stack([GOOD, GOOD])
-UNDER = {
-    "jit": lambda: jax.jit(CHECKED)(X, GOOD),
-    "jit-of-nothing": lambda: jax.jit(lambda: CHECKED(X, GOOD))(),
-    "vmap": lambda: jax.vmap(CHECKED)(*BATCH),
-    "grad": lambda: jax.grad(lambda x: CHECKED(x, GOOD).sum())(X),
-    "jvp": lambda: jax.jvp(lambda x: CHECKED(x, GOOD), (X,), (X,)),
-    "remat": lambda: jax.checkpoint(CHECKED)(X, GOOD),
-    "eval_shape": lambda: jax.eval_shape(CHECKED, X, GOOD),
-    "scan": lambda: jax.lax.scan(lambda i, xs: (i, CHECKED(*xs)), 0, BATCH),
-    "checked": lambda: dml_jax.checked(CHECKED)(X, GOOD),
-}
-
-
-@pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize("name", UNDER)
-def test_checked_is_not_to_be_transformed(name: str):
-    with pytest.raises(TypeError, match=r"^checked: .* outside of transformations"):
-        UNDER[name]()
-
-
-@pytest.mark.parametrize("value", [3, None, "reverse", X])
-def test_checked_takes_a_function(value: Any):
-    with pytest.raises(TypeError, match=r"^checked: `fn` must be callable; got "):
-        dml_jax.checked(value)
-
-
-def test_errors_of_shapes_are_those_of_the_plain_call():
-    with pytest.raises(ValueError, match=r"^reverse_sequence: `sequence_lens` must ha"):
-        CHECKED(X, GOOD[:2])
-
-
 @pytest.mark.usefixtures("with_jit")
 def test_a_failed_run_leaves_no_report():
     def refuse(x: Any) -> Any:
@@ -252,4 +138,4 @@ def test_a_failed_run_leaves_no_report():
 
     with pytest.raises(jax.errors.JaxRuntimeError, match="NotImplementedError"):
         dml_jax.checked(fail)(X)
-    assert_same_bits(CHECKED(X, GOOD), reverse(X, GOOD))
+    assert_same_bits(dml_jax.checked(reverse)(X, GOOD), reverse(X, GOOD))

@@ -10,14 +10,27 @@ from typing import Any
 
 import jax
 import numpy as np
-from cases import BATCH_MAJOR, CASES, Case, windows
+from cases import (
+    BATCH_MAJOR,
+    EXAMPLES,
+    FUNCTIONS,
+    linear,
+    random_case,
+    windows,
+    with_dtype,
+    with_options,
+)
 from dtypes import dtype_of
+
+from dml_jax.cli.verify_cases import Case
 
 TRANSFORMS = ("forward", "gradient", "jvp")
 
 
-def large(operator: str, name: str, *shapes: tuple[int, ...], **options: Any) -> Case:
-    """A case of zeros: for a reversal, the shapes of its input and its lengths."""
+def large(
+    operator: str, name: str, *shapes: tuple[int, ...], **options: Any
+) -> tuple[str, Case]:
+    """A name and a case of zeros; of a reversal, the shapes of input and lengths."""
     names = {
         "reverse_subsequences": ("input", "sequence_lengths"),
         "reverse_sequence": ("input", "sequence_lens"),
@@ -30,52 +43,77 @@ def large(operator: str, name: str, *shapes: tuple[int, ...], **options: Any) ->
         array: np.broadcast_to(np.zeros((), dtype), shape)
         for array, shape, dtype in zip(names, shapes, dtypes, strict=False)
     }
-    return Case(operator, f"large-{name}", arrays, options)
+    return f"{operator}-large-{name}", Case(operator, arrays, options)
 
 
-LARGE = [
-    large("reverse_subsequences", "rows", (1024, 4096), (1024, 1), axis=1),
-    large("reverse_subsequences", "odd-rows", (64, 4095), (64, 1), axis=1),
-    large("reverse_subsequences", "columns", (4, 8, 256, 64), (4, 8, 1, 64), axis=2),
-    large("reverse_sequence", "features", (32, 512, 256), (32,), **BATCH_MAJOR),
-    large("reverse_sequence", "channels", (64, 4096, 3), (64,), **BATCH_MAJOR),
-    large("reverse_sequence", "time-major", (512, 32, 256), (32,)),
-    large("reverse_sequence", "flat", (4096, 1024), (1024,)),
-    # Lines that fill the vector memory of a v4.
-    large("reverse_subsequences", "long-rows", (32, 76_900), (32, 1), axis=1),
-    large("reverse_subsequences", "long-columns", (19_200, 128), (1, 128), axis=0),
-    large("reverse_subsequences", "long-planes", (600, 32, 128), (1, 32, 1), axis=0),
-    # Lines that do not fit in the vector memory of any generation.
-    large("reverse_subsequences", "too-long-line", (10**6,), (1,), axis=0),
-    large(
-        "reverse_sequence", "too-long-features", (2, 10**6, 128), (2,), **BATCH_MAJOR
-    ),
-    large("slice", "1x1", (2048, 2048), offsets=(5, 7), sizes=(2043, 2041)),
-    large(
-        *("slice", "2x3", (2048, 2048)),
-        **dict(offsets=(5, 7), sizes=(1000, 600), strides=(2, 3)),
-    ),
-    large("slice1", "1x-1", (2048, 2048), **windows((5, 7), (2043, 2041), (1, -1))),
-    large("slice1", "-2x3", (2048, 2048), **windows((5, 7), (2043, 2041), (-2, 3))),
-    large(
-        *("slice_grad", "2x2", (126, 125)),
-        **windows((5, 7), (251, 249), (2, 2), output_gradient_sizes=(256, 256)),
-    ),
-    *(
-        large(operator, "2d", (), (), sizes=(4096, 1000), value_data_type=np.float32)
-        for operator in ("fill_value_sequence", "fill_value_constant")
-    ),
-]
-BY_NAME = {str(case): case for case in (*CASES, *LARGE)}
+LARGE = dict(
+    [
+        large("reverse_subsequences", "rows", (1024, 4096), (1024, 1), axis=1),
+        large("reverse_subsequences", "odd-rows", (64, 4095), (64, 1), axis=1),
+        large(
+            "reverse_subsequences", "columns", (4, 8, 256, 64), (4, 8, 1, 64), axis=2
+        ),
+        large("reverse_sequence", "features", (32, 512, 256), (32,), **BATCH_MAJOR),
+        large("reverse_sequence", "channels", (64, 4096, 3), (64,), **BATCH_MAJOR),
+        large("reverse_sequence", "time-major", (512, 32, 256), (32,)),
+        large("reverse_sequence", "flat", (4096, 1024), (1024,)),
+        # Lines that fill the vector memory of a v4.
+        large("reverse_subsequences", "long-rows", (32, 76_900), (32, 1), axis=1),
+        large("reverse_subsequences", "long-columns", (19_200, 128), (1, 128), axis=0),
+        large(
+            "reverse_subsequences", "long-planes", (600, 32, 128), (1, 32, 1), axis=0
+        ),
+        # Lines that do not fit in the vector memory of any generation.
+        large("reverse_subsequences", "too-long-line", (10**6,), (1,), axis=0),
+        large(
+            "reverse_sequence",
+            "too-long-features",
+            (2, 10**6, 128),
+            (2,),
+            **BATCH_MAJOR,
+        ),
+        large("slice", "1x1", (2048, 2048), offsets=(5, 7), sizes=(2043, 2041)),
+        large(
+            *("slice", "2x3", (2048, 2048)),
+            **dict(offsets=(5, 7), sizes=(1000, 600), strides=(2, 3)),
+        ),
+        large("slice1", "1x-1", (2048, 2048), **windows((5, 7), (2043, 2041), (1, -1))),
+        large("slice1", "-2x3", (2048, 2048), **windows((5, 7), (2043, 2041), (-2, 3))),
+        large(
+            *("slice_grad", "2x2", (126, 125)),
+            **windows((5, 7), (251, 249), (2, 2), output_gradient_sizes=(256, 256)),
+        ),
+        *(
+            large(
+                operator, "2d", (), (), sizes=(4096, 1000), value_data_type=np.float32
+            )
+            for operator in ("fill_value_sequence", "fill_value_constant")
+        ),
+    ]
+)
+
+
+def chosen_by_jax(case: Case) -> Case:
+    """The case without a formulation of its own."""
+    has_choice = "implementation" in case.options
+    return with_options(case, implementation=None) if has_choice else case
+
+
+RANDOM = {
+    f"{function}-{seed}": chosen_by_jax(random_case(function, seed))
+    for function in FUNCTIONS
+    for seed in range(12)
+}
+BY_NAME = {**EXAMPLES, **RANDOM, **LARGE}
 
 
 def program(
     case: str, transform: str, dtype: str
 ) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
     """A case with data of a dtype: the operator, its gradient or its JVP."""
-    found = BY_NAME[case].astype(dtype_of(dtype))
+    found = with_dtype(BY_NAME[case], dtype_of(dtype))
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in found.arrays.values()]
-    count = len(found.linear)  # these arrays come first
+    count = len(linear(found))  # these arrays come first
 
     def run(*arrays: Any) -> Any:
         return found.run(**dict(zip(found.arrays, arrays, strict=True)))

@@ -1,1 +1,1 @@
-"""The rows of test_errors.py, by the argument that is wrong."""
+"""Wrong calls of every entrance, as rows of one form: name, call, error and message."""

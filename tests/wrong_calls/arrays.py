@@ -1,152 +1,229 @@
 """Wrong arrays and wrong lengths."""
 
 import array
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from wrong_calls.calls import (
+import dml_jax
+from wrong_calls.form import Wrong
+from wrong_calls.functions import (
     ARRAYS,
     DATES,
     KEY,
+    LENGTH_ARGUMENTS,
     LENGTHS,
-    LINE_LENGTHS,
+    Row,
     Untyped,
     X,
     generator,
     in_32_bits,
+    in_x64,
+    of_rows,
     traced,
     wrong,
 )
 
-NO_ARRAYS = {
-    "none": None,
-    "set": {1, 2, 3},
-    "dict": {"a": 1},
-    "generator": generator(),
-    "object": object(),
-    "type": int,
-    "shape": jax.ShapeDtypeStruct((3, 4), np.float32),
-    "untyped": Untyped(),
-    "number-and-none": [np.float16(1), None],
-    "ragged": [[1, 2], [3]],
-    "ragged-ranks": [[1, 2], 3],
-    "nones": [None, None, None],
-    "masked": np.ma.array(X, mask=X > 3),
-}
-TEXT = {
-    "string": "abc",
-    "bytes": b"abc",
-    "list-of-strings": [["a", "b"]],
-    "numpy-strings": np.array([["a", "b"]]),
-    "objects": np.array([[1, None]], object),
-}
-NO_DTYPES = {  # dtypes that JAX does not compute with
-    "dates": DATES,
-    "durations": DATES - DATES,
-    "structured": np.zeros((3, 4), [("a", np.int32)]),
-    "void": np.zeros((3, 4), "V4"),
-    "big-endian": X.astype(">f4"),
-    "long-double": X.astype(np.longdouble),
-    "float0": np.zeros((3, 4), jax.dtypes.float0),
-    **{
-        name: np.zeros((3, 4), getattr(ml_dtypes, name, "V1"))
+NOT_CONVERTIBLE = [None, {1, 2, 3}, {"a": 1}, generator(), [[1, 2], [3]], [None] * 3]
+NO_ARRAYS = [
+    *[*NOT_CONVERTIBLE, object(), int, Untyped(), [np.float16(1), None], [[1, 2], 3]],
+    *[jax.ShapeDtypeStruct((3, 4), np.float32), np.ma.array(X, mask=X > 3)],
+]
+TEXT = [
+    *["abc", b"abc", [["a", "b"]], np.array([["a", "b"]])],
+    np.array([[1, None]], object),
+]
+NO_DTYPES = [  # of which JAX has no arrays
+    *[
+        DATES,
+        DATES - DATES,
+        np.zeros((3, 4), [("a", np.int32)]),
+        np.zeros((3, 4), "V4"),
+    ],
+    *[X.astype(">f4"), X.astype(np.longdouble), np.zeros((3, 4), jax.dtypes.float0)],
+    *[
+        np.zeros((3, 4), getattr(ml_dtypes, name, "V1"))
         for name in ("float6_e2m3fn", "float6_e3m2fn", "int1", "uint1")
-    },
-}
-NARROWED = {
-    **{name: X.astype(name) for name in ("int64", "uint64", "float64", "complex128")},
-    "scalar-int64": np.int64(3),
-    "buffer-of-int64": array.array("q", [2**40]),
-    "list-of-int64": [np.array([2**40, 1])],
-}
-TOO_LARGE = {
-    "2-to-31": [[2**31]],
-    "2-to-70": [[2**70]],
-    "scalar": -(2**70),
-    "float": [[1e39]],
-}
-OF_LOW_RANK = {
-    "float": 1.5,
-    "bool": True,
-    "nan": np.nan,
-    "complex": 2j,
-    "string": "abc",
-    "list": [1, 2, 3],
-    "key": KEY,
-    "strings": np.array(["a", "b", "c"]),
-}
-SCALAR = {"rank-0": np.float32(1)}
-BLOCK = {"rank-3": X[None]}
+    ],
+]
+NARROWED = [
+    *[X.astype(name) for name in ("int64", "uint64", "float64", "complex128")],
+    *[np.int64(3), array.array("q", [2**40]), [np.array([2**40, 1])]],
+]
+TOO_LARGE = [[[2**31]], [[2**70]], -(2**70), [[1e39]]]
+OF_LOW_RANK = [1.5, True, np.nan, 2j, "abc", [1, 2, 3], KEY, np.array(["a", "b", "c"])]
+SCALAR, BLOCK = np.float32(1), np.ones((3, 4, 5), np.float32)
 GRADIENT = [("slice_grad", "input_gradient")]
-ARRAY_ERRORS = [
-    *wrong(ARRAYS, TypeError, NO_ARRAYS | NO_DTYPES),
+
+NO_LENGTHS = [
+    *NOT_CONVERTIBLE,
+    *["abc", ["1", "2", "3"], 1.0, [1.0, 2.0, 3.0], [1, 2, np.nan], [1, 2, np.inf]],
+    *[[1j, 2, 3], [True, False, True], jnp.ones(3, np.float32), jnp.ones(3, bool)],
+    *[jax.random.split(KEY, 3), np.array([1, 2, 3], object), DATES],
+    *[np.array([1, 2, 3], "m8[s]"), np.zeros(3, [("a", np.int32)])],
+    *[
+        LENGTHS.astype(">i4"),
+        LENGTHS.astype(">i8"),
+        np.ma.array(LENGTHS, mask=[0, 1, 0]),
+    ],
+]
+OF_WRONG_SHAPE = [
+    *[LENGTHS[:2], jnp.ones(4, np.int32), [], [[1, 2], [3, 4]], LENGTHS[None]]
+]
+LINES = [("reverse_subsequences", "sequence_lengths")]
+LENS = [("reverse_sequence", "sequence_lens")]
+PADDED = [("reverse_padded", "lengths")]
+STRINGS = np.array([["a", "b"]] * 3)
+
+
+class Tensor:
+    """An array of another library, whose conversion fails."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("Use tensor.detach()")
+
+    def __repr__(self) -> str:
+        return "tensor([1.], requires_grad=True)"
+
+
+CONVERTIBLE = "`input` must be an array or convertible to one; got"
+TURN_ON = (
+    "enable it with `jax.config.update('jax_enable_x64', True)` or inside `with "
+    "jax.enable_x64(True):`"
+)
+KNOWN = "must have a dtype that JAX knows; got"
+OF_INTEGERS = "must have an integer dtype; got"
+OF_LINES = (
+    "`sequence_lengths` must have shape {}, 1 along axis=1 and the size of `input` or "
+    "1 along every other dimension; got {}"
+)
+OF_BATCH = (
+    "`sequence_lens` must have shape ({},), the size of `input` along batch_axis={}; "
+    "got {}"
+)
+OF_PADDED = "`lengths` must be a scalar or have shape {}, or 1 for any of them; got {}"
+MESSAGES: list[Row] = [
+    ("reverse_subsequences", {"input": {1}}, TypeError, f"{CONVERTIBLE} set {{1}}"),
+    ("slice1", {"input": [[1, 2], np.ones(3)]}, TypeError,
+     f"{CONVERTIBLE} list [[1, 2], array([1., 1., 1.])]. Its rows have different "
+     "sizes: pad them to one size"),
+    ("reverse_subsequences", {"input": Tensor()}, TypeError,
+     f"{CONVERTIBLE} Tensor tensor([1.], requires_grad=True), which cannot be "
+     "converted: Use tensor.detach()"),
+    ("slice", {"input": X.astype(np.int64)}, ValueError,
+     f"`input` has dtype int64, which needs 64-bit mode; {TURN_ON}, or use a narrower "
+     "dtype, such as 'int32'"),
+    ("slice", {"input": [[2**31]]}, OverflowError,
+     "`input` must fit int32; got list [[2147483648]]. Wider numbers need 64-bit mode; "
+     f"{TURN_ON}"),
+    ("slice", {"input": DATES}, TypeError,
+     f"`input` {KNOWN} datetime64[D]. Pass `x.view('int64')` in 64-bit mode"),
+    ("slice", {"input": np.ma.array(X)}, TypeError,
+     "`input` must be an array without a mask; got MaskedArray. Call `.filled(value)`"),
+    ("reverse_sequence", {"sequence_lens": LENGTHS.astype(">i4")}, TypeError,
+     f"`sequence_lens` {KNOWN} >i4. Convert it by `.astype('int32')`"),
+    ("reverse_sequence", {"sequence_lens": X > 3}, TypeError,
+     f"`sequence_lens` {OF_INTEGERS} bool. The lengths of a mask [batch, time] are "
+     "mask.sum(axis=1)"),
+    ("reverse_sequence", {"input": LENGTHS.astype(np.int64), "sequence_lens": X},
+     TypeError, f"`sequence_lens` {OF_INTEGERS} float32. The array comes first, then "
+     "the lengths"),
+    ("reverse_subsequences", {"sequence_lengths": LENGTHS[:, None] / 1.0}, TypeError,
+     f"`sequence_lengths` {OF_INTEGERS} float64. Pass `jnp.asarray(sequence_lengths, "
+     "'int32')`"),
+    # One length for each line
+    ("reverse_subsequences", {"sequence_lengths": 3}, ValueError,
+     f"{OF_LINES.format((3, 1), ())}. For one length, pass shape (1, 1)"),
+    ("reverse_subsequences", {"sequence_lengths": LENGTHS}, ValueError,
+     f"{OF_LINES.format((3, 1), (3,))}. Pass `jnp.expand_dims(sequence_lengths, 1)`"),
+    ("reverse_subsequences", {"input": BLOCK, "sequence_lengths": LENGTHS}, ValueError,
+     f"{OF_LINES.format((3, 1, 5), (3,))}. Pass `jnp.expand_dims(sequence_lengths, (1, "
+     "2))`"),
+    ("reverse_subsequences", {"input": BLOCK, "sequence_lengths": LENGTHS[:, None]},
+     ValueError, f"{OF_LINES.format((3, 1, 5), (3, 1))}. Pass "
+     "`jnp.expand_dims(sequence_lengths, 2)`"),
+    ("reverse_subsequences", {"input": BLOCK, "sequence_lengths": LENGTHS[:2]},
+     ValueError, OF_LINES.format((3, 1, 5), (2,))),
+    # One for each entry of a batch
+    ("reverse_sequence", {"batch_axis": None, "time_axis": None}, ValueError,
+     f"{OF_BATCH.format(4, 1, (3,))}. If the batch is dimension 0, pass batch_axis=0"),
+    ("reverse_sequence", {"sequence_lens": 3}, ValueError,
+     f"{OF_BATCH.format(3, 0, ())}. To reverse all lines by one length, call "
+     "`reverse_subsequences` with lengths of shape (1, 1)"),
+    ("reverse_sequence", {"sequence_lens": LENGTHS[:, None]}, ValueError,
+     f"{OF_BATCH.format(3, 0, (3, 1))}. Pass `jnp.ravel(sequence_lens)`"),
+    ("reverse_padded", {"x": X.T}, ValueError,
+     OF_PADDED.format("(4,), the sizes of `x` before axis=1", (3,))
+     + ". If the time is dimension 0, pass axis=0"),
+    ("reverse_padded", {"x": X[:, None], "axis": 2}, ValueError,
+     OF_PADDED.format("(3, 1), the sizes of `x` before axis=2", (3,))
+     + ". Pass `jnp.expand_dims(lengths, 1)`"),
+    ("reverse_padded", {"x": X[0], "lengths": 3}, ValueError,
+     "`axis` 1 is out of bounds for array of dimension 1. Pass axis=0"),
+    ("reverse_padded", {"x": X[0], "lengths": [3], "axis": 0}, ValueError,
+     "`lengths` must be a scalar; got (1,). Pass `jnp.reshape(lengths, ())`"),
+    ("reverse_padded",
+     {"lengths": np.ones((4, 2), int), "x": np.ones((3, 4, 2), bool), "axis": 0},
+     ValueError,
+     OF_PADDED.format("(4,), the sizes of `x` in dimension 1, with axis=0", (4, 2))
+     + ". For one length for each line, call `reverse_subsequences` with "
+     "`jnp.expand_dims(lengths, 0)`"),
+]  # fmt: skip
+
+# Numbers beside arrays of JAX, and lengths beyond 64 bits.
+BESIDE = [[jnp.float32(1), 1e39], [jnp.float32(1), 10**39], [jnp.int8(1), 300]]
+WIDE_BESIDE = [[jnp.float32(1), wide] for wide in (np.float64(1e300), np.int64(2**40))]
+BEYOND = [[largest, -1, 0] for largest in (2**64, 2**70, 10**5000)]
+BEYOND += [[1, 2, -(2**64)], [1, 2, -(10**5000)]]
+# Lines of 2^32 elements, which take no memory until they are copied.
+LONG = np.broadcast_to(SCALAR, (2**32, 2))
+TOO_LONG = ": `input` must have fewer than 2^32 elements along…"
+ROWS = [
+    *wrong(ARRAYS, TypeError, NO_ARRAYS + NO_DTYPES),
     *wrong(ARRAYS, ValueError, NARROWED),
     *wrong(ARRAYS, OverflowError, TOO_LARGE),
     # reverse_sequence also reverses text.
     *wrong([pair for pair in ARRAYS if pair[0] != "reverse_sequence"], TypeError, TEXT),
     *wrong([("reverse_sequence", "input")], ValueError, OF_LOW_RANK),
-    *wrong([("reverse_subsequences", "input")], ValueError, SCALAR, axis=0),
-    *wrong([("reverse_padded", "x")], ValueError, SCALAR, axis=0),
-    *wrong([("slice", "input")], ValueError, SCALAR, "`offsets`"),
-    *wrong([("slice1", "input")], ValueError, BLOCK, "`input_window_offsets`"),
-    *wrong(GRADIENT, ValueError, BLOCK, "`output_gradient_sizes`"),
-    *wrong(GRADIENT, TypeError, {"keys": jax.random.split(KEY, (2, 2))}),
-    *wrong(
-        GRADIENT,
+    *wrong([("reverse_subsequences", "input")], ValueError, [SCALAR], axis=0),
+    *wrong([("reverse_padded", "x")], ValueError, [SCALAR], axis=0),
+    *wrong([("slice", "input")], ValueError, [SCALAR], "`offsets`…"),
+    *wrong([("slice1", "input")], ValueError, [BLOCK], "`input_window_offsets`…"),
+    *wrong(GRADIENT, ValueError, [BLOCK], "`output_gradient_sizes`…"),
+    *wrong(GRADIENT, TypeError, [jax.random.split(KEY, (2, 2))]),
+    *wrong(GRADIENT, ValueError, [X, X[:2]], "`input_gradient.shape[…"),
+    *wrong(LENGTH_ARGUMENTS, TypeError, NO_LENGTHS),
+    *wrong(LENGTH_ARGUMENTS, OverflowError, [[2**70, 1, 1]]),
+    *wrong(LENGTH_ARGUMENTS, ValueError, OF_WRONG_SHAPE),
+    *wrong([*LINES, *LENS], ValueError, [3, in_32_bits(3)]),
+    *wrong(LINES, ValueError, [LENGTHS]),
+    *wrong(PADDED, ValueError, [LENGTHS[:, None]]),
+    *wrong(PADDED, ValueError, [LENGTHS], axis=0),
+    *wrong(PADDED, ValueError, [LENGTHS], x=X[None], axis=2),
+    *wrong(LENS, ValueError, [LENGTHS[:1], LENGTHS[:, None]]),
+    *wrong(LENS, ValueError, [LENGTHS], batch_axis=1, time_axis=0),
+    *traced(LENGTH_ARGUMENTS, 1.0, lambda length: jnp.full(3, length)),
+    *traced(LENS, 1, lambda n: jnp.full(3, n), "`input` of dtype <U1…", input=STRINGS),
+    *wrong(ARRAYS, OverflowError, BESIDE, "`{}` must fit the dtype…"),
+    *wrong(ARRAYS, ValueError, WIDE_BESIDE, "`{}` has dtype …64, which needs…"),
+    *wrong(LENS, OverflowError, BEYOND, "`{}` must fit int64 or uint64; got …"),
+    *map(in_x64, wrong(LENS, OverflowError, BEYOND)),
+    *map(in_x64, wrong(ARRAYS, OverflowError, [[[2**70]]])),
+    *map(in_x64, wrong(ARRAYS, TypeError, [None])),
+    *of_rows(MESSAGES),
+    Wrong(
+        "reverse_subsequences-long-lines",
+        lambda: dml_jax.reverse_subsequences(LONG, [[1, 1]], 0),
         ValueError,
-        {"too-high": X, "too-wide": X[:2]},
-        r"`input_gradient\.shape\[\d\]`",
+        f"reverse_subsequences{TOO_LONG}",
     ),
-]
-
-NO_LENGTHS = {
-    **{what: NO_ARRAYS[what] for what in ("none", "set", "dict", "generator")},
-    **{what: NO_ARRAYS[what] for what in ("ragged", "nones")},
-    "string": "abc",
-    "strings": ["1", "2", "3"],
-    "float": 1.0,
-    "floats": [1.0, 2.0, 3.0],
-    "nan": [1, 2, np.nan],
-    "inf": [1, 2, np.inf],
-    "complex": [1j, 2, 3],
-    "bools": [True, False, True],
-    "jax-floats": jnp.ones(3, np.float32),
-    "jax-bools": jnp.ones(3, bool),
-    "keys": jax.random.split(KEY, 3),
-    "objects": np.array([1, 2, 3], object),
-    "dates": DATES,
-    "durations": np.array([1, 2, 3], "m8[s]"),
-    "structured": np.zeros(3, [("a", np.int32)]),
-    "big-endian": LENGTHS.astype(">i4"),
-    "big-endian-64": LENGTHS.astype(">i8"),
-    "masked": np.ma.array(LENGTHS, mask=[0, 1, 0]),
-}
-OF_WRONG_SHAPE = {
-    "too-few": LENGTHS[:2],
-    "too-many": jnp.ones(4, np.int32),
-    "empty": [],
-    "2-d": [[1, 2], [3, 4]],
-    "transposed": LENGTHS[None],
-}
-SCALARS = {"scalar": 3, "weak-scalar": in_32_bits(3)}
-LINES = [("reverse_subsequences", "sequence_lengths")]
-LENS = [("reverse_sequence", "sequence_lens")]
-PADDED = [("reverse_padded", "lengths")]
-STRINGS = np.array([["a", "b"]] * 3)
-LENGTH_ERRORS = [
-    *wrong(LINE_LENGTHS, TypeError, NO_LENGTHS),
-    *wrong(LINE_LENGTHS, OverflowError, {"huge": [2**70, 1, 1]}),
-    *wrong(LINE_LENGTHS, ValueError, OF_WRONG_SHAPE),
-    *wrong([*LINES, *LENS], ValueError, SCALARS),
-    *wrong(LINES, ValueError, {"1-d": LENGTHS}),
-    *wrong(PADDED, ValueError, {"column": LENGTHS[:, None]}),
-    *wrong(PADDED, ValueError, {"along-time": LENGTHS}, axis=0),
-    *wrong(PADDED, ValueError, {"1-d": LENGTHS}, x=X[None], axis=2),
-    *wrong(LENS, ValueError, {"of-1": LENGTHS[:1], "column": LENGTHS[:, None]}),
-    *wrong(LENS, ValueError, {"along-time": LENGTHS}, batch_axis=1, time_axis=0),
-    *traced(LINE_LENGTHS, 1.0, lambda length: jnp.full(3, length)),
-    *traced(LENS, 1, lambda n: jnp.full(3, n), "`input` of dtype <U1", input=STRINGS),
+    Wrong(
+        "reverse_sequence-long-lines",
+        lambda: dml_jax.reverse_sequence(LONG, [1, 1]),
+        ValueError,
+        f"reverse_sequence{TOO_LONG}",
+    ),
 ]

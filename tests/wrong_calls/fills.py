@@ -7,68 +7,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wrong_calls.calls import (
-    ARRAYS,
+from wrong_calls.form import Wrong
+from wrong_calls.functions import (
     DTYPES,
-    FILLS,
     KEY,
-    Wrong,
+    VALUES,
+    Row,
     X,
     in_32_bits,
+    in_x64,
+    of_rows,
     traced,
     wrong,
 )
 
 CONSTANT = [("fill_value_constant", "value")]
 SEQUENCE_DTYPE = [("fill_value_sequence", "value_data_type")]
-NO_DTYPES = {
-    "none": None,
-    "unknown": "float99",
-    "empty": "",
-    "int": 3,
-    "float": 1.5,
-    "bool": True,
-    "list": [1, 2],
-    "abstract": np.floating,
-    "abstract-integer": np.integer,
-    "key": KEY.dtype,
-    "key-name": "key<fry>",
-    "malformed": "i4, nonsense",
-    "malformed-dict": {"a": "f4"},
-    "list-of-pairs": [("a", "f4")],
-    "scalar": np.float32(1),
-    "jax-array": jnp.ones(2, np.float32),
-    "key-array": KEY,
+NO_DTYPES = [
+    *[None, "float99", "", 3, 1.5, True, [1, 2], np.floating, np.integer, KEY.dtype],
+    *["key<fry>", "i4, nonsense", {"a": "f4"}, [("a", "f4")], np.float32(1)],
+    *[jnp.ones(2, np.float32), KEY],
     # Of other things than numbers
-    "object": object,
-    "date": "M8[s]",
-    "duration": "m8[s]",
-    "text": str,
-    "bytes": "S3",
-    "void": "V4",
-    "structured": "i4,f4",
-    "big-endian": ">f4",
-    "long-double": np.longdouble,
-}
-WIDE_DTYPES = {name: name for name in ("int64", "uint64", "float64", "complex128")}
+    *[object, "M8[s]", "m8[s]", str, "S3", "V4", "i4,f4", ">f4", np.longdouble],
+]
+WIDE_DTYPES = [*["int64", "uint64", "complex128", "float64"], np.float64, np.int64]
+WIDE_DTYPES += [np.dtype(float)]
 
-NO_NUMBERS = {
-    "none": None,
-    "string": "1",
-    "bytes": b"1",
-    "list": [1],
-    "dict": {},
-    "set": {1},
-    "slice": slice(1),
-    "duration": np.timedelta64(3, "s"),
-    "duration-ns": np.timedelta64(3, "ns"),
-    "date-ns": np.datetime64(3, "ns"),
-    "numpy-string": np.str_("1"),
-    "1-d": X[0, :1],
-    "2-d": X,
-    "jax-1-d": jnp.ones(1, np.float32),
-    "key": KEY,
-}
+NO_NUMBERS = [
+    *[None, "1", b"1", [1], {}, {1}, slice(1), np.str_("1"), X[0, :1], X, KEY],
+    *[np.timedelta64(3, "s"), np.timedelta64(3, "ns"), np.datetime64(3, "ns")],
+    jnp.ones(1, np.float32),
+]
 OF_ANOTHER_KIND: dict[str, list[Any]] = {
     "bool": [1, 0.0],
     "int4": [in_32_bits(2.5)],
@@ -91,63 +60,62 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "float8_e4m3fn": [465],
     "float8_e5m2": [61440],
     "float4_e2m1fn": [8, np.nan],
+    "float8_e8m0fnu": [0, -1],
     "complex64": [1e39, 1e39j, -(10**400)],
 }
 OUT_OF_RANGE["int8"] += [np.int64(2**40), in_32_bits(300)]
-OF_A_WIDE_DTYPE = {"int64": 2**64, "uint64": -(2**63) - 1, "float64": 10**400}
-
-
-def values(dtype: str, error: type[Exception], given: list[Any]) -> Iterator[Wrong]:
-    """Values that do not fit a dtype, as each of the arguments they can be."""
-    are_alone = dtype in ("bool", "float8_e8m0fnu")  # only a constant has these
-    pairs = CONSTANT if are_alone else FILLS
-    rows = {f"{i}-{type(value).__name__}": value for i, value in enumerate(given)}
-    return wrong(pairs, error, rows, value_data_type=dtype)
-
-
-def in_x64(row: Wrong) -> Wrong:
-    def run() -> None:
-        with jax.enable_x64(True):
-            row.call()
-
-    return row._replace(id=f"x64-{row.id}", call=run)
-
-
-FILL_ERRORS = [
-    *wrong(DTYPES, TypeError, NO_DTYPES),
-    *wrong(DTYPES, ValueError, WIDE_DTYPES),
-    *wrong(SEQUENCE_DTYPE, TypeError, {"bool": bool, "e8m0": "float8_e8m0fnu"}),
-    *traced(DTYPES, X),
-    *[
-        row
-        for dtype in ("float32", "int32", "complex64")
-        for row in wrong(FILLS, TypeError, NO_NUMBERS, value_data_type=dtype)
-    ],
-    *wrong(CONSTANT, TypeError, NO_NUMBERS, value_data_type="bool"),
-    *[row for d, v in OF_ANOTHER_KIND.items() for row in values(d, TypeError, v)],
-    *[row for d, v in OUT_OF_RANGE.items() for row in values(d, OverflowError, v)],
-    *values("float8_e8m0fnu", OverflowError, [0, -1]),
-    *[
-        row
-        for dtype, value in [
-            ("int32", 1.5),
-            ("int32", True),
-            ("int32", X[0, 1]),
-            ("int4", 2.5),
-            ("float32", np.int32(1)),
-            ("float32", X),
-            ("float16", True),
-            ("bfloat16", 1j),
-        ]
-        for row in traced(FILLS, value, value_data_type=dtype)
-    ],
+OF_A_WIDE_DTYPE = {"int64": [2**64], "uint64": [-(2**63) - 1], "float64": [10**400]}
+# `int` is signed; the name of a dtype has the unsigned range, too.
+OF_PYTHONS_INT = [2**31, -(2**31) - 1, 2**32 - 1, np.uint32(2**31)]
+with jax.enable_x64(True):
+    WIDE = [jnp.asarray(value) for value in (np.float64(1e-300), np.int64(2**40 + 1))]
+    LONG = jnp.asarray(2**40)  # weakly typed: it stands for the number
+OTHERS = ["float32", "bfloat16", "int32", "uint8"]
+TRACED_OF_ANOTHER_KIND = [
+    *[("int32", 1.5), ("int32", True), ("int32", X[0, 1]), ("int4", 2.5)],
+    *[("float32", np.int32(1)), ("float32", X), ("float16", True), ("bfloat16", 1j)],
+    *[(dtype, value) for dtype in OTHERS for value in WIDE],
 ]
-X64_ERRORS = [
-    in_x64(row)
-    for row in [
-        *[r for d, v in OF_A_WIDE_DTYPE.items() for r in values(d, OverflowError, [v])],
-        *wrong([("reverse_sequence", "lda_coeff")], OverflowError, {"long": 10**400}),
-        *wrong(ARRAYS, OverflowError, {"huge": [[2**70]]}),
-        *wrong(ARRAYS, TypeError, {"none": None}),
-    ]
+
+MESSAGES: list[Row] = [
+    ("fill_value_constant", {"value_data_type": "torch.float32"}, TypeError,
+     "`value_data_type` must be a dtype, such as 'float32' or jnp.float32; got str "
+     "'torch.float32'"),
+    ("fill_value_constant", {"value_data_type": "int8", "value": 256}, OverflowError,
+     "`value` must be in [-128, 255], the signed or unsigned range of int8; got 256"),
+    ("fill_value_sequence", {"value_delta": KEY}, TypeError,
+     "`value_delta` must be a real number or a scalar array of dtype float32; got "
+     "key<fry> array of shape ()"),
+]  # fmt: skip
+
+
+def values(error: type[Exception], given: dict[str, list[Any]]) -> Iterator[Wrong]:
+    """Values that do not fit a dtype, as each of the arguments they can be."""
+    for dtype, of_dtype in given.items():
+        is_alone = dtype in ("bool", "float8_e8m0fnu")  # only a constant has these
+        arguments = CONSTANT if is_alone else VALUES
+        yield from wrong(arguments, error, of_dtype, value_data_type=dtype)
+
+
+ROWS = [
+    *wrong(DTYPES, TypeError, NO_DTYPES),
+    *wrong(
+        DTYPES, ValueError, WIDE_DTYPES, "`{}` has dtype …, which needs 64-bit mode…"
+    ),
+    *wrong(SEQUENCE_DTYPE, TypeError, [bool, "float8_e8m0fnu"]),
+    *traced(DTYPES, X),
+    *values(TypeError, dict.fromkeys(["bool", "float32", "int32"], NO_NUMBERS)),
+    *values(TypeError, {"complex64": NO_NUMBERS}),
+    *values(TypeError, OF_ANOTHER_KIND),
+    *values(OverflowError, OUT_OF_RANGE),
+    *map(in_x64, values(OverflowError, OF_A_WIDE_DTYPE)),
+    *wrong(VALUES, OverflowError, OF_PYTHONS_INT, value_data_type=int),
+    *values(TypeError, dict.fromkeys(OTHERS, WIDE)),
+    *values(OverflowError, {"int32": [LONG]}),
+    *[
+        row
+        for dtype, value in TRACED_OF_ANOTHER_KIND
+        for row in traced(VALUES, value, value_data_type=dtype)
+    ],
+    *of_rows(MESSAGES),
 ]

@@ -1,124 +1,117 @@
 """Wrong axes and other options of the reversals."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wrong_calls.calls import (
+import dml_jax
+from wrong_calls.form import Wrong
+from wrong_calls.functions import (
     AXES,
     KEY,
+    LENGTHS,
     NO_INTEGERS,
-    REVERSALS,
+    Row,
     X,
+    in_x64,
+    of_rows,
     traced,
     wrong,
-    wrong_calls,
 )
 
 AXIS = [("reverse_padded", "axis"), ("reverse_subsequences", "axis")]
-IMPLEMENTATIONS = [(function, "implementation") for function in REVERSALS]
+IMPLEMENTATIONS = [
+    (function, "implementation")
+    for function in ("reverse_subsequences", "reverse_sequence")
+]
 TRAINING = [("reverse_sequence", "training")]
 NAME = [("reverse_sequence", "name")]
 OUTPUT_NAME = [("reverse_sequence", "specified_outputs_name")]
 COEFFICIENT = [("reverse_sequence", "lda_coeff")]
 
-NO_AXES = {what: value for what, value in NO_INTEGERS.items() if what != "none"} | {
-    "numpy-bool": np.True_,
-    "numpy-float": np.float32(1),
-    "date": np.datetime64("2020-01-01"),
-    "tuple": (0, 1),
-    "dict": {0: 1},
-    "1-d": X[0, :1],
-    "jax": jnp.float32(1),
-    "long-list": list(range(1000)),
-    "symbolic": jax.export.symbolic_shape("n")[0],
-}
-NO_FLAGS = {
-    "none": None,
-    "int": 1,
-    "float": 0.0,
-    "string": "yes",
-    "list": [True],
-    "numpy": np.array(True),
-    "jax": jnp.array(True),
-}
-NO_NAMES = {
-    "int": 3,
-    "bytes": b"reverse",
-    "bool": True,
-    "set": {"reverse"},
-    "dict": {"reverse": 1},
-}
-NO_OUTPUT_NAMES = NO_NAMES | {
-    "list-of-none": [None],
-    "list-of-bytes": [b"y"],
-    "name-and-none": ["y", None],
-    "nested": [["y"]],
-    "range": range(1),
-    "view": memoryview(X),
-}
-NO_COEFFICIENTS = {
-    "none": None,
-    "string": "0.5",
-    "bool": True,
-    "numpy-bool": np.True_,
-    "complex": 1j,
-    "list": [0.5],
-    "dict": {},
-    "duration": np.timedelta64(3, "s"),
-    "duration-ns": np.timedelta64(3, "ns"),
-    "date-ns": np.datetime64(3, "ns"),
-    "1-d": np.array([0.5]),
-    "jax-1-d": jnp.ones(1, np.float32),
-    "jax-bool": jnp.array(True),
-    "jax-complex": jnp.complex64(1j),
-    "key": KEY,
-}
-NOT_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "f32": np.float32("nan")}
-BEYOND_FLOAT32 = {
-    "float": 1e39,
-    "negative": -1e39,
-    "numpy": np.float64(1e39),
-    "integer": 10**39,
-    "long-integer": -(10**400),
-}
-NOT_0_OR_1 = {str(n): n for n in (2, -1, 2**70)}
+NO_AXES = [
+    *[value for value in NO_INTEGERS if value is not None],
+    *[np.True_, np.float32(1), np.datetime64("2020-01-01"), (0, 1), {0: 1}, X[0, :1]],
+    *[jnp.float32(1), list(range(1000)), jax.export.symbolic_shape("n")[0]],
+]
+NO_FLAGS = [None, 1, 0.0, "yes", [True], np.array(True), jnp.array(True)]
+NO_NAMES = [3, b"reverse", True, {"reverse"}, {"reverse": 1}]
+NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], range(1), memoryview(X)]
+EMPTY_OR_TWO = ["", [""], [], ["a", "b"], np.array(["a", "b"])]
+NO_COEFFICIENTS = [
+    *[None, "0.5", True, np.True_, 1j, [0.5], {}, np.array([0.5]), KEY],
+    *[np.timedelta64(3, "s"), np.timedelta64(3, "ns"), np.datetime64(3, "ns")],
+    *[jnp.ones(1, np.float32), jnp.array(True), jnp.complex64(1j)],
+]
+NOT_FINITE = [np.nan, np.inf, -np.inf, np.float32("nan")]
+BEYOND_FLOAT32 = [1e39, -1e39, np.float64(1e39), 10**39, -(10**400)]
 
-OPTION_ERRORS = [
-    *wrong(AXES, TypeError, NO_AXES),
-    *wrong(AXIS, TypeError, {"none": None}),
-    *wrong([pair for pair in AXES if pair not in AXIS], ValueError, NOT_0_OR_1),
-    *wrong(AXIS, ValueError, {str(n): n for n in (2, -3, 2**70, -(2**70))}),
-    *wrong_calls(
-        "reverse_sequence",
-        ValueError,
-        "`batch_axis` and `time_axis`",
-        {f"both-{axis}": {"batch_axis": axis, "time_axis": axis} for axis in (0, 1)},
-    ),
-    *wrong(IMPLEMENTATIONS, ValueError, {"unknown": "cuda", "case": "Gather", "": ""}),
-    *wrong(
-        IMPLEMENTATIONS,
+BOTH = "`batch_axis` and `time_axis`…"
+MESSAGES: list[Row] = [
+    ("reverse_subsequences", {"axis": [*range(1000)]}, TypeError,
+     "`axis` must be a static integer; got list [0, 1, 2, 3, 4, 5, ...]"),
+    ("reverse_sequence", {"time_axis": 2}, ValueError,
+     "`time_axis` must be 0 or 1; got 2. `reverse_subsequences` takes any axis"),
+    ("reverse_sequence", {"batch_axis": 0, "time_axis": 0}, ValueError, BOTH),
+    ("reverse_sequence", {"batch_axis": 1, "time_axis": 1}, ValueError, BOTH),
+    ("reverse_sequence", {"implementation": "cuda"}, ValueError,
+     "`implementation` must be 'gather' or 'scatter' or None; got 'cuda'"),
+    ("reverse_sequence", {"lda_coeff": -(10**5000)}, OverflowError,
+     "`lda_coeff` must fit float32, whose largest value is 3.4028234663852886e+38; got "
+     "-2^16609 or more"),
+]  # fmt: skip
+
+REVERSE = functools.partial(dml_jax.reverse_sequence, X, LENGTHS)
+HINT = (
+    "Bind it with `functools.partial`, or, outside of `checked`, name it in the "
+    "`static_argnames` of `jax.jit`, so that it is not traced"
+)
+OF_PROGRAMS = [
+    Wrong(
+        "jit-axis",
+        lambda: jax.jit(REVERSE)(batch_axis=0),
         TypeError,
-        {"int": 3, "bool": False, "bytes": b"gather", "list": ["gather"], "1-d": X[0]},
+        f"reverse_sequence: `batch_axis` must be…; got traced int32 array of …. {HINT}",
     ),
+    Wrong(
+        "checked-axis",
+        lambda: dml_jax.checked(REVERSE)(batch_axis=0),
+        TypeError,
+        f"reverse_sequence: `batch_axis` must be…. {HINT}",
+    ),
+    Wrong(
+        "checked-implementation",
+        lambda: dml_jax.checked(REVERSE)(implementation="gather"),
+        TypeError,
+        "checked: …arguments must be arrays; got str 'gather'…",
+    ),
+    Wrong(
+        "jit-offsets",
+        lambda: jax.jit(lambda start: dml_jax.slice(X, (start, 0), (1, 1)))(0),
+        TypeError,
+        "slice: `offsets[0]` must be…`jax.lax.dynamic_slice` takes traced starts",
+    ),
+]
+
+ROWS = [
+    *wrong(AXES, TypeError, NO_AXES),
+    *wrong(AXIS, TypeError, [None]),
+    *wrong([pair for pair in AXES if pair not in AXIS], ValueError, [2, -1, 2**70]),
+    *wrong(AXIS, ValueError, [2, -3, 2**70, -(2**70)]),
+    *wrong(IMPLEMENTATIONS, ValueError, ["cuda", "Gather", ""]),
+    *wrong(IMPLEMENTATIONS, TypeError, [3, False, b"gather", ["gather"], X[0]]),
     *wrong(TRAINING, TypeError, NO_FLAGS),
-    *wrong(NAME, TypeError, NO_NAMES | {"list": ["reverse"]}),
-    *wrong(NAME, ValueError, {"empty": ""}),
+    *wrong(NAME, TypeError, [*NO_NAMES, ["reverse"]]),
+    *wrong(NAME, ValueError, [""]),
     *wrong(OUTPUT_NAME, TypeError, NO_OUTPUT_NAMES),
-    *wrong(
-        OUTPUT_NAME,
-        ValueError,
-        {
-            "empty": "",
-            "list-of-empty": [""],
-            "no-names": [],
-            "two-names": ["a", "b"],
-            "array-of-two": np.array(["a", "b"]),
-        },
-    ),
+    *wrong(OUTPUT_NAME, TypeError, [[None], [b"y"], ["y", None]]),
+    *wrong(OUTPUT_NAME, ValueError, EMPTY_OR_TWO),
     *wrong(COEFFICIENT, TypeError, NO_COEFFICIENTS),
     *wrong(COEFFICIENT, ValueError, NOT_FINITE),
     *wrong(COEFFICIENT, OverflowError, BEYOND_FLOAT32),
+    *map(in_x64, wrong(COEFFICIENT, OverflowError, [10**400])),
     *traced(COEFFICIENT, jnp.ones(1, np.float32)),
     *traced(COEFFICIENT, 1j),
     *traced(AXES, 1),
@@ -126,4 +119,6 @@ OPTION_ERRORS = [
     *traced(IMPLEMENTATIONS, 0),
     *traced(TRAINING, True),
     *traced([*NAME, *OUTPUT_NAME], 1),
+    *of_rows(MESSAGES),
+    *OF_PROGRAMS,
 ]

@@ -1,129 +1,112 @@
 """Wrong offsets, sizes and strides: no sequences, or reads outside of the array."""
 
 import types
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wrong_calls.calls import (
+from wrong_calls.functions import (
     DATES,
     KEY,
     NO_INTEGERS,
     SEQUENCES,
+    STRUCT,
+    Row,
     Untyped,
     X,
     generator,
+    of_rows,
     traced,
     wrong,
-    wrong_calls,
 )
 
 FILL_SIZES = [pair for pair in SEQUENCES if "fill" in pair[0]]
 COUNTED = [pair for pair in SEQUENCES if pair not in FILL_SIZES]
 REQUIRED = [pair for pair in SEQUENCES if pair[1] not in ("strides", "output_sizes")]
-SLICE_STRIDES = [("slice", "strides")]
-WINDOWS = [
-    (f, f"input_window_{n}")
-    for f in ("slice1", "slice_grad")
-    for n in ("offsets", "sizes")
-]
+OF_SLICE1_AND_ITS_GRADIENT = [pair for pair in COUNTED if "input_window" in pair[1]]
+STRIDES = [pair for pair in COUNTED if pair[1].endswith("strides")]
 OUTPUT_SIZES = [("slice1", "output_sizes")]
 GRADIENT_SIZES = [("slice_grad", "output_gradient_sizes")]
 
-NO_SEQUENCES = {
-    "int": 1,
-    "float": 1.5,
-    "bool": True,
-    "string": "11",
-    "bytes": b"11",
-    "set": {0, 1},
-    "dict": {0: 1},
-    "numpy-int": np.int64(1),
-    "slice": slice(1),
-    "generator": generator(),
-    "rank-0": np.array(1),
-    "2-d": np.ones((1, 2), int),
-    "jax-2-d": jnp.ones((1, 2), np.float32),
-    "key": KEY,
-    **{f"of-{what}": [1, value] for what, value in NO_INTEGERS.items()},
-    "nested": [[1], [1]],
-    "numpy-floats": np.ones(2),
-    "numpy-strings": np.array(["1", "1"]),
-    "dates": DATES,
-    "untyped": Untyped(),
-    "numpy-bools": np.ones(2, bool),
-    "numpy-complex": np.ones(2, np.complex64),
-    "mapping": types.MappingProxyType({}),
-    "shape": jax.ShapeDtypeStruct((2,), np.int32),
-}
-HUGE = {"2-to-49": (2**24, 2**25), "2-to-70": [2**70], "huge-and-empty": (0, 2**70)}
-READS = {
-    "offset": {"offsets": (3, 0)},
-    "huge-offset": {"offsets": (2**70, 0)},
-    "size": {"sizes": (3, 2)},
-    "stride": {"strides": (1, 4)},
-    "stride-and-offset": {"offsets": (1, 1)},
-    "no-strides": {"strides": None, "sizes": (1, 5)},
-    "empty": {"input": X[:0], "offsets": (0, 0)},
-}
+NO_SEQUENCES = [
+    *[1, 1.5, True, "11", b"11", {0, 1}, {0: 1}, np.int64(1), slice(1), generator()],
+    *[np.array(1), np.ones((1, 2), int), jnp.ones((1, 2), np.float32), KEY, Untyped()],
+    *[types.MappingProxyType({}), STRUCT],
+]
+OF_NO_INTEGERS = [
+    *[[[1], [1]], np.ones(2), np.ones(2, bool), np.ones(2, np.complex64)],
+    *[np.array(["1", "1"]), DATES],
+]
+HUGE = [(2**24, 2**25), [2**70], (0, 2**70)]
+READS: list[dict[str, Any]] = [
+    *[{"offsets": (3, 0)}, {"offsets": (2**70, 0)}, {"offsets": (1, 1)}],
+    *[{"sizes": (3, 2)}, {"strides": (1, 4)}, {"strides": None, "sizes": (1, 5)}],
+    {"input": X[:0], "offsets": (0, 0)},
+]
+WINDOW_READS = [{"input_window_offsets": (1, 0)}, {"input_window_sizes": (1, 4)}]
+WINDOW_WRITES = [
+    *[{"input_window_offsets": (2, 0)}, {"input_window_sizes": (1, 5)}],
+    {"output_gradient_sizes": (2, 5)},
+]
 EMPTY_WINDOW = {"input_window_offsets": (9, 0), "input_window_sizes": (0, 1)}
+OUTSIDE = "reads of dimension … must stay"
+STEPS = "must be 0 to 2, the window's size over the stride, rounded up; got"
+MESSAGES: list[Row] = [
+    *[("slice", changes, ValueError, f"{OUTSIDE}…") for changes in READS],
+    *[("slice1", changes, ValueError, f"{OUTSIDE}…") for changes in WINDOW_READS],
+    *[("slice_grad", changes, ValueError, "`output_gradient_sizes[…]` must be at …")
+      for changes in WINDOW_WRITES],
+    *[(function, EMPTY_WINDOW, ValueError, "`input_window_offsets[0]`…")
+      for function in ("slice1", "slice_grad")],
+    ("slice", {"sizes": (1,)}, ValueError,
+     "`sizes` must have 2 elements, one for each dimension; got 1"),
+    ("slice", {"offsets": (2**70, 0)}, ValueError,
+     "reads of dimension 0 must stay inside its 3 elements; the last index read is "
+     f"{2**70}, offsets[0] + strides[0] * (sizes[0] - 1). Sizes are those of the "
+     "result, not ends"),
+    ("slice1", {"output_sizes": [1, 1.5]}, TypeError,
+     "`output_sizes[1]` must be a static integer; got float 1.5"),
+    ("slice1", {"output_sizes": (2, 3)}, ValueError, f"`output_sizes[1]` {STEPS} 3"),
+    ("slice_grad", {"input_gradient": X[:2]}, ValueError,
+     f"`input_gradient.shape[1]` {STEPS} 4"),
+    ("slice_grad", {"output_gradient_sizes": (0, 0), "input_window_offsets": (4, 5)},
+     ValueError,
+     "`output_gradient_sizes[0]` must be at least 7: the window reaches index 6, "
+     "input_window_offsets[0] + input_window_sizes[0] - 1; got 0. The sizes are the "
+     "second argument"),
+    ("fill_value_constant", {"sizes": 3}, TypeError,
+     "`sizes` must be a sequence of integers, one for each dimension; got int 3. Write "
+     "(3,)"),
+]  # fmt: skip
 
-SEQUENCE_ERRORS = [
-    *wrong(REQUIRED, TypeError, {"none": None}),
+ROWS = [
+    *wrong(REQUIRED, TypeError, [None]),
     *wrong(SEQUENCES, TypeError, NO_SEQUENCES),
-    *traced(SEQUENCES, 1, lambda element: (element, 1)),
+    *wrong(SEQUENCES, TypeError, [[1, value] for value in NO_INTEGERS], "`{}[1]`…"),
+    *wrong(SEQUENCES, TypeError, OF_NO_INTEGERS, "`{}[0]`…"),
+    *traced(SEQUENCES, 1, lambda element: (element, 1), "`{}[0]`…"),
     *traced(SEQUENCES, np.ones(2, np.int32)),
-    *wrong(COUNTED, ValueError, {"0": [], "1": np.ones(1, int), "3": (1, 1, 1)}),
-    # slice
+    *wrong(COUNTED, ValueError, [[], np.ones(1, int), (1, 1, 1)]),
     *wrong(
         [("slice", "offsets"), ("slice", "sizes")],
         ValueError,
-        {"negative": (0, -1), "very-negative": (0, -(2**70))},
+        [(0, -1), (0, -(2**70))],
+        "`{}[1]`…",
     ),
-    *wrong(SLICE_STRIDES, ValueError, {"zero": (0, 1), "negative": (-1, 1)}),
-    *wrong_calls("slice", ValueError, "reads of dimension . must stay", READS),
+    *wrong([("slice", "strides")], ValueError, [(0, 1), (-1, 1)], "`{}[0]`…"),
+    *wrong([("slice", "offsets")], ValueError, [(4, 0)], "`{}[0]`…", sizes=(0, 2)),
     *wrong(
-        [("slice", "offsets")], ValueError, {"beyond-nothing": (4, 0)}, sizes=(0, 2)
-    ),
-    # Windows
-    *wrong(WINDOWS, ValueError, {"negative": (-1, 1), "very-negative": (-(2**70), 1)}),
-    *wrong(
-        [(function, "input_window_strides") for function in ("slice1", "slice_grad")],
+        [pair for pair in OF_SLICE1_AND_ITS_GRADIENT if pair not in STRIDES],
         ValueError,
-        {"zero": (1, 0)},
+        [(-1, 1), (-(2**70), 1)],
+        "`{}[0]`…",
     ),
-    *wrong_calls(
-        "slice1",
-        ValueError,
-        "reads of dimension . must stay",
-        {
-            "offset": {"input_window_offsets": (1, 0)},
-            "size": {"input_window_sizes": (1, 4)},
-        },
-    ),
-    *wrong_calls(
-        "slice_grad",
-        ValueError,
-        r"`output_gradient_sizes\[\d\]` must be at least",
-        {
-            "offset": {"input_window_offsets": (2, 0)},
-            "size": {"input_window_sizes": (1, 5)},
-            "gradient": {"output_gradient_sizes": (2, 5)},
-        },
-    ),
-    *[
-        row
-        for function in ("slice1", "slice_grad")
-        for row in wrong_calls(
-            function,
-            ValueError,
-            r"`input_window_offsets\[0\]`",
-            {"empty-window": EMPTY_WINDOW},
-        )
-    ],
-    *wrong(OUTPUT_SIZES, ValueError, {str(n): (2, n) for n in (3, -1, 2**70)}),
-    *wrong(GRADIENT_SIZES, ValueError, {"negative": (4, -1), "huge": (2**70, 5)}),
-    # Fills
-    *wrong(FILL_SIZES, ValueError, HUGE | {"negative": (2, -1)}),
+    *wrong(STRIDES, ValueError, [(0, 1)], "`{}[0]`…"),
+    *wrong(OUTPUT_SIZES, ValueError, [(2, n) for n in (3, -1, 2**70)], "`{}[1]`…"),
+    *wrong(GRADIENT_SIZES, ValueError, [(4, -1)], "`{}[1]`…"),
+    *wrong(GRADIENT_SIZES, ValueError, [(2**70, 5)]),
+    *wrong(FILL_SIZES, ValueError, [*HUGE]),
+    *wrong(FILL_SIZES, ValueError, [(2, -1)], "`{}[1]`…"),
+    *of_rows(MESSAGES),
 ]

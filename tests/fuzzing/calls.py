@@ -1,0 +1,165 @@
+"""Random calls, whose arguments are written in the forms that the functions take.
+
+The arguments are right by construction: `cases` has them as NumPy arrays, tuples and
+numbers, which the reference takes. `near_values` may be right or wrong.
+"""
+
+import array
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from cases import random_case
+from dtypes import DTYPES, dtype_of, needs_x64
+
+from dml_jax.cli.verify_cases import random_bits
+
+Choose = Callable[[Sequence[Any]], Any]  # one of several values
+
+
+class Call(NamedTuple):
+    """Arguments as the function gets them, and as its reference gets them."""
+
+    function: str
+    values: dict[str, Any]
+    plain: dict[str, Any]
+
+    def replaced(self, name: str, value: Any) -> "Call":
+        values, plain = ({**part, name: value} for part in (self.values, self.plain))
+        return self._replace(values=values, plain=plain)
+
+
+class Index:
+    """What operator.index takes."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
+class Arrayed:
+    """What NumPy takes for an array."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.array
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = np.array(array)
+    array.flags.writeable = False
+    return array
+
+
+def strided(array: np.ndarray) -> np.ndarray:
+    return np.repeat(array[..., None], 2, axis=-1)[..., 1]
+
+
+# Forms in which an argument may be written --------------------------------------------
+
+INTEGER_FORMS = [int, np.int64, np.int8, np.array, jnp.int32, Index]
+SEQUENCE_FORMS = [
+    *[tuple, list, collections.deque, collections.UserList, np.array],
+    *[lambda n: np.array(n, np.int16), lambda n: jnp.array(n, jnp.int32)],
+    *[lambda n: [np.int16(k) for k in n], lambda n: tuple(map(Index, n))],
+    *[lambda n: [jnp.int32(k) for k in n], lambda n: np.array([n, n]).T[:, 0]],
+    *[lambda n: array.array("i", n)],
+]
+ARRAY_FORMS = [np.asarray, jnp.asarray, read_only, strided, np.asfortranarray, Arrayed]
+LENGTH_FORMS = [np.asarray, read_only, strided]
+NUMBER_FORMS = [lambda n: n, np.asarray, jnp.asarray]
+DTYPE_FORMS = [np.dtype, str, lambda dtype: dtype.type]
+OPTIONS = {
+    "training": [True, False, np.True_],
+    "lda_coeff": [1.0, 0, 0.5, -2, np.float16(3), np.array(2), jnp.float32(4), 2**70],
+    "name": ["n", None],
+    "implementation": ["gather", "scatter", None],
+}
+ARRAYS = ["x", "input", "input_gradient", "value", "value_start", "value_delta"]
+ARRAYS += ["lengths", "sequence_lengths", "sequence_lens"]
+
+
+def forms_of(name: str, plain: Any) -> list[Callable[[Any], Any]]:
+    if "len" in name:
+        return LENGTH_FORMS
+    if isinstance(plain, np.ndarray):
+        return ARRAY_FORMS
+    kinds = {tuple: SEQUENCE_FORMS, int: INTEGER_FORMS, np.dtype: DTYPE_FORMS}
+    forms = (forms for kind, forms in kinds.items() if isinstance(plain, kind))
+    return next(forms, NUMBER_FORMS)
+
+
+def chooser(random: np.random.Generator) -> Choose:
+    return lambda values: values[random.integers(len(values))]
+
+
+def random_call(function: str, seed: int, x64: bool = False) -> Call:
+    """A call that gives a result, with options where it has some."""
+    random = np.random.default_rng(seed)
+    choose = chooser(random)
+    refused = ["bool", "float8_e8m0fnu"]  # by some of the functions
+    names = [name for name in DTYPES if name not in refused]
+    dtypes = [d for d in map(dtype_of, names) if x64 or not needs_x64(d)]
+    case = random_case(function, seed, choose(dtypes))
+    plain = {**case.arrays, **case.options}
+    options = {name: plain.pop(name) for name in OPTIONS if name in plain}
+    if function == "reverse_sequence":
+        options |= {n: choose(OPTIONS[n]) for n in OPTIONS if random.random() < 0.3}
+    for name in plain:
+        if "len" in name:
+            plain[name] = wide_lengths(choose, plain[name])
+    values = {n: choose(forms_of(n, value))(value) for n, value in plain.items()}
+    return Call(function, values | options, plain)
+
+
+def wide_lengths(choose: Choose, lengths: np.ndarray) -> np.ndarray:
+    """The lengths in another dtype, one of them far beyond the axis if it may be."""
+    dtype = np.dtype(choose(["i4", "u1", "i8", "u4", "u8"]))
+    info = np.iinfo(dtype)
+    far = [n for n in (-(2**40), 300, 2**32 + 1, 2**63) if info.min <= n <= info.max]
+    found = lengths.astype(dtype)
+    if found.size and far:
+        found.flat[0] = choose(far)
+    return found
+
+
+# Near ones ---------------------------------------------------------------------------
+
+FAR = [2**31, -(2**31), 2**49, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)]
+REALS = [
+    *[0, 1, -3, 255, 256, -128, -129, 2**24 + 1, 2**31, 2**32, 2**63, 2**64, 2**70],
+    *[0.0, -0.0, 0.1, -1 / 3, 2.5, 500.0, 65504.0, 65600.0, 1e-45, 1e39, 1e-320, 1e308],
+    *[float("nan"), float("inf"), 10**400, True, False, 1j, 2 - 0.5j],
+]
+
+
+def near_values(choose: Choose, name: str, plain: Any) -> Any:
+    """Something of the right kind that a call may refuse."""
+    if isinstance(plain, int):
+        return choose([plain - 1, plain + 1, -plain - 1, *FAR])
+    if isinstance(plain, tuple):
+        numbers, more = list(plain), choose([-1, 0, 1, 2])
+        if more == 1 or not numbers:
+            return (*numbers, choose([0, 1, 2]))
+        d = choose(range(len(numbers)))
+        far = FAR[2:] if "sizes" in name else FAR  # 2^31 elements are no error
+        near = [numbers[d] - 1, numbers[d] + 1, -numbers[d], 0, *far]
+        numbers[d : d + 1] = [choose(near)] if more >= 0 else []
+        return tuple(numbers)
+    if "len" in name:
+        shape = plain.shape
+        others = [(*shape, 1), shape[:-1], (*shape[:-1], 2), (1, *shape), (7,), (0, 3)]
+        return wide_lengths(choose, np.ones(choose(others), int))
+    if isinstance(plain, np.ndarray):
+        shape = choose([(4,), (3, 4), (2, 3, 2), (1, 4), (0, 3), plain.shape])
+        dtype = dtype_of(choose(DTYPES))
+        return random_bits(np.random.default_rng(choose(range(9))), dtype, shape)
+    if isinstance(plain, np.dtype):
+        return dtype_of(choose(DTYPES))
+    return choose(REALS)

@@ -1,0 +1,275 @@
+"""Random calls of every function, in every dtype and under every transformation.
+
+The layout, the values and the dtype follow from the seed. Results are those of the
+reference, bit for bit, but for the payloads of NaNs that a fill computes.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from assertions import assert_same_bits, assert_same_floats
+from cases import (
+    FUNCTIONS,
+    MOVES,
+    REVERSALS,
+    adjoint,
+    linear,
+    random_case,
+    with_options,
+)
+from dtypes import DTYPES, FLOATS, dtype_of, needs_x64
+from jax import export
+from jax.experimental import jet
+from sampling import default_of
+
+from dml_jax.cli.verify_cases import Case
+
+Variants = list[Case]  # of one layout, with different values
+Pairs = Iterator[tuple[Any, Any]]  # what a transformation gives, and what it must be
+PLATFORMS = "cpu", "cuda", "rocm", "tpu"
+
+pytestmark = pytest.mark.usefixtures("nans_are_data")
+
+
+def dtypes_of(function: str) -> list[str]:
+    """Those that the function takes."""
+    refused = {"slice_grad": ["float8_e8m0fnu"]}  # has no zero
+    refused["fill_value_sequence"] = ["bool", "float8_e8m0fnu"]
+    return [name for name in DTYPES if name not in refused.get(function, [])]
+
+
+def require_equal(case: Case, result: Any, expected: Any) -> None:
+    computes = case.function == "fill_value_sequence"
+    compare = assert_same_floats if computes else assert_same_bits
+    compare(np.asarray(result), expected)
+
+
+def mode_for(dtype: np.dtype) -> contextlib.AbstractContextManager[None]:
+    """64-bit mode, where the dtype needs it."""
+    return jax.enable_x64(True) if needs_x64(dtype) else contextlib.nullcontext()
+
+
+# The default run has one dtype of each width and kind.
+DEFAULT = ["bool", "int4", "uint8", "float8_e4m3fn", "bfloat16", "float32"]
+DEFAULT += ["int64", "float64", "complex64"]
+OF_EVERY_DTYPE = [(f, dtype) for f in FUNCTIONS for dtype in dtypes_of(f)]
+
+
+@pytest.mark.parametrize("seed", default_of(range(20), 0, 1))
+@pytest.mark.parametrize(
+    ("function", "name"),
+    default_of(OF_EVERY_DTYPE, *itertools.product(FUNCTIONS, DEFAULT)),
+)
+def test_dtypes(function: str, name: str, seed: int) -> None:
+    dtype = dtype_of(name)
+    case = random_case(function, seed, dtype)
+    with mode_for(dtype):
+        result = case.run()
+        assert isinstance(result, jax.Array)
+        assert not result.aval.weak_type
+        require_equal(case, result, case.expected())
+
+
+# Transformations ----------------------------------------------------------------------
+
+
+def of_arrays(case: Case) -> Callable[..., jax.Array]:
+    """The case as a function of its arrays alone, in their order."""
+    return lambda *arrays: case.run(**dict(zip(case.arrays, arrays, strict=True)))
+
+
+def stacked(variants: Variants, name: str, axis: int | None = 0) -> Any:
+    """An array of all variants, or of the first one alone."""
+    if axis is None:
+        return variants[0].arrays[name]
+    return np.stack([variant.arrays[name] for variant in variants], axis)
+
+
+def jit(case: Case, *_: Case) -> Pairs:
+    yield jax.jit(of_arrays(case))(*case.arrays.values()), case.expected()
+
+
+def eval_shape(case: Case, *_: Case) -> Pairs:
+    shape = jax.eval_shape(of_arrays(case), *case.arrays.values())
+    yield np.zeros(shape.shape, shape.dtype), np.zeros_like(case.expected())
+
+
+def vmap(case: Case, *others: Case) -> Pairs:
+    """All arrays are mapped, each of them along its first or last dimension."""
+    variants, axes = [case, *others], [-1, 0][: len(case.arrays)]
+    arrays = [
+        stacked(variants, name, axis)
+        for name, axis in zip(case.arrays, axes, strict=True)
+    ]
+    expected = np.stack([variant.expected() for variant in variants], -1)
+    yield jax.vmap(of_arrays(case), axes, -1)(*arrays), expected
+
+
+def vmap_each_array_alone(case: Case, *others: Case) -> Pairs:
+    variants = [case, *others]
+    for name in case.arrays:
+        axes = [0 if other == name else None for other in case.arrays]
+        arrays = [
+            stacked(variants, other, axis)
+            for other, axis in zip(case.arrays, axes, strict=True)
+        ]
+        results = [
+            case.expected(**{name: variant.arrays[name]}) for variant in variants
+        ]
+        yield jax.vmap(of_arrays(case), axes)(*arrays), np.stack(results)
+
+
+def scan(case: Case, *others: Case) -> Pairs:
+    variants = [case, *others]
+    arrays = [stacked(variants, name) for name in case.arrays]
+    expected = np.stack([variant.expected() for variant in variants])
+    yield jax.lax.map(lambda a: of_arrays(case)(*a), arrays), expected
+
+
+def remat(case: Case, *_: Case) -> Pairs:
+    run = jax.checkpoint(of_arrays(case))
+    yield run(*map(jnp.asarray, case.arrays.values())), case.expected()
+
+
+def disable_jit(case: Case, *_: Case) -> Pairs:
+    with jax.disable_jit():
+        yield case.run(), case.expected()
+
+
+def leak_checks(case: Case, *_: Case) -> Pairs:
+    with jax.checking_leaks():
+        yield case.run(), case.expected()
+
+
+def export_for_every_platform(case: Case, *_: Case) -> Pairs:
+    exported = export.export(jax.jit(of_arrays(case)), platforms=PLATFORMS)
+    yield exported(*case.arrays.values()).call(*case.arrays.values()), case.expected()
+
+
+def other_mode(case: Case, *_: Case) -> Pairs:
+    """Data that was made in 64-bit mode, and is used in the other one."""
+    with jax.enable_x64(True):
+        data = {name: jnp.asarray(case.arrays[name]) for name in linear(case)}
+    with jax.enable_x64(False):
+        yield case.run(**data), case.expected()
+        yield jax.jit(lambda data: case.run(**data))(data), case.expected()
+
+
+ANY_DTYPE = [jit, eval_shape, vmap, vmap_each_array_alone, scan, remat, disable_jit]
+ANY_DTYPE += [leak_checks, export_for_every_platform, other_mode]
+NARROW = [name for name in FLOATS if dtype_of(name).itemsize < 4]
+# XLA for TPUs has no such dtypes.
+NOT_ON_TPU = ["int2", "uint2", "complex128"]
+
+
+@pytest.mark.parametrize("seed", default_of(range(10), 0))
+@pytest.mark.parametrize("transform", ANY_DTYPE)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_transformations(
+    function: str, transform: Callable[..., Pairs], seed: int
+) -> None:
+    names = dtypes_of(function)
+    if transform is export_for_every_platform:
+        refused = [*NOT_ON_TPU, *["float64"] * (function == "fill_value_sequence")]
+        names = [name for name in names if name not in refused]
+    if transform is scan:  # XLA on CPU reads and writes them as float32
+        names = [name for name in names if name not in NARROW]
+    if transform is other_mode and function not in MOVES:
+        names = [name for name in names if not needs_x64(dtype_of(name))]
+    check(transform, function, names, seed)
+
+
+def check(
+    transform: Callable[..., Pairs], function: str, names: list[str], seed: int
+) -> None:
+    number = seed + 100 * len(transform.__name__)  # not those of other transformations
+    dtype = dtype_of(names[np.random.default_rng(number).integers(len(names))])
+    variants = [random_case(function, number, dtype, values) for values in range(3)]
+    with mode_for(dtype):
+        for result, expected in transform(*variants):
+            require_equal(variants[0], result, expected)
+
+
+# Derivatives of what moves data: the reference, or its adjoint ------------------------
+
+
+def of_data(case: Case) -> tuple[Callable[[Any], jax.Array], jax.Array]:
+    """The case as a function of its data, and the data."""
+    if "training" in case.options:
+        case = with_options(case, training=False)
+    (name,) = linear(case)
+    return lambda x: case.run(**{name: x}), jnp.asarray(case.arrays[name])
+
+
+def expected_of(case: Case, x: Any) -> np.ndarray:
+    (name,) = linear(case)
+    return case.expected(**{name: np.asarray(x)})
+
+
+def vjp(case: Case, other: Case, *_: Case) -> Pairs:
+    """Of the call, of its pullback, and by linear transposition."""
+    function, x = of_data(case)
+    y, pull_back = jax.vjp(function, x)
+    cotangent = expected_of(case, other.arrays[linear(case)[0]])
+    expected = adjoint(case, cotangent)
+    yield pull_back(cotangent)[0], expected
+    yield jax.linear_transpose(function, x)(cotangent)[0], expected
+    _, push_forward = jax.vjp(lambda ct: pull_back(ct)[0], y)
+    yield push_forward(x)[0], expected_of(case, x)
+
+
+def jvp(case: Case, other: Case, *_: Case) -> Pairs:
+    function, x = of_data(case)
+    tangent = other.arrays[linear(case)[0]]
+    yield jax.jvp(function, (x,), (tangent,))[1], expected_of(case, tangent)
+    yield jax.linearize(jax.jit(function), x)[1](tangent), expected_of(case, tangent)
+
+
+def vjp_in_other_mode(case: Case, *_: Case) -> Pairs:
+    """The forward pass in 64-bit mode, and the backward pass outside of it."""
+    with jax.enable_x64(True):
+        function, x = of_data(case)
+        y, pull_back = jax.vjp(function, x)
+    with jax.enable_x64(False):
+        yield pull_back(y)[0], adjoint(case, np.asarray(y))
+        yield jax.jvp(function, (x,), (x,))[1], expected_of(case, x)
+
+
+def taylor_mode(case: Case, *others: Case) -> Pairs:
+    function, x = of_data(case)
+    series = [other.arrays[linear(case)[0]] for other in others]
+    for run in (function, jax.jit(function)):
+        y, terms = jet.jet(run, (x,), (series,), factorial_scaled=False)
+        yield y, expected_of(case, x)
+        for term, coefficient in zip(terms, series, strict=True):
+            yield term, expected_of(case, coefficient)
+
+
+DIFFERENTIABLE = [*FLOATS, "complex64", "complex128"]
+DERIVATIVES = [vjp, jvp, vjp_in_other_mode, taylor_mode]
+
+
+@pytest.mark.parametrize("seed", default_of(range(10), 0))
+@pytest.mark.parametrize("transform", DERIVATIVES)
+@pytest.mark.parametrize("function", MOVES)
+def test_derivatives(function: str, transform: Callable[..., Pairs], seed: int) -> None:
+    names = [name for name in dtypes_of(function) if name in DIFFERENTIABLE]
+    check(transform, function, [n for n in names if n != "float8_e8m0fnu"], seed)
+
+
+@pytest.mark.parametrize("seed", default_of(range(20), 0))
+@pytest.mark.parametrize("function", REVERSALS)
+def test_vmap_over_data_and_lengths_apart(function: str, seed: int) -> None:
+    variants = [random_case(function, seed, values=values) for values in range(3)]
+    case = variants[0]
+    data, lengths = (stacked(variants, name) for name in case.arrays)
+    mapped = jax.vmap(jax.vmap(of_arrays(case), (None, 0)), (0, None))(data, lengths)
+    for i, j in np.ndindex(3, 3):
+        arrays = dict(zip(case.arrays, (data[i], lengths[j]), strict=True))
+        assert_same_bits(mapped[i, j], case.expected(**arrays))

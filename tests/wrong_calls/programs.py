@@ -1,0 +1,103 @@
+"""Programs that `checked`, and derivatives of the training mode, refuse."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cases import BATCH_MAJOR
+from jax.experimental import jet
+
+import dml_jax
+from wrong_calls.form import Wrong
+from wrong_calls.functions import LENGTHS, X
+
+reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
+CHECKED = dml_jax.checked(reverse)
+BATCH = np.stack([X, X]), np.stack([LENGTHS, LENGTHS])
+UNDER: dict[str, Any] = {
+    "jit": lambda: jax.jit(CHECKED)(X, LENGTHS),
+    "jit-of-nothing": lambda: jax.jit(lambda: CHECKED(X, LENGTHS))(),
+    "vmap": lambda: jax.vmap(CHECKED)(*BATCH),
+    "grad": lambda: jax.grad(lambda x: CHECKED(x, LENGTHS).sum())(X),
+    "jvp": lambda: jax.jvp(lambda x: CHECKED(x, LENGTHS), (X,), (X,)),
+    "remat": lambda: jax.checkpoint(CHECKED)(X, LENGTHS),
+    "eval_shape": lambda: jax.eval_shape(CHECKED, X, LENGTHS),
+    "scan": lambda: jax.lax.scan(lambda i, xs: (i, CHECKED(*xs)), 0, BATCH),
+    "checked": lambda: dml_jax.checked(CHECKED)(X, LENGTHS),
+}
+NARROWED = "checked: arguments must fit 32 bits …; got"
+TOO_WIDE = [2**31 + 5, 2**32 + 1, -(2**40)]
+
+
+def with_length(value: int) -> np.ndarray:
+    return np.array([0, 1, value])
+
+
+def squares(x: Any) -> jax.Array:
+    return jnp.sum(reverse(x, LENGTHS, lda_coeff=0.5) ** 2)
+
+
+FORWARD: dict[str, Any] = {
+    "jvp": lambda: jax.jvp(squares, (X,), (X,)),
+    "jit-of-jvp": lambda: jax.jit(lambda x: jax.jvp(squares, (x,), (x,)))(X),
+    "linearize": lambda: jax.linearize(squares, X)[1](X),
+    "jacfwd": lambda: jax.jacfwd(squares)(X),
+    "hessian": lambda: jax.hessian(squares)(X),
+    "jet": lambda: jet.jet(squares, (X,), ([X],)),
+}
+
+ROWS = [
+    *[
+        Wrong(
+            f"checked-{name}", run, TypeError, "checked: …outside of transformations…"
+        )
+        for name, run in UNDER.items()
+    ],
+    *[
+        Wrong(
+            f"checked-{type(value).__name__}",
+            functools.partial(dml_jax.checked, value),
+            TypeError,
+            "checked: `fn` must be callable; got …",
+        )
+        for value in (3, None, "reverse", X)
+    ],
+    *[
+        Wrong(
+            f"checked-{value}",
+            functools.partial(CHECKED, X, with_length(value)),
+            ValueError,
+            f"{NARROWED} {value}",
+        )
+        for value in TOO_WIDE
+    ],
+    *[
+        Wrong(
+            f"checked-of-scalar-{value}",
+            functools.partial(
+                dml_jax.checked(lambda x, n: reverse(x, jnp.full(3, n))),
+                *(X, np.int64(value)),
+            ),
+            ValueError,
+            f"{NARROWED} {value}",
+        )
+        for value in TOO_WIDE
+    ],
+    Wrong(
+        "checked-shape",
+        lambda: CHECKED(X, LENGTHS[:2]),
+        ValueError,
+        "reverse_sequence: `sequence_lens` must ha…",
+    ),
+    *[
+        Wrong(
+            f"forward-{name}",
+            run,
+            TypeError,
+            "reverse_sequence: `training` must be False for derivatives in forward…",
+        )
+        for name, run in FORWARD.items()
+    ],
+]
