@@ -129,8 +129,8 @@ def _named(
         "`" in text or node.graphs() or is_custom
     ):
         kind = ValueError
-        rule = f"the inputs must have shapes that fit {node.kind}"
-        text = f"{rule}; got {_shapes(node, inputs)}: {text}"
+        got = _shapes(node, inputs)
+        text = f"the inputs must fit {node.kind}; got {got}: {text}"
     return kind(f"{node.label}: {text}")
 
 

@@ -205,6 +205,12 @@ REFUSED = [
         floats(2, 1, 8),
         r"`skip` must have shape \(2, 3, 8\); got \(2, 1, 8\)",
     ),
+    (
+        "product",
+        1,
+        floats(7, 5),
+        r"the inputs must fit FusedMatMul; got `x0` \(2, 3, 8\), `x1` \(7, 5\): ",
+    ),
     ("skip", 2, floats(1), r"`gamma` must have shape \(8,\); got \(1,\)"),
     ("skip, shift, bias", 3, floats(1, 8), r"`beta` must have shape \(8,\)"),
     ("skip, shift, bias", 4, floats(1), r"`bias` must have shape \(8,\)"),

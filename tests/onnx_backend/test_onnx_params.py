@@ -360,6 +360,9 @@ def test_wrong_functions() -> None:
     model = onnx_backend.prepare(one, operators={"Neg": lambda _, x: (x, x)})
     message = "Neg 'y': the function in `operators` must return 1 outputs; got 2$"
     require_error(ValueError, message, model.run, [X])
+    failing = {"Neg": lambda *_: int("four")}
+    model = onnx_backend.prepare(one, operators=failing)
+    require_error(ValueError, "Neg 'y': invalid literal for int", model.run, [X])
     for operators in (3, {"Neg": 3}, {3: pair}, {("a", "b", "c"): pair}):
         message = "prepare: `operators` must be a mapping of names, or pairs .*; got "
         require_error(

@@ -230,6 +230,12 @@ DIFFERENCES: dict[str, tuple[Any, ...]] = {
         [0, 1, 2, 1, 0, 1, 2],
         None,
     ),
+    "the scale of zeros": (
+        "float[n] x => float s {y, s, z = DynamicQuantizeLinear(x)}",
+        [np.zeros(3, F)],
+        0,
+        1,
+    ),
     "default parameters of Affine": (
         RNN.format("Affine"),
         [np.array(STEPS, F)],

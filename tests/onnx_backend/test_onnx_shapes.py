@@ -156,7 +156,13 @@ float[a] y {y = Clip(p, , q) z = Add(y, r)} | f(3), f(), f(2) |
   $fit Add; got `A` \(3,\), `B` \(2,\):
 uint8[a,b,c] y {y = QLinearConv(p, q, r, s, t, u, v, w)} | b(1, 2, 3), f(), b(),
   b(1, 1, 2), f(), b(), f(), b() | $fit QLinearConv; got `x` \(1, 2, 3\),
-""".replace("$fit", "the inputs must have shapes that fit").replace(
+23/float[a,b,c] y {y = Attention<q_num_heads = 2, kv_num_heads = 2>(p, q, q, , r, r)} |
+  f(1, 2, 8), f(1, 2, 6), f(1, 2, 1, 3) | $fit Attention; got `Q` \(1, 2, 8\),
+  `K` \(1, 2, 6\), `V` \(1, 2, 6\), `past_key` \(1, 2, 1, 3\), `past_value` [^`]*$$
+13/float y {y = NegativeLogLikelihoodLoss(p, q)} | f(3, 4), n([0, 9, 1]) |
+  $fit NegativeLogLikelihoodLoss; got `input` \(3, 4\), `target` \(3,\): [^`]*: indices
+  must be in \[-4, 4\); got 9$$
+""".replace("$fit", "the inputs must fit").replace(
         "$conv_inputs", "b(1, 1, 3), f(), b(), b(1, 1, 2)"
     )
 )
