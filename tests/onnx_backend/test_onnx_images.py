@@ -318,6 +318,41 @@ def test_sums_of_quantized_products_are_exact(
     assert_same_bits(model.run(feeds)[0], wanted.astype(np.int32))
 
 
+@pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "uint8")])
+@pytest.mark.parametrize(
+    ("a", "b", "a_zero", "b_zero"),
+    [
+        ((3, 70), (70, 2), (), ()),
+        ((3, 70), (70, 2), (3,), (2,)),
+        ((2, 3, 70), (70, 2), (3,), (2,)),
+        ((2, 3, 70), (2, 70, 2), (2, 3, 1), (2, 1, 2)),
+        ((70,), (2, 70, 2), (), (2, 1, 2)),
+        ((2, 3, 70), (70,), (2, 3, 1), ()),
+    ],
+)
+def test_zero_points_of_products(
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    a_zero: tuple[int, ...],
+    b_zero: tuple[int, ...],
+    kinds: tuple[str, str],
+) -> None:
+    """Also of the least and the largest elements."""
+    random = np.random.default_rng(0)
+    feeds, shapes = {}, (a, b, a_zero, b_zero)
+    for name, shape, kind in zip("abpq", shapes, kinds * 2, strict=True):
+        info = np.iinfo(kind)
+        values = [info.min, info.max, random.integers(info.min, info.max)]
+        feeds[name] = random.choice(values, shape).astype(kind)
+    given = ", ".join(f"{x.dtype}{[*x.shape] or ''} {n}" for n, x in feeds.items())
+    wide = {name: x.astype(np.int64) for name, x in feeds.items()}
+    p = wide["p"][:, None] if len(a_zero) == 1 else wide["p"]
+    wanted = np.matmul(wide["a"] - p, wide["b"] - wide["q"]).astype(np.int32)
+    y = ",".join("xyz"[: wanted.ndim])
+    model = prepared(f"{given} => int32[{y}] y {{ y = MatMulInteger(a, b, p, q) }}")
+    assert_same_bits(model.run(feeds)[0], wanted)
+
+
 @pytest.mark.parametrize(
     "options",
     [

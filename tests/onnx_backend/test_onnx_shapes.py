@@ -53,9 +53,9 @@ float[a] y {y = Clip(p, , q)} | f(3), f(1, 1) | `max` must be a scalar
 int32[a,b,c] y {y = ConvInteger(p, q, r)} | b(1, 1, 3), b(1, 1, 2), b(1, 1) |
   `x_zero_point` must be a scalar; got shape \(1, 1\)$$
 int32[a,b] y {y = MatMulInteger(p, q, r)} | b(1, 4), b(4, 2), b(3) |
-  `a_zero_point` must broadcast to shape \(1, 4\); got \(3, 1\)$$
+  `a_zero_point` must broadcast to shape \(1, 1\); got \(3, 1\)$$
 int32[a,b] y {y = MatMulInteger(p, q, r, s)} | b(3, 4), b(4, 1), b(), b(2) |
-  `b_zero_point` must broadcast to shape \(4, 1\); got \(2,\)$$
+  `b_zero_point` must broadcast to shape \(1, 1\); got \(2,\)$$
 uint8[a,b,c] y {y = QLinearConv(p, q, r, s, t, u, v, w)} | $conv_inputs, f(2), b(), f(),
   b() | `w_scale` must be a scalar; got shape \(2,\)$$
 uint8[a,b,c] y {y = QLinearConv(p, q, r, s, t, u, v, w)} | $conv_inputs, f(), b(0), f(),

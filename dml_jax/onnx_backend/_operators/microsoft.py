@@ -22,8 +22,7 @@ from dml_jax.onnx_backend._operators._arrays import (
 from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
 from dml_jax.onnx_backend._operators.quantization import (
     centered,
-    exact_product,
-    largest_sum,
+    matmul_of_bytes,
     quantized,
     quotient,
 )
@@ -181,8 +180,7 @@ def _matmul_to_float(
     bias: Any = None,
 ) -> jax.Array:
     _require_of_columns(b, bias, b_scale=b_scale, b_zero_point=b_zero)
-    sums = largest_sum(b, b_zero, (-2,)), np.shape(b)[-2]
-    product = exact_product(jnp.matmul, centered(a, a_zero), centered(b, b_zero), *sums)
+    product = matmul_of_bytes(a, b, a_zero, b_zero)
     result = product.astype(a_scale.dtype) * (jnp.asarray(a_scale) * b_scale)
     return result if bias is None else result + bias
 

@@ -132,20 +132,45 @@ def _matmul_integer(
 ) -> jax.Array:
     if a_zero is not None and np.ndim(a_zero) == 1 and np.size(a_zero) > 1:
         a_zero = a_zero.reshape(-1, 1)  # one for each row
-    require_broadcastable("a_zero_point", a_zero, np.shape(a))
-    require_broadcastable("b_zero_point", b_zero, np.shape(b))
-    axis = 0 if np.ndim(b) == 1 else -2
-    sums = largest_sum(b, b_zero, (axis,)), np.shape(b)[axis]
-    return exact_product(jnp.matmul, centered(a, a_zero), centered(b, b_zero), *sums)
+    return matmul_of_bytes(a, b, a_zero, b_zero)
 
 
-def exact_product(
+def matmul_of_bytes(a: Array, b: Array, a_zero: Any, b_zero: Any) -> jax.Array:
+    """The exact product of matrices of eight-bit integers minus their zero points.
+
+    XLA's CPU library multiplies signed bytes three to five times as fast as floats.
+    The zero points p of rows and q of columns are therefore subtracted afterwards:
+    (a - p) (b - q) = a b - p sum(b) - q (sum(a) - n p).
+    """
+    if np.ndim(a) == 1:
+        return matmul_of_bytes(a[None], b, a_zero, b_zero).squeeze(-2)
+    if np.ndim(b) == 1:
+        return matmul_of_bytes(a, b[:, None], a_zero, b_zero).squeeze(-1)
+    require_broadcastable("a_zero_point", a_zero, (*np.shape(a)[:-1], 1))
+    require_broadcastable("b_zero_point", b_zero, (*np.shape(b)[:-2], 1, b.shape[-1]))
+    (a, p), (b, q) = _signed(a, a_zero), _signed(b, b_zero)
+    product = jnp.matmul(a, b, preferred_element_type=jnp.int32)
+    sums_a = a.sum(-1, dtype=np.int32, keepdims=True)
+    sums_b = b.sum(-2, dtype=np.int32, keepdims=True)
+    return product - p * sums_b - q * (sums_a - a.shape[-1] * p)
+
+
+def _signed(x: Array, zero: Any) -> tuple[Array, Any]:
+    """Integers with eight bits and a sign, and their zero point."""
+    point = 0 if zero is None else zero.astype(np.int32)
+    if x.dtype == np.uint8:
+        return (x ^ np.uint8(128)).astype(np.int8), point - 128
+    return x, point
+
+
+def _exact_product(
     product: Callable[..., Any], a: jax.Array, b: jax.Array, largest: int, count: int
 ) -> jax.Array:
     """The sums of `count` products of integers with eight bits and a sign.
 
-    Floats of 32 bits are faster, and exact for sums of up to 24 bits. `largest` is that
-    of the sums of the magnitudes of `b`.
+    Floats of 32 bits are exact for sums of up to 24 bits. Convolutions of bytes take up
+    to seventy times as long with jax 0.8. `largest` is that of the sums of the
+    magnitudes of `b`.
     """
 
     def by_floats(b: jax.Array) -> jax.Array:
@@ -158,7 +183,7 @@ def exact_product(
     return product(a, b)
 
 
-def largest_sum(x: Array, zero: Any, axes: tuple[int, ...]) -> int:
+def _largest_sum(x: Array, zero: Any, axes: tuple[int, ...]) -> int:
     """The largest sum of the magnitudes of `centered`, or what it is at most."""
     if isinstance(x, np.ndarray) and (zero is None or isinstance(zero, np.ndarray)):
         centre = 0 if zero is None else zero.astype(np.int64)
@@ -175,9 +200,9 @@ def _conv_integer(
     if w_zero is not None:
         w_zero = w_zero.reshape(-1, *[1] * (np.ndim(weight) - 1))
     product = functools.partial(convolution, node)
-    largest = largest_sum(weight, w_zero, tuple(range(1, np.ndim(weight))))
+    largest = _largest_sum(weight, w_zero, tuple(range(1, np.ndim(weight))))
     sums = largest, math.prod(np.shape(weight)[1:])
-    return exact_product(product, centered(x, x_zero), centered(weight, w_zero), *sums)
+    return _exact_product(product, centered(x, x_zero), centered(weight, w_zero), *sums)
 
 
 def _require_of_channels(name: str, value: Any, weight: Array) -> None:
