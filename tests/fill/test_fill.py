@@ -22,12 +22,13 @@ from dml_jax import fill_value_constant, fill_value_sequence, reference
 @pytest.mark.parametrize("name", ["int32", "float32"])
 def test_nested_vmaps_of_different_scalars(name: str):
     call = functools.partial(fill_value_sequence, (2, 8), name)
+    wanted = functools.partial(reference.fill_value_sequence, (2, 8), np.dtype(name))
     starts, deltas = np.arange(3).astype(name), np.arange(12).reshape(4, 3).astype(name)
-    expected = [[call(*v) for v in zip(starts, row, strict=True)] for row in deltas]
+    expected = [[wanted(*v) for v in zip(starts, row, strict=True)] for row in deltas]
     mapped = jax.vmap(jax.vmap(call), (None, 0))
     assert_same_bits(mapped(starts, deltas), np.array(expected))
     mapped = jax.vmap(jax.vmap(call, (0, None)), (None, 0), out_axes=-1)
-    expected = [[call(start, delta) for start in starts] for delta in deltas[0]]
+    expected = [[wanted(start, delta) for start in starts] for delta in deltas[0]]
     assert_same_bits(mapped(starts, deltas[0]), np.moveaxis(np.array(expected), 0, -1))
 
 
