@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from assertions import assert_same_bits
-from calls import Arrayed
+from forms import Arrayed
 from onnx import helper
 from onnx_models import external_tensor
 

@@ -4,6 +4,7 @@ import collections
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
@@ -82,6 +83,14 @@ def test_integers_of_numpy_that_have_no_dtype_in_common(x64: bool):
     dtype = np.int64 if x64 else np.int32
     whole = dml_jax.slice(numbers, (0,), (3,))
     assert_same_bits(whole, np.array([3, 4, -1], dtype))
+
+
+@pytest.mark.usefixtures("x32")
+def test_fills_of_python_numbers_that_jax_holds() -> None:
+    with jax.enable_x64(True):  # weakly typed: they stand for the numbers
+        small = jnp.asarray(1.5)
+    filled = dml_jax.fill_value_constant((1,), "float32", small)
+    assert_same_bits(filled, np.array([1.5], np.float32))
 
 
 # Memoized checks ----------------------------------------------------------------------

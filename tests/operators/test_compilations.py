@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from forms import forms_of
 from sampling import default_of
 
 import dml_jax
@@ -65,118 +66,93 @@ def ones(shape: tuple[int, ...]) -> jax.Array:
     return jnp.asarray(np.ones(shape, np.float32))
 
 
-def lengths(*shape: int, value: int = 3) -> jax.Array:
-    return jnp.asarray(np.full(shape, value, np.int32))
+def lengths(*shape: int, value: int = 3) -> np.ndarray:
+    return np.full(shape, value, np.int32)
 
 
-def int64s(*values: int) -> tuple[np.int64, ...]:
-    return tuple(np.int64(value) for value in values)
+WINDOW = {
+    "input_window_offsets": (0, 1, 2),
+    "input_window_sizes": (4, 5, 6),
+    "input_window_strides": (1, -2, 3),
+}
+ONE, TWO = np.float32(1), np.float32(2)
+FLOAT32 = np.dtype("float32")
+# The arguments of each function, for a shape.
+ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "reverse_padded": lambda *n: {"x": ones(n), "lengths": lengths(n[0]), "axis": 1},
+    "reverse_subsequences": lambda *n: {
+        "input": ones(n),
+        "sequence_lengths": lengths(n[0], 1, 1),
+        "axis": 1,
+    },
+    "reverse_sequence": lambda *n: {
+        "input": ones(n),
+        "sequence_lens": lengths(n[1]),
+        "batch_axis": 1,
+    },
+    "slice": lambda *n: {"input": ones(n), "offsets": (0, 1, 2), "sizes": (4, 5, 6)},
+    "slice1": lambda *n: {"input": ones(n), **WINDOW},
+    "slice_grad": lambda *n: {
+        "input_gradient": ones((4, 3, 2)),
+        "output_gradient_sizes": n,
+        **WINDOW,
+    },
+    "fill_value_constant": lambda *n: {
+        "sizes": n,
+        "value_data_type": FLOAT32,
+        "value": ONE,
+    },
+    "fill_value_sequence": lambda *n: {
+        "sizes": n,
+        "value_data_type": FLOAT32,
+        "value_start": ONE,
+        "value_delta": TWO,
+    },
+}
+OTHERS: dict[str, list[dict[str, Any]]] = {
+    "reverse_padded": [{"axis": -2}, {"lengths": [2] * 7}],
+    "reverse_subsequences": [
+        *[{"axis": -2}, {"implementation": None}, {"sequence_lengths": [[[2]]] * 7}],
+        *[{"sequence_lengths": lengths(7, 1, 1, value=n)} for n in (9, -1)],
+    ],
+    "reverse_sequence": [
+        *[{"time_axis": 0, "training": np.bool_(True), "name": None}],
+        *[{"lda_coeff": 0.5}, {"lda_coeff": np.float32(0.25)}],
+        *[{"sequence_lens": [1] * 11}, {"sequence_lens": lengths(11, value=100)}],
+    ],
+    "slice": [{"strides": None}, {"strides": (1, 1, 1)}],
+    "slice1": [{"output_sizes": None}, {"output_sizes": (4, 3, 2)}],
+    "fill_value_constant": [
+        {"value": value} for value in (2, np.nan, np.float64(4), np.int8(1))
+    ],
+    "fill_value_sequence": [{"value_start": 2, "value_delta": np.inf}],
+}
 
 
-def reverse_subsequences(shape: tuple[int, ...]) -> list[Call]:
-    x, lines = ones(shape), lengths(shape[0], 1, 1)
-    reverse = functools.partial(dml_jax.reverse_subsequences, x)
-    return [
-        lambda: reverse(lines, 1),
-        lambda: reverse(lines, -2),
-        lambda: reverse(sequence_lengths=lines, axis=np.int32(1), implementation=None),
-        lambda: reverse(lengths(shape[0], 1, 1, value=9), 1),
-        lambda: reverse(np.full((shape[0], 1, 1), -1, np.int32), 1),
-        lambda: reverse([[[2]]] * shape[0], 1),
-        lambda: dml_jax.reverse_subsequences(np.zeros(shape, np.float32), lines, 1),
+def calls_of(function: str) -> list[Call]:
+    """Calls of a new shape, in all forms and with other values."""
+    arguments = ARGUMENTS[function](*new_shape())
+    changes: list[dict[str, Any]] = [{}, *OTHERS.get(function, [])]
+    changes += [
+        {name: form(value)}
+        for name, value in arguments.items()
+        for form in forms_of(name, value)
     ]
-
-
-def reverse_sequence(shape: tuple[int, ...]) -> list[Call]:
-    x, batch = ones(shape), lengths(shape[1])
-    reverse = functools.partial(dml_jax.reverse_sequence, x)
-    return [
-        lambda: reverse(batch),
-        lambda: reverse(batch, batch_axis=1, time_axis=0, training=True, name=None),
-        lambda: reverse(batch, batch_axis=np.int64(1), training=np.bool_(True)),
-        lambda: reverse(batch, lda_coeff=0.5),
-        lambda: reverse(batch, lda_coeff=np.float32(0.25)),
-        lambda: reverse(np.full(shape[1], 100, np.int32)),
-        lambda: reverse([1] * shape[1]),
-    ]
-
-
-def slice_(shape: tuple[int, ...]) -> list[Call]:
-    x, other = ones(shape), ones(shape)
-    return [
-        lambda: dml_jax.slice(x, (0, 1, 2), (4, 5, 6)),
-        lambda: dml_jax.slice(x, [0, 1, 2], [4, 5, 6], None),
-        lambda: dml_jax.slice(x, int64s(0, 1, 2), np.array([4, 5, 6]), (1, 1, 1)),
-        lambda: dml_jax.slice(other, offsets=(0, 1, 2), sizes=np.array([4, 5, 6])),
-    ]
-
-
-def slice1(shape: tuple[int, ...]) -> list[Call]:
-    x = ones(shape)
-    return [
-        lambda: dml_jax.slice1(x, (0, 1, 2), (4, 5, 6), (1, -2, 3)),
-        lambda: dml_jax.slice1(x, [0, 1, 2], [4, 5, 6], [1, -2, 3], None),
-        lambda: dml_jax.slice1(x, (0, 1, 2), (4, 5, 6), (1, -2, 3), (4, 3, 2)),
-        lambda: dml_jax.slice1(x, int64s(0, 1, 2), (4, 5, 6), np.array([1, -2, 3])),
-    ]
-
-
-def slice_grad(shape: tuple[int, ...]) -> list[Call]:
-    grad = functools.partial(dml_jax.slice_grad, ones((4, 3, 2)))
-    return [
-        lambda: grad(shape, (0, 1, 2), (4, 5, 6), (1, -2, 3)),
-        lambda: grad(list(shape), [0, 1, 2], [4, 5, 6], [1, -2, 3]),
-        lambda: grad(int64s(*shape), (0, 1, 2), (4, 5, 6), np.array([1, -2, 3])),
-    ]
-
-
-def fill_value_constant(shape: tuple[int, ...]) -> list[Call]:
-    fill, of_jax = dml_jax.fill_value_constant, jnp.float32(5)
-    return [
-        lambda: fill(shape, "float32", 1.0),
-        lambda: fill(list(shape), np.float32, 2),
-        lambda: fill(int64s(*shape), jnp.float32, np.float32(3)),
-        lambda: fill(np.array(shape), np.dtype("float32"), np.float64(4)),
-        lambda: fill(shape, "f4", of_jax),
-        lambda: fill(shape, "float32", np.nan),
-    ]
-
-
-def fill_value_sequence(shape: tuple[int, ...]) -> list[Call]:
-    fill, of_jax = dml_jax.fill_value_sequence, jnp.float32(5)
-    return [
-        lambda: fill(shape, "float32", 1.0, 2.0),
-        lambda: fill(list(shape), np.float32, 2, 3.0),
-        lambda: fill(int64s(*shape), jnp.float32, np.float32(3), np.int8(1)),
-        lambda: fill(np.array(shape), np.dtype("float32"), np.float64(4), np.inf),
-        lambda: fill(shape, "f4", of_jax, of_jax),
-    ]
-
-
-FUNCTIONS = [
-    *[reverse_subsequences, reverse_sequence, slice_, slice1, slice_grad],
-    *[fill_value_constant, fill_value_sequence],
-]
-every_function = pytest.mark.parametrize("calls", FUNCTIONS)
+    run = getattr(dml_jax, function)
+    return [functools.partial(run, **{**arguments, **each}) for each in changes]
 
 
 @pytest.mark.usefixtures("x32", "nans_are_data")  # lists are of 32 bits then
-@every_function
-def test_other_spellings_and_values_compile_nothing(
-    calls: Callable[..., list[Call]],
-) -> None:
-    first, *others = calls(new_shape())
+@pytest.mark.parametrize("function", ARGUMENTS)
+def test_other_spellings_and_values_compile_nothing(function: str) -> None:
+    first, *others = calls_of(function)
     assert compilations(first) == 1
     require_nothing_compiled([*others, first])
 
 
-@pytest.mark.parametrize(
-    "calls", default_of(FUNCTIONS, reverse_sequence), ids=lambda calls: calls.__name__
-)
-def test_shapes_and_64_bit_modes_do_not_displace_each_other(
-    calls: Callable[..., list[Call]],
-) -> None:
-    first, second = (calls(new_shape())[0] for _ in range(2))
+@pytest.mark.parametrize("function", default_of(ARGUMENTS, "reverse_sequence"))
+def test_shapes_and_64_bit_modes_do_not_displace_each_other(function: str) -> None:
+    first, second = (calls_of(function)[0] for _ in range(2))
     for call in (first, second):
         for mode in (False, True):
             with jax.enable_x64(mode):
@@ -209,7 +185,6 @@ def test_arguments_that_change_are_read_in_every_call() -> None:
 
 # Inside of jit ------------------------------------------------------------------------
 
-WINDOW = (0, 1, 2), (4, 5, 6), (1, -2, 3)
 PROGRAMS = {
     "reverse_subsequences": lambda x, value: dml_jax.reverse_subsequences(
         x, jnp.full((7, 1, 1), value, int), 1
@@ -217,8 +192,8 @@ PROGRAMS = {
     "reverse_sequence": lambda x, value: dml_jax.reverse_sequence(
         x, jnp.full(11, value, int), lda_coeff=value
     ),
-    "slice": lambda x, value: value * dml_jax.slice(x, *WINDOW[:2]),
-    "slice1": lambda x, value: value * dml_jax.slice1(x, *WINDOW),
+    "slice": lambda x, value: value * dml_jax.slice(x, (0, 1, 2), (4, 5, 6)),
+    "slice1": lambda x, value: value * dml_jax.slice1(x, **WINDOW),
     "slice_grad": lambda x, value: (
         value * dml_jax.slice_grad(x, x.shape, (0, 0, 0), x.shape, (1, -1, 1))
     ),

@@ -108,6 +108,27 @@ def test_cotangent_of_an_input_is_the_sum_over_lengths(training: bool) -> None:
     assert_same_bits(pullback(y)[0], expected)
 
 
+def wide(array: Any) -> jax.Array:
+    """An array that is made in 64-bit mode."""
+    with jax.enable_x64(True):
+        return jnp.asarray(array)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("options", OPTIONS)
+def test_sums_keep_their_width(options: dict[str, Any]) -> None:
+    """The cotangent of an input that mapped lengths share."""
+    x = wide(np.array([[1e-30, 1.0, 2.0]]))
+    lengths = np.array([[1], [3], [2]])
+    mapped = jax.vmap(
+        functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR, **options), (None, 0)
+    )
+    _, pullback = jax.vjp(lambda x: mapped(x, lengths), x)
+    (cotangent,) = pullback(wide(np.full((3, 1, 3), 1 + 2.0**-40)))
+    scale = options.get("lda_coeff", 1)
+    assert_same_bits(cotangent, np.full((1, 3), 3 * scale * (1 + 2.0**-40)))
+
+
 # The coefficient ----------------------------------------------------------------------
 
 X = numbers(3, 4)
@@ -175,6 +196,28 @@ def test_low_precision_cotangent_is_rounded_once() -> None:
     """0.3 is rounded to float32, and only the product to bfloat16."""
     cotangent = cotangent_by(0.3, jnp.asarray(X, jnp.bfloat16))
     assert_same_bits(cotangent, (np.float32(0.3) * REVERSED).astype(jnp.bfloat16))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("coefficient", "seed"),
+    [(np.float64(1e-50), 1e30), (np.float64(1e50), 1e-30), (np.int64(2**40), 3.0)],
+    ids=["small", "large", "int"],
+)
+@pytest.mark.parametrize("of", ["closed-over", "argument", "vmap"])
+def test_coefficients_are_not_narrowed(of: str, coefficient: Any, seed: float) -> None:
+
+    def gradient(coefficient: jax.Array) -> jax.Array:
+        _, pullback = jax.vjp(lambda x: reverse(x, coefficient), X)
+        return pullback(np.full(X.shape, seed, np.float32))[0]
+
+    run = {
+        "closed-over": lambda: jax.jit(lambda: gradient(wide(coefficient)))(),
+        "argument": lambda: jax.jit(gradient)(wide(coefficient)),
+        "vmap": lambda: jax.vmap(gradient)(wide(coefficient[None]))[0],
+    }[of]
+    expected = np.float32(np.float64(np.float32(seed)) * np.float64(coefficient))
+    assert_same_bits(run(), np.full(X.shape, expected, np.float32))
 
 
 def test_mapped_coefficients_scale_each_its_own_result() -> None:

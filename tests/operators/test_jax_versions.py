@@ -59,13 +59,15 @@ before(jnp.ones(3))
 x, lengths = jnp.ones((4, 5)), jnp.array([1, 2, 3, 4])
 reverse = lambda x: dml_jax.reverse_sequence(x, lengths, batch_axis=0, time_axis=1)
 """
-USES = {
+CALLS = {
     "reverse_sequence": "reverse(x)",
     "gradient": "jax.grad(lambda x: reverse(x).sum())(x)",
     "slice": "dml_jax.slice(x, (0, 1), (2, 2))",
     "slice_grad": "dml_jax.slice_grad(x, (8, 5), (0, 0), (8, 5), (2, 1))",
     "fill": "dml_jax.fill_value_sequence((4,), 'float32', 1, 2)",
     "checked": "dml_jax.checked(reverse)(x)",
+}
+MODULES = {
     "directml": "import dml_jax.directml.dxdispatch",
     "onnx": "import dml_jax.onnx_backend",
 }
@@ -77,41 +79,50 @@ if not (0, 11) <= jax.__version_info__ < (0, 12):
     }
 
 
-@functools.cache
-def compiled_before() -> dict[str, str]:
-    """How often a function was traced and compiled until after each use."""
-    lines = [COUNT]
-    for name, use in USES.items():
-        sizes = "traces['before'], before._cache_size()"
-        lines += [use, "before(jnp.ones(3))", f"print({name!r}, {sizes}, sep=', ')"]
-    return dict(line.split(", ", 1) for line in output_of(*lines).splitlines())
-
-
-@pytest.mark.parametrize("use", USES)
-def test_first_use_keeps_what_was_compiled(use: str) -> None:
-    assert compiled_before()[use] == "1, 1"
-
-
-def test_first_calls_import_no_module_of_the_package() -> None:
-    """Threads that import modules at the same time may fail or deadlock."""
-    calls = [use for use in USES.values() if not use.startswith("import")]
-    modules = "import sys", "modules = set(sys.modules)"
-    shown = output_of(COUNT, *modules, *calls, "print(*set(sys.modules) - modules)")
-    roots = "dml_jax", "jax.extend", "jax.interpreters"
-    assert [name for name in shown.split() if name.startswith(roots)] == []
-
-
-def test_a_training_step_is_compiled_once() -> None:
-    step = """
+STEP = """
 @jax.jit
 def step(x):
     traces["step"] += 1
     return x - jax.grad(lambda x: (reverse(x) ** 2).sum())(x)
 for _ in range(3):
     x = step(x)
-print(traces["step"], step._cache_size())
+print("step", traces["step"], step._cache_size(), sep=", ")
 """
-    assert output_of(COUNT, step).split() == ["1", "1"]
+
+
+@functools.cache
+def shown() -> dict[str, str]:
+    """How often functions were traced and compiled, and what was imported late."""
+
+    def used(uses: dict[str, str]) -> Iterator[str]:
+        for name, use in uses.items():
+            sizes = "traces['before'], before._cache_size()"
+            yield from (
+                use,
+                "before(jnp.ones(3))",
+                f"print({name!r}, {sizes}, sep=', ')",
+            )
+
+    late = "print('modules', *set(sys.modules) - modules, sep=', ')"
+    lines = [COUNT, "import sys", "modules = set(sys.modules)", *used(CALLS), late]
+    printed = output_of(*lines, STEP, *used(MODULES)).splitlines()
+    return dict(line.split(", ", 1) for line in printed)
+
+
+@pytest.mark.parametrize("use", [*CALLS, *MODULES])
+def test_first_use_keeps_what_was_compiled(use: str) -> None:
+    assert shown()[use] == "1, 1"
+
+
+def test_first_calls_import_no_module_of_the_package() -> None:
+    """Threads that import modules at the same time may fail or deadlock."""
+    roots = "dml_jax", "jax.extend", "jax.interpreters"
+    names = shown()["modules"].split(", ")
+    assert [name for name in names if name.startswith(roots)] == []
+
+
+def test_a_training_step_is_compiled_once() -> None:
+    assert shown()["step"] == "1, 1"
 
 
 # Parts that a version of JAX lacks ----------------------------------------------------

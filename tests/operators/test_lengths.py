@@ -22,7 +22,8 @@ from sampling import default_of, sampled_x64
 import dml_jax
 from dml_jax import reference
 
-pytestmark = pytest.mark.usefixtures("x64")
+# 64-bit mode off, and on in exhaustive runs.
+pytestmark = [sampled_x64, pytest.mark.usefixtures("x64")]
 reverse = functools.partial(dml_jax.reverse_sequence, **BATCH_MAJOR)
 
 
@@ -158,7 +159,6 @@ OF_DATA: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
-@sampled_x64
 @pytest.mark.parametrize("kind", default_of(ARRAYS, "int64", "int32"))
 @pytest.mark.parametrize("name", OF_LENGTHS)
 def test_lengths_that_are_transformed(name: str, kind: str) -> None:
@@ -171,7 +171,6 @@ def test_lengths_that_are_transformed(name: str, kind: str) -> None:
         require_report(lambda: function(X, lengths), values)
 
 
-@sampled_x64
 @pytest.mark.parametrize("kind", default_of(ARRAYS | FAR, "int64", "numpy", "tuple"))
 @pytest.mark.parametrize("name", OF_DATA)
 def test_lengths_that_are_closed_over(name: str, kind: str) -> None:

@@ -4,6 +4,7 @@ Layouts, sizes, data types and meshes are random. The positions of the elements 
 buffers give the expected bits.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from descriptions import adjoint, buffer_size, copy_of, expected_of
+from descriptions import MOVES, adjoint, bound, buffer_size, copy_of, expected_of
 from devices import EXPLICIT, mesh_of
 from devices import put as put_on
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
@@ -33,43 +36,21 @@ def sharding_of(devices: int) -> NamedSharding:
     return NamedSharding(mesh_of(**sizes), P(tuple(sizes)))
 
 
-def random_strides(
-    random: np.random.Generator, sizes: tuple[int, ...], is_output: bool
-) -> tuple[int, ...] | None:
-    """None, or nested ones with gaps in any order; any others for inputs."""
-    kind = random.integers(4)
-    if kind == 0:
-        return None
-    if kind == 3 and not is_output:
-        return tuple(map(int, random.integers(0, 5, len(sizes))))
-    strides, reach = [0] * len(sizes), 1
-    for d in random.permutation(len(sizes)):
-        strides[d] = int(reach + random.choice([0, 0, 1, 2, 5]))
-        reach += (sizes[d] - 1) * strides[d]
-    if kind == 2 and not is_output:
-        strides = [stride * int(random.integers(3) > 0) for stride in strides]
-    return tuple(strides)
+def rounded_up(tensor: BufferTensorDesc, devices: int) -> BufferTensorDesc:
+    """The tensor in a buffer that the devices can partition."""
+    unit = tensor.data_type.dtype.itemsize * devices * 4
+    total = -(-tensor.total_tensor_size_in_bytes // unit) * unit
+    return dataclasses.replace(tensor, total_tensor_size_in_bytes=total)
 
 
-def random_desc(random: np.random.Generator, data_type: DataType, devices: int) -> Any:
-    """A copy or a reversal, between buffers that the devices can partition."""
-    sizes = tuple(map(int, random.integers(1, 7, random.integers(1, 4))))
-
-    def random_tensor(is_output: bool) -> BufferTensorDesc:
-        strides = random_strides(random, sizes, is_output)
-        needed = BufferTensorDesc(data_type, sizes, strides).total_tensor_size_in_bytes
-        unit = data_type.dtype.itemsize * devices * 4
-        total = (-(-needed // unit) + int(random.integers(2))) * unit
-        return BufferTensorDesc(data_type, sizes, strides, total)
-
-    source, output = random_tensor(False), random_tensor(True)
-    if random.integers(2):
-        return copy_of(source, output)
-    axis = int(random.integers(len(sizes)))
-    counts = tuple(1 if d == axis else size for d, size in enumerate(sizes))
-    strides = (0,) * len(sizes) if random.integers(2) else None
-    lengths = BufferTensorDesc(DataType.UINT32, counts, strides)
-    return dml.ReverseSubsequencesOperatorDesc(source, lengths, output, axis)
+def draw_desc(data: st.DataObject, data_type: DataType, devices: int) -> Any:
+    """An operator that moves elements between such buffers."""
+    desc: Any = data.draw(st.sampled_from([*MOVES.values()]))([data_type])
+    desc = data.draw(desc)
+    members = desc.input_members[0], desc.output_member
+    return dataclasses.replace(
+        desc, **{name: rounded_up(getattr(desc, name), devices) for name in members}
+    )
 
 
 def tensor(
@@ -79,10 +60,16 @@ def tensor(
     return BufferTensorDesc(DataType.FLOAT32, sizes, strides, 4 * count)
 
 
-def random_lengths(random: np.random.Generator, desc: Any) -> list[np.ndarray]:
+def mode_of(desc: Any) -> Any:
+    """64-bit mode, where a tensor needs it."""
+    return jax.enable_x64(any(t.data_type.bits == 64 for t in desc.inputs))
+
+
+def draw_arrays(data: st.DataObject, tensors: Any) -> list[np.ndarray]:
+    """Bits for flat buffers of exactly the size of the tensors."""
     return [
-        random.integers(0, 8, buffer_size(tensor)).astype(np.uint32)
-        for tensor in desc.inputs[1:]
+        np.resize(data.draw(bound(tensor, is_lengths)), buffer_size(tensor))
+        for tensor, is_lengths in tensors
     ]
 
 
@@ -123,23 +110,23 @@ def jitted(
     ids=lambda value: getattr(value, "name", value),
 )
 def test_random_layouts(data_type: DataType, devices: int) -> None:
-    random = np.random.default_rng([data_type, devices])
-    sharding, dtype = sharding_of(devices), data_type.dtype
-    for _ in range(2):
-        desc = random_desc(random, data_type, devices)
-        x, buffer = (  # NaNs with payloads and zeros of both signs among them
-            random.choice(np.r_[:256, [0x80] * 85].astype(np.uint8), size).view(dtype)
-            for size in (
-                buffer_size(tensor) * dtype.itemsize
-                for tensor in (desc.inputs[0], desc.output)
-            )
-        )
-        lengths = random_lengths(random, desc)
-        with jax.enable_x64(data_type.bits == 64):
+    sharding = sharding_of(devices)
+
+    @settings(max_examples=2)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        desc = draw_desc(data, data_type, devices)
+        tensors = [(desc.inputs[0], False), (desc.output, False)]
+        tensors += [(tensor, True) for tensor in desc.inputs[1:]]
+        x, buffer, *lengths = draw_arrays(data, tensors)
+        with mode_of(desc):
             call = jitted(program(desc), sharding, 2, len(lengths), 1)
             found = call(x, buffer, *lengths)
         assert found.sharding.is_equivalent_to(sharding, 1)
-        assert_same_bits(found, expected_of(desc, [x, *lengths], buffer))
+        expected = expected_of(desc, [x, *lengths], buffer)
+        assert_same_bits(found, expected.reshape(-1))
+
+    check()
 
 
 @pytest.mark.parametrize("devices", default_of(MESHES, 4))
@@ -147,25 +134,30 @@ def test_random_layouts(data_type: DataType, devices: int) -> None:
     "data_type", default_of(FLOATS, DataType.FLOAT32), ids=lambda t: t.name
 )
 def test_gradients_of_random_layouts(data_type: DataType, devices: int) -> None:
-    random = np.random.default_rng([data_type, devices, 1])
-    sharding = sharding_of(devices)
-    for _ in range(2):
-        desc = random_desc(random, data_type, devices)
-        lengths, call = random_lengths(random, desc), program(desc)
+    sharding, random = sharding_of(devices), np.random.default_rng(devices)
+
+    @settings(max_examples=2)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        desc = draw_desc(data, data_type, devices)
+        lengths = draw_arrays(data, [(tensor, True) for tensor in desc.inputs[1:]])
+        call = program(desc)
         x, buffer, cotangent = (
             random.integers(-9, 9, buffer_size(t)).astype(data_type.dtype)
             for t in (desc.inputs[0], desc.output, desc.output)
         )
 
-        def pull_back(x: Any, b: Any, ct: Any, *n: Any, call: Any = call) -> Any:
+        def pull_back(x: Any, b: Any, ct: Any, *n: Any) -> Any:
             return jax.vjp(lambda x, b: call(x, b, *n), x, b)[1](ct)
 
-        with jax.enable_x64(data_type.bits == 64):
+        with mode_of(desc):
             run = jitted(pull_back, sharding, 3, len(lengths), 2)
             found = run(x, buffer, cotangent, *lengths)
         expected = adjoint(desc, lengths, cotangent)
         for actual, wanted in zip(found, expected, strict=True):
             np.testing.assert_array_equal(actual, wanted)
+
+    check()
 
 
 def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:

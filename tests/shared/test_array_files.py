@@ -1,5 +1,6 @@
 """Array files: what is written where a file, a link, a pipe or a folder is."""
 
+import contextlib
 import os
 import pathlib
 import resource
@@ -80,19 +81,21 @@ def test_only_regular_files_are_replaced(
     assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == kinds
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files() -> Iterator[None]:
     """Files may have 4,096 bytes, as on a disk that is full."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("name", ["y.npy", "y.bin"])
 def test_an_error_tells_why_a_file_is_not_written(tmp_path: pathlib.Path, name: str):
-    with pytest.raises(OSError, match=f"File too large: '.*{name}'"):
+    too_large = pytest.raises(OSError, match=f"File too large: '.*{name}'")
+    with small_files(), too_large:
         array_files.write(tmp_path / name, np.zeros(10**5))
     assert not any(tmp_path.iterdir())
 
