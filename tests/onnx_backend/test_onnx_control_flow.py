@@ -531,3 +531,17 @@ def test_branches_with_and_without_an_optional_value() -> None:
     message = "If 'o': the branches must have outputs of the same shapes and dtypes"
     fn = jax.jit(prepared(text).jax_fn)
     require_error(TypeError, message, fn, np.array(True), X[:, 0])
+
+
+def test_a_scan_keeps_the_shape_of_its_state() -> None:
+    """ONNX Runtime refuses another shape, too."""
+    text = """float[k] s, float[n,2] x => float[2] y {
+      y = Scan<num_scan_inputs = 1, body = g (float[k] u, float[2] v) => (float[2] t) {
+        t = Add(u, v)}>(s, x)}"""
+    message = (
+        "Scan 'y': values that a loop carries must keep their shapes and dtypes; got "
+        r"float32\[1\], then float32\[2\]$"
+    )
+    model = prepared(text)
+    require_error(TypeError, message, model.run, [X[0, :1], X])
+    require_error(TypeError, message, jax.jit(model.jax_fn), X[0, :1], X)

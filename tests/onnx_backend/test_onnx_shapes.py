@@ -124,13 +124,13 @@ float[a,b,c] y {y = TensorScatter<axis = 1>(p, q, r)} | f(2, 4, 3), f(2, 2, 3),
 float[a,b,c] y {y = TensorScatter<axis = 1, mode = "circular">(p, q, r)} | f(2, 4, 3),
   f(2, 2, 3), n([0, -1]) | `write_indices` must be in .*; got -1$$
 float[a,b,c] y {y = AveragePool<kernel_shape = [2]>(p)} | f(1, 0, 3) |
-  `X` must have elements on all axes from 1 on; got shape \(1, 0, 3\)$$
+  `X` must have elements on all axes but the first one; got shape \(1, 0, 3\)$$
 float[a,b,c] y {y = MaxPool<kernel_shape = [2], pads = [1, 1]>(p)} | f(1, 2, 0) |
-  `X` must have elements on all axes from 1 on
+  `X` must have elements on all axes but the first one
 float[a,b,c] y {y = GlobalAveragePool(p)} | f(1, 2, 0) |
-  `X` must have elements on all axes from 1 on
-float[a,b,c] y {y = ConvTranspose<auto_pad = "SAME_UPPER">(p, q)} | f(1, 1, 0),
-  f(1, 2, 2) | `X` must have elements on all axes from 2 on; got shape \(1, 1, 0\)$$
+  `X` must have elements on all axes but the first one
+float[a,b] y {y = Reshape(p, q)} | f(2, 3), n([-1, -1]) |
+  `shape` must have -1 at most once; got \[-1, -1\]$$
 float[a,b] y {y = Gemm(p, q)} | f(2, 3), f(4, 5) |
   $fit Gemm; got `A` \(2, 3\), `B` \(4, 5\): dot_general requires contracting
 float[a,b] y {y = MatMul(p, q)} | f(2, 3), f(4, 5) |
@@ -218,6 +218,7 @@ float[a,b] y {y = Resize<mode = "cubic">(p, , q)} | f(3, 0), n([2.0, 1.0], F)
 float[a,b] y {y = Resize(p, , q)} | f(0, 2), n([2.0, 2.0], F)
 float[a,b,c] y {y = TensorScatter<axis = 1, mode = "circular">(p, q, r)} |
   f(2, 4, 3), f(2, 2, 3), n([3, 5])
+float[a,b,c] y {y = ConvTranspose(p, q)} | f(1, 1, 0), f(1, 2, 3)
 23/float[a,b,c] y {y = Attention<q_num_heads = 2, kv_num_heads = 1>(p, q, r)} |
   f(2, 3, 8), f(2, 5, 4), f(2, 5, 6)
 """)

@@ -139,16 +139,6 @@ def require_shape(name: str, array: Any, shape: Any) -> None:
         )
 
 
-def require_elements(name: str, array: Any, first: int) -> None:
-    """Refuses an input without elements on any of the axes from `first` on."""
-    shape = np.shape(array)
-    if 0 in shape[first:]:
-        raise ValueError(
-            f"`{name}` must have elements on all axes from {first} on; got shape "
-            f"{shape}"
-        )
-
-
 def require_scalar(name: str, value: Any) -> None:
     """Refuses an input that is no scalar; one that is omitted may be anything.
 

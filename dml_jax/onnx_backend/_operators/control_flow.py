@@ -312,7 +312,8 @@ def _while_loop(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) 
     state = jnp.zeros((), jnp.int64), start, first, jnp.zeros((), bool)
     with _hint_of_reach():
         types = jax.eval_shape(step, state)[2]
-    _require_same_types(first, types)
+    when = " if the number of iterations depends on traced values"
+    _require_same_types(first, types, when, f". {_CLOSE}")
     # A loop that is ended too early is noted, and iterated in Python for the error.
     last = lax.while_loop(is_bounded if are_collected() else is_running, step, state)
     note(is_running(last) | last[3])
@@ -329,14 +330,15 @@ def _type(value: Any) -> str:
     return "none" if value is None else f"{value.dtype}{[*value.shape]}"
 
 
-def _require_same_types(before: Sequence[Any], after: Sequence[Any]) -> None:
+def _require_same_types(
+    before: Sequence[Any], after: Sequence[Any], when: str = "", hint: str = ""
+) -> None:
     """Refuses loops that XLA cannot compile."""
     for old, new in zip(_types(before), _types(after), strict=True):
         if old != new:
             raise TypeError(
-                "values that a loop carries must keep their shapes and dtypes if the "
-                f"number of iterations depends on traced values; got {old}, then {new}."
-                f" {_CLOSE}"
+                f"values that a loop carries must keep their shapes and dtypes{when}; "
+                f"got {old}, then {new}{hint}"
             )
 
 
@@ -389,6 +391,7 @@ def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> 
         outputs = body(*carried, *(row[i, ...] for row in rows))
         carried = outputs[: len(initial)]
         results.append(outputs[len(initial) :])
+        _require_same_types(initial, carried)
     return carried, [_stacked(parts) for parts in zip(*results, strict=True)]
 
 

@@ -14,7 +14,6 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     integers,
     normalized,
-    require_elements,
     require_rank,
     require_shape,
 )
@@ -27,7 +26,6 @@ def _transposed_convolution(
     attributes, kernel = node.attributes, np.shape(weight)[2:]
     count, groups = len(kernel), attributes.get("group", 1)
     require_rank("X", x, count + 2)
-    require_elements("X", x, 2)
     require_rank("W", weight, np.ndim(x))
     require_kernel(node, kernel)
     channels = np.shape(weight)[1] * groups

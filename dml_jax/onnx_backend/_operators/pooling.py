@@ -17,7 +17,6 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators._arrays import require_elements
 from dml_jax.onnx_backend._operators.linear import padding, require_window
 
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
@@ -65,7 +64,7 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
     """The windows along each axis, and the padding that the node asks for."""
     kernel, attributes = node.attributes["kernel_shape"], node.attributes
     sizes = np.shape(x)[2:]
-    require_elements("X", x, 1)
+    _require_elements(x)
     if len(kernel) != len(sizes):
         raise ValueError(
             f"`kernel_shape` must have {len(sizes)} elements, as many as `X` has "
@@ -88,6 +87,15 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
         end = (count - 1) * stride + reach - low - size
         windows.append(_Windows(axis, width, stride, dilation, low, end, count))
     return windows, pads
+
+
+def _require_elements(x: Array) -> None:
+    """Refuses images without elements; their number may be 0."""
+    if 0 in np.shape(x)[1:]:
+        raise ValueError(
+            "`X` must have elements on all axes but the first one; got shape "
+            f"{np.shape(x)}"
+        )
 
 
 def _pooled(x: Array, windows: list[_Windows], operation: Any, value: Any) -> jax.Array:
@@ -143,7 +151,7 @@ def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
     """An operator that reduces all spatial axes."""
 
     def evaluate(node: Node, x: Array) -> Array:
-        require_elements("X", x, 1)
+        _require_elements(x)
         result = reduce(node, jnp.asarray(x), tuple(range(2, np.ndim(x))))
         return result.astype(x.dtype)
 

@@ -39,6 +39,8 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
                 f"`shape` must have zeros only for axes of the input; got {sizes}"
             )
         sizes = [n or np.shape(x)[i] for i, n in enumerate(sizes)]
+    if sizes.count(-1) > 1:
+        raise ValueError(f"`shape` must have -1 at most once; got {sizes}")
     if -1 in sizes and 0 in sizes:
         raise ValueError(
             f"`shape` must not have -1 beside an axis of size 0; got {sizes}"
