@@ -73,12 +73,10 @@ MODULES = {
 }
 # In jax 0.11 the kernels change the key, and take 0.4 s to import with the package.
 if not (0, 11) <= jax.__version_info__ < (0, 12):
-    USES |= {
+    MODULES |= {
         "TPU kernels": "import jax.experimental.pallas.tpu",
         "GPU kernels": "import jax.experimental.pallas.mosaic_gpu",
     }
-
-
 STEP = """
 @jax.jit
 def step(x):
