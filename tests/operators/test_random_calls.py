@@ -251,7 +251,10 @@ def taylor_mode(case: Case, *others: Case) -> Pairs:
             yield term, expected_of(case, coefficient)
 
 
+# jaxlib 0.8 passes no float4 to a derivative.
+NOT_DIFFERENTIATED = "float8_e8m0fnu", "float4_e2m1fn"
 DIFFERENTIABLE = [*FLOATS, "complex64", "complex128"]
+DIFFERENTIABLE = [name for name in DIFFERENTIABLE if name not in NOT_DIFFERENTIATED]
 DERIVATIVES = [vjp, jvp, vjp_in_other_mode, taylor_mode]
 
 
@@ -259,8 +262,7 @@ DERIVATIVES = [vjp, jvp, vjp_in_other_mode, taylor_mode]
 @pytest.mark.parametrize("transform", DERIVATIVES)
 @pytest.mark.parametrize("function", MOVES)
 def test_derivatives(function: str, transform: Callable[..., Pairs], seed: int) -> None:
-    names = [name for name in dtypes_of(function) if name in DIFFERENTIABLE]
-    check(transform, function, [n for n in names if n != "float8_e8m0fnu"], seed)
+    check(transform, function, DIFFERENTIABLE, seed)
 
 
 @pytest.mark.parametrize("seed", default_of(range(6), 0))
