@@ -135,6 +135,8 @@ def first_failure(copy: pathlib.Path, tests: list[str], limit: int) -> str:
         # Most mutants share most of their compiled programs.
         "JAX_COMPILATION_CACHE_DIR": f"{copy}/cache",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        # Tests read the names in compiled programs.
+        "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY": "1",
     }
     try:
         child = subprocess.run(
