@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -32,6 +33,24 @@ def random_case(
 def linear(case: Case) -> list[str]:
     """The names of the arrays in which the function is linear."""
     return [name for name in case.arrays if "len" not in name]
+
+
+def lengths_of(case: Case) -> Any:
+    """The lengths of a reversal, otherwise None."""
+    return next((x for name, x in case.arrays.items() if "len" in name), None)
+
+
+def with_lengths(case: Case, name: str, seed: int) -> Case:
+    """The reversal with lengths of another dtype, a third of them at its ends."""
+    info, random = jnp.iinfo(name), np.random.default_rng(seed)
+    ends = [info.min, info.max, 2**31, -(2**32) + 1, 2**32 + 2, 2**63 + 1]
+    lengths = lengths_of(case).astype(object)
+    far = np.array(ends, object)[random.integers(len(ends), size=lengths.shape)]
+    lengths = np.where(random.random(lengths.shape) < 1 / 3, far, lengths)
+    lengths = np.asarray(np.clip(lengths, info.min, info.max), object)
+    lengths = lengths.astype(getattr(jnp, name))
+    arrays = {n: lengths if "len" in n else x for n, x in case.arrays.items()}
+    return dataclasses.replace(case, arrays=arrays)
 
 
 def with_dtype(case: Case, dtype: np.dtype) -> Case:

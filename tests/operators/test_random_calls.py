@@ -1,10 +1,12 @@
 """Random calls of every function, in every dtype and under every transformation.
 
-The layout, the values and the dtype follow from the seed. Results are those of the
-reference, bit for bit, but for the payloads of NaNs that a fill computes.
+The layout, the values and the dtypes of data and lengths follow from the seed. Results
+are those of the reference, bit for bit, but for the payloads of NaNs that a fill
+computes.
 """
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,15 +21,18 @@ from cases import (
     MOVES,
     REVERSALS,
     adjoint,
+    lengths_of,
     linear,
     random_case,
+    with_lengths,
     with_options,
 )
-from dtypes import DTYPES, FLOATS, dtype_of, needs_x64
+from dtypes import DTYPES, FLOATS, INTEGERS, dtype_of, needs_x64
 from jax import export
 from jax.experimental import jet
 from sampling import default_of
 
+import dml_jax
 from dml_jax.cli.verify_cases import Case
 
 Variants = list[Case]  # of one layout, with different values
@@ -50,14 +55,32 @@ def require_equal(case: Case, result: Any, expected: Any) -> None:
     compare(np.asarray(result), expected)
 
 
-def mode_for(dtype: np.dtype) -> contextlib.AbstractContextManager[None]:
-    """64-bit mode, where the dtype needs it."""
-    return jax.enable_x64(True) if needs_x64(dtype) else contextlib.nullcontext()
+def mode_for(*dtypes: np.dtype) -> contextlib.AbstractContextManager[None]:
+    """64-bit mode, where a dtype needs it."""
+    is_wide = any(map(needs_x64, dtypes))
+    return jax.enable_x64(True) if is_wide else contextlib.nullcontext()
+
+
+def random_variants(function: str, seed: int, names: list[str], count: int) -> Variants:
+    """Cases of one layout, in dtypes and with an implementation that follow from it."""
+    random = np.random.default_rng(seed)
+    dtype = dtype_of(names[random.integers(len(names))])
+    of_lengths = LENGTHS[random.integers(len(LENGTHS))]
+    implementation = random.choice(["gather", "scatter", None])
+    variants = [random_case(function, seed, dtype, values) for values in range(count)]
+    if function in REVERSALS:
+        variants = [
+            with_lengths(case, of_lengths, i) for i, case in enumerate(variants)
+        ]
+    if function == "reverse_sequence":
+        variants = [with_options(c, implementation=implementation) for c in variants]
+    return variants
 
 
 # The default run has one dtype of each width and kind.
 DEFAULT = ["bool", "int4", "uint8", "float8_e4m3fn", "bfloat16", "float32"]
 DEFAULT += ["int64", "float64", "complex64"]
+LENGTHS = INTEGERS[2:]  # as int2 they would all be 0 or 1
 OF_EVERY_DTYPE = [(f, dtype) for f in FUNCTIONS for dtype in dtypes_of(f)]
 
 
@@ -67,9 +90,8 @@ OF_EVERY_DTYPE = [(f, dtype) for f in FUNCTIONS for dtype in dtypes_of(f)]
     default_of(OF_EVERY_DTYPE, *itertools.product(FUNCTIONS, DEFAULT)),
 )
 def test_dtypes(function: str, name: str, seed: int) -> None:
-    dtype = dtype_of(name)
-    case = random_case(function, seed, dtype)
-    with mode_for(dtype):
+    (case,) = random_variants(function, seed, [name], 1)
+    with mode_for(dtype_of(name)):  # lengths of NumPy keep their width without it
         result = case.run()
         assert isinstance(result, jax.Array)
         assert not result.aval.weak_type
@@ -92,7 +114,9 @@ def stacked(variants: Variants, name: str, axis: int | None = 0) -> Any:
 
 
 def jit(case: Case, *_: Case) -> Pairs:
+    """Of arguments, and of constants."""
     yield jax.jit(of_arrays(case))(*case.arrays.values()), case.expected()
+    yield jax.jit(lambda: case.run())(), case.expected()
 
 
 def eval_shape(case: Case, *_: Case) -> Pairs:
@@ -153,24 +177,83 @@ def export_for_every_platform(case: Case, *_: Case) -> Pairs:
 
 
 def other_mode(case: Case, *_: Case) -> Pairs:
-    """Data that was made in 64-bit mode, and is used in the other one."""
+    """Arrays that were made in 64-bit mode, and are used in the other one."""
     with jax.enable_x64(True):
-        data = {name: jnp.asarray(case.arrays[name]) for name in linear(case)}
+        arrays = {name: jnp.asarray(array) for name, array in case.arrays.items()}
     with jax.enable_x64(False):
-        yield case.run(**data), case.expected()
-        yield jax.jit(lambda data: case.run(**data))(data), case.expected()
+        yield case.run(**arrays), case.expected()
+        yield jax.jit(lambda arrays: case.run(**arrays))(arrays), case.expected()
+        mapped = jax.jit(jax.vmap(lambda arrays: case.run(**arrays)))
+        arrays = {n: jax.lax.expand_dims(x, [0]) for n, x in arrays.items()}
+        yield mapped(arrays)[0], case.expected()
+
+
+def weakly_typed(case: Case, *_: Case) -> Pairs:
+    arrays = {name: jnp.asarray(1.0) for name in linear(case)}
+    if case.function in MOVES:
+        shapes = {name: np.shape(case.arrays[name]) for name in arrays}
+        arrays = {n: jnp.broadcast_to(x, shapes[n]) for n, x in arrays.items()}
+    else:
+        case = with_options(case, value_data_type=np.dtype(np.float32))
+    assert all(jax.typeof(x).weak_type for x in arrays.values())
+    result = case.run(**arrays)
+    assert not result.aval.weak_type
+    yield result, case.expected(**{n: np.asarray(x) for n, x in arrays.items()})
+
+
+def random_keys(case: Case, *_: Case) -> Pairs:
+    """Keys instead of numbers: each from where the reference moves it."""
+    (name,) = linear(case)
+    positions = np.arange(case.arrays[name].size).reshape(case.arrays[name].shape)
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), positions.shape)
+    result, expected = case.run(**{name: keys}), case.expected(**{name: positions})
+    assert result.dtype == keys.dtype
+    data = np.asarray(jax.random.key_data(keys)).reshape(-1, 4)
+    yield jax.random.key_data(result), data[expected]
+
+
+def checked(case: Case, *_: Case) -> Pairs:
+    """The error has the extremes of the lengths, and there is none if all are right."""
+    lengths, (data,) = lengths_of(case), linear(case)
+    size = case.arrays[data].shape[
+        case.options.get("axis", case.options.get("time_axis"))
+    ]
+    clipped = np.clip(lengths.astype(object), 0, size)
+    right = np.asarray(clipped, object).astype(lengths.dtype)
+    for given in (right, lengths):
+        arrays = {n: given if "len" in n else x for n, x in case.arrays.items()}
+        of_given = dataclasses.replace(case, arrays=arrays)
+        mapped = jax.vmap(jax.jit(of_arrays(case)))
+        programs = [
+            lambda: dml_jax.checked(of_arrays(case))(*arrays.values()),
+            lambda: dml_jax.checked(of_given.run)(),
+            lambda: dml_jax.checked(mapped)(*(x[None] for x in arrays.values()))[0],
+        ]
+        for run in programs:
+            if given.size == 0 or (given == right).all():
+                yield run(), of_given.expected()
+                continue
+            found = f"got {given.min()} to {given.max()}$"
+            with pytest.raises(ValueError, match=rf"be in \[0, {size}\]; {found}"):
+                run()
 
 
 ANY_DTYPE = [jit, eval_shape, vmap, vmap_each_array_alone, scan, remat, disable_jit]
-ANY_DTYPE += [leak_checks, export_for_every_platform, other_mode]
+ANY_DTYPE += [leak_checks, export_for_every_platform, other_mode, weakly_typed]
+OF_SOME = {checked: REVERSALS, random_keys: [*REVERSALS, "slice", "slice1"]}
 NARROW = [name for name in FLOATS if dtype_of(name).itemsize < 4]
 # XLA for TPUs has no such dtypes.
 NOT_ON_TPU = ["int2", "uint2", "complex128"]
 
 
 @pytest.mark.parametrize("seed", default_of(range(6), 0))
-@pytest.mark.parametrize("transform", ANY_DTYPE)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("transform", "function"),
+    [
+        *itertools.product(ANY_DTYPE, FUNCTIONS),
+        *((t, function) for t, functions in OF_SOME.items() for function in functions),
+    ],
+)
 def test_transformations(
     function: str, transform: Callable[..., Pairs], seed: int
 ) -> None:
@@ -189,9 +272,11 @@ def check(
     transform: Callable[..., Pairs], function: str, names: list[str], seed: int
 ) -> None:
     number = seed + 100 * len(transform.__name__)  # not those of other transformations
-    dtype = dtype_of(names[np.random.default_rng(number).integers(len(names))])
-    variants = [random_case(function, number, dtype, values) for values in range(3)]
-    with mode_for(dtype):
+    variants = random_variants(function, number, names, 3)
+    arrays = [*variants[0].arrays.values()]
+    is_closed_over = transform in DERIVATIVES  # lengths then keep their width
+    wide = arrays[:1] if is_closed_over and function in MOVES else arrays
+    with mode_for(*(np.asarray(array).dtype for array in wide)):
         for result, expected in transform(*variants):
             require_equal(variants[0], result, expected)
 
@@ -266,12 +351,19 @@ def test_derivatives(function: str, transform: Callable[..., Pairs], seed: int) 
 
 
 @pytest.mark.parametrize("seed", default_of(range(6), 0))
-@pytest.mark.parametrize("function", REVERSALS)
-def test_vmap_over_data_and_lengths_apart(function: str, seed: int) -> None:
-    variants = [random_case(function, seed, values=values) for values in range(3)]
+@pytest.mark.parametrize("function", [*REVERSALS, "fill_value_sequence"])
+def test_nested_vmaps(function: str, seed: int) -> None:
+    variants = random_variants(function, seed, ["float32"], 3)
     case = variants[0]
-    data, lengths = (stacked(variants, name) for name in case.arrays)
-    mapped = jax.vmap(jax.vmap(of_arrays(case), (None, 0)), (0, None))(data, lengths)
+    first, second = (stacked(variants, name) for name in case.arrays)
+    pairs = np.stack([second, second[::-1]])
+    with mode_for(second.dtype):
+        apart = jax.vmap(jax.vmap(of_arrays(case), (None, 0)), (0, None), 1)
+        together = jax.vmap(jax.vmap(of_arrays(case)), (None, 0))
+        results = [apart(first, second), together(first, pairs)]
     for i, j in np.ndindex(3, 3):
-        arrays = dict(zip(case.arrays, (data[i], lengths[j]), strict=True))
-        assert_same_bits(mapped[i, j], case.expected(**arrays))
+        arrays = dict(zip(case.arrays, (first[i], second[j]), strict=True))
+        require_equal(case, results[0][j, i], case.expected(**arrays))
+    for k, i in np.ndindex(2, 3):
+        arrays = dict(zip(case.arrays, (first[i], pairs[k, i]), strict=True))
+        require_equal(case, results[1][k, i], case.expected(**arrays))
