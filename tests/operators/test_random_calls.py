@@ -8,6 +8,7 @@ computes.
 import contextlib
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -215,27 +216,28 @@ def random_keys(case: Case, *_: Case) -> Pairs:
 def checked(case: Case, *_: Case) -> Pairs:
     """The error has the extremes of the lengths, and there is none if all are right."""
     lengths, (data,) = lengths_of(case), linear(case)
-    size = case.arrays[data].shape[
-        case.options.get("axis", case.options.get("time_axis"))
-    ]
-    clipped = np.clip(lengths.astype(object), 0, size)
-    right = np.asarray(clipped, object).astype(lengths.dtype)
-    for given in (right, lengths):
+    axis = case.options.get("axis", case.options.get("time_axis"))
+    size = case.arrays[data].shape[axis]
+    right = np.asarray(np.clip(lengths.astype(object), 0, size), object)
+    is_wrong = bool((lengths != right).any())
+    found = f"be in [0, {size}]; got {lengths.min()} to {lengths.max()}"
+    for given in (right.astype(lengths.dtype), lengths):
         arrays = {n: given if "len" in n else x for n, x in case.arrays.items()}
-        of_given = dataclasses.replace(case, arrays=arrays)
-        mapped = jax.vmap(jax.jit(of_arrays(case)))
-        programs = [
-            lambda: dml_jax.checked(of_arrays(case))(*arrays.values()),
-            lambda: dml_jax.checked(of_given.run)(),
-            lambda: dml_jax.checked(mapped)(*(x[None] for x in arrays.values()))[0],
-        ]
-        for run in programs:
-            if given.size == 0 or (given == right).all():
-                yield run(), of_given.expected()
-                continue
-            found = f"got {given.min()} to {given.max()}$"
-            with pytest.raises(ValueError, match=rf"be in \[0, {size}\]; {found}"):
-                run()
+        for result in checked_in_programs(dataclasses.replace(case, arrays=arrays)):
+            if given is lengths and is_wrong:
+                with pytest.raises(ValueError, match=re.escape(found)):
+                    result()
+            else:
+                yield result(), case.expected(**arrays)
+
+
+def checked_in_programs(case: Case) -> Iterator[Callable[[], jax.Array]]:
+    """Of arguments, of constants, and under `vmap`."""
+    arrays, function = [*case.arrays.values()], of_arrays(case)
+    mapped = jax.vmap(jax.jit(function))
+    yield lambda: dml_jax.checked(function)(*arrays)
+    yield lambda: dml_jax.checked(lambda: case.run())()
+    yield lambda: dml_jax.checked(mapped)(*(x[None] for x in arrays))[0]
 
 
 ANY_DTYPE = [jit, eval_shape, vmap, vmap_each_array_alone, scan, remat, disable_jit]
