@@ -1,18 +1,16 @@
 """Sequences of floats are correctly rounded, for every dtype, position and size."""
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from assertions import assert_same_bits, assert_same_floats
+from assertions import assert_same_floats
 from dtypes import SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
@@ -39,6 +37,10 @@ def random_value(random: np.random.Generator, dtype: np.dtype):
         return dtype.type(sign * 2.0 ** random.uniform(max(least, -1070), most))
 
 
+SPECIAL = [(s, d) for s in (0.0, -0.0, np.inf, np.nan, 1.0) for d in (0.0, -0.0, 1.0)]
+SPECIAL += [(s, d) for s in (0.0, 1.0, np.inf) for d in (-1.0, np.inf, -np.inf, np.nan)]
+
+
 @pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize("pairs", default_of([10, 100], 10))
 @pytest.mark.parametrize("name", default_of(SEQUENCE_FLOATS, *SOME_FLOATS))
@@ -48,9 +50,11 @@ def test_random_sequences_are_correctly_rounded(name: str, pairs: int):
     random = np.random.default_rng(len(name))
     count = 300
     with jax.enable_x64(needs_x64(dtype)):
-        for i in range(pairs):
+        for i in range(pairs + len(SPECIAL)):
             start, delta = (random_value(random, dtype) for _ in range(2))
-            if i % 2:
+            if i >= pairs:
+                start, delta = map(dtype.type, SPECIAL[i - pairs])
+            elif i % 2:
                 zero = random.choice(
                     [count // 2, count // 2 + 0.5, count / 3, count - 1]
                 )
@@ -61,76 +65,7 @@ def test_random_sequences_are_correctly_rounded(name: str, pairs: int):
             assert_same_floats(result, expected)
 
 
-def exact_in_float64(count: int, dtype: np.dtype, start: float, delta: float):
-    """The sequence for at most 32-bit floats, fast enough for millions of elements.
-
-    Block by block, so that the intermediate arrays fit a cache.
-    """
-    bounds = [*range(0, count, 2**15), count]
-    blocks = (np.arange(*pair) for pair in itertools.pairwise(bounds))
-    return np.concatenate([exact_at(k, dtype, start, delta) for k in blocks])
-
-
-def exact_at(positions: np.ndarray, dtype: np.dtype, start: float, delta: float):
-    """k * delta has at most 49 bits and is exact in float64. The sum is rounded to odd
-    there, which has more than enough bits for it to be rounded once more.
-    """
-    product = positions * np.float64(delta)
-    start = np.float64(start)
-    total = start + product
-    part = total - start
-    error = (start - (total - part)) + (product - part)
-    total = to_odd(total, error)
-    if dtype == jnp.bfloat16:  # ml_dtypes converts by way of float32
-        single = total.astype(np.float32)
-        total = to_odd(single, (total - single).astype(np.float32))
-    with np.errstate(over="ignore"):
-        return total.astype(dtype)
-
-
-def to_odd(rounded: np.ndarray, error: np.ndarray):
-    """`rounded`, the float nearest to a sum, for the same sum rounded to odd."""
-    integer = np.dtype(f"i{rounded.itemsize}")
-    bits = rounded.view(integer)
-    step = np.where(np.signbit(rounded) == np.signbit(error), 1, -1).astype(integer)
-    inexact_and_even = (error != 0) & (bits & 1 == 0)
-    return np.where(inexact_and_even, bits + step, bits).view(rounded.dtype)
-
-
-LONG_CASES = {
-    "tenths": (0, 0.1),
-    "offset": (1000.3, 0.001),
-    "counting": (0, 1),
-    "fine": (0.1, 1e-4),
-    "centred": (None, 2.0**-10 * 1.7),
-    "descending": (7, -0.3),
-}
-
-
-@pytest.mark.parametrize("case", LONG_CASES)
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("count", default_of([10**4, 2**24 + 2**12], 10**4))
-def test_long_sequences_are_correctly_rounded(name: str, count: int, case: str):
-    dtype = dtype_of(name)
-    start, delta = LONG_CASES[case]
-    delta = dtype.type(delta)
-    start = dtype.type(-(count // 2) * float(delta) if start is None else start)
-    result = fill_value_sequence((count,), dtype, start, delta)
-    assert_same_bits(result, exact_in_float64(count, dtype, start, delta))
-
-
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
-def test_the_fast_oracle_equals_the_reference(name: str):
-    dtype = dtype_of(name)
-    for case in ("tenths", "offset", "fine"):
-        start, delta = map(dtype.type, LONG_CASES[case])
-        expected = reference.fill_value_sequence((3000,), dtype, start, delta)
-        assert_same_bits(exact_in_float64(3000, dtype, start, delta), expected)
-
-
-@pytest.mark.parametrize(
-    "bits", default_of([1, 2, 10, 20, 25, 26, 27, 40, 48], 1, 26, 48)
-)
+@pytest.mark.parametrize("bits", default_of([1, 2, 20, 26, 48], 1, 26, 48))
 def test_float64_ties(bits: int):
     """Starts of all sizes, relative to delta, and sums that are ties, or nearly."""
     index, pairs = cases_of_words(bits)
@@ -268,7 +203,7 @@ def adversarial_positions(
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("bits", default_of([1, 12, 20, 24, 28, 29, 32, 48], 20, 48))
+@pytest.mark.parametrize("bits", default_of([1, 20, 24, 29, 32, 48], 20, 48))
 @pytest.mark.parametrize(
     "name", default_of(SEQUENCE_FLOATS, "float4_e2m1fn", *SOME_FLOATS)
 )

@@ -121,9 +121,29 @@ def run(program: Program) -> np.ndarray:
         run = jax.jit(of_copies(program, function), **options)
         compiled = run.lower(*operands).compile()
         result = compiled(*operands)
+        if program.lengths is not None and program.shardy and program.seed % 4 == 0:
+            require_report(program, run, operands, arrays[1])
     if program.sends_nothing:
         require_no_messages(program, compiled, result, mesh)
     return np.asarray(result)
+
+
+def require_report(
+    program: Program, run: Callable[..., Any], operands: list[Any], lengths: Any
+) -> None:
+    """`checked` raises an error with the extremes of all devices, if one is wrong."""
+    axis = program.options["axis" if "axis" in program.options else "time_axis"]
+    size, message = program.shape[axis], ""
+    try:
+        dml_jax.checked(run)(*operands)
+    except ValueError as error:
+        message = str(error)
+    is_wrong = lengths.size > 0 and (lengths.min() < 0 or lengths.max() > size)
+    extremes = (
+        f"[0, {size}]; got {lengths.min()} to {lengths.max()}" if is_wrong else ""
+    )
+    assert message.endswith(extremes), message
+    assert bool(message) == is_wrong, message
 
 
 def require_no_messages(

@@ -21,7 +21,7 @@ from devices import (
     most_elements,
 )
 from devices import put as put_on
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
 
@@ -105,14 +105,6 @@ def test_exported_with_its_derivative(run: Operator) -> None:
     exported = jax.export.deserialize(exported.serialize(vjp_order=1))
     loss = jax.grad(lambda x: jnp.sum(exported.call(x) ** 2))
     assert_same_bits(jax.jit(loss)(jax.device_put(x, sharding)), 2 * x)
-
-
-@pytest.mark.parametrize("run", [reverse, put])
-def test_lowered_for_an_abstract_mesh(run: Operator) -> None:
-    sharding = NamedSharding(AbstractMesh((4,), ("a",)), P(None, "a"))
-    x = jax.ShapeDtypeStruct((4, 8), jnp.float32, sharding=sharding)
-    lowered = jax.jit(run).trace(x).lower(lowering_platforms=("cpu",))
-    assert "sharding" in lowered.as_text()
 
 
 # Partitioners -------------------------------------------------------------------------
