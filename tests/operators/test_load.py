@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx.parser
 import pytest
 from cases import FUNCTIONS, linear, random_case
-from test_compilations import ARGUMENTS, COMPILATION, recorded_events
+from test_compilations import COMPILATION, recorded_events
 
 import dml_jax
 from dml_jax import onnx_backend
@@ -77,6 +78,10 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 # Threads ------------------------------------------------------------------------------
 
 
+def lengths(*shape: int) -> np.ndarray:
+    return np.full(shape, 3, np.int32)
+
+
 def ramp(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
@@ -85,7 +90,7 @@ def directml_reversal(n: int) -> Any:
     x = BufferTensorDesc(DataType.FLOAT32, (2, n))
     of_x = BufferTensorDesc(DataType.UINT32, (2, 1))
     reverse = compile_operator(ReverseSubsequencesOperatorDesc(x, of_x, x, 1))
-    return reverse(ramp(2, n), np.full((2, 1), 3, np.uint32))
+    return reverse(ramp(2, n), lengths(2, 1).astype(np.uint32))
 
 
 def directml_gradient(n: int) -> Any:
@@ -106,15 +111,18 @@ def onnx_reversal(n: int) -> Any:
     return ONNX_MODEL.run([ramp(2, n), np.array([3, 3])]).y
 
 
-def called(function: str, n: int) -> Any:
-    arguments = ARGUMENTS[function](7, 11, n)
-    if function == "reverse_sequence":
-        arguments["training"] = False
-    return getattr(dml_jax, function)(**arguments)
-
-
 CALLS: dict[str, Call] = {
-    **{function: functools.partial(called, function) for function in ARGUMENTS},
+    "reverse_subsequences": lambda n: dml_jax.reverse_subsequences(
+        ramp(n, 2), lengths(1, 2), 0, implementation="gather"
+    ),
+    "reverse_sequence": lambda n: dml_jax.reverse_sequence(
+        ramp(n, 2).astype(jnp.bfloat16), lengths(2), training=False
+    ),
+    "slice": lambda n: dml_jax.slice(ramp(n), (n // 2,), (7,)),
+    "slice1": lambda n: dml_jax.slice1(ramp(n), (0,), (n,), (-2,)),
+    "slice_grad": lambda n: dml_jax.slice_grad(ramp(2), (n,), (1,), (9,), (8,)),
+    "fill_value_constant": lambda n: dml_jax.fill_value_constant((n,), "int8", 5),
+    "fill_value_sequence": lambda n: dml_jax.fill_value_sequence((n,), "int16", 1, 2),
     "directml reversal": directml_reversal,
     "directml gradient": directml_gradient,
     "onnx": onnx_reversal,
