@@ -12,9 +12,11 @@ ratios within a round.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -50,6 +52,19 @@ SETTINGS = {"cpu": Settings(8, 0.020), "gpu": Settings(8, 0.005)}
 QUICK = Settings(6, 0.005)
 
 
+def compiled(
+    functions: Mapping[str, Callable[..., Any]], arrays: tuple[Any, ...]
+) -> list[Candidate]:
+    """Functions of the same arrays, compiled in threads: that takes the most time."""
+    lowered = [jax.jit(function).lower(*arrays) for function in functions.values()]
+    with ThreadPoolExecutor() as pool:
+        executables = pool.map(lambda program: program.compile(), lowered)
+    return [
+        Candidate(name, functools.partial(executable, *arrays))
+        for name, executable in zip(functions, executables, strict=True)
+    ]
+
+
 def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
     """Seconds of a call of each candidate, one figure for each round."""
     calls = [_calls(candidate, settings.batch) for candidate in candidates]
@@ -69,19 +84,19 @@ def seconds(candidate: Candidate, batch: float = 0.005) -> float:
     return _batch(candidate, repeats) / repeats
 
 
-def summary(values: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """The median and the quartiles."""
-    q1, median, q3 = np.quantile(values, (0.25, 0.5, 0.75))
-    return dict(median=float(median), q1=float(q1), q3=float(q3))
-
-
 def summaries(samples: Samples, baseline: str) -> dict[str, dict[str, Any]]:
     """For each candidate its seconds, and its ratio to the baseline in pairs."""
     base = np.asarray(samples[baseline])
     return {
-        name: dict(seconds=summary(values), ratio=summary(np.asarray(values) / base))
+        name: dict(seconds=_summary(values), ratio=_summary(np.asarray(values) / base))
         for name, values in samples.items()
     }
+
+
+def _summary(values: Sequence[float] | np.ndarray) -> dict[str, float]:
+    """The median and the quartiles."""
+    q1, median, q3 = np.quantile(values, (0.25, 0.5, 0.75))
+    return dict(median=float(median), q1=float(q1), q3=float(q3))
 
 
 def _calls(candidate: Candidate, least: float) -> int:
