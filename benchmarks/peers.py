@@ -65,14 +65,15 @@ def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
         feeds["steps"] = np.array([r.step for r in ranges])
     else:
         return None
-    inputs = [
+    target = np.zeros(shape, workload.dtype)
+    *inputs, output = (
         f"{_ONNX_TYPES[array.dtype.name]}[{', '.join(map(str, array.shape))}] {name}"
-        for name, array in feeds.items()
-    ]
+        for name, array in (*feeds.items(), ("y", target))
+    )
     parser: Any = importlib.import_module("onnx.parser")
     model = parser.parse_model(f"""
         <ir_version: 8, opset_import: ["": 13]>
-        g ({", ".join(inputs)}) => ({_ONNX_TYPES[workload.dtype.name]} y) {{
+        g ({", ".join(inputs)}) => ({output}) {{
           y = {kind} {attributes} ({", ".join(feeds)})
         }}
     """)
@@ -80,7 +81,6 @@ def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    target = np.zeros(shape, workload.dtype)
     as_value = onnxruntime.OrtValue.ortvalue_from_numpy
     binding = session.io_binding()
     for name, value in feeds.items():
