@@ -1,7 +1,7 @@
 """Compares dml_jax's multiples of the baseline in two runs.
 
-A change is marked where the quartiles of the two runs do not overlap. The exit status is
-1 if any workload is so marked and slower by more than the tolerance.
+A change is marked where the quartiles of the two runs do not overlap. The exit status
+is 1 if any workload is so marked and slower by more than the tolerance.
 """
 
 from __future__ import annotations
