@@ -41,11 +41,13 @@ class Candidate(NamedTuple):
 class Settings(NamedTuple):
     """How many rounds, and how long a batch lasts at least, in seconds.
 
-    With an even number of rounds, each order is measured equally often.
+    With an even number of rounds, each order is measured equally often. `pause` is the
+    time that the threads of one candidate get to fall asleep before the next begins.
     """
 
     rounds: int
     batch: float
+    pause: float = 0.0
 
 
 SETTINGS = {"cpu": Settings(8, 0.020), "gpu": Settings(8, 0.005)}
@@ -72,6 +74,7 @@ def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
     turns = list(zip(candidates, calls, strict=True))
     for _ in range(settings.rounds):
         for candidate, repeats in turns:
+            time.sleep(settings.pause)
             candidate.wait(candidate.call())
             found[candidate.name].append(_batch(candidate, repeats) / repeats)
         turns.reverse()

@@ -157,7 +157,8 @@ def records(folder: pathlib.Path, quick: bool) -> Iterator[Record]:
     """Measures every model, after a comparison of the results."""
     from dml_jax import onnx_backend  # which needs onnx, and nothing else does
 
-    settings = measure.QUICK if quick else measure.Settings(16, 0.050)
+    # The threads of ONNX Runtime wait for work in a loop, and take a core from JAX.
+    settings = measure.QUICK if quick else measure.Settings(16, 0.050, pause=0.1)
     for model in MODELS:
         print(model.name, file=sys.stderr)
         data = model.read(folder)
