@@ -80,7 +80,9 @@ def model_of(text: str, inputs: Iterable[Any], **initializers: Any) -> onnx.Mode
         for name in filter(None, model.graph.node[-1].output):
             model.graph.output.add(name=name)
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        for output, found in zip(model.graph.output, inferred.graph.output, strict=True):
+        for output, found in zip(
+            model.graph.output, inferred.graph.output, strict=True
+        ):
             output.CopyFrom(found)
     return model
 
@@ -122,6 +124,19 @@ def runtime_outputs(source: onnx.ModelProto, inputs: Iterable[Any]) -> list[Any]
     return list(session.run(None, feeds))
 
 
+def add_types(source: onnx.ModelProto, outputs: Iterable[Any]) -> None:
+    """Gives the outputs of a model the dtypes and ranks of arrays."""
+    for output, array in zip(
+        source.graph.output, map(np.asarray, outputs), strict=True
+    ):
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        info = onnx.helper.make_tensor_value_info(
+            output.name, kind, [None] * array.ndim
+        )
+        if not output.type.tensor_type.HasField("shape"):
+            output.CopyFrom(info)
+
+
 def require_runtime(
     source: onnx.ModelProto,
     inputs: Sequence[Any],
@@ -133,25 +148,24 @@ def require_runtime(
     Closed over are the inputs that shapes depend on, if `static` does not name others.
     """
     wanted = runtime_outputs(source, inputs)
-    for output, array in zip(source.graph.output, wanted, strict=True):
-        if not output.type.tensor_type.HasField("shape"):
-            kind = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(array).dtype)
-            sizes = [None] * np.ndim(array)
-            info = onnx.helper.make_tensor_value_info(output.name, kind, sizes)
-            output.CopyFrom(info)
+    add_types(source, wanted)
     model = onnx_backend.prepare(source)
     named = dict(zip(model.input_names, map(np.asarray, inputs), strict=True))
     static = model.static_names if static is None else static
     traced = {name: named.pop(name) for name in list(named) if name not in static}
     require_close(model.run([*inputs]), wanted, tolerance)
-    is_wide = any(np.asarray(x).dtype.itemsize == 8 for x in (*inputs, *wanted))
+    is_wide = any(
+        np.asarray(x).dtype.itemsize == 8 for x in (*traced.values(), *wanted)
+    )
     with jax.enable_x64(is_wide or jax.config.read("jax_enable_x64")):
         found = jax.jit(lambda given: model.jax_fn(**given, **named))(traced)
     require_close(found, wanted, tolerance)
     return wanted
 
 
-def require_close(actual: Iterable[Any], wanted: Iterable[Any], tolerance: float) -> None:
+def require_close(
+    actual: Iterable[Any], wanted: Iterable[Any], tolerance: float
+) -> None:
     """Same dtypes and shapes, and floats that differ by no more than the tolerance."""
     for found, array in zip(actual, map(np.asarray, wanted), strict=True):
         assert (found.dtype, found.shape) == (array.dtype, array.shape)

@@ -11,16 +11,13 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import (
     COPY,
-    LENGTHS,
     F,
     X,
     parse,
     prepared,
     require_error,
     rows,
-    runtime_session,
 )
-from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[attr-defined]
 
 from dml_jax import onnx_backend
 from dml_jax.onnx_backend._operators import OPERATORS

@@ -1,10 +1,8 @@
 """Nodes that refuse their inputs, most of which ONNX Runtime refuses, too."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from onnx_models import F, LENGTHS, X, model_of, require_error, rows, runtime_outputs
+from onnx_models import LENGTHS, F, X, model_of, require_error, rows, runtime_outputs
 from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[attr-defined]
 
 from dml_jax import onnx_backend
