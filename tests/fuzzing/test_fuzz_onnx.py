@@ -88,16 +88,6 @@ def fills(draw: Any) -> tuple[Any, ...]:
     return [np.array(shape, np.int64)], attributes, np.full(shape, value[0])
 
 
-def constants(draw: Any) -> tuple[Any, ...]:
-    value = arrays(draw)
-    return [], {"value": numpy_helper.from_array(value)}, value
-
-
-def identities(draw: Any) -> tuple[Any, ...]:
-    x = arrays(draw)
-    return [x], {}, x
-
-
 def casts(draw: Any) -> tuple[Any, ...]:
     dtypes = st.sampled_from(["f4", "i4", "i8", "u1", "f8", "f2"])
     x = np.array([[0, 1, 2], [3, 100, 7]], draw(dtypes))
@@ -110,8 +100,6 @@ NODES = {
     "Slice": slices,
     "Range": ranges,
     "ConstantOfShape": fills,
-    "Constant": constants,
-    "Identity": identities,
     "Cast": casts,
 }
 HEADS = "onnx: ", "prepare: ", "run: ", "run_node: ", *(f"{kind} '" for kind in NODES)
