@@ -104,8 +104,9 @@ SCANNED = """float[3,2] x => float[u,v] y {
           t = Add(s, v)
           r = Identity(v)}>(zero, sizes)
       y = Reshape(x, rows)}"""
-NO_ITERATION = {
-    "an empty axis": """float[n,2] x => float[2] y, float[k,2] rows {
+NO_ITERATION = [
+    # an empty axis
+    """float[n,2] x => float[2] y, float[k,2] rows {
       shape = Shape<end = 1>(x)
       n = Squeeze(shape)
       zero = Constant<value_floats = [0.0, 0.0]>()
@@ -115,7 +116,8 @@ NO_ITERATION = {
           t = Add(s, row)
           r = Identity(t)
         }>}""",
-    "a loop in a loop": """float[n,2] x => float[k,l] rows {
+    # a loop in a loop
+    """float[n,2] x => float[k,l] rows {
       shape = Shape<end = 1>(x)
       n = Squeeze(shape)
       true = Constant<value: tensor = bool {1}>()
@@ -124,19 +126,21 @@ NO_ITERATION = {
           r = Loop (n, c) <body = h (int64 j, bool d) => (bool d, float q) {
             q = Gather(row, j)}>
         }>}""",
-    "a false condition": """float[n,2] x => float[n,2] y, float[k,2] rows {
+    # a false condition
+    """float[n,2] x => float[n,2] y, float[k,2] rows {
       m = Constant<value_int = 3>()
       false = Constant<value: tensor = bool {0}>()
       y, rows = Loop (m, false, x) <body = g (int64 i, bool c, float[n,2] s) =>
         (bool c, float[n,2] s, float[2] r) {r = Gather(x, i)}>}""",
-    "a negative limit": """float[n,2] x => float[n,2] y {
+    # a negative limit
+    """float[n,2] x => float[n,2] y {
       m = Constant<value_int = -1>()
       y = Loop (m, , x) <body = g (int64 i, bool c, float[n,2] s) =>
         (bool c, float[n,2] t) {
           row = Gather(x, i)
           t = Add(s, row)
         }>}""",
-}
+]
 
 
 NO_TIMES = """bool c, float[2] x => float[2] y, float[k,2] rows {
@@ -219,84 +223,45 @@ UNREACHED = [
 ]
 
 
-def number(value: Any) -> np.ndarray:
-    return np.array(value)
-
-
+TRUE, FALSE = np.array(True), np.array(False)
+ZERO, ONE, TWO, MANY = map(np.array, (0, 1, 2, 99))
+TRACED_LIMIT = CONDITION_FALSE.replace("OUTPUTS", "float[3] y").replace("OUTPUT", "y")
+TRACED_LIMIT_AND_ROWS = CONDITION_FALSE.replace(
+    "OUTPUTS", "float[3] y, float[a,b] z"
+).replace("OUTPUT", "y, z")
+UNREACHABLE = [np.zeros((0, 3), np.float32), X[:, 0], TWO, FALSE]
 # Models, inputs, and the names of those that are closed over.
-NONE = np.zeros((0, 3), np.float32), X[:, 0], number(5), number(False)
-CASES: dict[str, tuple[str, list[Any], str]] = {
-    **{
-        f"a branch, {condition}, static {static}": (
-            CHOICE,
-            [number(condition), X],
-            static,
-        )
-        for condition in (False, True)
-        for static in ("c", "")
-    },
-    "a constant number of iterations": (ALWAYS, [X, number(2)], "m"),
-    "a counted number of iterations": (COUNTED, [X, number(99)], "m"),
-    **{
-        f"a traced condition, {most}, static {static}": (
-            WITHOUT_ROWS,
-            [X, number(most)],
-            static,
-        )
-        for most in (1, 99)
-        for static in ("m", "")
-    },
-    **{
-        f"rows of an inner If, {times}": (
-            ROWS_OF_IF,
-            [X, number(True), number(times)],
-            "qm",
-        )
-        for times in (0, 1)
-    },
-    "growing values": (GROWING, [X[:, 0]], ""),
-    "slices at the iteration": (SLICED, [X[:, 0]], ""),
-    "Scan": (SCAN, [X[0] + 1, X, X.T + 2], ""),
-    "a Scan over constants": (SCANNED, [X], ""),
-    **{
-        f"no iteration, {name}": (text, [X[:0]], "")
-        for name, text in NO_ITERATION.items()
-    },
-    "no iteration, a traced condition": (NO_TIMES, [number(True), X[0]], ""),
-    "no iteration, a traced limit": (
-        CONDITION_FALSE.replace("OUTPUTS", "float[3] y")
-        .replace("OUTPUT", "y")
-        .replace("ROW", ""),
-        [*NONE],
-        "t",
-    ),
-    "no iteration, a traced limit, rows": (
-        CONDITION_FALSE.replace("OUTPUTS", "float[3] y, float[a,b] z")
-        .replace("OUTPUT", "y, z")
-        .replace("ROW", ", float[3] r"),
-        [*NONE],
-        "t",
-    ),
-    "a sequence": (SEQUENCE, [X], ""),
-    "up to the new length": (UP_TO_LENGTH.replace("Q", "r"), [X], ""),
-    "up to the old length": (UP_TO_LENGTH.replace("Q", "q"), [X], ""),
-    "the length of a sequence": (COUNTS.replace("COUNT", OF_SEQUENCE), [X], ""),
-    "the count of an option": (COUNTS.replace("COUNT", OF_OPTION), [X], ""),
-    "an unreached body": (UNREACHED[0][0], [X[:0], number(0)], "m"),
-    "an unreached branch": (UNREACHED[1][0], [X[:0], number(False)], "c"),
-}
+CASES: list[tuple[str, list[Any], str]] = [
+    *[(CHOICE, [c, X], static) for c in (FALSE, TRUE) for static in ("c", "")],
+    (ALWAYS, [X, TWO], "m"),
+    (COUNTED, [X, MANY], "m"),
+    *[(WITHOUT_ROWS, [X, m], static) for m in (ONE, MANY) for static in ("m", "")],
+    *[(ROWS_OF_IF, [X, TRUE, m], "qm") for m in (ZERO, ONE)],
+    (GROWING, [X[:, 0]], ""),
+    (SLICED, [X[:, 0]], ""),
+    (SCAN, [X[0] + 1, X, X.T + 2], ""),
+    (SCANNED, [X], ""),
+    *[(text, [X[:0]], "") for text in NO_ITERATION],
+    (NO_TIMES, [TRUE, X[0]], ""),
+    (TRACED_LIMIT.replace("ROW", ""), UNREACHABLE, "t"),
+    (TRACED_LIMIT_AND_ROWS.replace("ROW", ", float[3] r"), UNREACHABLE, "t"),
+    (SEQUENCE, [X], ""),
+    *[(UP_TO_LENGTH.replace("Q", name), [X], "") for name in "rq"],
+    *[(COUNTS.replace("COUNT", count), [X], "") for count in (OF_SEQUENCE, OF_OPTION)],
+    (UNREACHED[0][0], [X[:0], ZERO], "m"),
+    (UNREACHED[1][0], [X[:0], FALSE], "c"),
+]
 
 
 @pytest.mark.usefixtures("with_jit", "x32", "unoptimized")
-@pytest.mark.parametrize("name", CASES)
-def test_as_onnx_runtime(name: str) -> None:
-    text, inputs, static = CASES[name]
+@pytest.mark.parametrize(("text", "inputs", "static"), CASES)
+def test_as_onnx_runtime(text: str, inputs: list[Any], static: str) -> None:
     require_runtime(parse(text), inputs, static)
 
 
 @pytest.mark.parametrize("times", [0, 1])
 def test_rows_of_an_inner_loop(times: int) -> None:
-    inputs = [X, number(2), number(times)]
+    inputs = [X, TWO, np.array(times)]
     (found,) = prepared(ROWS_OF_LOOP).run(inputs)
     assert_same_bits(found, runtime_outputs(parse(ROWS_OF_LOOP), inputs)[0])
 
@@ -356,7 +321,7 @@ def test_growing_values_under_a_traced_condition() -> None:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_shapes_of_no_iteration(is_known: bool) -> None:
     """They are those of the graph, or those that ONNX infers."""
-    source = parse(NO_ITERATION["an empty axis"])
+    source = parse(NO_ITERATION[0])
     if not is_known:
         (body,) = (a.g for a in source.graph.node[-1].attribute)
         body.output[2].type.tensor_type.ClearField("shape")

@@ -130,11 +130,8 @@ UNSUPPORTED = rows(r"""
 INVALID = rows(r"""
 25 | 99 | q = Identity(p) | `opset_import` must be at most NEWEST; got 99
 25 | 9 | q = Slice(p, p, p) | .
-25 | 13 | q = Slice<starts = [0], ends = [1]>(p) | .
 9 | 13 | q = Slice<starts = [0], ends = [1]>(p) | .
-25 | 11 | q = Constant<value_ints = [1]>() | .*value_ints
 25 | 13 | q = Cast<to = 7>(p) | .*(7).*(1)
-25 | 13 | q = Identity(z) | .*z
 25 | 13 | q = local.f(p) | .*local::f
 """)
 

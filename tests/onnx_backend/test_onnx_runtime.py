@@ -104,6 +104,19 @@ y, i = MaxPool<kernel_shape = [3, 2], pads = [1, 1, 1, 1], strides = [2, 2]>(p) 
 y = Resize<mode = "cubic">(p, , q) | floats(3, 0), F([2, 1])
 y = Resize(p, , q) | floats(0, 2), F([2, 2])
 y = ConvTranspose(p, q) | floats(1, 1, 0), floats(1, 2, 3)
+y = ConvTranspose<strides = [2, 2], auto_pad = "SAME_UPPER">(p, q) |
+  IMAGE, floats(3, 2, 3, 2)
+@9 s = Constant<value: tensor = float[4] {1, 1, 2, 3}>() y = Upsample(p, s) | IMAGE
+y = LRN<size = 3, alpha = 0.5>(p) | IMAGE
+y = DepthToSpace<blocksize = 2>(p) | floats(1, 8, 2, 3)
+y = DepthToSpace<blocksize = 2, mode = "CRD">(p) | floats(1, 8, 2, 3)
+y = SpaceToDepth<blocksize = 2>(p) | floats(1, 2, 4, 6)
+y = Col2Im(p, q, r) | floats(1, 4, 4), [3, 3], [2, 2]
+@21 y = QuantizeLinear<axis = 1>(p, q, r) | M, F([0.5, 0.25, 2]), U8([1, 2, 3])
+@21 y = QuantizeLinear<axis = 1, block_size = 2>(p, q, r) |
+  floats(2, 4), 0.1 + M[:, 1:], U8([[1, 2], [3, 4]])
+@21 y = DequantizeLinear<axis = 0>(p, q, r) |
+  BYTES[0, 0], SCALE.repeat(2)[:9], BYTES[0, 0, :, 0]
 y = ConvInteger<pads = [1, 1, 1, 1]>(p, q, r, s) |
   BYTES, BYTES.ravel()[:72].reshape(4, 3, 3, 2), U8(120), U8(7)
 y = ConvInteger(p, q, r, r) | BYTES // 2 + 128, BYTES[[0, 1, 0, 1]] // 4 + 192, U8(0)
