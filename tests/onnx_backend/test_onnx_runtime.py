@@ -182,9 +182,9 @@ FusedMatMul<transA = 1, transB = 1>(p, q) | floats(2, 8, 3), floats(2, 5, 8)
 FusedMatMul<transBatchA = 1, transBatchB = 1>(p, q) | floats(3, 2, 8), floats(8, 2, 5)
 FusedMatMul<transBatchA = 1, transA = 1, transBatchB = 1, transB = 1>(p, q) |
   floats(8, 2, 3), floats(5, 2, 8)
-SkipLayerNormalization<epsilon = 0.00001>(p, q, r) | X, X[::-1], SCALE
+SkipLayerNormalization<epsilon = 0.1>(p, q, r) | X, X[::-1], SCALE
 SkipLayerNormalization(p, q, r, s, t) | X, X[::-1], SCALE, BIAS, BIAS[::-1]
-SkipSimplifiedLayerNormalization<epsilon = 0.00001>(p, q, r, s) |
+SkipSimplifiedLayerNormalization<epsilon = 0.1>(p, q, r, s) |
   X, X[::-1], SCALE, BIAS
 Gelu(p) | X
 FastGelu(p) | X
