@@ -19,10 +19,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
+from dml_jax.directml import _strided
 from dml_jax.directml._graph_descs import FunctionGraphNodeDesc
 from dml_jax.directml._members import instance_of, member_of
 from dml_jax.directml._operators import OperatorDesc, camel
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import LATEST, FeatureLevel
 
@@ -237,7 +237,7 @@ def _as_bound(
             got += f". Convert it by `np.array(x, '{dtype}')`"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
-    if not is_buffer and not api.is_logical(tensor, value):
+    if not is_buffer and not _strided.is_logical(tensor, value):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
         rule = f"{shape}be a flat buffer of at least {tensor.buffer_size} elements"
         raise arguments.error(ValueError, function, name, rule, f"shape {value.shape}")
@@ -261,7 +261,7 @@ def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
             results = step.operator.evaluate(*operands)
         elements.append(results if isinstance(results, tuple) else (results,))
     return tuple(
-        api.write(binding.tensor, elements[result.step][result.output], buffer)
+        _strided.write(binding.tensor, elements[result.step][result.output], buffer)
         for binding, result, buffer in zip(
             compiled.outputs, compiled.results, previous, strict=True
         )
@@ -282,16 +282,16 @@ def _operand(
         written = elements[source.step][source.output]
         if _layout(given) == _layout(tensor):
             return written
-        buffer = api.flatten(given, written)
+        buffer = _strided.flatten(given, written)
     elif source.input is not None:
         given, bound = compiled.inputs[source.input].tensor, inputs[source.input]
         if _layout(given) == _layout(tensor):
-            return api.read(tensor, bound)
-        is_logical = api.is_logical(given, bound)
-        buffer = api.flatten(given, bound) if is_logical else bound
+            return _strided.read(tensor, bound)
+        is_logical = _strided.is_logical(given, bound)
+        buffer = _strided.flatten(given, bound) if is_logical else bound
     else:
         buffer = constants[source.constant]  # type: ignore[index]
-    return api.read(tensor, api.reinterpret(buffer, tensor))
+    return _strided.read(tensor, _strided.reinterpret(buffer, tensor))
 
 
 def _layout(tensor: BufferTensorDesc) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 from dml_jax.directml import (
@@ -18,7 +17,6 @@ from dml_jax.directml import (
 )
 from dml_jax.directml._members import UINT64
 from dml_jax.directml._operators import camel
-from dml_jax.directml._tensor import extent
 from dml_jax.directml.dxdispatch._descs import parse_desc
 from dml_jax.directml.dxdispatch._json import Entry, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource
@@ -87,11 +85,8 @@ def is_owned(tensor: BufferTensorDesc) -> bool:
 def _require_expandable(entry: Entry, desc: OperatorDesc, context: Context) -> None:
     """Refuses tensors of overlapping elements whose copies need too much memory."""
     for member, tensor in zip(desc.input_members, desc.inputs, strict=True):
-        if tensor.strides is None:
-            continue
-        pairs = zip(tensor.sizes, tensor.strides, strict=True)
-        count = math.prod(size for size, stride in pairs if stride)
-        if count > extent(tensor.sizes, tensor.strides):
+        count = tensor.layout.compact.count
+        if count > tensor.layout.extent:
             location = f"{entry.location}.{camel(member)}.Strides"
             size = count * tensor.data_type.bits // 8
             context.require_memory(Entry(None, location), size)
