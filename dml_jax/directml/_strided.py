@@ -10,8 +10,9 @@ the dtype of the elements, and would depend on whether 64-bit mode is on when th
 called. Leading dimensions, which vmap adds, are batch dimensions.
 
 Elements are moved as integers. XLA partitions a gather as a sum to which other shards
-contribute zeros, which keeps the bits of integers, but not of floats. Layouts are not
-read by slices and written by pads, because XLA partitions pads incorrectly.
+contribute zeros, which keeps the bits of integers, but not of floats. It partitions
+pads incorrectly, and lowers slices of sharded rows to pads, so partitioned programs
+index packed layouts of larger buffers, too.
 """
 
 from __future__ import annotations
@@ -90,19 +91,24 @@ def _scatter_distinct(elements: jax.Array, layout: Layout, size: int) -> jax.Arr
 # Formulations -------------------------------------------------------------------------
 
 
-def _gather(buffer: jax.Array, *, layout: Layout) -> jax.Array:
+def _gather(buffer: jax.Array, *, layout: Layout, is_partitioned: bool) -> jax.Array:
     compact = layout.compact
 
     def elements(bits: jax.Array) -> jax.Array:
-        if compact.is_packed and compact.count == bits.size:
-            return bits.reshape(compact.sizes)
+        if compact.is_packed and (compact.count == bits.size or not is_partitioned):
+            return _resize(bits, compact.count).reshape(compact.sizes)
         return bits.at[_positions(compact)].get(mode="promise_in_bounds")
 
     return jnp.broadcast_to(bitwise.by_integers(elements, buffer), layout.sizes)
 
 
 def _scatter(
-    elements: jax.Array, *, layout: Layout, size: int, is_distinct: bool
+    elements: jax.Array,
+    *,
+    layout: Layout,
+    size: int,
+    is_distinct: bool,
+    is_partitioned: bool,
 ) -> jax.Array:
     """Sums are computed in at least float32 and rounded once."""
     dtype, compact = elements.dtype, layout.compact
@@ -113,16 +119,18 @@ def _scatter(
     if repeated:
         elements = elements.sum(repeated, dtype=elements.dtype, keepdims=True)
     if is_distinct:
-        write = functools.partial(_write, layout=compact, size=size)
-        return bitwise.by_integers(write, elements.astype(dtype))
+        bits_of = functools.partial(_write, compact, size, is_partitioned)
+        return bitwise.by_integers(bits_of, elements.astype(dtype))
     sums = jnp.zeros(size, elements.dtype).at[_positions(compact)]
     return sums.add(elements, mode="promise_in_bounds").astype(dtype)
 
 
-def _write(bits: jax.Array, layout: Layout, size: int) -> jax.Array:
+def _write(
+    layout: Layout, size: int, is_partitioned: bool, bits: jax.Array
+) -> jax.Array:
     """A buffer of zeros with the elements at distinct positions."""
-    if layout.is_packed and layout.count == size:
-        return bits.reshape(-1)
+    if layout.is_packed and (layout.count == size or not is_partitioned):
+        return _resize(bits.reshape(-1), size)
     if not layout.is_nested:
         buffer = jnp.zeros(size, bits.dtype).at[_positions(layout)]
         return buffer.set(bits, mode="promise_in_bounds", unique_indices=True)
@@ -200,7 +208,8 @@ def _batch(primitive: Any, operands: Any, dimensions: Any, **params: Any):
 
 def _lower(formulation: Any, ctx: Any, x: Any, **params: Any) -> Any:
     rank = 1 if formulation is _gather else len(params["layout"].sizes)
-    lowered = functools.partial(formulation, **params)
+    is_partitioned = not lowering.is_unpartitioned(ctx)
+    lowered = functools.partial(formulation, is_partitioned=is_partitioned, **params)
     for _ in range(ctx.avals_in[0].ndim - rank):
         lowered = jax.vmap(lowered)
     ctx, mesh = lowering.without_explicit_axes(ctx)
