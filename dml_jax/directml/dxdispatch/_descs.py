@@ -12,7 +12,6 @@ from dml_jax.directml import (
     FillValueConstantOperatorDesc,
     FillValueSequenceOperatorDesc,
     OperatorDesc,
-    OperatorType,
     ReverseSubsequencesOperatorDesc,
     Slice1OperatorDesc,
     SliceGradOperatorDesc,
@@ -47,9 +46,8 @@ _TENSOR_DEFAULTS = {
 }
 
 
-def parse_desc(operator: OperatorType, entry: Entry) -> OperatorDesc:
-    """The description of an operator."""
-    struct = STRUCTS[operator.name]
+def parse_desc(struct: Any, entry: Entry) -> OperatorDesc:
+    """The description of an operator, whose members are the fields of a structure."""
     fields = {camel(name): (name, *of) for name, of in fields_of(struct).items()}
     has_arrays = any(kind == Sequence[int] for _, kind, _ in fields.values())
     members = entry.members((*fields, "DimensionCount") if has_arrays else fields)

@@ -11,17 +11,16 @@ from dml_jax.directml import (
     CompiledOperator,
     ExecutionFlags,
     OperatorDesc,
-    OperatorType,
     TensorFlags,
     compile_operator,
 )
 from dml_jax.directml._members import UINT64
 from dml_jax.directml._operators import camel
-from dml_jax.directml.dxdispatch._descs import parse_desc
+from dml_jax.directml.dxdispatch._descs import STRUCTS, parse_desc
 from dml_jax.directml.dxdispatch._json import Entry, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource
 
-PREFIX = "DML_OPERATOR_"
+_PREFIX = "DML_OPERATOR_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +52,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     type_name = "Type" if "Type" in given else "type"
     if type_name not in given:
         raise entry.error("have a member `type`")
-    operator_type = given[type_name].member_of(OperatorType, PREFIX)
+    struct = _struct(given[type_name])
     if "desc" in given and "Desc" in given:
         raise entry.error("have one of the members `desc` and `Desc`")
     desc_name = next((name for name in ("desc", "Desc") if name in given), None)
@@ -65,7 +64,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     else:  # the description is inline
         inline = {name: members[name].value for name in of_desc}
         desc_entry = Entry(inline, entry.location)
-    desc = parse_desc(operator_type, desc_entry)
+    desc = parse_desc(struct, desc_entry)
     _require_expandable(desc_entry, desc, context)
     members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
     with entry.located():
@@ -75,6 +74,17 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
         raise members["dmlCompileType"].error("be DmlCompileOp or DmlCompileGraph")
     owned = {name: tensor for name, tensor in operator.inputs if is_owned(tensor)}
     return Dispatchable(operator, parse_views(members["bindings"], owned, context))
+
+
+def _struct(entry: Entry) -> Any:
+    """The structure of an operator, which may be one that this package lacks."""
+    name = entry.text().removeprefix(_PREFIX)
+    if name not in STRUCTS:
+        operators = ", ".join(_PREFIX + name for name in STRUCTS)
+        raise NotImplementedError(
+            f"`{entry.location}` must be one of {operators}; got {entry.value[:60]}"
+        )
+    return STRUCTS[name]
 
 
 def is_owned(tensor: BufferTensorDesc) -> bool:
