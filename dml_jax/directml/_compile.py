@@ -28,19 +28,12 @@ from dml_jax.directml._types import LATEST, FeatureLevel
 
 
 class Source(NamedTuple):
-    """The source of a step's input: the index of an input, a step, or a constant."""
+    """Where an array comes from: the index of an input, a step, or a constant."""
 
-    input: int | None = None
-    step: int | None = None
-    constant: int | None = None
+    input: Any = None  # or an index
+    step: Any = None
+    constant: Any = None
     output: int = 0  # of the step
-
-
-class Result(NamedTuple):
-    """An output of a step."""
-
-    step: int
-    output: int = 0
 
 
 class Step(NamedTuple):
@@ -78,7 +71,7 @@ class CompiledOperator:
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
     steps: tuple[Step, ...] = dataclasses.field(repr=False)
-    results: tuple[Result, ...] = dataclasses.field(repr=False)
+    results: tuple[Source, ...] = dataclasses.field(repr=False)
     constants: tuple[bytes, ...] = dataclasses.field(repr=False, default=())
 
     def __call__(
@@ -215,7 +208,7 @@ def compile_operator(
         inputs=inputs,
         outputs=(Binding(camel(desc.output_member), desc.output),),
         steps=(Step(desc, sources),),
-        results=(Result(0),),
+        results=(Source(step=0),),
     )
 
 
@@ -277,20 +270,18 @@ def _operand(
     tensor: BufferTensorDesc,
 ) -> jax.Array:
     """The elements of a step's input tensor, from the buffer of its source."""
+    if source.constant is not None:
+        buffer = constants[source.constant]
+        return _strided.read(tensor, _strided.reinterpret(buffer, tensor))
     if source.step is not None:
         given = compiled.steps[source.step].operator.outputs[source.output]
-        written = elements[source.step][source.output]
-        if _layout(given) == _layout(tensor):
-            return written
-        buffer = _strided.flatten(given, written)
-    elif source.input is not None:
-        given, bound = compiled.inputs[source.input].tensor, inputs[source.input]
-        if _layout(given) == _layout(tensor):
-            return _strided.read(tensor, bound)
-        is_logical = _strided.is_logical(given, bound)
-        buffer = _strided.flatten(given, bound) if is_logical else bound
+        array, is_elements = elements[source.step][source.output], True
     else:
-        buffer = constants[source.constant]  # type: ignore[index]
+        given, array = compiled.inputs[source.input].tensor, inputs[source.input]
+        is_elements = _strided.is_logical(given, array)
+    if _layout(given) == _layout(tensor):
+        return array if is_elements else _strided.read(tensor, array)
+    buffer = _strided.flatten(given, array) if is_elements else array
     return _strided.read(tensor, _strided.reinterpret(buffer, tensor))
 
 

@@ -77,7 +77,7 @@ def of_tensor(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     """The rules for a tensor that do not depend on its operator."""
     for d, size in enumerate(tensor.sizes):
         yield f"{member}.Sizes[{d}]", size >= 1, "be at least 1", size
-    count, span = tensor.layout.count, tensor.layout.extent
+    count, span = tensor.layout.element_count, tensor.layout.extent
     maximum = UINT[-1]
     rule = f"give at most {maximum} elements"
     yield f"{member}.Sizes", count <= maximum, rule, count
@@ -118,9 +118,9 @@ def of_output(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     layout = tensor.layout
     if layout.is_nested:
         return
-    has_room = layout.count <= layout.extent
+    has_room = layout.element_count <= layout.extent
     rule = f"give no two elements of Sizes {layout.sizes} the same position"
-    if has_room and layout.count > _MAX_ENUMERATED:
+    if has_room and layout.element_count > _MAX_ENUMERATED:
         holds = False
         rule = f"each exceed the extent of the smaller ones, for Sizes {layout.sizes}"
     else:

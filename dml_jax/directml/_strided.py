@@ -95,8 +95,10 @@ def _gather(buffer: jax.Array, *, layout: Layout, is_partitioned: bool) -> jax.A
     compact = layout.compact
 
     def elements(bits: jax.Array) -> jax.Array:
-        if compact.is_packed and (compact.count == bits.size or not is_partitioned):
-            return _resize(bits, compact.count).reshape(compact.sizes)
+        if compact.is_packed and (
+            compact.element_count == bits.size or not is_partitioned
+        ):
+            return _resize(bits, compact.element_count).reshape(compact.sizes)
         return bits.at[_positions(compact)].get(mode="promise_in_bounds")
 
     return jnp.broadcast_to(bitwise.by_integers(elements, buffer), layout.sizes)
@@ -129,7 +131,7 @@ def _write(
     layout: Layout, size: int, is_partitioned: bool, bits: jax.Array
 ) -> jax.Array:
     """A buffer of zeros with the elements at distinct positions."""
-    if layout.is_packed and (layout.count == size or not is_partitioned):
+    if layout.is_packed and (layout.element_count == size or not is_partitioned):
         return _resize(bits.reshape(-1), size)
     if not layout.is_nested:
         buffer = jnp.zeros(size, bits.dtype).at[_positions(layout)]
@@ -163,7 +165,7 @@ def _element_at(layout: Layout, size: int) -> tuple[jax.Array, jax.Array]:
         index = index + at * np.uint32(packed[d])
     is_element = is_element & (rest == 0)
     index = jnp.where(is_element, index, np.uint32(0))
-    return is_element, index.astype(bitwise.index_dtype(layout.count))
+    return is_element, index.astype(bitwise.index_dtype(layout.element_count))
 
 
 # Primitives ---------------------------------------------------------------------------

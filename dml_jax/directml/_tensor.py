@@ -92,7 +92,7 @@ class Layout(NamedTuple):
         return cls(sizes, tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes))))
 
     @property
-    def count(self) -> int:
+    def element_count(self) -> int:
         """The number of elements."""
         return math.prod(self.sizes)
 
