@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax._shared import arguments
-from dml_jax.directml import _rules
+from dml_jax.directml import _rules, _strided
 from dml_jax.directml._members import Struct
 from dml_jax.directml._operators import OperatorDesc
 from dml_jax.directml._rules import Rule
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, FeatureLevel
 
@@ -26,10 +25,6 @@ class OperatorGraphNodeDesc(Struct):
     Args:
       operator: the description of the operator.
       name: the name of the node in profiles; None for the operator's name.
-
-    Raises:
-      TypeError: `operator` is not an OperatorDesc, or `name` is not a string.
-      ValueError: `name` is empty.
 
     Source: DirectML, DML_OPERATOR_GRAPH_NODE_DESC.
     """
@@ -45,10 +40,6 @@ class ConstantDataGraphNodeDesc(Struct):
     Args:
       data: the bytes of a tensor, with or without the padding to a multiple of 4.
       name: the name of the node; None for no name.
-
-    Raises:
-      TypeError: `data` is not bytes, or `name` is not a string.
-      ValueError: `name` is empty.
 
     Source: DirectML, DML_CONSTANT_DATA_GRAPH_NODE_DESC.
     """
@@ -73,11 +64,6 @@ class FunctionGraphNodeDesc(Struct):
       inputs: the tensors that the function reads.
       outputs: the tensors that it computes, at least one.
       name: the name of the node in profiles and messages; None for the function's name.
-
-    Raises:
-      TypeError: `function` is not callable or not hashable, a tensor is not a
-        BufferTensorDesc, or `name` is not a string.
-      ValueError: there is no output, or `name` is empty.
     """
 
     function: Callable[..., Any]
@@ -128,7 +114,7 @@ class FunctionGraphNodeDesc(Struct):
         with jax.enable_x64(any(tensor.data_type.bits == 64 for tensor in tensors)):
             results = self.function(
                 *(
-                    api.broadcast(operand, tensor.sizes)
+                    _strided.broadcast(operand, tensor.sizes)
                     for operand, tensor in zip(operands, self.inputs, strict=True)
                 )
             )
@@ -147,10 +133,6 @@ class InputGraphEdgeDesc(Struct):
       to_node_index: the node.
       to_node_input_index: the input of the node.
       name: the name in error messages; None for no name.
-
-    Raises:
-      TypeError: an index is not an integer, or `name` is not a string.
-      ValueError: an index does not fit a UINT, or `name` is empty.
 
     Source: DirectML, DML_INPUT_GRAPH_EDGE_DESC.
     """
@@ -172,10 +154,6 @@ class OutputGraphEdgeDesc(Struct):
       graph_output_index: the output of the graph.
       name: the name in error messages; None for no name.
 
-    Raises:
-      TypeError: an index is not an integer, or `name` is not a string.
-      ValueError: an index does not fit a UINT, or `name` is empty.
-
     Source: DirectML, DML_OUTPUT_GRAPH_EDGE_DESC.
     """
 
@@ -196,10 +174,6 @@ class IntermediateGraphEdgeDesc(Struct):
       to_node_index: the node that reads.
       to_node_input_index: its input.
       name: the name in error messages; None for no name.
-
-    Raises:
-      TypeError: an index is not an integer, or `name` is not a string.
-      ValueError: an index does not fit a UINT, or `name` is empty.
 
     Source: DirectML, DML_INTERMEDIATE_GRAPH_EDGE_DESC.
     """
@@ -223,11 +197,6 @@ class GraphDesc(Struct):
       input_edges: InputGraphEdgeDesc; an input may go to several nodes.
       output_edges: OutputGraphEdgeDesc.
       intermediate_edges: IntermediateGraphEdgeDesc; an output may go to several nodes.
-
-    Raises:
-      TypeError: a count is not an integer, or a sequence has an element of another
-        class.
-      ValueError: a count does not fit a UINT.
 
     Source: DirectML, DML_GRAPH_DESC.
     """

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 import jax
 
 import dml_jax
-from dml_jax.directml import _rules
+from dml_jax.directml import _rules, _strided
 from dml_jax.directml._members import Struct, fields_of, member_of
 from dml_jax.directml._rules import Rule
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import (
     LATEST,
@@ -124,10 +123,6 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
       output_tensor: the result, with the sizes and data type of `input_tensor`.
       axis: the dimension along which elements are reversed.
 
-    Raises:
-      TypeError: a tensor is not a BufferTensorDesc, or `axis` is not an integer.
-      ValueError: `axis` does not fit a UINT.
-
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
     """
 
@@ -158,7 +153,7 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
                 yield name, got == size, rule, got
 
     def evaluate(self, input: jax.Array, lengths: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_tensor.sizes)
+        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.reverse_subsequences(input, lengths, self.axis)
 
 
@@ -188,10 +183,6 @@ class FillValueConstantOperatorDesc(_FillDesc):
       output_tensor: the tensor that is filled.
       value_data_type: its data type, and that of `value`.
       value: the bits of every element.
-
-    Raises:
-      TypeError: a member has the wrong type.
-      ValueError: there is no such data type.
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
     """
@@ -224,10 +215,6 @@ class FillValueSequenceOperatorDesc(_FillDesc):
       value_data_type: its data type, and that of the values.
       value_start: the bits of the first element.
       value_delta: the bits of the difference between two consecutive elements.
-
-    Raises:
-      TypeError: a member has the wrong type.
-      ValueError: there is no such data type.
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.
     """

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 import jax
 
 import dml_jax
-from dml_jax.directml import _rules
+from dml_jax.directml import _rules, _strided
 from dml_jax.directml._members import INT
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._rules import Rule
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import OperatorType
 
@@ -31,10 +30,6 @@ class SliceOperatorDesc(OperatorDesc):
       offsets: for each dimension the first index that is read.
       sizes: for each dimension the number of elements that are read.
       strides: for each dimension the distance between two elements, at least 1.
-
-    Raises:
-      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
-      ValueError: a number does not fit a UINT.
 
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
@@ -64,7 +59,7 @@ class SliceOperatorDesc(OperatorDesc):
             yield name, last < whole[d], rule, last
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_tensor.sizes)
+        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
@@ -115,10 +110,6 @@ class Slice1OperatorDesc(_WindowDesc):
       input_window_strides: for each dimension the distance between two elements, not 0.
         A negative stride starts from the window's last element.
 
-    Raises:
-      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
-      ValueError: a number does not fit a UINT, or an INT for the strides.
-
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
 
@@ -136,7 +127,7 @@ class Slice1OperatorDesc(_WindowDesc):
         return self._window_rules("input_tensor", "output_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_tensor.sizes)
+        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice1(input, *self._window, self.output_tensor.sizes)
 
 
@@ -153,10 +144,6 @@ class SliceGradOperatorDesc(_WindowDesc):
       input_window_offsets: for each dimension the index at which the window starts.
       input_window_sizes: for each dimension the size of the window.
       input_window_strides: for each dimension the distance between two elements.
-
-    Raises:
-      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
-      ValueError: a number does not fit a UINT, or an INT for the strides.
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
@@ -175,6 +162,6 @@ class SliceGradOperatorDesc(_WindowDesc):
         return self._window_rules("output_gradient_tensor", "input_gradient_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_gradient_tensor.sizes)
+        input = _strided.broadcast(input, self.input_gradient_tensor.sizes)
         sizes = self.output_gradient_tensor.sizes
         return dml_jax.slice_grad(input, sizes, *self._window)

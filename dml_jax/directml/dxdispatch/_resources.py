@@ -145,6 +145,8 @@ def _file(
 ) -> tuple[np.ndarray, DataType]:
     """The elements of an .npy file, or the bytes of any other file."""
     source = initial.members(required=("sourcePath",))["sourcePath"]
+    if source.text().lower().endswith((".jpg", ".jpeg", ".png")):
+        raise source.error("be an .npy file or one of bytes, not an image")
     path = context.folders.source_path(source)
     context.require_memory(source, path.stat().st_size)
     if path.suffix.lower() != ".npy":
