@@ -10,9 +10,6 @@
 >>> slice(jnp.arange(1.0, 17.0).reshape(1, 1, 4, 4))
 Array([[[[ 5.,  8.],
          [13., 16.]]]], dtype=float32)
-
-A structure raises TypeError or ValueError for what a member of its C structure cannot
-hold. What DirectML would refuse is found when an operator or a graph is compiled.
 """
 
 # Compilation

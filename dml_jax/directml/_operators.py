@@ -123,6 +123,10 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
       output_tensor: the result, with the sizes and data type of `input_tensor`.
       axis: the dimension along which elements are reversed.
 
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or `axis` is not an integer.
+      ValueError: `axis` does not fit a UINT.
+
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
     """
 
@@ -184,6 +188,10 @@ class FillValueConstantOperatorDesc(_FillDesc):
       value_data_type: its data type, and that of `value`.
       value: the bits of every element.
 
+    Raises:
+      TypeError: a member has the wrong type.
+      ValueError: there is no such data type.
+
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
     """
 
@@ -215,6 +223,10 @@ class FillValueSequenceOperatorDesc(_FillDesc):
       value_data_type: its data type, and that of the values.
       value_start: the bits of the first element.
       value_delta: the bits of the difference between two consecutive elements.
+
+    Raises:
+      TypeError: a member has the wrong type.
+      ValueError: there is no such data type.
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.
     """

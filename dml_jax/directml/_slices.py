@@ -31,6 +31,10 @@ class SliceOperatorDesc(OperatorDesc):
       sizes: for each dimension the number of elements that are read.
       strides: for each dimension the distance between two elements, at least 1.
 
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
+      ValueError: a number does not fit a UINT.
+
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
 
@@ -110,6 +114,10 @@ class Slice1OperatorDesc(_WindowDesc):
       input_window_strides: for each dimension the distance between two elements, not 0.
         A negative stride starts from the window's last element.
 
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
+      ValueError: a number does not fit a UINT, or an INT for the strides.
+
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
 
@@ -144,6 +152,10 @@ class SliceGradOperatorDesc(_WindowDesc):
       input_window_offsets: for each dimension the index at which the window starts.
       input_window_sizes: for each dimension the size of the window.
       input_window_strides: for each dimension the distance between two elements.
+
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
+      ValueError: a number does not fit a UINT, or an INT for the strides.
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """

@@ -243,11 +243,12 @@ MESSAGES = [
      'folder or the current one; got "none.npy"'),
     (TARGET, "\ud800", f"`{named(TARGET)}` must be a printable string; got "
      '"\\ud800"'),
-    (D, "deferred", f'`{D}` must be an array or an object; got "deferred"'),
-    (A, {"sourcePath": "x.PNG"}, f"`{A}.sourcePath` must be an .npy file or one of "
-     'bytes, not an image; got "x.PNG"'),
-    (TARGET, "x.jpeg", f"`{named(TARGET)}` must end in .npy, .dat or .bin; got "
-     '"x.jpeg"'),
+    (D, "deferred", f"`{D}` must be known when the model is read: deferred buffers "
+     'are not supported; got "deferred"'),
+    (A, {"sourcePath": "x.PNG"}, f"`{A}.sourcePath` must be a file of numbers, not an "
+     'image; got "x.PNG"'),
+    (TARGET, "x.jpeg", f"`{named(TARGET)}` must be a file of numbers, not an image; "
+     'got "x.jpeg"'),
     *((f"{SLICE}.type", kind, f"{OPERATOR} {kind}")
       for kind in ("DML_OPERATOR_GEMM", "SLICE2", "hlsl")),
     (f"{IN}.TotalTensorSizeInBytes", 4, f"{RULE} `InputTensor.Total…"),

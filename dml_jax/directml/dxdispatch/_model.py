@@ -63,7 +63,8 @@ def load_model(
     Raises:
       ValueError: the model is invalid; the message names the file, the location in it,
         the rule and the value. Or `input_path` is not a folder that exists.
-      NotImplementedError: the model has an operator that this package lacks.
+      NotImplementedError: the model has an operator, a deferred buffer or an image,
+        which this package lacks.
       OSError: the file cannot be read.
     """
     path = pathlib.Path(path)
