@@ -9,15 +9,11 @@ fills. What is reported and compared is the ratio to that baseline of the same m
 for dml_jax and for its peers alike; absolute times are for orientation.
 
 - `workloads`, `random_shapes`: what is measured
-- `programs`: the functions of a workload: dml_jax's, plain JAX's, the reference
-- `candidates`: functions that are ready to be timed, and the baselines
+- `programs`: the arrays of a workload, and its functions, of dml_jax and of plain JAX
 - `peers`: other libraries on the same arrays
 - `measure`: warm-up, batches, rounds, quartiles
-- `session`: a run over workloads
-- `training`, `scaling`, `onnx_models`: runs of programs around the operators
-- `predictions`: the workloads, compiled for TPUs, of which none is needed
-- `tpu_compiler`: child processes that compile for TPUs
-- `tpu_schedule`, `tpu_scalars`: what the compiled programs cost
+- `session`: a run over workloads, and the baselines
+- `training`, `scaling`, `real_models`: runs of programs around the operators
 - `results`, `tables`, `plot`, `compare`: the file of a run, and what it tells
 - `command`: the command line
 """

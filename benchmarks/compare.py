@@ -1,4 +1,8 @@
-"""Compares dml_jax's ratios to the baseline in two runs."""
+"""Compares dml_jax's multiples of the baseline in two runs.
+
+A change is marked where the quartiles of the two runs do not overlap. The exit status
+is 1 if any workload is so marked and slower by more than the tolerance.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,7 @@ class Change(NamedTuple):
 
 
 def changes(old: Document, new: Document) -> list[Change]:
-    """The workloads that both runs have with the same shape and dtype.
-
-    Raises:
-      ValueError: the runs are of different devices or sizes, or have nothing in common.
-    """
+    """The workloads that both runs have with the same shape and dtype."""
     for option in ("device", "quick"):
         was, now = old["options"].get(option), new["options"].get(option)
         if was != now:

@@ -12,9 +12,11 @@ ratios within a round.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -39,15 +41,30 @@ class Candidate(NamedTuple):
 class Settings(NamedTuple):
     """How many rounds, and how long a batch lasts at least, in seconds.
 
-    With an even number of rounds, each order is measured equally often.
+    With an even number of rounds, each order is measured equally often. `pause` is the
+    time that the threads of one candidate get to fall asleep before the next begins.
     """
 
     rounds: int
     batch: float
+    pause: float = 0.0
 
 
 SETTINGS = {"cpu": Settings(8, 0.020), "gpu": Settings(8, 0.005)}
 QUICK = Settings(6, 0.005)
+
+
+def compiled(
+    functions: Mapping[str, Callable[..., Any]], arrays: tuple[Any, ...]
+) -> list[Candidate]:
+    """Functions of the same arrays, compiled in threads: that takes the most time."""
+    lowered = [jax.jit(function).lower(*arrays) for function in functions.values()]
+    with ThreadPoolExecutor() as pool:
+        executables = pool.map(lambda program: program.compile(), lowered)
+    return [
+        Candidate(name, functools.partial(executable, *arrays))
+        for name, executable in zip(functions, executables, strict=True)
+    ]
 
 
 def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
@@ -57,6 +74,7 @@ def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
     turns = list(zip(candidates, calls, strict=True))
     for _ in range(settings.rounds):
         for candidate, repeats in turns:
+            time.sleep(settings.pause)
             candidate.wait(candidate.call())
             found[candidate.name].append(_batch(candidate, repeats) / repeats)
         turns.reverse()
@@ -69,19 +87,19 @@ def seconds(candidate: Candidate, batch: float = 0.005) -> float:
     return _batch(candidate, repeats) / repeats
 
 
-def summary(values: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """The median and the quartiles."""
-    q1, median, q3 = np.quantile(values, (0.25, 0.5, 0.75))
-    return dict(median=float(median), q1=float(q1), q3=float(q3))
-
-
 def summaries(samples: Samples, baseline: str) -> dict[str, dict[str, Any]]:
     """For each candidate its seconds, and its ratio to the baseline in pairs."""
     base = np.asarray(samples[baseline])
     return {
-        name: dict(seconds=summary(values), ratio=summary(np.asarray(values) / base))
+        name: dict(seconds=_summary(values), ratio=_summary(np.asarray(values) / base))
         for name, values in samples.items()
     }
+
+
+def _summary(values: Sequence[float] | np.ndarray) -> dict[str, float]:
+    """The median and the quartiles."""
+    q1, median, q3 = np.quantile(values, (0.25, 0.5, 0.75))
+    return dict(median=float(median), q1=float(q1), q3=float(q3))
 
 
 def _calls(candidate: Candidate, least: float) -> int:

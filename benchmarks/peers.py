@@ -11,14 +11,13 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import programs
-from benchmarks.candidates import compiled
+from benchmarks import measure, programs
 from benchmarks.measure import Candidate
 from benchmarks.programs import Arrays
 from benchmarks.workloads import Device, Workload
@@ -49,30 +48,39 @@ _ONNX_TYPES = dict(float32="float", uint8="uint8", int64="int64")
 
 def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
     """With I/O binding, so that nothing is allocated."""
-    has_type = workload.dtype.name in _ONNX_TYPES
-    if not importlib.util.find_spec("onnx") or not has_type:
+    if workload.dtype.name not in _ONNX_TYPES:
         return None
-    onnxruntime: Any = importlib.import_module("onnxruntime")
-    attributes: dict[str, Any] = {}
+    attributes, shape = "", workload.shape
+    feeds = dict(x=np.asarray(arrays[0]))
     if workload.operator == "reverse_sequence":
-        kind, attributes = "ReverseSequence", dict(workload.options)
-        constants = dict(lengths=np.asarray(arrays[1], np.int64))
+        axes = [f"{name} = {axis}" for name, axis in workload.options.items()]
+        kind, attributes = "ReverseSequence", f"<{', '.join(axes)}>"
+        feeds["lengths"] = np.asarray(arrays[1], np.int64)
     elif workload.operator == "slice1":
         kind, ranges = "Slice", programs.window(workload)
-        constants = dict(
-            starts=np.array([r.start for r in ranges], np.int64),
-            ends=np.array([r.stop if r.stop >= 0 else -(2**62) for r in ranges]),
-            axes=np.arange(len(ranges)),
-            steps=np.array([r.step for r in ranges], np.int64),
-        )
+        shape = tuple(map(len, ranges))
+        feeds["starts"] = np.array([r.start for r in ranges])
+        feeds["ends"] = np.array([r.stop if r.stop >= 0 else -(2**62) for r in ranges])
+        feeds["axes"] = np.arange(len(ranges))
+        feeds["steps"] = np.array([r.step for r in ranges])
     else:
         return None
-    feeds = {"x": np.asarray(arrays[0]), **constants}
-    session = onnxruntime.InferenceSession(
-        _model(kind, attributes, feeds), providers=["CPUExecutionProvider"]
+    target = np.zeros(shape, workload.dtype)
+    *inputs, output = (
+        f"{_ONNX_TYPES[array.dtype.name]}[{', '.join(map(str, array.shape))}] {name}"
+        for name, array in (*feeds.items(), ("y", target))
     )
-    sizes = [len(r) for r in programs.window(workload)] if kind == "Slice" else None
-    target = np.zeros(sizes or workload.shape, workload.dtype)
+    parser: Any = importlib.import_module("onnx.parser")
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 13]>
+        g ({", ".join(inputs)}) => ({output}) {{
+          y = {kind} {attributes} ({", ".join(feeds)})
+        }}
+    """)
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     as_value = onnxruntime.OrtValue.ortvalue_from_numpy
     binding = session.io_binding()
     for name, value in feeds.items():
@@ -84,23 +92,6 @@ def _onnxruntime(workload: Workload, arrays: Arrays) -> Candidate | None:
         return target
 
     return Candidate("onnxruntime", call)
-
-
-def _model(kind: str, attributes: Mapping[str, Any], feeds: Mapping[str, Any]) -> bytes:
-    """A model of one node."""
-    parser: Any = importlib.import_module("onnx.parser")
-    inputs = [
-        f"{_ONNX_TYPES[array.dtype.name]}[{', '.join(map(str, array.shape))}] {name}"
-        for name, array in feeds.items()
-    ]
-    options = ", ".join(f"{name} = {value}" for name, value in attributes.items())
-    options = options and f"<{options}>"
-    node = f"y = {kind} {options} ({', '.join(feeds)})"
-    output = inputs[0].partition("[")[0]
-    return parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["": 13]>
-        g ({", ".join(inputs)}) => ({output} y) {{ {node} }}
-    """).SerializeToString()
 
 
 # PyTorch ------------------------------------------------------------------------------
@@ -119,9 +110,10 @@ def _torch(workload: Workload, arrays: Arrays) -> Candidate | None:
         source = torch.where(t < n, n - 1 - t, t).expand(x.shape)
         call = functools.partial(torch.gather, x, workload.axis, source)
     elif workload.operator == "slice1":
-        indices = programs.indices(workload)
-        if any(index.step < 0 for index in indices):
+        ranges = programs.window(workload)
+        if any(r.step < 0 for r in ranges):
             return None
+        indices = tuple(slice(r.start, r.stop, r.step) for r in ranges)
         call = lambda: x[indices].contiguous()  # noqa: E731
     elif workload.operator == "fill_value_constant":
         options = dict(dtype=x.dtype, device=x.device)
@@ -155,7 +147,7 @@ def _flax(workload: Workload, arrays: Arrays) -> Candidate | None:
     flip = functools.partial(
         recurrent.flip_sequences, num_batch_dims=1, time_major=workload.axis == 0
     )
-    return compiled("flax", flip, arrays)
+    return measure.compiled(dict(flax=flip), arrays)[0]
 
 
 FORWARD = ("reverse", "slice", "fill")

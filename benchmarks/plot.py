@@ -71,10 +71,7 @@ _LABELS = dict(dml_jax="dml_jax", xla="plain JAX", link="sending one shard")
 
 
 def devices(records: Records) -> Figure:
-    """The efficiency where the axis is not sharded, and the time where it is.
-
-    The time is that of random lengths, which differs little from that of full ones.
-    """
+    """The efficiency where the axis is not sharded, and the time where it is."""
     figure = Figure(figsize=(4.4, 7), layout="constrained")
     panels: dict[str, Any]
     panels = dict(zip(("whole", "weak", "strong"), figure.subplots(3), strict=True))
@@ -84,10 +81,10 @@ def devices(records: Records) -> Figure:
         if record["group"] == "whole-axis":
             line = lines.setdefault(("whole", f"{mode}, {record['direction']}"), {})
             line[count] = 100 / figures["dml_jax"]["ratio"]["median"]
-        elif record["lengths"] == "random":
-            for name in figures.keys() & _LABELS.keys():
-                line = lines.setdefault((mode, _LABELS[name]), {})
-                line[count] = 1e3 * figures[name]["seconds"]["median"]
+            continue
+        for name, label in _LABELS.items():
+            line = lines.setdefault((mode, label), {})
+            line[count] = 1e3 * figures[name]["seconds"]["median"]
     styles = ("o-", "s--", "^:", "d-.")
     for (panel, label), line in sorted(lines.items()):
         style = styles[len(panels[panel].lines)]

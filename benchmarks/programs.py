@@ -1,8 +1,8 @@
 """The arrays of a workload, and the functions that are applied to them.
 
-`operator` is dml_jax's, `idiom` the same in plain jax.numpy, and `expected` the result
-of the NumPy reference. A timed program is one of the first two alone, its gradient, or
-a pipeline with elementwise operations that XLA can fuse it with.
+`operator` is dml_jax's, and `idiom` the same in plain JAX. A timed program is one of
+the two alone, its gradient, or one between elementwise operations that XLA can fuse it
+with.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 from jax import lax
 
 import dml_jax
-from benchmarks.workloads import Workload
-from dml_jax import reference
+from benchmarks.workloads import Shape, Workload
 
 ARGUMENTS = {
     "reverse_subsequences": ("input", "sequence_lengths"),
@@ -33,7 +32,6 @@ ARGUMENTS = {
 
 Arrays = tuple[jax.Array, ...]
 Function = Callable[..., Any]
-Shape = tuple[int, ...]
 
 
 # Arrays -------------------------------------------------------------------------------
@@ -41,28 +39,25 @@ Shape = tuple[int, ...]
 
 def arrays(workload: Workload) -> Arrays:
     """The arguments of a workload's program, made on the device."""
-    shape, dtype = workload.shape, workload.dtype
-    if not workload.is_reversal:
-        if workload.operator.startswith("slice"):
-            return (_data(shape, dtype),)
-        scalars = tuple(jax.device_put(value) for value in _scalars(workload))
-        if workload.group == "pipeline":
-            return *scalars, _data(shape, dtype)
-        return scalars
-    across = tuple(1 if d == workload.axis else n for d, n in enumerate(shape))
-    batch = workload.options.get("batch_axis")
-    lengths = _lengths(
-        across if batch is None else (shape[batch],), shape[workload.axis]
-    )
-    return _data(shape, dtype), lengths
-
-
-def _scalars(workload: Workload) -> list[np.generic]:
-    """The arguments of a fill: fractions for floats, whose sums must be rounded."""
+    data = functools.partial(_data, workload.shape, workload.dtype)
+    if workload.is_reversal:
+        longest = workload.shape[workload.axis]
+        return data(), _lengths(_shape_of_lengths(workload), longest)
+    if workload.operator.startswith("slice"):
+        return (data(),)
+    # Fractions, whose sums must be rounded.
     is_float = jnp.issubdtype(workload.dtype, jnp.inexact)
-    values = (0.1, 0.3) if is_float else (1, 2)
     count = len(ARGUMENTS[workload.operator])
-    return [workload.dtype.type(value) for value in values[:count]]
+    values = ((0.1, 0.3) if is_float else (1, 2))[:count]
+    scalars = tuple(jax.device_put(workload.dtype.type(value)) for value in values)
+    return (*scalars, data()) if workload.group == "pipeline" else scalars
+
+
+def _shape_of_lengths(workload: Workload) -> Shape:
+    batch = workload.options.get("batch_axis")
+    if batch is not None:
+        return (workload.shape[batch],)
+    return tuple(1 if d == workload.axis else n for d, n in enumerate(workload.shape))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -92,29 +87,20 @@ def of_lines(workload: Workload, lengths: Any) -> Any:
     batch = workload.options.get("batch_axis")
     if batch is None:
         return lengths
-    return lengths.reshape(
-        [-1 if d == batch else 1 for d in range(len(workload.shape))]
-    )
+    rank = len(workload.shape)
+    return lengths.reshape([-1 if d == batch else 1 for d in range(rank)])
 
 
-def window(workload: Workload) -> tuple[range, ...]:
+def window(workload: Workload) -> list[range]:
     """The positions that a slice keeps, for each dimension."""
     offsets, sizes, strides = (
         workload.options[f"input_window_{name}"]
         for name in ("offsets", "sizes", "strides")
     )
-    return tuple(
+    return [
         range(o, o + n, s) if s > 0 else range(o + n - 1, o - 1, s)
         for o, n, s in zip(offsets, sizes, strides, strict=True)
-    )
-
-
-def indices(workload: Workload) -> tuple[slice, ...]:
-    """The window as an index."""
-    return tuple(
-        slice(r.start, r.stop if r.stop >= 0 else None, r.step)
-        for r in window(workload)
-    )
+    ]
 
 
 # Programs -----------------------------------------------------------------------------
@@ -134,40 +120,28 @@ def functions(workload: Workload) -> dict[str, Function]:
 
 
 def program(workload: Workload, operator: Function) -> Function:
-    """The operator alone, its gradient, or a pipeline."""
+    """The operator alone, its gradient, or its product with an array."""
     if workload.group == "backward":
+        return gradient(operator)
+    if workload.group == "pipeline":
+        return lambda start, delta, x: x * operator(start, delta)
+    return operator
 
-        def gradient(cotangent: jax.Array, lengths: jax.Array) -> jax.Array:
-            _, pull = jax.vjp(lambda x: operator(x, lengths), jnp.zeros_like(cotangent))
-            return pull(cotangent)[0]
 
-        return gradient
-    if workload.group != "pipeline":
-        return operator
-    if workload.is_reversal:
-        return _between(operator)
-    return lambda start, delta, x: x * operator(start, delta)
+def gradient(reversal: Function) -> Function:
+    def pull_back(cotangent: jax.Array, lengths: jax.Array) -> jax.Array:
+        zeros = jnp.zeros_like(cotangent)
+        return jax.vjp(lambda x: reversal(x, lengths), zeros)[1](cotangent)[0]
+
+    return pull_back
 
 
 def _between(function: Function) -> Function:
     return lambda x, *others: function(x * 2, *others) + 1
 
 
-def operator(workload: Workload) -> Function:
-    """dml_jax's public function with the workload's static options."""
-    return _with_options(dml_jax, workload)
-
-
-def expected(workload: Workload, arrays: Arrays) -> np.ndarray:
-    """The result of the NumPy reference. The gradient of a reversal is a reversal."""
-    on_host = [np.asarray(array)[()] for array in arrays]
-    function = _with_options(reference, workload)
-    if workload.group == "pipeline":
-        function = program(workload, function)
-    return np.asarray(function(*on_host))
-
-
-def _with_options(module: types.ModuleType, workload: Workload) -> Function:
+def operator(workload: Workload, module: types.ModuleType = dml_jax) -> Function:
+    """A module's function with the workload's static options."""
     function = getattr(module, workload.operator)
     names = ARGUMENTS[workload.operator]
 
@@ -181,57 +155,42 @@ def _with_options(module: types.ModuleType, workload: Workload) -> Function:
 
 
 def idiom(workload: Workload) -> Function:
-    """The operator as a user of jax.numpy would write it."""
+    """The operator as a user of JAX would write it."""
     if workload.is_reversal:
         return functools.partial(_gather, workload)
-    return {
+    idioms = {
         "slice1": _lax_slice,
-        "slice_grad": _lax_pad,
+        "slice_grad": _transposed_slice,
         "fill_value_sequence": _iota,
-        "fill_value_constant": _full,
-    }[workload.operator](workload)
+        "fill_value_constant": lambda workload, value: jnp.full(workload.shape, value),
+    }
+    return functools.partial(idioms[workload.operator], workload)
 
 
 def _gather(workload: Workload, x: jax.Array, lengths: jax.Array) -> jax.Array:
-    lengths = of_lines(workload, lengths)
-    t = lax.broadcasted_iota(lengths.dtype, _along(workload), workload.axis)
+    lengths, axis = of_lines(workload, lengths), workload.axis
+    along = [n if d == axis else 1 for d, n in enumerate(workload.shape)]
+    t = lax.broadcasted_iota(lengths.dtype, along, axis)
     source = jnp.where(t < lengths, lengths - 1 - t, t)
-    return jnp.take_along_axis(x, source, workload.axis, mode="promise_in_bounds")
+    return jnp.take_along_axis(x, source, axis, mode="promise_in_bounds")
 
 
-def _along(workload: Workload) -> list[int]:
-    return [n if d == workload.axis else 1 for d, n in enumerate(workload.shape)]
-
-
-def _lax_slice(workload: Workload) -> Function:
+def _lax_slice(workload: Workload, x: jax.Array) -> jax.Array:
     ranges = window(workload)
     starts = [min(r[0], r[-1]) for r in ranges]
     ends = [max(r[0], r[-1]) + 1 for r in ranges]
     strides = [abs(r.step) for r in ranges]
     backwards = [d for d, r in enumerate(ranges) if r.step < 0]
-    return lambda x: lax.rev(lax.slice(x, starts, ends, strides), backwards)
+    return lax.rev(lax.slice(x, starts, ends, strides), backwards)
 
 
-def _lax_pad(workload: Workload) -> Function:
-    ranges, sizes = window(workload), workload.options["output_gradient_sizes"]
-    padding = [
-        (min(r[0], r[-1]), n - 1 - max(r[0], r[-1]), abs(r.step) - 1)
-        for r, n in zip(ranges, sizes, strict=True)
-    ]
-    backwards = [d for d, r in enumerate(ranges) if r.step < 0]
-    zero = np.zeros((), workload.dtype)
-    return lambda gradient: lax.pad(lax.rev(gradient, backwards), zero, padding)
+def _transposed_slice(workload: Workload, gradient: jax.Array) -> jax.Array:
+    """A pad."""
+    shape = workload.options["output_gradient_sizes"]
+    x = jax.ShapeDtypeStruct(shape, workload.dtype)
+    return jax.linear_transpose(functools.partial(_lax_slice, workload), x)(gradient)[0]
 
 
-def _iota(workload: Workload) -> Function:
-    shape = workload.shape
-
-    def fill(start: jax.Array, delta: jax.Array) -> jax.Array:
-        steps = lax.iota(workload.dtype, math.prod(shape))
-        return (steps * delta + start).reshape(shape)
-
-    return fill
-
-
-def _full(workload: Workload) -> Function:
-    return lambda value: jnp.full(workload.shape, value)
+def _iota(workload: Workload, start: jax.Array, delta: jax.Array) -> jax.Array:
+    steps = lax.iota(workload.dtype, math.prod(workload.shape))
+    return (steps * delta + start).reshape(workload.shape)

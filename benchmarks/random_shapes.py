@@ -1,7 +1,9 @@
-"""Workloads of random shapes: sizes that are typical of applications.
+"""Workloads of random shapes, measured until the time is over.
 
-There are windows of speech and sentences for the time, mel bands, cepstra and
-embeddings for the features, and as many sequences as fill a random number of bytes.
+Each is measured alone in a program and between elementwise operations. The sizes are
+typical of applications: windows of speech and sentences for the time, mel bands,
+cepstra and embeddings for the features, and as many sequences as fill a random number
+of bytes. A seed gives the same shapes on every machine.
 """
 
 from __future__ import annotations
@@ -37,16 +39,14 @@ _FEATURES = (
 _HEADS = (1, 2, 4, 8)
 
 
-def random_workloads(
-    seed: int, device: Device, kinds: Sequence[str] = KINDS
-) -> Iterator[Workload]:
+def random_workloads(seed: int, device: Device) -> Iterator[Workload]:
     """Workloads without end, in the group "random".
 
     They come in rounds that have each kind with each dtype. A shape depends on the
     seed, its round, its kind and its dtype.
     """
     for number in itertools.count():
-        for dtype, kind in itertools.product(WIDTHS, kinds):
+        for dtype, kind in itertools.product(WIDTHS, KINDS):
             key = (seed, number, WIDTHS.index(dtype), KINDS.index(kind))
             random = np.random.default_rng(key)
             yield _workload(kind, dtype, number, random, device)

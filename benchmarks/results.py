@@ -30,7 +30,7 @@ def document(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=_versions(),
         machine=dict(
-            device=_device_kind(options["device"]),
+            device=jax.devices(options["device"])[0].device_kind,
             platform=f"{platform.system()} {platform.machine()}",
             processor=_processor(),
             cpu_count=os.cpu_count(),
@@ -38,12 +38,6 @@ def document(
         options=dict(options),
         records=list(records),
     )
-
-
-def _device_kind(device: str) -> str:
-    if device == "tpu":  # programs are compiled for it, but do not run
-        return f"libtpu {importlib.metadata.version('libtpu')}"
-    return jax.devices(device)[0].device_kind
 
 
 def _versions() -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""How reversals of sharded arrays scale with the number of devices.
+"""How reversals of sharded arrays scale with the number of devices: 1, 2, 4, ...
 
 - `whole-axis`: the batch is sharded, and nothing is communicated. The baseline is
   linear scaling: the time of one device, divided by their number in a strong run.
@@ -10,12 +10,8 @@ In a weak run the size of a shard is fixed, in a strong run that of the whole ar
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import math
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import measure, programs
 from benchmarks.measure import Candidate, Settings
-from benchmarks.workloads import BATCH_MAJOR, Device, Workload
+from benchmarks.programs import Arrays, Function
+from benchmarks.workloads import BATCH_MAJOR, Device, Shape, Workload, moving
 
 # Batches hide the time to dispatch a call to several devices and to wait for them.
 FULL, QUICK = Settings(7, batch=0.020), Settings(3, batch=0.002)
@@ -34,8 +31,6 @@ SHARDS = 4  # of a weak run, in the array of a strong one
 LESS_ON_CPU, LESS_IF_QUICK = 16, 64
 
 Record = dict[str, Any]
-Function = Callable[..., Any]
-Shape = tuple[int, ...]
 
 
 def records(device: Device, quick: bool) -> Iterator[Record]:
@@ -49,7 +44,7 @@ def records(device: Device, quick: bool) -> Iterator[Record]:
         for direction in ("forward", "backward"):
             yield from _whole_axis(meshes, mode, direction, less, settings)
         for mesh in meshes:
-            yield from _sharded_axis(mesh, mode, less, settings)
+            yield _sharded_axis(mesh, mode, less, settings)
 
 
 def _whole_axis(
@@ -59,114 +54,96 @@ def _whole_axis(
     found = {}
     for mesh in meshes:
         shape = (mesh.size if mode == "weak" else SHARDS) * 2048 // less, 512, 256
-        workload = _workload("whole-axis", "reverse_sequence", shape, BATCH_MAJOR)
-        functions = _functions(workload)
-        function = functions["dml_jax" if direction == "forward" else direction]
+        workload = moving("whole-axis/float32", "reverse_sequence", shape, BATCH_MAJOR)
+        function = programs.operator(workload)
+        if direction == "backward":
+            function = programs.gradient(function)
         sharding = NamedSharding(mesh, PartitionSpec("devices"))
-        lengths = jax.device_put(_lengths("random", *shape[:2]), sharding)
+        lengths = jax.device_put(_lengths(*shape[:2]), sharding)
         arrays = _data(shape, sharding), lengths
-        compiled = _compiled(str(mesh.size), function, arrays)
-        found[compiled] = workload
+        found[_compiled(str(mesh.size), function, arrays)] = workload
     samples = measure.samples(list(found), settings)
     for compiled, workload in found.items():
         count = int(compiled.name)
         linear = np.divide(samples["1"], 1 if mode == "weak" else count)
         times: measure.Samples = dict(linear=linear, dml_jax=samples[compiled.name])
-        figures = measure.summaries(times, "linear")
         parts = dict(mode=mode, direction=direction, devices=count)
+        figures = measure.summaries(times, "linear")
         ours = compiled._replace(name="dml_jax")
         yield _record(workload, "linear", parts, figures, [ours])
 
 
-def _sharded_axis(
-    mesh: Mesh, mode: str, less: int, settings: Settings
-) -> Iterator[Record]:
+def _sharded_axis(mesh: Mesh, mode: str, less: int, settings: Settings) -> Record:
     """Eight long sequences, 1 GiB in a shard of a weak run."""
     steps = (mesh.size if mode == "weak" else SHARDS) * 2**19 // less
     shape = 8, steps, 64
-    workload = _workload("sharded-axis", "reverse_subsequences", shape, dict(axis=1))
-    x = _data(shape, NamedSharding(mesh, PartitionSpec(None, "devices")))
-    whole, compiled = NamedSharding(mesh, PartitionSpec()), None
-    for kind in ("random", "full"):
-        lengths = _lengths(kind, 8, steps).reshape(8, 1, 1)
-        arrays = x, jax.device_put(lengths, whole)
-        compiled = compiled or _candidates(workload, arrays)
-        found = [
-            c._replace(call=partial(_executable(c.call), *arrays)) for c in compiled
-        ]
-        found = list(_sound(found, f"sharded-axis/{mode}/{kind}/{mesh.size}"))
-        if not {"link", "dml_jax"} <= {candidate.name for candidate in found}:
-            continue  # nothing that could be compared
-        figures = measure.summaries(measure.samples(found, settings), "link")
-        parts = dict(mode=mode, lengths=kind, devices=mesh.size)
-        yield _record(workload, "link", parts, figures, found)
+    name, options = "sharded-axis/float32", dict(axis=1)
+    workload = moving(name, "reverse_subsequences", shape, options)
+    sharding = NamedSharding(mesh, PartitionSpec(None, "devices"))
+    lengths = _lengths(8, steps).reshape(8, 1, 1)
+    lengths = jax.device_put(lengths, NamedSharding(mesh, PartitionSpec()))
+    arrays = _data(shape, sharding), lengths
+    operator = programs.operator(workload)
+    functions = dict(
+        link=_link(sharding),
+        xla=programs.idiom(workload),
+        dml_jax=operator,
+        backward=programs.gradient(operator),
+    )
+    found = [_compiled(name, f, arrays) for name, f in functions.items()]
+    _, expected, *others = (candidate.call() for candidate in found)
+    if not all(jnp.array_equal(other, expected) for other in others):
+        raise ValueError(f"{workload.group}: dml_jax differs from plain JAX")
+    figures = measure.summaries(measure.samples(found, settings), "link")
+    return _record(workload, "link", dict(mode=mode, devices=mesh.size), figures, found)
 
 
 def _record(
     workload: Workload,
     baseline: str,
-    parts: dict[str, Any],
+    parts: Mapping[str, Any],
     figures: Record,
     candidates: Sequence[Candidate],
 ) -> Record:
     """A record as of `run`, with `parts`; temporary memory is that of a device."""
     shard = workload.bytes_read // parts["devices"]
     for name, call, *_ in candidates:
-        temporary = _executable(call).memory_analysis().temp_size_in_bytes / shard
-        figures[name]["temporary_shards"] = temporary
-    return workload.description | dict(
-        name="/".join(map(str, (workload.group, *parts.values()))),
-        shard_bytes=shard,
-        baseline=baseline,
-        candidates=figures,
+        program: Any = call
+        temporary = program.func.memory_analysis().temp_size_in_bytes
+        figures[name]["temporary_shards"] = temporary / shard
+    return {
+        **workload.description,
         **parts,
-    )
+        "name": "/".join(map(str, (workload.group, *parts.values()))),
+        "shard_bytes": shard,
+        "baseline": baseline,
+        "candidates": figures,
+    }
 
 
 # Candidates ---------------------------------------------------------------------------
 
 
-def _executable(call: Any) -> Any:
-    """The compiled program of a `functools.partial`."""
-    return call.func
-
-
-@contextlib.contextmanager
-def _guarded(name: str) -> Iterator[None]:
-    """Reports an error and goes on, without these figures."""
-    try:
-        yield
-    except Exception as error:
-        print(f"{name}: {error}".partition("\n")[0], file=sys.stderr)
-
-
-def _workload(
-    group: str, operator: str, shape: Shape, options: Mapping[str, Any]
-) -> Workload:
-    dtype, nbytes = np.dtype("float32"), 4 * math.prod(shape)
-    return Workload(group, group, operator, dtype, shape, options, nbytes, nbytes)
-
-
-def _functions(workload: Workload) -> dict[str, Function]:
-    """The plain idiom, which XLA partitions, and then ours."""
-    operator = programs.operator(workload)
-    backward = dataclasses.replace(workload, group="backward")
-    gradient = programs.program(backward, operator)
-    return dict(xla=programs.idiom(workload), dml_jax=operator, backward=gradient)
+def _compiled(name: str, function: Function, arrays: Arrays) -> Candidate:
+    """With a result that is sharded as the first array is."""
+    program = jax.jit(function, out_shardings=arrays[0].sharding)
+    executable = program.lower(*arrays).compile()
+    return Candidate(name, functools.partial(executable, *arrays))
 
 
 def _link(sharding: NamedSharding) -> Function:
+    """Each device sends its shard to the next one."""
     count = sharding.mesh.size
     ring = [(device, (device + 1) % count) for device in range(count)]
-    send, spec = partial(lax.ppermute, axis_name="devices", perm=ring), sharding.spec
+    send = functools.partial(lax.ppermute, axis_name="devices", perm=ring)
+    spec = sharding.spec
     send = jax.shard_map(send, mesh=sharding.mesh, in_specs=spec, out_specs=spec)
     return lambda x, _: send(x)
 
 
-def _lengths(kind: str, count: int, longest: int) -> np.ndarray:
-    """Random ones are the same fractions of any longest one."""
-    shares = np.random.default_rng(0).random(count) if kind == "random" else 1
-    return np.full(count, shares * longest, np.int32)
+def _lengths(count: int, longest: int) -> np.ndarray:
+    """Random ones, the same fractions of any longest one."""
+    return (np.random.default_rng(0).random(count) * longest).astype(np.int32)
 
 
 def _data(shape: Shape, sharding: NamedSharding) -> jax.Array:
@@ -176,32 +153,3 @@ def _data(shape: Shape, sharding: NamedSharding) -> jax.Array:
         return (number >> 8).astype(jnp.float32)
 
     return jax.jit(scattered, out_shardings=sharding)()
-
-
-def _compiled(name: str, function: Function, arrays: programs.Arrays) -> Candidate:
-    """With a result that is sharded as the first array is."""
-    program = jax.jit(function, out_shardings=arrays[0].sharding)
-    return Candidate(name, partial(program.lower(*arrays).compile(), *arrays))
-
-
-def _candidates(workload: Workload, arrays: programs.Arrays) -> list[Candidate]:
-    sharding: Any = arrays[0].sharding
-    functions = dict(link=_link(sharding)) | _functions(workload)
-    found = []
-    for name, function in functions.items():
-        with _guarded(f"{workload.group}: without {name}"):
-            found.append(_compiled(name, function, arrays))
-    return found
-
-
-def _sound(candidates: Sequence[Candidate], name: str) -> Iterator[Candidate]:
-    """Those that run and, if they reverse, agree with the idiom."""
-    expected = None
-    for candidate in candidates:
-        with _guarded(f"{name}: without {candidate.name}"):
-            result = candidate.wait(candidate.call())
-            if candidate.name != "link":
-                expected = result if expected is None else expected
-                if not jnp.array_equal(result, expected):
-                    raise ValueError("differs from xla")
-            yield candidate

@@ -7,7 +7,8 @@
     <!-- end of figures -->
 
 A marker has a line of its own, with the name of a table in `TABLES` and its devices or
-generations of TPUs. The rest of the document does not change.
+results. The rest of the document does not change. With --check nothing is written, and
+the exit status is 1 if a file would change.
 
 Shares are speeds in per cent of that of the baseline, so larger is better. Gains are
 multiples of the speed of plain JAX.
@@ -49,8 +50,8 @@ def whole(found: Document) -> str:
     sections = [f"# {options['kind']}, {options['device']}", _machine(found)]
     sections.append("Speeds in per cent of the baseline's; larger is better.")
     for group, records in results.groups(found).items():
-        names = dict.fromkeys(n for record in records for n in record["candidates"])
         baselines = {record["baseline"] for record in records}
+        names = dict.fromkeys(n for record in records for n in record["candidates"])
         names = [name for name in names if name not in baselines]
         rows = [
             [
@@ -67,14 +68,10 @@ def whole(found: Document) -> str:
 
 
 def _speed(figures: Any) -> str:
-    """The speed in per cent, and what else is known in parentheses."""
+    """The speed in per cent, and temporary memory in parentheses."""
     if not figures:
         return _EMPTY
-    is_lower_bound = figures.get("is_lower_bound", False)
-    sign = "\N{LESS-THAN OR EQUAL TO} " if is_lower_bound else ""
-    text = sign + _short(100 / figures["ratio"]["median"])
-    if "reversal" in figures:
-        text += f" ({100 * figures['reversal']:.1f} % in reversals)"
+    text = _short(_share(figures))
     if "temporary_shards" in figures:
         text += f" (memory {figures['temporary_shards']:.1f})"
     return text
@@ -122,50 +119,8 @@ def _machine(found: Document) -> str:
     return ", ".join([name, *libraries, found["date"][:10]]) + "."
 
 
-def _layouts(load: Load, words: Sequence[str]) -> str:
-    """A row for each layout: shares and gains, alone and between."""
-    (device,) = words
-    rows = [
-        [name, str(len(row.alone) or len(row.between))]
-        + [
-            _spread(map(figure, samples))
-            for samples in (row.alone, row.between)
-            for figure in (_share, _gain)
-        ]
-        for name, row in _rows(load, device).items()
-    ]
-    titles = ["speed, % of memcpy", "times plain JAX"]
-    titles += [f"between: {title}" for title in titles]
-    return _table(["layout or operator", "arrays", *titles], rows)
-
-
-def _gains(load: Load, devices: Sequence[str]) -> str:
-    """A row for each layout: gains, two columns for each device."""
-    by_device = [_rows(load, device) for device in devices]
-    rows = [
-        [name] + [_spread(map(_gain, s)) for rows in by_device for s in rows[name]]
-        for name in by_device[0]
-    ]
-    return _table(["layout or operator", *_for_each(load, devices)], rows)
-
-
-def _slower(load: Load, devices: Sequence[str]) -> str:
-    """A row for each layout: for how many arrays plain JAX is faster by over 10 %."""
-    by_device = [_rows(load, device, with_small=True) for device in devices]
-    rows = []
-    for name in by_device[0]:
-        cells = []
-        for samples in (s for rows in by_device for s in rows[name]):
-            gains = [gain for sample in samples if (gain := _gain(sample))]
-            slower = [gain for gain in gains if gain < 1 / 1.1]
-            text = f"{len(slower)} of {len(gains)}" if gains else _EMPTY
-            cells.append(f"{text}, {_short(1 / min(slower))}" if slower else text)
-        rows.append([name, *cells])
-    return _table(["layout or operator", *_for_each(load, devices)], rows)
-
-
 def _training(load: Load, words: Sequence[str]) -> str:
-    """A row for each network: the time of a step, and its share in reversals."""
+    """A row for each network: the time of a step, and its ratio to the baseline."""
     (device,) = words
     records = load(f"training-{device}")["records"]
     names = list(dict.fromkeys(name for r in records for name in r["candidates"]))
@@ -174,9 +129,9 @@ def _training(load: Load, words: Sequence[str]) -> str:
         cells = []
         for name in names:
             figures = record["candidates"][name]
-            share = f" ({100 * figures['reversal']:.1f} %)"
+            ratio = f" ({figures['ratio']['median']:.3f})"
             text = f"{_milliseconds(figures)} ms"
-            cells.append(text if name == record["baseline"] else text + share)
+            cells.append(text if name == record["baseline"] else text + ratio)
         rows.append([record["name"].partition("/")[2], *cells])
     return _table(["network", *map(_title, names)], rows)
 
@@ -184,16 +139,15 @@ def _training(load: Load, words: Sequence[str]) -> str:
 def _models(load: Load, words: Sequence[str]) -> str:
     """A row for each model: the times of a call, their ratio, and the difference."""
     (device,) = words
-    records = load(f"models-{device}")["records"]
     rows, ratios = [], []
-    for record in records:
+    for record in load(f"models-{device}")["records"]:
         theirs, ours = (record["candidates"][n] for n in ("onnxruntime", "dml_jax"))
         ratios.append(ours["ratio"]["median"])
         rows.append(
             [
                 record["name"].partition("/")[2],
                 f"{ratios[-1]:.2f}",
-                *(_milliseconds(figures) for figures in (ours, theirs)),
+                *map(_milliseconds, (ours, theirs)),
                 f"{record['first_call']:.1f}",
                 f"{record['largest_difference']:.0e}",
                 f"`{record['shape']}`",
@@ -204,19 +158,99 @@ def _models(load: Load, words: Sequence[str]) -> str:
     return _table([*titles, "difference", "first input"], rows)
 
 
-def _predictions(load: Load, generations: Sequence[str]) -> str:
-    """A row for each layout in float32: the speed in per cent of the limit."""
-    rows: dict[str, dict[str, Record]] = {}
-    for record in load("predictions-tpu")["records"]:
-        if (record["group"], record["dtype"]) == ("reverse", "float32"):
-            layout = record["name"].split("/")[1]
-            rows.setdefault(layout, {})[record["generation"]] = record["candidates"]
-    columns = list(itertools.product(generations, ("dml_jax", "jnp")))
-    cells = [
-        [layout, *(_speed(row.get(g, {}).get(name)) for g, name in columns)]
-        for layout, row in rows.items()
+# Tables by layout ---------------------------------------------------------------------
+
+
+class _Pair(NamedTuple):
+    """The figures of dml_jax and of plain JAX for one array."""
+
+    ours: Mapping[str, Any]
+    plain: Mapping[str, Any]
+
+    @property
+    def gain(self) -> float:
+        return self.plain["seconds"]["median"] / self.ours["seconds"]["median"]
+
+
+# The arrays of a layout, alone in a program and between elementwise operations.
+_Row = tuple[list[_Pair], list[_Pair]]
+
+
+def _layouts(load: Load, words: Sequence[str]) -> str:
+    """A row for each layout: shares and gains, alone and between."""
+    (device,) = words
+    rows = []
+    for name, row in _rows(load, device).items():
+        cells = [name, str(len(row[0]))]
+        for pairs in row:
+            cells.append(_spread(_share(pair.ours) for pair in pairs))
+            cells.append(_spread(pair.gain for pair in pairs))
+        rows.append(cells)
+    titles = ["speed, % of memcpy", "times plain JAX"]
+    titles += [f"between: {title}" for title in titles]
+    return _table(["layout or operator", "arrays", *titles], rows)
+
+
+def _gains(load: Load, devices: Sequence[str]) -> str:
+    """A row for each layout: gains, two columns for each device."""
+    rows = [_rows(load, device) for device in devices]
+    return _for_devices(
+        load, devices, rows, lambda pairs: _spread(pair.gain for pair in pairs)
+    )
+
+
+def _slower(load: Load, devices: Sequence[str]) -> str:
+    """A row for each layout: for how many arrays plain JAX is faster by over 10 %."""
+
+    def cell(pairs: Sequence[_Pair]) -> str:
+        slower = [pair.gain for pair in pairs if pair.gain < 1 / 1.1]
+        text = f"{len(slower)} of {len(pairs)}" if pairs else _EMPTY
+        return f"{text}, {_short(1 / min(slower))}" if slower else text
+
+    rows = [_rows(load, device, with_small=True) for device in devices]
+    return _for_devices(load, devices, rows, cell)
+
+
+def _for_devices(
+    load: Load,
+    devices: Sequence[str],
+    by_device: Sequence[Mapping[str, _Row]],
+    cell: Callable[[Sequence[_Pair]], str],
+) -> str:
+    """A row for each layout, two columns for each device."""
+    kinds = [load(f"random-{device}")["machine"]["device"] for device in devices]
+    names = ["CPU" if k == "cpu" else k.removeprefix("NVIDIA ") for k in kinds]
+    titles = [title for name in names for title in (name, f"{name}, between")]
+    rows = [
+        [layout, *(cell(pairs) for rows in by_device for pairs in rows[layout])]
+        for layout in by_device[0]
     ]
-    return _table(["layout", *(f"{g}, {_title(name)}" for g, name in columns)], cells)
+    return _table(["layout or operator", *titles], rows)
+
+
+def _rows(load: Load, device: str, *, with_small: bool = False) -> dict[str, _Row]:
+    random = results.groups(load(f"random-{device}")).get("random", [])
+    fixed = results.groups(load(f"workloads-{device}"))
+    least = 0 if with_small else random_shapes.min_large_bytes(device)
+    rows = {}
+    for kind in random_shapes.KINDS:
+        of_kind = [
+            record
+            for record in random
+            if record["name"].split("/")[1] == kind
+            and record["bytes_read"] + record["bytes_written"] >= least
+        ]
+        rows[kind] = _pairs(of_kind), _pairs(of_kind, "_between")
+    rows["gradient of a reversal"] = _pairs(fixed.get("backward", [])), []
+    rows["fills"] = tuple(
+        _pairs(fixed.get(group, [])) for group in ("fill", "pipeline")
+    )
+    return rows
+
+
+def _pairs(records: Iterable[Record], suffix: str = "") -> list[_Pair]:
+    figures = [record["candidates"] for record in records]
+    return [_Pair(f[f"dml_jax{suffix}"], f[f"jnp{suffix}"]) for f in figures]
 
 
 TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
@@ -226,82 +260,18 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "slower": _slower,
     "training": _training,
     "models": _models,
-    "predictions": _predictions,
 }
-
-# Rows of layouts ----------------------------------------------------------------------
-
-
-class _Sample(NamedTuple):
-    """The figures of one array, alone or with a suffix."""
-
-    record: Record
-    suffix: str = ""
-
-
-class _Row(NamedTuple):
-    """The arrays of a layout, alone in a program and between elementwise operations."""
-
-    alone: list[_Sample]
-    between: list[_Sample]
-
-
-def _rows(load: Load, device: str, *, with_small: bool = False) -> dict[str, _Row]:
-    random = results.groups(load(f"random-{device}")).get("random", [])
-    fixed = results.groups(load(f"workloads-{device}"))
-    least = 0 if with_small else random_shapes.min_large_bytes(device)
-    rows = {}
-    for kind in random_shapes.KINDS:
-        named = [
-            record
-            for record in random
-            if record["name"].split("/")[1] == kind
-            and record["bytes_read"] + record["bytes_written"] >= least
-        ]
-        between = [_Sample(record, "_between") for record in named]
-        rows[kind] = _Row(list(map(_Sample, named)), between)
-    backward, fills, pipelines = (
-        [_Sample(record) for record in fixed.get(group, [])]
-        for group in ("backward", "fill", "pipeline")
-    )
-    rows["gradient of a reversal"] = _Row(backward, [])
-    rows["fills"] = _Row(
-        fills, [p for p in pipelines if p.record["operator"].startswith("fill")]
-    )
-    return rows
-
-
-def _figures(sample: _Sample, name: str) -> Any:
-    return sample.record["candidates"].get(f"{name}{sample.suffix}")
-
-
-def _share(sample: _Sample) -> float | None:
-    ours = _figures(sample, "dml_jax")
-    if not ours or ours.get("is_lower_bound"):
-        return None
-    return 100 / ours["ratio"]["median"]
-
-
-def _gain(sample: _Sample) -> float | None:
-    """How many times as fast as plain JAX, at least."""
-    ours, plain = _figures(sample, "dml_jax"), _figures(sample, "jnp")
-    if not ours or not plain or ours.get("is_lower_bound"):
-        return None
-    return plain["seconds"]["median"] / ours["seconds"]["median"]
-
 
 # Cells --------------------------------------------------------------------------------
 
 
-def _for_each(load: Load, devices: Sequence[str]) -> list[str]:
-    kinds = [load(f"random-{device}")["machine"]["device"] for device in devices]
-    names = ["CPU" if k == "cpu" else k.removeprefix("NVIDIA ") for k in kinds]
-    return [title for name in names for title in (name, f"{name}, between")]
+def _share(figures: Mapping[str, Any]) -> float:
+    return 100 / figures["ratio"]["median"]
 
 
-def _spread(figures: Iterable[float | None]) -> str:
+def _spread(figures: Iterable[float]) -> str:
     """The median, the least and the greatest."""
-    known = [figure for figure in figures if figure is not None]
+    known = list(figures)
     if not known:
         return _EMPTY
     ends = statistics.median(known), min(known), max(known)

@@ -1,12 +1,11 @@
-"""The workloads: a table of operators, layouts, dtypes and sizes.
+"""Workloads of fixed shapes: a table of operators, layouts, dtypes and sizes.
 
-Tensors have about 1 GiB on a GPU, whatever the dtype, and tens of megabytes on a CPU
-and on a TPU. A quick workload has a sixteenth of the elements, a tiny one no more than
-a test needs.
+Tensors have about 1 GiB on a GPU, whatever the dtype, and tens of megabytes on a CPU.
+The baseline is a memcpy of the bytes that have to move, or a memset for fills. Peers
+that are not installed are left out.
 
 `bytes_read` and `bytes_written` are the minimum for an operator. Memory is read in
-whole sectors, so a strided slice reads more than it keeps, on a TPU all that lies
-between its elements. Lengths are not counted.
+whole sectors, so a strided slice reads more than it keeps. Lengths are not counted.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-Device = Literal["cpu", "gpu", "tpu"]
-Scale = Literal["full", "quick", "tiny"]
+Device = Literal["cpu", "gpu"]
 Shape = tuple[int, ...]
 
 GROUPS = ("reverse", "backward", "slice", "fill", "pipeline")
@@ -31,17 +29,24 @@ GROUPS = ("reverse", "backward", "slice", "fill", "pipeline")
 class Workload:
     """An operator with its static options, on arrays of one shape and dtype.
 
-    `shape` is that of the array that is read, or that of the result of a fill.
+    The name is of the form group/what/dtype. `shape` is that of the array that is read,
+    or that of the result of a fill.
     """
 
     name: str
-    group: str
     operator: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
+    shape: Shape
     options: Mapping[str, Any]
     bytes_read: int
     bytes_written: int
+
+    @property
+    def group(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return dtype_named(self.name)
 
     @property
     def baseline(self) -> str:
@@ -80,8 +85,8 @@ class Layout(NamedTuple):
     """The axes of the sequences in a tensor; `grows` is the axis that fills a GPU."""
 
     name: str
-    shape: tuple[int, ...]
-    gpu_shape: tuple[int, ...] | None = None
+    shape: Shape
+    gpu_shape: Shape | None = None
     grows: int = 0
     options: Mapping[str, int] = BATCH_MAJOR
 
@@ -100,88 +105,72 @@ WIDTHS = ("float32", "bfloat16", "uint8")
 FILLED = (*WIDTHS, "float16", "float64", "float8_e4m3fn", "int32")
 
 
-def workloads(device: Device, scale: Scale = "full") -> list[Workload]:
-    """All workloads of a device, at one of the three sizes."""
-    return [
-        *_fills(device, scale),
-        *_reversals(device, scale),
-        *_slices(device, scale),
-    ]
+def workloads(device: Device, most: int | None = None) -> list[Workload]:
+    """All workloads of a device, with arrays of at most so many elements."""
+    return [*_fills(device, most), *_reversals(device, most), *_slices(device, most)]
 
 
-def _fills(device: Device, scale: Scale) -> Iterator[Workload]:
+def _fills(device: Device, most: int | None) -> Iterator[Workload]:
     """Fills alone, and sequences that are multiplied by an array."""
     for dtype in FILLED:
         itemsize = dtype_named(dtype).itemsize
         count = 2**30 // itemsize if device == "gpu" else 2**22
-        shape = _scaled((count,), scale)
+        shape = _limited((count,), most)
         alone = filled(f"fill/sequence/{dtype}", "fill_value_sequence", shape)
         yield alone
-        yield dataclasses.replace(
-            alone,
-            name=f"pipeline/sequence/{dtype}",
-            group="pipeline",
-            bytes_read=alone.bytes_written,
-        )
+        name, nbytes = f"pipeline/sequence/{dtype}", alone.bytes_written
+        yield dataclasses.replace(alone, name=name, bytes_read=nbytes)
         if dtype in WIDTHS:
             yield filled(f"fill/constant/{dtype}", "fill_value_constant", shape)
 
 
-def _reversals(device: Device, scale: Scale) -> Iterator[Workload]:
+def _reversals(device: Device, most: int | None) -> Iterator[Workload]:
     for layout, dtype in itertools.product(LAYOUTS, WIDTHS):
-        yield _reversal("reverse", layout, dtype, device, scale)
-        if dtype != "uint8":
-            yield _reversal("backward", layout, dtype, device, scale)
-        if layout.name in ("rows", "features-256"):
-            yield _reversal("pipeline", layout, dtype, device, scale)
+        shape = list(layout.shape)
+        if device == "gpu":
+            shape = list(layout.gpu_shape or layout.shape)
+            shape[layout.grows] = 1
+            line_bytes = math.prod(shape) * dtype_named(dtype).itemsize
+            shape[layout.grows] = 2**30 // line_bytes
+        is_general = "axis" in layout.options
+        operator = "reverse_subsequences" if is_general else "reverse_sequence"
+        for group in ("reverse", "backward"):
+            name = f"{group}/{layout.name}/{dtype}"
+            if group == "reverse" or dtype != "uint8":
+                yield moving(name, operator, _limited(shape, most), layout.options)
 
 
-def _slices(device: Device, scale: Scale) -> Iterator[Workload]:
-    width = dict(cpu=4096, gpu=16384, tpu=2048)[device]
-    square = _scaled((width, width), scale)
-    images = _scaled((64, 512, 512, 3), scale)
+def _slices(device: Device, most: int | None) -> Iterator[Workload]:
+    width = 16384 if device == "gpu" else 4096
+    square = _limited((width, width), most)
+    images = _limited((64, 512, 512, 3), most)
     corner = (0, images[1] // 4, images[2] // 4, 0)
     crop = (images[0], images[1] // 2, images[2] // 2, images[3])
     for dtype in WIDTHS:
-        for operator, *windows in (
-            ("slice1", (1, 1), (1, 2), (2, 2), (1, -1), (-2, 3)),
-            ("slice_grad", (1, 1), (2, 2)),
-        ):
-            for strides in windows:
-                prefix = "grad-" if operator == "slice_grad" else ""
-                name = f"slice/{prefix}{_by(strides)}/{dtype}"
-                yield windowed(name, operator, square, (5, 7), strides, device)
+        for strides in ((1, 1), (1, 2), (2, 2), (1, -1), (-2, 3)):
+            name = f"slice/{_by(strides)}/{dtype}"
+            yield windowed(name, "slice1", square, (5, 7), strides, device)
+        for strides in ((1, 1), (2, 2)):
+            name = f"slice/grad-{_by(strides)}/{dtype}"
+            yield windowed(name, "slice_grad", square, (5, 7), strides, device)
         for name, strides in (("crop", (1, 1, 1, 1)), ("crop-half", (1, 2, 2, 1))):
             name = f"slice/{name}/{dtype}"
             yield windowed(name, "slice1", images, corner, strides, device, crop)
 
 
-# Rows of the table: names are of the form group/what/dtype ----------------------------
+def _by(strides: Shape) -> str:
+    return "x".join(map(str, strides))
 
 
-def _reversal(
-    group: str, layout: Layout, dtype: str, device: Device, scale: Scale
-) -> Workload:
-    shape = list(layout.shape)
-    if device == "gpu":
-        shape = list(layout.gpu_shape or layout.shape)
-        shape[layout.grows] = 1
-        line_bytes = math.prod(shape) * dtype_named(dtype).itemsize
-        shape[layout.grows] = 2**30 // line_bytes
-    operator = (
-        "reverse_subsequences" if "axis" in layout.options else "reverse_sequence"
-    )
-    name = f"{group}/{layout.name}/{dtype}"
-    return moving(name, operator, _scaled(shape, scale), layout.options)
+# Rows of the table --------------------------------------------------------------------
 
 
 def moving(
     name: str, operator: str, shape: Shape, options: Mapping[str, Any]
 ) -> Workload:
     """An operator that reads every element once and writes it once."""
-    group, dtype = _group_and_dtype(name)
-    nbytes = math.prod(shape) * dtype.itemsize
-    return Workload(name, group, operator, dtype, shape, options, nbytes, nbytes)
+    nbytes = math.prod(shape) * dtype_named(name).itemsize
+    return Workload(name, operator, shape, options, nbytes, nbytes)
 
 
 def windowed(
@@ -194,7 +183,7 @@ def windowed(
     extents: Shape | None = None,
 ) -> Workload:
     """A slice from `offsets` on, of `extents` or up to the end of every dimension."""
-    group, dtype = _group_and_dtype(name)
+    itemsize = dtype_named(name).itemsize
     if extents is None:
         extents = tuple(n - o for n, o in zip(shape, offsets, strict=True))
     sizes = tuple(-(-n // abs(s)) for n, s in zip(extents, strides, strict=True))
@@ -203,28 +192,19 @@ def windowed(
         input_window_sizes=extents,
         input_window_strides=strides,
     )
-    kept = math.prod(sizes) * dtype.itemsize
+    kept = math.prod(sizes) * itemsize
     if operator == "slice_grad":
         options = dict(output_gradient_sizes=shape, **window)
-        whole = math.prod(shape) * dtype.itemsize
-        return Workload(name, group, operator, dtype, sizes, options, kept, whole)
-    read = _sectors(shape, offsets, sizes, strides, dtype.itemsize, device)
-    return Workload(name, group, operator, dtype, shape, window, read, kept)
+        whole = math.prod(shape) * itemsize
+        return Workload(name, operator, sizes, options, kept, whole)
+    read = _sectors(shape, offsets, sizes, strides, itemsize, device)
+    return Workload(name, operator, shape, window, read, kept)
 
 
 def filled(name: str, operator: str, shape: Shape) -> Workload:
-    group, dtype = _group_and_dtype(name)
-    options = dict(sizes=shape, value_data_type=dtype)
-    written = math.prod(shape) * dtype.itemsize
-    return Workload(name, group, operator, dtype, shape, options, 0, written)
-
-
-def _by(strides: Shape) -> str:
-    return "x".join(str(stride) for stride in strides)
-
-
-def _group_and_dtype(name: str) -> tuple[str, np.dtype]:
-    return name.partition("/")[0], dtype_named(name.rpartition("/")[2])
+    options = dict(sizes=shape, value_data_type=dtype_named(name))
+    written = math.prod(shape) * dtype_named(name).itemsize
+    return Workload(name, operator, shape, options, 0, written)
 
 
 # Sizes --------------------------------------------------------------------------------
@@ -243,9 +223,6 @@ def _sectors(
     The first entries of the first dimension are counted, and the others are assumed to
     be alike.
     """
-    if device == "tpu":
-        spans = (abs(s) * (n - 1) + 1 for s, n in zip(strides, sizes, strict=True))
-        return math.prod(spans) * itemsize
     sector = 32 if device == "gpu" else 64
     counted = min(sizes[0], max(1, 2**20 // math.prod(sizes[1:])))
     position = np.zeros((), np.int64)
@@ -257,15 +234,14 @@ def _sectors(
     return sizes[0] * touched // counted * sector
 
 
-def _scaled(shape: Sequence[int], scale: Scale) -> Shape:
-    """`shape`, its longest dimension halved until the scale's limit is met."""
-    count = math.prod(shape)
-    limit = {"full": count, "quick": count // 16, "tiny": 256}[scale]
+def _limited(shape: Sequence[int], most: int | None) -> Shape:
+    """`shape`, its longest dimension halved until it has at most `most` elements."""
     sizes = list(shape)
-    while math.prod(sizes) > limit:
+    while most and math.prod(sizes) > most:
         sizes[sizes.index(max(sizes))] //= 2
     return tuple(sizes)
 
 
 def dtype_named(name: str) -> np.dtype:
-    return np.dtype(getattr(jnp, name))
+    """The dtype that the last part of a name says."""
+    return np.dtype(getattr(jnp, name.rpartition("/")[2]))

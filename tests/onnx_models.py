@@ -3,13 +3,16 @@
 import math
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
+import onnx.shape_inference
 import onnxruntime
 import pytest
 
@@ -24,33 +27,19 @@ REVERSAL = "float[3,b] x, int64[4] l => float[3,b] y {y = ReverseSequence(x, l)}
 SLICE = "float[p,q] x, int64[n] s => float[u,v] y {y = Slice"
 FILL = "int64[n] s => float[m] y {y = ConstantOfShape"
 LOCAL = '<domain: "local", opset_import: ["": 25]> f (p) => (q) {q ='
+DOMAINS = "ai.onnx.ml", "com.foo", "com.microsoft", "local"
 # Beginnings of models, for `rows`.
 TEXTS = {
     "unary": "float[3] x => float[3] y {y =",
     "reverse": REVERSAL.removesuffix("(x, l)}"),
     "slice": SLICE,
-    "slice5": "float[p,q] x, int64[i] s, int64[j] e, int64[k] a, int64[l] t => "
-    "float[u,v] y {y = Slice(x, s, e, a, t)}",
-    "range": "float s, float l, float d => float[n] y {y = Range",
     "fill": FILL,
-    "gather_elements": "float[n,m] x, int64[a,b] i => float[c,d] y {y = GatherElements",
-    "gather_nd": "float[n,m] x, int64[a,b] i => float[k] y {y = GatherND",
-    "scatter_elements": "float[n,m] x, int64[a,b] i, float[c,d] u => float[n,m] y "
-    "{y = ScatterElements",
-    "scatter_nd": "float[n,m] x, int64[a,b] i, float[k] u => float[n,m] y "
-    "{y = ScatterND",
-    "gemm": "float[n,m] a, float[m,k] b, float[p,q] c => float[r,s] y {y = Gemm",
-    "conv": "float[b,c,n] x, float[d,c,m] w => float[b,d,l] y {y = Conv",
-    "batch": "@15 float[n,m] x, float[k] s, float[l] t => float[n,p] y "
-    "{y = BatchNormalization",
-    "layer": "@17 float[n,m] x, float[k] s, float[l] t => float[n,p] y "
-    "{y = LayerNormalization",
-    "split": "float[n,m] x => float[a,m] y, float[b,m] i {y, i = Split",
     "branch": "t = Range(zero, time, one) h = ReduceMax<keepdims = 0>(f) "
     "c = Cast<to = 9>(h) m = If(c) <",
     "local": LOCAL,
     "local13": LOCAL.replace("25", "13"),
 }
+TYPES = {"float32": "float", "float64": "double", "object": "string"}
 
 
 def parse(
@@ -64,11 +53,37 @@ def parse(
         opset, text = text[1:].split(maxsplit=1)
     signature, body = text.split("{", 1)
     inputs, outputs = signature.split("=>")
-    imports = ", ".join(f'"{d}": 1' for d in ("ai.onnx.ml", "com.foo", "local"))
+    imports = ", ".join(f'"{d}": 1' for d in DOMAINS)
     head = f'<ir_version: {ir}, opset_import: ["": {opset}, {imports}]>'
     model = onnx.parser.parse_model(f"{head} g ({inputs}) => ({outputs}) {{{body}")
     for name, array in initializers.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def model_of(text: str, inputs: Iterable[Any], **initializers: Any) -> onnx.ModelProto:
+    """A model of nodes, whose inputs p, q, r, ... have the dtypes and ranks of arrays.
+
+    Its outputs are those of the last node, as ONNX infers them, unless they stand in
+    front of the nodes, which are then in braces.
+    """
+    opset, text = text[1:].split(maxsplit=1) if text[0] == "@" else (25, text)
+    infos = []
+    for name, array in zip("pqrstuvwx", map(np.asarray, inputs), strict=False):
+        dims = ",".join(f"{name}{axis}" for axis in range(array.ndim))
+        kind = TYPES.get(array.dtype.name, array.dtype.name)
+        infos.append(f"{kind}{f'[{dims}]' if dims else ''} {name}")
+    outputs, nodes = text.split("{", 1) if text[-1] == "}" else ("", f"{text}}}")
+    signature = f"{', '.join(infos)} => {outputs}"
+    model = parse(f"{signature} {{{nodes}", opset, **initializers)
+    if not outputs:
+        for name in filter(None, model.graph.node[-1].output):
+            model.graph.output.add(name=name)
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        for output, found in zip(
+            model.graph.output, inferred.graph.output, strict=True
+        ):
+            output.CopyFrom(found)
     return model
 
 
@@ -100,6 +115,62 @@ def runtime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     options.log_severity_level = 4
     data = model.SerializeToString()
     return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
+
+
+def runtime_outputs(source: onnx.ModelProto, inputs: Iterable[Any]) -> list[Any]:
+    session = runtime_session(source)
+    names = [value.name for value in session.get_inputs()]
+    feeds = dict(zip(names, map(np.asarray, inputs), strict=True))
+    return list(session.run(None, feeds))
+
+
+def add_types(source: onnx.ModelProto, outputs: Iterable[Any]) -> None:
+    """Gives the outputs of a model the dtypes and ranks of arrays."""
+    for output, array in zip(
+        source.graph.output, map(np.asarray, outputs), strict=True
+    ):
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        info = onnx.helper.make_tensor_value_info(
+            output.name, kind, [None] * array.ndim
+        )
+        if not output.type.tensor_type.HasField("shape"):
+            output.CopyFrom(info)
+
+
+def require_runtime(
+    source: onnx.ModelProto,
+    inputs: Sequence[Any],
+    static: Iterable[str] | None = None,
+    tolerance: float = 0,
+) -> list[Any]:
+    """The outputs of ONNX Runtime, which `run` and the jitted function give, too.
+
+    Closed over are the inputs that shapes depend on, if `static` does not name others.
+    """
+    wanted = runtime_outputs(source, inputs)
+    add_types(source, wanted)
+    model = onnx_backend.prepare(source)
+    named = dict(zip(model.input_names, map(np.asarray, inputs), strict=True))
+    static = model.static_names if static is None else static
+    traced = {name: named.pop(name) for name in list(named) if name not in static}
+    require_close(model.run([*inputs]), wanted, tolerance)
+    is_wide = any(
+        np.asarray(x).dtype.itemsize == 8 for x in (*traced.values(), *wanted)
+    )
+    with jax.enable_x64(is_wide or jax.config.read("jax_enable_x64")):
+        found = jax.jit(lambda given: model.jax_fn(**given, **named))(traced)
+    require_close(found, wanted, tolerance)
+    return wanted
+
+
+def require_close(
+    actual: Iterable[Any], wanted: Iterable[Any], tolerance: float
+) -> None:
+    """Same dtypes and shapes, and floats that differ by no more than the tolerance."""
+    for found, array in zip(actual, map(np.asarray, wanted), strict=True):
+        assert (found.dtype, found.shape) == (array.dtype, array.shape)
+        within = tolerance if np.issubdtype(array.dtype, np.floating) else 0
+        np.testing.assert_allclose(found, array, within, within)
 
 
 def require_error(

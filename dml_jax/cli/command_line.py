@@ -11,14 +11,12 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from dml_jax import _interrupts
 from dml_jax._version import __version__
 from dml_jax.cli import (
-    common_options,
-    devices,
     dispatch_command,
     info,
     onnx_command,
@@ -26,24 +24,6 @@ from dml_jax.cli import (
     run_command,
     verify,
 )
-from dml_jax.cli.progress import progress
-
-_INFO = """\
-Prints the versions of the installed packages, the devices of JAX, the operators with
-their names in DirectML and ONNX, and the additions of each feature level of DirectML.
-
-The versions of the ONNX operators are shown if onnx is installed.
-"""
-
-_VERIFY = """\
-Compares every operator with the NumPy reference, bit for bit, on random cases of all
-dtypes, including 64-bit ones. Then measures the time of the operator, relative to a
-copy of its result on the device. Fills only write, so they may be faster than a copy.
-
-Cases are numbered from --seed on, and the number determines a case: the first wrong one
-is printed with the options that repeat it. The exit status is 0 if every case is right,
-1 if any is wrong, and 2 for an error in the command line.
-"""
 
 # XLA raises RuntimeError, for example if a device has too little memory.
 _ERRORS = (ValueError, TypeError, OverflowError, OSError, MemoryError, RuntimeError)
@@ -127,59 +107,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version, help=text)
     parser.set_defaults(run=None, parser=parser)
     commands = parser.add_subparsers(metavar="COMMAND")
-
-    def command(
-        name: str,
-        run: Callable[[argparse.Namespace], int | None],
-        summary: str,
-        description: str,
-    ) -> argparse.ArgumentParser:
+    modules = {
+        "run": run_command,
+        "dispatch": dispatch_command,
+        "onnx": onnx_command,
+        "info": info,
+        "verify": verify,
+    }
+    for name, module in modules.items():
         command = commands.add_parser(
             name,
-            help=summary,
-            description=description,
+            help=module.SUMMARY,
+            description=module.DESCRIPTION,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.set_defaults(run=run, parser=command)
+        command.set_defaults(run=module.run, parser=command)
         text = "show a traceback when something fails"
         command.add_argument("--debug", action="store_true", help=text)
-        return command
-
-    modules = {"run": run_command, "dispatch": dispatch_command, "onnx": onnx_command}
-    for name, module in modules.items():
-        module.add_options(
-            command(name, module.run, module.SUMMARY, module.DESCRIPTION)
-        )
-    summary = "show versions, devices, operators and feature levels"
-    command("info", _info, summary, _INFO)
-    summary = "check the operators on this machine's devices"
-    _add_verify_options(command("verify", _verify, summary, _VERIFY))
+        module.add_options(command)
     return parser
-
-
-def _add_verify_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    common_options.add_device(parser, "all devices of JAX", metavar="PLATFORM")
-    text = "cases of each operator on each device (default: 300)"
-    add("--cases", type=common_options.positive, default=300, metavar="N", help=text)
-    text = "the number of the first case (default: 0)"
-    add("--seed", type=common_options.natural, default=0, metavar="S", help=text)
-    text = "one operator, such as slice1 (default: all)"
-    add("--only", choices=info.OPERATORS, metavar="OPERATOR", help=text)
-
-
-def _info(_: argparse.Namespace) -> None:
-    printing.print_lines(info.report())
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    text = arguments.device
-    return verify.verify(
-        devices=devices.every() if text is None else devices.named(text),
-        numbers=range(arguments.seed, arguments.seed + arguments.cases),
-        only=arguments.only,
-        report=printing.print_lines,
-        progress=progress,
-        debug=arguments.debug,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib.metadata
 import platform
@@ -15,9 +16,17 @@ import numpy as np
 
 import dml_jax
 from dml_jax._shared import jax_versions
-from dml_jax.cli import devices
+from dml_jax.cli import devices, printing
 from dml_jax.directml import DataType, FeatureLevel, OperatorType
 from dml_jax.directml._levels import TABLE, rows_of
+
+SUMMARY = "show versions, devices, operators and feature levels"
+DESCRIPTION = """\
+Prints the versions of the installed packages, the devices of JAX, the operators with
+their names in DirectML and ONNX, and the additions of each feature level of DirectML.
+
+The versions of the ONNX operators are shown if onnx is installed.
+"""
 
 OPERATORS = tuple(name for name in dml_jax.__all__ if name != "checked")
 
@@ -28,6 +37,15 @@ _ONNX = {
     "fill_value_constant": "ConstantOfShape",
 }
 _Rows: TypeAlias = list[tuple[str, ...]]
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    """The command has no options."""
+
+
+def run(_: argparse.Namespace) -> None:
+    """Runs the command."""
+    printing.print_lines(report())
 
 
 def how_to_install(extra: str) -> str:

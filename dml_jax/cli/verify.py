@@ -7,43 +7,77 @@ them with few compilations.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.cli import common_options, info, printing
+from dml_jax.cli import devices as devices_of_jax
 from dml_jax.cli.devices import name_of
+from dml_jax.cli.progress import progress
 from dml_jax.cli.verify_cases import ROWS, Case, Row
+
+SUMMARY = "check the operators on this machine's devices"
+DESCRIPTION = """\
+Compares every operator with the NumPy reference, bit for bit, on random cases of all
+dtypes, including 64-bit ones. Then measures the time of the operator, relative to a
+copy of its result on the device. Fills only write, so they may be faster than a copy.
+
+Cases are numbered from --seed on, and the number determines a case: the first wrong one
+is printed with the options that repeat it. The exit status is 0 if every case is right,
+1 if any is wrong, and 2 for an error in the command line.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options to the command's parser."""
+    add = parser.add_argument
+    common_options.add_device(parser, "all devices of JAX", metavar="PLATFORM")
+    text = "cases of each operator on each device (default: 300)"
+    add("--cases", type=common_options.positive, default=300, metavar="N", help=text)
+    text = "the number of the first case (default: 0)"
+    add("--seed", type=common_options.natural, default=0, metavar="S", help=text)
+    text = "one operator, such as slice1 (default: all)"
+    add("--only", choices=info.OPERATORS, metavar="OPERATOR", help=text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    text = arguments.device
+    return verify(
+        devices=devices_of_jax.every() if text is None else devices_of_jax.named(text),
+        numbers=range(arguments.seed, arguments.seed + arguments.cases),
+        only=arguments.only,
+        debug=arguments.debug,
+    )
 
 
 def verify(
     devices: Sequence[Any],
     numbers: range,
     only: str | None,
-    report: Callable[[str], Any],
-    progress: Callable[[Iterable[int], str], Iterable[int]],
     debug: bool,
 ) -> int:
-    """Compares and times the operators on devices, and reports a table.
+    """Compares and times the operators on devices, and prints a table.
 
     Args:
       devices: the devices.
       numbers: the numbers of the cases.
       only: the name of a function, or None for all.
-      report: called with each line.
-      progress: called with the numbers and a name; returns the numbers.
       debug: whether the traceback of an operator that raises is printed.
 
     Returns:
       The exit status: 0 if all cases are right, 1 otherwise.
     """
-    total, problems = 0, []
+    report, total, problems = printing.print_lines, 0, []
     report(_line("device", "operator", "cases", "wrong", "ratio to a copy"))
     for device in devices:
         for row in ROWS:

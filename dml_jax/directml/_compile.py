@@ -19,28 +19,21 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
+from dml_jax.directml import _strided
 from dml_jax.directml._graph_descs import FunctionGraphNodeDesc
 from dml_jax.directml._members import instance_of, member_of
 from dml_jax.directml._operators import OperatorDesc, camel
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import LATEST, FeatureLevel
 
 
 class Source(NamedTuple):
-    """The source of a step's input: the index of an input, a step, or a constant."""
+    """Where an array comes from: the index of an input, a step, or a constant."""
 
-    input: int | None = None
-    step: int | None = None
-    constant: int | None = None
+    input: Any = None  # or an index
+    step: Any = None
+    constant: Any = None
     output: int = 0  # of the step
-
-
-class Result(NamedTuple):
-    """An output of a step."""
-
-    step: int
-    output: int = 0
 
 
 class Step(NamedTuple):
@@ -78,7 +71,7 @@ class CompiledOperator:
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
     steps: tuple[Step, ...] = dataclasses.field(repr=False)
-    results: tuple[Result, ...] = dataclasses.field(repr=False)
+    results: tuple[Source, ...] = dataclasses.field(repr=False)
     constants: tuple[bytes, ...] = dataclasses.field(repr=False, default=())
 
     def __call__(
@@ -215,7 +208,7 @@ def compile_operator(
         inputs=inputs,
         outputs=(Binding(camel(desc.output_member), desc.output),),
         steps=(Step(desc, sources),),
-        results=(Result(0),),
+        results=(Source(step=0),),
     )
 
 
@@ -237,7 +230,7 @@ def _as_bound(
             got += f". Convert it by `np.array(x, '{dtype}')`"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
-    if not is_buffer and not api.is_logical(tensor, value):
+    if not is_buffer and not _strided.is_logical(tensor, value):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
         rule = f"{shape}be a flat buffer of at least {tensor.buffer_size} elements"
         raise arguments.error(ValueError, function, name, rule, f"shape {value.shape}")
@@ -261,7 +254,7 @@ def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
             results = step.operator.evaluate(*operands)
         elements.append(results if isinstance(results, tuple) else (results,))
     return tuple(
-        api.write(binding.tensor, elements[result.step][result.output], buffer)
+        _strided.write(binding.tensor, elements[result.step][result.output], buffer)
         for binding, result, buffer in zip(
             compiled.outputs, compiled.results, previous, strict=True
         )
@@ -277,21 +270,19 @@ def _operand(
     tensor: BufferTensorDesc,
 ) -> jax.Array:
     """The elements of a step's input tensor, from the buffer of its source."""
+    if source.constant is not None:
+        buffer = constants[source.constant]
+        return _strided.read(tensor, _strided.reinterpret(buffer, tensor))
     if source.step is not None:
         given = compiled.steps[source.step].operator.outputs[source.output]
-        written = elements[source.step][source.output]
-        if _layout(given) == _layout(tensor):
-            return written
-        buffer = api.flatten(given, written)
-    elif source.input is not None:
-        given, bound = compiled.inputs[source.input].tensor, inputs[source.input]
-        if _layout(given) == _layout(tensor):
-            return api.read(tensor, bound)
-        is_logical = api.is_logical(given, bound)
-        buffer = api.flatten(given, bound) if is_logical else bound
+        array, is_elements = elements[source.step][source.output], True
     else:
-        buffer = constants[source.constant]  # type: ignore[index]
-    return api.read(tensor, api.reinterpret(buffer, tensor))
+        given, array = compiled.inputs[source.input].tensor, inputs[source.input]
+        is_elements = _strided.is_logical(given, array)
+    if _layout(given) == _layout(tensor):
+        return array if is_elements else _strided.read(tensor, array)
+    buffer = _strided.flatten(given, array) if is_elements else array
+    return _strided.read(tensor, _strided.reinterpret(buffer, tensor))
 
 
 def _layout(tensor: BufferTensorDesc) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ import jax
 
 from dml_jax._shared import arguments
 from dml_jax.directml import _rules
-from dml_jax.directml._compile import Binding, CompiledOperator, Result, Source, Step
+from dml_jax.directml._compile import Binding, CompiledOperator, Source, Step
 from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
     FunctionGraphNodeDesc,
@@ -277,9 +277,9 @@ def _inputs(desc: GraphDesc, operators: Operators) -> list[Binding]:
     return bindings
 
 
-def _outputs(desc: GraphDesc, operators: Operators) -> list[tuple[Binding, Result]]:
+def _outputs(desc: GraphDesc, operators: Operators) -> list[tuple[Binding, Source]]:
     """The outputs of the graph and their results, whose `step` is a node index."""
-    found: dict[int, tuple[Binding, Result]] = {}
+    found: dict[int, tuple[Binding, Source]] = {}
     for i, edge in enumerate(desc.output_edges):
         name, index = f"OutputEdges[{i}]", edge.graph_output_index
         _require_index(f"{name}.GraphOutputIndex", index, desc.output_count, "outputs")
@@ -291,7 +291,7 @@ def _outputs(desc: GraphDesc, operators: Operators) -> list[tuple[Binding, Resul
         rule = f"be the only edge to output {index}"
         _require(name, index not in found, rule, "a second one")
         binding = Binding(edge.name or f"output {index}", tensors[output])
-        found[index] = binding, Result(node, output)
+        found[index] = binding, Source(step=node, output=output)
     connected = {result.step for _, result in found.values()}
     connected |= {edge.from_node_index for edge in desc.intermediate_edges}
     for node in range(len(desc.nodes)):

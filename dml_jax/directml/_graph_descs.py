@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax._shared import arguments
-from dml_jax.directml import _rules
+from dml_jax.directml import _rules, _strided
 from dml_jax.directml._members import Struct
 from dml_jax.directml._operators import OperatorDesc
 from dml_jax.directml._rules import Rule
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import TENSOR_DIMENSION_COUNT_MAX1, FeatureLevel
 
@@ -128,7 +127,7 @@ class FunctionGraphNodeDesc(Struct):
         with jax.enable_x64(any(tensor.data_type.bits == 64 for tensor in tensors)):
             results = self.function(
                 *(
-                    api.broadcast(operand, tensor.sizes)
+                    _strided.broadcast(operand, tensor.sizes)
                     for operand, tensor in zip(operands, self.inputs, strict=True)
                 )
             )

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 import jax
 
 import dml_jax
-from dml_jax.directml import _rules
+from dml_jax.directml import _rules, _strided
 from dml_jax.directml._members import Struct, fields_of, member_of
 from dml_jax.directml._rules import Rule
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import (
     LATEST,
@@ -158,7 +157,7 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
                 yield name, got == size, rule, got
 
     def evaluate(self, input: jax.Array, lengths: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_tensor.sizes)
+        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.reverse_subsequences(input, lengths, self.axis)
 
 

@@ -8,20 +8,13 @@ from which it is allowed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from dml_jax._shared import arguments
 from dml_jax.directml._levels import rows_of
 from dml_jax.directml._members import UINT
-from dml_jax.directml._tensor import (
-    BufferTensorDesc,
-    extent,
-    has_overlap,
-    is_nested,
-    rounded_bytes,
-)
+from dml_jax.directml._tensor import BufferTensorDesc, rounded_bytes
 from dml_jax.directml._types import FeatureLevel, OperatorType
 
 Rule: TypeAlias = tuple[str, bool, str, object]
@@ -84,7 +77,7 @@ def of_tensor(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     """The rules for a tensor that do not depend on its operator."""
     for d, size in enumerate(tensor.sizes):
         yield f"{member}.Sizes[{d}]", size >= 1, "be at least 1", size
-    count, span = math.prod(tensor.sizes), extent(tensor.sizes, tensor.strides)
+    count, span = tensor.layout.element_count, tensor.layout.extent
     maximum = UINT[-1]
     rule = f"give at most {maximum} elements"
     yield f"{member}.Sizes", count <= maximum, rule, count
@@ -122,15 +115,14 @@ def of_output(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     """An output has no flags and no overlapping elements, unlike inputs."""
     rule = "be NONE, since only inputs are owned by DirectML"
     yield f"{member}.Flags", not tensor.flags, rule, tensor.flags.name
-    sizes, strides = tensor.sizes, tensor.strides
-    if strides is None or is_nested(sizes, strides):
+    layout = tensor.layout
+    if layout.is_nested:
         return
-    count = math.prod(sizes)
-    has_room = count <= extent(sizes, strides)
-    rule = f"give no two elements of Sizes {sizes} the same position"
-    if has_room and count > _MAX_ENUMERATED:
+    has_room = layout.element_count <= layout.extent
+    rule = f"give no two elements of Sizes {layout.sizes} the same position"
+    if has_room and layout.element_count > _MAX_ENUMERATED:
         holds = False
-        rule = f"each exceed the extent of the smaller ones, for Sizes {sizes}"
+        rule = f"each exceed the extent of the smaller ones, for Sizes {layout.sizes}"
     else:
-        holds = has_room and not has_overlap(sizes, strides)
-    yield f"{member}.Strides", holds, rule, strides
+        holds = has_room and not layout.has_overlap
+    yield f"{member}.Strides", holds, rule, layout.strides

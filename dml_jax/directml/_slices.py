@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 import jax
 
 import dml_jax
-from dml_jax.directml import _rules
+from dml_jax.directml import _rules, _strided
 from dml_jax.directml._members import INT
 from dml_jax.directml._operators import OperatorDesc, camel
 from dml_jax.directml._rules import Rule
-from dml_jax.directml._strided import api
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import OperatorType
 
@@ -64,7 +63,7 @@ class SliceOperatorDesc(OperatorDesc):
             yield name, last < whole[d], rule, last
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_tensor.sizes)
+        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
@@ -136,7 +135,7 @@ class Slice1OperatorDesc(_WindowDesc):
         return self._window_rules("input_tensor", "output_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_tensor.sizes)
+        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice1(input, *self._window, self.output_tensor.sizes)
 
 
@@ -175,6 +174,6 @@ class SliceGradOperatorDesc(_WindowDesc):
         return self._window_rules("output_gradient_tensor", "input_gradient_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = api.broadcast(input, self.input_gradient_tensor.sizes)
+        input = _strided.broadcast(input, self.input_gradient_tensor.sizes)
         sizes = self.output_gradient_tensor.sizes
         return dml_jax.slice_grad(input, sizes, *self._window)

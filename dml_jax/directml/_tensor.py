@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -61,24 +61,18 @@ def calc_buffer_tensor_size(
     sizes = integers(function, "sizes", sizes)
     if strides is not None:
         strides = integers(function, "strides", strides)
-    _require_one_for_each(function, sizes, strides)
-    return rounded_bytes(kind, extent(sizes, strides))
+    return rounded_bytes(kind, _layout(function, sizes, strides).extent)
 
 
-def _require_one_for_each(
+def _layout(
     function: str, sizes: tuple[int, ...], strides: tuple[int, ...] | None
-) -> None:
-    if strides is not None and len(strides) != len(sizes):
+) -> Layout:
+    if strides is None:
+        return Layout.packed(sizes)
+    if len(strides) != len(sizes):
         rule = f"have {len(sizes)} elements, one for each dimension"
         raise arguments.error(ValueError, function, "strides", rule, len(strides))
-
-
-def extent(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
-    """The number of positions from the first element to the last, gaps included."""
-    if strides is None or 0 in sizes:
-        return math.prod(sizes)
-    pairs = zip(sizes, strides, strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in pairs)
+    return Layout(sizes, strides)
 
 
 def rounded_bytes(data_type: DataType, elements: int) -> int:
@@ -86,45 +80,77 @@ def rounded_bytes(data_type: DataType, elements: int) -> int:
     return -(-elements * data_type.bits // 32) * 4
 
 
-def packed_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a row-major tensor without gaps."""
-    return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
+class Layout(NamedTuple):
+    """For each dimension, the number of elements and the distance between two."""
 
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
 
-def is_packed(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements are in row-major order without gaps."""
-    triples = zip(sizes, strides, packed_strides(sizes), strict=True)
-    return all(size == 1 or given == packed for size, given, packed in triples)
+    @classmethod
+    def packed(cls, sizes: tuple[int, ...]) -> Layout:
+        """The layout of a row-major tensor without gaps."""
+        return cls(sizes, tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes))))
 
+    @property
+    def element_count(self) -> int:
+        """The number of elements."""
+        return math.prod(self.sizes)
 
-def is_nested(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether each stride exceeds the extent of the dimensions of smaller strides."""
-    last = 0
-    for stride, size in sorted(zip(strides, sizes, strict=True)):
-        if size > 1:
-            if stride <= last:
+    @property
+    def extent(self) -> int:
+        """The number of positions from the first element to the last, gaps included."""
+        if 0 in self.sizes:
+            return 0
+        pairs = zip(*self, strict=True)
+        return 1 + sum((size - 1) * stride for size, stride in pairs)
+
+    @property
+    def order(self) -> list[int]:
+        """The dimensions with more than one element, largest stride first."""
+        dims = [d for d, size in enumerate(self.sizes) if size > 1]
+        return sorted(dims, key=lambda d: -self.strides[d])
+
+    @property
+    def compact(self) -> Layout:
+        """The layout with size 1 in dimensions with a stride of 0."""
+        pairs = zip(*self, strict=True)
+        sizes = tuple(1 if stride == 0 else size for size, stride in pairs)
+        return self._replace(sizes=sizes)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the elements are in row-major order without gaps."""
+        packed = self.packed(self.sizes).strides
+        return all(self.strides[d] == packed[d] for d in self.order)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether each stride exceeds the extent of the dimensions of smaller ones."""
+        last = 0
+        for d in reversed(self.order):
+            if self.strides[d] <= last:
                 return False
-            last += (size - 1) * stride
-    return True
-
-
-def has_overlap(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements of a tensor that is not nested have the same position.
-
-    The rows along the longest dimension are not enumerated, only where they start. Two
-    rows overlap if their starts are less than a row's length of strides apart.
-    """
-    dims = sorted(pair for pair in zip(sizes, strides, strict=True) if pair[0] > 1)
-    if any(stride == 0 for _, stride in dims):
+            last += (self.sizes[d] - 1) * self.strides[d]
         return True
-    *others, (length, step) = dims
-    starts = np.zeros(1, np.int64)
-    for size, stride in others:
-        starts = np.add.outer(starts, np.arange(size, dtype=np.int64) * stride)
-    steps, rest = np.divmod(starts, step)
-    # Starts with different rests are at least a row apart in these keys.
-    keys = np.sort(rest * (steps.max() + length) + steps, axis=None)
-    return bool((np.diff(keys) < length).any())
+
+    @property
+    def has_overlap(self) -> bool:
+        """Whether two elements have the same position; not for nested layouts.
+
+        The rows along the longest dimension are not enumerated, only where they start.
+        Two rows overlap if their starts are less than a row's length of strides apart.
+        """
+        dims = sorted((self.sizes[d], self.strides[d]) for d in self.order)
+        if any(stride == 0 for _, stride in dims):
+            return True
+        *others, (length, step) = dims
+        starts = np.zeros(1, np.int64)
+        for size, stride in others:
+            starts = np.add.outer(starts, np.arange(size, dtype=np.int64) * stride)
+        steps, rest = np.divmod(starts, step)
+        # Starts with different rests are at least a row apart in these keys.
+        keys = np.sort(rest * (steps.max() + length) + steps, axis=None)
+        return bool((np.diff(keys) < length).any())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,12 +216,16 @@ class BufferTensorDesc(Struct):
         if is_implied:
             set_frozen(self, total_tensor_size_in_bytes=0)
         super().__post_init__()
-        struct, sizes, strides = "BufferTensorDesc", self.sizes, self.strides
-        _require_one_for_each(struct, sizes, strides)
+        total = rounded_bytes(self.data_type, self.layout.extent)
         if is_implied:
-            total = rounded_bytes(self.data_type, extent(sizes, strides))
+            struct = type(self).__name__
             total = integer(struct, "total_tensor_size_in_bytes", total, UINT64)
             set_frozen(self, total_tensor_size_in_bytes=total)
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """The sizes and strides, also where the tensor has no `strides`."""
+        return _layout(type(self).__name__, self.sizes, self.strides)
 
     @property
     def dimension_count(self) -> int:
@@ -205,12 +235,12 @@ class BufferTensorDesc(Struct):
     @functools.cached_property
     def is_packed(self) -> bool:
         """Whether the elements are in row-major order without gaps."""
-        return self.strides is None or is_packed(self.sizes, self.strides)
+        return self.layout.is_packed
 
     @property
     def needed_bytes(self) -> int:
         """The minimum size for the elements in bytes, not rounded up to 4."""
-        return -(-extent(self.sizes, self.strides) * self.data_type.bits // 8)
+        return -(-self.layout.extent * self.data_type.bits // 8)
 
     @functools.cached_property
     def buffer_size(self) -> int:

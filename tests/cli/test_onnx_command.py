@@ -1,10 +1,7 @@
 """The onnx command: what it prints, reads and writes."""
 
-import contextlib
 import functools
-import os
 import pathlib
-import subprocess
 import sys
 from typing import Any
 
@@ -23,7 +20,6 @@ import dml_jax
 from dml_jax import onnx_backend
 from dml_jax.cli import devices
 
-ROOT = pathlib.Path(__file__).parents[2]
 REVERSED = np.array([[0, 5, 10, 3], [4, 1, 6, 7], [8, 9, 2, 11]], np.float32)
 OUT = (
     "Output 'y': float32[3,4]\nOutput 'last': bfloat16[3,4]\nOutput 'w': int32[2]\n"
@@ -110,22 +106,6 @@ def test_arrays_of_another_byte_order():
     assert_same_bits(np.load("y.npy"), REVERSED)
 
 
-def test_an_input_file_may_be_replaced():
-    assert run("m.onnx", *X_AND_L, "--output", "y=x.npy")[0] == 0
-    assert_same_bits(np.load("x.npy"), REVERSED)
-
-
-def test_a_model_with_data_in_another_file():
-    pathlib.Path("w.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
-    onnx.save(with_external_data(4, location="w.bin"), "data.onnx")
-    printed = (0, "Output 'y': float32[4]\n", "")
-    assert run("data.onnx", "--output", "y=y.npy") == printed
-    assert_same_bits(np.load("y.npy"), np.arange(4, dtype=np.float32))
-    os.mkdir("elsewhere")
-    with contextlib.chdir("elsewhere"):
-        assert run("../data.onnx") == printed
-
-
 def test_unknown_keys_of_data_in_another_file(recwarn: pytest.WarningsRecorder):
     """onnx's warning would be beside the line of an error."""
     pathlib.Path("w.bin").write_bytes(bytes(16))
@@ -148,19 +128,6 @@ def test_device_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "first", lambda name: f"device {name}")
     assert run("m.onnx", *X_AND_L, "--device", "any")[0] == 0
     assert seen == ["device any"]
-
-
-@pytest.mark.exhaustive
-def test_process():
-    words = ["-m", "dml_jax", "onnx", "m.onnx", *X_AND_L, "--output=y=y.npy"]
-    done = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, IN + OUT, "")
-    assert_same_bits(np.load("y.npy"), REVERSED)
 
 
 def test_without_onnx(monkeypatch: pytest.MonkeyPatch):

@@ -151,8 +151,9 @@ def test_a_chain_is_one_fusion(name: str) -> None:
     desc, lengths = GRAPHS[name]
     text = jax.jit(dml.compile_graph(desc)).lower(lengths).compile().as_text()
     assert opcodes_of(text) == ["fusion"]
-    # The gather is the reversal's; layouts need none.
-    assert text.count("HloModule") == text.count(" gather(") == 1
+    assert text.count("HloModule") == 1
+    if name == "chain":  # both ends of each edge have the same layout
+        assert text.count(" gather(") == 1  # the reversal's
     assert " scatter(" not in text
 
 

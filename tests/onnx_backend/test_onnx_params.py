@@ -37,14 +37,9 @@ def model() -> onnx_backend.Model:
     return prepared(TEXT, **WEIGHTS, **OTHERS)
 
 
-def test_params_are_the_weights(model: onnx_backend.Model) -> None:
-    assert [*model.params] == ["w", "b"]
-    for name, array in model.params.items():
-        assert isinstance(array, jax.Array)
-        assert_same_bits(np.asarray(array), WEIGHTS[name])
-
-
 def test_apply(model: onnx_backend.Model) -> None:
+    assert [*model.params] == ["w", "b"]
+    assert all(isinstance(array, jax.Array) for array in model.params.values())
     params = {name: 2 * array for name, array in model.params.items()}
     halves = [{"w": params["w"]}, {"b": params["b"]}, params, {}]
     for given in halves:

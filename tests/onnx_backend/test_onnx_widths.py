@@ -12,10 +12,7 @@ ROW = X[0, :3]
 
 WIDE = rows(r"""
 int64[3] x => int64[3] y {y = Identity(x)}
-int64[3] x => int64[2] y {y = Constant<value_ints = [1, 2]>()}
 int64[3] x => int64[n] y {l = Constant<value_int = 2>() y = Range(l, l, l)}
-@9 int64[n] x => int64[m] y {y = Slice<starts = [0], ends = [1]>(x)}
-int64[3] x => int64[3] y {y = Add(x, x)}
 float[3] x => int64[3] y {y = Cast<to = 7>(x)}
 float[3] x => double[3] y {y = Cast<to = 11>(x)}
 """)

@@ -4,16 +4,16 @@ The compiler needs no TPU. It comes with the extra `tpu`, in an environment of i
 in which .ci/run runs these tests.
 """
 
+import pathlib
 import re
 
 import jax.numpy as jnp
 import pytest
+import tpu_compiler
 import tpu_programs
 from cases import EXAMPLES
 from dtypes import DTYPES, INTEGERS, SEQUENCE_FLOATS, dtype_of
-
-from benchmarks import tpu_compiler
-from benchmarks.tpu_compiler import GENERATIONS, Outcome
+from tpu_compiler import GENERATIONS, Outcome
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -23,6 +23,7 @@ pytestmark = [
     ),
 ]
 
+BANDWIDTH = 819e9  # of a v5e, in bytes per second
 REFUSED = {"int2", "uint2", "complex128"}
 # The kernel of reversals has one form for v4, and one for later generations.
 WITH_ALL_DTYPES = {"v4", "v5e"}
@@ -131,18 +132,21 @@ def test_every_case() -> None:
     assert not failures(compiled("v5e", found))
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_costs_of_a_sum(generation: str) -> None:
-    """Read once, written once, with a few elements a cycle."""
-    case = tpu_compiler.Case("sum", "tpu_programs:plus_one", {})
-    (outcome,) = tpu_compiler.compile_cases([case], generation, with_costs=True)
-    assert not outcome.failed
-    nbytes = sum(cost.hbm_bytes for cost in outcome.costs)
-    assert 0.95 < nbytes / (2 * 4 * tpu_programs.MANY) < 1.1
-    cores = GENERATIONS[generation].cores
-    cycles = sum(cost.cycles for cost in outcome.costs)
-    assert 100 < tpu_programs.MANY / cores / cycles < 4096
-    assert not any(cost.is_lower_bound for cost in outcome.costs)
+def test_estimates_of_plain_jax_are_those_of_the_page() -> None:
+    """Multiples of the time to read and write the bytes."""
+    page = pathlib.Path(__file__).parents[2] / "docs/tpu.md"
+    layouts = ("rows-of-32", "features-4", "features-256", "flat", "columns")
+    names = [f"reverse/{layout}/float32" for layout in layouts]
+    cases = [tpu_compiler.Case(n, "tpu_programs:plain", dict(name=n)) for n in names]
+    for layout, outcome in zip(
+        layouts, tpu_compiler.compile_cases(cases, "v5e"), strict=True
+    ):
+        workload = tpu_programs.WORKLOADS[outcome.name]
+        moved = workload.bytes_read + workload.bytes_written
+        multiple = outcome.estimate / (moved / BANDWIDTH)
+        rounded = float(f"{multiple:.2g}")
+        row = f"| {layout} | `{list(workload.shape)}` | {rounded:g} |"
+        assert row in page.read_text()
 
 
 # The child processes ------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The programs that are compiled for TPUs: cases of other tests, and larger ones.
 
-They are made in the child processes of `benchmarks.tpu_compiler`, by name.
+They are made in the child processes of `tpu_compiler`, by name.
 """
 
 import os
@@ -22,9 +22,12 @@ from cases import (
 )
 from dtypes import dtype_of
 
+from benchmarks import programs
+from benchmarks.workloads import workloads
 from dml_jax.cli.verify_cases import Case
 
 TRANSFORMS = ("forward", "gradient", "jvp")
+WORKLOADS = {workload.name: workload for workload in workloads("cpu")}
 
 
 def large(
@@ -138,11 +141,11 @@ def program(
     return run, types
 
 
-MANY = 2**25
-
-
-def plus_one() -> Any:
-    return lambda x: x + 1, [jax.ShapeDtypeStruct((MANY // 512, 512), np.float32)]
+def plain(name: str) -> Any:
+    """Plain JAX's form of a workload of the benchmarks."""
+    workload = WORKLOADS[name]
+    arrays = jax.eval_shape(lambda: programs.arrays(workload))
+    return programs.idiom(workload), arrays
 
 
 # Programs that fail, for the test of how that is found --------------------------------

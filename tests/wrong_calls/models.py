@@ -226,9 +226,6 @@ ELSEWHERE = [  # changes whose messages name another place
     ("commands.3.dimensions", [-1], "commands.3.dimensions[0]"),
     ("commands.3.dimensions", [0, 2**32 - 1], "commands.3.dimensions[0]"),
 ]  # fmt: skip
-UNSUPPORTED = (
-    "`the model` must use only buffers of numbers, and .npy, .dat and .bin files; got"
-)
 OPERATOR = f"`{SLICE}.type` must be one of DML_OPERATOR_REVERSE_SUBSEQUENCES, …; got"
 RULE = f"`{SLICE}`: DML_SLICE1_OPERATOR_DESC:"
 MESSAGES = [
@@ -246,9 +243,12 @@ MESSAGES = [
      'folder or the current one; got "none.npy"'),
     (TARGET, "\ud800", f"`{named(TARGET)}` must be a printable string; got "
      '"\\ud800"'),
-    (D, "deferred", f"{UNSUPPORTED} a deferred buffer (`{D}`)"),
-    (A, {"sourcePath": "x.PNG"}, f"{UNSUPPORTED} an image (`{A}`)"),
-    (TARGET, "x.jpeg", f"{UNSUPPORTED} an image (`commands[3].targetPath`)"),
+    (D, "deferred", f"`{D}` must be known when the model is read: deferred buffers "
+     'are not supported; got "deferred"'),
+    (A, {"sourcePath": "x.PNG"}, f"`{A}.sourcePath` must be a file of numbers, not an "
+     'image; got "x.PNG"'),
+    (TARGET, "x.jpeg", f"`{named(TARGET)}` must be a file of numbers, not an image; "
+     'got "x.jpeg"'),
     *((f"{SLICE}.type", kind, f"{OPERATOR} {kind}")
       for kind in ("DML_OPERATOR_GEMM", "SLICE2", "hlsl")),
     (f"{IN}.TotalTensorSizeInBytes", 4, f"{RULE} `InputTensor.Total…"),

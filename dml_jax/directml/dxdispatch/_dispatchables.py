@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Sequence
 from typing import Any
 
 from dml_jax.directml import (
     MINIMUM_BUFFER_TENSOR_ALIGNMENT,
+    TENSOR_DIMENSION_COUNT_MAX1,
     BufferTensorDesc,
     CompiledOperator,
+    DataType,
     ExecutionFlags,
+    FillValueConstantOperatorDesc,
+    FillValueSequenceOperatorDesc,
     OperatorDesc,
-    OperatorType,
+    ReverseSubsequencesOperatorDesc,
+    Slice1OperatorDesc,
+    SliceGradOperatorDesc,
+    SliceOperatorDesc,
     TensorFlags,
+    TensorType,
     compile_operator,
 )
-from dml_jax.directml._members import UINT64
+from dml_jax.directml._members import UINT, UINT64, fields_of
 from dml_jax.directml._operators import camel
-from dml_jax.directml._tensor import extent
-from dml_jax.directml.dxdispatch._descs import parse_desc
 from dml_jax.directml.dxdispatch._json import Entry, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource
+from dml_jax.directml.dxdispatch._values import parse_data_type, parse_scalar
 
-PREFIX = "DML_OPERATOR_"
+_PREFIX = "DML_OPERATOR_"
+_STRUCTS: dict[str, Any] = {
+    struct.type.name: struct
+    for struct in (
+        ReverseSubsequencesOperatorDesc,
+        SliceOperatorDesc,
+        Slice1OperatorDesc,
+        SliceGradOperatorDesc,
+        FillValueConstantOperatorDesc,
+        FillValueSequenceOperatorDesc,
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +73,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     type_name = "Type" if "Type" in given else "type"
     if type_name not in given:
         raise entry.error("have a member `type`")
-    operator_type = given[type_name].member_of(OperatorType, PREFIX)
+    struct = _struct(given[type_name])
     if "desc" in given and "Desc" in given:
         raise entry.error("have one of the members `desc` and `Desc`")
     desc_name = next((name for name in ("desc", "Desc") if name in given), None)
@@ -67,7 +85,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     else:  # the description is inline
         inline = {name: members[name].value for name in of_desc}
         desc_entry = Entry(inline, entry.location)
-    desc = parse_desc(operator_type, desc_entry)
+    desc = _desc(struct, desc_entry)
     _require_expandable(desc_entry, desc, context)
     members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
     with entry.located():
@@ -79,6 +97,17 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     return Dispatchable(operator, parse_views(members["bindings"], owned, context))
 
 
+def _struct(entry: Entry) -> Any:
+    """The structure of an operator, which may be one that this package lacks."""
+    name = entry.text().removeprefix(_PREFIX)
+    if name not in _STRUCTS:
+        operators = ", ".join(_PREFIX + name for name in _STRUCTS)
+        raise NotImplementedError(
+            f"`{entry.location}` must be one of {operators}; got {entry.value[:60]}"
+        )
+    return _STRUCTS[name]
+
+
 def is_owned(tensor: BufferTensorDesc) -> bool:
     """Whether a tensor is bound at initialization, before its operator runs."""
     return bool(tensor.flags & TensorFlags.OWNED_BY_DML)
@@ -87,11 +116,8 @@ def is_owned(tensor: BufferTensorDesc) -> bool:
 def _require_expandable(entry: Entry, desc: OperatorDesc, context: Context) -> None:
     """Refuses tensors of overlapping elements whose copies need too much memory."""
     for member, tensor in zip(desc.input_members, desc.inputs, strict=True):
-        if tensor.strides is None:
-            continue
-        pairs = zip(tensor.sizes, tensor.strides, strict=True)
-        count = math.prod(size for size, stride in pairs if stride)
-        if count > extent(tensor.sizes, tensor.strides):
+        count = tensor.layout.compact.element_count
+        if count > tensor.layout.extent:
             location = f"{entry.location}.{camel(member)}.Strides"
             size = count * tensor.data_type.bits // 8
             context.require_memory(Entry(None, location), size)
@@ -171,3 +197,76 @@ def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
             "have an `elementSizeInBytes`, since its resource has no data type"
         )
     return count * size
+
+
+# Descriptions -------------------------------------------------------------------------
+
+_TYPE = {"Type": "BUFFER"}
+_TENSOR_DEFAULTS = {
+    "Flags": [],
+    "DimensionCount": None,
+    "Strides": [],
+    "TotalTensorSizeInBytes": 0,
+    "GuaranteedBaseOffsetAlignment": 0,
+}
+
+
+def _desc(struct: Any, entry: Entry) -> OperatorDesc:
+    """The description of an operator, whose members are the fields of a structure."""
+    fields = {camel(name): (name, *of) for name, of in fields_of(struct).items()}
+    has_arrays = any(kind == Sequence[int] for _, kind, _ in fields.values())
+    members = entry.members((*fields, "DimensionCount") if has_arrays else fields)
+    count = members["DimensionCount"].integer() if has_arrays else 0
+    data_type = DataType.UNKNOWN
+    values: dict[str, Any] = {}
+    for name, (field, kind, limits) in fields.items():
+        member = members[name]
+        if kind is BufferTensorDesc:
+            values[field] = _tensor(member)
+        elif kind is int:
+            values[field] = member.integer(limits)
+        elif kind == Sequence[int]:
+            values[field] = _integers(member, limits)
+            _require_count(member, count)
+        elif kind is DataType:  # precedes the values
+            values[field] = data_type = parse_data_type(member, is_known=True)
+        else:
+            values[field] = parse_scalar(member, data_type)
+    return struct(**values)
+
+
+def _tensor(entry: Entry) -> BufferTensorDesc:
+    """A DML_TENSOR_DESC, with its members inline or in `Desc`."""
+    outer = entry.members(("Desc",), _TYPE) if "Desc" in entry.entries() else {}
+    desc = outer.get("Desc", entry)
+    members = outer | desc.members(
+        ("DataType", "Sizes"), _TENSOR_DEFAULTS if outer else _TENSOR_DEFAULTS | _TYPE
+    )
+    kind = members["Type"].member_of(TensorType, "DML_TENSOR_TYPE_")
+    if kind is not TensorType.BUFFER:
+        raise members["Type"].error("be BUFFER")
+    sizes = _integers(members["Sizes"])
+    strides = _integers(members["Strides"])
+    if "DimensionCount" in desc.value:
+        _require_count(members["Sizes"], members["DimensionCount"].integer())
+    if strides:
+        _require_count(members["Strides"], len(sizes))
+    data_type = parse_data_type(members["DataType"])
+    # As in DxDispatch, 0 means the size that the layout needs.
+    total = members["TotalTensorSizeInBytes"].integer(UINT64) or None
+    flags = members["Flags"].flags_of(TensorFlags, "DML_TENSOR_FLAG_")
+    alignment = members["GuaranteedBaseOffsetAlignment"].integer()
+    with entry.located():
+        return BufferTensorDesc(
+            data_type, sizes, strides or None, total, flags, alignment
+        )
+
+
+def _integers(entry: Entry, limits: range = UINT) -> tuple[int, ...]:
+    elements = entry.elements(TENSOR_DIMENSION_COUNT_MAX1)
+    return tuple(element.integer(limits) for element in elements)
+
+
+def _require_count(entry: Entry, count: int) -> None:
+    if len(entry.value) != count:
+        raise entry.error(f"have as many elements as DimensionCount, {count}")

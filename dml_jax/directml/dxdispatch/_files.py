@@ -14,6 +14,8 @@ from dml_jax import _array_files
 from dml_jax.directml import DataType
 from dml_jax.directml.dxdispatch._json import Entry
 
+IMAGES = (".jpg", ".jpeg", ".png")  # which DxDispatch reads and writes
+
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
@@ -45,6 +47,8 @@ class Folders:
     def target_path(self, entry: Entry) -> pathlib.Path:
         """The file to write, relative to the folder of outputs."""
         path = self._resolve(entry, self.of_outputs)
+        if path.suffix.lower() in IMAGES:
+            raise entry.error("be a file of numbers, not an image", NotImplementedError)
         if path.suffix.lower() not in (".npy", ".dat", ".bin"):
             raise entry.error("end in .npy, .dat or .bin")
         try:

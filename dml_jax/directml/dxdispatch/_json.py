@@ -35,10 +35,10 @@ class Entry:
     value: Any
     location: str
 
-    def error(self, rule: str) -> ValueError:
+    def error(self, rule: str, kind: type[Exception] = ValueError) -> Exception:
         """The exception for a value that breaks a rule."""
         location = self.location or "the model"
-        return ValueError(f"`{location}` must {rule}; got {shown(self.value)}")
+        return kind(f"`{location}` must {rule}; got {shown(self.value)}")
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:

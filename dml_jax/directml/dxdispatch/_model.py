@@ -6,14 +6,11 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 from dml_jax.directml import FeatureLevel
 from dml_jax.directml.dxdispatch._commands import Command, WriteFile, parse_command
-from dml_jax.directml.dxdispatch._descs import STRUCTS
 from dml_jax.directml.dxdispatch._dispatchables import (
-    PREFIX,
     Dispatchable,
     parse_dispatchable,
 )
@@ -66,7 +63,8 @@ def load_model(
     Raises:
       ValueError: the model is invalid; the message names the file, the location in it,
         the rule and the value. Or `input_path` is not a folder that exists.
-      NotImplementedError: the model needs features that this package lacks.
+      NotImplementedError: the model has an operator, a deferred buffer or an image,
+        which this package lacks.
       OSError: the file cannot be read.
     """
     path = pathlib.Path(path)
@@ -112,22 +110,12 @@ def _text(path: pathlib.Path) -> str:
 
 def _model(root: Entry, context: Context) -> Model:
     members = root.members(required=("resources", "dispatchables", "commands"))
-    resource_entries = members["resources"].entries()
-    dispatchable_entries = members["dispatchables"].entries()
     command_entries = members["commands"].elements()
-    _require_operators(dispatchable_entries.values())
-    if unsupported := ", ".join(
-        _unsupported(resource_entries.values(), command_entries)
-    ):
-        raise NotImplementedError(
-            "`the model` must use only buffers of numbers, and .npy, .dat and .bin "
-            f"files; got {unsupported}"
-        )
-    for name, entry in resource_entries.items():
+    for name, entry in members["resources"].entries().items():
         context.add(name, parse_resource(entry, context))
     dispatchables = {
         name: parse_dispatchable(entry, context)
-        for name, entry in dispatchable_entries.items()
+        for name, entry in members["dispatchables"].entries().items()
     }
     commands = tuple(
         parse_command(entry, dispatchables, context) for entry in command_entries
@@ -137,19 +125,6 @@ def _model(root: Entry, context: Context) -> Model:
         json.dumps(entry.value, separators=(",", ":")) for entry in command_entries
     )
     return Model(context.resources, dispatchables, commands, tuple(texts))
-
-
-def _require_operators(dispatchables: Iterable[Entry]) -> None:
-    """Refuses operators of DirectML that this package lacks, shaders and ONNX."""
-    for entry in dispatchables:
-        members = entry.entries()
-        kind = members.get("Type", members.get("type", Entry(None, "")))
-        is_text = isinstance(kind.value, str)
-        if is_text and kind.text().removeprefix(PREFIX) not in STRUCTS:
-            operators = ", ".join(PREFIX + name for name in STRUCTS)
-            raise NotImplementedError(
-                f"`{kind.location}` must be one of {operators}; got {kind.value[:60]}"
-            )
 
 
 def _require_separate_files(
@@ -168,25 +143,3 @@ def _require_separate_files(
             raise targets[below].error(
                 f"not be inside {name}, a file that the model writes"
             )
-
-
-def _unsupported(
-    resources: Iterable[Entry], commands: Iterable[Entry]
-) -> Iterator[str]:
-    """The features of DxDispatch that a model uses but this package lacks."""
-    for entry in resources:
-        initial = entry.entries().get("initialValues", Entry(None, ""))
-        if initial.value == "deferred":
-            yield f"a deferred buffer (`{initial.location}`)"
-        if isinstance(initial.value, dict) and _is_image(
-            initial.value.get("sourcePath")
-        ):
-            yield f"an image (`{initial.location}`)"
-    for entry in commands:
-        target = entry.entries().get("targetPath", Entry(None, ""))
-        if _is_image(target.value):
-            yield f"an image (`{target.location}`)"
-
-
-def _is_image(path: Any) -> bool:
-    return isinstance(path, str) and path.lower().endswith((".jpg", ".jpeg", ".png"))

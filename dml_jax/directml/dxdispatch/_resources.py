@@ -11,7 +11,7 @@ import dml_jax
 from dml_jax.directml import DataType, FeatureLevel
 from dml_jax.directml._members import UINT64
 from dml_jax.directml.dxdispatch import _files
-from dml_jax.directml.dxdispatch._files import Folders
+from dml_jax.directml.dxdispatch._files import IMAGES, Folders
 from dml_jax.directml.dxdispatch._json import Entry
 from dml_jax.directml.dxdispatch._values import (
     parse_data_type,
@@ -132,6 +132,9 @@ def _initial_values(
         if not isinstance(initial.value[0], dict):
             raise entry.error("have an `initialValuesDataType` other than UNKNOWN")
         return _mixed(initial), data_type
+    if initial.value == "deferred":
+        rule = "be known when the model is read: deferred buffers are not supported"
+        raise initial.error(rule, NotImplementedError)
     if not isinstance(initial.value, dict):
         raise initial.error("be an array or an object")
     if len({"value", "valueStart", "sourcePath"} & initial.entries().keys()) != 1:
@@ -145,6 +148,8 @@ def _file(
 ) -> tuple[np.ndarray, DataType]:
     """The elements of an .npy file, or the bytes of any other file."""
     source = initial.members(required=("sourcePath",))["sourcePath"]
+    if source.text().lower().endswith(IMAGES):
+        raise source.error("be a file of numbers, not an image", NotImplementedError)
     path = context.folders.source_path(source)
     context.require_memory(source, path.stat().st_size)
     if path.suffix.lower() != ".npy":

@@ -1,1 +1,0 @@
-"""Strided reads and writes of flat buffers."""

@@ -1,0 +1,192 @@
+"""Compiles programs for TPUs ahead of time, on a machine that has none.
+
+TPU's compiler is in the package `libtpu`, which JAX's extra `tpu` installs. It may end
+its process where it fails, so the programs are compiled in child processes: a child
+compiles one after the other, and where it ends, another one continues with the rest.
+
+A child is this module, as a program. It reads cases from its standard input, and writes
+their outcomes to its standard output, a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+SECONDS = 120.0  # for a program
+# The name of a topology, and how the cores of a chip are divided into devices.
+GENERATIONS = {
+    "v4": ("v4:2x2x1", "megacore"),
+    "v5e": ("v5e:2x2", "default"),
+    "v5p": ("v5p:2x2x1", "megacore"),
+    "v6e": ("v6e:2x2", "default"),
+    "tpu7x": ("tpu7x:2x2x1", "default"),
+}
+
+
+class Case(NamedTuple):
+    """A program: what the function `program`, as "module:name", makes of the options.
+
+    It returns the function to compile and the types of its arguments, of which there is
+    at least one: without any, a program is compiled for the CPU.
+    """
+
+    name: str
+    program: str
+    options: Mapping[str, Any]
+
+
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    `failed` is None, or where it failed: "lowering" (by JAX or by us), "compiling" (by
+    an error of the compiler), "process" (the compiler ended it) or "time". `estimate`
+    is the compiler's, of the seconds that a run takes.
+    """
+
+    name: str
+    failed: str | None = None
+    error: str = ""
+    estimate: float = 0.0
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("libtpu") is not None
+
+
+def compile_cases(
+    cases: Sequence[Case], generation: str, seconds: float = SECONDS
+) -> Iterator[Outcome]:
+    """Compiles the cases for one chip, and yields an outcome for each, in order."""
+    rest = list(cases)
+    with tempfile.TemporaryDirectory(prefix="dml_jax_tpu") as folder:
+        while rest:
+            errors = pathlib.Path(folder) / "errors.txt"
+            for outcome in _outcomes(tuple(rest), generation, errors, seconds):
+                rest.pop(0)
+                yield outcome
+
+
+def _outcomes(
+    cases: Sequence[Case], generation: str, errors: pathlib.Path, seconds: float
+) -> Iterator[Outcome]:
+    """The outcomes of one child, up to the case that ends it."""
+    environment = {
+        **os.environ,
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # by several processes
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server
+    }
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, __file__, generation],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdout.readline()  # it is ready: its start takes none of the seconds
+            for case in cases:
+                start = time.monotonic()
+                timer = threading.Timer(seconds, child.kill)
+                timer.start()
+                try:
+                    print(json.dumps(case), file=child.stdin, flush=True)
+                    line = child.stdout.readline()
+                except BrokenPipeError:
+                    line = ""
+                timer.cancel()
+                if not line:
+                    is_late = time.monotonic() - start >= seconds
+                    yield _end(case, child.wait(), seconds if is_late else None, errors)
+                    return
+                yield Outcome(*json.loads(line))
+        finally:
+            child.kill()
+
+
+def _end(
+    case: Case, status: int, seconds: float | None, errors: pathlib.Path
+) -> Outcome:
+    """The outcome of the case at which a child has ended, or was late."""
+    if seconds is not None:
+        return Outcome(case.name, "time", f"takes more than {seconds:g} s")
+    text = errors.read_text(errors="replace")
+    if status > 0:
+        raise RuntimeError(f"{case.name}: the child process failed:\n{text[-4000:]}")
+    failed = re.search(r"^F\d{4} .*|^.*Check failed.*", text, re.MULTILINE)
+    return Outcome(case.name, "process", failed[0] if failed else f"signal {-status}")
+
+
+# The child ----------------------------------------------------------------------------
+
+
+def _serve(generation: str) -> None:
+    """Compiles the cases of the standard input."""
+    from jax.experimental import topologies
+
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for what libraries print
+        name, chip_config = GENERATIONS[generation]
+        topology = topologies.get_topology_desc(
+            platform="tpu", topology_name=name, chip_config_name=chip_config
+        )
+        print("ready", file=answers, flush=True)
+        for line in sys.stdin:
+            outcome = _compile(Case(*json.loads(line)), topology.devices[0])
+            print(json.dumps(outcome), file=answers, flush=True)
+
+
+def _compile(case: Case, device: Any) -> Outcome:
+    module, _, name = case.program.partition(":")
+    function, arguments = getattr(importlib.import_module(module), name)(**case.options)
+    stage = "lowering"
+    try:
+        lowered = _lower(function, arguments, device)
+        stage = "compiling"
+        costs = lowered.compile().cost_analysis()
+    except Exception as error:  # of any kind: what the outcome is about
+        text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return Outcome(case.name, stage, text)
+    return Outcome(case.name, estimate=costs.get("optimal_seconds", 0.0))
+
+
+def _lower(
+    function: Any, arguments: Sequence[jax.ShapeDtypeStruct], device: Any
+) -> Any:
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    placed = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments
+    ]
+    # Pallas asks the device in the context for its kind.
+    abstract_device = jax.sharding.AbstractDevice(
+        device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu"
+    )
+    mesh = jax.sharding.AbstractMesh((), (), abstract_device=abstract_device)
+    needs_x64 = any(x.dtype != jax.dtypes.canonicalize_dtype(x.dtype) for x in placed)
+    with jax.enable_x64(needs_x64), jax.sharding.use_abstract_mesh(mesh):
+        return jax.jit(function).lower(*placed)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
