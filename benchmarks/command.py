@@ -115,6 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     add("scale", _scale, scaling.__doc__, "device", "output", "quick")
     option = add("models", _models, real_models.__doc__, "output", "quick")
     option("folder", **path(help="of the wheels"))
+    about = "without JAX's asynchronous dispatch on CPUs"
+    option("--synchronous", action="store_true", help=about)
     option = add("compare", _compare, compare.__doc__)
     option("old", **path())
     option("new", **path())
@@ -185,8 +187,11 @@ def _scale(options: argparse.Namespace) -> int:
 
 def _models(options: argparse.Namespace) -> int:
     options.device = "cpu"
-    folder = vars(options).pop("folder")
-    return _finish(options, "models", real_models.records(folder, options.quick))
+    folder, kind = vars(options).pop("folder"), "models"
+    if options.synchronous:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+        kind = "models-synchronous"
+    return _finish(options, kind, real_models.records(folder, options.quick))
 
 
 def _device(options: argparse.Namespace) -> Device:

@@ -137,25 +137,28 @@ def _training(load: Load, words: Sequence[str]) -> str:
 
 
 def _models(load: Load, words: Sequence[str]) -> str:
-    """A row for each model: the times of a call, their ratio, and the difference."""
+    """A row for each model: the times of a call, their ratios, and the difference."""
     (device,) = words
     rows, ratios = [], []
-    for record in load(f"models-{device}")["records"]:
+    documents = (load(f"{kind}-{device}") for kind in ("models", "models-synchronous"))
+    for record, other in zip(*(found["records"] for found in documents), strict=True):
         theirs, ours = (record["candidates"][n] for n in ("onnxruntime", "dml_jax"))
-        ratios.append(ours["ratio"]["median"])
+        found = (ours, other["candidates"]["dml_jax"])
+        ratios.append([figures["ratio"]["median"] for figures in found])
         rows.append(
             [
                 record["name"].partition("/")[2],
-                f"{ratios[-1]:.2f}",
+                *(f"{ratio:.2f}" for ratio in ratios[-1]),
                 *map(_milliseconds, (ours, theirs)),
                 f"{record['first_call']:.1f}",
                 f"{record['largest_difference']:.0e}",
                 f"`{record['shape']}`",
             ]
         )
-    rows.append(["median", f"{statistics.median(ratios):.2f}", *[""] * 5])
-    titles = ["model", "ratio", "`run`, ms", "ONNX Runtime, ms", "first call, s"]
-    return _table([*titles, "difference", "first input"], rows)
+    medians = map(statistics.median, zip(*ratios, strict=True))
+    rows.append(["median", *(f"{median:.2f}" for median in medians), *[""] * 5])
+    titles = ["model", "ratio", "ratio, synchronous", "`run`, ms", "ONNX Runtime, ms"]
+    return _table([*titles, "first call, s", "difference", "first input"], rows)
 
 
 # Tables by layout ---------------------------------------------------------------------
