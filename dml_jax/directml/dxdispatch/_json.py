@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from dml_jax.directml._members import UINT
+from dml_jax.directml._members import UINT, camel
 
 E = TypeVar("E", bound=enum.IntEnum | enum.IntFlag)
 
@@ -42,11 +42,12 @@ class Entry:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Adds the location to the error about a description that is refused."""
+        """Gives the error of a structure about a member the member's location."""
         try:
             yield
-        except ValueError as error:
-            raise ValueError(f"`{self.location}`: {error}") from None
+        except (TypeError, ValueError) as error:
+            member, rest = re.fullmatch(r"\w+: `(\w+)(.*)", str(error)).groups()  # type: ignore
+            raise ValueError(f"`{self.location}.{camel(member)}{rest}") from None
 
     def text(self) -> str:
         """The value as a printable string."""
