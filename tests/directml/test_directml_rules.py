@@ -18,7 +18,6 @@ from wrong_calls.rules import (
     MEMBERS,
     OUTPUTS,
     TENSORS,
-    WINDOW,
     base,
     changed,
     tensor,
@@ -193,20 +192,3 @@ def test_strides_that_are_not_nested_are_enumerated_up_to_a_limit() -> None:
     """Without overlap either way, but too many elements to enumerate them."""
     assert refused(fill_of((2**21, 2), (2, 3))) is None
     assert refused(fill_of((2**21 + 1, 2), (2, 3))) == "OutputTensor.Strides"
-
-
-# Windows ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("operator", WINDOW)
-@pytest.mark.parametrize("strides", [(1, -1, 2, -3), (-9, 2, 1, 3)])
-def test_what_a_window_may_have(operator: str, strides: tuple[int, ...]) -> None:
-    """The smallest part; the largest one; a window at the end of the tensor."""
-    part = TENSORS[operator][operator == "SLICE1"]
-    fits = tuple(
-        1 + (n - 1) // abs(s) for n, s in zip((1, 1, 3, 4), strides, strict=True)
-    )
-    for sizes in [(1, 1, 1, 1), fits]:
-        changes = {"InputWindowOffsets": (0, 1, 0, 0), "InputWindowSizes": (1, 1, 3, 4)}
-        changes |= {"InputWindowStrides": strides, part: tensor(sizes)}
-        assert refused(changed(operator, **changes)) is None
