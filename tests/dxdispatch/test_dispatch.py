@@ -273,6 +273,32 @@ def test_an_offset_in_an_output_keeps_what_is_before_and_after():
     assert dispatch(given)[-1] == line
 
 
+def refusal(changes: dict[str, Any]) -> str:
+    """The message about the changed reversal, without the name of the file."""
+    pathlib.Path("model.json").write_text(json.dumps(changed(changes)))
+    with pytest.raises(ValueError, match=r"^model\.json: ") as raised:
+        load_model("model.json")
+    return str(raised.value).removeprefix("model.json: ")
+
+
+INTEGERS = ["Axis", "InputTensor.Sizes[1]", "InputTensor.Strides[0]"]
+INTEGERS += ["InputTensor.DimensionCount", "InputTensor.TotalTensorSizeInBytes"]
+INTEGERS += ["InputTensor.GuaranteedBaseOffsetAlignment"]
+
+
+@pytest.mark.parametrize(
+    "value", [True, False, 1.0, 0.0, None, "1", [], -1, 2**64], ids=repr
+)
+@pytest.mark.parametrize("member", INTEGERS)
+def test_what_is_no_integer_of_the_structure_is_located(member: str, value: Any):
+    place = f"{REVERSE}.desc.{member}"
+    changes = {
+        f"{REVERSE}.desc.InputTensor.Strides": [3, 1],
+        place.replace("[", ".").replace("]", ""): value,
+    }
+    assert refusal(changes).startswith(f"`{place}` must be ")
+
+
 @pytest.mark.parametrize(
     ("alignment", "offset", "rule"),
     [
@@ -288,10 +314,8 @@ def test_an_offset_is_aligned_and_leaves_enough(alignment: int, offset: int, rul
         f"{REVERSE}.desc.InputTensor.GuaranteedBaseOffsetAlignment": alignment,
         f"{BIND}.InputTensor": {"name": "x", "elementOffset": offset},
     }
-    pathlib.Path("model.json").write_text(json.dumps(changed(changes)))
-    place = r"^model\.json: `commands\[0\]\.bindings\.InputTensor`"
-    with pytest.raises(ValueError, match=f"{place} must {rule}; got "):
-        load_model("model.json")
+    head = f"`commands[0].bindings.InputTensor` must {rule}; got "
+    assert refusal(changes).startswith(head)
 
 
 def test_comments_and_trailing_commas():
