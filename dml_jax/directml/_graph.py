@@ -204,7 +204,7 @@ def _source(
     edge: InputGraphEdgeDesc | IntermediateGraphEdgeDesc,
     tensor: BufferTensorDesc,
 ) -> Source:
-    """The source of an edge to `tensor`; its size must be that of another node."""
+    """The source of an edge to `tensor`, which the buffer of a node must fit."""
     if isinstance(edge, InputGraphEdgeDesc):
         index = edge.graph_input_index
         _require_index(f"{name}.GraphInputIndex", index, desc.input_count, "inputs")

@@ -318,6 +318,20 @@ def test_an_offset_is_aligned_and_leaves_enough(alignment: int, offset: int, rul
     assert refusal(changes).startswith(head)
 
 
+@pytest.mark.parametrize(("read", "written"), [(0, 0), (0, 4), (4, 0), (0, 8), (8, 0)])
+def test_an_output_shares_no_bytes_with_an_input(read: int, written: int):
+    changes: dict[str, Any] = {
+        "resources.x": buffer([0] * 14),
+        f"{BIND}.InputTensor": {"name": "x", "elementOffset": read},
+        f"{BIND}.OutputTensor": {"name": "x", "elementOffset": written},
+    }
+    if abs(read - written) < 6:
+        head = "`commands[0].bindings` must not share bytes between `OutputTensor` and"
+        assert refusal(changes).startswith(f"{head} `InputTensor`; got ")
+    else:
+        assert dispatch(changed(changes))
+
+
 def test_comments_and_trailing_commas():
     text = json.dumps(reversal(), indent=1).replace("]", ",]").replace("}", ",}")
     text = text.replace('"Axis"', '/* of "time" */ "Axis"') + "// the end\n and more"

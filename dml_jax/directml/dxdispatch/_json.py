@@ -42,12 +42,13 @@ class Entry:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Gives the error of a structure about a member the member's location."""
+        """Locates the member that an error of a structure is about."""
         try:
             yield
         except (TypeError, ValueError) as error:
-            member, rest = re.fullmatch(r"\w+: `(\w+)(.*)", str(error)).groups()  # type: ignore
-            raise ValueError(f"`{self.location}.{camel(member)}{rest}") from None
+            head = f"`{self.location}."
+            rest = re.sub(r"^\w+: `(\w+)", lambda m: camel(m[1]), str(error))
+            raise ValueError(head + rest) from None
 
     def text(self) -> str:
         """The value as a printable string."""
