@@ -31,21 +31,17 @@ NAME = [("reverse_sequence", "name")]
 OUTPUT_NAME = [("reverse_sequence", "specified_outputs_name")]
 COEFFICIENT = [("reverse_sequence", "lda_coeff")]
 
-NO_AXES = [
-    *[value for value in NO_INTEGERS if value is not None],
-    *[np.True_, np.float32(1), np.datetime64("2020-01-01"), (0, 1), {0: 1}, X[0, :1]],
-    *[jnp.float32(1), list(range(1000)), jax.export.symbolic_shape("n")[0]],
-]
-NO_FLAGS = [None, 1, 0.0, "yes", [True], np.array(True), jnp.array(True)]
-NO_NAMES = [3, b"reverse", True, {"reverse"}, {"reverse": 1}]
-NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], range(1), memoryview(X)]
+NO_AXES = [*[value for value in NO_INTEGERS if value is not None], np.True_, (0, 1)]
+NO_AXES += [np.float32(1), jnp.float32(1), jax.export.symbolic_shape("n")[0]]
+NO_FLAGS = [None, 1, "yes", [True], jnp.array(True)]
+NO_NAMES = [3, b"reverse", True, {"reverse"}]
+NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], range(1), memoryview(X), [None], ["y", None]]
 EMPTY_OR_TWO = ["", [""], [], ["a", "b"], np.array(["a", "b"])]
 NO_COEFFICIENTS = [
-    *[None, "0.5", True, np.True_, 1j, [0.5], {}, np.array([0.5]), KEY],
-    *[np.timedelta64(3, "s"), np.timedelta64(3, "ns"), np.datetime64(3, "ns")],
-    *[jnp.ones(1, np.float32), jnp.array(True), jnp.complex64(1j)],
+    *[None, "0.5", True, np.True_, 1j, [0.5], np.array([0.5]), KEY],
+    *[np.timedelta64(3, "s"), jnp.ones(1, np.float32), jnp.array(True)],
 ]
-NOT_FINITE = [np.nan, np.inf, -np.inf, np.float32("nan")]
+NOT_FINITE = [np.nan, -np.inf, np.float32("nan")]
 BEYOND_FLOAT32 = [1e39, -1e39, np.float64(1e39), 10**39, -(10**400)]
 
 BOTH = "`batch_axis` and `time_axis`…"
@@ -100,13 +96,12 @@ ROWS = [
     *wrong(AXIS, TypeError, [None]),
     *wrong([pair for pair in AXES if pair not in AXIS], ValueError, [2, -1, 2**70]),
     *wrong(AXIS, ValueError, [2, -3, 2**70, -(2**70)]),
-    *wrong(IMPLEMENTATIONS, ValueError, ["cuda", "Gather", ""]),
-    *wrong(IMPLEMENTATIONS, TypeError, [3, False, b"gather", ["gather"], X[0]]),
+    *wrong(IMPLEMENTATIONS, ValueError, ["cuda", ""]),
+    *wrong(IMPLEMENTATIONS, TypeError, [3, b"gather", X[0]]),
     *wrong(TRAINING, TypeError, NO_FLAGS),
     *wrong(NAME, TypeError, [*NO_NAMES, ["reverse"]]),
     *wrong(NAME, ValueError, [""]),
     *wrong(OUTPUT_NAME, TypeError, NO_OUTPUT_NAMES),
-    *wrong(OUTPUT_NAME, TypeError, [[None], [b"y"], ["y", None]]),
     *wrong(OUTPUT_NAME, ValueError, EMPTY_OR_TWO),
     *wrong(COEFFICIENT, TypeError, NO_COEFFICIENTS),
     *wrong(COEFFICIENT, ValueError, NOT_FINITE),
