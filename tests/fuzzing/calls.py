@@ -36,8 +36,6 @@ OPTIONS = {
     "name": ["n", None],
     "implementation": ["gather", "scatter", None],
 }
-ARRAYS = ["x", "input", "input_gradient", "value", "value_start", "value_delta"]
-ARRAYS += ["lengths", "sequence_lengths", "sequence_lens"]
 
 
 def chooser(random: np.random.Generator) -> Choose:
@@ -74,7 +72,7 @@ def wide_lengths(choose: Choose, lengths: np.ndarray) -> np.ndarray:
     return found
 
 
-# Near ones ---------------------------------------------------------------------------
+# Near ones ----------------------------------------------------------------------------
 
 FAR = [2**31, -(2**31), 2**49, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)]
 REALS = [

@@ -24,11 +24,18 @@ except MemoryError:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("models", ["dispatch", "onnx"])
-def test_memory_is_bounded(models: str) -> None:
+@pytest.mark.parametrize(
+    "tests",
+    [
+        ["test_fuzz_dispatch.py", "../wrong_calls/test_wrong_calls.py::test_models"],
+        ["test_fuzz_onnx.py"],
+    ],
+    ids=["dispatch", "onnx"],
+)
+def test_memory_is_bounded(tests: list[str]) -> None:
     command = [
         *[sys.executable, "-c", CHILD, "-q", "-p", "no:cacheprovider", "--color=no"],
-        HERE / f"test_fuzz_{models}.py",
+        *[str(HERE / name) for name in tests],
     ]
     # A GPU's driver takes addresses for all that it may ever have, and every thread for
     # an arena of its own.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from forms import Arrayed
 
 from wrong_calls.functions import (
     ARRAYS,
@@ -25,8 +26,9 @@ from wrong_calls.functions import (
 )
 
 NOT_CONVERTIBLE = [None, {"a": 1}, iter([1, 1]), [[1, 2], [3]], [None] * 3]
-NO_ARRAYS = [*NOT_CONVERTIBLE, int, Untyped(), [np.float16(1), None]]
-NO_ARRAYS += [jax.ShapeDtypeStruct(X.shape, X.dtype), np.ma.array(X, mask=X > 3)]
+NO_ARRAYS = [*NOT_CONVERTIBLE, int, Untyped(), Arrayed(np.zeros(4, "V4"))]
+NO_ARRAYS += [[np.float16(1), None], jax.ShapeDtypeStruct(X.shape, X.dtype)]
+NO_ARRAYS += [np.ma.array(X, mask=X > 3)]
 TEXT = ["abc", np.array([["a", "b"]]), np.array([[1, None]], object)]
 RECORDS = np.zeros(3, [("a", np.int32)])
 NO_DTYPES = [DATES, RECORDS, X.astype(">f4"), X.astype(np.longdouble)]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 from command_line import Refused, refuse
-from onnx_models import with_external_data
+from onnx_models import parse, with_external_data
 
 from wrong_calls.form import Wrong
 
@@ -154,9 +154,12 @@ OF_ARRAYS = {
         for name, kind in FILES.items()
     },
 }
-UNKNOWN = onnx.parser.parse_model(TEXT)
+NAMED = parse("float[1] left => float[1] right {right = Identity(left)}")
+UNKNOWN, EARLY = onnx.parser.parse_model(TEXT), onnx.ModelProto()
 for value in UNKNOWN.graph.input:
     value.type.tensor_type.shape.dim[0].dim_value = -1
+EARLY.CopyFrom(NAMED)
+EARLY.opset_import[0].version = -(2**40)
 # Files, what is in them where they are not those above, and the message.
 MODELS: list[tuple[str, str | bytes | None, str]] = [
     ("folder.npy", None, "folder.npy: Is a directory"),
@@ -169,8 +172,19 @@ MODELS: list[tuple[str, str | bytes | None, str]] = [
     ("unknown.onnx", UNKNOWN.SerializeToString(),
      "`--input` must be given for x: float32[?,b], l: int64[?]; got none. Write …"),
     ("bad.onnx", "(float[3] x) => (float[3] y) {y = Identity(z)}", "onnx: …'z'…"),
+    ("early.onnx", EARLY.SerializeToString(), "onnx: the model …Identity 'right'…"),
+    # Names that are no UTF-8, or more than a line.
+    *[("names.onnx", NAMED.SerializeToString().replace(name, other),
+       "onnx: names must be printable…")
+      for name, other in [
+          (b"left", b"\xff" * 4), (b"right", b"a\nbcd"), (b"Identity", b"\x1b[2Jabcd"),
+      ]],
 ]  # fmt: skip
-DATA = [{"location": "../out.bin"}, {"location": "w.bin", "offset": "4"}]
+DATA: list[tuple[dict[str, str], str]] = [
+    ({"location": "../out.bin"}, "…w…"),
+    ({"location": "w.bin", "offset": "4"}, "…w…"),
+    ({"location": "n" * 300}, "data.onnx: …File name too long…"),
+]
 
 
 def refuse_model(name: str, content: str | bytes | None) -> None:
@@ -231,7 +245,9 @@ ROWS = [
         for name, content, message in MODELS
     ],
     *[
-        Wrong("-".join(where), functools.partial(refuse_data, **where), Refused, "…w…")
-        for where in DATA
+        Wrong(
+            "-".join(where), functools.partial(refuse_data, **where), Refused, message
+        )
+        for where, message in DATA
     ],
 ]
