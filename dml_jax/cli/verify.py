@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.cli import common_options, devices, info, printing
-from dml_jax.cli.progress import progress
 from dml_jax.cli.verify_cases import ROWS, Case, Row, large_case
 
 SUMMARY = "check the operators on this machine's devices"
@@ -50,16 +49,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compares and times the operators, and prints a table: 1 if any case is wrong."""
     numbers = range(arguments.seed, arguments.seed + arguments.cases)
-    named = arguments.device
+    name = arguments.device
+    found_devices = devices.every() if name is None else devices.named(name)
     rows = [row for row in ROWS if arguments.only in (None, row.function)]
     report, total, problems = printing.print_lines, 0, []
     report(_line("device", "operator", "cases", "wrong", "ratio to a copy"))
-    for device in devices.every() if named is None else devices.named(named):
+    for device in found_devices:
         for row in rows:
             with jax.debug_nans(False):  # NaNs are part of the data
                 found = [
                     problem
-                    for number in progress(numbers, row.name)
+                    for number in printing.progress(numbers, row.name)
                     if (problem := _problem(row, number, device, arguments.debug))
                 ]
                 ratio = "-" if found else f"{_ratio(row, device):.2f}"

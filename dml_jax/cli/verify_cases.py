@@ -91,9 +91,8 @@ class Row(NamedTuple):
 
     def random_case(self, dtype: np.dtype, layout: int, values: int) -> Case:
         """The case of two seeds."""
-        of_layout, of_values = ([layout, _SEED], values)
-        generators = map(np.random.default_rng, (of_layout, of_values))
-        return self.make(*generators, dtype)
+        of_layout = np.random.default_rng([layout, _SEED])
+        return self.make(of_layout, np.random.default_rng(values), dtype)
 
     def actual(self, case: Case, device: Any) -> Callable[[], jax.Array]:
         """The call, with the arrays on a device."""
