@@ -103,14 +103,10 @@ class Row(NamedTuple):
 
     def expected(self, case: Case) -> np.ndarray:
         """The result of the reference."""
-        if not self.is_gradient:
-            return case.expected()
-        gradient = case.expected()
-        return (
-            gradient * gradient.dtype.type(0.5)
-            if case.options["training"]
-            else gradient
-        )
+        result = case.expected()
+        if self.is_gradient and case.options["training"]:
+            return result * result.dtype.type(0.5)
+        return result
 
 
 @functools.partial(jax.jit, static_argnames=("batch_axis", "time_axis", "training"))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from models import bind, buffer, floats, model, reversal, save, show
 from mutations import changed_bytes, changed_trees
 from outcomes import Refusal, outcome_of
+from wrong_calls.models import MODEL
 
 from dml_jax.directml import dxdispatch
 from dml_jax.directml.dxdispatch._commands import Dispatch
@@ -43,64 +44,28 @@ def of(
     return model(resources, {"operator": operator}, commands)
 
 
-WINDOW = {
-    "DimensionCount": 2,
-    "InputWindowOffsets": [0, 1],
-    "InputWindowSizes": [2, 3],
-    "InputWindowStrides": [-1, 2],
-}
-FILES = model(
-    {
-        "x": {"initialValues": {"sourcePath": "in.npy"}},
-        "y": buffer({"sourcePath": "in.bin"}, "UINT16", sizeInBytes=40),
-        "z": buffer({"valueCount": 3, "valueStart": 1, "valueDelta": 0.25}),
-        "n": {
-            "initialValues": [
-                {"type": "UINT32", "value": 2},
-                {"type": "INT8", "value": 1},
-            ]
-        },
-    },
-    {
-        "fill": {
-            "type": "FILL_VALUE_CONSTANT",
-            "ValueDataType": "UINT16",
-            "Value": {"UInt16": 7},
-            "OutputTensor": {
-                "Desc": {"DataType": "UINT16", "Sizes": [2], "Strides": [3]}
-            },
-            "dmlCompileType": "DmlCompileGraph",
-        }
-    },
-    [
-        bind("fill", OutputTensor={"name": "y", "offset": 16}),
-        save("y", "out.dat"),
-        show("z"),
-    ],
-)
 MODELS = {
     "reverse_subsequences": reversal(),
     "slice": of(
         *("SLICE", {"InputTensor": floats(2, 4)}, {"OutputTensor": floats(2, 2)}),
-        **{"DimensionCount": 2, "Offsets": [0, 1], "Sizes": [2, 2], "Strides": [1, 2]},
-    ),
-    "slice1": of(
-        *("SLICE1", {"InputTensor": floats(2, 4)}, {"OutputTensor": floats(2, 2)}),
-        **WINDOW,
+        **dict(DimensionCount=2, Offsets=[0, 1], Sizes=[2, 2], Strides=[1, 2]),
     ),
     "slice_grad": of(
         "SLICE_GRAD",
         {"InputGradientTensor": floats(2, 2)},
         {"OutputGradientTensor": floats(2, 4)},
-        **WINDOW,
+        DimensionCount=2,
+        InputWindowOffsets=[0, 1],
+        InputWindowSizes=[2, 3],
+        InputWindowStrides=[-1, 2],
     ),
     "fill_value_sequence": of(
         "FILL_VALUE_SEQUENCE",
         {},
         {"OutputTensor": floats(2, 2)},
-        **{"ValueDataType": "FLOAT32", "ValueStart": 3, "ValueDelta": {"Float32": 0.5}},
+        **dict(ValueDataType="FLOAT32", ValueStart=3, ValueDelta={"Float32": 0.5}),
     ),
-    "files": FILES,
+    "resources": MODEL,  # of all kinds
 }
 
 

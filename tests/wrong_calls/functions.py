@@ -20,9 +20,13 @@ WINDOW = dict(
 )
 VALID: dict[str, dict[str, Any]] = {
     "reverse_padded": dict(x=X, lengths=LENGTHS, axis=1),
-    "reverse_subsequences": dict(input=X, sequence_lengths=LENGTHS[:, None], axis=1),
+    "reverse_subsequences": dict(
+        input=X, sequence_lengths=LENGTHS[:, None], axis=1, implementation=None
+    ),
     "reverse_sequence": dict(
-        input=X, sequence_lens=LENGTHS, batch_axis=0, time_axis=1, training=True
+        **dict(input=X, sequence_lens=LENGTHS, batch_axis=0, time_axis=1),
+        **dict(training=True, lda_coeff=1, implementation=None),
+        specified_outputs_name=None,
     ),
     "slice": dict(input=X, offsets=(1, 0), sizes=(1, 2), strides=(1, 3)),
     "slice1": dict(input=X, **WINDOW, output_sizes=(2, 1)),

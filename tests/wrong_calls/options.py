@@ -21,6 +21,7 @@ from wrong_calls.functions import (
     Row,
     Untyped,
     X,
+    arguments_named,
     in_x64,
     of_rows,
     traced,
@@ -28,14 +29,9 @@ from wrong_calls.functions import (
 )
 
 AXIS = [("reverse_padded", "axis"), ("reverse_subsequences", "axis")]
-IMPLEMENTATIONS = [
-    (function, "implementation")
-    for function in ("reverse_subsequences", "reverse_sequence")
-]
-TRAINING = [("reverse_sequence", "training")]
-NAME = [("reverse_sequence", "name")]
-OUTPUT_NAME = [("reverse_sequence", "specified_outputs_name")]
-COEFFICIENT = [("reverse_sequence", "lda_coeff")]
+IMPLEMENTATIONS = arguments_named("implementation")
+TRAINING, COEFFICIENT = arguments_named("training"), arguments_named("lda_coeff")
+NAME, OUTPUT_NAME = [("reverse_sequence", "name")], arguments_named("outputs_name")
 
 NO_AXES = [*[value for value in NO_INTEGERS if value is not None], np.True_, (0, 1)]
 NO_AXES += [np.float32(1), jnp.float32(1), jax.export.symbolic_shape("n")[0]]
@@ -55,14 +51,10 @@ BEYOND_FLOAT32 = [1e39, -1e39, np.float64(1e39), 10**39, -(10**400)]
 FILL_SIZES = [pair for pair in SEQUENCES if "fill" in pair[0]]
 COUNTED = [pair for pair in SEQUENCES if pair not in FILL_SIZES]
 REQUIRED = [pair for pair in SEQUENCES if pair[1] not in ("strides", "output_sizes")]
-WINDOW_STRIDES = [pair for pair in COUNTED if pair[1] == "input_window_strides"]
-STARTS_AND_SIZES = [
-    pair
-    for pair in COUNTED
-    if pair[1] in ("offsets", "sizes", "input_window_offsets", "input_window_sizes")
-]
-OUTPUT_SIZES = [("slice1", "output_sizes")]
-GRADIENT_SIZES = [("slice_grad", "output_gradient_sizes")]
+WINDOW_STRIDES = arguments_named("window_strides")
+STARTS_AND_SIZES = [*arguments_named("offsets", "window_sizes"), ("slice", "sizes")]
+OUTPUT_SIZES = arguments_named("output_sizes")
+GRADIENT_SIZES = arguments_named("gradient_sizes")
 
 NO_SEQUENCES = [
     *[1, 1.5, "11", b"11", {0, 1}, {0: 1}, iter([1, 1]), types.MappingProxyType({})],
