@@ -18,8 +18,10 @@ limit = pages * resource.getpagesize() + {MORE}
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     numpy.ones({2 * MORE}, numpy.uint8)  # more than was given back since
+    sys.exit("there is no limit")
 except MemoryError:
-    sys.exit(pytest.main(sys.argv[1:]))
+    pass
+sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
