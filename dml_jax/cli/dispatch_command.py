@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "validate operators at this feature level (default: 6.4, the latest)"
     level = functools.partial(add, type=_level, default="6.4", metavar="LEVEL")
     level("--dml_feature_level", help=text)
-    common_options.add_device(parser, "JAX's default device", "-a", "--adapter")
+    common_options.add_device(parser, "-a", "--adapter")
     _add_timing(parser)
     text = "maximum size of the model's buffers together (default: 4 GiB)"
     add(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import pathlib
 import warnings
@@ -27,19 +28,19 @@ docs/from-onnx.md has an example. Needs the package onnx.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options to the command's parser."""
     parser.add_argument("model", help="the model, an .onnx file")
-    for name, text in (
-        ("input", "read an input from"),
-        ("output", "write an output to"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=common_options.assignment,
-            action="append",
-            default=[],
-            metavar="NAME=FILE.npy",
-            help=f"{text} a file; may be repeated",
-        )
-    common_options.add_device(parser, "JAX's default device")
+    kind = {"type": _assignment, "metavar": "NAME=FILE.npy"}
+    add = functools.partial(parser.add_argument, action="append", default=[], **kind)
+    add("--input", help="read an input from a file; may be repeated")
+    add("--output", help="write an output to a file; may be repeated")
+    common_options.add_device(parser)
+
+
+def _assignment(text: str) -> tuple[str, pathlib.Path]:
+    """NAME=FILE.npy as a name and a path."""
+    name, equals, path = text.rpartition("=")
+    if not (equals and name) or pathlib.Path(path).suffix.lower() != ".npy":
+        raise argparse.ArgumentTypeError(f"must be NAME=FILE.npy; got {text}")
+    return name, pathlib.Path(path)
 
 
 def run(arguments: argparse.Namespace) -> None:
