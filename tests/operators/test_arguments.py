@@ -1,6 +1,7 @@
 """What arguments of public functions may be; `wrong_calls` has what they may not."""
 
 import collections
+import struct
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from forms import Arrayed
 from wrong_calls.functions import LENGTHS, X, call
 
 import dml_jax
@@ -42,7 +44,7 @@ def test_strides_beyond_every_axis():
     np.testing.assert_array_equal(call("slice1", **far), X[:1, 3:])
     del far["output_sizes"]
     result = call("slice_grad", input_gradient=X[:1, 1:2], **far)
-    np.testing.assert_array_equal(np.argwhere(result), [[0, 4]])
+    np.testing.assert_array_equal(np.argwhere(result), [[0, 3]])
 
 
 @pytest.mark.parametrize("coefficient", [2**70, np.float64(0.5), np.array(3), 0])
@@ -112,3 +114,23 @@ def test_a_valid_call_does_not_make_an_equal_one_valid():
     dml_jax.reverse_subsequences(x, lengths, 0)
     with pytest.raises(TypeError, match=r"^reverse_subsequences: `axis` must"):
         dml_jax.reverse_subsequences(x, lengths, False)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int4, jnp.float8_e4m3fn])
+def test_objects_and_lists_of_narrow_dtypes(dtype: Any):
+    array = np.arange(4).astype(dtype)
+    for value in (Arrayed(array), list(array)):
+        assert_same_bits(dml_jax.slice(value, (1,), (2,)), array[1:3])
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, jnp.int4])
+def test_constants_of_jax_are_static_inside_of_jit(dtype: Any):
+    sizes = jnp.array([2, 3], dtype)
+    result = jax.jit(lambda: dml_jax.fill_value_constant(sizes, "int8", 1))()
+    assert_same_bits(result, np.ones((2, 3), np.int8))
+
+
+@pytest.mark.usefixtures("nans_are_data")
+def test_a_list_with_a_signalling_nan():
+    (nan,) = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000001))
+    assert np.isnan(dml_jax.slice([nan], (0,), (1,))).all()  # without a warning
