@@ -27,7 +27,8 @@ from wrong_calls.functions import (
 
 NOT_CONVERTIBLE = [None, {"a": 1}, iter([1, 1]), [[1, 2], [3]], [None] * 3]
 NO_ARRAYS = [*NOT_CONVERTIBLE, int, Untyped(), Arrayed(np.zeros(4, "V4"))]
-NO_ARRAYS += [[np.float16(1), None], jax.ShapeDtypeStruct(X.shape, X.dtype)]
+NO_ARRAYS += [jax.ShapeDtypeStruct((3, 4), name) for name in ("int32", "float32")]
+NO_ARRAYS += [[np.float16(1), None], [jax.ShapeDtypeStruct((), "int32")]]
 NO_ARRAYS += [np.ma.array(X, mask=X > 3)]
 TEXT = ["abc", np.array([["a", "b"]]), np.array([[1, None]], object)]
 RECORDS = np.zeros(3, [("a", np.int32)])
