@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from dtypes import dtype_of
 from formulations import DTYPES, data, text_for, text_for_cuda
 
 from dml_jax import reference, reverse_subsequences
@@ -143,6 +144,15 @@ def test_what_a_formulation_is_made_for(formulation: str):
     dtype = main_dtype(formulation)
     taken = {name for name in LINES if is_made_for(formulation, *lines(name, dtype))}
     assert taken == MADE_FOR[formulation]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.parametrize("implementation", ["gather", "scatter"])
+def test_all_65536_patterns_of_16_bits(name: str, implementation: str):
+    x = np.arange(65536, dtype=np.uint16).view(dtype_of(name)).reshape(2, -1)
+    lengths = np.array([[30001], [32768]])
+    y = reverse_subsequences(x, lengths, 1, implementation=implementation)
+    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
 
 
 @pytest.mark.parametrize("formulation", [xla.gather, xla.scatter])
