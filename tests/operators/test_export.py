@@ -108,23 +108,9 @@ WINDOWS = {
         "batch, 7",
         lambda module, x: module.slice(x, [0, 2], [(x.shape[0] + 1) // 2, 3], [2, 1]),
     ),
-    "slice1-flip": (
-        "batch, 7",
-        lambda module, x: module.slice1(x, [0, 2], [x.shape[0], 3], [-1, 1]),
-    ),
-    "slice1-every-second-reversed": (
-        "batch, 7",
-        lambda module, x: module.slice1(x, [0, 2], [x.shape[0], 4], [-2, -3]),
-    ),
     "slice1-inner-window": (
         "batch, 7",
         lambda module, x: module.slice1(x, [1, 0], [x.shape[0] - 2, 7], [-3, 2]),
-    ),
-    "slice_grad-crop-of-the-rest": (
-        "batch, 3",
-        lambda module, x: module.slice_grad(
-            x, [x.shape[0], 7], [0, 2], [x.shape[0], 3], [1, 1]
-        ),
     ),
     "slice_grad-every-second-reversed": (
         "batch, 2",

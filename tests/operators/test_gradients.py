@@ -1,8 +1,10 @@
-"""Derivatives: by finite differences, by the adjoint, and in compiled text."""
+"""Sums of cotangents, the coefficient of the training mode, and compiled text.
+
+`test_random_calls.py` has the derivatives of what moves data, of both orders.
+"""
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,37 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import BATCH_MAJOR, EXAMPLES, MOVES, Case, linear, numbers, with_dtype
+from cases import BATCH_MAJOR, EXAMPLES, MOVES, linear, numbers, with_dtype
 from dtypes import dtype_of
-from jax.test_util import check_grads
 from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
-
-
-def of_linear_arrays(case: Case) -> tuple[Callable[..., jax.Array], list[jax.Array]]:
-    """The case as a function of the arrays in which it is linear, and these arrays."""
-
-    def function(*arrays: Any) -> jax.Array:
-        return case.run(**dict(zip(linear(case), arrays, strict=True)))
-
-    return function, [jnp.asarray(case.arrays[name]) for name in linear(case)]
-
-
-ONE_OF_EACH_RULE = (
-    "inference",
-    "reverse_subsequences",
-    "slice_grad",
-    "fill_value_sequence",
-)
-
-
-@pytest.mark.parametrize("name", default_of(EXAMPLES, *ONE_OF_EACH_RULE))
-def test_finite_differences_to_order_2(name: str) -> None:
-    function, arrays = of_linear_arrays(EXAMPLES[name])
-    # The operators are linear: a step of 1 makes finite differences exact.
-    check_grads(function, arrays, order=2, modes=["fwd", "rev"], eps=1.0)
 
 
 def test_linear_transposes_of_fills() -> None:
@@ -236,12 +213,13 @@ def test_only_the_lengths_are_saved(
 @pytest.mark.parametrize("name", MOVES)
 def test_compiled_backward_pass_has_no_scatter(name: str, dtype: str) -> None:
     case = with_dtype(EXAMPLES[name], dtype_of(dtype))
-    function, (x,) = of_linear_arrays(case)
+    (data,) = linear(case)
 
     def backward(x: jax.Array, cotangent: jax.Array) -> Any:
-        return jax.vjp(function, x)[1](cotangent)
+        return jax.vjp(lambda x: case.run(**{data: x}), x)[1](cotangent)
 
-    compiled = jax.jit(backward).lower(x, function(x)).compile().as_text()
+    arrays = case.arrays[data], case.expected()
+    compiled = jax.jit(backward).lower(*arrays).compile().as_text()
     assert not re.search(r"\bscatter\(", compiled)
 
 
