@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from unittest import mock
 
 import jax
@@ -31,25 +32,17 @@ TINY = Tpu(vmem_bytes=200 * 2**10, generation=5)  # lines of 12 registers
 
 GROUP = 8  # registers
 
-# Shape, axis, the shape of the lengths, and the TPU.
+# Shape, axis, the shape of the lengths, and the TPU: what random shapes hardly have.
 LINES = {
     "rows": ((37, 150), 1, (37, 1), V5),
-    "rows-of-one-register": ((9, 128), 1, (9, 1), V5),
     "rows-of-a-group": ((3, 1024), 1, (3, 1), V5),
     "rows-of-many-groups": ((9, 2203), 1, (9, 1), V5),
-    "blocks-of-rows": ((3, 40, 130), 2, (3, 40, 1), V5),
-    "one-row": ((3000,), 0, (1,), V5),
-    "narrow-features": ((3, 300, 5), 1, (3, 1, 1), V5),
-    "narrow-features-time-major": ((140, 3, 20), 0, (1, 3, 1), V5),
-    "flat": ((300, 37), 0, (1, 37), V5),
     "columns": ((70, 128), 0, (1, 128), V5),
     "columns-of-many-groups": ((550, 128), 0, (1, 128), V5),
-    "columns-of-blocks": ((3, 9, 260), 1, (3, 1, 260), V5),
     "features": ((3, 41, 128), 1, (3, 1, 1), V5),
     "features-without-gathers": ((3, 41, 128), 1, (3, 1, 1), V4),
     "columns-without-gathers": ((70, 128), 0, (1, 128), V4),
     "rows-without-masks-of-parts": ((37, 150), 1, (37, 1), V4),
-    "time-major": ((140, 9, 128), 0, (1, 9, 1), V5),
     "time-major-without-masks-of-parts": ((70, 9, 128), 0, (1, 9, 1), V4),
     "one-register-a-step": ((17, 8, 128), 0, (1, 8, 128), V5),
     "too-long-line": ((25_001,), 0, (1,), TINY),
@@ -58,13 +51,10 @@ LINES = {
     "blocks-of-features": ((6, 41, 128), 1, (6, 1, 1), TINY),
     "features-of-many-groups": ((2, 550, 128), 1, (2, 1, 1), V5),
     "heads": ((3, 41, 4, 128), 1, (3, 1, 1, 1), V5),
-    "few-rows": ((2, 4000), 1, (2, 1), V5),
-    "four-features": ((9, 300, 4), 1, (9, 1, 1), V5),
-    "two-features": ((20, 300, 2), 1, (20, 1, 1), V5),
     "transposed-columns": ((199, 100), 0, (1, 1), TINY),
     "lengths-broadcast-the-operand": ((1, 150, 3), 1, (9, 1, 1), V5),
 }
-OF_EACH_KIND = "rows", "flat", "columns", "features", "time-major", "too-long-line"
+OF_EACH_KIND = "rows", "columns", "features", "too-long-line", "too-long-rows"
 DEFAULT = [("rows", "uint8"), ("columns", "float32"), ("too-long-line", "uint16")]
 
 
@@ -117,7 +107,6 @@ def check(x: np.ndarray, lengths: np.ndarray, axis: int, device: Tpu = V5) -> No
         [
             *itertools.product(LINES, ["uint8"]),
             *itertools.product(OF_EACH_KIND, ["uint16", "float32"]),
-            ("too-long-rows", "float32"),
         ],
         *DEFAULT,
     ),
@@ -174,16 +163,18 @@ def test_pairs_of_floats_are_left_to_xla(dtype: str):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_shapes(seed: int):
     random = np.random.default_rng(seed)
-    shape = tuple(random.integers(1, [4, 300, 200][: random.integers(1, 4)]).tolist())
-    shape = tuple(random.permutation(shape).tolist())
-    axis = int(random.integers(len(shape)))
-    varies = random.integers(0, 2, len(shape))
-    varies[axis] = 0
-    lengths_shape = [s if v else 1 for s, v in zip(shape, varies, strict=True)]
+    rank, most = int(random.integers(1, 4)), 40_000
+    shape: list[int] = []
+    for size in random.choice([1, 2, 3, 4, 5, 9, 20, 37, 128, 150, 260, 300], rank):
+        shape.append(int(min(size, most)))
+        most //= shape[-1]
+    axis = int(random.integers(rank))
+    of_lengths = [int(random.choice([size, 1])) for size in shape]
+    of_lengths[axis] = 1
     dtype = random.choice(["uint8", "uint16", "float32"])
-    x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
+    x = random_elements(np.dtype(dtype), math.prod(shape)).reshape(shape)
     device = V4 if random.integers(4) == 0 else V5
-    check(x, lengths_of(tuple(lengths_shape), shape[axis], seed), axis, device)
+    check(x, lengths_of(tuple(of_lengths), shape[axis], seed), axis, device)

@@ -130,19 +130,14 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     return lambda function: function
 
 
-# Shape, axis, and the shape of the lengths.
+# Shape, axis, and the shape of the lengths: what random shapes do not have.
 LINES = {
-    "columns": ((9, 128), 0, (1, 128)),
     "columns-of-planes": ((2, 3, 7, 64), 2, (2, 3, 1, 64)),
     "shared-lengths": ((5, 7, 64), 1, (1, 1, 64)),
     "one-length-for-all-tables": ((5, 7, 3), 1, (1, 1, 3)),
     "more-lengths-than-tables": ((1, 7, 5), 1, (4, 1, 5)),
     "three-features": ((300, 64, 3), 0, (1, 64, 1)),
     "odd-features": ((31, 5, 3), 0, (1, 5, 1)),
-    "odd-columns": ((31, 145), 0, (1, 145)),
-    "odd-tables": ((3, 17, 41), 1, (3, 1, 41)),
-    "tiny-tables": ((70, 3, 2), 1, (70, 1, 2)),
-    "tables-of-many-threads": ((3, 301, 39), 1, (3, 1, 39)),
     "tables-of-wide-rows": ((2, 57, 509), 1, (2, 1, 509)),
     "strips-of-tables": ((2, 701, 150), 1, (2, 1, 150)),
     "wide": ((40, 1031), 0, (1, 1031)),
@@ -158,7 +153,6 @@ LINES = {
     "half-sectors": ((4001, 130), 0, (1, 130)),
     "quarters-of-sectors": ((5001, 131), 0, (1, 131)),
     "chunks-of-quarters": ((5001, 132), 0, (1, 132)),
-    "one-step": ((1, 128), 0, (1, 128)),
 }
 
 
@@ -187,7 +181,7 @@ def check(x: np.ndarray, lengths: np.ndarray, axis: int, compiled: Callable[...,
     default_of(
         itertools.product(LINES, ["uint8", "int16", "float32", "int64", "float64"]),
         *itertools.product(LINES, ["uint8"]),
-        *itertools.product([*LINES][::4], ["float32"]),
+        *itertools.product([*LINES][::3], ["float32"]),
     ),
 )
 def test_results(name: str, dtype: str, compiled: Callable[..., Any]):
@@ -198,8 +192,9 @@ def test_results(name: str, dtype: str, compiled: Callable[..., Any]):
 def test_random_shapes(seed: int, compiled: Callable[..., Any]):
     random = np.random.default_rng(seed)
     for _ in range(6):
-        batch = int(random.integers(1, 4))
-        time, columns = (2 ** random.uniform(1, 8, 2)).astype(int)
+        batch = int(random.choice([1, 2, 3, 70]))
+        most = 9 if batch < 70 else 3  # bits of a size
+        time, columns = (2 ** random.uniform(0, most, 2)).astype(int)
         lengths = random.integers(0, time + 1, (batch, 1, columns)).astype(np.int32)
         dtype = str(random.choice(["uint8", "uint16", "float32"]))
         x = random.integers(0, 2**8, (batch, time, columns)).astype(dtype)
