@@ -75,20 +75,6 @@ def test_large_python_ints_are_rounded_once(bits: int):
     assert fill_value_constant((), "float32", value) == np.float32(2**bits + ulp)
 
 
-def test_weakly_typed_scalars_take_the_dtype_of_the_result():
-    @jax.jit
-    def fills(start: Any, delta: Any):
-        return (
-            fill_value_sequence((3,), "bfloat16", start, delta),
-            fill_value_sequence((3,), "float32", start, jnp.float32(delta)),
-        )
-
-    low, single = fills(1.0, 0.5)
-    assert low.tolist() == single.tolist() == [1.0, 1.5, 2.0]
-    integers = jax.jit(lambda d: fill_value_sequence((2, 2), "uint8", 10, d))(-2)
-    assert integers.tolist() == [[10, 8], [6, 4]]
-
-
 # Derivatives --------------------------------------------------------------------------
 
 

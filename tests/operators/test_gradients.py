@@ -173,23 +173,6 @@ def test_nothing_flows_to_the_coefficient() -> None:
     assert jax.grad(lambda c: jnp.sum(reverse(X, c)))(0.5) == 0
 
 
-def test_coefficient_enters_once_for_each_backward_pass() -> None:
-    def loss(x: jax.Array) -> jax.Array:
-        return jnp.sum(reverse(x, 0.5) ** 3)
-
-    def gradient_norm(x: jax.Array) -> jax.Array:
-        return jnp.sum(jax.grad(loss)(x) ** 2) / 2
-
-    # The reversal undoes itself, so all is elementwise: the loss has the derivative
-    # 3 x^2, times 0.5 for the first pass; that has the derivative 0.5 * 6 x, times 0.5
-    # for the second.
-    x = jnp.asarray(X)
-    assert_same_bits(jax.grad(loss)(x), 1.5 * x**2)
-    np.testing.assert_array_equal(
-        jax.grad(gradient_norm)(x), (1.5 * x**2) * (0.5 * 6 * x) * 0.5
-    )
-
-
 # What is saved and compiled -----------------------------------------------------------
 
 

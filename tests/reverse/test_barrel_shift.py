@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from unittest import mock
 
 import jax
@@ -10,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from dtypes import dtype_of, needs_x64, random_elements
+from dtypes import needs_x64
+from formulations import data
 from sampling import default_of
 
 from dml_jax import reference
@@ -116,7 +116,7 @@ def test_lines(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch):
     shape, axis, lengths_shape, device = LINES[name]
     by_xla = mock.Mock(wraps=tpu._flip_and_slice)
     monkeypatch.setattr(tpu, "_flip_and_slice", by_xla)
-    x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
+    x = data(shape, dtype)
     check(x, lengths_of(lengths_shape, shape[axis]), axis, device)
     assert by_xla.called == name.startswith("too-long")
 
@@ -128,7 +128,7 @@ def test_lengths_next_to_whole_registers(dtype: str):
     group = GROUP * 128
     lengths = np.add.outer([128, group, 2 * group], [-1, 0, 1]).astype(np.int32)
     shape = (9, 2 * group + 200)
-    x = random_elements(np.dtype(dtype), np.prod(shape, dtype=int)).reshape(shape)
+    x = data(shape, dtype)
     check(x, lengths.reshape(9, 1), 1)
 
 
@@ -138,7 +138,7 @@ def test_groups_of_the_size_of_programs(monkeypatch: pytest.MonkeyPatch):
 
     for module in (registers, barrel_shift_kernel):
         monkeypatch.setattr(module, "GROUP", 64)
-    x = random_elements(np.dtype(np.uint16), 9 * 17003).reshape(9, 17003)
+    x = data((9, 17003), "uint16")
     check(x, lengths_of((9, 1), 17003), 1)
 
 
@@ -148,11 +148,11 @@ def test_groups_of_the_size_of_programs(monkeypatch: pytest.MonkeyPatch):
     ["bool", "int2", "uint4", "float8_e8m0fnu", "bfloat16", "int64", "complex64"],
 )
 def test_dtypes(dtype: str):
-    x = random_elements(dtype_of(dtype), 9 * 150)
+    x = data((9, 150), dtype)
     if bitwise.is_narrow_float(x.dtype):
         # On a CPU, the interpreter moves narrow floats as float32, which changes NaNs.
         x[np.isnan(x.astype(np.float32))] = 1
-    check(x.reshape(9, 150), lengths_of((9, 1), 150), 1)
+    check(x, lengths_of((9, 1), 150), 1)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
@@ -175,6 +175,6 @@ def test_random_shapes(seed: int):
     of_lengths = [int(random.choice([size, 1])) for size in shape]
     of_lengths[axis] = 1
     dtype = random.choice(["uint8", "uint16", "float32"])
-    x = random_elements(np.dtype(dtype), math.prod(shape)).reshape(shape)
+    x = data(tuple(shape), str(dtype))
     device = V4 if random.integers(4) == 0 else V5
     check(x, lengths_of(tuple(of_lengths), shape[axis], seed), axis, device)

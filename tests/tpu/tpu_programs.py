@@ -21,7 +21,10 @@ from cases import (
     with_options,
 )
 from dtypes import dtype_of
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+import dml_jax
 from benchmarks import programs
 from benchmarks.workloads import workloads
 from dml_jax.cli.verify_cases import Case
@@ -146,6 +149,61 @@ def plain(name: str) -> Any:
     workload = WORKLOADS[name]
     arrays = jax.eval_shape(lambda: programs.arrays(workload))
     return programs.idiom(workload), arrays
+
+
+# Programs of many chips ---------------------------------------------------------------
+
+
+def on_chips(
+    name: str, sizes: list[int], shape: list[int], spec: list[Any]
+) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
+    """A program of an array over a mesh, and of lengths that every chip has."""
+    mesh = AbstractMesh(tuple(sizes), ("a", "b"))
+    entries = [tuple(e) if isinstance(e, list) else e for e in spec]
+    of_lengths = [1] * len(shape)
+    batch_axis = 1 if name == "time-first" else 0
+    of_lengths[batch_axis] = shape[batch_axis]
+    return functions(tuple(shape))[name], [
+        jax.ShapeDtypeStruct(
+            tuple(shape), np.float32, sharding=NamedSharding(mesh, P(*entries))
+        ),
+        jax.ShapeDtypeStruct(
+            tuple(of_lengths), np.int32, sharding=NamedSharding(mesh, P())
+        ),
+    ]
+
+
+def functions(shape: tuple[int, ...]) -> dict[str, Any]:
+    def reverse(x: Any, lengths: Any) -> Any:
+        return dml_jax.reverse_subsequences(x, lengths, 1)
+
+    def slice1(x: Any, stride: int = 1) -> Any:
+        offsets, windows, strides = [0] * len(shape), list(shape), [1] * len(shape)
+        offsets[1], windows[1], strides[1] = 3, shape[1] - 16, stride
+        return dml_jax.slice1(x, offsets, windows, strides)
+
+    def slice_grad(x: Any, stride: int = 1) -> Any:
+        y, pull_back = jax.vjp(lambda x: slice1(x, stride), x)
+        return pull_back(y * 2)[0]
+
+    def fill(_: Any, lengths: Any) -> Any:
+        start = lengths[0, 0].astype("float32")
+        return dml_jax.fill_value_sequence(shape, "float32", start, start)
+
+    return {
+        "reverse": reverse,
+        "time-first": lambda x, n: dml_jax.reverse_subsequences(x, n, 0),
+        "grad": lambda x, n: jax.vjp(lambda x: reverse(x, n), x)[1](x)[0],
+        "jvp": lambda x, n: jax.jvp(lambda x: reverse(x, n), (x,), (x,))[1],
+        "vmap": lambda x, n: jax.vmap(
+            lambda x, n: dml_jax.reverse_subsequences(x, n, 0)
+        )(x, n),
+        "slice": lambda x, _: slice1(x),
+        "slice-backwards": lambda x, _: slice1(x, -3),
+        "slice_grad": lambda x, _: slice_grad(x),
+        "slice_grad-backwards": lambda x, _: slice_grad(x, -3),
+        "fill": fill,
+    }
 
 
 # Programs that fail, for the test of how that is found --------------------------------
