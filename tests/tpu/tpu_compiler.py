@@ -78,7 +78,7 @@ def is_installed() -> bool:
 def compile_cases(
     cases: Sequence[Case], chips: str, seconds: float = SECONDS
 ) -> Iterator[Outcome]:
-    """Compiles the cases for a generation or topology; yields their outcomes in order."""
+    """Compiles the cases for a generation or a topology, and yields their outcomes."""
     rest = list(cases)
     with tempfile.TemporaryDirectory(prefix="dml_jax_tpu") as folder:
         while rest:

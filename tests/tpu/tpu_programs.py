@@ -16,7 +16,6 @@ from cases import (
     FUNCTIONS,
     linear,
     random_case,
-    windows,
     with_dtype,
     with_options,
 )
@@ -26,77 +25,50 @@ from jax.sharding import PartitionSpec as P
 
 import dml_jax
 from benchmarks import programs
-from benchmarks.workloads import workloads
+from benchmarks.workloads import Shape, Workload, workloads
 from dml_jax.cli.verify_cases import Case
 
 TRANSFORMS = ("forward", "gradient", "jvp")
 WORKLOADS = {workload.name: workload for workload in workloads("cpu")}
 
 
-def large(
-    operator: str, name: str, *shapes: tuple[int, ...], **options: Any
-) -> tuple[str, Case]:
-    """A name and a case of zeros; of a reversal, the shapes of input and lengths."""
-    names = {
-        "reverse_subsequences": ("input", "sequence_lengths"),
-        "reverse_sequence": ("input", "sequence_lens"),
-        "slice_grad": ("input_gradient",),
-        "fill_value_sequence": ("value_start", "value_delta"),
-        "fill_value_constant": ("value",),
-    }.get(operator, ("input",))
+def large(operator: str, *shapes: Shape, **options: Any) -> Case:
+    """A case of zeros, which take no memory; lengths are the second array."""
+    names = programs.ARGUMENTS[operator]
     dtypes = (np.float32, np.int32 if operator.startswith("reverse") else np.float32)
     arrays = {
-        array: np.broadcast_to(np.zeros((), dtype), shape)
-        for array, shape, dtype in zip(names, shapes, dtypes, strict=False)
+        name: np.broadcast_to(np.zeros((), dtype), shape)
+        for name, shape, dtype in zip(names, shapes, dtypes, strict=False)
     }
-    return f"{operator}-large-{name}", Case(operator, arrays, options)
+    return Case(operator, arrays, options)
 
 
-LARGE = dict(
-    [
-        large("reverse_subsequences", "rows", (1024, 4096), (1024, 1), axis=1),
-        large("reverse_subsequences", "odd-rows", (64, 4095), (64, 1), axis=1),
-        large(
-            "reverse_subsequences", "columns", (4, 8, 256, 64), (4, 8, 1, 64), axis=2
-        ),
-        large("reverse_sequence", "features", (32, 512, 256), (32,), **BATCH_MAJOR),
-        large("reverse_sequence", "channels", (64, 4096, 3), (64,), **BATCH_MAJOR),
-        large("reverse_sequence", "time-major", (512, 32, 256), (32,)),
-        large("reverse_sequence", "flat", (4096, 1024), (1024,)),
-        # Lines that fill the vector memory of a v4.
-        large("reverse_subsequences", "long-rows", (32, 76_900), (32, 1), axis=1),
-        large("reverse_subsequences", "long-columns", (19_200, 128), (1, 128), axis=0),
-        large(
-            "reverse_subsequences", "long-planes", (600, 32, 128), (1, 32, 1), axis=0
-        ),
-        # Lines that do not fit in the vector memory of any generation.
-        large("reverse_subsequences", "too-long-line", (10**6,), (1,), axis=0),
-        large(
-            "reverse_sequence",
-            "too-long-features",
-            (2, 10**6, 128),
-            (2,),
-            **BATCH_MAJOR,
-        ),
-        large("slice", "1x1", (2048, 2048), offsets=(5, 7), sizes=(2043, 2041)),
-        large(
-            *("slice", "2x3", (2048, 2048)),
-            **dict(offsets=(5, 7), sizes=(1000, 600), strides=(2, 3)),
-        ),
-        large("slice1", "1x-1", (2048, 2048), **windows((5, 7), (2043, 2041), (1, -1))),
-        large("slice1", "-2x3", (2048, 2048), **windows((5, 7), (2043, 2041), (-2, 3))),
-        large(
-            *("slice_grad", "2x2", (126, 125)),
-            **windows((5, 7), (251, 249), (2, 2), output_gradient_sizes=(256, 256)),
-        ),
-        *(
-            large(
-                operator, "2d", (), (), sizes=(4096, 1000), value_data_type=np.float32
-            )
-            for operator in ("fill_value_sequence", "fill_value_constant")
-        ),
-    ]
-)
+def of_workload(workload: Workload) -> Case:
+    arrays = jax.eval_shape(lambda: programs.arrays(workload))
+    shapes = [array.shape for array in arrays]
+    return large(workload.operator, *shapes, **workload.options)
+
+
+FILL = dict(sizes=(4096, 1000), value_data_type=np.float32)
+LARGE = {
+    # Lines that fill the vector memory of a v4.
+    "long-rows": large("reverse_subsequences", (32, 76_900), (32, 1), axis=1),
+    "long-columns": large("reverse_subsequences", (19_200, 128), (1, 128), axis=0),
+    "long-planes": large("reverse_subsequences", (600, 32, 128), (1, 32, 1), axis=0),
+    # Lines that do not fit in the vector memory of any generation.
+    "too-long-line": large("reverse_subsequences", (10**6,), (1,), axis=0),
+    "too-long-features": large(
+        "reverse_sequence", (2, 10**6, 128), (2,), **BATCH_MAJOR
+    ),
+    "fill_value_sequence-2d": large("fill_value_sequence", (), (), **FILL),
+    "fill_value_constant-2d": large("fill_value_constant", (), **FILL),
+    **{
+        workload.name: of_workload(workload)
+        for workload in WORKLOADS.values()
+        if workload.dtype == np.float32
+        and workload.group in ("reverse", "slice", "fill")
+    },
+}
 
 
 def chosen_by_jax(case: Case) -> Case:
@@ -139,8 +111,7 @@ def program(
     if transform == "jvp":
         return jvp, [*types[:count], *types]
     if transform == "gradient":
-        shape = found.expected().shape
-        return gradient, [jax.ShapeDtypeStruct(shape, dtype_of(dtype)), *types]
+        return gradient, [jax.eval_shape(run, *types), *types]
     return run, types
 
 
