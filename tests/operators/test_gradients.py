@@ -19,19 +19,6 @@ from sampling import default_of
 import dml_jax
 from dml_jax import reference
 
-
-def test_linear_transposes_of_fills() -> None:
-    constant = functools.partial(dml_jax.fill_value_constant, (2, 3), "float32")
-    (transposed,) = jax.linear_transpose(constant, jnp.float32(1))(numbers(2, 3))
-    assert transposed == numbers(2, 3).sum()
-    values = jnp.ones(4, jnp.float32)
-    (transposed,) = jax.linear_transpose(jax.vmap(constant), values)(numbers(4, 2, 3))
-    assert_same_bits(transposed, numbers(4, 2, 3).sum((1, 2)))
-    sequence = functools.partial(dml_jax.fill_value_sequence, (2, 3), "float32", 1.0)
-    with pytest.raises(NotImplementedError, match="rounds, and is not linear"):
-        jax.linear_transpose(sequence, jnp.float32(1))(numbers(2, 3))
-
-
 # Sums: a running one in a narrow dtype stops growing long before ----------------------
 
 NARROW = [(jnp.bfloat16, 50_000), (jnp.float16, 4097), (jnp.float8_e5m2, 1000)]
@@ -40,21 +27,6 @@ OPTIONS = [{}, {"lda_coeff": 0.5}, {"training": False}]
 
 def rounded(number: Any, dtype: Any) -> np.ndarray:
     return np.asarray(number, np.float32).astype(dtype)
-
-
-@pytest.mark.parametrize(("dtype", "count"), default_of(NARROW, NARROW[0]))
-def test_cotangents_of_fills_are_summed_widely(dtype: Any, count: int) -> None:
-    constant = functools.partial(dml_jax.fill_value_constant, (count,), dtype)
-    ones = jnp.ones((count,), dtype)
-    (cotangent,) = jax.vjp(constant, jnp.ones((), dtype))[1](ones)
-    assert_same_bits(cotangent, rounded(count, dtype))
-    _, pullback = jax.vjp(jax.vmap(constant), jnp.ones(2, dtype))
-    (cotangents,) = pullback(jnp.stack([ones, ones]))
-    assert_same_bits(cotangents, np.stack([rounded(count, dtype)] * 2))
-    sequence = functools.partial(dml_jax.fill_value_sequence, (count,), dtype)
-    zero = jnp.zeros((), dtype)
-    by_start, _ = jax.vjp(sequence, zero, zero)[1](ones)
-    assert_same_bits(by_start, rounded(count, dtype))
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -1,6 +1,7 @@
 """What a device receives and holds: a few shards, however many devices there are.
 
-The compiled program tells. The shards of random programs are too small for it.
+The compiled program tells. Random programs have the values; their shards are too small
+to be held apart.
 """
 
 import itertools
@@ -32,6 +33,7 @@ from jax.sharding import PartitionSpec as P
 from sampling import default_of
 
 import dml_jax
+from dml_jax import reference
 
 Function = Callable[..., jax.Array]
 
@@ -39,7 +41,7 @@ TIME = (None, "time")
 REVERSE = partial(dml_jax.reverse_subsequences, axis=1)
 
 
-# Every operator ---------------------------------------------------------------------
+# Every operator -----------------------------------------------------------------------
 
 SIDE = 64
 WHOLE = (0, 0), (SIDE, SIDE)
@@ -100,8 +102,7 @@ def test_largest_array(operator: str, derivative: Any, kind: str, spec: P) -> No
     with jax.set_mesh(mesh):
         arguments = put(x, mesh, *spec), put(lengths, mesh)
         compiled = compile_for(function, *arguments)
-        y = compiled(*arguments)
-    assert_same_bits(y, np.asarray(jax.jit(function)(x, lengths)))
+    y = jax.eval_shape(function, x, lengths)
     shards = math.prod(mesh.shape[name] for name in spec if name)
     assert most_elements(compiled) <= 4 * max(x.size, y.size) // shards
 
@@ -185,8 +186,6 @@ def test_slices_receive_what_they_lack(
     with jax.set_mesh(mesh):
         sharded = put(x, mesh, *TIME)
         compiled = compile_for(run, sharded, out_shardings=sharded.sharding)
-        y = compiled(sharded)
-    assert_same_bits(y, np.asarray(jax.jit(run)(x)))
     sent = sent_bytes(compiled)
     assert sum(sent.values()) <= 3 * shard
     assert not {"all-gather", "all-reduce", "all-to-all"} & sent.keys()
@@ -246,6 +245,9 @@ def test_fills_receive_nothing(fill: Function, mesh: str, dtype: str) -> None:
             options = {"out_shardings": SPEC}
         compiled = compile_for(run, *values, **options)
         result = compiled(*values)
-    assert_same_bits(result, np.asarray(jax.jit(fill)(*values)))
+    expected = np.full(SIZES, values[0])
+    if fill is not constant:  # the tangent of a sequence is that of its tangents
+        expected = reference.fill_value_sequence(SIZES, expected.dtype, *values)
+    assert_same_bits(result, expected)
     assert collectives(compiled) == set()
     assert most_elements(compiled) == result.size // 8
