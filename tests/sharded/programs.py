@@ -201,13 +201,10 @@ def draw_copies(pick: Picker, program: Program) -> Program:
         and 0 not in program.shape
     )
     shared = may_be_shared and pick.chance(0.7)
-    if (shared and program.mode != "forward") or (
-        outside and of_output.how == "inside"
-    ):
+    program = dataclasses.replace(program, outside=outside, shared=shared)
+    if program.is_sum or (outside and of_output.how == "inside"):
         of_output = Placement()
-    return dataclasses.replace(
-        program, outside=outside, shared=shared, of_output=of_output
-    )
+    return dataclasses.replace(program, of_output=of_output)
 
 
 # Shardings ----------------------------------------------------------------------------
