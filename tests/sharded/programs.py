@@ -81,6 +81,7 @@ class Program:
     of_output: Placement  # of the program
     outside: bool = False  # whether the derivative is one of the `shard_map`
     shared: bool = False  # whether all copies have the same input
+    for_tpu: bool = False  # whether XLA partitions it as it does for TPUs
 
     @property
     def is_sum(self) -> bool:
@@ -184,6 +185,8 @@ def draw(seed: int, is_local: bool = False) -> Program:
     if operator.startswith("fill"):
         program = dataclasses.replace(program, of_input=Placement())
     program = draw_placements(pick, program, of_input.spec if local else None)
+    for_tpu = not local and pick.chance(0.25)
+    program = dataclasses.replace(program, for_tpu=for_tpu)
     if program.is_uneven and program.of_output.how == "none":
         replicated = Placement("out_shardings")
         return dataclasses.replace(program, of_output=replicated)

@@ -41,10 +41,18 @@ from devices import (  # noqa: E402
     partitioner,
 )
 from jax import lax  # noqa: E402
+from jax.interpreters import mlir  # noqa: E402
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec  # noqa: E402
 from programs import Placement, Program  # noqa: E402
 
 import dml_jax  # noqa: E402
+from dml_jax._reverse import primitive as reverse_primitive  # noqa: E402
+from dml_jax._slice import primitive as slice_primitive  # noqa: E402
+
+RULES: dict[Any, Callable[[str | None], Any]] = {
+    reverse_primitive.reverse_subsequences_p: reverse_primitive._lowering,
+    slice_primitive.transpose_p: slice_primitive._transpose_lowering,
+}
 
 
 def main(seeds: Iterable[int], are_local: bool) -> None:
@@ -69,6 +77,7 @@ def outcome(program: Program) -> dict[str, str]:
         return dict(outcome="skipped", why="no GSPMD")
     wide = program.dtype in ("int64", "float64")
     try:
+        lower_as_on("tpu" if program.for_tpu else "cpu")
         with jax.enable_x64(wide), partitioner(shardy=program.shardy):
             actual = run(program)
     except Exception as error:
@@ -90,6 +99,12 @@ def outcome(program: Program) -> dict[str, str]:
     except AssertionError:
         return dict(outcome="wrong", why=traceback.format_exc()[-2000:])
     return dict(outcome="silent" if program.sends_nothing else "passed")
+
+
+def lower_as_on(platform: str) -> None:
+    """Gives CPUs the formulations of a platform. XLA's partitioner is the same."""
+    for primitive, rule in RULES.items():
+        mlir.register_lowering(primitive, rule(platform), "cpu")
 
 
 # The program in JAX -------------------------------------------------------------------

@@ -34,6 +34,7 @@ from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
+from dml_jax._reverse import xla as reverse_xla
 
 Function = Callable[..., jax.Array]
 
@@ -139,6 +140,16 @@ def test_reversal_of_a_sharded_axis(
     else:
         steps = {2: 1, 4: 3, 8: 4}[devices]
         assert sent_bytes(compiled) == {"collective-permute": steps * shard}
+
+
+@pytest.mark.parametrize("shape", [(16, 1024, 128), (64, 1024)])
+def test_reversal_that_xla_partitions(shape: tuple[int, ...]) -> None:
+    """As it does for TPUs; random programs have the values."""
+    x = put(np.zeros(shape, np.float32), mesh_of(a=2, b=4), "a", "b")
+    lengths = np.full((shape[0],) + (1,) * (len(shape) - 1), 700, np.int32)
+    rotate = partial(reverse_xla.rotate_and_flip, axis=1, max_shards=8)
+    compiled = compile_for(rotate, x, lengths, out_shardings=x.sharding)
+    assert sent_bytes(compiled).keys() == {"collective-permute"}
 
 
 def test_an_axis_that_is_not_sharded_is_reversed_as_on_one_device() -> None:
