@@ -142,13 +142,16 @@ def test_reversal_of_a_sharded_axis(
         assert sent_bytes(compiled) == {"collective-permute": steps * shard}
 
 
-@pytest.mark.parametrize("shape", [(16, 1024, 128), (64, 1024)])
+@pytest.mark.parametrize("shape", [(4, 256, 128), (64, 1024), (64, 1022)])
 def test_reversal_that_xla_partitions(shape: tuple[int, ...]) -> None:
-    """As it does for TPUs; random programs have the values."""
-    x = put(np.zeros(shape, np.float32), mesh_of(a=2, b=4), "a", "b")
-    lengths = np.full((shape[0],) + (1,) * (len(shape) - 1), 700, np.int32)
+    """As it does for TPUs: with features, without, and with padding."""
+    x, lengths = numbers(*shape), np.zeros((shape[0], *[1] * (len(shape) - 1)), int)
+    lengths.flat = np.resize([shape[1] - 1, 0, 77, shape[1], 1], shape[0])
+    arguments = put(x, mesh_of(a=4, b=2), "a", "b"), lengths.astype(np.int32)
     rotate = partial(reverse_xla.rotate_and_flip, axis=1, max_shards=8)
-    compiled = compile_for(rotate, x, lengths, out_shardings=x.sharding)
+    compiled = compile_for(rotate, *arguments, out_shardings=arguments[0].sharding)
+    y = compiled(*arguments)
+    assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
     assert sent_bytes(compiled).keys() == {"collective-permute"}
 
 
