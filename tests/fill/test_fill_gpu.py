@@ -19,6 +19,7 @@ from dml_jax._fill import gpu, primitive
 
 WIDE = ["float32", "float64", "int32", "uint64", "complex64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint16"]
+SIZES = [((3, 32, 5),), ((3, 3, 7),), ((64,),), ((5, 0),)]
 OTHERS = ["bool", "int4", "float4_e2m1fn"]
 
 
@@ -46,7 +47,7 @@ def test_known_subnormal_constants():
 
 
 @pytest.mark.usefixtures("always_divided", "nans_are_data")  # NaNs by overflow
-@pytest.mark.parametrize("sizes", [(3, 32, 5), (3, 3, 7), (64,), (5, 0)], ids=str)
+@pytest.mark.parametrize("sizes", default_of(SIZES, *SIZES[:2]), ids=str)
 @pytest.mark.parametrize(
     "name",
     default_of(WIDE + NARROW + OTHERS, "float32", "complex64", "bfloat16", "int8"),

@@ -246,7 +246,9 @@ def by_delta(*values: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("dtype", default_of(["float32", "float16"], "float32"))
-@pytest.mark.parametrize("mesh", ["auto", "explicit", "auto_axes"])
+@pytest.mark.parametrize(
+    "mesh", default_of(["auto", "explicit", "auto_axes"], "auto", "auto_axes")
+)
 @pytest.mark.parametrize("fill", [sequence, constant, by_delta])
 def test_fills_receive_nothing(fill: Function, mesh: str, dtype: str) -> None:
     """Under `auto_axes`, too, of a mesh whose axes are explicit."""
