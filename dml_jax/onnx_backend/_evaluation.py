@@ -26,7 +26,7 @@ class Operator(NamedTuple):
     """An operator of ONNX."""
 
     evaluate: Callable[..., Any]  # the outputs from a node and its inputs
-    versions: frozenset[int] = frozenset()  # those that `evaluate` implements
+    since: int = 0  # the first version of it that `evaluate` implements
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
     indices: tuple[int, ...] = ()  # inputs whose values are at most the size of an axis
     is_folded: bool = True  # computed at once if the inputs are constant
@@ -121,7 +121,7 @@ def _named(
     """
     kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
     text = (str(error).splitlines() or [type(error).__name__])[0]
-    is_custom = not node.operator.versions
+    is_custom = not node.operator.since
     if scope.is_expanded:
         if kind is ValueError:  # the model does not have these names
             text = text.replace("`", "")

@@ -31,6 +31,8 @@ from dml_jax.onnx_backend._tensors import (
     require_loaded,
 )
 
+# An operator that a later opset changes is refused.
+NEWEST_OPSET = 28
 _DOMAINS = ("", "ai.onnx")
 _LOOPS = ("Loop", "Scan")
 _VALUES = ("tensor_type", None)
@@ -164,7 +166,7 @@ def _fault(node: onnx.NodeProto, opset: int, functions: Functions) -> str | None
     if operator is None:
         reason = REFUSED.get(node.op_type) if node.domain in _DOMAINS else None
         return f", because {reason}" if reason else ""
-    if _version(node, opset) not in operator.versions:
+    if not operator.since <= _version(node, opset) <= NEWEST_OPSET:
         return f" of opset {opset}"
     if any(a.name == "sparse_value" for a in node.attribute):
         return " with a sparse value"

@@ -407,9 +407,8 @@ def _time_at(x: Array, axis: int, is_flipped: int) -> Array:
     return namespace.moveaxis(x, 0, normalized("axes", axis, np.ndim(x)))
 
 
-_EVERY_TYPE = frozenset({11, 16, 19, 21, 23, 24, 25})
 OPERATORS = {
-    "If": Operator(_if, _EVERY_TYPE | {1, 13}, is_folded=False),
-    "Loop": Operator(_loop, _EVERY_TYPE | {1, 13}, is_folded=False),
-    "Scan": Operator(_scan, _EVERY_TYPE | {9}, is_folded=False),
+    "If": Operator(_if, 1, is_folded=False),
+    "Loop": Operator(_loop, 1, is_folded=False),
+    "Scan": Operator(_scan, 9, is_folded=False),
 }

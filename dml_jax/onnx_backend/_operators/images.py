@@ -1,4 +1,4 @@
-"""Operators of convolutional networks, other than convolutions and pools."""
+"""Transposed convolutions, and moves between channels and pixels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from jax import lax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     integers,
-    normalized,
     require_rank,
     require_shape,
 )
@@ -137,57 +136,9 @@ def _space_to_depth(node: Node, x: Array) -> jax.Array:
     return parts.transpose(order).reshape(batch, channels * block**2, rows, columns)
 
 
-# Normalizations -----------------------------------------------------------------------
-
-
-def _instance_normalization(
-    node: Node, x: Array, scale: Array, bias: Array
-) -> jax.Array:
-    axes = tuple(range(2, np.ndim(x)))
-    if not axes:
-        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
-    require_shape("scale", scale, np.shape(x)[1:2])
-    require_shape("B", bias, np.shape(x)[1:2])
-    wide = jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
-    mean = jnp.mean(wide, axes, keepdims=True)
-    centered = wide - mean
-    variance = jnp.mean(jnp.square(centered), axes, keepdims=True)
-    inverse = lax.rsqrt(variance + node.attributes.get("epsilon", 1e-5))
-    channels = (-1, *[1] * len(axes))
-    scale, bias = jnp.reshape(scale, channels), jnp.reshape(bias, channels)
-    return (centered * inverse * scale + bias).astype(x.dtype)
-
-
-def _lp_normalization(node: Node, x: Array) -> jax.Array:
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
-    x = jnp.asarray(x)
-    p = node.attributes.get("p", 2)
-    powers = jnp.abs(x) if p == 1 else jnp.square(x)
-    total = jnp.sum(powers, axis, keepdims=True)
-    # Zeros stay zeros, and the root of 0 has no derivative.
-    total = jnp.where(total == 0, jnp.ones_like(total), total)
-    return x / (total if p == 1 else jnp.sqrt(total))
-
-
-def _local_response_normalization(node: Node, x: Array) -> jax.Array:
-    attributes, size = node.attributes, node.attributes["size"]
-    x = jnp.asarray(x)
-    low = (size - 1) // 2
-    widths = [(0, 0)] * x.ndim
-    widths[1] = (low, size - 1 - low)
-    squares = jnp.pad(jnp.square(x), widths)
-    count = x.shape[1]
-    total = sum(lax.slice_in_dim(squares, i, i + count, axis=1) for i in range(size))
-    factor = attributes.get("bias", 1.0) + attributes.get("alpha", 1e-4) / size * total
-    return (x / factor ** attributes.get("beta", 0.75)).astype(x.dtype)
-
-
 OPERATORS = {
-    "ConvTranspose": Operator(_transposed_convolution, frozenset({1, 11, 22})),
-    "Col2Im": Operator(_columns_to_image, frozenset({18}), static=(1, 2)),
-    "DepthToSpace": Operator(_depth_to_space, frozenset({1, 11, 13, 28})),
-    "SpaceToDepth": Operator(_space_to_depth, frozenset({1, 13, 28})),
-    "InstanceNormalization": Operator(_instance_normalization, frozenset({6, 22})),
-    "LpNormalization": Operator(_lp_normalization, frozenset({1, 22})),
-    "LRN": Operator(_local_response_normalization, frozenset({1, 13})),
+    "ConvTranspose": Operator(_transposed_convolution, 1),
+    "Col2Im": Operator(_columns_to_image, 18, static=(1, 2)),
+    "DepthToSpace": Operator(_depth_to_space, 1),
+    "SpaceToDepth": Operator(_space_to_depth, 1),
 }

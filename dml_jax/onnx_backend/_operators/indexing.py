@@ -144,15 +144,13 @@ def _compress(node: Node, data: Array, condition: Array) -> Array:
 
 
 OPERATORS = {
-    "Gather": Operator(_gather, frozenset({1, 11, 13}), indices=(1,)),
-    "GatherElements": Operator(_gather_elements, frozenset({11, 13}), indices=(1,)),
-    "GatherND": Operator(_gather_nd, frozenset({11, 12, 13}), indices=(1,)),
-    "ScatterElements": Operator(
-        _scatter_elements, frozenset({11, 13, 16, 18}), indices=(1,)
-    ),
-    "Scatter": Operator(_scatter_elements, frozenset({9, 11}), indices=(1,)),
-    "ScatterND": Operator(_scatter_nd, frozenset({11, 13, 16, 18}), indices=(1,)),
-    "OneHot": Operator(_one_hot, frozenset({9, 11, 28}), static=(1,)),
-    "NonZero": Operator(_non_zero, frozenset({9, 13})),
-    "Compress": Operator(_compress, frozenset({9, 11, 28}), static=(1,)),
+    "Gather": Operator(_gather, 1, indices=(1,)),
+    "GatherElements": Operator(_gather_elements, 11, indices=(1,)),
+    "GatherND": Operator(_gather_nd, 11, indices=(1,)),
+    "ScatterElements": Operator(_scatter_elements, 11, indices=(1,)),
+    "Scatter": Operator(_scatter_elements, 9, indices=(1,)),
+    "ScatterND": Operator(_scatter_nd, 11, indices=(1,)),
+    "OneHot": Operator(_one_hot, 9, static=(1,)),
+    "NonZero": Operator(_non_zero, 9),
+    "Compress": Operator(_compress, 9, static=(1,)),
 }

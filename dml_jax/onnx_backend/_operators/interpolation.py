@@ -19,6 +19,7 @@ import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    at_least_float32,
     axes_of,
     numpy_or_jax,
     require_rank,
@@ -59,7 +60,7 @@ def _resize(
         resized = dict(zip(axes, counts, strict=True))
         return jnp.zeros([resized.get(i, shape[i]) for i in range(rank)], x.dtype)
     if node.attributes.get("mode", "nearest") != "nearest":
-        y = y.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y = at_least_float32(y)
     for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):
         window = (0.0, 1.0) if roi is None else (roi[i], roi[i + len(axes)])
         if scale != 1 or count != shape[axis] or window != (0, 1):
@@ -264,7 +265,7 @@ def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:
 
 
 OPERATORS = {
-    "Resize": Operator(_resize, frozenset({10, 11, 13, 18, 19}), static=(1, 2, 3)),
-    "Upsample": Operator(_upsample, frozenset({7, 9, 10}), static=(1,)),
-    "GridSample": Operator(_grid_sample, frozenset({16, 20, 22})),
+    "Resize": Operator(_resize, 10, static=(1, 2, 3)),
+    "Upsample": Operator(_upsample, 7, static=(1,)),
+    "GridSample": Operator(_grid_sample, 16),
 }

@@ -15,6 +15,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     numpy_or_jax,
     option,
     require_broadcastable,
+    require_count,
     require_rank,
     require_shape,
 )
@@ -161,8 +162,7 @@ def padding(
     mode = option(node, "auto_pad", modes)
     if mode == "NOTSET":
         pads = node.attributes.get("pads", [0] * 2 * len(kernel))
-        if len(pads) != 2 * len(kernel):
-            raise ValueError(f"`pads` must have {2 * len(kernel)} elements; got {pads}")
+        require_count("pads", pads, 2 * len(kernel))
         return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
     if mode == "VALID":
         return [(0, 0)] * len(kernel)
@@ -177,8 +177,8 @@ def padding(
 
 
 OPERATORS = {
-    "MatMul": Operator(_matmul, frozenset({1, 9, 13})),
-    "Gemm": Operator(_gemm, frozenset({7, 9, 11, 13})),
-    "Einsum": Operator(_einsum, frozenset({12, 28})),
-    "Conv": Operator(convolution, frozenset({1, 11, 22})),
+    "MatMul": Operator(_matmul, 1),
+    "Gemm": Operator(_gemm, 7),
+    "Einsum": Operator(_einsum, 12),
+    "Conv": Operator(convolution, 1),
 }

@@ -249,13 +249,11 @@ def _requantized(
     return quantized(total.astype(jnp.float32) * factor, y_zero, y_zero.dtype)
 
 
-_VERSIONS = frozenset({10, 13, 19, 21, 23, 24, 25, 28})
-
 OPERATORS = {
-    "QuantizeLinear": Operator(_quantize, _VERSIONS),
-    "DequantizeLinear": Operator(_dequantize, _VERSIONS),
-    "MatMulInteger": Operator(_matmul_integer, frozenset({10})),
-    "ConvInteger": Operator(_conv_integer, frozenset({10})),
-    "QLinearMatMul": Operator(_qlinear_matmul, frozenset({10, 21})),
-    "QLinearConv": Operator(_qlinear_conv, frozenset({10})),
+    "QuantizeLinear": Operator(_quantize, 10),
+    "DequantizeLinear": Operator(_dequantize, 10),
+    "MatMulInteger": Operator(_matmul_integer, 10),
+    "ConvInteger": Operator(_conv_integer, 10),
+    "QLinearMatMul": Operator(_qlinear_matmul, 10),
+    "QLinearConv": Operator(_qlinear_conv, 10),
 }

@@ -263,10 +263,7 @@ def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
     """The lengths; None if all sequences have all steps."""
     if sequence_lens is None:
         return jnp.zeros(batch, jnp.int32) if time == 0 else None
-    if np.shape(sequence_lens) != (batch,):
-        raise ValueError(
-            f"`sequence_lens` must have shape ({batch},); got {np.shape(sequence_lens)}"
-        )
+    require_shape("sequence_lens", sequence_lens, (batch,))
     return clamped("sequence_lens", sequence_lens, time)
 
 
@@ -364,6 +361,4 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
     return reverse(reverse(x, **node.scope.options), training=False)
 
 
-OPERATORS = {
-    name: Operator(_recurrence, frozenset({7, 14, 22}), indices=(4,)) for name in KINDS
-}
+OPERATORS = {name: Operator(_recurrence, 7, indices=(4,)) for name in KINDS}

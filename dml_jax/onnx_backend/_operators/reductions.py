@@ -151,24 +151,27 @@ def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
     return [jnp.take_along_axis(x, order, axis), order.astype(jnp.int64)]
 
 
-def _reductions(versions: str, **functions: Any) -> dict[str, Operator]:
-    """The reductions that have the same versions."""
-    numbers = frozenset(map(int, versions.split()))
-    return {
-        f"Reduce{name}": Operator(_reduction(function), numbers, static=(1,))
-        for name, function in functions.items()
-    }
-
+_REDUCTIONS = {
+    "Sum": _sum,
+    "Mean": _mean,
+    "Prod": _named("prod"),
+    "Max": _extremum("max"),
+    "Min": _extremum("min"),
+    "L1": _l1,
+    "L2": _l2,
+    "SumSquare": _sum_of_squares,
+    "LogSum": _log_sum,
+    "LogSumExp": _log_sum_exp,
+}
 
 OPERATORS = {
-    **_reductions("1 11 13", Sum=_sum),
-    **_reductions("1 11 13 18", Mean=_mean, Prod=_named("prod")),
-    **_reductions("1 11 13 18", L1=_l1, L2=_l2, SumSquare=_sum_of_squares),
-    **_reductions("1 11 13 18 28", LogSum=_log_sum, LogSumExp=_log_sum_exp),
-    **_reductions("1 11 12 13 18 20", Max=_extremum("max"), Min=_extremum("min")),
-    "ArgMax": Operator(_extreme_index("argmax"), frozenset({1, 11, 12, 13})),
-    "ArgMin": Operator(_extreme_index("argmin"), frozenset({1, 11, 12, 13})),
-    "CumSum": Operator(_cumulative(jnp.cumsum, 0), frozenset({11, 14}), static=(1,)),
-    "CumProd": Operator(_cumulative(jnp.cumprod, 1), frozenset({26}), static=(1,)),
-    "TopK": Operator(_top_k, frozenset({1, 10, 11, 24}), static=(1,)),
+    **{
+        f"Reduce{name}": Operator(_reduction(function), 1, static=(1,))
+        for name, function in _REDUCTIONS.items()
+    },
+    "ArgMax": Operator(_extreme_index("argmax"), 1),
+    "ArgMin": Operator(_extreme_index("argmin"), 1),
+    "CumSum": Operator(_cumulative(jnp.cumsum, 0), 11, static=(1,)),
+    "CumProd": Operator(_cumulative(jnp.cumprod, 1), 26, static=(1,)),
+    "TopK": Operator(_top_k, 1, static=(1,)),
 }

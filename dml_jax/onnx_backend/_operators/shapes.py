@@ -18,6 +18,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     normalized,
     numpy_or_jax,
     option,
+    require_count,
     require_size,
 )
 
@@ -134,8 +135,7 @@ def _pad(
     rank = np.ndim(x)
     numbers = list(range(rank)) if axes is None else axes_of(node, rank, axes) or []
     amounts = integers("pads", pads)
-    if len(amounts) != 2 * len(numbers):
-        raise ValueError(f"`pads` must have {2 * len(numbers)} elements; got {amounts}")
+    require_count("pads", amounts, 2 * len(numbers))
     widths = np.zeros((rank, 2), np.int64)
     widths[numbers] = np.reshape(amounts, (2, -1)).T
     require_size(
@@ -177,21 +177,19 @@ def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
     return [tuple(_parts(x, axis, sizes))]
 
 
-_EVERY_TYPE = frozenset({1, 11, 13, 21, 23, 24, 25})  # with one input
-
 OPERATORS = {
-    "Shape": Operator(_shape, frozenset({1, 13, 15, 19, 21, 23, 24, 25})),
-    "Size": Operator(_size, frozenset({1, 13, 19, 21, 23, 24, 25})),
-    "Reshape": Operator(_reshape, frozenset({5, 13, 14, 19, 21, 23, 24, 25}), (1,)),
-    "Flatten": Operator(_flatten, frozenset({9, *_EVERY_TYPE})),
-    "Squeeze": Operator(_squeeze, _EVERY_TYPE, (1,)),
-    "Unsqueeze": Operator(_unsqueeze, _EVERY_TYPE, (1,)),
-    "Transpose": Operator(_transpose, _EVERY_TYPE - {11}),
-    "Concat": Operator(_concat, frozenset({4, 11, 13})),
-    "Split": Operator(_split, frozenset({2, 11, 13, 18}), (1,)),
-    "Expand": Operator(_expand, frozenset({8, 13}), (1,)),
-    "Tile": Operator(_tile, frozenset({6, 13}), (1,)),
-    "Pad": Operator(_pad, frozenset({2, 11, 13, 18, 19, 21, 23, 24, 25}), (1, 3)),
-    "Trilu": Operator(_trilu, frozenset({14}), (1,)),
-    "SplitToSequence": Operator(_split_to_sequence, frozenset({11, 24}), (1,)),
+    "Shape": Operator(_shape, 1),
+    "Size": Operator(_size, 1),
+    "Reshape": Operator(_reshape, 5, (1,)),
+    "Flatten": Operator(_flatten, 1),
+    "Squeeze": Operator(_squeeze, 1, (1,)),
+    "Unsqueeze": Operator(_unsqueeze, 1, (1,)),
+    "Transpose": Operator(_transpose, 1),
+    "Concat": Operator(_concat, 4),
+    "Split": Operator(_split, 2, (1,)),
+    "Expand": Operator(_expand, 8, (1,)),
+    "Tile": Operator(_tile, 6, (1,)),
+    "Pad": Operator(_pad, 2, (1, 3)),
+    "Trilu": Operator(_trilu, 14, (1,)),
+    "SplitToSequence": Operator(_split_to_sequence, 11, (1,)),
 }
