@@ -14,8 +14,8 @@ import onnx.shape_inference
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
 from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
-from dml_jax.onnx_backend._expansion import expand, set_defaults
-from dml_jax.onnx_backend._functions import Inlined, inline
+from dml_jax.onnx_backend._expansion import defaults_of, expand
+from dml_jax.onnx_backend._functions import Inlined, inline, set_defaults
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators._arrays import dtype_of
@@ -127,7 +127,7 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
         operator = _known(node)
         if operator is not None and operator.evaluate is schema_function:
             schema = onnx.defs.get_schema(node.op_type, inlined.opset(node))
-            set_defaults(node, schema)
+            set_defaults(node, defaults_of(schema))
     return checked
 
 

@@ -17,6 +17,7 @@ from dml_jax.onnx_backend._operators import (
     interpolation,
     linear,
     microsoft,
+    native,
     normalization,
     pooling,
     quantization,
@@ -30,7 +31,7 @@ from dml_jax.onnx_backend._operators import (
 )
 
 OPERATORS: dict[str, Operator] = {
-    **sequences.OPERATORS,
+    **native.OPERATORS,
     **constants.OPERATORS,
     **elementwise.OPERATORS,
     **shapes.OPERATORS,
@@ -42,6 +43,7 @@ OPERATORS: dict[str, Operator] = {
     **control_flow.OPERATORS,
     **pooling.OPERATORS,
     **selection.OPERATORS,
+    **sequences.OPERATORS,
     **signals.OPERATORS,
     **images.OPERATORS,
     **interpolation.OPERATORS,

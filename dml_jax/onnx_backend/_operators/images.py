@@ -16,7 +16,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_rank,
     require_shape,
 )
-from dml_jax.onnx_backend._operators.linear import require_kernel
+from dml_jax.onnx_backend._operators.linear import require_kernel, strides_and_dilations
 
 
 def _transposed_convolution(
@@ -34,8 +34,7 @@ def _transposed_convolution(
             f"of `X`; got shape {np.shape(weight)}"
         )
     require_shape("B", bias, (channels,))
-    strides = attributes.get("strides", [1] * count)
-    dilations = attributes.get("dilations", [1] * count)
+    strides, dilations = strides_and_dilations(node, count)
     extra = attributes.get("output_padding", [0] * count)
     rows = zip(np.shape(x)[2:], kernel, strides, dilations, extra, strict=True)
     full = [
@@ -96,17 +95,18 @@ def _columns_to_image(
     node: Node, x: Array, image_shape: Array, block_shape: Array
 ) -> jax.Array:
     sizes, block = integers("image_shape", image_shape), integers("block", block_shape)
-    attributes, count = node.attributes, len(sizes)
-    pads = np.reshape(attributes.get("pads", [0] * 2 * count), (2, count))
+    count = len(sizes)
+    strides, dilations = strides_and_dilations(node, count)
+    pads = np.reshape(node.attributes.get("pads", [0] * 2 * count), (2, count))
     channels = np.shape(x)[1] // math.prod(block)
 
     def columns(image: jax.Array) -> jax.Array:
         return lax.conv_general_dilated_patches(
             image,
             block,
-            attributes.get("strides", [1] * count),
+            strides,
             list(zip(*pads.tolist(), strict=True)),
-            rhs_dilation=attributes.get("dilations", [1] * count),
+            rhs_dilation=dilations,
             precision=lax.Precision.HIGHEST,
         )
 

@@ -34,26 +34,11 @@ def _resize(
     if node.version == 10:
         scales, roi = roi, None
     named = {"roi": roi, "scales": scales, "sizes": sizes}
-    for name, part in named.items():
-        if part is not None:
-            require_rank(name, part, 1)
-    roi, scales, sizes = (
-        None if part is None or not np.size(part) else part for part in named.values()
-    )
+    roi, scales, sizes = (_unless_empty(*pair) for pair in named.items())
     rank, shape = np.ndim(x), np.shape(x)
     axes = axes_of(node, rank) or list(range(rank))
-    given = sizes if scales is None else scales
-    if given is None or len(given) != len(axes):
-        raise ValueError(
-            f"`scales` or `sizes` must have {len(axes)} elements; got {given}"
-        )
-    if scales is None:
-        scales, counts = _scales_of_sizes(node, [shape[axis] for axis in axes], given)
-    else:
-        counts = [
-            shape[axis] if scale == 1 else int(np.float32(shape[axis]) * scale)
-            for axis, scale in zip(axes, scales, strict=True)
-        ]
+    old = [shape[axis] for axis in axes]
+    scales, counts = _scales_and_sizes(node, old, scales, sizes)
     require_size(node, "sizes", counts)
     y = jnp.asarray(x)
     if 0 in (*shape, *counts):
@@ -68,16 +53,32 @@ def _resize(
     return y.astype(x.dtype)
 
 
-def _scales_of_sizes(
-    node: Node, sizes: list[int], wanted: np.ndarray
+def _unless_empty(name: str, values: Any) -> Any:
+    """An input, None if it has no elements."""
+    if values is not None:
+        require_rank(name, values, 1)
+    return values if np.size(values) and values is not None else None
+
+
+def _scales_and_sizes(
+    node: Node, old: list[int], scales: Any, sizes: Any
 ) -> tuple[list[float], list[int]]:
-    """The scales and sizes of axes whose sizes are given."""
-    scales = [int(new) / old for new, old in zip(wanted, sizes, strict=True)]
+    """The scales and the new sizes of axes, either of which is given."""
+    given = sizes if scales is None else scales
+    if given is None or len(given) != len(old):
+        raise ValueError(
+            f"`scales` or `sizes` must have {len(old)} elements; got {given}"
+        )
+    pairs = zip(given, old, strict=True)
+    if scales is not None:
+        new = [n if scale == 1 else int(np.float32(n) * scale) for scale, n in pairs]
+        return [*scales], new
+    scales = [int(size) / n for size, n in pairs]
     policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        return scales, [int(new) for new in wanted]
+        return scales, [int(size) for size in sizes]
     scale = min(scales) if policy == "not_larger" else max(scales)
-    return [scale] * len(sizes), [math.floor(scale * size + 0.5) for size in sizes]
+    return [scale] * len(old), [math.floor(scale * n + 0.5) for n in old]
 
 
 def _resized_axis(

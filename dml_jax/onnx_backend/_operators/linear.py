@@ -62,8 +62,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     require_rank("W", weight, np.ndim(x))
     kernel, attributes = np.shape(weight)[2:], node.attributes
     require_kernel(node, kernel)
-    strides = attributes.get("strides", [1] * count)
-    dilations = attributes.get("dilations", [1] * count)
+    strides, dilations = strides_and_dilations(node, count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
     rows = list(zip(np.shape(x)[2:], kernel, dilations, pads, strict=True))
     for size, width, dilation, pad in rows:
@@ -152,6 +151,12 @@ def require_window(padded: Any, reach: int) -> None:
             f"`X` must have at least {reach} elements with padding on each axis of the "
             f"kernel; got {padded}"
         )
+
+
+def strides_and_dilations(node: Node, count: int) -> tuple[list[int], list[int]]:
+    """The strides and the dilations of a kernel with `count` axes."""
+    ones = [1] * count
+    return node.attributes.get("strides", ones), node.attributes.get("dilations", ones)
 
 
 def padding(

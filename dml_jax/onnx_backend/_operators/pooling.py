@@ -17,7 +17,11 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators.linear import padding, require_window
+from dml_jax.onnx_backend._operators.linear import (
+    padding,
+    require_window,
+    strides_and_dilations,
+)
 
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
 
@@ -70,8 +74,7 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
             f"`kernel_shape` must have {len(sizes)} elements, as many as `X` has "
             f"spatial axes; got {kernel}"
         )
-    strides = attributes.get("strides", [1] * len(kernel))
-    dilations = attributes.get("dilations", [1] * len(kernel))
+    strides, dilations = strides_and_dilations(node, len(kernel))
     pads = padding(node, sizes, kernel, strides, dilations)
     is_automatic = attributes.get("auto_pad", "NOTSET") != "NOTSET"
     is_rounded_up = attributes.get("ceil_mode", 0) and not is_automatic

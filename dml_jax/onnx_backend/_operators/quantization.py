@@ -20,6 +20,7 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     dtype_of,
     normalized,
+    numpy_or_jax,
     require_broadcastable,
     require_scalar,
     require_shape,
@@ -120,8 +121,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
             f"as the scale has, {np.shape(parameter)[axis]}; got {block}"
         )
     places = np.arange(size) // block
-    is_constant = isinstance(parameter, np.ndarray)
-    return (np if is_constant else jnp).take(parameter, places, axis)
+    return numpy_or_jax(parameter).take(parameter, places, axis)
 
 
 # Products -----------------------------------------------------------------------------

@@ -96,10 +96,10 @@ def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
         sizes = integers("split", split)
     if len(sizes) != len(node.outputs):
         raise ValueError(f"`split` must have {count} elements; got {len(sizes)}")
-    return _parts(x, axis, sizes)
+    return consecutive(x, axis, sizes)
 
 
-def _parts(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
+def consecutive(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
     """Consecutive parts along an axis."""
     if min(sizes, default=0) < 0 or sum(sizes) != np.shape(x)[axis]:
         raise ValueError(
@@ -159,24 +159,6 @@ def _trilu(node: Node, x: Array, k: Any = None) -> Array:
     return (jnp.triu if is_upper else jnp.tril)(x, offset)
 
 
-def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
-    size = np.shape(x)[axis]
-    if split is None:
-        parts = _parts(x, axis, [1] * size)
-        if not node.attributes.get("keepdims", 1):
-            parts = [numpy_or_jax(x).squeeze(part, axis) for part in parts]
-        return [tuple(parts)]
-    if np.ndim(split) == 0:
-        part = integer("split", split)
-        if part < 1:
-            raise ValueError(f"`split` must be at least 1; got {part}")
-        sizes = [min(part, size - start) for start in range(0, size, part)]
-    else:
-        sizes = integers("split", split)
-    return [tuple(_parts(x, axis, sizes))]
-
-
 OPERATORS = {
     "Shape": Operator(_shape, 1),
     "Size": Operator(_size, 1),
@@ -191,5 +173,4 @@ OPERATORS = {
     "Tile": Operator(_tile, 6, (1,)),
     "Pad": Operator(_pad, 2, (1, 3)),
     "Trilu": Operator(_trilu, 14, (1,)),
-    "SplitToSequence": Operator(_split_to_sequence, 11, (1,)),
 }
