@@ -65,6 +65,11 @@ def option(node: Node, name: str, options: Sequence[str]) -> str:
     return given
 
 
+def axis_of(node: Node, x: Any, default: int = 0) -> int:
+    """The attribute `axis`, in [0, rank) of an array."""
+    return normalized("axis", node.attributes.get("axis", default), np.ndim(x))
+
+
 def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
     """The axes in an input, or in the attribute that earlier versions have."""
     axes = node.attributes.get("axes") if axes is None else axes

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    axis_of,
     indices_of,
     integer,
     normalized,
@@ -24,13 +25,13 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _gather(node: Node, data: Array, indices: Array) -> Array:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(data))
+    axis = axis_of(node, data)
     places = indices_of(indices, np.shape(data)[axis])
     return numpy_or_jax(data, places).take(data, places, axis, mode="clip")
 
 
 def _gather_elements(node: Node, data: Array, indices: Array) -> Array:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(data))
+    axis = axis_of(node, data)
     return _taken(data, _element_places(data, axis, indices))
 
 
@@ -87,7 +88,7 @@ def _slice_places(data: Array, indices: Array, batch_dims: int = 0) -> Any:
 def _scatter_elements(
     node: Node, data: Array, indices: Array, updates: Array
 ) -> jax.Array:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(data))
+    axis = axis_of(node, data)
     places = _element_places(data, axis, indices)
     require_shape("updates", updates, np.shape(indices))
     return _scatter(node, data, places, updates)
@@ -131,7 +132,7 @@ def _non_zero(_: Node, x: Array) -> Array:
 
 def _compress(node: Node, data: Array, condition: Array) -> Array:
     axis = node.attributes.get("axis")
-    data = numpy_or_jax(data).ravel(data) if axis is None else data
+    data = data.ravel() if axis is None else data
     axis = normalized("axis", axis or 0, np.ndim(data))
     size, shape = np.shape(data)[axis], np.shape(condition)
     is_known = not jax.export.is_symbolic_dim(size)

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -193,6 +193,41 @@ def _cubic(d: Any, a: float) -> Any:
 # Samples at the points of a grid ------------------------------------------------------
 
 
+class _Axis(NamedTuple):
+    """An axis of an image, and what is read beyond its border."""
+
+    size: int
+    padding: str
+    is_aligned: bool  # whether -1 and 1 are the centers of elements, not their edges
+
+    def place(self, point: jax.Array) -> jax.Array:
+        """The coordinate of a point, of which those of the image are in [-1, 1]."""
+        if self.is_aligned:
+            return (point + 1) * ((self.size - 1) / 2)
+        return (point + 1) * (self.size / 2) - 0.5
+
+    def inside(self, x: jax.Array) -> jax.Array:
+        """Moves coordinates beyond the border into the image, unless these are zero."""
+        edge = 0.0 if self.is_aligned else 0.5
+        low, high = -edge, self.size - 1 + edge
+        is_outside = (x < low) | (x > high)
+        if self.padding == "border":
+            return jnp.where(is_outside, jnp.clip(x, 0, self.size - 1), x)
+        if self.padding == "zeros":
+            return x
+        span = max(high - low, 1e-30)
+        turned = jnp.mod(x - low, 2 * span)
+        return jnp.where(is_outside, low + jnp.minimum(turned, 2 * span - turned), x)
+
+    def tap(self, place: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The index of an element that is read, and its weight."""
+        if self.padding == "zeros":
+            weight = jnp.where((place >= 0) & (place < self.size), weight, 0)
+        elif self.padding == "reflection":
+            place = self.inside(place)
+        return jnp.clip(place, 0, self.size - 1).astype(jnp.int32), weight
+
+
 def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
     attributes, sizes = node.attributes, np.shape(x)[2:]
     if not sizes or np.ndim(grid) != np.ndim(x):
@@ -202,62 +237,24 @@ def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
         )
     shape = (np.shape(x)[0], *np.shape(grid)[1:-1], len(sizes))
     require_shape("grid", grid, shape)
-    is_aligned = bool(attributes.get("align_corners", 0))
     is_nearest = attributes.get("mode", "linear") == "nearest"
     kernel, reach = _kernel_of(node)
-    padding = attributes.get("padding_mode", "zeros")
-    axes = []
-    for i, size in enumerate(sizes):
-        point = jnp.asarray(grid)[..., len(sizes) - 1 - i]  # the last axis comes first
-        scale = (size - 1) / 2 if is_aligned else size / 2
-        place = (point + 1) * scale - (0 if is_aligned else 0.5)
-        place = jnp.rint(place) if is_nearest else place
-        place = _inside(padding, place, size, is_aligned)
-        first = jnp.floor(place)
-        steps = [0] if is_nearest else range(1 - reach, reach + 1)
-        axes.append(
-            [
-                _tap(padding, first + step, place, size, is_aligned, kernel)
-                for step in steps
-            ]
-        )
+    steps = [0] if is_nearest else range(1 - reach, reach + 1)
+    taps = []
+    for i, size in enumerate(sizes, 1):
+        padding = attributes.get("padding_mode", "zeros")
+        axis = _Axis(size, padding, bool(attributes.get("align_corners", 0)))
+        place = axis.place(jnp.asarray(grid)[..., -i])  # the last axis comes first
+        place = axis.inside(jnp.rint(place) if is_nearest else place)
+        nearby = [jnp.floor(place) + step for step in steps]
+        taps.append([axis.tap(n, kernel(jnp.abs(n - place))) for n in nearby])
+    read = jax.vmap(lambda image, *places: image[(slice(None), *places)])
     result: Any = 0
-    for taps in itertools.product(*axes):
-        places, weights = zip(*taps, strict=True)
-        read = jax.vmap(lambda image, *indices: image[(slice(None), *indices)])
+    for chosen in itertools.product(*taps):
+        places, weights = zip(*chosen, strict=True)
         weight = functools.reduce(jnp.multiply, weights)
         result = result + read(jnp.asarray(x), *places) * weight[:, None]
     return result.astype(x.dtype)
-
-
-def _tap(
-    padding: str,
-    place: jax.Array,
-    center: jax.Array,
-    size: int,
-    is_aligned: bool,
-    kernel: Callable[..., Any],
-) -> tuple[jax.Array, jax.Array]:
-    """An element's index along an axis, and its weight."""
-    weight = kernel(jnp.abs(place - center))
-    if padding == "zeros":
-        weight = jnp.where((place >= 0) & (place < size), weight, 0)
-    elif padding == "reflection":
-        place = _inside(padding, place, size, is_aligned)
-    return jnp.clip(place, 0, size - 1).astype(jnp.int32), weight
-
-
-def _inside(padding: str, x: jax.Array, size: int, is_aligned: bool) -> jax.Array:
-    """Moves coordinates beyond the border of an axis into it."""
-    low, high = (0.0, size - 1.0) if is_aligned else (-0.5, size - 0.5)
-    is_outside = (x < low) | (x > high)
-    if padding == "border":
-        return jnp.where(is_outside, jnp.clip(x, 0, size - 1), x)
-    if padding == "zeros":
-        return x
-    span = max(high - low, 1e-30)
-    turned = jnp.mod(x - low, 2 * span)
-    return jnp.where(is_outside, low + jnp.minimum(turned, 2 * span - turned), x)
 
 
 def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:

@@ -13,6 +13,7 @@ from jax import lax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
+    axis_of,
     dtype_of,
     index_dtype,
     normalized,
@@ -94,7 +95,7 @@ def _layer_normalization(
 ) -> list[Any]:
     """LayerNormalization and RMSNormalization, which does not subtract the mean."""
     attributes, rank = node.attributes, np.ndim(x)
-    axis = normalized("axis", attributes.get("axis", -1), rank)
+    axis = axis_of(node, x, -1)
     is_centered = node.kind == "LayerNormalization"
     require_broadcastable("Scale" if is_centered else "scale", scale, np.shape(x))
     require_broadcastable("B", bias, np.shape(x))
@@ -120,7 +121,7 @@ def _instance_normalization(
 
 
 def _lp_normalization(node: Node, x: Array) -> jax.Array:
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
+    axis = axis_of(node, x, -1)
     x = jnp.asarray(x)
     p = node.attributes.get("p", 2)
     powers = jnp.abs(x) if p == 1 else jnp.square(x)

@@ -18,8 +18,8 @@ from jax import lax
 from dml_jax.onnx_backend._cast import cast
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    axis_of,
     dtype_of,
-    normalized,
     numpy_or_jax,
     require_broadcastable,
     require_scalar,
@@ -106,7 +106,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
         return None
     if np.size(parameter) == 1 and np.ndim(parameter) < 2:
         return parameter.reshape(())
-    axis = normalized("axis", node.attributes.get("axis", 1), np.ndim(x))
+    axis = axis_of(node, x, 1)
     size, block = np.shape(x)[axis], node.attributes.get("block_size", 0)
     if np.ndim(parameter) == 1:
         if np.shape(parameter) != (size,):

@@ -13,10 +13,10 @@ import numpy as np
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
+    axis_of,
     index_dtype,
     integer,
     normalized,
-    numpy_or_jax,
     require_shape,
 )
 
@@ -34,15 +34,6 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
         return function(x, selected, keepdims).astype(x.dtype)
 
     return evaluate
-
-
-def _named(name: str) -> Callable[..., Any]:
-    """A reduction that NumPy and jax.numpy have under a name."""
-
-    def reduce(x: Array, axes: Any, keepdims: bool) -> Array:
-        return getattr(numpy_or_jax(x), name)(x, axes, keepdims=keepdims)
-
-    return reduce
 
 
 def _extremum(name: str) -> Callable[..., Any]:
@@ -63,14 +54,18 @@ def _extremum(name: str) -> Callable[..., Any]:
     return reduce
 
 
+def _product(x: Array, axes: Any, keepdims: bool) -> Array:
+    return x.prod(axes, keepdims=keepdims)
+
+
 def _sum(x: Array, axes: Any, keepdims: bool) -> Array:
-    return numpy_or_jax(x).sum(x, axes, dtype=x.dtype, keepdims=keepdims)
+    return x.sum(axes, dtype=x.dtype, keepdims=keepdims)
 
 
 def _mean(x: Array, axes: Any, keepdims: bool) -> Array:
     """The mean, exact and truncated toward zero for integers."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        return numpy_or_jax(x).mean(x, axes, keepdims=keepdims)
+        return x.mean(axes, keepdims=keepdims)
     count = math.prod(np.shape(x)[axis] for axis in axes) or 1
     # Quotients and remainders are summed apart, because a sum of all may overflow.
     quotient, rest = (
@@ -110,7 +105,7 @@ def _extreme_index(name: str) -> Callable[..., Array]:
     """An operator that gives the index of an extreme element."""
 
     def evaluate(node: Node, x: Array) -> Array:
-        axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+        axis = axis_of(node, x)
         keepdims = bool(node.attributes.get("keepdims", 1))
         is_last = node.attributes.get("select_last_index", 0)
         given = jnp.flip(x, axis) if is_last else jnp.asarray(x)
@@ -142,7 +137,7 @@ def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[...,
 def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
     require_shape("K", k, (1,))
     count = integer("K", node.attributes["k"] if k is None else k)
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
+    axis = axis_of(node, x, -1)
     if not 0 <= count <= np.shape(x)[axis]:
         raise ValueError(f"`K` must be in [0, {np.shape(x)[axis]}]; got {count}")
     is_largest = bool(node.attributes.get("largest", 1))
@@ -154,7 +149,7 @@ def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
 _REDUCTIONS = {
     "Sum": _sum,
     "Mean": _mean,
-    "Prod": _named("prod"),
+    "Prod": _product,
     "Max": _extremum("max"),
     "Min": _extremum("min"),
     "L1": _l1,

@@ -12,6 +12,7 @@ from jax import lax
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    axis_of,
     clamped,
     dtype_of,
     normalized,
@@ -92,7 +93,7 @@ def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndar
 def _tensor_scatter(
     node: Node, cache: Array, update: Array, starts: Any = None
 ) -> jax.Array:
-    axis = normalized("axis", node.attributes.get("axis", -2), np.ndim(cache))
+    axis = axis_of(node, cache, -2)
     sizes = list(np.shape(cache))
     if np.ndim(update) == len(sizes) and np.shape(update)[axis] <= sizes[axis]:
         sizes[axis] = np.shape(update)[axis]

@@ -8,9 +8,9 @@ import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    axis_of,
     integer,
     integers,
-    normalized,
     numpy_or_jax,
 )
 from dml_jax.onnx_backend._operators.shapes import consecutive
@@ -52,12 +52,12 @@ def _position(sequence: Any, place: Any, count: int) -> int:
 
 
 def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+    axis = axis_of(node, x)
     size = np.shape(x)[axis]
     if split is None:
         parts = consecutive(x, axis, [1] * size)
         if not node.attributes.get("keepdims", 1):
-            parts = [numpy_or_jax(x).squeeze(part, axis) for part in parts]
+            parts = [part.squeeze(axis) for part in parts]
         return [tuple(parts)]
     if np.ndim(split) == 0:
         part = integer("split", split)

@@ -13,6 +13,7 @@ from jax import lax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
+    axis_of,
     integer,
     integers,
     normalized,
@@ -46,7 +47,7 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
         raise ValueError(
             f"`shape` must not have -1 beside an axis of size 0; got {sizes}"
         )
-    return numpy_or_jax(x).reshape(x, sizes)
+    return x.reshape(sizes)
 
 
 def _flatten(node: Node, x: Array) -> Array:
@@ -56,14 +57,14 @@ def _flatten(node: Node, x: Array) -> Array:
     axis += rank if axis < 0 else 0
     rows, columns = np.shape(x)[:axis], np.shape(x)[axis:]
     sizes = [int(np.prod(part, dtype=np.int64)) for part in (rows, columns)]
-    return numpy_or_jax(x).reshape(x, sizes)
+    return x.reshape(sizes)
 
 
 def _squeeze(node: Node, x: Array, axes: Any = None) -> Array:
     numbers = axes_of(node, np.ndim(x), axes)
     if numbers is None:
         numbers = [axis for axis, size in enumerate(np.shape(x)) if size == 1]
-    return numpy_or_jax(x).squeeze(x, tuple(numbers))
+    return x.squeeze(tuple(numbers))
 
 
 def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
@@ -74,7 +75,7 @@ def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
 
 
 def _transpose(node: Node, x: Array) -> Array:
-    return numpy_or_jax(x).transpose(x, node.attributes.get("perm"))
+    return x.transpose(node.attributes.get("perm"))
 
 
 def _concat(node: Node, *inputs: Array) -> Array:
@@ -83,7 +84,7 @@ def _concat(node: Node, *inputs: Array) -> Array:
 
 
 def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+    axis = axis_of(node, x)
     split = node.attributes.get("split") if split is None else split
     size, count = np.shape(x)[axis], len(node.outputs)
     if split is None:
