@@ -23,7 +23,7 @@ def expand(
 ) -> tuple[onnx.ModelProto, int]:
     """A model of the nodes that stand for one, and their opset."""
     schema = onnx.defs.get_schema(node.op_type, opset)
-    function, version = _function_of(schema, node, inputs)
+    function, version = _body_of(schema, node, inputs)
     function.domain = _DOMAIN
     call = onnx.NodeProto()
     call.CopyFrom(node)
@@ -49,7 +49,7 @@ def defaults_of(schema: onnx.defs.OpSchema) -> list[onnx.AttributeProto]:
     return [value for value in values if value.type]
 
 
-def _function_of(
+def _body_of(
     schema: Any, node: onnx.NodeProto, inputs: Any
 ) -> tuple[onnx.FunctionProto, int]:
     """The newest body of an operator, and the opset of its nodes."""

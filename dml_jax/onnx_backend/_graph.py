@@ -191,18 +191,16 @@ def _function_of(
 
 def _require_printable(model: onnx.ModelProto) -> None:
     """Refuses names that would break the lines of messages, or control a terminal."""
-    names = [name for graph in all_graphs(model.graph) for name in _names_in(graph)]
+    names = []
+    for graph in all_graphs(model.graph):
+        parts = *graph.input, *graph.output, *graph.initializer
+        names += [part.name for part in parts]
     for part in (model.graph, *model.functions):
         for node in all_nodes(part.node):
             names += [node.op_type, node.domain, node.name, *node.input, *node.output]
     for name in names:
         if not is_printable(name):
             raise ValueError(f"onnx: names must be printable; got {name!a}")
-
-
-def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
-    for part in (*graph.input, *graph.output, *graph.initializer):
-        yield part.name
 
 
 def convert(inlined: Inlined, functions: Functions) -> Graph:
