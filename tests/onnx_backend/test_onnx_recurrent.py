@@ -10,9 +10,15 @@ import jax.numpy as jnp
 import jax.test_util
 import numpy as np
 import onnx
-import onnx_models
 import pytest
-from onnx_models import runtime_outputs, runtime_session
+from onnx_models import (
+    add_types,
+    model_of,
+    parse,
+    runtime_outputs,
+    runtime_session,
+    type_of,
+)
 from sampling import default_of
 
 from dml_jax import onnx_backend
@@ -57,20 +63,17 @@ def example(
     }
     has = {"B": bias, "sequence_lens": lengths, "initial_h": initial}
     has |= {"initial_c": initial, "P": peepholes}
-    names = "X W R B sequence_lens initial_h".split()
+    names = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
     names += ["initial_c", "P"] if kind == "LSTM" else []
     names = [name if has.get(name, True) else "" for name in names]
     weights = {name: array for name, array in weights.items() if name in names}
     inputs = {name: array for name, array in inputs.items() if name in names}
     given = {"hidden_size": HIDDEN, **attributes}
     texts = [f"{k} = {json.dumps(v)}" for k, v in given.items() if v != []]
-    types = [
-        f"{onnx_models.TYPES.get(x.dtype.name, x.dtype.name)}{[*x.shape]} {name}"
-        for name, x in inputs.items()
-    ]
+    types = [f"{type_of(x.dtype)}{[*x.shape]} {n}" for n, x in inputs.items()]
     outputs = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
     results = [f"float[{'d,' * (y == 'Y')}a,b,c] {y}" for y in outputs]
-    source = onnx_models.parse(
+    source = parse(
         f"{', '.join(types)} => {', '.join(results)} {{{', '.join(outputs)} = "
         f"{kind}<{', '.join(texts)}>({', '.join(names).rstrip(', ')})}}",
         opset,
@@ -235,8 +238,8 @@ def lstm_of_integers(*columns: int, lengths: bool = False) -> onnx.ModelProto:
     scales = np.full((2, *columns), 0.004, np.float32), np.zeros((2, *columns), np.int8)
     constants = OF_LSTM | dict(zip("uv", scales, strict=True))
     text = LSTM if lengths else LSTM.replace(" t,", " ,")
-    source = onnx_models.model_of(text, [FRAMES], **constants)
-    onnx_models.add_types(source, runtime_outputs(source, [FRAMES]))
+    source = model_of(text, [FRAMES], **constants)
+    add_types(source, runtime_outputs(source, [FRAMES]))
     return source
 
 
@@ -283,5 +286,5 @@ def test_one_step_of_one_unit(
     gates = GATES[node.partition("<")[0]]
     numbers = ([[x]], [[w]] * gates, [[0]] * gates, [[c]])
     inputs = [np.array([n], np.float32) for n in numbers[: 3 if c is None else 4]]
-    model = onnx_backend.prepare(onnx_models.model_of(f"y, h = {node}", inputs))
+    model = onnx_backend.prepare(model_of(f"y, h = {node}", inputs))
     np.testing.assert_allclose(model.run(inputs)[1].item(), wanted, rtol=1e-6)
