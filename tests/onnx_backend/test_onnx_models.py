@@ -185,6 +185,25 @@ def test_defaults_are_overridden(
             assert_same_bits(np.asarray(actual), array)
 
 
+@pytest.mark.parametrize(
+    ("constants", "args", "named", "wanted"),
+    [
+        *(({}, a, dict(zip(n, x, strict=True)), [A, B, C]) for a, n, x in (
+            ([A, B, C], "", []), ([A, B], "b", [C]), ([A], "xb", [B, C]),
+            ([], "bxa", [C, B, A]),
+        )),
+        ({"a": A}, [B, C], {}, [A, B, C]),
+        ({"a": A}, [B, C], {"a": D}, [D, B, C]),
+        ({"a": A}, [D, B, C], {}, [D, B, C]),
+        ({"a": A}, [B], {"b": C}, [A, B, C]),
+    ],
+)  # fmt: skip
+def test_inputs_by_keyword(constants: Any, args: Any, named: Any, wanted: Any) -> None:
+    outputs = prepared(DEFAULTS, **constants).jax_fn(*args, **named)
+    for actual, array in zip(outputs, wanted, strict=True):
+        assert_same_bits(np.asarray(actual), array)
+
+
 @pytest.mark.parametrize("ir", [3, 4])
 def test_before_version_4_of_the_ir_initializers_are_constants(ir: int) -> None:
     source = parse(DEFAULTS, ir=ir, b=C, a=B)
