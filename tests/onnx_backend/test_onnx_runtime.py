@@ -253,7 +253,7 @@ WIDE_WINDOW, CUBIC, STFT = (
 )
 
 
-@pytest.mark.usefixtures("x32")
+@pytest.mark.usefixtures("x32", "unoptimized")
 @pytest.mark.parametrize(
     ("text", "inputs"), default_of(IMAGES, WIDE_WINDOW, CUBIC, STFT)
 )
@@ -268,8 +268,8 @@ def test_derivatives(text: str, inputs: str) -> None:
     def value(x: jax.Array) -> jax.Array:
         return jnp.sum(jnp.square(model.jax_fn(x, *others)[0] + 1))
 
-    gradient = jax.grad(value)(x)
-    _, slope = jax.jvp(value, (x,), (np.ones_like(x),))
+    gradient = jax.jit(jax.grad(value))(x)
+    _, slope = jax.jit(lambda x: jax.jvp(value, (x,), (jnp.ones_like(x),)))(x)
     assert np.all(np.isfinite(gradient))
     assert np.any(gradient) == (outputs[0].size > 0)
     np.testing.assert_allclose(np.sum(gradient), slope, rtol=1e-3, atol=1e-3)
