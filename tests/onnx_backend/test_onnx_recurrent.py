@@ -188,7 +188,7 @@ def test_no_steps(kind: str) -> None:
         assert not np.asarray(state).any()
 
 
-@pytest.mark.usefixtures("nans_are_data", "unoptimized")
+@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize(
     ("kind", "direction"),
     default_of(

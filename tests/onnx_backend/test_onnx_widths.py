@@ -92,7 +92,8 @@ k = Constant<value_ints = [2]>() v, i = TopK(x, k) r = ReverseSequence(f, v)
   g = Cast<to = 1>(i) y = Add(r, g) | [[4, 4], [2, 2], [0, 6]]
 i = Constant<value_ints = [0, 0]>() j = Shape(x) y = Gather<axis = 0>(f, i) |
   [[0, 1], [0, 1]]
-u = Unsqueeze(x, axis) v = Squeeze(u, axis) y = ReverseSequence(f, v) | [[4, 3], [2, 1], [0, 5]]
+u = Unsqueeze(x, axis) v = Squeeze(u, axis) y = ReverseSequence(f, v) |
+  [[4, 3], [2, 1], [0, 5]]
 """)
 # Masks [2, 3] of frames, whose lengths fit 32 bits as the frames' numbers do.
 MASKS = rows(r"""
