@@ -34,10 +34,6 @@ TEXTS = {
     "reverse": REVERSAL.removesuffix("(x, l)}"),
     "slice": SLICE,
     "fill": FILL,
-    "branch": "t = Range(zero, time, one) h = ReduceMax<keepdims = 0>(f) "
-    "c = Cast<to = 9>(h) m = If(c) <",
-    "local": LOCAL,
-    "local13": LOCAL.replace("25", "13"),
 }
 TYPES = {"float32": "float", "float64": "double", "object": "string"}
 TYPES |= {"float4_e2m1fn": "float4e2m1", "float8_e8m0fnu": "float8e8m0"}

@@ -36,7 +36,6 @@ seq(float[3]) x, int64 i => float[3] y {y = SequenceAt(x, i)} |
   'x', which is not a tensor | $$
 sparse_tensor(float[3]) x => sparse_tensor(float[3]) y {y = Identity(x)} |
   'x', which is not a tensor, 'y', which is not a tensor | $$
-$unary local.f(x)} $local13 Blob(p)} | Blob 'y' | Blob
 $unary Frob(x)} | Frob 'y' | Frob
 @7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7 | Range
 @9 $reverse(x, l)} | ReverseSequence 'y' of opset 9 | ReverseSequence
@@ -102,7 +101,6 @@ float[3] x => int32[3] y {y = Identity(x)} | (1) vs (6)
 float[3] x => float[3,3] y {y = Identity(x)} | rank: (1) vs (2)
 $unary Identity(x, x)} | size 2
 $reverse<time_axis = "a">(x, l)} | time_axis.*INT.*STRING
-$unary local.f(x)} $local local.f(p)} | local::f
 float[3,b] x, int32[4] l => float[3,b] y {y = ReverseSequence(x, l)} | (int32)
 float[3] x => float[u] y {s = Constant<value_ints = [5]>() y = Slice(x, s, s, s)}
   | axis value: 5

@@ -96,7 +96,10 @@ u = Unsqueeze(x, axis) v = Squeeze(u, axis) y = ReverseSequence(f, v) |
   [[4, 3], [2, 1], [0, 5]]
 """)
 # Masks [2, 3] of frames, whose lengths fit 32 bits as the frames' numbers do.
-MASKS = rows(r"""
+BRANCH = """t = Range(zero, time, one) h = ReduceMax<keepdims = 0>(f)
+  c = Cast<to = 9>(h) m = If(c) <"""
+MASKS = rows(
+    r"""
 t = Range(zero, time, one) m = Less(t, n)
 t = Range(zero, time, one) s = Sub(n, one) m = LessOrEqual(t, s)
 t = Range(zero, time, one) i = Cast<to = 6>(t) k = Cast<to = 6>(n) m = Greater(k, i)
@@ -128,9 +131,8 @@ e = Cast<to = 7>(f) k, l = Loop(three, , n, zero) <body =
 t = Range(zero, time, one) k, r = Scan<num_scan_inputs = 1, body =
   g (int64[2,1] u, int64 v) => (int64[2,1] w, bool[2,1] a) {
     w = Identity(u) a = Less(v, w)}>(n, t) s = Squeeze(r, last) m = Transpose(s)
-""")
-
-
+""".replace("$branch", BRANCH)
+)
 NUMBERS = {"zero": 0, "one": 1, "time": 3, "three": 3, "axis": [1], "last": [2]}
 NUMBERS |= {"zeros": [0], "rate": 16000}
 FRAMES = np.arange(6, dtype=np.float32).reshape(3, 2)
