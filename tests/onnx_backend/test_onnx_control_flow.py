@@ -348,6 +348,14 @@ def test_iterations_are_limited(limit: str) -> None:
         require_error(ValueError, message, jax.jit(model.jax_fn), X[0, 0])
 
 
+def test_as_many_iterations_as_the_limit() -> None:
+    """They are counted while the function is traced."""
+    model = prepared(adding("m", "true", "Less(i, one)"))
+    with mock.patch.object(control_flow, "MOST_ITERATIONS", 2):
+        _, sums = jax.jit(lambda x: model.jax_fn(x, MANY, TRUE))(X)
+    assert sums.shape == (2, 2)
+
+
 def test_nesting_is_limited() -> None:
     source = parse(CHOICE)
     branch = source.graph.node[0].attribute[0].g
