@@ -26,6 +26,7 @@ ALWAYS = (
     *("quantizelinear", "nonmaxsuppression", "resize_tf_crop", "gridsample_border"),
     *("isinf_negative", "reduce_l1_default", "reduce_log_sum_default", "stft"),
     *("reduce_sum_square_default", "cast_FLOAT_to_INT4", "pow_types_float32_int32"),
+    "resize_upsample_scales_linear_align",
 )
 # Sequences and optional values are not arrays.
 SEQUENCES = """
