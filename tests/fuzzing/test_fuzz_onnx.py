@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -10,7 +11,6 @@ import onnx
 import onnx.parser
 import pytest
 from assertions import assert_same_bits, assert_same_floats
-from dtypes import random_elements
 from folders import SECRET, model_folder
 from hypothesis import strategies as st
 from mutations import changed_bytes
@@ -20,6 +20,7 @@ from outcomes import Refusal, outcome_of
 
 import dml_jax
 from dml_jax import onnx_backend, reference
+from dml_jax.cli.verify_cases import random_bits
 from dml_jax.onnx_backend._operators import control_flow
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -35,8 +36,12 @@ def arrays(draw: Any) -> np.ndarray:
     shape = draw(st.sampled_from([(3, 4), (2, 3, 2), (4,), (0, 3), None]))
     if shape is None:
         return TEXT
-    elements = random_elements(draw(st.sampled_from(DTYPES)), int(np.prod(shape)))
-    return elements.reshape(shape)
+    return elements(draw, shape)
+
+
+def elements(draw: Any, shape: Sequence[int]) -> np.ndarray:
+    random = np.random.default_rng(draw(st.integers(0, 9)))
+    return random_bits(random, draw(st.sampled_from(DTYPES)), shape)
 
 
 def reversals(draw: Any) -> tuple[Any, ...]:
@@ -81,7 +86,7 @@ def ranges(draw: Any) -> tuple[Any, ...]:
 
 def fills(draw: Any) -> tuple[Any, ...]:
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    value = random_elements(draw(st.sampled_from(DTYPES)), 1)
+    value = elements(draw, [1])
     attributes = {"value": numpy_helper.from_array(value)}
     if draw(st.booleans()):
         attributes, value = {}, np.zeros(1, "f4")
