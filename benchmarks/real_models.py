@@ -81,60 +81,32 @@ _WAVE, _STEPS = "serving_default_input_2:0", dict(h=(1, 1, 128), c=(1, 1, 128))
 _CAPTCHA, _OTHER = dict(input1=(1, 1, 64, 200)), dict(input1=(1, 1, 64, 90))
 _IMAGE = dict(images=(1, 3, 416, 416))
 _SILERO, _MOS = "silero_vad/data/silero_vad", "speechmos/{}_models/{}.onnx"
-MODELS = (
-    RealModel("silero-vad", f"{_SILERO}.onnx", _frames(1), _frames(3)),
-    RealModel(
-        "silero-vad", f"{_SILERO}_op18_ifless.onnx", _frames(1), _frames(2, 8000)
-    ),
-    RealModel(
-        "silero-vad",
-        f"{_SILERO}_16k_sequence.onnx",
-        dict(input=(31, 576), **_STEPS),
-        dict(input=(7, 576), **_STEPS),
-    ),
-    RealModel("ddddocr", "ddddocr/common.onnx", _CAPTCHA, _OTHER),
-    RealModel("ddddocr", "ddddocr/common_det.onnx", _IMAGE, _IMAGE),
+_ROWS: list[tuple[Any, ...]] = [
+    ("silero-vad", f"{_SILERO}.onnx", _frames(1), _frames(3)),
+    ("silero-vad", f"{_SILERO}_op18_ifless.onnx", _frames(1), _frames(2, 8000)),
+    ("silero-vad", f"{_SILERO}_16k_sequence.onnx", dict(input=(31, 576), **_STEPS),
+     dict(input=(7, 576), **_STEPS)),
+    ("ddddocr", "ddddocr/common.onnx", _CAPTCHA, _OTHER),
+    ("ddddocr", "ddddocr/common_det.onnx", _IMAGE, _IMAGE),
     # Its 22 layers round what the layer before them has computed to eight bits. ONNX
     # Runtime's own result changes by 8e-3 with the last bits of the inputs.
-    RealModel("ddddocr", "ddddocr/common_old.onnx", _CAPTCHA, _OTHER, tolerance=0.02),
-    RealModel(
-        "basic-pitch",
-        "basic_pitch/saved_models/icassp_2022/nmp.onnx",
-        {_WAVE: (1, 43844, 1)},
-        {_WAVE: (2, 43844, 1)},
-        tolerance=1e-4,  # of logarithms of sums that are almost zero
-    ),
-    RealModel(
-        "captcha-whisperer",
-        "captcha_whisperer/models/captcha_crnn.onnx",
-        dict(image=(1, 3, 60, 160)),
-        dict(image=(2, 3, 60, 160)),
-    ),
-    RealModel(
-        "speechmos",
-        _MOS.format("aecmos", "Run_1663829550_Stage_0"),
-        _echo(300),
-        _echo(120),
-    ),
-    RealModel(
-        "speechmos",
-        _MOS.format("dnsmos", "model_v8"),
-        dict(input_1=(1, 900, 120)),
-        dict(input_1=(2, 900, 120)),
-    ),
-    RealModel(
-        "speechmos",
-        _MOS.format("dnsmos", "sig_bak_ovr"),
-        dict(input_1=(1, 144160)),
-        dict(input_1=(2, 144160)),
-    ),
-    RealModel(
-        "speechmos",
-        _MOS.format("plcmos", "plcmos_v2"),
-        dict(degraded_audio=(1, 1, 900, 257), rater_embed=(1, 64)),
-        dict(degraded_audio=(2, 1, 200, 257), rater_embed=(2, 64)),
-    ),
-)
+    ("ddddocr", "ddddocr/common_old.onnx", _CAPTCHA, _OTHER, 0.02),
+    # Logarithms of sums that are almost zero.
+    ("basic-pitch", "basic_pitch/saved_models/icassp_2022/nmp.onnx",
+     {_WAVE: (1, 43844, 1)}, {_WAVE: (2, 43844, 1)}, 1e-4),
+    ("captcha-whisperer", "captcha_whisperer/models/captcha_crnn.onnx",
+     dict(image=(1, 3, 60, 160)), dict(image=(2, 3, 60, 160))),
+    ("speechmos", _MOS.format("aecmos", "Run_1663829550_Stage_0"), _echo(300),
+     _echo(120)),
+    ("speechmos", _MOS.format("dnsmos", "model_v8"), dict(input_1=(1, 900, 120)),
+     dict(input_1=(2, 900, 120))),
+    ("speechmos", _MOS.format("dnsmos", "sig_bak_ovr"), dict(input_1=(1, 144160)),
+     dict(input_1=(2, 144160))),
+    ("speechmos", _MOS.format("plcmos", "plcmos_v2"),
+     dict(degraded_audio=(1, 1, 900, 257), rater_embed=(1, 64)),
+     dict(degraded_audio=(2, 1, 200, 257), rater_embed=(2, 64))),
+]  # fmt: skip
+MODELS = tuple(RealModel(*row) for row in _ROWS)
 
 
 def session(data: bytes) -> Any:

@@ -196,10 +196,7 @@ def _layouts(load: Load, words: Sequence[str]) -> str:
 
 def _gains(load: Load, devices: Sequence[str]) -> str:
     """A row for each layout: gains, two columns for each device."""
-    rows = [_rows(load, device) for device in devices]
-    return _for_devices(
-        load, devices, rows, lambda pairs: _spread(pair.gain for pair in pairs)
-    )
+    return _for_devices(load, devices, lambda pairs: _spread(p.gain for p in pairs))
 
 
 def _slower(load: Load, devices: Sequence[str]) -> str:
@@ -210,20 +207,20 @@ def _slower(load: Load, devices: Sequence[str]) -> str:
         text = f"{len(slower)} of {len(pairs)}" if pairs else _EMPTY
         return f"{text}, {_short(1 / min(slower))}" if slower else text
 
-    rows = [_rows(load, device, with_small=True) for device in devices]
-    return _for_devices(load, devices, rows, cell)
+    return _for_devices(load, devices, cell, with_small=True)
 
 
 def _for_devices(
     load: Load,
     devices: Sequence[str],
-    by_device: Sequence[Mapping[str, _Row]],
     cell: Callable[[Sequence[_Pair]], str],
+    with_small: bool = False,
 ) -> str:
     """A row for each layout, two columns for each device."""
     kinds = [load(f"random-{device}")["machine"]["device"] for device in devices]
     names = ["CPU" if k == "cpu" else k.removeprefix("NVIDIA ") for k in kinds]
     titles = [title for name in names for title in (name, f"{name}, between")]
+    by_device = [_rows(load, device, with_small) for device in devices]
     rows = [
         [layout, *(cell(pairs) for rows in by_device for pairs in rows[layout])]
         for layout in by_device[0]
@@ -231,7 +228,7 @@ def _for_devices(
     return _table(["layout or operator", *titles], rows)
 
 
-def _rows(load: Load, device: str, *, with_small: bool = False) -> dict[str, _Row]:
+def _rows(load: Load, device: str, with_small: bool = False) -> dict[str, _Row]:
     random = results.groups(load(f"random-{device}")).get("random", [])
     fixed = results.groups(load(f"workloads-{device}"))
     least = 0 if with_small else random_shapes.min_large_bytes(device)

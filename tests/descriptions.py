@@ -62,14 +62,6 @@ def elements(tensor: BufferTensorDesc, bound: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(buffer, tensor.sizes, strides)
 
 
-def window_of(desc: Any) -> Any:
-    return (
-        desc.input_window_offsets,
-        desc.input_window_sizes,
-        desc.input_window_strides,
-    )
-
-
 def computed(desc: OperatorDesc, inputs: Any) -> Any:
     """The elements of the output, from those of the inputs."""
     dtype, sizes = desc.output.data_type.dtype, desc.output.sizes
@@ -77,15 +69,19 @@ def computed(desc: OperatorDesc, inputs: Any) -> Any:
     def number(union: ScalarUnion) -> Any:
         return np.frombuffer(union.bytes, dtype, count=1)[0]
 
+    def window(desc: Any) -> list[Any]:
+        parts = ("offsets", "sizes", "strides")
+        return [getattr(desc, f"input_window_{part}") for part in parts]
+
     match desc:
         case ReverseSubsequencesOperatorDesc():
             return reference.reverse_subsequences(*inputs, desc.axis)
         case SliceOperatorDesc():
             return reference.slice(*inputs, desc.offsets, desc.sizes, desc.strides)
         case Slice1OperatorDesc():
-            return reference.slice1(*inputs, *window_of(desc), sizes)
+            return reference.slice1(*inputs, *window(desc), sizes)
         case SliceGradOperatorDesc():
-            return reference.slice_grad(*inputs, sizes, *window_of(desc))
+            return reference.slice_grad(*inputs, sizes, *window(desc))
         case FillValueConstantOperatorDesc():
             return np.full(sizes, number(desc.value), dtype)
         case FillValueSequenceOperatorDesc():
@@ -154,13 +150,8 @@ def types(names: str) -> list[DataType]:
     return [DataType[name] for name in names.split()]
 
 
-T6 = types("FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16")
-T8 = [*T6, *types("INT8 UINT8")]
-T10 = [*T8, *types("INT64 UINT64")]
-T11 = [*T10, DataType.FLOAT64]
+INTEGERS = types("INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64")
 FLOATS = types("FLOAT32 FLOAT16 FLOAT64")
-U32 = types("UINT32")
-U64 = types("UINT32 UINT64")
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -226,7 +217,8 @@ def reversals(draw: Any, data_types: Types) -> ReverseSubsequencesOperatorDesc:
     data_type, sizes = draw(st.sampled_from(data_types)), draw(shapes())
     axis = draw(st.integers(0, len(sizes) - 1))
     lengths_sizes = (*sizes[:axis], 1, *sizes[axis + 1 :])
-    lengths = tensors(draw(st.sampled_from(U64)), lengths_sizes)
+    lengths_type = draw(st.sampled_from([DataType.UINT32, DataType.UINT64]))
+    lengths = tensors(lengths_type, lengths_sizes)
     output = tensors(data_type, sizes, is_output=True)
     source = draw(tensors(data_type, sizes))
     return ReverseSubsequencesOperatorDesc(source, draw(lengths), draw(output), axis)
@@ -287,9 +279,10 @@ MOVES: dict[str, Callable[[Types], st.SearchStrategy[OperatorDesc]]] = {
     "slice1": windows,
     "slice_grad": functools.partial(windows, is_gradient=True),
 }
-DESCS = {name: of_types(T11) for name, of_types in MOVES.items()} | {
-    "fill_value_constant": fills(T11, FillValueConstantOperatorDesc),
-    "fill_value_sequence": fills(T10, FillValueSequenceOperatorDesc),
+ALL = [*INTEGERS, *FLOATS]
+DESCS = {name: of_types(ALL) for name, of_types in MOVES.items()} | {
+    "fill_value_constant": fills(ALL, FillValueConstantOperatorDesc),
+    "fill_value_sequence": fills(ALL[:-1], FillValueSequenceOperatorDesc),
 }
 
 # Bytes of infinities, NaNs with and without payloads, subnormals, zeros.

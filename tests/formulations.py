@@ -11,6 +11,7 @@ import pytest
 from dtypes import dtype_of
 
 from dml_jax._shared import jax_versions
+from dml_jax.cli.verify_cases import random_bits
 
 # Asks JAX itself: the package's own answer is under test.
 on_a_hopper = pytest.mark.skipif(
@@ -21,13 +22,9 @@ on_a_hopper = pytest.mark.skipif(
 DTYPES = ["uint8", "bool", "bfloat16", "float32"]
 
 
-def data(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def data(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     """Elements of all bits, signalling NaNs among them."""
-    random, numpy_dtype = np.random.default_rng(0), dtype_of(dtype)
-    if numpy_dtype.kind == "b":
-        return random.integers(0, 2, shape).astype(bool)
-    bytes_of = random.integers(0, 256, (*shape, numpy_dtype.itemsize), np.uint8)
-    return bytes_of.view(numpy_dtype)[..., 0]
+    return random_bits(np.random.default_rng(seed), dtype_of(dtype), shape)
 
 
 def text_for(platform: str, function: Callable[..., Any], *operands: Any) -> Any:

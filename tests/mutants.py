@@ -27,22 +27,22 @@ FOLDERS |= {"directml": 6, "onnx_backend": 5, "cli": 4}
 # The tests that run on mutants of the first files whose path has a match.
 RANDOM = "operators/test_random_calls.py"
 OPERATORS = [RANDOM, "operators/test_operators.py", "operators/test_gradients.py"]
-LENGTHS, ERRORS = "operators/test_lengths.py", "wrong_calls"
+ARGUMENTS, ERRORS = "operators/test_arguments.py", "wrong_calls"
 SHARDED = "sharded/test_on_eight_devices.py"
 TESTS = {
     "strip_kernel": ["reverse/test_strip_kernel.py"],
     "barrel_shift|registers|_reverse/tpu": ["reverse/test_barrel_shift.py"],
-    "line_lengths": [RANDOM, LENGTHS, "shared"],
+    "line_lengths": [RANDOM, ARGUMENTS, "shared"],
     "partition": [SHARDED, "operators/test_meshes_without_devices.py"],
     "lowering": ["operators/test_jax_versions.py", "fill/test_fill_gpu.py", SHARDED],
     "jax_versions": ["operators/test_jax_versions.py", "operators/test_export.py"],
-    "api.py": [ERRORS, *OPERATORS, "operators/test_arguments.py", "fill/test_fill.py"],
+    "api.py": [ERRORS, *OPERATORS, ARGUMENTS, "fill/test_fill.py"],
     "_reverse": [*OPERATORS, "reverse/test_reverse_formulations.py"],
     "_slice": [*OPERATORS, "slice"],
     "_fill": [*OPERATORS, "fill"],
-    "value_checks": [LENGTHS, "shared/test_value_checks.py", ERRORS],
-    "arguments": [ERRORS, *OPERATORS, LENGTHS, "operators/test_arguments.py", "shared"],
-    "_shared": [*OPERATORS, ERRORS, LENGTHS],
+    "value_checks": [ARGUMENTS, "shared/test_value_checks.py", ERRORS],
+    "arguments": [ERRORS, *OPERATORS, ARGUMENTS, "shared"],
+    "_shared": [*OPERATORS, ERRORS, ARGUMENTS],
     "directml": ["directml", "fuzzing/test_fuzz_descriptions.py", "dxdispatch", ERRORS],
     "onnx_backend": ["onnx_backend"],
     "cli": ["cli", ERRORS],

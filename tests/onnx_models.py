@@ -34,12 +34,15 @@ TEXTS = {
     "reverse": REVERSAL.removesuffix("(x, l)}"),
     "slice": SLICE,
     "fill": FILL,
-    "branch": "t = Range(zero, time, one) h = ReduceMax<keepdims = 0>(f) "
-    "c = Cast<to = 9>(h) m = If(c) <",
-    "local": LOCAL,
-    "local13": LOCAL.replace("25", "13"),
 }
 TYPES = {"float32": "float", "float64": "double", "object": "string"}
+TYPES |= {"float4_e2m1fn": "float4e2m1", "float8_e8m0fnu": "float8e8m0"}
+
+
+def type_of(dtype: Any) -> str:
+    """The name of a dtype in ONNX's textual syntax."""
+    name = np.dtype(dtype).name
+    return TYPES.get(name, name.replace("_", ""))
 
 
 def parse(
@@ -71,8 +74,7 @@ def model_of(text: str, inputs: Iterable[Any], **initializers: Any) -> onnx.Mode
     infos = []
     for name, array in zip("pqrstuvwx", map(np.asarray, inputs), strict=False):
         dims = ",".join(f"{name}{axis}" for axis in range(array.ndim))
-        kind = TYPES.get(array.dtype.name, array.dtype.name)
-        infos.append(f"{kind}{f'[{dims}]' if dims else ''} {name}")
+        infos.append(f"{type_of(array.dtype)}{f'[{dims}]' if dims else ''} {name}")
     outputs, nodes = text.split("{", 1) if text[-1] == "}" else ("", f"{text}}}")
     signature = f"{', '.join(infos)} => {outputs}"
     model = parse(f"{signature} {{{nodes}", opset, **initializers)

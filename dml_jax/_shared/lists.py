@@ -60,8 +60,10 @@ def _collect(value: Any, found: Types) -> None:
     dtype = getattr(value, "dtype", None)
     if isinstance(value, jax.Array):
         found.of_jax.add(value.dtype.type)
+    elif isinstance(dtype, np.dtype) and _is_array(value):
+        found.on_host.add(dtype.type)
     else:
-        found.on_host.add(dtype.type if isinstance(dtype, np.dtype) else type(value))
+        found.on_host.add(type(value))
 
 
 def is_list(value: object) -> bool:
@@ -69,8 +71,12 @@ def is_list(value: object) -> bool:
     if isinstance(value, (list, tuple, range)):
         return True
     is_data = isinstance(value, (str, bytes, bytearray, memoryview, array.array))
-    is_data |= hasattr(value, "__array__") or hasattr(value, "__jax_array__")
-    return isinstance(value, Sequence) and not is_data
+    return isinstance(value, Sequence) and not is_data and not _is_array(value)
+
+
+def _is_array(value: object) -> bool:
+    """Whether NumPy or JAX converts `value`, unlike a `jax.ShapeDtypeStruct`."""
+    return hasattr(value, "__array__") or hasattr(value, "__jax_array__")
 
 
 def leaves(value: Any) -> Iterator[Any]:

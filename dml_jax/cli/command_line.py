@@ -81,8 +81,6 @@ def _print_error(text: str) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError) and error.filename is None:
-        return f"the current folder: {error.strerror}"  # which has been deleted
     if isinstance(error, OSError) and error.strerror:
         return ": ".join(filter(None, (error.filename, error.strerror)))
     return " ".join((str(error) or type(error).__name__).split())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import pathlib
 from typing import Any
 
 
 def add_device(
     parser: argparse.ArgumentParser,
-    default: str,
     *names: str,
+    default: str = "JAX's default device",
     metavar: str | None = None,
 ) -> None:
     """Adds `--device` and other names of it."""
@@ -19,14 +18,6 @@ def add_device(
     text += f" (default: {default})"
     names = (*names, "--device")
     parser.add_argument(*names, dest="device", metavar=metavar, help=text)
-
-
-def assignment(text: str) -> tuple[str, pathlib.Path]:
-    """NAME=FILE.npy as a name and a path."""
-    name, equals, path = text.rpartition("=")
-    if not (equals and name) or pathlib.Path(path).suffix.lower() != ".npy":
-        raise argparse.ArgumentTypeError(f"must be NAME=FILE.npy; got {text}")
-    return name, pathlib.Path(path)
 
 
 def _number(text: str, kind: type, minimum: int, exponent: int) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import jax
 
 from dml_jax.cli import common_options, devices, printing
-from dml_jax.cli.progress import progress
 from dml_jax.directml import FeatureLevel
 from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
 
@@ -78,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "validate operators at this feature level (default: 6.4, the latest)"
     level = functools.partial(add, type=_level, default="6.4", metavar="LEVEL")
     level("--dml_feature_level", help=text)
-    common_options.add_device(parser, "JAX's default device", "-a", "--adapter")
+    common_options.add_device(parser, "-a", "--adapter")
     _add_timing(parser)
     text = "maximum size of the model's buffers together (default: 4 GiB)"
     add(
@@ -158,4 +157,4 @@ def run(arguments: argparse.Namespace) -> None:
             feature_level=arguments.dml_feature_level,
         )
         report(f"Running on '{device.device_kind}'")
-        run_model(model, timing, report, progress, arguments.print_commands)
+        run_model(model, timing, report, printing.progress, arguments.print_commands)

@@ -124,7 +124,7 @@ def _how_reversed(device: Any) -> str:
 
 
 def _operators() -> _Rows:
-    """One row for each function; without onnx, ONNX operators have no versions."""
+    """One row for each function; without onnx, ONNX operators have no opset."""
     try:
         from dml_jax.onnx_backend._operators import OPERATORS as onnx_operators
     except ImportError:
@@ -137,8 +137,7 @@ def _operators() -> _Rows:
             directml, level = operator.name, rows_of(operator)[0].since.label
         onnx = _ONNX.get(name, "-")
         if onnx in onnx_operators:
-            versions = sorted(onnx_operators[onnx].versions)
-            onnx += f" {', '.join(map(str, versions))}"
+            onnx += f" from opset {onnx_operators[onnx].since}"
         rows.append((name, directml, level, onnx))
     return rows
 

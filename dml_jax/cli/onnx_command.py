@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import pathlib
 import warnings
@@ -27,19 +28,19 @@ docs/from-onnx.md has an example. Needs the package onnx.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options to the command's parser."""
     parser.add_argument("model", help="the model, an .onnx file")
-    for name, text in (
-        ("input", "read an input from"),
-        ("output", "write an output to"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=common_options.assignment,
-            action="append",
-            default=[],
-            metavar="NAME=FILE.npy",
-            help=f"{text} a file; may be repeated",
-        )
-    common_options.add_device(parser, "JAX's default device")
+    kind = {"type": _assignment, "metavar": "NAME=FILE.npy"}
+    add = functools.partial(parser.add_argument, action="append", default=[], **kind)
+    add("--input", help="read an input from a file; may be repeated")
+    add("--output", help="write an output to a file; may be repeated")
+    common_options.add_device(parser)
+
+
+def _assignment(text: str) -> tuple[str, pathlib.Path]:
+    """NAME=FILE.npy as a name and a path."""
+    name, equals, path = text.rpartition("=")
+    if not (equals and name) or pathlib.Path(path).suffix.lower() != ".npy":
+        raise argparse.ArgumentTypeError(f"must be NAME=FILE.npy; got {text}")
+    return name, pathlib.Path(path)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -61,28 +62,24 @@ def run(arguments: argparse.Namespace) -> None:
         proto = onnx_backend.load_model(arguments.model)
     model = onnx_backend.prepare(proto)
     model.device = device
-    kinds = {value.name: _declared(value, model) for value in proto.graph.input}
-    _require_names(arguments, model, kinds)
+    _require_names(arguments, model, proto.graph.input)
     inputs = {}
     for name, path in arguments.input:
-        inputs[name] = npy_files.read(path)
-        dtype = inputs[name].dtype
-        if is_untyped(dtype, model.dtypes[name]):
-            dtype = model.dtypes[name]
-        printing.print_line(
-            f"Input '{name}': {npy_files.describe(dtype, inputs[name].shape)}"
-        )
+        array = inputs[name] = npy_files.read(path)
+        wanted = model.dtypes[name]
+        dtype = wanted if is_untyped(array.dtype, wanted) else array.dtype
+        _print("Input", name, dtype, array.shape)
     outputs = dict(zip(model.output_names, model.run(inputs), strict=True))
     for name, array in outputs.items():
-        printing.print_line(
-            f"Output '{name}': {npy_files.describe(array.dtype, array.shape)}"
-        )
+        _print("Output", name, array.dtype, array.shape)
     for name, path in arguments.output:
         array = outputs[name]
-        # NumPy's own strings need no pickles.
-        _array_files.write(
-            path, array.astype(str) if array.dtype.kind == "O" else array
-        )
+        is_text = array.dtype.kind == "O"  # NumPy's own strings need no pickles
+        _array_files.write(path, array.astype(str) if is_text else array)
+
+
+def _print(kind: str, name: str, dtype: np.dtype, shape: Iterable[int]) -> None:
+    printing.print_line(f"{kind} '{name}': {npy_files.describe(dtype, shape)}")
 
 
 def _require_no_device(path: str) -> None:
@@ -92,25 +89,24 @@ def _require_no_device(path: str) -> None:
         raise ValueError(f"{path}: must be an ONNX model; got a device")
 
 
-def _require_names(
-    arguments: argparse.Namespace, model: Any, kinds: dict[str, str]
-) -> None:
+def _require_names(arguments: argparse.Namespace, model: Any, values: Any) -> None:
     """Refuses names that the model does not have, and inputs that are missing."""
     given = [name for name, _ in arguments.input]
     _require_known("--output", [n for n, _ in arguments.output], model.output_names)
     _require_known("--input", given, (*model.input_names, *model.default_names))
     _require_distinct("--input", given)
-    outputs = [os.path.realpath(path) for _, path in arguments.output]
-    _require_distinct("--output", outputs)
+    paths = [path for _, path in arguments.output]
+    _require_distinct("--output", [os.path.realpath(path) for path in paths])
     missing = [name for name in model.input_names if name not in given]
     if missing:
+        kinds = {value.name: _declared(value, model) for value in values}
         wanted = ", ".join(f"{name}: {kinds[name]}" for name in missing)
         words = " ".join(f"--input {name}=FILE.npy" for name in missing)
         got = ", ".join(given) or "none"
         raise ValueError(
             f"`--input` must be given for {wanted}; got {got}. Write {words}"
         )
-    for _, path in arguments.output:
+    for path in paths:
         npy_files.require_writable(path)
 
 

@@ -8,6 +8,7 @@ what a terminal acts on, or what the output cannot encode. So everything is prin
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 
@@ -35,3 +36,13 @@ def print_lines(text: str, stream: TextIO | None = None) -> None:
 def print_line(text: str) -> None:
     """Prints text as one line, whatever it holds."""
     print_lines(escaped(text))
+
+
+def progress(iterations: Iterable[int], name: str) -> Iterable[int]:
+    """The iterations with a progress bar, if tqdm is installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return iterations
+    total = len(iterations) if isinstance(iterations, range) else None
+    return tqdm(iterations, desc=name, total=total, delay=1, disable=None, leave=False)

@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--output", type=pathlib.Path, metavar="FILE.npy", help=text
         )
-        common_options.add_device(command, "JAX's default device")
+        common_options.add_device(command)
         text = "show a traceback when something fails"
         command.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help=text

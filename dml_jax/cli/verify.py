@@ -12,18 +12,15 @@ import functools
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.cli import common_options, info, printing
-from dml_jax.cli import devices as devices_of_jax
-from dml_jax.cli.devices import name_of
-from dml_jax.cli.progress import progress
-from dml_jax.cli.verify_cases import ROWS, Case, Row
+from dml_jax.cli import common_options, devices, info, printing
+from dml_jax.cli.verify_cases import ROWS, Case, Row, large_case
 
 SUMMARY = "check the operators on this machine's devices"
 DESCRIPTION = """\
@@ -40,7 +37,7 @@ is printed with the options that repeat it. The exit status is 0 if every case i
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options to the command's parser."""
     add = parser.add_argument
-    common_options.add_device(parser, "all devices of JAX", metavar="PLATFORM")
+    common_options.add_device(parser, default="all devices of JAX", metavar="PLATFORM")
     text = "cases of each operator on each device (default: 300)"
     add("--cases", type=common_options.positive, default=300, metavar="N", help=text)
     text = "the number of the first case (default: 0)"
@@ -50,48 +47,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
-    text = arguments.device
-    return verify(
-        devices=devices_of_jax.every() if text is None else devices_of_jax.named(text),
-        numbers=range(arguments.seed, arguments.seed + arguments.cases),
-        only=arguments.only,
-        debug=arguments.debug,
-    )
-
-
-def verify(
-    devices: Sequence[Any],
-    numbers: range,
-    only: str | None,
-    debug: bool,
-) -> int:
-    """Compares and times the operators on devices, and prints a table.
-
-    Args:
-      devices: the devices.
-      numbers: the numbers of the cases.
-      only: the name of a function, or None for all.
-      debug: whether the traceback of an operator that raises is printed.
-
-    Returns:
-      The exit status: 0 if all cases are right, 1 otherwise.
-    """
+    """Compares and times the operators, and prints a table: 1 if any case is wrong."""
+    numbers = range(arguments.seed, arguments.seed + arguments.cases)
+    name = arguments.device
+    found_devices = devices.every() if name is None else devices.named(name)
+    rows = [row for row in ROWS if arguments.only in (None, row.function)]
     report, total, problems = printing.print_lines, 0, []
     report(_line("device", "operator", "cases", "wrong", "ratio to a copy"))
-    for device in devices:
-        for row in ROWS:
-            if only not in (None, row.function):
-                continue
+    for device in found_devices:
+        for row in rows:
             with jax.debug_nans(False):  # NaNs are part of the data
                 found = [
                     problem
-                    for number in progress(numbers, row.name)
-                    if (problem := _problem(row, number, device, debug))
+                    for number in printing.progress(numbers, row.name)
+                    if (problem := _problem(row, number, device, arguments.debug))
                 ]
                 ratio = "-" if found else f"{_ratio(row, device):.2f}"
             counts = str(len(numbers)), str(len(found))
-            report(_line(name_of(device), row.name, *counts, ratio))
+            report(_line(devices.name_of(device), row.name, *counts, ratio))
             total += len(numbers)
             problems += found
     if problems:
@@ -123,10 +96,10 @@ def _problem(row: Row, number: int, device: Any, debug: bool) -> str:
             problem = " ".join(f"{type(error).__name__}: {error}".split())
     if not problem:
         return ""
+    name = devices.name_of(device)
     return (
-        f"{row.name} of {dtype} on {name_of(device)}, {_described(case)}: {problem}; "
-        f"repeat it with --device {name_of(device)} --only {row.function} --cases 1 "
-        f"--seed {number}"
+        f"{row.name} of {dtype} on {name}, {_described(case)}: {problem}; repeat it "
+        f"with --device {name} --only {row.function} --cases 1 --seed {number}"
     )
 
 
@@ -163,9 +136,8 @@ def _ratio(row: Row, device: Any) -> float:
     The result is 16 MiB of float32 on a CPU, 64 MiB elsewhere. The operator and the
     copy are timed alternately, and the ratio is the median over the rounds.
     """
-    layout = row.large(1024 if device.platform == "cpu" else 4096)
-    case = row.make(np.random.default_rng(0), np.dtype("float32"), layout)
-    call = row.actual(case, device)
+    rows = 1024 if device.platform == "cpu" else 4096
+    call = row.actual(large_case(row.function, rows), device)
     copy = functools.partial(jax.jit(jnp.copy), call())
     _seconds(copy, 1)
     calls = 1 + int(0.01 / _seconds(copy, 1))

@@ -1,14 +1,15 @@
-"""Random calls of every function: layouts, options and values.
+"""Random calls of every function.
 
-A layout is everything that a program is compiled for but the dtype: shapes, axes,
-windows, options. Values are random bits, and lengths are inside of the axis, at its
-ends and beyond.
+One generator draws the layout: everything that a program is compiled for but the dtype,
+such as shapes, axes and windows. Another one draws the values: random bits, and lengths
+inside of the axis, at its ends and beyond.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -68,17 +69,13 @@ class Row(NamedTuple):
 
     Attributes:
       function: its name in `dml_jax` and in `reference`.
-      draw: draws a layout.
-      make: makes a case from a random generator, a dtype and a layout.
-      large: makes the layout to time from a number of rows of 4096 elements.
+      make: makes a case from the generators of its layout and values, and a dtype.
       dtypes: the dtypes, through which cases cycle.
       is_gradient: whether to test the gradient of the function.
     """
 
     function: str
-    draw: Callable[[Random], Any]
-    make: Callable[[Random, np.dtype, Any], Case]
-    large: Callable[[int], Any]
+    make: Callable[[Random, Random, np.dtype], Case]
     dtypes: Sequence[np.dtype] = _DTYPES
     is_gradient: bool = False
 
@@ -94,8 +91,8 @@ class Row(NamedTuple):
 
     def random_case(self, dtype: np.dtype, layout: int, values: int) -> Case:
         """The case of two seeds."""
-        drawn = self.draw(np.random.default_rng([layout, _SEED]))
-        return self.make(np.random.default_rng(values), dtype, drawn)
+        of_layout = np.random.default_rng([layout, _SEED])
+        return self.make(of_layout, np.random.default_rng(values), dtype)
 
     def actual(self, case: Case, device: Any) -> Callable[[], jax.Array]:
         """The call, with the arrays on a device."""
@@ -106,12 +103,23 @@ class Row(NamedTuple):
 
     def expected(self, case: Case) -> np.ndarray:
         """The result of the reference."""
-        if self.is_gradient:
-            return _expected_gradient(**case.arrays, **case.options)
-        return case.expected()
+        result = case.expected()
+        if self.is_gradient and case.options["training"]:
+            return result * result.dtype.type(0.5)
+        return result
 
 
-# Layouts ------------------------------------------------------------------------------
+@functools.partial(jax.jit, static_argnames=("batch_axis", "time_axis", "training"))
+def _gradient(input: jax.Array, sequence_lens: jax.Array, **options: Any) -> jax.Array:
+    """The gradient for the cotangent `input`; the operator is linear."""
+
+    def operator(x: jax.Array) -> jax.Array:
+        return dml_jax.reverse_sequence(x, sequence_lens, lda_coeff=0.5, **options)
+
+    return jax.vjp(operator, input)[1](input)[0]
+
+
+# Parts of layouts ---------------------------------------------------------------------
 
 
 def _shape(random: Random, least_rank: int = 1) -> Shape:
@@ -128,50 +136,6 @@ def _shape(random: Random, least_rank: int = 1) -> Shape:
 def _some(random: Random, shape: Sequence[int]) -> list[int]:
     """The shape with 1 in place of some sizes."""
     return [int(random.choice([size, size, 1])) for size in shape]
-
-
-def _draw_axis(random: Random) -> tuple[Shape, Shape, int, str | None]:
-    """Shapes of the input and the lengths, the axis, and the implementation."""
-    shape = _shape(random)
-    axis = int(random.integers(-len(shape), len(shape)))
-    lengths = _some(random, shape)
-    lengths[axis] = 1
-    implementation = random.choice(["gather", "scatter", ""])
-    return shape, tuple(lengths), axis, str(implementation) or None
-
-
-def _draw_padded(random: Random) -> tuple[Shape, Shape, int]:
-    """Shapes of the input and the lengths, and the axis."""
-    shape = _shape(random)
-    axis = int(random.integers(len(shape)))
-    lengths = tuple(_some(random, shape[:axis] or shape[1:2]))
-    axis -= int(random.choice([0, len(shape)]))
-    return shape, lengths if random.random() < 0.7 else (), axis
-
-
-def _draw_sequence(random: Random) -> tuple[Shape, int, bool]:
-    """The shape, the axis of the time, and whether it is the training mode."""
-    return _shape(random, 2), int(random.integers(2)), bool(random.integers(2))
-
-
-def _draw_window(random: Random) -> tuple[Shape, Shape, Shape, Shape, Shape | None]:
-    """The shape, offsets, sizes and strides of a window, and sizes of a part of it."""
-    shape = _shape(random)
-    least = int(
-        0 not in shape and random.random() < 0.9
-    )  # 0: windows and parts of them may be empty
-    begins = [int(random.choice([0, random.integers(n + 1 - least)])) for n in shape]
-    rooms = [n - begin for n, begin in zip(shape, begins, strict=True)]
-    sizes = [int(random.choice([n, random.integers(least, n + 1)])) for n in rooms]
-    strides = [int(random.choice([1, 1, 2, -1, -2, 3, -9])) for _ in shape]
-    counts = [-(-n // abs(s)) for n, s in zip(sizes, strides, strict=True)]
-    part = [int(random.integers(least, n + 1)) for n in counts]
-    smaller = tuple(part) if random.random() < 0.3 else None
-    return shape, tuple(begins), tuple(sizes), tuple(strides), smaller
-
-
-def _draw_sizes(random: Random) -> Shape:
-    return () if random.random() < 0.15 else _shape(random)
 
 
 # Values -------------------------------------------------------------------------------
@@ -207,138 +171,135 @@ def random_lengths(random: Random, shape: Sequence[int], size: int) -> np.ndarra
     return np.where(random.random(shape) < 0.5, ends, inside).astype(np.int32)
 
 
-def _subsequences(random: Random, dtype: np.dtype, layout: Any) -> Case:
-    shape, lengths_shape, axis, implementation = layout
-    lengths = random_lengths(random, lengths_shape, shape[axis])
-    arrays = {"input": random_bits(random, dtype, shape), "sequence_lengths": lengths}
+# Cases --------------------------------------------------------------------------------
+
+
+def _subsequences(layout: Random, values: Random, dtype: np.dtype) -> Case:
+    shape = _shape(layout)
+    axis = int(layout.integers(-len(shape), len(shape)))
+    lengths_shape = _some(layout, shape)
+    lengths_shape[axis] = 1
+    implementation = str(layout.choice(["gather", "scatter", ""])) or None
+    lengths = random_lengths(values, lengths_shape, shape[axis])
+    arrays = {"input": random_bits(values, dtype, shape), "sequence_lengths": lengths}
     options = {"axis": axis, "implementation": implementation}
     return Case("reverse_subsequences", arrays, options)
 
 
-def _padded(random: Random, dtype: np.dtype, layout: Any) -> Case:
-    shape, lengths_shape, axis = layout
-    lengths = random_lengths(random, lengths_shape, shape[axis])
-    arrays = {"x": random_bits(random, dtype, shape), "lengths": lengths}
+def _padded(layout: Random, values: Random, dtype: np.dtype) -> Case:
+    shape = _shape(layout)
+    axis = int(layout.integers(len(shape)))
+    lengths_shape = _some(layout, shape[:axis] or shape[1:2])
+    axis -= int(layout.choice([0, len(shape)]))
+    if layout.random() >= 0.7:
+        lengths_shape = []
+    lengths = random_lengths(values, lengths_shape, shape[axis])
+    arrays = {"x": random_bits(values, dtype, shape), "lengths": lengths}
     return Case("reverse_padded", arrays, {"axis": axis})
 
 
-def _sequence(random: Random, dtype: np.dtype, layout: Any) -> Case:
-    shape, time_axis, training = layout
+def _sequence(layout: Random, values: Random, dtype: np.dtype) -> Case:
+    shape, time_axis = _shape(layout, 2), int(layout.integers(2))
+    batch_axis, training = 1 - time_axis, bool(layout.integers(2))
     lengths = random_lengths(
-        random, shape[1 - time_axis : 2 - time_axis], shape[time_axis]
+        values, shape[batch_axis : batch_axis + 1], shape[time_axis]
     )
-    arrays = {"input": random_bits(random, dtype, shape), "sequence_lens": lengths}
-    axes = {"batch_axis": 1 - time_axis, "time_axis": time_axis}
+    arrays = {"input": random_bits(values, dtype, shape), "sequence_lens": lengths}
+    axes = {"batch_axis": batch_axis, "time_axis": time_axis}
     return Case("reverse_sequence", arrays, {**axes, "training": training})
 
 
-def _cotangent(random: Random, dtype: np.dtype, layout: Any) -> Case:
+def _cotangent(layout: Random, values: Random, dtype: np.dtype) -> Case:
     """Random bits, or in training mode numbers whose halves are exact."""
-    case = _sequence(random, dtype, layout)
+    case = _sequence(layout, values, dtype)
     if not case.options["training"]:
         return case
-    numbers = random.integers(-8, 9, layout[0]).astype(dtype)
+    numbers = values.integers(-8, 9, case.arrays["input"].shape).astype(dtype)
     return dataclasses.replace(case, arrays={**case.arrays, "input": numbers})
 
 
-@functools.partial(jax.jit, static_argnames=("batch_axis", "time_axis", "training"))
-def _gradient(
-    input: jax.Array,
-    sequence_lens: jax.Array,
-    batch_axis: int,
-    time_axis: int,
-    training: bool,
-) -> jax.Array:
-    """The gradient for the cotangent `input`; the operator is linear."""
-    operator = functools.partial(
-        dml_jax.reverse_sequence,
-        sequence_lens=sequence_lens,
-        batch_axis=batch_axis,
-        time_axis=time_axis,
-        training=training,
-        lda_coeff=0.5,
-    )
-    return jax.vjp(operator, input)[1](input)[0]
-
-
-def _expected_gradient(
-    input: np.ndarray, sequence_lens: np.ndarray, training: bool, **axes: int
-) -> np.ndarray:
-    gradient = reference.reverse_sequence(input, sequence_lens, **axes)
-    return gradient * input.dtype.type(0.5) if training else gradient
-
-
-def _window(function: str, random: Random, dtype: np.dtype, layout: Any) -> Case:
+def _window(function: str, layout: Random, values: Random, dtype: np.dtype) -> Case:
     """A window of an array, as each of the three slices takes it."""
-    shape, offsets, sizes, strides, part = layout
-    counts = tuple(-(-n // abs(s)) for n, s in zip(sizes, strides, strict=True))
-    window: dict[str, Any] = {
-        "input_window_offsets": offsets,
-        "input_window_sizes": sizes,
-        "input_window_strides": strides,
+    shape = _shape(layout)
+    # With 0, windows and parts of them may be empty.
+    least = int(0 not in shape and layout.random() < 0.9)
+    offsets = [int(layout.choice([0, layout.integers(n + 1 - least)])) for n in shape]
+    rooms = [n - offset for n, offset in zip(shape, offsets, strict=True)]
+    sizes = [int(layout.choice([n, layout.integers(least, n + 1)])) for n in rooms]
+    strides = [int(layout.choice([1, 1, 2, -1, -2, 3, -9])) for _ in shape]
+    counts = [-(-n // abs(s)) for n, s in zip(sizes, strides, strict=True)]
+    part = [int(layout.integers(least, n + 1)) for n in counts]
+    if layout.random() >= 0.3:
+        part = None
+    window = {
+        "input_window_offsets": tuple(offsets),
+        "input_window_sizes": tuple(sizes),
+        "input_window_strides": tuple(strides),
     }
     if function == "slice_grad":
-        gradient = random_bits(random, dtype, counts if part is None else part)
+        gradient = random_bits(values, dtype, part or counts)
         window["output_gradient_sizes"] = shape
         return Case(function, {"input_gradient": gradient}, window)
     if function == "slice":
-        strides = tuple(abs(stride) for stride in strides)
-        window = {"offsets": offsets, "sizes": counts, "strides": strides}
-    elif part is not None:
-        window["output_sizes"] = part
-    return Case(function, {"input": random_bits(random, dtype, shape)}, window)
+        steps = tuple(map(abs, strides))
+        window = {"offsets": tuple(offsets), "sizes": tuple(counts), "strides": steps}
+    elif part:
+        window["output_sizes"] = tuple(part)
+    return Case(function, {"input": random_bits(values, dtype, shape)}, window)
 
 
-def _constant(random: Random, dtype: np.dtype, layout: Any) -> Case:
-    options = {"sizes": layout, "value_data_type": dtype}
-    value = random_bits(random, dtype, (1,))[0]
+def _sizes(layout: Random) -> Shape:
+    return () if layout.random() < 0.15 else _shape(layout)
+
+
+def _constant(layout: Random, values: Random, dtype: np.dtype) -> Case:
+    options = {"sizes": _sizes(layout), "value_data_type": dtype}
+    value = random_bits(values, dtype, (1,))[0]
     return Case("fill_value_constant", {"value": value}, options)
 
 
-def _terms(random: Random, dtype: np.dtype, layout: Any) -> Case:
+def _terms(layout: Random, values: Random, dtype: np.dtype) -> Case:
     """A start and a delta of random bits, or floats whose sums often cancel."""
-    start, delta = random_bits(random, dtype, (2,))
-    if dtype in _FLOATS and random.integers(2):
-        delta = dtype.type(random.normal())
-        start = dtype.type(-float(delta) * random.integers(math.prod(layout) + 1))
-    options = {"sizes": layout, "value_data_type": dtype}
+    sizes = _sizes(layout)
+    start, delta = random_bits(values, dtype, (2,))
+    if dtype in _FLOATS and values.integers(2):
+        delta = dtype.type(values.normal())
+        start = dtype.type(-float(delta) * values.integers(math.prod(sizes) + 1))
+    options = {"sizes": sizes, "value_data_type": dtype}
     terms = {"value_start": start, "value_delta": delta}
     return Case("fill_value_sequence", terms, options)
 
 
 ROWS = [
-    Row("reverse_padded", _draw_padded, _padded, lambda n: ((n, 4096), (n,), 1)),
-    Row(
-        "reverse_subsequences",
-        _draw_axis,
-        _subsequences,
-        lambda rows: ((rows, 4096), (rows, 1), 1, None),
-    ),
-    Row(
-        "reverse_sequence",
-        _draw_sequence,
-        _sequence,
-        lambda rows: ((rows, 4096), 1, True),
-    ),
-    Row(
-        "reverse_sequence",
-        _draw_sequence,
-        _cotangent,
-        lambda rows: ((rows, 4096), 1, False),
-        _FLOATS,
-        is_gradient=True,
-    ),
+    Row("reverse_padded", _padded),
+    Row("reverse_subsequences", _subsequences),
+    Row("reverse_sequence", _sequence),
+    Row("reverse_sequence", _cotangent, _FLOATS, is_gradient=True),
     *(
-        Row(
-            name,
-            _draw_window,
-            functools.partial(_window, name),
-            lambda rows: ((rows, 4096), (0, 1), (rows, 4095), (1, -1), None),
-        )
+        Row(name, functools.partial(_window, name))
         for name in ("slice", "slice1", "slice_grad")
     ),
-    Row(
-        "fill_value_sequence", _draw_sizes, _terms, lambda rows: (rows, 4096), _NUMBERS
-    ),
-    Row("fill_value_constant", _draw_sizes, _constant, lambda rows: (rows, 4096)),
+    Row("fill_value_sequence", _terms, _NUMBERS),
+    Row("fill_value_constant", _constant),
 ]
+
+
+def large_case(function: str, rows: int) -> Case:
+    """A call on rows of 4096 float32 elements, to be timed."""
+    random = np.random.default_rng(0)
+    x = random_bits(random, np.dtype("float32"), (rows, 4096))
+    lengths = random_lengths(random, (rows,), 4096)
+    arrays = dict(x=x, input=x, input_gradient=x[:, 1:], value=x[0, 0])
+    arrays |= dict(value_start=x[0, 0], value_delta=x[0, 1], lengths=lengths)
+    arrays |= dict(sequence_lens=lengths, sequence_lengths=lengths[:, None])
+    offsets, sizes = (0, 1), (rows, 4095)
+    options = dict(axis=1, batch_axis=0, time_axis=1, value_data_type="float32")
+    options |= dict(offsets=offsets, sizes=sizes, strides=(1, 1))
+    options |= dict(input_window_offsets=offsets, input_window_sizes=sizes)
+    options |= dict(input_window_strides=(1, -1), output_gradient_sizes=x.shape)
+    taken = inspect.signature(getattr(dml_jax, function)).parameters
+    return Case(
+        function,
+        {name: array for name, array in arrays.items() if name in taken},
+        {name: value for name, value in options.items() if name in taken},
+    )

@@ -36,8 +36,6 @@ from dml_jax.directml._operators import (
     FillValueSequenceOperatorDesc,
     OperatorDesc,
     ReverseSubsequencesOperatorDesc,
-)
-from dml_jax.directml._slices import (
     Slice1OperatorDesc,
     SliceGradOperatorDesc,
     SliceOperatorDesc,

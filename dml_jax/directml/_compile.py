@@ -21,24 +21,23 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments
 from dml_jax.directml import _strided
 from dml_jax.directml._graph_descs import FunctionGraphNodeDesc
-from dml_jax.directml._members import instance_of, member_of
-from dml_jax.directml._operators import OperatorDesc, camel
+from dml_jax.directml._members import camel, instance_of, member_of
+from dml_jax.directml._operators import OperatorDesc
 from dml_jax.directml._tensor import BufferTensorDesc
-from dml_jax.directml._types import LATEST, FeatureLevel
+from dml_jax.directml._types import LATEST, DataType, FeatureLevel
 
 
 class Source(NamedTuple):
-    """Where an array comes from: the index of an input, a step, or a constant."""
+    """An output of a node, or for None the program's input of this number."""
 
-    input: Any = None  # or an index
-    step: Any = None
-    constant: Any = None
-    output: int = 0  # of the step
+    node: int | None
+    output: int = 0
 
 
 class Step(NamedTuple):
-    """An operator or a function, and the sources of its inputs."""
+    """The operator or function of a node, and the sources of its inputs."""
 
+    node: int
     operator: OperatorDesc | FunctionGraphNodeDesc
     sources: tuple[Source, ...]
     name: str | None = None
@@ -63,8 +62,8 @@ class CompiledOperator:
       inputs: the names and tensors of the inputs, in binding order.
       outputs: the names and tensors of the outputs, in binding order.
       steps: the operators in the order in which they run.
-      results: for each output the output of a step that gives it.
-      constants: the bytes of the constants.
+      results: for each output the output of a node that gives it.
+      constants: the nodes that are constants, and their bytes.
     """
 
     name: str
@@ -72,7 +71,7 @@ class CompiledOperator:
     outputs: tuple[Binding, ...]
     steps: tuple[Step, ...] = dataclasses.field(repr=False)
     results: tuple[Source, ...] = dataclasses.field(repr=False)
-    constants: tuple[bytes, ...] = dataclasses.field(repr=False, default=())
+    constants: tuple[tuple[int, bytes], ...] = dataclasses.field(repr=False, default=())
 
     def __call__(
         self, *inputs: ArrayLike, outputs: Sequence[ArrayLike | None] | None = None
@@ -110,7 +109,7 @@ class CompiledOperator:
         if outputs is None:
             outputs = (None,) * len(self.outputs)
         previous = self._bind("outputs", self.outputs, outputs)
-        constants = tuple(np.frombuffer(data, np.uint8) for data in self.constants)
+        constants = tuple(np.frombuffer(data, np.uint8) for _, data in self.constants)
         with self._mode(bound, previous):
             results = _execute(self, bound, previous, constants)
         return results if len(results) > 1 else results[0]
@@ -202,13 +201,13 @@ def compile_operator(
     desc.validate(member_of(function, "feature_level", feature_level, FeatureLevel))
     names = map(camel, desc.input_members)
     inputs = tuple(map(Binding, names, desc.inputs))
-    sources = tuple(Source(input=i) for i in range(len(inputs)))
+    sources = tuple(Source(None, i) for i in range(len(inputs)))
     return CompiledOperator(
         name=f"DML_OPERATOR_{desc.type.name}",
         inputs=inputs,
         outputs=(Binding(camel(desc.output_member), desc.output),),
-        steps=(Step(desc, sources),),
-        results=(Source(step=0),),
+        steps=(Step(0, desc, sources),),
+        results=(Source(0),),
     )
 
 
@@ -244,17 +243,27 @@ def _as_bound(
 def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
     # If `jit` is disabled, it does not convert NumPy arrays.
     inputs, previous, constants = jax.tree.map(jnp.asarray, arrays)
-    elements: list[tuple[jax.Array, ...]] = []
+    # The tensor of each source, and its elements or its buffer.
+    found: dict[Source, tuple[BufferTensorDesc, jax.Array, bool]] = {}
+    for i, (binding, array) in enumerate(zip(compiled.inputs, inputs, strict=True)):
+        is_elements = _strided.is_logical(binding.tensor, array)
+        found[Source(None, i)] = binding.tensor, array, is_elements
+    for (node, data), array in zip(compiled.constants, constants, strict=True):
+        of_bytes = BufferTensorDesc(DataType.UINT8, (len(data),))
+        found[Source(node)] = of_bytes, array, False
     for step in compiled.steps:
         operands = [
-            _operand(compiled, elements, inputs, constants, source, tensor)
+            _operand(*found[source], tensor)
             for source, tensor in zip(step.sources, step.operator.inputs, strict=True)
         ]
         with jax.named_scope(step.name or step.operator.label.lower()):
             results = step.operator.evaluate(*operands)
-        elements.append(results if isinstance(results, tuple) else (results,))
+        if not isinstance(results, tuple):
+            results = (results,)
+        for i, tensor in enumerate(step.operator.outputs):
+            found[Source(step.node, i)] = tensor, results[i], True
     return tuple(
-        _strided.write(binding.tensor, elements[result.step][result.output], buffer)
+        _strided.write(binding.tensor, found[result][1], buffer)
         for binding, result, buffer in zip(
             compiled.outputs, compiled.results, previous, strict=True
         )
@@ -262,27 +271,16 @@ def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
 
 
 def _operand(
-    compiled: CompiledOperator,
-    elements: list[tuple[jax.Array, ...]],
-    inputs: tuple[jax.Array, ...],
-    constants: tuple[jax.Array, ...],
-    source: Source,
-    tensor: BufferTensorDesc,
+    given: BufferTensorDesc,
+    array: jax.Array,
+    is_elements: bool,
+    wanted: BufferTensorDesc,
 ) -> jax.Array:
-    """The elements of a step's input tensor, from the buffer of its source."""
-    if source.constant is not None:
-        buffer = constants[source.constant]
-        return _strided.read(tensor, _strided.reinterpret(buffer, tensor))
-    if source.step is not None:
-        given = compiled.steps[source.step].operator.outputs[source.output]
-        array, is_elements = elements[source.step][source.output], True
-    else:
-        given, array = compiled.inputs[source.input].tensor, inputs[source.input]
-        is_elements = _strided.is_logical(given, array)
-    if _layout(given) == _layout(tensor):
-        return array if is_elements else _strided.read(tensor, array)
+    """The elements of a tensor, from the elements or the buffer of another."""
+    if _layout(given) == _layout(wanted):
+        return array if is_elements else _strided.read(wanted, array)
     buffer = _strided.flatten(given, array) if is_elements else array
-    return _strided.read(tensor, _strided.reinterpret(buffer, tensor))
+    return _strided.read(wanted, _strided.reinterpret(buffer, wanted))
 
 
 def _layout(tensor: BufferTensorDesc) -> tuple[Any, ...]:

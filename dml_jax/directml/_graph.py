@@ -20,10 +20,11 @@ from dml_jax.directml._graph_descs import (
     ConstantDataGraphNodeDesc,
     FunctionGraphNodeDesc,
     GraphDesc,
+    InputGraphEdgeDesc,
     IntermediateGraphEdgeDesc,
 )
-from dml_jax.directml._members import instance_of, member_of
-from dml_jax.directml._operators import OperatorDesc, camel
+from dml_jax.directml._members import camel, instance_of, member_of
+from dml_jax.directml._operators import OperatorDesc
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import LATEST, FeatureLevel, TensorFlags
 
@@ -86,25 +87,19 @@ def compile_graph(
     sources = _sources(desc, operators)
     order = _topological_order(sources)
     outputs, inputs = _outputs(desc, operators), _inputs(desc, operators)
-    steps: dict[int | None, int] = {node: step for step, node in enumerate(order)}
     return CompiledOperator(
         name="DML_GRAPH",
         inputs=tuple(inputs),
         outputs=tuple(binding for binding, _ in outputs),
         steps=tuple(
-            Step(
-                operators[node],
-                tuple(s._replace(step=steps.get(s.step)) for s in sources[node]),
-                desc.nodes[node].name,
-            )
+            Step(node, operators[node], sources[node], desc.nodes[node].name)
             for node in order
         ),
-        results=tuple(
-            result._replace(step=steps[result.step]) for _, result in outputs
-        ),
+        results=tuple(source for _, source in outputs),
         constants=tuple(
-            node.data if isinstance(node, ConstantDataGraphNodeDesc) else b""
-            for node in desc.nodes
+            (i, node.data)
+            for i, node in enumerate(desc.nodes)
+            if isinstance(node, ConstantDataGraphNodeDesc)
         ),
     )
 
@@ -175,11 +170,13 @@ def _require_declared_results(member: str, node: FunctionGraphNodeDesc) -> None:
     _require(member, got == described(declared), rule, got or "nothing")
 
 
-def _sources(desc: GraphDesc, operators: Operators) -> dict[int, list[Source]]:
-    """For each operator node, the sources of its inputs; `step` is a node index."""
+def _sources(desc: GraphDesc, operators: Operators) -> dict[int, tuple[Source, ...]]:
+    """For each operator node, the sources of its inputs."""
+    outer, inner = enumerate(desc.input_edges), enumerate(desc.intermediate_edges)
+    edges: dict[str, Any] = {f"InputEdges[{i}]": edge for i, edge in outer}
+    edges |= {f"IntermediateEdges[{i}]": edge for i, edge in inner}
     found: dict[tuple[int, int], Source] = {}
-
-    def connect(name: str, edge: Any) -> None:
+    for name, edge in edges.items():
         node, index = edge.to_node_index, edge.to_node_input_index
         _require_operator(desc, operators, f"{name}.ToNodeIndex", node)
         operator = operators[node]
@@ -188,25 +185,15 @@ def _sources(desc: GraphDesc, operators: Operators) -> dict[int, list[Source]]:
         member = camel(operator.input_members[index])
         rule = f"be the only edge to `{member}` of node {node}"
         _require(name, (node, index) not in found, rule, "a second one")
-        if isinstance(edge, IntermediateGraphEdgeDesc):
-            tensor = operator.inputs[index]
-            found[node, index] = _source(desc, operators, name, edge, tensor)
-        else:
-            found[node, index] = Source(input=edge.graph_input_index)
-
-    for i, edge in enumerate(desc.input_edges):
-        name, index = f"InputEdges[{i}].GraphInputIndex", edge.graph_input_index
-        _require_index(name, index, desc.input_count, "inputs")
-        connect(f"InputEdges[{i}]", edge)
-    for i, edge in enumerate(desc.intermediate_edges):
-        connect(f"IntermediateEdges[{i}]", edge)
-    for i, operator in operators.items():
+        tensor = operator.inputs[index]
+        found[node, index] = _source(desc, operators, name, edge, tensor)
+    for node, operator in operators.items():
         for index, member in enumerate(operator.input_members):
-            name, is_connected = f"Nodes[{i}].{camel(member)}", (i, index) in found
-            _require(name, is_connected, "be connected", "no edge to it")
+            holds, rule = (node, index) in found, "be connected"
+            _require(f"Nodes[{node}].{camel(member)}", holds, rule, "no edge to it")
     return {
-        i: [found[i, index] for index in range(len(operator.inputs))]
-        for i, operator in operators.items()
+        node: tuple(found[node, index] for index in range(len(operator.inputs)))
+        for node, operator in operators.items()
     }
 
 
@@ -214,10 +201,14 @@ def _source(
     desc: GraphDesc,
     operators: Operators,
     name: str,
-    edge: IntermediateGraphEdgeDesc,
+    edge: InputGraphEdgeDesc | IntermediateGraphEdgeDesc,
     tensor: BufferTensorDesc,
 ) -> Source:
-    """The source of an intermediate edge, whose size must be that of `tensor`."""
+    """The source of an edge to `tensor`, which the buffer of a node must fit."""
+    if isinstance(edge, InputGraphEdgeDesc):
+        index = edge.graph_input_index
+        _require_index(f"{name}.GraphInputIndex", index, desc.input_count, "inputs")
+        return Source(None, index)
     start, index = edge.from_node_index, edge.from_node_output_index
     _require_index(f"{name}.FromNodeIndex", start, len(desc.nodes), "Nodes")
     node, total = desc.nodes[start], tensor.total_tensor_size_in_bytes
@@ -230,17 +221,16 @@ def _source(
     if is_constant:
         got, rule = len(node.data), f"have {total} bytes at both ends"
         holds = got in (tensor.needed_bytes, total)
-        _require(name, holds, rule, f"{got} from node {start}")
-        return Source(constant=start)
-    got = operators[start].outputs[index].total_tensor_size_in_bytes
-    rule = f"have TotalTensorSizeInBytes {total} at both ends"
-    _require(name, got == total, rule, f"{got} from node {start}")
-    return Source(step=start, output=index)
+    else:
+        got = operators[start].outputs[index].total_tensor_size_in_bytes
+        holds, rule = got == total, f"have TotalTensorSizeInBytes {total} at both ends"
+    _require(name, holds, rule, f"{got} from node {start}")
+    return Source(start, index)
 
 
-def _topological_order(sources: dict[int, list[Source]]) -> list[int]:
+def _topological_order(sources: dict[int, tuple[Source, ...]]) -> list[int]:
     before = {
-        node: {source.step for source in inputs if source.step is not None}
+        node: {source.node for source in inputs if source.node in sources}
         for node, inputs in sources.items()
     }
     try:
@@ -278,7 +268,7 @@ def _inputs(desc: GraphDesc, operators: Operators) -> list[Binding]:
 
 
 def _outputs(desc: GraphDesc, operators: Operators) -> list[tuple[Binding, Source]]:
-    """The outputs of the graph and their results, whose `step` is a node index."""
+    """The outputs of the graph, and their sources."""
     found: dict[int, tuple[Binding, Source]] = {}
     for i, edge in enumerate(desc.output_edges):
         name, index = f"OutputEdges[{i}]", edge.graph_output_index
@@ -291,8 +281,8 @@ def _outputs(desc: GraphDesc, operators: Operators) -> list[tuple[Binding, Sourc
         rule = f"be the only edge to output {index}"
         _require(name, index not in found, rule, "a second one")
         binding = Binding(edge.name or f"output {index}", tensors[output])
-        found[index] = binding, Source(step=node, output=output)
-    connected = {result.step for _, result in found.values()}
+        found[index] = binding, Source(node, output)
+    connected = {source.node for _, source in found.values()}
     connected |= {edge.from_node_index for edge in desc.intermediate_edges}
     for node in range(len(desc.nodes)):
         rule = "have a connected output"

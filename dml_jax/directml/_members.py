@@ -34,18 +34,26 @@ class Struct:
 
 
 @functools.cache
-def fields_of(struct: Any) -> dict[str, tuple[Any, range]]:
-    """The type of every field, and the limits of its integers."""
+def fields_of(struct: Any) -> dict[str, Any]:
+    """The type of every field."""
     kinds = typing.get_type_hints(struct)
-    return {
-        field.name: (kinds[field.name], field.metadata.get("limits", UINT))
-        for field in dataclasses.fields(struct)
-    }
+    return {field.name: kinds[field.name] for field in dataclasses.fields(struct)}
+
+
+@functools.cache
+def camel(member: str) -> str:
+    """The C name of a member: InputTensor for input_tensor."""
+    return "".join(word.capitalize() for word in member.split("_"))
 
 
 @functools.cache
 def _converters(struct: Any) -> dict[str, Callable[[str, str, Any], Any]]:
-    return {name: _converter(*of) for name, of in fields_of(struct).items()}
+    return {
+        field.name: _converter(
+            fields_of(struct)[field.name], field.metadata.get("limits", UINT)
+        )
+        for field in dataclasses.fields(struct)
+    }
 
 
 def _converter(kind: Any, limits: range) -> Callable[[str, str, Any], Any]:
@@ -78,7 +86,7 @@ def integer(function: str, name: str, value: Any, limits: range = UINT) -> int:
     number = arguments.integer(function, name, value)
     if number not in limits:
         rule = f"be {limits[0]} to {limits[-1]}"
-        raise arguments.error(ValueError, function, name, rule, number)
+        raise arguments.error(ValueError, function, name, rule, arguments.show(number))
     return number
 
 

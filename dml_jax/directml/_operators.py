@@ -1,4 +1,4 @@
-"""Operator descriptions: the base class, the reversal and the fills.
+"""Operator descriptions.
 
 Each class mirrors one C structure, with members in snake_case. `validate` checks
 DirectML's rules, and `evaluate` calls the public function that computes the operator.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,7 +16,7 @@ import jax
 
 import dml_jax
 from dml_jax.directml import _rules, _strided
-from dml_jax.directml._members import Struct, fields_of, member_of
+from dml_jax.directml._members import INT, Struct, camel, fields_of, member_of
 from dml_jax.directml._rules import Rule
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import (
@@ -44,6 +44,12 @@ class OperatorDesc(Struct, abc.ABC):
     input_members: ClassVar[tuple[str, ...]]
     output_member: ClassVar[str]
     evaluate: Callable[..., jax.Array]
+
+    def __init_subclass__(cls) -> None:
+        kinds = typing.get_type_hints(cls).items()
+        tensors = [member for member, kind in kinds if kind is BufferTensorDesc]
+        if tensors:  # the output is the last one
+            cls.input_members, cls.output_member = tuple(tensors[:-1]), tensors[-1]
 
     @property
     def inputs(self) -> tuple[BufferTensorDesc, ...]:
@@ -95,7 +101,7 @@ class OperatorDesc(Struct, abc.ABC):
         yield from _rules.between_tensors(tensors)
         count = self.output.dimension_count
         rule = f"have {count} elements, one for each dimension of the tensors"
-        for member, (kind, _) in fields_of(type(self)).items():
+        for member, kind in fields_of(type(self)).items():
             if kind == Sequence[int]:
                 got = len(getattr(self, member))
                 yield camel(member), got == count, rule, got
@@ -103,12 +109,6 @@ class OperatorDesc(Struct, abc.ABC):
 
     @abc.abstractmethod
     def _rules_between_members(self) -> Iterator[Rule]: ...
-
-
-@functools.cache
-def camel(member: str) -> str:
-    """The C name of a member: InputTensor for input_tensor."""
-    return "".join(word.capitalize() for word in member.split("_"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,10 +123,6 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
       output_tensor: the result, with the sizes and data type of `input_tensor`.
       axis: the dimension along which elements are reversed.
 
-    Raises:
-      TypeError: a tensor is not a BufferTensorDesc, or `axis` is not an integer.
-      ValueError: `axis` does not fit a UINT.
-
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
     """
 
@@ -136,8 +132,6 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     axis: int
 
     type = OperatorType.REVERSE_SUBSEQUENCES
-    input_members = ("input_tensor", "sequence_lengths_tensor")
-    output_member = "output_tensor"
 
     def _rules_between_members(self) -> Iterator[Rule]:
         source, lengths = self.input_tensor, self.sequence_lengths_tensor
@@ -161,12 +155,153 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
         return dml_jax.reverse_subsequences(input, lengths, self.axis)
 
 
+@dataclasses.dataclass(frozen=True)
+class SliceOperatorDesc(OperatorDesc):
+    """DML_SLICE_OPERATOR_DESC: `dml_jax.slice`.
+
+    DimensionCount is the number of dimensions of the tensors.
+
+    Args:
+      input_tensor: the tensor that is read.
+      output_tensor: the result, with the data type of `input_tensor` and these `sizes`.
+      offsets: for each dimension the first index that is read.
+      sizes: for each dimension the number of elements that are read.
+      strides: for each dimension the distance between two elements, at least 1.
+
+    Source: DirectML, DML_SLICE_OPERATOR_DESC.
+    """
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    strides: Sequence[int]
+
+    type = OperatorType.SLICE
+
+    def _rules_between_members(self) -> Iterator[Rule]:
+        whole, part = self.input_tensor.sizes, self.output_tensor.sizes
+        for d, (offset, size, stride) in enumerate(
+            zip(self.offsets, self.sizes, self.strides, strict=True)
+        ):
+            yield f"Sizes[{d}]", size >= 1, "be at least 1", size
+            yield f"Strides[{d}]", stride >= 1, "be at least 1", stride
+            name = f"OutputTensor.Sizes[{d}]"
+            yield _rules.equal(name, part[d], f"Sizes[{d}]", size)
+            last = offset + stride * (size - 1)
+            name = f"Offsets[{d}] + Strides[{d}] * (Sizes[{d}] - 1)"
+            rule = f"be less than {whole[d]}, `InputTensor.Sizes[{d}]`"
+            yield name, last < whole[d], rule, last
+
+    def evaluate(self, input: jax.Array) -> jax.Array:
+        input = _strided.broadcast(input, self.input_tensor.sizes)
+        return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
+
+
+class _WindowDesc(OperatorDesc):
+    """Base class of SLICE1 and SLICE_GRAD, which have a window with strides."""
+
+    input_window_offsets: Sequence[int]
+    input_window_sizes: Sequence[int]
+    input_window_strides: Sequence[int]
+
+    @property
+    def _window(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """The offsets, sizes and strides, in the order of the public functions."""
+        return (
+            self.input_window_offsets,
+            self.input_window_sizes,
+            self.input_window_strides,
+        )
+
+    def _window_rules(self, whole_member: str, part_member: str) -> Iterator[Rule]:
+        """The rules for the window of one tensor that holds the other's elements."""
+        whole = getattr(self, whole_member).sizes
+        part = getattr(self, part_member).sizes
+        for d, (offset, size, stride) in enumerate(zip(*self._window, strict=True)):
+            yield f"InputWindowStrides[{d}]", stride != 0, "not be 0", stride
+            yield f"InputWindowSizes[{d}]", size >= 1, "be at least 1", size
+            name = f"InputWindowOffsets[{d}] + InputWindowSizes[{d}]"
+            end, count = offset + size, 1 + (size - 1) // abs(stride)
+            rule = f"be at most {whole[d]}, `{camel(whole_member)}.Sizes[{d}]`"
+            yield name, end <= whole[d], rule, end
+            name = f"{camel(part_member)}.Sizes[{d}]"
+            rule = f"be at most {count}, the number of elements in the window"
+            yield name, part[d] <= count, rule, part[d]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice1OperatorDesc(_WindowDesc):
+    """DML_SLICE1_OPERATOR_DESC: `dml_jax.slice1`.
+
+    DimensionCount is the number of dimensions of the tensors.
+
+    Args:
+      input_tensor: the tensor that is read.
+      output_tensor: the result, with the data type of `input_tensor` and, along each
+        dimension, at most as many elements as the window.
+      input_window_offsets: for each dimension the index at which the window starts.
+      input_window_sizes: for each dimension the size of the window in the input.
+      input_window_strides: for each dimension the distance between two elements, not 0.
+        A negative stride starts from the window's last element.
+
+    Source: DirectML, DML_SLICE1_OPERATOR_DESC.
+    """
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    input_window_offsets: Sequence[int]
+    input_window_sizes: Sequence[int]
+    input_window_strides: Sequence[int] = dataclasses.field(metadata={"limits": INT})
+
+    type = OperatorType.SLICE1
+
+    def _rules_between_members(self) -> Iterator[Rule]:
+        return self._window_rules("input_tensor", "output_tensor")
+
+    def evaluate(self, input: jax.Array) -> jax.Array:
+        input = _strided.broadcast(input, self.input_tensor.sizes)
+        return dml_jax.slice1(input, *self._window, self.output_tensor.sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceGradOperatorDesc(_WindowDesc):
+    """DML_SLICE_GRAD_OPERATOR_DESC: `dml_jax.slice_grad`.
+
+    DimensionCount is the number of dimensions of the tensors.
+
+    Args:
+      input_gradient_tensor: the gradient with respect to the output of SLICE1.
+      output_gradient_tensor: the gradient with respect to the input of SLICE1, with the
+        data type of `input_gradient_tensor`.
+      input_window_offsets: for each dimension the index at which the window starts.
+      input_window_sizes: for each dimension the size of the window.
+      input_window_strides: for each dimension the distance between two elements.
+
+    Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
+    """
+
+    input_gradient_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+    input_window_offsets: Sequence[int]
+    input_window_sizes: Sequence[int]
+    input_window_strides: Sequence[int] = dataclasses.field(metadata={"limits": INT})
+
+    type = OperatorType.SLICE_GRAD
+
+    def _rules_between_members(self) -> Iterator[Rule]:
+        return self._window_rules("output_gradient_tensor", "input_gradient_tensor")
+
+    def evaluate(self, input: jax.Array) -> jax.Array:
+        input = _strided.broadcast(input, self.input_gradient_tensor.sizes)
+        sizes = self.output_gradient_tensor.sizes
+        return dml_jax.slice_grad(input, sizes, *self._window)
+
+
+@dataclasses.dataclass(frozen=True)
 class _FillDesc(OperatorDesc):
     output_tensor: BufferTensorDesc
     value_data_type: DataType
-
-    input_members = ()
-    output_member = "output_tensor"
 
     def _rules_between_members(self) -> Iterator[Rule]:
         output = ("OutputTensor.DataType", self.output_tensor.data_type)
@@ -188,15 +323,9 @@ class FillValueConstantOperatorDesc(_FillDesc):
       value_data_type: its data type, and that of `value`.
       value: the bits of every element.
 
-    Raises:
-      TypeError: a member has the wrong type.
-      ValueError: there is no such data type.
-
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
     """
 
-    output_tensor: BufferTensorDesc
-    value_data_type: DataType
     value: ScalarUnion
 
     if TYPE_CHECKING:  # the arguments are converted to the types of the fields
@@ -224,15 +353,9 @@ class FillValueSequenceOperatorDesc(_FillDesc):
       value_start: the bits of the first element.
       value_delta: the bits of the difference between two consecutive elements.
 
-    Raises:
-      TypeError: a member has the wrong type.
-      ValueError: there is no such data type.
-
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.
     """
 
-    output_tensor: BufferTensorDesc
-    value_data_type: DataType
     value_start: ScalarUnion
     value_delta: ScalarUnion
 

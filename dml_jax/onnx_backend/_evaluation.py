@@ -26,7 +26,7 @@ class Operator(NamedTuple):
     """An operator of ONNX."""
 
     evaluate: Callable[..., Any]  # the outputs from a node and its inputs
-    versions: frozenset[int] = frozenset()  # those that `evaluate` implements
+    since: int = 0  # the first version of it that `evaluate` implements
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
     indices: tuple[int, ...] = ()  # inputs whose values are at most the size of an axis
     is_folded: bool = True  # computed at once if the inputs are constant
@@ -121,7 +121,7 @@ def _named(
     """
     kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
     text = (str(error).splitlines() or [type(error).__name__])[0]
-    is_custom = not node.operator.versions
+    is_custom = not node.operator.since
     if scope.is_expanded:
         if kind is ValueError:  # the model does not have these names
             text = text.replace("`", "")
@@ -154,7 +154,9 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
     operator = node.operator
     for i in operator.static:
         if i < len(inputs) and inputs[i] is not None:
-            inputs[i] = _as_static(node.inputs[i], inputs[i])
+            if isinstance(inputs[i], Tracer):
+                raise traced_shape(node.inputs[i], inputs[i])
+            inputs[i] = np.asarray(inputs[i])
     if any(is_text(value) for value in inputs):
         inputs = [None if value is None else np.asarray(value) for value in inputs]
     if not operator.is_folded or not all(map(is_constant, inputs)):
@@ -182,13 +184,6 @@ def _as_constant(value: Value) -> Value:
     if isinstance(value, tuple):
         return tuple(map(np.asarray, value))
     return None if value is None else np.asarray(value)
-
-
-def _as_static(name: str, value: Any) -> Any:
-    """A value that determines a shape, as a NumPy array."""
-    if isinstance(value, Tracer):
-        raise traced_shape(name, value)
-    return np.asarray(value)
 
 
 def traced_shape(name: str, value: Any) -> TypeError:

@@ -13,6 +13,8 @@ import onnx.defs
 import onnx.helper
 import onnx.inliner
 
+from dml_jax.onnx_backend._functions import set_defaults
+
 _DOMAIN = "dml_jax.expanded"  # a function must not have the name of an operator
 
 
@@ -21,12 +23,12 @@ def expand(
 ) -> tuple[onnx.ModelProto, int]:
     """A model of the nodes that stand for one, and their opset."""
     schema = onnx.defs.get_schema(node.op_type, opset)
-    function, version = _function_of(schema, node, inputs)
+    function, version = _body_of(schema, node, inputs)
     function.domain = _DOMAIN
     call = onnx.NodeProto()
     call.CopyFrom(node)
     call.domain = _DOMAIN
-    set_defaults(call, schema)
+    set_defaults(call, defaults_of(schema))
     graph = onnx.helper.make_graph(
         [call],
         node.op_type,
@@ -41,15 +43,13 @@ def expand(
     return onnx.inliner.inline_local_functions(model), version
 
 
-def set_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
-    """Adds the default attributes of a node, which ONNX omits in bodies."""
-    given = {attribute.name for attribute in node.attribute}
-    for name, attribute in schema.attributes.items():
-        if name not in given and attribute.default_value.type:
-            node.attribute.append(attribute.default_value)
+def defaults_of(schema: onnx.defs.OpSchema) -> list[onnx.AttributeProto]:
+    """The default attributes of an operator, which ONNX omits in bodies."""
+    values = [attribute.default_value for attribute in schema.attributes.values()]
+    return [value for value in values if value.type]
 
 
-def _function_of(
+def _body_of(
     schema: Any, node: onnx.NodeProto, inputs: Any
 ) -> tuple[onnx.FunctionProto, int]:
     """The newest body of an operator, and the opset of its nodes."""

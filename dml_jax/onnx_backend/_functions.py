@@ -48,7 +48,7 @@ def inline(model: onnx.ModelProto) -> Inlined:
         return Inlined(model, own)
     _require_few_nodes(model)
     _record_opset(model.graph.node, own)
-    _set_defaults(model)
+    _set_all_defaults(model)
     for function in model.functions:
         imported = _versions(function)
         _record_opset(function.node, imported.get("", own))
@@ -97,16 +97,20 @@ def _key(part: onnx.FunctionProto | onnx.NodeProto) -> _Key:
     return _domain(part), name, part.overload
 
 
-def _set_defaults(model: onnx.ModelProto) -> None:
+def _set_all_defaults(model: onnx.ModelProto) -> None:
     """Adds default attributes to calls of functions; the inliner ignores them."""
     defaults = {
         _key(function): function.attribute_proto for function in model.functions
     }
     for part in (model.graph, *model.functions):
         for node in all_nodes(part.node):
-            given = {attribute.name for attribute in node.attribute}
-            missing = [a for a in defaults.get(_key(node), ()) if a.name not in given]
-            node.attribute.extend(missing)
+            set_defaults(node, defaults.get(_key(node), ()))
+
+
+def set_defaults(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:
+    """Adds those of the default attributes that a node does not have."""
+    given = {attribute.name for attribute in node.attribute}
+    node.attribute.extend(a for a in defaults if a.name not in given)
 
 
 def _domain(

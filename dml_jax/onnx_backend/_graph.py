@@ -14,8 +14,8 @@ import onnx.shape_inference
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
 from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
-from dml_jax.onnx_backend._expansion import expand, set_defaults
-from dml_jax.onnx_backend._functions import Inlined, inline
+from dml_jax.onnx_backend._expansion import defaults_of, expand
+from dml_jax.onnx_backend._functions import Inlined, inline, set_defaults
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators._arrays import dtype_of
@@ -31,6 +31,8 @@ from dml_jax.onnx_backend._tensors import (
     require_loaded,
 )
 
+# An operator that a later opset changes is refused.
+NEWEST_OPSET = 28
 _DOMAINS = ("", "ai.onnx")
 _LOOPS = ("Loop", "Scan")
 _VALUES = ("tensor_type", None)
@@ -125,7 +127,7 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
         operator = _known(node)
         if operator is not None and operator.evaluate is schema_function:
             schema = onnx.defs.get_schema(node.op_type, inlined.opset(node))
-            set_defaults(node, schema)
+            set_defaults(node, defaults_of(schema))
     return checked
 
 
@@ -164,7 +166,7 @@ def _fault(node: onnx.NodeProto, opset: int, functions: Functions) -> str | None
     if operator is None:
         reason = REFUSED.get(node.op_type) if node.domain in _DOMAINS else None
         return f", because {reason}" if reason else ""
-    if _version(node, opset) not in operator.versions:
+    if not operator.since <= _version(node, opset) <= NEWEST_OPSET:
         return f" of opset {opset}"
     if any(a.name == "sparse_value" for a in node.attribute):
         return " with a sparse value"
@@ -189,18 +191,16 @@ def _function_of(
 
 def _require_printable(model: onnx.ModelProto) -> None:
     """Refuses names that would break the lines of messages, or control a terminal."""
-    names = [name for graph in all_graphs(model.graph) for name in _names_in(graph)]
+    names = []
+    for graph in all_graphs(model.graph):
+        parts = *graph.input, *graph.output, *graph.initializer
+        names += [part.name for part in parts]
     for part in (model.graph, *model.functions):
         for node in all_nodes(part.node):
             names += [node.op_type, node.domain, node.name, *node.input, *node.output]
     for name in names:
         if not is_printable(name):
             raise ValueError(f"onnx: names must be printable; got {name!a}")
-
-
-def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
-    for part in (*graph.input, *graph.output, *graph.initializer):
-        yield part.name
 
 
 def convert(inlined: Inlined, functions: Functions) -> Graph:

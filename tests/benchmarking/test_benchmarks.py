@@ -295,6 +295,19 @@ def test_record_from_end_to_end(
     assert (tmp_path / "random-cpu.png").exists()
 
 
+@pytest.mark.usefixtures("with_jit")
+def test_training_steps(tmp_path: pathlib.Path) -> None:
+    words = ["train", "--device", "cpu", "--quick", "--output", str(tmp_path)]
+    assert main(words) == 0
+    (record,) = json.loads((tmp_path / "training-cpu.json").read_text())["records"]
+    assert record["candidates"].keys() >= {"unreversed", "jnp", "dml_jax"}
+    document = tmp_path / "page.md"
+    document.write_text("<!-- figures: training cpu -->\n<!-- end of figures -->\n")
+    lines = tables.rewritten(document, tmp_path).splitlines()
+    assert lines[1].startswith("| network | without reversals | plain JAX | dml_jax |")
+    assert lines[3].startswith("| 2-layer-lstm | ")
+
+
 def test_workload_that_differs_from_plain_jax_is_reported(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,

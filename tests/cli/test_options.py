@@ -1,6 +1,5 @@
 """What all commands share: options, devices and errors."""
 
-import pathlib
 import re
 from typing import Any
 from unittest import mock
@@ -83,15 +82,3 @@ def test_without_a_command():
 
 def test_version():
     assert command("--version") == (0, f"dml_jax {dml_jax.__version__}\n", "")
-
-
-def test_a_current_folder_that_has_been_deleted(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The system's error has no name."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    message = "dml_jax: the current folder: No such file or directory\n"
-    assert command("dispatch", "m.json") == (2, "", message)

@@ -14,7 +14,6 @@ from command_line import run as command
 from sampling import default_of
 
 import dml_jax
-from dml_jax import cli
 from dml_jax.cli import devices, verify, verify_cases
 from dml_jax.cli.verify_cases import ROWS, Row
 
@@ -55,10 +54,12 @@ def test_an_operator_is_timed():
 def test_every_device_is_the_default():
     assert devices.every()[: jax.local_device_count()] == jax.local_devices()
     assert CPU in devices.every()
-    with mock.patch.object(verify, "verify", return_value=1) as called:
-        assert cli.main(["verify", "--seed", "7", "--cases", "2"]) == 1
-    assert called.call_args.kwargs["devices"] == devices.every()
-    assert called.call_args.kwargs["numbers"] == range(7, 9)
+    with mock.patch.object(verify, "_problem", return_value="") as called:
+        assert (
+            command("verify", "--seed", "7", "--cases", "2", "--only", "slice")[0] == 0
+        )
+    compared = [call.args[1:3] for call in called.call_args_list]
+    assert compared == [(n, device) for device in devices.every() for n in (7, 8)]
 
 
 @pytest.mark.usefixtures("nans_are_data")

@@ -4,12 +4,10 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import PUBLISHED, array_of
-from descriptions import copy_of, expected_of
 from wrong_calls.structures import FILL
 
 import dml_jax.directml as dml
@@ -82,27 +80,6 @@ def test_equal_descriptions_share_a_program(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(dml.SliceOperatorDesc, "evaluate", counted)
     assert [run(2), run(2), run(3), run(2)] == [1, 1, 2, 2]
-
-
-def test_wide_tensors_are_bound_in_64_bit_mode() -> None:
-    value = np.full((2, 3), 1 + 2**-40)
-    desc = copy_of(BufferTensorDesc(DataType.FLOAT64, (2, 3)))
-    with jax.enable_x64(True):
-        assert_same_bits(dml.compile_operator(desc)(value), value)
-
-
-def test_lengths_of_64_bits_keep_their_values() -> None:
-    """2^32 + 1 is longer than any axis; its lower half would be 1."""
-    frames = BufferTensorDesc(DataType.FLOAT32, (2, 3))
-    lengths = BufferTensorDesc(DataType.UINT64, (2, 1))
-    desc = dml.ReverseSubsequencesOperatorDesc(frames, lengths, frames, 1)
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    counts = np.array([[2**32 + 1], [2]], np.uint64)
-    with jax.enable_x64(True):
-        wide = jnp.asarray(counts)
-    with jax.enable_x64(False):
-        found = dml.compile_operator(desc)(x, wide)
-        assert_same_bits(found, expected_of(desc, [x, counts]))
 
 
 def test_compiled_operators_have_a_name() -> None:

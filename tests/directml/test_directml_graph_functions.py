@@ -43,10 +43,55 @@ def reversed_lines(x: np.ndarray) -> np.ndarray:
     return reference.reverse_subsequences(x, N, 1)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_a_function_is_a_node(wrap: Any) -> None:
-    actual = wrap(dml.compile_graph(PROJECTION))(X, N, W)
-    assert_same_bits(actual, (reversed_lines(X) @ W)[:, 2:])
+# Transposed weights, a bias with stride 0, and rows with gaps.
+STRIDED = Function(
+    lambda a, b, c: a @ b + c.reshape(2, 4),
+    [FRAMES, tensor((3, 4), strides=(1, 3)), tensor((2, 4), strides=(0, 1))],
+    [tensor((2, 4), strides=(8, 1))],
+)
+BIAS = np.arange(4, dtype=np.float32)
+NO_INPUTS = Function(lambda: np.eye(3, 4, dtype=np.float32), [], [WEIGHTS])
+SPLIT = Function(lambda x: [x + 1, 2 * x], [FRAMES], [FRAMES, FRAMES])
+# The second output is reversed, and read as integers, too.
+TWO_OUTPUTS = dataclasses.replace(
+    graph([SPLIT, REVERSE, copy_of(tensor((6,), "INT32"))], [(0, 0, 0), (1, 1, 1)], []),
+    output_count=4,
+    output_edges=[
+        dml.OutputGraphEdgeDesc(node, output, index)
+        for index, (node, output) in enumerate([(0, 1), (0, 0), (1, 0), (2, 0)])
+    ],
+    intermediate_edges=[
+        dml.IntermediateGraphEdgeDesc(0, 1, reader, 0) for reader in (1, 2)
+    ],
+)
+GRAPHS = {
+    "after an operator": (PROJECTION, [X, N, W], [(reversed_lines(X) @ W)[:, 2:]]),
+    "any strides": (
+        graph([STRIDED], [(i, 0, i) for i in range(3)], [(0, 0)]),
+        [X, W.T.ravel(), BIAS],
+        [np.pad(X @ W + BIAS, [(0, 0), (0, 4)]).ravel()[:12]],
+    ),
+    "several outputs": (
+        TWO_OUTPUTS,
+        [X, N],
+        [2 * X, X + 1, reversed_lines(2 * X), (2 * X).view(np.int32).ravel()],
+    ),
+    "no inputs": (
+        graph([NO_INPUTS, GEMM], [(0, 1, 0)], [(1, 0)], [(0, 1, 1)]),
+        [X],
+        [np.pad(X, [(0, 0), (0, 1)])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_function_is_a_node(name: str) -> None:
+    desc, arrays, wanted = GRAPHS[name]
+    compiled = dml.compile_graph(desc)
+    for results in (compiled(*arrays), jax.jit(compiled)(*arrays)):
+        found = results if isinstance(results, tuple) else (results,)
+        for actual, array in zip(found, wanted, strict=True):
+            assert_same_bits(actual, array)
 
 
 def test_derivatives_pass_through_functions() -> None:
@@ -65,59 +110,6 @@ def test_vmap_over_functions() -> None:
     actual = jax.vmap(dml.compile_graph(PROJECTION), (0, None, None))(batch, N, W)
     wanted = [(reversed_lines(x) @ W)[:, 2:] for x in batch]
     assert_same_bits(actual, np.stack(wanted))
-
-
-def test_functions_take_elements_whatever_the_strides() -> None:
-    """Transposed weights, a bias with stride 0, and rows with gaps."""
-    node = Function(
-        lambda a, b, c: a @ b + c.reshape(2, 4),
-        [FRAMES, tensor((3, 4), strides=(1, 3)), tensor((2, 4), strides=(0, 1))],
-        [tensor((2, 4), strides=(8, 1))],
-    )
-    desc = graph([node], [(i, 0, i) for i in range(3)], [(0, 0)])
-    bias = np.arange(4, dtype=np.float32)
-    actual = dml.compile_graph(desc)(X, W.T.ravel(), bias)
-    wanted = np.zeros(12, np.float32)
-    wanted[:4], wanted[8:] = X @ W + bias
-    assert_same_bits(actual, wanted)
-
-
-def test_a_function_with_several_outputs() -> None:
-    """The second is reversed, and read as integers, too."""
-    split = Function(lambda x: [x + 1, 2 * x], [FRAMES], [FRAMES, FRAMES])
-    whole = copy_of(tensor((6,), "INT32"))
-    nodes = [
-        split,
-        dml.OperatorGraphNodeDesc(REVERSE),
-        dml.OperatorGraphNodeDesc(whole),
-    ]
-    desc = dml.GraphDesc(
-        input_count=2,
-        output_count=4,
-        nodes=nodes,
-        input_edges=[dml.InputGraphEdgeDesc(0, 0, 0), dml.InputGraphEdgeDesc(1, 1, 1)],
-        output_edges=[
-            dml.OutputGraphEdgeDesc(0, 1, 0),
-            dml.OutputGraphEdgeDesc(0, 0, 1),
-            dml.OutputGraphEdgeDesc(1, 0, 2),
-            dml.OutputGraphEdgeDesc(2, 0, 3),
-        ],
-        intermediate_edges=[
-            dml.IntermediateGraphEdgeDesc(0, 1, 1, 0),
-            dml.IntermediateGraphEdgeDesc(0, 1, 2, 0),
-        ],
-    )
-    results = dml.compile_graph(desc)(X, N)
-    bits = (2 * X).view(np.int32).ravel()
-    wanted = [2 * X, X + 1, reversed_lines(2 * X), bits]
-    for actual, array in zip(results, wanted, strict=True):
-        assert_same_bits(actual, array)
-
-
-def test_a_function_without_inputs() -> None:
-    node = Function(lambda: np.eye(3, 4, dtype=np.float32), [], [WEIGHTS])
-    desc = graph([node, GEMM], [(0, 1, 0)], [(1, 0)], [(0, 1, 1)])
-    assert_same_bits(dml.compile_graph(desc)(X), np.pad(X, [(0, 0), (0, 1)]))
 
 
 @pytest.mark.usefixtures("x64")

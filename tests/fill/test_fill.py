@@ -12,7 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from assertions import assert_same_bits, assert_same_floats
+from cases import numbers
 from dtypes import FLOATS, SEQUENCE_FLOATS, dtype_of, needs_x64
+from jax.experimental import jet
 from sampling import default_of
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
@@ -75,20 +77,6 @@ def test_large_python_ints_are_rounded_once(bits: int):
     assert fill_value_constant((), "float32", value) == np.float32(2**bits + ulp)
 
 
-def test_weakly_typed_scalars_take_the_dtype_of_the_result():
-    @jax.jit
-    def fills(start: Any, delta: Any):
-        return (
-            fill_value_sequence((3,), "bfloat16", start, delta),
-            fill_value_sequence((3,), "float32", start, jnp.float32(delta)),
-        )
-
-    low, single = fills(1.0, 0.5)
-    assert low.tolist() == single.tolist() == [1.0, 1.5, 2.0]
-    integers = jax.jit(lambda d: fill_value_sequence((2, 2), "uint8", 10, d))(-2)
-    assert integers.tolist() == [[10, 8], [6, 4]]
-
-
 # Derivatives --------------------------------------------------------------------------
 
 
@@ -126,6 +114,52 @@ def test_complex_derivatives():
     by_start, by_delta = jax.grad(loss, (0, 1), holomorphic=True)(start, delta)
     assert by_start == jnp.sum(2 * (start + k * delta))
     assert by_delta == jnp.sum(2 * k * (start + k * delta))
+
+
+def test_taylor_coefficients_are_fills() -> None:
+    def function(start: jax.Array, delta: jax.Array) -> jax.Array:
+        return fill_value_sequence((2, 3), "float32", start, delta)
+
+    start, delta = np.float32(1), np.float32(2)
+    series = ([np.float32(3)], [np.float32(5)])
+    y, (term,) = jet.jet(function, (start, delta), series)
+    assert_same_bits(y, np.arange(1, 13, 2, np.float32).reshape(2, 3))
+    assert_same_bits(term, np.arange(3, 33, 5, np.float32).reshape(2, 3))
+    constant = functools.partial(fill_value_constant, (2,), "float32")
+    _, (term,) = jet.jet(constant, (start,), ([np.float32(3)],))
+    assert_same_bits(term, np.full(2, 3, np.float32))
+
+
+def test_linear_transposes() -> None:
+    constant = functools.partial(fill_value_constant, (2, 3), "float32")
+    (transposed,) = jax.linear_transpose(constant, jnp.float32(1))(numbers(2, 3))
+    assert transposed == numbers(2, 3).sum()
+    values = jnp.ones(4, jnp.float32)
+    (transposed,) = jax.linear_transpose(jax.vmap(constant), values)(numbers(4, 2, 3))
+    assert_same_bits(transposed, numbers(4, 2, 3).sum((1, 2)))
+    sequence = functools.partial(fill_value_sequence, (2, 3), "float32", 1.0)
+    with pytest.raises(NotImplementedError, match="rounds, and is not linear"):
+        jax.linear_transpose(sequence, jnp.float32(1))(numbers(2, 3))
+
+
+NARROW = [(jnp.bfloat16, 50_000), (jnp.float16, 4097), (jnp.float8_e5m2, 1000)]
+
+
+@pytest.mark.parametrize(("dtype", "count"), default_of(NARROW, NARROW[0]))
+def test_cotangents_are_summed_widely(dtype: Any, count: int) -> None:
+    """A running sum in a narrow dtype stops growing long before."""
+    total = np.asarray(count, np.float32).astype(dtype)
+    constant = functools.partial(fill_value_constant, (count,), dtype)
+    ones = jnp.ones((count,), dtype)
+    (cotangent,) = jax.vjp(constant, jnp.ones((), dtype))[1](ones)
+    assert_same_bits(cotangent, total)
+    _, pullback = jax.vjp(jax.vmap(constant), jnp.ones(2, dtype))
+    (cotangents,) = pullback(jnp.stack([ones, ones]))
+    assert_same_bits(cotangents, np.stack([total] * 2))
+    sequence = functools.partial(fill_value_sequence, (count,), dtype)
+    zero = jnp.zeros((), dtype)
+    by_start, _ = jax.vjp(sequence, zero, zero)[1](ones)
+    assert_same_bits(by_start, total)
 
 
 # Known scalars ------------------------------------------------------------------------

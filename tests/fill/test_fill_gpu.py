@@ -19,6 +19,7 @@ from dml_jax._fill import gpu, primitive
 
 WIDE = ["float32", "float64", "int32", "uint64", "complex64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint16"]
+SIZES = [((3, 32, 5),), ((3, 3, 7),), ((64,),), ((5, 0),)]
 OTHERS = ["bool", "int4", "float4_e2m1fn"]
 
 
@@ -30,32 +31,28 @@ def gpu_fill(kind: str, sizes: tuple[int, ...]):
     )
 
 
-def test_known_subnormal_constants(monkeypatch: pytest.MonkeyPatch):
-    """XLA may take two constants for the same if they differ only as subnormals."""
+@pytest.fixture
+def always_divided(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpu, "MIN_ELEMENTS", 0)
     monkeypatch.setattr(gpu, "_ALIGNMENT", 4)
+
+
+@pytest.mark.usefixtures("always_divided")
+def test_known_subnormal_constants():
+    """XLA may take two constants for the same if they differ only as subnormals."""
     values = np.arange(3, dtype=np.uint32).view(np.float32)
     fills = jax.jit(lambda: [gpu_fill("constant", (64,))(value) for value in values])()
     for fill, value in zip(fills, values, strict=True):
         assert_same_bits(fill, np.full(64, value))
 
 
-@pytest.mark.usefixtures("nans_are_data")  # float8_e4m3fn overflows to NaN
-@pytest.mark.parametrize(
-    "sizes",
-    [(3, 32, 5), (3, 3, 7)]
-    + [pytest.param(sizes, marks=pytest.mark.exhaustive) for sizes in ((64,), (5, 0))],
-    ids=str,
-)
+@pytest.mark.usefixtures("always_divided", "nans_are_data")  # NaNs by overflow
+@pytest.mark.parametrize("sizes", default_of(SIZES, *SIZES[:2]), ids=str)
 @pytest.mark.parametrize(
     "name",
     default_of(WIDE + NARROW + OTHERS, "float32", "complex64", "bfloat16", "int8"),
 )
-def test_gpu_formulations_equal_the_reference(
-    name: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(gpu, "MIN_ELEMENTS", 0)
-    monkeypatch.setattr(gpu, "_ALIGNMENT", 4)
+def test_gpu_formulations_equal_the_reference(name: str, sizes: tuple[int, ...]):
     dtype = dtype_of(name)
     with jax.enable_x64(needs_x64(dtype)):
         start, delta = (np.array(value).astype(dtype) for value in (3, 1))

@@ -1,4 +1,7 @@
-"""Sequences of floats are correctly rounded, for every dtype, position and size."""
+"""Sequences of floats are correctly rounded, for every dtype, position and size.
+
+`operators/test_random_calls.py` has random ones, whose sums often cancel.
+"""
 
 import functools
 import math
@@ -11,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from assertions import assert_same_floats
-from dtypes import SEQUENCE_FLOATS, dtype_of, needs_x64
+from dtypes import SEQUENCE_FLOATS, dtype_of
 from sampling import default_of
 
 from dml_jax import fill_value_sequence, reference
@@ -20,49 +23,8 @@ from dml_jax._fill import arithmetic, float64_sums
 SOME_FLOATS = "float8_e5m2", "bfloat16", "float32", "float64"
 
 
-def random_value(random: np.random.Generator, dtype: np.dtype):
-    """A value of any magnitude that the dtype has, sometimes a special one."""
-    info = ml_dtypes.finfo(dtype)
-    kind = random.random()
-    sign = random.choice([-1, 1])
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        if kind < 0.1:
-            return dtype.type(random.choice([0.0, -0.0, np.inf, -np.inf, np.nan]))
-        if kind < 0.2:
-            smallest = float(info.smallest_subnormal)
-            return dtype.type(sign * smallest * random.integers(1, 50))
-        if kind < 0.4:
-            return dtype.type(sign * random.integers(1, 10))
-        least, most = int(info.minexp) - int(info.nmant), int(info.maxexp)
-        return dtype.type(sign * 2.0 ** random.uniform(max(least, -1070), most))
-
-
 SPECIAL = [(s, d) for s in (0.0, -0.0, np.inf, np.nan, 1.0) for d in (0.0, -0.0, 1.0)]
 SPECIAL += [(s, d) for s in (0.0, 1.0, np.inf) for d in (-1.0, np.inf, -np.inf, np.nan)]
-
-
-@pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("pairs", default_of([10, 100], 10))
-@pytest.mark.parametrize("name", default_of(SEQUENCE_FLOATS, *SOME_FLOATS))
-def test_random_sequences_are_correctly_rounded(name: str, pairs: int):
-    """Half of them pass zero, or nearly do."""
-    dtype = dtype_of(name)
-    random = np.random.default_rng(len(name))
-    count = 300
-    with jax.enable_x64(needs_x64(dtype)):
-        for i in range(pairs + len(SPECIAL)):
-            start, delta = (random_value(random, dtype) for _ in range(2))
-            if i >= pairs:
-                start, delta = map(dtype.type, SPECIAL[i - pairs])
-            elif i % 2:
-                zero = random.choice(
-                    [count // 2, count // 2 + 0.5, count / 3, count - 1]
-                )
-                with np.errstate(over="ignore", invalid="ignore"):
-                    start = dtype.type(-float(delta) * zero)
-            result = fill_value_sequence((count,), dtype, start, delta)
-            expected = reference.fill_value_sequence((count,), dtype, start, delta)
-            assert_same_floats(result, expected)
 
 
 @pytest.mark.parametrize("bits", default_of([1, 2, 20, 26, 48], 1, 26, 48))
@@ -184,7 +146,7 @@ def adversarial_positions(
 ) -> np.ndarray:
     """Sixty positions: the ends, a zero crossing, and products close to ties."""
     positions = [0, 1, 2, 3, limit - 1, *random.integers(0, limit, 5)]
-    if delta != 0:
+    if delta != 0 and np.isfinite([float(start), float(delta)]).all():
         middle = int(-float(start) / float(delta))
         positions += range(middle - 2, middle + 4)
         eps = float(ml_dtypes.finfo(start.dtype).eps)
@@ -208,15 +170,15 @@ def adversarial_positions(
     "name", default_of(SEQUENCE_FLOATS, "float4_e2m1fn", *SOME_FLOATS)
 )
 def test_adversarial_sequences(name: str, bits: int):
-    """Starts and deltas far apart or close, with bits that make ties likely."""
+    """Also with zeros, infinities and NaNs."""
     dtype, random = dtype_of(name), np.random.default_rng(bits)
     with jax.enable_x64(True):
         functions = [
             jax.jit(lambda start, delta, k, f=f: f(start, delta, bits)(k))
             for f in formulations(dtype, bits)
         ]
-        for _ in range(40):
-            start, delta = adversarial_pair(random, dtype)
+        pairs = [adversarial_pair(random, dtype) for _ in range(40)]
+        for start, delta in [*pairs, *np.array(SPECIAL).astype(dtype)]:
             k = adversarial_positions(random, start, delta, 2**bits)
             expected = [reference._multiply_add(int(i), delta, start) for i in k]
             for elements in functions:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from cases import random_case
+from cases import REVERSALS, random_case, with_lengths
 from dtypes import DTYPES, dtype_of, needs_x64
 from forms import forms_of
 
@@ -36,8 +36,7 @@ OPTIONS = {
     "name": ["n", None],
     "implementation": ["gather", "scatter", None],
 }
-ARRAYS = ["x", "input", "input_gradient", "value", "value_start", "value_delta"]
-ARRAYS += ["lengths", "sequence_lengths", "sequence_lens"]
+LENGTH_DTYPES = ["int32", "uint8", "int64", "uint32", "uint64"]
 
 
 def chooser(random: np.random.Generator) -> Choose:
@@ -52,29 +51,17 @@ def random_call(function: str, seed: int, x64: bool = False) -> Call:
     names = [name for name in DTYPES if name not in refused]
     dtypes = [d for d in map(dtype_of, names) if x64 or not needs_x64(d)]
     case = random_case(function, seed, choose(dtypes))
+    if function in REVERSALS:
+        case = with_lengths(case, choose(LENGTH_DTYPES), seed)
     plain = {**case.arrays, **case.options}
     options = {name: plain.pop(name) for name in OPTIONS if name in plain}
     if function == "reverse_sequence":
         options |= {n: choose(OPTIONS[n]) for n in OPTIONS if random.random() < 0.3}
-    for name in plain:
-        if "len" in name:
-            plain[name] = wide_lengths(choose, plain[name])
     values = {n: choose(forms_of(n, value))(value) for n, value in plain.items()}
     return Call(function, values | options, plain)
 
 
-def wide_lengths(choose: Choose, lengths: np.ndarray) -> np.ndarray:
-    """The lengths in another dtype, one of them far beyond the axis if it may be."""
-    dtype = np.dtype(choose(["i4", "u1", "i8", "u4", "u8"]))
-    info = np.iinfo(dtype)
-    far = [n for n in (-(2**40), 300, 2**32 + 1, 2**63) if info.min <= n <= info.max]
-    found = lengths.astype(dtype)
-    if found.size and far:
-        found.flat[0] = choose(far)
-    return found
-
-
-# Near ones ---------------------------------------------------------------------------
+# Near ones ----------------------------------------------------------------------------
 
 FAR = [2**31, -(2**31), 2**49, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)]
 REALS = [
@@ -100,7 +87,7 @@ def near_values(choose: Choose, name: str, plain: Any) -> Any:
     if "len" in name:
         shape = plain.shape
         others = [(*shape, 1), shape[:-1], (*shape[:-1], 2), (1, *shape), (7,), (0, 3)]
-        return wide_lengths(choose, np.ones(choose(others), int))
+        return np.ones(choose(others), choose(LENGTH_DTYPES))
     if isinstance(plain, np.ndarray):
         shape = choose([(4,), (3, 4), (2, 3, 2), (1, 4), (0, 3), plain.shape])
         dtype = dtype_of(choose(DTYPES))

@@ -26,8 +26,6 @@ from outcomes import Refusal, outcome_of
 import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType
 
-every_operator = pytest.mark.parametrize("operator", DESCS)
-
 
 def near_members(draw: Any, name: str, value: Any) -> Any:
     """Something of the right kind that may be refused."""
@@ -43,30 +41,20 @@ def near_members(draw: Any, name: str, value: Any) -> Any:
     return value
 
 
-def compiled(desc: Any, changes: dict[str, Any]) -> Any:
-    return dml.compile_operator(dataclasses.replace(desc, **changes))
+@pytest.mark.parametrize("operator", DESCS)
+def test_descriptions(operator: str, fuzz: Any) -> None:
+    """One that is right, and one in which a member is near to right."""
 
-
-@every_operator
-def test_right_members_give_the_reference(operator: str, fuzz: Any) -> None:
-    @fuzz
-    def check(data: st.DataObject) -> None:
-        require_reference(data.draw, compiled(data.draw(DESCS[operator]), {}))
-
-
-@every_operator
-def test_near_members_are_refused_or_give_the_reference(
-    operator: str, fuzz: Any
-) -> None:
     @fuzz
     def check(data: st.DataObject) -> None:
         desc = data.draw(DESCS[operator])
+        require_reference(data.draw, dml.compile_operator(desc))
         field = data.draw(st.sampled_from(dataclasses.fields(desc))).name
 
         def changed() -> Any:
-            return compiled(desc, {field: near_members(data.draw, field, value)})
+            value = near_members(data.draw, field, getattr(desc, field))
+            return dml.compile_operator(dataclasses.replace(desc, **{field: value}))
 
-        value = getattr(desc, field)
         heads = f"{type(desc).__name__}: ", "BufferTensorDesc: ", f"{desc.struct}: "
         result = outcome_of(changed, *heads)
         if not isinstance(result, Refusal):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from models import bind, buffer, floats, model, reversal, save, show
 from mutations import changed_bytes, changed_trees
 from outcomes import Refusal, outcome_of
+from wrong_calls.models import MODEL
 
 from dml_jax.directml import dxdispatch
 from dml_jax.directml.dxdispatch._commands import Dispatch
@@ -43,64 +44,28 @@ def of(
     return model(resources, {"operator": operator}, commands)
 
 
-WINDOW = {
-    "DimensionCount": 2,
-    "InputWindowOffsets": [0, 1],
-    "InputWindowSizes": [2, 3],
-    "InputWindowStrides": [-1, 2],
-}
-FILES = model(
-    {
-        "x": {"initialValues": {"sourcePath": "in.npy"}},
-        "y": buffer({"sourcePath": "in.bin"}, "UINT16", sizeInBytes=40),
-        "z": buffer({"valueCount": 3, "valueStart": 1, "valueDelta": 0.25}),
-        "n": {
-            "initialValues": [
-                {"type": "UINT32", "value": 2},
-                {"type": "INT8", "value": 1},
-            ]
-        },
-    },
-    {
-        "fill": {
-            "type": "FILL_VALUE_CONSTANT",
-            "ValueDataType": "UINT16",
-            "Value": {"UInt16": 7},
-            "OutputTensor": {
-                "Desc": {"DataType": "UINT16", "Sizes": [2], "Strides": [3]}
-            },
-            "dmlCompileType": "DmlCompileGraph",
-        }
-    },
-    [
-        bind("fill", OutputTensor={"name": "y", "offset": 16}),
-        save("y", "out.dat"),
-        show("z"),
-    ],
-)
 MODELS = {
     "reverse_subsequences": reversal(),
     "slice": of(
         *("SLICE", {"InputTensor": floats(2, 4)}, {"OutputTensor": floats(2, 2)}),
-        **{"DimensionCount": 2, "Offsets": [0, 1], "Sizes": [2, 2], "Strides": [1, 2]},
-    ),
-    "slice1": of(
-        *("SLICE1", {"InputTensor": floats(2, 4)}, {"OutputTensor": floats(2, 2)}),
-        **WINDOW,
+        **dict(DimensionCount=2, Offsets=[0, 1], Sizes=[2, 2], Strides=[1, 2]),
     ),
     "slice_grad": of(
         "SLICE_GRAD",
         {"InputGradientTensor": floats(2, 2)},
         {"OutputGradientTensor": floats(2, 4)},
-        **WINDOW,
+        DimensionCount=2,
+        InputWindowOffsets=[0, 1],
+        InputWindowSizes=[2, 3],
+        InputWindowStrides=[-1, 2],
     ),
     "fill_value_sequence": of(
         "FILL_VALUE_SEQUENCE",
         {},
         {"OutputTensor": floats(2, 2)},
-        **{"ValueDataType": "FLOAT32", "ValueStart": 3, "ValueDelta": {"Float32": 0.5}},
+        **dict(ValueDataType="FLOAT32", ValueStart=3, ValueDelta={"Float32": 0.5}),
     ),
-    "files": FILES,
+    "resources": MODEL,  # of all kinds
 }
 
 
@@ -182,41 +147,8 @@ def test_changed_text(name: str, fuzz: Any) -> None:
         outcome(data.draw(changed_bytes(as_json(MODELS[name]), PIECES)))
 
 
-READ = ["in.bin", "in.bin/", "./in.bin", "new/../in.bin", "../inside/in.bin"]
-WRITTEN = ["out.bin", "in.bin/", "a/b/out.DAT", "./out.npy", "in.bin"]
-WRITTEN += ["../inside/out.bin"]
-OUTSIDE = ["../outside.bin", "link.bin", "up/outside.bin", "new/../../outside.bin"]
-OUTSIDE += ["../outside.npy", "/etc/passwd", "/dev/zero", "..", ".", "", "/"]
-OUTSIDE += ["in.bin\0", "é" * 300, "in.bin/x.bin", "loop.bin", "../new.bin"]
-
-
-def test_paths_outside_are_refused(fuzz: Any) -> None:
-    @fuzz
-    def check(data: st.DataObject) -> None:
-        source = data.draw(st.sampled_from([*READ, *OUTSIDE]))
-        target = data.draw(st.sampled_from([*WRITTEN, *OUTSIDE]))
-        x = buffer({"sourcePath": source}, "UINT8")
-        result = outcome(as_json(model({"x": x}, {}, [save("x", target)])))
-        is_inside = source in READ and target in WRITTEN
-        assert isinstance(result, Refusal) == (not is_inside)
-
-
-# What takes far more memory than is allowed, if it is made before it is looked at.
-BOMBS = {
-    "size": buffer([1], sizeInBytes=2**40),
-    "offset": buffer([1], initialValuesOffsetInBytes=2**40),
-    "constant": buffer({"valueCount": 2**32 - 1, "value": 1}, "FLOAT64"),
-    "sequence": buffer({"valueCount": 2**32 - 1, "valueStart": 1, "valueDelta": 1}),
-}
-
-
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_buffers_that_are_too_large(bomb: str) -> None:
-    assert isinstance(outcome(as_json(model({"x": BOMBS[bomb]}))), Refusal)
-
-
-@pytest.mark.parametrize(
-    "text", [b"[" * 2**24, b'{"a":' * 2**18, b"[" + b"9" * 2**23, b"/*" * 2**19]
-)
-def test_texts_that_are_too_deep_or_long(text: bytes) -> None:
-    assert isinstance(outcome(text), Refusal)
+@pytest.mark.parametrize("prefix", ["./", "sub/../", "../inside/"])
+def test_paths_inside_of_the_folder_are_accepted(prefix: str) -> None:
+    x = buffer({"sourcePath": f"{prefix}in.bin"}, "UINT8")
+    result = outcome(as_json(model({"x": x}, {}, [save("x", f"{prefix}a/out.bin")])))
+    assert not isinstance(result, Refusal)

@@ -1,7 +1,8 @@
-"""ONNX nodes and models, changed: the result is what ONNX says, or they are refused."""
+"""Random ONNX nodes give what ONNX says; changed models may be refused."""
 
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -10,7 +11,6 @@ import onnx
 import onnx.parser
 import pytest
 from assertions import assert_same_bits, assert_same_floats
-from dtypes import random_elements
 from folders import SECRET, model_folder
 from hypothesis import strategies as st
 from mutations import changed_bytes
@@ -20,6 +20,7 @@ from outcomes import Refusal, outcome_of
 
 import dml_jax
 from dml_jax import onnx_backend, reference
+from dml_jax.cli.verify_cases import random_bits
 from dml_jax.onnx_backend._operators import control_flow
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -35,8 +36,12 @@ def arrays(draw: Any) -> np.ndarray:
     shape = draw(st.sampled_from([(3, 4), (2, 3, 2), (4,), (0, 3), None]))
     if shape is None:
         return TEXT
-    elements = random_elements(draw(st.sampled_from(DTYPES)), int(np.prod(shape)))
-    return elements.reshape(shape)
+    return elements(draw, shape)
+
+
+def elements(draw: Any, shape: Sequence[int]) -> np.ndarray:
+    random = np.random.default_rng(draw(st.integers(0, 9)))
+    return random_bits(random, draw(st.sampled_from(DTYPES)), shape)
 
 
 def reversals(draw: Any) -> tuple[Any, ...]:
@@ -81,18 +86,11 @@ def ranges(draw: Any) -> tuple[Any, ...]:
 
 def fills(draw: Any) -> tuple[Any, ...]:
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    value = random_elements(draw(st.sampled_from(DTYPES)), 1)
+    value = elements(draw, [1])
     attributes = {"value": numpy_helper.from_array(value)}
     if draw(st.booleans()):
         attributes, value = {}, np.zeros(1, "f4")
     return [np.array(shape, np.int64)], attributes, np.full(shape, value[0])
-
-
-def casts(draw: Any) -> tuple[Any, ...]:
-    dtypes = st.sampled_from(["f4", "i4", "i8", "u1", "f8", "f2"])
-    x = np.array([[0, 1, 2], [3, 100, 7]], draw(dtypes))
-    to = np.dtype(draw(dtypes))
-    return [x], {"to": helper.np_dtype_to_tensor_dtype(to)}, x.astype(to)
 
 
 NODES = {
@@ -100,68 +98,24 @@ NODES = {
     "Slice": slices,
     "Range": ranges,
     "ConstantOfShape": fills,
-    "Cast": casts,
 }
-HEADS = "onnx: ", "prepare: ", "run: ", "run_node: ", *(f"{kind} '" for kind in NODES)
 
 
-def outcome_of_node(
-    kind: str, inputs: list[Any], attributes: Any, opset: Any = NEWEST
-) -> Any:
-    node = helper.make_node(kind, list("abcdef"[: len(inputs)]), ["y"], **attributes)
-    return outcome_of(
-        lambda: onnx_backend.run_node(node, inputs, opset_version=opset),
-        *(*HEADS, f"{node.op_type} '"),
-    )
-
-
-every_kind = pytest.mark.parametrize("kind", NODES)
-
-
-@every_kind
+@pytest.mark.parametrize("kind", NODES)
 def test_right_nodes_give_what_onnx_says(kind: str, fuzz: Any) -> None:
     @fuzz
     def check(data: st.DataObject) -> None:
         inputs, attributes, expected = NODES[kind](data.draw)
         opset = data.draw(st.sampled_from([11, 13, 21, 25, NEWEST]))
-        result = outcome_of_node(kind, inputs, attributes, opset)
-        assert not isinstance(result, Refusal), result
+        names = list("abcdef"[: len(inputs)])
+        node = helper.make_node(kind, names, ["y"], **attributes)
+        (result,) = onnx_backend.run_node(node, inputs, opset_version=opset)
         if expected.dtype == object:
-            assert result[0].tolist() == expected.tolist()
+            assert result.tolist() == expected.tolist()
         elif expected.dtype.kind == "f":
-            assert_same_floats(result[0], expected)
+            assert_same_floats(result, expected)
         else:
-            assert_same_bits(result[0], expected)
-
-
-@every_kind
-def test_wrong_nodes_are_refused(kind: str, fuzz: Any) -> None:
-    """One thing is wrong: an attribute, an input, the operator or its version."""
-
-    @fuzz
-    def check(data: st.DataObject) -> None:
-        inputs, attributes, _ = NODES[kind](data.draw)
-        opset, other = NEWEST, kind
-        match data.draw(st.sampled_from(["name", "kind", "type", "input", "opset"])):
-            case "name":
-                name = data.draw(st.sampled_from(["foo", "axis", ""]))
-                attributes = {**attributes, name: 1}
-            case "type" if attributes:
-                name = data.draw(st.sampled_from(sorted(attributes)))
-                wrong = data.draw(st.sampled_from([0.5, "a", [1, 2], [0.5]]))
-                attributes = {**attributes, name: wrong}
-            case "input" if len(inputs) > 1:
-                wrong = [np.ones(2, "c8"), np.ones((), "u1"), TEXT, np.ones((1, 1, 1))]
-                place = data.draw(st.integers(1, len(inputs) - 1))
-                inputs[place] = data.draw(st.sampled_from(wrong))
-            case "opset":
-                opsets = [NEWEST + 1, 2**31, 2**64, 0, -(2**40), None, "x", True]
-                opset = data.draw(st.sampled_from(opsets))
-            case _:
-                kinds = [kind.lower(), "Multinomial", "", f"{kind}\n", "If"]
-                other = data.draw(st.sampled_from(kinds))
-        result = outcome_of_node(other, inputs, attributes, opset)
-        assert isinstance(result, Refusal), result
+            assert_same_bits(result, expected)
 
 
 # Files --------------------------------------------------------------------------------
@@ -182,7 +136,7 @@ def outcome_of_file(data: bytes) -> Any:
             values = {"x": np.ones((3, 4), "f4"), "l": np.array([1, 2, 3, 0])}
             return model.run([values.get(n, WEIGHTS) for n in model.input_names])
 
-        result = outcome_of(run, f"{path}: ", "fill: ", "", *HEADS)
+        result = outcome_of(run, "")  # messages begin with any node
         assert sorted(os.listdir(folder)) == before
     if not isinstance(result, Refusal):
         assert not any(SECRET[:4] in np.asarray(y).tobytes() for y in result)

@@ -17,6 +17,7 @@ import pytest
 from assertions import assert_same_bits, assert_same_floats
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from onnx_models import parse, type_of
 
 from dml_jax import onnx_backend
 
@@ -45,18 +46,11 @@ def pairs(givens: Iterable[Any], tos: Iterable[Any]) -> list[Any]:
     ]
 
 
-def model_of(
-    given: Any, to: Any, opset: int = 25, **attributes: Any
-) -> onnx.ModelProto:
-    kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in (given, to)]
-    infos = [
-        helper.make_tensor_value_info(name, kind, [None])
-        for name, kind in zip("xy", kinds, strict=True)
-    ]
-    node = helper.make_node("Cast", ["x"], ["y"], to=kinds[1], **attributes)
-    graph = helper.make_graph([node], "cast", infos[:1], infos[1:])
-    imports = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+def model_of(given: Any, to: Any, **attributes: Any) -> onnx.ModelProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    options = ", ".join(f"{k} = {v}" for k, v in {"to": kind, **attributes}.items())
+    types = f"{type_of(given)}[n] x => {type_of(to)}[n] y"
+    return parse(f"{types} {{y = Cast<{options}>(x)}}")
 
 
 def cast(x: np.ndarray, to: Any, **attributes: Any) -> np.ndarray:
@@ -138,21 +132,23 @@ def assert_same_values(actual: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(actual.astype(F64), expected.astype(F64))
 
 
-def test_integers_saturate() -> None:
-    y = cast(np.array([1000, -1000, 449, 5], np.int32), ml_dtypes.float8_e4m3fn)
-    assert y.astype(F32).tolist() == [448, -448, 448, 5]
+HALF = 2**30 + 2**22  # in the middle of two numbers of bfloat16
+TIES = [2**24 + 2**16 + 1, HALF + 1, -HALF - 1, HALF, 2**30 + 3 * 2**22, -5]
+ROUNDED = [2**24 + 2**17, 2**30 + 2**23, -(2**30) - 2**23, 2**30, 2**30 + 2**24, -5]
+ENDS = [-(2**63), -(2**31), 2**63 - 1]
+INTEGERS = [
+    ("int32", "float8_e4m3fn", [1000, -1000, 449, 5], [448, -448, 448, 5]),
+    ("int32", "bfloat16", TIES, ROUNDED),
+    ("int64", "bfloat16", TIES, ROUNDED),
+    ("int64", "bfloat16", ENDS, [-(2.0**63), -(2.0**31), 2.0**63]),
+]
 
 
-def test_integers_are_rounded_once_to_bfloat16() -> None:
-    above_a_tie = [2**24 + 2**16 + 1, 2**30 + 2**22 + 1, -(2**30) - 2**22 - 1]
-    expected = [2**24 + 2**17, 2**30 + 2**23, -(2**30) - 2**23]
-    for dtype in (np.int32, np.int64):
-        x = np.array([*above_a_tie, 2**30 + 2**22, 2**30 + 3 * 2**22, -5, 0], dtype)
-        y = cast(x, ml_dtypes.bfloat16).astype(F64)
-        assert y.tolist() == [*expected, 2**30, 2**30 + 2**24, -5, 0]
-    least = np.array([-(2**63), -(2**31), 2**63 - 1])
-    y = cast(least, ml_dtypes.bfloat16).astype(F64)
-    assert y.tolist() == [-(2.0**63), -(2.0**31), 2.0**63]
+@pytest.mark.parametrize(("given", "to", "numbers", "wanted"), INTEGERS)
+def test_integers_saturate_and_are_rounded_once(
+    given: str, to: str, numbers: list[int], wanted: list[float]
+) -> None:
+    assert cast(np.array(numbers, given), to).astype(F64).tolist() == wanted
 
 
 @pytest.mark.parametrize(

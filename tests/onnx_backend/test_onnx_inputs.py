@@ -15,11 +15,11 @@ from onnx_models import (
     LENGTHS,
     REVERSAL,
     SLICE,
-    F,
     X,
     parse,
     prepared,
     require_error,
+    rows,
 )
 
 from dml_jax import onnx_backend
@@ -27,47 +27,43 @@ from dml_jax import onnx_backend
 NEWEST = onnx.defs.onnx_opset_version()
 ONE = np.array([0])
 ROW = X[0, :3]
-COUNT = "onnx: `inputs` must be arrays for x, l; got "
-LIST = r"\. Pass `\[x, l\]`$"
-INPUTS = [
-    ([X.astype(int), LENGTHS], TypeError, "onnx: `x` must have dtype float32; got int"),
-    (
-        [X, X[0]],
-        TypeError,
-        r"onnx: `l` must have dtype int64; got float32. Convert it by "
-        r"`.astype\('int64'\)`$",
-    ),
-    (
-        [X.tolist(), LENGTHS],
-        TypeError,
-        r"onnx: `x` must have dtype float32; got float64\. Convert it by "
-        r"`np.array\(x, 'float32'\)`$",
-    ),
-    ([X, ["a"]], TypeError, "onnx: `l` must have dtype int64; got <U1$"),
-    ([None, LENGTHS], TypeError, "onnx: `x` must have dtype float32; got object"),
-    ([X[1:], LENGTHS], ValueError, r"onnx: `x` must have shape \(3, \?\); got \(2, 4"),
-    ([X, LENGTHS[1:]], ValueError, r"onnx: `l` must have shape \(4\); got \(3,\)$"),
-    ([X[0], LENGTHS], ValueError, "onnx: `x` must have shape"),
-    ([X], TypeError, COUNT + "1 of them, without l" + LIST),
-    ([X, LENGTHS, X], TypeError, COUNT + "3 of them" + LIST),
-    (X, TypeError, COUNT + r"float32 array of shape \(3, 4\)" + LIST),
-    (None, TypeError, COUNT + "NoneType None" + LIST),
-    ({}, TypeError, COUNT + "none" + LIST),
-    ({1: X, "l": LENGTHS}, TypeError, COUNT + "1, l, without x" + LIST),
-    ({"x": X}, TypeError, COUNT + "x, without l" + LIST),
-    ({"x": X, "l": LENGTHS, "z": X}, TypeError, COUNT + "x, l, z" + LIST),
-]
+KINDS = {e.__name__: e for e in (TypeError, ValueError, NotImplementedError)}
+# Inputs, and the error of `run`.
+INPUTS = rows(
+    r"""
+[X.astype(int), LENGTHS] | TypeError | $has `x` must have dtype float32; got int
+[X, X[0]] | TypeError | $has `l` must have dtype int64; got float32. Convert it by
+  `.astype\('int64'\)`$$
+[X.tolist(), LENGTHS] | TypeError | $has `x` must have dtype float32; got float64\.
+  Convert it by `np.array\(x, 'float32'\)`$$
+[X, ["a"]] | TypeError | $has `l` must have dtype int64; got <U1$$
+[None, LENGTHS] | TypeError | $has `x` must have dtype float32; got object
+[X[1:], LENGTHS] | ValueError | $has `x` must have shape \(3, \?\); got \(2, 4
+[X, LENGTHS[1:]] | ValueError | $has `l` must have shape \(4\); got \(3,\)$$
+[X[0], LENGTHS] | ValueError | $has `x` must have shape
+[X] | TypeError | $both 1 of them, without l$list
+[X, LENGTHS, X] | TypeError | $both 3 of them$list
+X | TypeError | $both float32 array of shape \(3, 4\)$list
+None | TypeError | $both NoneType None$list
+{} | TypeError | $both none$list
+{1: X, "l": LENGTHS} | TypeError | $both 1, l, without x$list
+{"x": X} | TypeError | $both x, without l$list
+{"x": X, "l": LENGTHS, "z": X} | TypeError | $both x, l, z$list
+""".replace("$both", "$has `inputs` must be arrays for x, l; got")
+    .replace("$list", r"\. Pass `\[x, l\]`$$")
+    .replace("$has", "onnx:")
+)
 
 
-@pytest.mark.parametrize(("inputs", "error", "message"), INPUTS)
-def test_inputs(inputs: Any, error: type[Exception], message: str) -> None:
-    model = prepared(REVERSAL)
-    require_error(error, message, model.run, inputs)
+@pytest.mark.parametrize(("given", "error", "message"), INPUTS)
+def test_inputs(given: str, error: str, message: str) -> None:
+    model, inputs = prepared(REVERSAL), eval(given)
+    require_error(KINDS[error], message, model.run, inputs)
     source = parse(REVERSAL)
-    require_error(error, message, onnx_backend.run_model, source, inputs)
+    require_error(KINDS[error], message, onnx_backend.run_model, source, inputs)
     if isinstance(inputs, list):  # jax_fn takes them one by one
-        message = message.replace(LIST, r"\. Pass `x, l`$")
-        require_error(error, message, model.jax_fn, *inputs)
+        message = message.replace(r"\[x, l\]", "x, l")
+        require_error(KINDS[error], message, model.jax_fn, *inputs)
 
 
 def test_run_refuses_traced_inputs() -> None:
@@ -77,30 +73,43 @@ def test_run_refuses_traced_inputs() -> None:
 
 
 def test_inputs_one_by_one() -> None:
-    run = prepared(REVERSAL).run
-    require_error(TypeError, COUNT + "2 arguments" + LIST, run, X, LENGTHS)
+    message = r"onnx: `inputs` must be arrays .*; got 2 arguments\. Pass `\[x, l\]`$"
+    require_error(TypeError, message, prepared(REVERSAL).run, X, LENGTHS)
 
 
-DEFAULTS = "onnx: `inputs` must be arrays for x, and may be for a; got "
+KEYWORDS = rows(r"""
+[1] | {"a": 1} | 1 of them and a, without x, z
+[1, 2] | {"a": 1} | 2 of them and a, without z
+[1, 2] | {"q": 1} | 2 of them and q, without z
+[] | {"a": 1, "x": 2} | 0 of them and a, x, without z
+[1, 2, 3] | {"z": 1} | 3 of them and z
+""")
 
 
-@pytest.mark.parametrize(
-    ("inputs", "error", "message"),
-    [
-        ({"a": ROW}, TypeError, DEFAULTS + r"a, without x\. Pass `\[x\]`$"),
-        ({"x": ROW, "c": ROW}, TypeError, DEFAULTS + r"x, c\. Pass `\[x\]`$"),
-        ([], TypeError, DEFAULTS + r"0 of them\. Pass `\[x\]`$"),
-        ([ROW] * 3, TypeError, DEFAULTS + r"3 of them\. Pass `\[x\]`$"),
-        ({"x": ROW, "a": ROW[:1]}, ValueError, "onnx: `a` must have shape"),
-        ([None, ROW], TypeError, "onnx: `a` must have dtype float32; got object"),
-    ],
+@pytest.mark.parametrize(("args", "named", "got"), KEYWORDS)
+def test_keywords(args: str, named: str, got: str) -> None:
+    model = prepared("float a, float x, float z => float y {y = Sum(a, x, z)}")
+    message = f"onnx: `inputs` must be arrays for a, x, z; got {got}. Pass `a, x, z`$"
+    require_error(TypeError, message, model.jax_fn, *eval(args), **eval(named))
+
+
+DEFAULTS = rows(
+    r"""
+{"a": ROW} | TypeError | $got a, without x\. Pass `\[x\]`$$
+{"x": ROW, "c": ROW} | TypeError | $got x, c\. Pass `\[x\]`$$
+[] | TypeError | $got 0 of them\. Pass `\[x\]`$$
+[ROW] * 3 | TypeError | $got 3 of them\. Pass `\[x\]`$$
+{"x": ROW, "a": ROW[:1]} | ValueError | `a` must have shape
+[None, ROW] | TypeError | `a` must have dtype float32; got object
+""".replace("$got", "`inputs` must be arrays for x, and may be for a; got")
 )
-def test_inputs_with_defaults(
-    inputs: Any, error: type[Exception], message: str
-) -> None:
+
+
+@pytest.mark.parametrize(("given", "error", "message"), DEFAULTS)
+def test_inputs_with_defaults(given: str, error: str, message: str) -> None:
     text = "float[3] a, float[3] x => float[3] y {y = Identity(x)}"
-    model = prepared(text, a=ROW)
-    require_error(error, message, model.run, inputs)
+    run = prepared(text, a=ROW).run
+    require_error(KINDS[error], f"onnx: {message}", run, eval(given))
 
 
 def test_initializers_that_are_no_inputs() -> None:
@@ -148,23 +157,25 @@ def test_strings() -> None:
 
 # Options and nodes --------------------------------------------------------------------
 
+OPTIONS = rows(r"""
+training="no" | TypeError | prepare: `training` must be a bool; got str
+lda_coeff="a" | TypeError | prepare: `lda_coeff` must be a real scalar
+a=1, b=2 | TypeError | prepare: `kwargs` must be empty; got a, b$$
+device=None | TypeError | onnx: `device` must be a string; got NoneType
+device=1 | TypeError | onnx: `device` must be a string; got int 1$$
+device="FOO" | ValueError | onnx: `device` must be .*; got FOO$$
+device="CPU:99" | ValueError | onnx: `device` must be .*; got CPU:99$$
+device="CPU:-1" | ValueError | onnx: `device` must be .*; got CPU:-1$$
+device="CPU:x" | ValueError | onnx: `device` must be .*; got CPU:x$$
+device="CPU:0:0" | ValueError | onnx: `device` must be .*; got CPU:0:0$$
+device="" | ValueError | onnx: `device` must be .*; got $$
+""")
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"training": "no"}, TypeError, "prepare: `training` must be a bool; got str"),
-        ({"lda_coeff": "a"}, TypeError, "prepare: `lda_coeff` must be a real scalar"),
-        ({"a": 1, "b": 2}, TypeError, "prepare: `kwargs` must be empty; got a, b$"),
-        ({"device": None}, TypeError, "onnx: `device` must be a string; got NoneType"),
-        ({"device": 1}, TypeError, "onnx: `device` must be a string; got int 1$"),
-        *(
-            ({"device": name}, ValueError, f"onnx: `device` must be .*; got {name}$")
-            for name in ("FOO", "CPU:99", "CPU:-1", "CPU:x", "CPU:0:0", "")
-        ),
-    ],
-)
-def test_options(options: Any, error: type[Exception], message: str) -> None:
-    require_error(error, message, onnx_backend.prepare, parse(COPY), **options)
+
+@pytest.mark.parametrize(("given", "error", "message"), OPTIONS)
+def test_options(given: str, error: str, message: str) -> None:
+    options = eval(f"dict({given})")
+    require_error(KINDS[error], message, onnx_backend.prepare, parse(COPY), **options)
     if "device" in options:
         assert not onnx_backend.supports_device(options["device"])
 
@@ -174,51 +185,35 @@ def test_run_takes_no_options() -> None:
     require_error(TypeError, message, prepared(COPY).run, [ROW], a=1, b=2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "inputs", "options", "error", "message"),
-    [
-        ("Bernoulli", [X], {}, NotImplementedError, "onnx: .* got Bernoulli 'y'"),
-        (
-            "ReverseSequence",
-            [X, LENGTHS],
-            {"opset_version": 9},
-            NotImplementedError,
-            "onnx: .*ReverseSequence 'y' of opset 9",
-        ),
-        ("ReverseSequence", [X[0], LENGTHS], {}, ValueError, "onnx: .*rank >= 2"),
-        ("ReverseSequence", [X, LENGTHS * F(1)], {}, ValueError, "onnx: .*double"),
-        ("Cast", [X], {}, ValueError, "onnx: "),
-        ("Identity", [X], {"device": "X"}, ValueError, "onnx: `device` must be"),
-        (
-            "Identity",
-            [X],
-            {"a": 1},
-            TypeError,
-            "prepare: `kwargs` must be empty; got a$",
-        ),
-        ("Identity", [], {}, TypeError, r"onnx: `inputs` .* a; got list \[\]. Pass"),
-        (
-            "Identity",
-            [ROW.astype("M8[s]")],
-            {},
-            TypeError,
-            "onnx: `a` must have a dtype of ONNX; got datetime64",
-        ),
-        ("Range", [F(1), F(1), F(0)], {}, ValueError, "Range 'y': `delta` must be"),
-        *(
-            ("Cast", [X], {"opset_version": opset}, error, "run_node: `opset_version`")
-            for opset, error in [
-                *((n, ValueError) for n in (0, NEWEST + 1, 2**64)),
-                *((n, TypeError) for n in (None, "21", True)),
-            ]
-        ),
-    ],
-)
-def test_nodes(
-    kind: str, inputs: Any, options: Any, error: type[Exception], message: str
-) -> None:
+# Operators, inputs, options, and the error of `run_node`.
+NODES = rows(r"""
+Bernoulli | [X] |  | NotImplementedError | onnx: .* got Bernoulli 'y'
+ReverseSequence | [X, LENGTHS] | opset_version=9 | NotImplementedError |
+  onnx: .*ReverseSequence 'y' of opset 9
+ReverseSequence | [X[0], LENGTHS] |  | ValueError | onnx: .*rank >= 2
+ReverseSequence | [X, LENGTHS / np.float32(1)] |  | ValueError | onnx: .*double
+Cast | [X] |  | ValueError | onnx: .
+Identity | [X] | device="X" | ValueError | onnx: `device` must be
+Identity | [X] | a=1 | TypeError | prepare: `kwargs` must be empty; got a$$
+Identity | [] |  | TypeError | onnx: `inputs` .* a; got list \[\]. Pass
+Identity | [ROW.astype("M8[s]")] |  | TypeError | onnx: `a` must have a dtype of ONNX;
+  got datetime64
+Range | list(np.float32([1, 1, 0])) |  | ValueError | Range 'y': `delta` must be
+Cast | [X] | opset_version=0 | ValueError | run_node: `opset_version`
+Cast | [X] | opset_version=NEWEST + 1 | ValueError | run_node: `opset_version`
+Cast | [X] | opset_version=2**64 | ValueError | run_node: `opset_version`
+Cast | [X] | opset_version=None | TypeError | run_node: `opset_version`
+Cast | [X] | opset_version="21" | TypeError | run_node: `opset_version`
+Cast | [X] | opset_version=True | TypeError | run_node: `opset_version`
+""")
+
+
+@pytest.mark.parametrize(("kind", "given", "options", "error", "message"), NODES)
+def test_nodes(kind: str, given: str, options: str, error: str, message: str) -> None:
+    inputs, named = eval(given), eval(f"dict({options})")
     node = helper.make_node(kind, list("abc"[: max(len(inputs), 1)]), ["y"])
-    require_error(error, message, onnx_backend.run_node, node, inputs, **options)
+    run = onnx_backend.run_node
+    require_error(KINDS[error], message, run, node, inputs, **named)
 
 
 # Traced inputs ------------------------------------------------------------------------

@@ -50,8 +50,10 @@ def test_run_accepts_inputs_by_position_and_by_name() -> None:
 
 
 def test_backend_interface() -> None:
-    (y,) = onnx_backend.run_model(model(), [X, LENS])
-    assert_same_bits(y, expected(X, LENS))
+    for device in ("CPU", "CPU:0"):
+        assert onnx_backend.supports_device(device)
+        (y,) = onnx_backend.run_model(model(), [X, LENS], device)
+        assert_same_bits(y, expected(X, LENS))
     node = helper.make_node("Slice", ["x", "starts", "ends", "", "steps"], ["y"])
     (y,) = onnx_backend.run_node(node, [X, np.array([3]), np.array([0]), None, [-1]])
     assert_same_bits(y, X[3:0:-1])
@@ -59,13 +61,6 @@ def test_backend_interface() -> None:
     (y,) = onnx_backend.run_node(node, [X], opset_version=1)
     assert_same_bits(y, X[1:-1])
     assert onnx_backend.is_compatible(model())
-
-
-def test_devices() -> None:
-    assert onnx_backend.supports_device("CPU")
-    assert onnx_backend.supports_device("CPU:0")
-    (y,) = onnx_backend.run_model(model(), [X, LENS], "CPU")
-    assert_same_bits(y, expected(X, LENS))
 
 
 def test_negative_sizes_are_unknown() -> None:
@@ -83,12 +78,6 @@ def test_negative_sizes_are_unknown() -> None:
     with pytest.raises(ValueError, match=r"`x` must have shape \(\?, 3\); got \(3, 2"):
         softmax.run([X[0, :, :]])
     assert softmax.to_onnx({}) == source
-
-
-def test_results_are_copies_of_weights() -> None:
-    copying = prepared("=> float[3] y {y = Identity(w)}", w=ROW)
-    copying.run([])[0][0] = 99
-    assert copying.run([])[0].tolist() == [0, 1, 2]
 
 
 def test_a_prepared_model_does_not_change_with_its_source() -> None:
@@ -183,6 +172,25 @@ def test_defaults_are_overridden(
     ):
         for actual, array in zip(outputs, wanted, strict=True):
             assert_same_bits(np.asarray(actual), array)
+
+
+@pytest.mark.parametrize(
+    ("constants", "args", "named", "wanted"),
+    [
+        *(({}, a, dict(zip(n, x, strict=True)), [A, B, C]) for a, n, x in (
+            ([A, B, C], "", []), ([A, B], "b", [C]), ([A], "xb", [B, C]),
+            ([], "bxa", [C, B, A]),
+        )),
+        ({"a": A}, [B, C], {}, [A, B, C]),
+        ({"a": A}, [B, C], {"a": D}, [D, B, C]),
+        ({"a": A}, [D, B, C], {}, [D, B, C]),
+        ({"a": A}, [B], {"b": C}, [A, B, C]),
+    ],
+)  # fmt: skip
+def test_inputs_by_keyword(constants: Any, args: Any, named: Any, wanted: Any) -> None:
+    outputs = prepared(DEFAULTS, **constants).jax_fn(*args, **named)
+    for actual, array in zip(outputs, wanted, strict=True):
+        assert_same_bits(np.asarray(actual), array)
 
 
 @pytest.mark.parametrize("ir", [3, 4])

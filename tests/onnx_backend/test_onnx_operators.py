@@ -10,38 +10,33 @@ import onnx
 import pytest
 from assertions import assert_same_bits
 from onnx import helper
-from onnx_models import prepared, require_error
+from onnx_models import model_of, prepared, require_error, type_of
 
 from dml_jax import onnx_backend, reference
 
-RANGE = helper.make_node("Range", ["start", "limit", "delta"], ["y"])
-RANGES = {
-    "rounded once": (np.float32, 0, 1, 0.1),
-    "cancelling": (np.float64, 0.1, 0.7, 0.2),
-    "beyond doubles": (np.int64, -(2**63), 5 - 2**63, 2),
-    "a count beyond doubles": (np.int64, 0, 2**62 + 1, 2**62),
-    "a difference that overflows": (np.float64, -1.7e308, 1.7e308, 1e308),
-    "half": (np.float16, 0, 3000, 1),
-}
-
-
-@pytest.mark.parametrize("name", RANGES)
-def test_ranges_are_exact(name: str) -> None:
-    dtype, *numbers = RANGES[name]
-    start, limit, delta = (np.array(number, dtype) for number in numbers)
-    (y,) = onnx_backend.run_node(RANGE, [start, limit, delta])
-    span = Fraction(limit.item()) - Fraction(start.item())
-    count = -(-span // Fraction(delta.item()))
-    wanted = reference.fill_value_sequence((count,), dtype, start[()], delta[()])
-    assert_same_bits(y, wanted)
+RANGES = [
+    (np.float32, 0, 1, 0.1),  # rounded once
+    (np.float64, 0.1, 0.7, 0.2),  # cancelling
+    (np.int64, -(2**63), 5 - 2**63, 2),  # beyond doubles
+    (np.int64, 2**60, 2**60 + 3, 1),
+    (np.int64, 0, 2**62 + 1, 2**62),  # a count beyond doubles
+    (np.float64, -1.7e308, 1.7e308, 1e308),  # a difference that overflows
+    (np.float16, 0, 3000, 1),
+]
 
 
 @pytest.mark.usefixtures("x32")
-def test_full_width_outside_of_64_bit_mode() -> None:
-    numbers = [np.array(n) for n in (2**60, 2**60 + 3, 1)]
-    (y,) = onnx_backend.run_node(RANGE, numbers)
-    assert_same_bits(y, 2**60 + np.arange(3))
-    assert not jax.config.jax_enable_x64  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("dtype", "start", "limit", "delta"), RANGES)
+def test_ranges_are_exact(dtype: Any, start: Any, limit: Any, delta: Any) -> None:
+    """Also those of 64 bits outside of the mode, which `run` leaves as it was."""
+    numbers = [np.array(number, dtype) for number in (start, limit, delta)]
+    node = helper.make_node("Range", [*"abc"], ["y"])
+    (y,) = onnx_backend.run_node(node, numbers)
+    first, end, step = (Fraction(number.item()) for number in numbers)
+    count = -((first - end) // step)
+    start, _, delta = (number[()] for number in numbers)
+    assert_same_bits(y, reference.fill_value_sequence((count,), dtype, start, delta))
+    assert not jax.config.read("jax_enable_x64")
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128", "bfloat16"])
@@ -91,21 +86,7 @@ def test_constant_of_shape_keeps_bits() -> None:
     assert_same_bits(y, np.broadcast_to(payload, (2, 3)))
 
 
-def outputs_of(node: onnx.NodeProto, *inputs: Any) -> list[Any]:
-    """The output of a node for inputs, and for constants."""
-    (y,) = onnx_backend.run_node(node, list(map(np.asarray, inputs)))
-    info = helper.make_tensor_value_info("y", TYPES[y.dtype.name], y.shape)
-    constants = [
-        onnx.numpy_helper.from_array(np.asarray(x), name)
-        for x, name in zip(inputs, node.input, strict=True)
-    ]
-    graph = helper.make_graph([node], "constants", [], [info], constants)
-    return [y, onnx_backend.prepare(helper.make_model(graph)).run([]).y]
-
-
 LARGEST = 2**63 - 1
-TYPES = {"int8": 3, "uint8": 2, "int32": 6, "int64": 7, "uint32": 12, "uint64": 13}
-TYPES["float32"] = 1
 
 
 def one_hot(last: int, depth: int) -> np.ndarray:
@@ -132,9 +113,15 @@ EXACT: list[tuple[str, list[Any], Any]] = [
 
 @pytest.mark.parametrize(("kind", "inputs", "wanted"), EXACT)
 def test_results_are_exact(kind: str, inputs: list[Any], wanted: Any) -> None:
-    node = helper.make_node(kind, [*"abc"[: len(inputs)]], ["y"])
-    for y in outputs_of(node, *inputs):
-        assert_same_bits(y, np.asarray(wanted))
+    """Also of constants."""
+    arrays, wanted = list(map(np.asarray, inputs)), np.asarray(wanted)
+    names = "pqr"[: len(inputs)]
+    result = f"{type_of(wanted.dtype)}[{','.join('uv'[: wanted.ndim])}] y"
+    text = f"{result} {{y = {kind}({', '.join(names)})}}"
+    constants = dict(zip(names, arrays, strict=True))
+    for given, stored in ((arrays, {}), ([], constants)):
+        model = onnx_backend.prepare(model_of(text, given, **stored))
+        assert_same_bits(model.run(given)[0], wanted)
 
 
 # Sequences ----------------------------------------------------------------------------
@@ -165,13 +152,15 @@ def test_sequences_and_optional_values_inside_of_a_graph() -> None:
 
 @pytest.mark.parametrize(("place", "left"), [(-2, [2]), (1, [1]), (-1, [1])])
 def test_positions_in_sequences(place: int, left: list[int]) -> None:
-    text = "int64[1] a, int64[1] b => int64[n] y {s = SequenceConstruct(a, b) "
-    text += "e = SequenceErase(s, place) y = ConcatFromSequence<axis = 0>(e)}"
-    model = prepared(text, place=np.array(place))
-    assert model.run([[1], [2]])[0].tolist() == left
+    text = """int64[1] a, int64[1] b, int64 place => int64[n] y {
+      s = SequenceConstruct(a, b)
+      e = SequenceErase(s, place)
+      y = ConcatFromSequence<axis = 0>(e)
+    }"""
+    run = prepared(text).run
+    assert run([[1], [2], place])[0].tolist() == left
     message = r"SequenceErase 'e': `position` must be in \[-2, 2\); got -3$"
-    model = prepared(text, place=np.array(-3))
-    require_error(ValueError, message, model.run, [[1], [2]])
+    require_error(ValueError, message, run, [[1], [2], -3])
 
 
 def test_an_optional_value_without_an_element() -> None:
@@ -189,21 +178,17 @@ def test_sums_of_quantized_products_are_exact(
 ) -> None:
     """Also beyond 24 bits, and where constant weights say that floats have them all."""
     random = np.random.default_rng(0)
-    a = random.integers(0, 256, (3, 3001), np.uint8)
-    b = random.integers(-magnitude, magnitude + 1, (3001, 2), np.int8)
-    text = "uint8[3,3001] a, int8[3001,2] b => int32[3,2] y { y = MatMulInteger(a, b) }"
-    if is_constant:
-        model = prepared(text.replace(", int8[3001,2] b", ""), b=b)
-    else:
-        model = prepared(text)
-    feeds = {"a": a} if is_constant else {"a": a, "b": b}
-    wanted = a.astype(np.int64) @ b.astype(np.int64)
-    assert_same_bits(model.run(feeds)[0], wanted.astype(np.int32))
+    p = random.integers(0, 256, (3, 3001), np.uint8)
+    q = random.integers(-magnitude, magnitude + 1, (3001, 2), np.int8)
+    given, constants = ([p], {"q": q}) if is_constant else ([p, q], {})
+    source = model_of("int32[a,b] y {y = MatMulInteger(p, q)}", given, **constants)
+    (y,) = onnx_backend.prepare(source).run(given)
+    assert_same_bits(y, (p.astype(np.int64) @ q.astype(np.int64)).astype(np.int32))
 
 
 @pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "uint8")])
 @pytest.mark.parametrize(
-    ("a", "b", "a_zero", "b_zero"),
+    "shapes",
     [
         ((3, 70), (70, 2), (), ()),
         ((3, 70), (70, 2), (3,), (2,)),
@@ -214,23 +199,17 @@ def test_sums_of_quantized_products_are_exact(
     ],
 )
 def test_zero_points_of_products(
-    a: tuple[int, ...],
-    b: tuple[int, ...],
-    a_zero: tuple[int, ...],
-    b_zero: tuple[int, ...],
-    kinds: tuple[str, str],
+    shapes: tuple[tuple[int, ...], ...], kinds: tuple[str, str]
 ) -> None:
     """Also of the least and the largest elements."""
-    random = np.random.default_rng(0)
-    feeds, shapes = {}, (a, b, a_zero, b_zero)
-    for name, shape, kind in zip("abpq", shapes, kinds * 2, strict=True):
+    random, given = np.random.default_rng(0), []
+    for shape, kind in zip(shapes, kinds * 2, strict=True):
         info = np.iinfo(kind)
         values = [info.min, info.max, random.integers(info.min, info.max)]
-        feeds[name] = random.choice(values, shape).astype(kind)
-    given = ", ".join(f"{x.dtype}{[*x.shape] or ''} {n}" for n, x in feeds.items())
-    wide = {name: x.astype(np.int64) for name, x in feeds.items()}
-    p = wide["p"][:, None] if len(a_zero) == 1 else wide["p"]
-    wanted = np.matmul(wide["a"] - p, wide["b"] - wide["q"]).astype(np.int32)
-    y = ",".join("xyz"[: wanted.ndim])
-    model = prepared(f"{given} => int32[{y}] y {{ y = MatMulInteger(a, b, p, q) }}")
-    assert_same_bits(model.run(feeds)[0], wanted)
+        given.append(random.choice(values, shape).astype(kind))
+    a, b, p, q = (x.astype(np.int64) for x in given)
+    p = p[:, None] if p.ndim == 1 else p
+    wanted = np.matmul(a - p, b - q).astype(np.int32)
+    dims = ",".join("xyz"[: wanted.ndim])
+    source = model_of(f"int32[{dims}] y {{y = MatMulInteger(p, q, r, s)}}", given)
+    assert_same_bits(onnx_backend.prepare(source).run(given)[0], wanted)

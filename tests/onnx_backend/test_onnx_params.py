@@ -1,6 +1,6 @@
 """Weights of ONNX models: taken out, replaced, trained and written back."""
 
-import pathlib
+import builtins
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from assertions import assert_same_bits
-from onnx_models import LOCAL, parse, prepared, require_error, runtime_session
+from onnx_models import LOCAL, parse, prepared, require_error, rows, runtime_session
 
 from dml_jax import onnx_backend
 
@@ -89,18 +89,37 @@ BRANCHES = """bool c, float[3] x => float[3] y {y = If(c) <
   else_branch = h () => (float[3] b) <float[3] w = {4, 5, 6}> {b = If(c) <
     then_branch = i () => (float[3] p) {p = Identity(x)},
     else_branch = j () => (float[3] q) {s = Add(x, w) q = Add(s, v)}>}>}"""
+# Exporters of scripted models write weights as Constant nodes, in branches too.
+CONSTANTS = """bool c, float[3] x => float[3] y {
+  v = Constant<value = float[3] {1, 1, 1}>()
+  limit = Constant<value = float[1] {-1}>()
+  count = Constant<value = int64[1] {3}>()
+  r = Reshape(x, count)
+  m = Max(r, limit)
+  y = If(c) <
+    then_branch = g () => (float[3] a) {
+      w = Constant<value = float[3] {1, 2, 3}>()
+      a = Mul(m, w)},
+    else_branch = h () => (float[3] b) {
+      w = Constant<value = float[3] {4, 5, 6}>()
+      s = Add(m, w)
+      b = Add(s, v)}>}"""
 
 
-def test_weights_of_the_same_name_in_branches() -> None:
-    source = parse(BRANCHES, v=np.ones(3, np.float32))
-    model, x = onnx_backend.prepare(source), np.array([1, -1, 2], np.float32)
+@pytest.mark.parametrize(
+    ("text", "constants"), [(BRANCHES, {"v": np.ones(3, np.float32)}), (CONSTANTS, {})]
+)
+def test_weights_of_the_same_name_in_branches(text: str, constants: Any) -> None:
+    model, x = prepared(text, **constants), np.array([1, -1, 2], np.float32)
     names = ["v", "y.then_branch.w", "y.else_branch.w"]
     assert sorted(model.params) == sorted(names)
     params = {name: 10 * array for name, array in model.params.items()}
-    session = runtime_session(model.to_onnx(params))
+    changed = model.to_onnx(params)
+    session, again = runtime_session(changed), onnx_backend.prepare(changed)
     for condition, wanted in ((True, [10, -20, 60]), (False, [51, 59, 72])):
         given = np.array(condition), x
         assert model.apply(params, *given)[0].tolist() == wanted
+        assert again.run(given)[0].tolist() == wanted
         feeds = dict(zip("cx", given, strict=True))
         assert session.run(None, feeds)[0].tolist() == wanted
 
@@ -123,37 +142,6 @@ def test_names_of_weights_are_unique(name: str) -> None:
     assert len(model.params) == 3
     for condition, wanted in ((True, 2), (False, 3)):
         assert model.run([condition, np.ones(1, np.float32)])[0] == wanted
-
-
-# Exporters of scripted models write weights as Constant nodes, in branches too.
-CONSTANTS = """bool c, float[3] x => float[3] y {
-  v = Constant<value = float[3] {1, 2, 3}>()
-  limit = Constant<value = float[1] {-5}>()
-  count = Constant<value = int64[1] {3}>()
-  r = Reshape(x, count)
-  m = Max(r, limit)
-  y = If(c) <
-    then_branch = g () => (float[3] a) {
-      w = Constant<value = float[3] {4, 5, 6}>()
-      a = Mul(m, w)},
-    else_branch = h () => (float[3] b) {
-      w = Constant<value = float[3] {7, 8, 9}>()
-      s = Mul(m, v)
-      b = Add(s, w)}>}"""
-
-
-def test_constant_nodes_are_weights() -> None:
-    model, x = onnx_backend.prepare(parse(CONSTANTS)), np.array([1, -9, 2], np.float32)
-    assert {*model.params} == {"v", "y.then_branch.w", "y.else_branch.w"}
-    params = {name: 10 * array for name, array in model.params.items()}
-    changed = model.to_onnx(params)
-    session = runtime_session(changed)
-    for condition, wanted in ((True, [40, -250, 120]), (False, [80, -20, 150])):
-        given = np.array(condition), x
-        assert model.apply(params, *given)[0].tolist() == wanted
-        assert onnx_backend.prepare(changed).run(given)[0].tolist() == wanted
-        feeds = dict(zip("cx", given, strict=True))
-        assert session.run(None, feeds)[0].tolist() == wanted
 
 
 def test_constant_nodes_beside_functions_are_no_weights() -> None:
@@ -199,35 +187,24 @@ def test_dtypes(dtype: str) -> None:
     assert_same_bits(onnx.numpy_helper.to_array(copied), expected)
 
 
-WRONG = [
-    (None, TypeError, "`params` must be a mapping of names to arrays; got NoneType"),
-    ({"v": X}, ValueError, "`params` must have names of initializers .*; got str 'v'$"),
-    ({"shape": np.array([1, 2])}, ValueError, "`params` must have names .* 'shape'$"),
-    ({"x": X}, ValueError, "`params` must have names .*; got str 'x'$"),
-    (
-        {"w": X},
-        ValueError,
-        r"`params\['w'\]` must be a float32 array of shape \(3, 2\)",
-    ),
-    (
-        {"b": np.zeros(2)},
-        ValueError,
-        r"`params\['b'\]` must be a float32 .*; got float64",
-    ),
-    (
-        {"b": [0, 0]},
-        ValueError,
-        r"`params\['b'\]` must be a float32 array .*; got list",
-    ),
-]
+WRONG = rows(r"""
+None | TypeError | `params` must be a mapping of names to arrays; got NoneType
+{"v": X} | ValueError | `params` must have names of initializers .*; got str 'v'$$
+{"shape": np.array([1, 2])} | ValueError | `params` must have names .* 'shape'$$
+{"x": X} | ValueError | `params` must have names .*; got str 'x'$$
+{"w": X} | ValueError | `params\['w'\]` must be a float32 array of shape \(3, 2\)
+{"b": np.zeros(2)} | ValueError | `params\['b'\]` must be a float32 .*; got float64
+{"b": [0, 0]} | ValueError | `params\['b'\]` must be a float32 array .*; got list
+""")
 
 
 @pytest.mark.parametrize(("params", "error", "message"), WRONG)
 def test_params_that_do_not_match(
-    model: onnx_backend.Model, params: Any, error: type[Exception], message: str
+    model: onnx_backend.Model, params: str, error: str, message: str
 ) -> None:
-    require_error(error, f"apply: {message}", model.apply, params, X)
-    require_error(error, f"to_onnx: {message}", model.to_onnx, params)
+    given, kind = eval(params), getattr(builtins, error)
+    require_error(kind, f"apply: {message}", model.apply, given, X)
+    require_error(kind, f"to_onnx: {message}", model.to_onnx, given)
 
 
 def test_options_of_apply() -> None:
@@ -250,64 +227,6 @@ def test_options_of_apply() -> None:
     require_error(TypeError, message, plain.apply, {}, x, training="no")
     message = "apply: `lda_coeff` must be a real scalar; got str"
     require_error(TypeError, message, plain.apply, {}, x, lda_coeff="a")
-
-
-# Sources and keywords -----------------------------------------------------------------
-
-
-def test_models_from_files_and_bytes(tmp_path: pathlib.Path) -> None:
-    source = parse(TEXT, **WEIGHTS, **OTHERS)
-    path = tmp_path / "model.onnx"
-    onnx.save(source, path)
-    wanted = expected(X, **WEIGHTS)
-    for given in (path, str(path), path.read_bytes(), source):
-        assert onnx_backend.is_compatible(given)
-        assert_same_bits(onnx_backend.prepare(given).run([X])[0], wanted)
-        assert_same_bits(onnx_backend.run_model(given, [X])[0], wanted)
-
-
-def test_files_read_data_from_their_folder(tmp_path: pathlib.Path) -> None:
-    source = parse(TEXT, **WEIGHTS, **OTHERS)
-    path = tmp_path / "model.onnx"
-    save = {"save_as_external_data": True, "size_threshold": 0}
-    onnx.save(source, path, **save, location="weights.bin")
-    assert_same_bits(onnx_backend.prepare(path).run([X])[0], expected(X, **WEIGHTS))
-    message = "onnx: `w` must be loaded, as `load_model` does; got data in another file"
-    require_error(ValueError, message, onnx_backend.prepare, path.read_bytes())
-    with pytest.raises(FileNotFoundError):
-        onnx_backend.prepare(tmp_path / "none.onnx")
-
-
-SUM = "float[3] a, float[3] x, float[3] z => float[3] y {s = Sub(a, x) y = Mul(s, z)}"
-
-
-def test_inputs_by_keyword() -> None:
-    a, x, z = X[:3]
-    for names in ([], ["z"], ["x", "z"], ["z", "x", "a"]):
-        given = {"a": a, "x": x, "z": z}
-        named = {name: given.pop(name) for name in names}
-        (y,) = prepared(SUM).jax_fn(*given.values(), **named)
-        assert_same_bits(np.asarray(y), (a - x) * z)
-    model = prepared(SUM, a=a)  # which is a default
-    for args, named in (([x, z], {"a": 2 * a}), ([2 * a, x, z], {}), ([x], {"z": z})):
-        (y,) = model.jax_fn(*args, **named)
-        first = a if args == [x] else 2 * a
-        assert_same_bits(np.asarray(y), (first - x) * z)
-
-
-@pytest.mark.parametrize(
-    ("args", "named", "got"),
-    [
-        ([1], {"a": 1}, "1 of them and a, without x, z"),
-        ([1, 2], {"a": 1}, "2 of them and a, without z"),
-        ([1, 2], {"q": 1}, "2 of them and q, without z"),
-        ([], {"a": 1, "x": 2}, "0 of them and a, x, without z"),
-        ([1, 2, 3], {"z": 1}, "3 of them and z"),
-    ],
-)
-def test_keywords_that_do_not_match(args: Any, named: Any, got: str) -> None:
-    message = f"onnx: `inputs` must be arrays for a, x, z; got {got}. Pass `a, x, z`$"
-    require_error(TypeError, message, prepared(SUM).jax_fn, *args, **named)
 
 
 # Functions for operators --------------------------------------------------------------

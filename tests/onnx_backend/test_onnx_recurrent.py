@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 from typing import Any
 
 import jax
@@ -9,18 +10,24 @@ import jax.numpy as jnp
 import jax.test_util
 import numpy as np
 import onnx
-import onnx_models
 import pytest
-from onnx import helper, numpy_helper
-from onnx_models import runtime_outputs, runtime_session
+from onnx_models import (
+    add_types,
+    model_of,
+    parse,
+    runtime_outputs,
+    runtime_session,
+    type_of,
+)
 from sampling import default_of
 
 from dml_jax import onnx_backend
 
 TIME, BATCH, SIZE, HIDDEN = 5, 3, 2, 4
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 LENGTHS = np.array([5, 0, 3], np.int32)
+DIRECTIONS = "forward", "reverse", "bidirectional"
+BOTH = "bidirectional"
 
 
 def random_array(*shape: int, seed: int = 0) -> np.ndarray:
@@ -28,111 +35,102 @@ def random_array(*shape: int, seed: int = 0) -> np.ndarray:
     return random.normal(0, 0.7, shape).astype(np.float32)
 
 
-def model_of(kind: str, opset: int = 14, **options: Any) -> onnx.ModelProto:
-    """A node with the inputs X, sequence_lens and initial states, and constant weights.
-
-    The options "bias", "lengths", "initial" and "peepholes" say which inputs there are.
-    """
-    given = {
-        k: options.pop(k, True) for k in ("bias", "lengths", "initial", "peepholes")
-    }
-    count = 2 if options.get("direction") == "bidirectional" else 1
-    gates = GATES[kind]
+def example(
+    kind: str,
+    opset: int = 14,
+    *,
+    steps: int = TIME,
+    bias: bool = True,
+    lengths: bool = True,
+    initial: bool = True,
+    peepholes: bool = True,
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model of one node with constant weights, and its inputs."""
+    count = 2 if attributes.get("direction") == BOTH else 1
+    rows = GATES[kind] * HIDDEN
     weights = {
-        "W": random_array(count, gates * HIDDEN, SIZE, seed=1),
-        "R": random_array(count, gates * HIDDEN, HIDDEN, seed=2),
+        "W": random_array(count, rows, SIZE, seed=1),
+        "R": random_array(count, rows, HIDDEN, seed=2),
+        "B": random_array(count, 2 * rows, seed=3),
+        "P": random_array(count, 3 * HIDDEN, seed=4),
     }
+    inputs = {
+        "X": random_array(steps, BATCH, SIZE, seed=10),
+        "sequence_lens": LENGTHS,
+        "initial_h": random_array(count, BATCH, HIDDEN, seed=12),
+        "initial_c": random_array(count, BATCH, HIDDEN, seed=13),
+    }
+    has = {"B": bias, "sequence_lens": lengths, "initial_h": initial}
+    has |= {"initial_c": initial, "P": peepholes}
     names = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
-    if given["bias"]:
-        weights["B"] = random_array(count, 2 * gates * HIDDEN, seed=3)
-    if kind == "LSTM":
-        names += ["initial_c", "P"]
-        if given["peepholes"]:
-            weights["P"] = random_array(count, 3 * HIDDEN, seed=4)
-    infos = [helper.make_tensor_value_info("X", 1, [TIME, BATCH, SIZE])]
-    if given["lengths"]:
-        infos.append(helper.make_tensor_value_info("sequence_lens", 6, [BATCH]))
-    state = [count, BATCH, HIDDEN]
-    for name in ("initial_h", "initial_c"):
-        if given["initial"] and name in names:
-            infos.append(helper.make_tensor_value_info(name, 1, state))
-    known = {*weights, *(info.name for info in infos)}
+    names += ["initial_c", "P"] if kind == "LSTM" else []
+    names = [name if has.get(name, True) else "" for name in names]
+    weights = {name: array for name, array in weights.items() if name in names}
+    inputs = {name: array for name, array in inputs.items() if name in names}
+    given = {"hidden_size": HIDDEN, **attributes}
+    texts = [f"{k} = {json.dumps(v)}" for k, v in given.items() if v != []]
+    types = [f"{type_of(x.dtype)}{[*x.shape]} {n}" for n, x in inputs.items()]
     outputs = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
-    inputs = [name if name in known else "" for name in names]
-    node = helper.make_node(kind, inputs, outputs, **{"hidden_size": HIDDEN} | options)
-    results = [
-        helper.make_tensor_value_info(name, 1, [None] * (4 if name == "Y" else 3))
-        for name in outputs
-    ]
-    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph([node], "recurrent", infos, results, tensors)
-    imports = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+    results = [f"float[{'d,' * (y == 'Y')}a,b,c] {y}" for y in outputs]
+    source = parse(
+        f"{', '.join(types)} => {', '.join(results)} {{{', '.join(outputs)} = "
+        f"{kind}<{', '.join(texts)}>({', '.join(names).rstrip(', ')})}}",
+        opset,
+        **weights,
+    )
+    return source, inputs
 
 
-def inputs_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    arrays = {}
-    for seed, info in enumerate(model.graph.input):
-        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        arrays[info.name] = random_array(*shape, seed=seed + 10)
-    return {
-        **arrays,
-        **({"sequence_lens": LENGTHS} if "sequence_lens" in arrays else {}),
-    }
-
-
-DIRECTIONS = ["forward", "reverse", "bidirectional"]
-CASES: dict[str, dict[str, Any]] = {
-    f"{kind} {direction}": {"kind": kind, "direction": direction}
-    for kind, direction in itertools.product(GATES, DIRECTIONS)
-} | {
-    "GRU linear": {"kind": "GRU", "direction": DIRECTIONS[2], "linear_before_reset": 1},
-    "GRU linear without a bias": {"kind": "GRU", "linear_before_reset": 1, "bias": 0},
-    "GRU without a bias": {"kind": "GRU", "bias": 0, "initial": 0, "lengths": 0},
-    "RNN without a bias": {"kind": "RNN", "bias": 0, "initial": 0},
-    "LSTM input forget": {"kind": "LSTM", "input_forget": 1},
-    "LSTM without peepholes": {"kind": "LSTM", "peepholes": 0, "lengths": 0},
+CASES: list[dict[str, Any]] = [
+    *(
+        {"kind": kind, "direction": direction}
+        for kind, direction in itertools.product(GATES, DIRECTIONS)
+    ),
+    {"kind": "GRU", "direction": BOTH, "linear_before_reset": 1},
+    {"kind": "GRU", "linear_before_reset": 1, "bias": False},
+    {"kind": "GRU", "bias": False, "initial": False, "lengths": False},
+    {"kind": "RNN", "bias": False, "initial": False},
+    {"kind": "LSTM", "input_forget": 1},
+    {"kind": "LSTM", "peepholes": False, "lengths": False},
     # ONNX Runtime does not clip the cell, which stays below this.
-    "clip": {"kind": "LSTM", "clip": 1.8},
-    "GRU clip": {"kind": "GRU", "clip": 0.3, "direction": "reverse"},
-    "version 7": {"kind": "GRU", "opset": 9, "direction": "bidirectional"},
-    "version 22": {"kind": "LSTM", "opset": 22, "direction": "bidirectional"},
-}
-# Functions of the two directions, with their alphas and betas.
-ACTIVATIONS = [
-    (["Relu", "Affine"], [0.7], [0.2]),
-    (["LeakyRelu", "ThresholdedRelu"], [0.2, 0.1], []),
-    (["ScaledTanh", "HardSigmoid"], [0.8, 0.3], [1.2, 0.4]),
-    (["HardSigmoid", "LeakyRelu"], [], []),
-    (["Elu", "Softsign"], [0.9], []),
-    (["Softplus", "Sigmoid"], [], []),
+    {"kind": "LSTM", "clip": 1.8},
+    {"kind": "GRU", "clip": 0.3, "direction": "reverse"},
+    {"kind": "GRU", "opset": 9, "direction": BOTH},
+    {"kind": "LSTM", "opset": 22, "direction": BOTH},
 ]
-for names, alphas, betas in ACTIVATIONS:
+# Functions of the two directions, with their alphas and betas.
+ACTIVATIONS: list[tuple[str, list[str], list[float], list[float]]] = [
+    ("RNN", ["Relu", "Affine"], [0.7], [0.2]),
+    ("RNN", ["LeakyRelu", "ThresholdedRelu"], [0.2, 0.1], []),
+    ("RNN", ["ScaledTanh", "HardSigmoid"], [0.8, 0.3], [1.2, 0.4]),
+    ("RNN", ["HardSigmoid", "LeakyRelu"], [], []),
+    ("RNN", ["Elu", "Softsign"], [0.9], []),
+    ("RNN", ["Softplus", "Sigmoid"], [], []),
+    (
+        "GRU",
+        ["HardSigmoid", "LeakyRelu", "Sigmoid", "ScaledTanh"],
+        [0.3, 0.15, 0.9],
+        [0.4, 1.1],
+    ),
+]
+for kind, names, alphas, betas in ACTIVATIONS:
     lists = {"activation_alpha": alphas, "activation_beta": betas}
-    CASES[" ".join(names)] = {
-        "kind": "RNN",
-        "direction": "bidirectional",
-        "activations": names,
-        **{key: value for key, value in lists.items() if value},
-    }
-CASES["two alphas"] = {
-    "kind": "GRU",
-    "direction": "bidirectional",
-    "activations": ["HardSigmoid", "LeakyRelu", "Sigmoid", "ScaledTanh"],
-    "activation_alpha": [0.3, 0.15, 0.9],
-    "activation_beta": [0.4, 1.1],
-}
-DEFAULTS = "GRU bidirectional", "LSTM bidirectional"
+    CASES.append({"kind": kind, "direction": BOTH, "activations": names, **lists})
+DEFAULTS = [{"kind": kind, "direction": BOTH} for kind in ("GRU", "LSTM")]
 
 
-@pytest.mark.parametrize("case", default_of(sorted(CASES), *DEFAULTS))
-def test_results_are_those_of_onnx_runtime(case: str) -> None:
-    model = model_of(**CASES[case])
-    inputs = inputs_of(model)
+def name_of(case: dict[str, Any]) -> str:
+    return " ".join(map(str, case.values()))
+
+
+@pytest.mark.parametrize("case", default_of(CASES, *DEFAULTS), ids=name_of)
+def test_results_are_those_of_onnx_runtime(case: dict[str, Any]) -> None:
+    model, inputs = example(**case)
     wanted = runtime_session(model).run(None, inputs)
     prepared = onnx_backend.prepare(model)
     results = [jax.jit(prepared.jax_fn)(*inputs.values())]
-    results += [prepared.run(inputs)] if case in DEFAULTS[:1] else []
+    results += [prepared.run(inputs)] if case == DEFAULTS[0] else []
     for actual in results:
         for found, array in zip(actual, wanted, strict=True):
             np.testing.assert_allclose(found, array, rtol=2e-5, atol=2e-6)
@@ -140,8 +138,8 @@ def test_results_are_those_of_onnx_runtime(case: str) -> None:
 
 @pytest.mark.parametrize("kind", default_of([*GATES]))
 def test_derivatives(kind: str) -> None:
-    source = model_of(kind, direction="reverse")
-    model, inputs = onnx_backend.prepare(source), inputs_of(source)
+    source, inputs = example(kind, direction="reverse")
+    model = onnx_backend.prepare(source)
     lengths = {"sequence_lens": inputs.pop("sequence_lens")}
 
     def total(inputs: Any, params: Any) -> Any:
@@ -159,8 +157,8 @@ def test_training_scales_the_gradient_through_the_reverse_direction(
     lengths: bool,
 ) -> None:
     """The forward direction has its whole gradient, and the weights have theirs."""
-    source = model_of("RNN", direction="bidirectional", lengths=lengths)
-    model, inputs = onnx_backend.prepare(source), inputs_of(source)
+    source, inputs = example("RNN", direction=BOTH, lengths=lengths)
+    model = onnx_backend.prepare(source)
 
     @functools.partial(jax.jit, static_argnames="training")
     def gradient(coefficient: Any, direction: Any, training: bool) -> Any:
@@ -183,16 +181,14 @@ def test_training_scales_the_gradient_through_the_reverse_direction(
 @pytest.mark.parametrize("kind", GATES)
 def test_no_steps(kind: str) -> None:
     """The last states are zeros, as ONNX Runtime has them for an RNN."""
-    model = model_of(kind, lengths=False, direction="bidirectional")
-    inputs = inputs_of(model)
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 0
-    inputs["X"] = inputs["X"][:0]
-    y, *states = onnx_backend.prepare(model).run(inputs)
+    source, inputs = example(kind, steps=0, lengths=False, direction=BOTH)
+    y, *states = onnx_backend.prepare(source).run(inputs)
     assert y.shape == (0, 2, BATCH, HIDDEN)
     for state in states:
         assert not np.asarray(state).any()
 
 
+@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize(
     ("kind", "direction"),
     default_of(
@@ -201,9 +197,8 @@ def test_no_steps(kind: str) -> None:
 )
 def test_padding_has_no_gradient(kind: str, direction: str) -> None:
     """Outputs and gradients are those of zeros in place of what no sequence reads."""
-    model = onnx_backend.prepare(model_of(kind, direction=direction))
-    zeros = inputs_of(model_of(kind, direction=direction))
-    time = np.arange(zeros["X"].shape[0])[:, None]
+    source, zeros = example(kind, direction=direction)
+    model, time = onnx_backend.prepare(source), np.arange(TIME)[:, None]
     zeros["X"][time >= LENGTHS] = 0
     padded = {name: array.copy() for name, array in zeros.items()}
     padded["X"][time >= LENGTHS] = np.nan, -np.inf
@@ -215,14 +210,14 @@ def test_padding_has_no_gradient(kind: str, direction: str) -> None:
     def loss(params: Any, floats: Any) -> Any:
         inputs = {**floats, "sequence_lens": LENGTHS}
         outputs = model.apply(
-            params, training=direction == "bidirectional", lda_coeff=0.5, **inputs
+            params, training=direction == BOTH, lda_coeff=0.5, **inputs
         )
         return sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(outputs))
 
-    results = []
+    results, differentiate = [], jax.jit(jax.value_and_grad(loss, (0, 1)))
     for inputs in (zeros, padded):
         floats = {n: jnp.asarray(x) for n, x in inputs.items() if x.dtype.kind == "f"}
-        results.append(jax.value_and_grad(loss, (0, 1))(model.params, floats))
+        results.append(differentiate(model.params, floats))
     assert len(jax.tree.leaves(results[0])) > 4
     jax.tree.map(np.testing.assert_array_equal, *results)
 
@@ -244,8 +239,8 @@ def lstm_of_integers(*columns: int, lengths: bool = False) -> onnx.ModelProto:
     scales = np.full((2, *columns), 0.004, np.float32), np.zeros((2, *columns), np.int8)
     constants = OF_LSTM | dict(zip("uv", scales, strict=True))
     text = LSTM if lengths else LSTM.replace(" t,", " ,")
-    source = onnx_models.model_of(text, [FRAMES], **constants)
-    onnx_models.add_types(source, runtime_outputs(source, [FRAMES]))
+    source = model_of(text, [FRAMES], **constants)
+    add_types(source, runtime_outputs(source, [FRAMES]))
     return source
 
 
@@ -273,28 +268,24 @@ def test_padding_of_a_quantized_lstm() -> None:
     np.testing.assert_array_equal(gradient(x), wanted)
 
 
-def run_of_weights(kind: str, x: Any, w: Any, c: float = 0, **attributes: Any) -> Any:
-    """The last state for one step of one unit, whose recurrent weights are zero."""
-    names = ["X", "W", "R", "", "", "", "c"][: 7 if kind == "LSTM" else 3]
-    node = helper.make_node(kind, names, ["y", "h"], hidden_size=1, **attributes)
-    gates = GATES[kind]
-    inputs: list[Any] = [
-        np.full((1, 1, 1), x, np.float32),
-        np.full((1, gates, 1), w, np.float32),
-        np.zeros((1, gates, 1), np.float32),
-        *[None] * 3,
-        np.full((1, 1, 1), c, np.float32),
-    ]
-    _, h = onnx_backend.run_node(node, inputs[: len(names)])
-    return np.asarray(h).item()
+THRESHOLD = 'activations = ["ThresholdedRelu"], activation_alpha = [0.5]'
 
 
-def test_clip_applies_to_the_cell_before_its_activation() -> None:
-    h = run_of_weights("LSTM", x=0, w=0, c=20, clip=0.5)
-    np.testing.assert_allclose(h, 0.5 * np.tanh(0.5), rtol=1e-6)
-
-
-def test_a_thresholded_relu_keeps_its_threshold() -> None:
-    options = {"activations": ["ThresholdedRelu"], "activation_alpha": [0.5]}
-    assert run_of_weights("RNN", x=1, w=0.5, **options) == 0.5
-    assert run_of_weights("RNN", x=1, w=0.25, **options) == 0
+@pytest.mark.parametrize(
+    ("node", "x", "w", "c", "wanted"),
+    [
+        # The cell is clipped before its activation.
+        ("LSTM<hidden_size = 1, clip = 0.5>(p, q, r, , , , s)", 0, 0, 20,
+         0.5 * np.tanh(0.5)),
+        (f"RNN<hidden_size = 1, {THRESHOLD}>(p, q, r)", 1, 0.5, None, 0.5),
+        (f"RNN<hidden_size = 1, {THRESHOLD}>(p, q, r)", 1, 0.25, None, 0),
+    ],
+)  # fmt: skip
+def test_one_step_of_one_unit(
+    node: str, x: float, w: float, c: float | None, wanted: float
+) -> None:
+    gates = GATES[node.partition("<")[0]]
+    numbers = ([[x]], [[w]] * gates, [[0]] * gates, [[c]])
+    inputs = [np.array([n], np.float32) for n in numbers[: 3 if c is None else 4]]
+    model = onnx_backend.prepare(model_of(f"y, h = {node}", inputs))
+    np.testing.assert_allclose(model.run(inputs)[1].item(), wanted, rtol=1e-6)

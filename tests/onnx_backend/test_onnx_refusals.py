@@ -144,10 +144,11 @@ float[a,b,c] y {y = ConvTranspose(p, q)} | f(1, 2, 3), f(1, 2, 2) | `W` must hav
   elements on its first axis
 float[a,b,c] y {y = ConvTranspose(p, q, r)} | f(1, 1, 3), f(1, 2, 2), f(1) | `B` must
   have shape \(2,\); got \(1,\)$$
-float[a,b,c] y {y = ConvTranspose<strides = [3], output_shape = [10]>(p, q)} | f(1, 1,
-  2), f(1, 2, 3) | `output_shape` must be below 9 for an axis .*; got 10$$
+float[a,b,c] y {y = ConvTranspose<strides = [3], output_shape = [9]>(p, q)} | f(1, 1,
+  2), f(1, 2, 3) | `output_shape` must be below 9 for an axis .*; got 9$$
 @20 y = DFT(p, , q) | f(1, 4, 3), n(1) | `input` must have 1 or 2 elements on its last
   axis; got shape \(1, 4, 3\)$$
+@20 y = DFT(p, , q) | f(1, 4, 2), n(2) | `axis` must not be the last one; got 2$$
 @20 y = DFT<inverse = 1, onesided = 1>(p, , q) | f(1, 4, 1), n(1) | `input` must have 2
   elements on its last axis
 @17 float[a,b,c,d] y {y = STFT(p, q, r)} | f(1, 8, 1, 1), n(2), f(4) | `signal` must

@@ -1,4 +1,4 @@
-"""External data of ONNX models: loaded by `load_model`, and refused elsewhere."""
+"""Files of ONNX models, and their external data, which `load_model` alone reads."""
 
 import os
 import pathlib
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from assertions import assert_same_bits
 from onnx import TensorProto, helper
 from onnx_models import COPY, LOCAL, external_tensor, parse, require_error
 
@@ -56,13 +57,6 @@ def model_with(place: str, tensor: TensorProto) -> onnx.ModelProto:
     return model
 
 
-def constant(tensor: TensorProto) -> onnx.ModelProto:
-    model = parse("=> float[4] y {y = Constant<value_int = 1>()}")
-    member = helper.make_attribute("value", tensor)
-    model.graph.node[0].attribute[0].CopyFrom(member)
-    return model
-
-
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The current folder, with a file of data, and links inside and outside of it."""
@@ -97,6 +91,24 @@ def test_external_data(
     assert loaded == model_with(place, in_memory)
 
 
+def test_models_from_files_and_bytes(folder: pathlib.Path) -> None:
+    """A path also gives the data of its folder, and bytes do not."""
+    source = parse("float[4] x => float[4] y {y = Add(x, w)}", w=DATA)
+    path = folder / "m.onnx"
+    onnx.save(source, path)
+    for given in (path, str(path), path.read_bytes(), source):
+        assert onnx_backend.is_compatible(given)
+        assert_same_bits(onnx_backend.prepare(given).run([DATA])[0], DATA + DATA)
+        assert_same_bits(onnx_backend.run_model(given, [DATA])[0], DATA + DATA)
+    save = {"save_as_external_data": True, "size_threshold": 0}
+    onnx.save(source, path, **save, location="weights.bin")
+    assert_same_bits(onnx_backend.prepare(path).run([DATA])[0], DATA + DATA)
+    message = f"onnx: `w` {NOT_LOADED}"
+    require_error(ValueError, message, onnx_backend.prepare, path.read_bytes())
+    with pytest.raises(FileNotFoundError):
+        onnx_backend.prepare(folder / "none.onnx")
+
+
 @pytest.mark.usefixtures("folder")
 def test_run_node_reads_no_files() -> None:
     members: list[dict[str, Any]] = [{"value": external()}, {"tensors": [external()]}]
@@ -108,8 +120,8 @@ def test_run_node_reads_no_files() -> None:
 
 @pytest.mark.parametrize("name", ["", "a\nb"])
 def test_the_message_names_the_path_to_a_tensor_without_a_name(name: str) -> None:
-    model = constant(external(name=name))
-    message = rf"onnx: `graph.node\[0\].attribute\[0\].t` {NOT_LOADED}"
+    model = model_with("attribute(g, 4).t.CopyFrom(w)", external(name=name))
+    message = rf"onnx: `graph.node\[1\].attribute\[0\].t` {NOT_LOADED}"
     require_error(ValueError, message, onnx_backend.prepare, model)
 
 

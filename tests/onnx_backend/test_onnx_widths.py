@@ -72,15 +72,13 @@ def test_lengths_that_were_made_in_64_bit_mode() -> None:
     model, x = prepared(text), np.arange(6, dtype=np.float32).reshape(3, 2)
     with jax.enable_x64(True):
         lengths, beyond = jax.numpy.array([3, 2]), jax.numpy.array([3, 2**32 + 1])
-    assert model.jax_fn(x, lengths)[0].tolist() == [[4, 3], [2, 1], [0, 5]]
+    jitted, reversed_rows = jax.jit(model.jax_fn), [[4, 3], [2, 1], [0, 5]]
+    assert model.jax_fn(x, lengths)[0].tolist() == reversed_rows
+    assert jitted(x, lengths)[0].tolist() == reversed_rows
+    assert jitted(x, beyond)[0].tolist() == [[4, 5], [2, 3], [0, 1]]
     message = "ReverseSequence 'y': `sequence_lens` must be in .*; got 4294967297"
     require_error(ValueError, message, model.jax_fn, x, beyond)
     require_error(ValueError, message, model.run, [x, beyond])
-    for n, wanted in (
-        (lengths, [[4, 3], [2, 1], [0, 5]]),
-        (beyond, [[4, 5], [2, 3], [0, 1]]),
-    ):
-        assert jax.jit(model.jax_fn)(x, n)[0].tolist() == wanted
 
 
 # Graphs in which x becomes only lengths or indices: of frames 0 to 5, the results.
@@ -94,24 +92,14 @@ k = Constant<value_ints = [2]>() v, i = TopK(x, k) r = ReverseSequence(f, v)
   g = Cast<to = 1>(i) y = Add(r, g) | [[4, 4], [2, 2], [0, 6]]
 i = Constant<value_ints = [0, 0]>() j = Shape(x) y = Gather<axis = 0>(f, i) |
   [[0, 1], [0, 1]]
-one = Constant<value: tensor = int64[1] {0}>() u = Unsqueeze(x, one)
-  v = Squeeze(u, one) y = ReverseSequence(f, v) | [[4, 3], [2, 1], [0, 5]]
+u = Unsqueeze(x, axis) v = Squeeze(u, axis) y = ReverseSequence(f, v) |
+  [[4, 3], [2, 1], [0, 5]]
 """)
-INDICES = "float[3,2] f, int64[2] x => float[u,v] y "
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-@pytest.mark.parametrize(("body", "wanted"), INDEX_TEXTS)
-def test_lengths_need_no_64_bit_mode(body: str, wanted: str) -> None:
-    model = prepared(f"{INDICES}{{{body}}}")
-    f, lengths = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([3, 2])
-    for fn in (model.jax_fn, jax.jit(model.jax_fn)):
-        for given in (lengths, jax.numpy.asarray(lengths)):
-            assert fn(f, given)[0].tolist() == eval(wanted)
-
-
 # Masks [2, 3] of frames, whose lengths fit 32 bits as the frames' numbers do.
-MASKS = rows(r"""
+BRANCH = """t = Range(zero, time, one) h = ReduceMax<keepdims = 0>(f)
+  c = Cast<to = 9>(h) m = If(c) <"""
+MASKS = rows(
+    r"""
 t = Range(zero, time, one) m = Less(t, n)
 t = Range(zero, time, one) s = Sub(n, one) m = LessOrEqual(t, s)
 t = Range(zero, time, one) i = Cast<to = 6>(t) k = Cast<to = 6>(n) m = Greater(k, i)
@@ -143,47 +131,44 @@ e = Cast<to = 7>(f) k, l = Loop(three, , n, zero) <body =
 t = Range(zero, time, one) k, r = Scan<num_scan_inputs = 1, body =
   g (int64[2,1] u, int64 v) => (int64[2,1] w, bool[2,1] a) {
     w = Identity(u) a = Less(v, w)}>(n, t) s = Squeeze(r, last) m = Transpose(s)
-""")
+""".replace("$branch", BRANCH)
+)
+NUMBERS = {"zero": 0, "one": 1, "time": 3, "three": 3, "axis": [1], "last": [2]}
+NUMBERS |= {"zeros": [0], "rate": 16000}
+FRAMES = np.arange(6, dtype=np.float32).reshape(3, 2)
+# Models, frames, lengths or a rate, and the results.
+WITHOUT_64_BITS: list[tuple[str, Any, Any, Any]] = [
+    *(
+        (f"float[3,2] f, int64[2] x => float[u,v] y {{{body}}}", FRAMES, [3, 2],
+         eval(wanted))
+        for body, wanted in INDEX_TEXTS
+    ),
+    *(
+        (f"""float[2,3] f, int64[2] x => float[2,3] y {{
+           n = Unsqueeze(x, axis) {body} g = Cast<to = 1>(m) y = Mul(f, g)}}""",
+         np.ones((2, 3), np.float32), [3, 1], [[1, 1, 1], [1, 0, 0]])
+        for (body,) in MASKS
+    ),
+    # The means of two sequences, whose divisor is a length, and a switch by a rate.
+    ("""float[3,2] f, int64[2] x => float[2] y {r = ReverseSequence(f, x)
+       k = Cast<to = 1>(x) s = ReduceSum<keepdims = 0>(r, zeros) y = Div(s, k)}""",
+     FRAMES, [3, 2], [2, 4.5]),
+    ("""float[3,2] f, int64 x => float[3,2] y {c = Equal(x, rate) y = If(c) <
+       then_branch = g () => (float[3,2] a) {a = Identity(f)},
+       else_branch = h () => (float[3,2] b) {b = Neg(f)}>}""",
+     FRAMES, 16000, [[0, 1], [2, 3], [4, 5]]),
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("x32", "with_jit")
-@pytest.mark.parametrize("body", [body for (body,) in MASKS])
-def test_masks_need_no_64_bit_mode(body: str) -> None:
-    numbers = {"zero": 0, "one": 1, "time": 3, "three": 3, "axis": [1], "last": [2]}
-    model = prepared(
-        "float[2,3] f, int64[2] x => float[2,3] y {n = Unsqueeze(x, axis) "
-        f"{body} g = Cast<to = 1>(m) y = Mul(f, g)}}",
-        **{name: np.array(number) for name, number in numbers.items()},
-    )
-    f, lengths = np.ones((2, 3), np.float32), np.array([3, 1])
+@pytest.mark.parametrize(("text", "frames", "number", "wanted"), WITHOUT_64_BITS)
+def test_lengths_and_rates_need_no_64_bit_mode(
+    text: str, frames: Any, number: Any, wanted: Any
+) -> None:
+    model = prepared(text, **{n: np.array(x) for n, x in NUMBERS.items()})
     for fn in (model.jax_fn, jax.jit(model.jax_fn)):
-        for given in (lengths, jax.numpy.asarray(lengths)):
-            assert fn(f, given)[0].tolist() == [[1, 1, 1], [1, 0, 0]]
-
-
-# Of two sequences, the means, whose divisor is a length, and a switch by a rate.
-OTHER_USES = {
-    "float[3,2] f, int64[2] x => float[2] y {r = ReverseSequence(f, x) "
-    "k = Cast<to = 1>(x) s = ReduceSum<keepdims = 0>(r, zeros) y = Div(s, k)}": [
-        [2, 4.5],
-        [3, 2],
-    ],
-    "float[3,2] f, int64 x => float[3,2] y {c = Equal(x, rate) y = If(c) <"
-    "then_branch = g () => (float[3,2] a) {a = Identity(f)}, "
-    "else_branch = h () => (float[3,2] b) {b = Neg(f)}>}": [
-        [[0, 1], [2, 3], [4, 5]],
-        16000,
-    ],
-}
-
-
-@pytest.mark.usefixtures("x32", "with_jit")
-@pytest.mark.parametrize("text", OTHER_USES)
-def test_other_uses_of_lengths_and_rates_need_no_64_bit_mode(text: str) -> None:
-    model = prepared(text, zeros=np.array([0]), rate=np.array(16000))
-    f, (wanted, x) = np.arange(6, dtype=np.float32).reshape(3, 2), OTHER_USES[text]
-    for fn in (model.jax_fn, jax.jit(model.jax_fn)):
-        assert fn(f, np.array(x))[0].tolist() == wanted
+        for given in (np.array(number), jax.numpy.asarray(number)):
+            assert fn(frames, given)[0].tolist() == wanted
 
 
 NOT_ONLY_INDICES = rows(r"""

@@ -60,8 +60,8 @@ def require_nothing_compiled(calls: Iterable[Call]) -> None:
     assert not found
 
 
-def ones(shape: tuple[int, ...]) -> jax.Array:
-    return jnp.asarray(np.ones(shape, np.float32))
+def ones(shape: tuple[int, ...]) -> np.ndarray:
+    return np.ones(shape, np.float32)
 
 
 def lengths(*shape: int, value: int = 3) -> np.ndarray:
@@ -73,6 +73,7 @@ WINDOW = {
     "input_window_sizes": (4, 5, 6),
     "input_window_strides": (1, -2, 3),
 }
+ARRAY = np.ndarray, np.floating
 ONE, TWO = np.float32(1), np.float32(2)
 FLOAT32 = np.dtype("float32")
 # The arguments of each function, for a shape.
@@ -183,40 +184,23 @@ def test_arguments_that_change_are_read_in_every_call() -> None:
 
 # Inside of jit ------------------------------------------------------------------------
 
-PROGRAMS = {
-    "reverse_subsequences": lambda x, value: dml_jax.reverse_subsequences(
-        x, jnp.full((7, 1, 1), value, int), 1
-    ),
-    "reverse_sequence": lambda x, value: dml_jax.reverse_sequence(
-        x, jnp.full(11, value, int), lda_coeff=value
-    ),
-    "slice": lambda x, value: value * dml_jax.slice(x, (0, 1, 2), (4, 5, 6)),
-    "slice1": lambda x, value: value * dml_jax.slice1(x, **WINDOW),
-    "slice_grad": lambda x, value: (
-        value * dml_jax.slice_grad(x, x.shape, (0, 0, 0), x.shape, (1, -1, 1))
-    ),
-    "fill_value_constant": lambda x, value: (
-        x + dml_jax.fill_value_constant(x.shape, "float32", value)
-    ),
-    "fill_value_sequence": lambda x, value: (
-        x + dml_jax.fill_value_sequence(x.shape, "float32", value, value)
-    ),
-}
 
-
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("function", ARGUMENTS)
 @pytest.mark.parametrize("transform", [lambda f: f, jax.grad], ids=["value", "grad"])
-def test_a_program_is_traced_once(name: str, transform: Any) -> None:
-    traced = []
+def test_a_program_is_traced_once(function: str, transform: Any) -> None:
+    arguments, traced = ARGUMENTS[function](*new_shape()), []
+    arrays = {name: x for name, x in arguments.items() if isinstance(x, ARRAY)}
+    lengths = {name: arrays.pop(name) for name in [*arrays] if "len" in name}
 
-    def loss(x: jax.Array, value: jax.Array) -> jax.Array:
-        traced.append(value)
-        return jnp.sum(PROGRAMS[name](x, value))
+    def loss(arrays: dict[str, Any], lengths: dict[str, Any]) -> jax.Array:
+        traced.append(arrays)
+        y = getattr(dml_jax, function)(**{**arguments, **arrays, **lengths})
+        return jnp.sum(y * y)
 
-    program, x = jax.jit(transform(loss)), ones(new_shape())
-    calls = [functools.partial(program, x, np.float32(value)) for value in (1, 2, 3)]
-    assert compilations(calls[0]) == 1
-    require_nothing_compiled(calls[1:])
+    program, given = jax.jit(transform(loss)), (arrays, lengths)
+    others = [jax.tree.map(lambda x, k=k: x * x.dtype.type(k), given) for k in (2, 3)]
+    assert compilations(lambda: program(*given)) == 1
+    require_nothing_compiled(functools.partial(program, *other) for other in others)
     assert len(traced) == 1
 
 

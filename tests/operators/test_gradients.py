@@ -1,8 +1,10 @@
-"""Derivatives: by finite differences, by the adjoint, and in compiled text."""
+"""Sums of cotangents, the coefficient of the training mode, and compiled text.
+
+`test_random_calls.py` has the derivatives of what moves data, of both orders.
+"""
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,50 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import BATCH_MAJOR, EXAMPLES, MOVES, Case, linear, numbers, with_dtype
+from cases import BATCH_MAJOR, EXAMPLES, MOVES, linear, numbers, with_dtype
 from dtypes import dtype_of
-from jax.test_util import check_grads
 from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
-
-
-def of_linear_arrays(case: Case) -> tuple[Callable[..., jax.Array], list[jax.Array]]:
-    """The case as a function of the arrays in which it is linear, and these arrays."""
-
-    def function(*arrays: Any) -> jax.Array:
-        return case.run(**dict(zip(linear(case), arrays, strict=True)))
-
-    return function, [jnp.asarray(case.arrays[name]) for name in linear(case)]
-
-
-ONE_OF_EACH_RULE = (
-    "inference",
-    "reverse_subsequences",
-    "slice_grad",
-    "fill_value_sequence",
-)
-
-
-@pytest.mark.parametrize("name", default_of(EXAMPLES, *ONE_OF_EACH_RULE))
-def test_finite_differences_to_order_2(name: str) -> None:
-    function, arrays = of_linear_arrays(EXAMPLES[name])
-    # The operators are linear: a step of 1 makes finite differences exact.
-    check_grads(function, arrays, order=2, modes=["fwd", "rev"], eps=1.0)
-
-
-def test_linear_transposes_of_fills() -> None:
-    constant = functools.partial(dml_jax.fill_value_constant, (2, 3), "float32")
-    (transposed,) = jax.linear_transpose(constant, jnp.float32(1))(numbers(2, 3))
-    assert transposed == numbers(2, 3).sum()
-    values = jnp.ones(4, jnp.float32)
-    (transposed,) = jax.linear_transpose(jax.vmap(constant), values)(numbers(4, 2, 3))
-    assert_same_bits(transposed, numbers(4, 2, 3).sum((1, 2)))
-    sequence = functools.partial(dml_jax.fill_value_sequence, (2, 3), "float32", 1.0)
-    with pytest.raises(NotImplementedError, match="rounds, and is not linear"):
-        jax.linear_transpose(sequence, jnp.float32(1))(numbers(2, 3))
-
 
 # Sums: a running one in a narrow dtype stops growing long before ----------------------
 
@@ -63,21 +27,6 @@ OPTIONS = [{}, {"lda_coeff": 0.5}, {"training": False}]
 
 def rounded(number: Any, dtype: Any) -> np.ndarray:
     return np.asarray(number, np.float32).astype(dtype)
-
-
-@pytest.mark.parametrize(("dtype", "count"), default_of(NARROW, NARROW[0]))
-def test_cotangents_of_fills_are_summed_widely(dtype: Any, count: int) -> None:
-    constant = functools.partial(dml_jax.fill_value_constant, (count,), dtype)
-    ones = jnp.ones((count,), dtype)
-    (cotangent,) = jax.vjp(constant, jnp.ones((), dtype))[1](ones)
-    assert_same_bits(cotangent, rounded(count, dtype))
-    _, pullback = jax.vjp(jax.vmap(constant), jnp.ones(2, dtype))
-    (cotangents,) = pullback(jnp.stack([ones, ones]))
-    assert_same_bits(cotangents, np.stack([rounded(count, dtype)] * 2))
-    sequence = functools.partial(dml_jax.fill_value_sequence, (count,), dtype)
-    zero = jnp.zeros((), dtype)
-    by_start, _ = jax.vjp(sequence, zero, zero)[1](ones)
-    assert_same_bits(by_start, rounded(count, dtype))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -196,23 +145,6 @@ def test_nothing_flows_to_the_coefficient() -> None:
     assert jax.grad(lambda c: jnp.sum(reverse(X, c)))(0.5) == 0
 
 
-def test_coefficient_enters_once_for_each_backward_pass() -> None:
-    def loss(x: jax.Array) -> jax.Array:
-        return jnp.sum(reverse(x, 0.5) ** 3)
-
-    def gradient_norm(x: jax.Array) -> jax.Array:
-        return jnp.sum(jax.grad(loss)(x) ** 2) / 2
-
-    # The reversal undoes itself, so all is elementwise: the loss has the derivative
-    # 3 x^2, times 0.5 for the first pass; that has the derivative 0.5 * 6 x, times 0.5
-    # for the second.
-    x = jnp.asarray(X)
-    assert_same_bits(jax.grad(loss)(x), 1.5 * x**2)
-    np.testing.assert_array_equal(
-        jax.grad(gradient_norm)(x), (1.5 * x**2) * (0.5 * 6 * x) * 0.5
-    )
-
-
 # What is saved and compiled -----------------------------------------------------------
 
 
@@ -236,12 +168,13 @@ def test_only_the_lengths_are_saved(
 @pytest.mark.parametrize("name", MOVES)
 def test_compiled_backward_pass_has_no_scatter(name: str, dtype: str) -> None:
     case = with_dtype(EXAMPLES[name], dtype_of(dtype))
-    function, (x,) = of_linear_arrays(case)
+    (data,) = linear(case)
 
     def backward(x: jax.Array, cotangent: jax.Array) -> Any:
-        return jax.vjp(function, x)[1](cotangent)
+        return jax.vjp(lambda x: case.run(**{data: x}), x)[1](cotangent)
 
-    compiled = jax.jit(backward).lower(x, function(x)).compile().as_text()
+    arrays = case.arrays[data], case.expected()
+    compiled = jax.jit(backward).lower(*arrays).compile().as_text()
     assert not re.search(r"\bscatter\(", compiled)
 
 

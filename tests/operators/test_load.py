@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import onnx.parser
 import pytest
-from cases import FUNCTIONS, linear, random_case
-from test_compilations import COMPILATION, recorded_events
+from cases import FUNCTIONS, linear, numbers, random_case
+from test_compilations import ARGUMENTS, COMPILATION, lengths, recorded_events
 
 import dml_jax
 from dml_jax import onnx_backend
@@ -78,25 +77,17 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 # Threads ------------------------------------------------------------------------------
 
 
-def lengths(*shape: int) -> np.ndarray:
-    return np.full(shape, 3, np.int32)
-
-
-def ramp(*shape: int) -> np.ndarray:
-    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-
-
 def directml_reversal(n: int) -> Any:
     x = BufferTensorDesc(DataType.FLOAT32, (2, n))
     of_x = BufferTensorDesc(DataType.UINT32, (2, 1))
     reverse = compile_operator(ReverseSubsequencesOperatorDesc(x, of_x, x, 1))
-    return reverse(ramp(2, n), lengths(2, 1).astype(np.uint32))
+    return reverse(numbers(2, n), lengths(2, 1).astype(np.uint32))
 
 
 def directml_gradient(n: int) -> Any:
     small, large = (BufferTensorDesc(DataType.FLOAT32, (s,)) for s in (3, n))
     put = compile_operator(SliceGradOperatorDesc(small, large, (1,), (5,), (-2,)))
-    return put(ramp(3))
+    return put(numbers(3))
 
 
 ONNX_MODEL = onnx_backend.prepare(
@@ -108,24 +99,18 @@ ONNX_MODEL = onnx_backend.prepare(
 
 
 def onnx_reversal(n: int) -> Any:
-    return ONNX_MODEL.run([ramp(2, n), np.array([3, 3])]).y
+    return ONNX_MODEL.run([numbers(2, n), np.array([3, 3])]).y
+
+
+def call_of(function: str, n: int) -> Any:
+    return getattr(dml_jax, function)(**ARGUMENTS[function](7, 11, n))
 
 
 CALLS: dict[str, Call] = {
-    "reverse_subsequences": lambda n: dml_jax.reverse_subsequences(
-        ramp(n, 2), lengths(1, 2), 0, implementation="gather"
-    ),
-    "reverse_sequence": lambda n: dml_jax.reverse_sequence(
-        ramp(n, 2).astype(jnp.bfloat16), lengths(2), training=False
-    ),
-    "slice": lambda n: dml_jax.slice(ramp(n), (n // 2,), (7,)),
-    "slice1": lambda n: dml_jax.slice1(ramp(n), (0,), (n,), (-2,)),
-    "slice_grad": lambda n: dml_jax.slice_grad(ramp(2), (n,), (1,), (9,), (8,)),
-    "fill_value_constant": lambda n: dml_jax.fill_value_constant((n,), "int8", 5),
-    "fill_value_sequence": lambda n: dml_jax.fill_value_sequence((n,), "int16", 1, 2),
     "directml reversal": directml_reversal,
     "directml gradient": directml_gradient,
     "onnx": onnx_reversal,
+    **{function: functools.partial(call_of, function) for function in FUNCTIONS},
 }
 
 

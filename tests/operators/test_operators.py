@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import EXAMPLES, PUBLISHED, array_of, linear
-from jax.experimental import jet
 from sampling import default_of
 
 import dml_jax
@@ -29,20 +28,6 @@ def test_published_vectors(vector: dict[str, Any], module: ModuleType) -> None:
 
 
 # Transformations ----------------------------------------------------------------------
-
-
-def test_taylor_coefficients_of_fills_are_fills() -> None:
-    def function(start: jax.Array, delta: jax.Array) -> jax.Array:
-        return dml_jax.fill_value_sequence((2, 3), "float32", start, delta)
-
-    start, delta = np.float32(1), np.float32(2)
-    series = ([np.float32(3)], [np.float32(5)])
-    y, (term,) = jet.jet(function, (start, delta), series)
-    assert_same_bits(y, np.arange(1, 13, 2, np.float32).reshape(2, 3))
-    assert_same_bits(term, np.arange(3, 33, 5, np.float32).reshape(2, 3))
-    constant = functools.partial(dml_jax.fill_value_constant, (2,), "float32")
-    _, (term,) = jet.jet(constant, (start,), ([np.float32(3)],))
-    assert_same_bits(term, np.full(2, 3, np.float32))
 
 
 @pytest.mark.parametrize(

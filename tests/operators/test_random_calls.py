@@ -177,6 +177,14 @@ def export_for_every_platform(case: Case, *_: Case) -> Pairs:
     yield exported(*case.arrays.values()).call(*case.arrays.values()), case.expected()
 
 
+def export_for_any_batch(case: Case, *others: Case) -> Pairs:
+    variants, (batch,) = [case, *others], export.symbolic_shape("batch")
+    arrays = [stacked(variants, name) for name in case.arrays]
+    types = [jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in arrays]
+    exported = export.export(jax.jit(jax.vmap(of_arrays(case))))(*types)
+    yield exported.call(*arrays), np.stack([each.expected() for each in variants])
+
+
 def other_mode(case: Case, *_: Case) -> Pairs:
     """Arrays that were made in 64-bit mode, and are used in the other one."""
     with jax.enable_x64(True):
@@ -241,7 +249,8 @@ def checked_in_programs(case: Case) -> Iterator[Callable[[], jax.Array]]:
 
 
 ANY_DTYPE = [jit, eval_shape, vmap, vmap_each_array_alone, scan, remat, disable_jit]
-ANY_DTYPE += [leak_checks, export_for_every_platform, other_mode, weakly_typed]
+ANY_DTYPE += [leak_checks, export_for_every_platform, export_for_any_batch]
+ANY_DTYPE += [other_mode, weakly_typed]
 OF_SOME = {checked: REVERSALS, random_keys: [*REVERSALS, "slice", "slice1"]}
 NARROW = [name for name in FLOATS if dtype_of(name).itemsize < 4]
 # XLA for TPUs has no such dtypes.

@@ -14,18 +14,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
-EXHAUSTIVE = pytest.mark.exhaustive
-
-
-def modes(*default: AxisType) -> list[Any]:
-    """Both kinds of axes, of which all but `default` are exhaustive."""
-    return [
-        pytest.param(mode, id=name, marks=() if mode in default else EXHAUSTIVE)
-        for name, mode in {"auto": AUTO, "explicit": EXPLICIT}.items()
-    ]
-
-
-MODES = modes(AUTO)
+# Both kinds of axes; those of the default run are automatic.
+MODES = [
+    pytest.param(AUTO, id="auto"),
+    pytest.param(EXPLICIT, id="explicit", marks=pytest.mark.exhaustive),
+]
 
 
 def mesh_of(axis_type: AxisType = AUTO, /, **sizes: int) -> Mesh:

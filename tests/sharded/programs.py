@@ -6,7 +6,8 @@ program is linear in x, so that its derivatives are known exactly: the reference
 operator's adjoint, between the adjoints of `before` and `after`.
 
 Every axis of a mesh is automatic, explicit or manual. Manual axes number copies of the
-program: each has arrays of its own, and runs in a `shard_map` on the other axes.
+program: each has arrays of its own, but perhaps the input of the others, and runs in a
+`shard_map` on the other axes.
 """
 
 from __future__ import annotations
@@ -78,6 +79,14 @@ class Program:
     of_result: Placement  # of the operator
     of_cotangent: Placement
     of_output: Placement  # of the program
+    outside: bool = False  # whether the derivative is one of the `shard_map`
+    shared: bool = False  # whether all copies have the same input
+    for_tpu: bool = False  # whether XLA partitions it as it does for TPUs
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the result is the cotangent of an input that the copies share."""
+        return self.shared and self.mode != "forward"
 
     @property
     def copies(self) -> int:
@@ -96,7 +105,9 @@ class Program:
     @property
     def sends_nothing(self) -> bool:
         """Whether each device has all that it needs, and Shardy sees that."""
-        if not self.local or not self.shardy or 0 in (*self.shape, *self.result_shape):
+        if not self.local or not self.shardy or self.shared:
+            return False
+        if 0 in (*self.shape, *self.result_shape):
             return False
         if self.operator.startswith("fill"):
             stated = "out_shardings" in (self.of_result.how, self.of_output.how)
@@ -174,10 +185,29 @@ def draw(seed: int, is_local: bool = False) -> Program:
     if operator.startswith("fill"):
         program = dataclasses.replace(program, of_input=Placement())
     program = draw_placements(pick, program, of_input.spec if local else None)
+    for_tpu = not local and pick.chance(0.25)
+    program = dataclasses.replace(program, for_tpu=for_tpu)
     if program.is_uneven and program.of_output.how == "none":
         replicated = Placement("out_shardings")
         return dataclasses.replace(program, of_output=replicated)
-    return program
+    return draw_copies(pick, program) if manual and not explicit else program
+
+
+def draw_copies(pick: Picker, program: Program) -> Program:
+    """The program with what its copies share, and what is inside of a `shard_map`."""
+    outside, of_output = pick.chance(0.5), program.of_output
+    may_be_shared = (
+        program.operator.startswith("reverse")
+        and program.mode in ("forward", "vjp", "grad_of_squares")
+        and program.data == "numbers"
+        and program.dtype != "float8_e4m3fn"  # the sums are too large for it
+        and 0 not in program.shape
+    )
+    shared = may_be_shared and pick.chance(0.7)
+    program = dataclasses.replace(program, outside=outside, shared=shared)
+    if program.is_sum or (outside and of_output.how == "inside"):
+        of_output = Placement()
+    return dataclasses.replace(program, of_output=of_output)
 
 
 # Shardings ----------------------------------------------------------------------------
@@ -186,7 +216,7 @@ def draw(seed: int, is_local: bool = False) -> Program:
 def draw_mesh(pick: Picker) -> tuple[Mesh, Mesh, str]:
     """The axes of a mesh, its manual axes, and the names of the explicit ones."""
     sizes = pick.one(SIZES)
-    kinds: Any = dict(automatic=3, explicit=3, manual=1)
+    kinds: Any = dict(automatic=3, explicit=2, manual=2)
     if pick.chance(0.5):
         kinds = [pick.one(dict(automatic=7, explicit=3))]
     mesh, manual, explicit = {}, {}, ""
@@ -443,7 +473,8 @@ def arrays_of(
     random = np.random.default_rng([program.seed, 1, copy])
     dtype = np.dtype(program.dtype)
     make = numbers if program.data == "numbers" else bits
-    x, lengths, other = make(random, program.shape, dtype), None, None
+    of_input = np.random.default_rng(program.seed) if program.shared else random
+    x, lengths, other = make(of_input, program.shape, dtype), None, None
     if program.lengths is not None:
         shape, of_lengths = program.lengths
         axis = program.options["axis" if "axis" in program.options else "time_axis"]
@@ -486,7 +517,11 @@ def summable(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.n
 def expected(program: Program) -> np.ndarray:
     if not program.manual:
         return expected_of(program, 0)
-    return np.stack([expected_of(program, copy) for copy in range(program.copies)])
+    copies = np.stack([expected_of(program, copy) for copy in range(program.copies)])
+    if not program.is_sum:
+        return copies
+    wide = "c16" if copies.dtype.kind == "c" else "f8"
+    return copies.astype(wide).sum(0).astype(copies.dtype)
 
 
 def expected_of(program: Program, copy: int) -> np.ndarray:

@@ -41,10 +41,18 @@ from devices import (  # noqa: E402
     partitioner,
 )
 from jax import lax  # noqa: E402
+from jax.interpreters import mlir  # noqa: E402
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec  # noqa: E402
 from programs import Placement, Program  # noqa: E402
 
 import dml_jax  # noqa: E402
+from dml_jax._reverse import primitive as reverse_primitive  # noqa: E402
+from dml_jax._slice import primitive as slice_primitive  # noqa: E402
+
+RULES: dict[Any, Callable[[str | None], Any]] = {
+    reverse_primitive.reverse_subsequences_p: reverse_primitive._lowering,
+    slice_primitive.transpose_p: slice_primitive._transpose_lowering,
+}
 
 
 def main(seeds: Iterable[int], are_local: bool) -> None:
@@ -69,6 +77,7 @@ def outcome(program: Program) -> dict[str, str]:
         return dict(outcome="skipped", why="no GSPMD")
     wide = program.dtype in ("int64", "float64")
     try:
+        lower_as_on("tpu" if program.for_tpu else "cpu")
         with jax.enable_x64(wide), partitioner(shardy=program.shardy):
             actual = run(program)
     except Exception as error:
@@ -92,6 +101,12 @@ def outcome(program: Program) -> dict[str, str]:
     return dict(outcome="silent" if program.sends_nothing else "passed")
 
 
+def lower_as_on(platform: str) -> None:
+    """Gives CPUs the formulations of a platform. XLA's partitioner is the same."""
+    for primitive, rule in RULES.items():
+        mlir.register_lowering(primitive, rule(platform), "cpu")
+
+
 # The program in JAX -------------------------------------------------------------------
 
 
@@ -112,16 +127,25 @@ def run(program: Program) -> np.ndarray:
     def function(*given: jax.Array) -> jax.Array:
         found = dict(zip(present, given, strict=True))
         x, lengths, other = (found.get(index) for index in range(3))
-        result = derived(program, partial(apply, program, mesh, lengths), x, other)
+        run = partial(apply, program, mesh)
+        if program.outside:
+            run = of_copies(program, run, [0, 1][: 1 + (lengths is not None)])
+        operands = [] if lengths is None else [lengths]
+        result = derived(program, lambda x: run(x, *operands), x, other)
         return inside(program, result, mesh, program.of_output)
 
     has_context = program.explicit or program.manual
     with jax.set_mesh(mesh) if has_context else contextlib.nullcontext():
         operands = [put(program, arrays[i], mesh, placements[i]) for i in present]
-        run = jax.jit(of_copies(program, function), **options)
+        if not program.outside:
+            function = of_copies(program, function, present, is_sum=program.is_sum)
+        run = jax.jit(function, **options)
         compiled = run.lower(*operands).compile()
         result = compiled(*operands)
-        if program.lengths is not None and program.shardy and program.seed % 4 == 0:
+        # JAX lowers no callback in a `shard_map` that leaves two axes to XLA.
+        has_callbacks = not program.manual or len(program.mesh) < 2
+        has_lengths = program.lengths is not None and program.shardy
+        if has_lengths and has_callbacks and program.seed % 4 == 0:
             require_report(program, run, operands, arrays[1])
     if program.sends_nothing:
         require_no_messages(program, compiled, result, mesh)
@@ -175,28 +199,44 @@ def stacked(program: Program) -> list[Any]:
     copies = [programs.arrays_of(program, copy) for copy in range(program.copies)]
     if not program.manual:
         return [*copies[0]]
-    arrays = zip(*copies, strict=True)
-    return [None if array[0] is None else np.stack(array) for array in arrays]
+    x, *others = zip(*copies, strict=True)
+    others = [None if array[0] is None else np.stack(array) for array in others]
+    return [x[0] if program.shared else np.stack(x), *others]
 
 
 def of_copies(
-    program: Program, function: Callable[..., jax.Array]
+    program: Program,
+    function: Callable[..., jax.Array],
+    operands: Iterable[int],
+    *,
+    is_sum: bool = False,
 ) -> Callable[..., jax.Array]:
-    """The function of every copy's arrays."""
+    """The function of every copy's arrays; the input is the operand 0."""
     if not program.manual:
         return function
+    are_shared = [index == 0 and program.shared for index in operands]
 
     def of_copy(*given: jax.Array) -> jax.Array:
-        return lax.expand_dims(function(*(lax.squeeze(x, [0]) for x in given)), [0])
+        arrays = [
+            x if is_shared else lax.squeeze(x, [0])
+            for x, is_shared in zip(given, are_shared, strict=True)
+        ]
+        y = function(*arrays)
+        return y if is_sum else lax.expand_dims(y, [0])
 
-    spec = PartitionSpec((*program.manual,))
+    of_each = PartitionSpec((*program.manual,))
+    ins = tuple(PartitionSpec() if shared else of_each for shared in are_shared)
+    out = PartitionSpec() if is_sum else of_each
     return jax.shard_map(
-        of_copy, in_specs=spec, out_specs=spec, axis_names={*program.manual}
+        of_copy, in_specs=ins, out_specs=out, axis_names={*program.manual}
     )
 
 
 def sharding(program: Program, mesh: Mesh, placement: Placement) -> NamedSharding:
-    leading = [(*program.manual,)] if program.manual and placement.spec else []
+    is_stacked = program.manual and placement.spec
+    if program.shared and placement is program.of_input:
+        is_stacked = False
+    leading = [(*program.manual,)] if is_stacked else []
     return NamedSharding(mesh, spec_of([*leading, *placement.spec]))
 
 
@@ -259,7 +299,7 @@ def derived(program: Program, function: Callable[..., Any], x: Any, other: Any) 
     return push_forward(typed_as(x))[0]
 
 
-def apply(program: Program, mesh: Mesh, lengths: Any, x: Any) -> Any:
+def apply(program: Program, mesh: Mesh, x: Any, lengths: Any = None) -> Any:
     x = inside(program, WORK[program.before](x), mesh, program.of_input)
     y = inside(program, operate(program, x, lengths), mesh, program.of_result)
     return WORK[program.after](y)

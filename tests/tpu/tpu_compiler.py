@@ -25,7 +25,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
+COLLECTIVE = r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 SECONDS = 120.0  # for a program
 # The name of a topology, and how the cores of a chip are divided into devices.
 GENERATIONS = {
@@ -41,7 +44,8 @@ class Case(NamedTuple):
     """A program: what the function `program`, as "module:name", makes of the options.
 
     It returns the function to compile and the types of its arguments, of which there is
-    at least one: without any, a program is compiled for the CPU.
+    at least one: without any, a program is compiled for the CPU. Arguments are on one
+    chip, or have shardings over an abstract mesh; the result is sharded as the first.
     """
 
     name: str
@@ -54,13 +58,17 @@ class Outcome(NamedTuple):
 
     `failed` is None, or where it failed: "lowering" (by JAX or by us), "compiling" (by
     an error of the compiler), "process" (the compiler ended it) or "time". `estimate`
-    is the compiler's, of the seconds that a run takes.
+    is the compiler's, of the seconds that a run takes. The temporary arrays and the
+    result are in bytes on a chip.
     """
 
     name: str
     failed: str | None = None
     error: str = ""
     estimate: float = 0.0
+    collectives: Sequence[str] = ()
+    temporary: int = 0
+    result: int = 0
 
 
 def is_installed() -> bool:
@@ -68,20 +76,20 @@ def is_installed() -> bool:
 
 
 def compile_cases(
-    cases: Sequence[Case], generation: str, seconds: float = SECONDS
+    cases: Sequence[Case], chips: str, seconds: float = SECONDS
 ) -> Iterator[Outcome]:
-    """Compiles the cases for one chip, and yields an outcome for each, in order."""
+    """Compiles the cases for a generation or a topology, and yields their outcomes."""
     rest = list(cases)
     with tempfile.TemporaryDirectory(prefix="dml_jax_tpu") as folder:
         while rest:
             errors = pathlib.Path(folder) / "errors.txt"
-            for outcome in _outcomes(tuple(rest), generation, errors, seconds):
+            for outcome in _outcomes(tuple(rest), chips, errors, seconds):
                 rest.pop(0)
                 yield outcome
 
 
 def _outcomes(
-    cases: Sequence[Case], generation: str, errors: pathlib.Path, seconds: float
+    cases: Sequence[Case], chips: str, errors: pathlib.Path, seconds: float
 ) -> Iterator[Outcome]:
     """The outcomes of one child, up to the case that ends it."""
     environment = {
@@ -94,7 +102,7 @@ def _outcomes(
     with (
         errors.open("w") as stderr,
         subprocess.Popen(
-            [sys.executable, __file__, generation],
+            [sys.executable, __file__, chips],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -141,39 +149,51 @@ def _end(
 # The child ----------------------------------------------------------------------------
 
 
-def _serve(generation: str) -> None:
+def _serve(chips: str) -> None:
     """Compiles the cases of the standard input."""
     from jax.experimental import topologies
 
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for what libraries print
-        name, chip_config = GENERATIONS[generation]
+        name, chip_config = GENERATIONS.get(chips, (chips, "default"))
         topology = topologies.get_topology_desc(
             platform="tpu", topology_name=name, chip_config_name=chip_config
         )
         print("ready", file=answers, flush=True)
         for line in sys.stdin:
-            outcome = _compile(Case(*json.loads(line)), topology.devices[0])
+            outcome = _compile(Case(*json.loads(line)), topology.devices)
             print(json.dumps(outcome), file=answers, flush=True)
 
 
-def _compile(case: Case, device: Any) -> Outcome:
+def _compile(case: Case, devices: Sequence[Any]) -> Outcome:
     module, _, name = case.program.partition(":")
     function, arguments = getattr(importlib.import_module(module), name)(**case.options)
     stage = "lowering"
     try:
-        lowered = _lower(function, arguments, device)
+        lowered = _lower(function, arguments, devices)
         stage = "compiling"
-        costs = lowered.compile().cost_analysis()
+        compiled = lowered.compile()
     except Exception as error:  # of any kind: what the outcome is about
         text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return Outcome(case.name, stage, text)
-    return Outcome(case.name, estimate=costs.get("optimal_seconds", 0.0))
+    memory = compiled.memory_analysis()
+    return Outcome(
+        case.name,
+        estimate=compiled.cost_analysis().get("optimal_seconds", 0.0),
+        collectives=re.findall(rf" ({COLLECTIVE})(?:-start)?\(", compiled.as_text()),
+        temporary=memory.temp_size_in_bytes,
+        result=memory.output_size_in_bytes,
+    )
 
 
 def _lower(
-    function: Any, arguments: Sequence[jax.ShapeDtypeStruct], device: Any
+    function: Any, arguments: Sequence[jax.ShapeDtypeStruct], devices: Sequence[Any]
 ) -> Any:
+    if arguments[0].sharding is not None:
+        placed = [_on_mesh(x, devices) for x in arguments]
+        run = jax.jit(function, out_shardings=placed[0].sharding)
+        return run.lower(*placed)
+    device = devices[0]
     sharding = jax.sharding.SingleDeviceSharding(device)
     placed = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments
@@ -186,6 +206,13 @@ def _lower(
     needs_x64 = any(x.dtype != jax.dtypes.canonicalize_dtype(x.dtype) for x in placed)
     with jax.enable_x64(needs_x64), jax.sharding.use_abstract_mesh(mesh):
         return jax.jit(function).lower(*placed)
+
+
+def _on_mesh(x: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> jax.ShapeDtypeStruct:
+    """The type with a mesh of these devices in place of the abstract one."""
+    mesh, spec = x.sharding.mesh, x.sharding.spec
+    mesh = Mesh(np.array(devices).reshape(mesh.axis_sizes), mesh.axis_names)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
 
 
 if __name__ == "__main__":

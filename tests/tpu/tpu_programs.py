@@ -16,84 +16,59 @@ from cases import (
     FUNCTIONS,
     linear,
     random_case,
-    windows,
     with_dtype,
     with_options,
 )
 from dtypes import dtype_of
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+import dml_jax
 from benchmarks import programs
-from benchmarks.workloads import workloads
+from benchmarks.workloads import Shape, Workload, workloads
 from dml_jax.cli.verify_cases import Case
 
 TRANSFORMS = ("forward", "gradient", "jvp")
 WORKLOADS = {workload.name: workload for workload in workloads("cpu")}
 
 
-def large(
-    operator: str, name: str, *shapes: tuple[int, ...], **options: Any
-) -> tuple[str, Case]:
-    """A name and a case of zeros; of a reversal, the shapes of input and lengths."""
-    names = {
-        "reverse_subsequences": ("input", "sequence_lengths"),
-        "reverse_sequence": ("input", "sequence_lens"),
-        "slice_grad": ("input_gradient",),
-        "fill_value_sequence": ("value_start", "value_delta"),
-        "fill_value_constant": ("value",),
-    }.get(operator, ("input",))
+def large(operator: str, *shapes: Shape, **options: Any) -> Case:
+    """A case of zeros, which take no memory; lengths are the second array."""
+    names = programs.ARGUMENTS[operator]
     dtypes = (np.float32, np.int32 if operator.startswith("reverse") else np.float32)
     arrays = {
-        array: np.broadcast_to(np.zeros((), dtype), shape)
-        for array, shape, dtype in zip(names, shapes, dtypes, strict=False)
+        name: np.broadcast_to(np.zeros((), dtype), shape)
+        for name, shape, dtype in zip(names, shapes, dtypes, strict=False)
     }
-    return f"{operator}-large-{name}", Case(operator, arrays, options)
+    return Case(operator, arrays, options)
 
 
-LARGE = dict(
-    [
-        large("reverse_subsequences", "rows", (1024, 4096), (1024, 1), axis=1),
-        large("reverse_subsequences", "odd-rows", (64, 4095), (64, 1), axis=1),
-        large(
-            "reverse_subsequences", "columns", (4, 8, 256, 64), (4, 8, 1, 64), axis=2
-        ),
-        large("reverse_sequence", "features", (32, 512, 256), (32,), **BATCH_MAJOR),
-        large("reverse_sequence", "channels", (64, 4096, 3), (64,), **BATCH_MAJOR),
-        large("reverse_sequence", "time-major", (512, 32, 256), (32,)),
-        large("reverse_sequence", "flat", (4096, 1024), (1024,)),
-        # Lines that fill the vector memory of a v4.
-        large("reverse_subsequences", "long-rows", (32, 76_900), (32, 1), axis=1),
-        large("reverse_subsequences", "long-columns", (19_200, 128), (1, 128), axis=0),
-        large(
-            "reverse_subsequences", "long-planes", (600, 32, 128), (1, 32, 1), axis=0
-        ),
-        # Lines that do not fit in the vector memory of any generation.
-        large("reverse_subsequences", "too-long-line", (10**6,), (1,), axis=0),
-        large(
-            "reverse_sequence",
-            "too-long-features",
-            (2, 10**6, 128),
-            (2,),
-            **BATCH_MAJOR,
-        ),
-        large("slice", "1x1", (2048, 2048), offsets=(5, 7), sizes=(2043, 2041)),
-        large(
-            *("slice", "2x3", (2048, 2048)),
-            **dict(offsets=(5, 7), sizes=(1000, 600), strides=(2, 3)),
-        ),
-        large("slice1", "1x-1", (2048, 2048), **windows((5, 7), (2043, 2041), (1, -1))),
-        large("slice1", "-2x3", (2048, 2048), **windows((5, 7), (2043, 2041), (-2, 3))),
-        large(
-            *("slice_grad", "2x2", (126, 125)),
-            **windows((5, 7), (251, 249), (2, 2), output_gradient_sizes=(256, 256)),
-        ),
-        *(
-            large(
-                operator, "2d", (), (), sizes=(4096, 1000), value_data_type=np.float32
-            )
-            for operator in ("fill_value_sequence", "fill_value_constant")
-        ),
-    ]
-)
+def of_workload(workload: Workload) -> Case:
+    arrays = jax.eval_shape(lambda: programs.arrays(workload))
+    shapes = [array.shape for array in arrays]
+    return large(workload.operator, *shapes, **workload.options)
+
+
+FILL = dict(sizes=(4096, 1000), value_data_type=np.float32)
+LARGE = {
+    # Lines that fill the vector memory of a v4.
+    "long-rows": large("reverse_subsequences", (32, 76_900), (32, 1), axis=1),
+    "long-columns": large("reverse_subsequences", (19_200, 128), (1, 128), axis=0),
+    "long-planes": large("reverse_subsequences", (600, 32, 128), (1, 32, 1), axis=0),
+    # Lines that do not fit in the vector memory of any generation.
+    "too-long-line": large("reverse_subsequences", (10**6,), (1,), axis=0),
+    "too-long-features": large(
+        "reverse_sequence", (2, 10**6, 128), (2,), **BATCH_MAJOR
+    ),
+    "fill_value_sequence-2d": large("fill_value_sequence", (), (), **FILL),
+    "fill_value_constant-2d": large("fill_value_constant", (), **FILL),
+    **{
+        workload.name: of_workload(workload)
+        for workload in WORKLOADS.values()
+        if workload.dtype == np.float32
+        and workload.group in ("reverse", "slice", "fill")
+    },
+}
 
 
 def chosen_by_jax(case: Case) -> Case:
@@ -136,8 +111,7 @@ def program(
     if transform == "jvp":
         return jvp, [*types[:count], *types]
     if transform == "gradient":
-        shape = found.expected().shape
-        return gradient, [jax.ShapeDtypeStruct(shape, dtype_of(dtype)), *types]
+        return gradient, [jax.eval_shape(run, *types), *types]
     return run, types
 
 
@@ -146,6 +120,61 @@ def plain(name: str) -> Any:
     workload = WORKLOADS[name]
     arrays = jax.eval_shape(lambda: programs.arrays(workload))
     return programs.idiom(workload), arrays
+
+
+# Programs of many chips ---------------------------------------------------------------
+
+
+def on_chips(
+    name: str, sizes: list[int], shape: list[int], spec: list[Any]
+) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
+    """A program of an array over a mesh, and of lengths that every chip has."""
+    mesh = AbstractMesh(tuple(sizes), ("a", "b"))
+    entries = [tuple(e) if isinstance(e, list) else e for e in spec]
+    of_lengths = [1] * len(shape)
+    batch_axis = 1 if name == "time-first" else 0
+    of_lengths[batch_axis] = shape[batch_axis]
+    return functions(tuple(shape))[name], [
+        jax.ShapeDtypeStruct(
+            tuple(shape), np.float32, sharding=NamedSharding(mesh, P(*entries))
+        ),
+        jax.ShapeDtypeStruct(
+            tuple(of_lengths), np.int32, sharding=NamedSharding(mesh, P())
+        ),
+    ]
+
+
+def functions(shape: tuple[int, ...]) -> dict[str, Any]:
+    def reverse(x: Any, lengths: Any) -> Any:
+        return dml_jax.reverse_subsequences(x, lengths, 1)
+
+    def slice1(x: Any, stride: int = 1) -> Any:
+        offsets, windows, strides = [0] * len(shape), list(shape), [1] * len(shape)
+        offsets[1], windows[1], strides[1] = 3, shape[1] - 16, stride
+        return dml_jax.slice1(x, offsets, windows, strides)
+
+    def slice_grad(x: Any, stride: int = 1) -> Any:
+        y, pull_back = jax.vjp(lambda x: slice1(x, stride), x)
+        return pull_back(y * 2)[0]
+
+    def fill(_: Any, lengths: Any) -> Any:
+        start = lengths[0, 0].astype("float32")
+        return dml_jax.fill_value_sequence(shape, "float32", start, start)
+
+    return {
+        "reverse": reverse,
+        "time-first": lambda x, n: dml_jax.reverse_subsequences(x, n, 0),
+        "grad": lambda x, n: jax.vjp(lambda x: reverse(x, n), x)[1](x)[0],
+        "jvp": lambda x, n: jax.jvp(lambda x: reverse(x, n), (x,), (x,))[1],
+        "vmap": lambda x, n: jax.vmap(
+            lambda x, n: dml_jax.reverse_subsequences(x, n, 0)
+        )(x, n),
+        "slice": lambda x, _: slice1(x),
+        "slice-backwards": lambda x, _: slice1(x, -3),
+        "slice_grad": lambda x, _: slice_grad(x),
+        "slice_grad-backwards": lambda x, _: slice_grad(x, -3),
+        "fill": fill,
+    }
 
 
 # Programs that fail, for the test of how that is found --------------------------------

@@ -19,8 +19,8 @@ PADDED = copy_of(BufferTensorDesc(DataType.FLOAT32, (2, 3), (4, 1)))
 ARRAY, NUMBERS = jnp.zeros((2, 3), np.float32), jnp.ones((2, 1), jnp.uint32)
 INTEGERS = np.ones((2, 1), np.int32)
 FLAT = {size: jnp.zeros(size, np.float32) for size in (5, 6, 7, 9)}
-NO_ARRAYS = ["abc", [["a"]], {1, 2}, np.ma.array([[1.0, 2.0]]), np.ones((2, 3))]
-NO_ARRAYS += [[[1, 2, 3], [4, 5, 6]], NUMBERS]
+NO_ARRAYS = [None, {1, 2}, np.ma.array([[1.0, 2.0]]), np.ones((2, 3)), NUMBERS]
+NO_ARRAYS += [[[1, 2, 3], [4, 5, 6]]]
 
 
 def wide(dtype: str) -> dml.OperatorDesc:
@@ -32,26 +32,22 @@ BOUND: list[tuple[dml.OperatorDesc, Any, Any, type[Exception], str]] = [
     (REVERSE, [ARRAY], None, TypeError,
      "`inputs` must have 2 arrays, one for each tensor (InputTensor, "
      "SequenceLengthsTensor); got 1"),
-    (REVERSE, [ARRAY, NUMBERS, ARRAY], None, TypeError, "`inputs` …"),
     (FILL, [ARRAY], None, TypeError, "`inputs` …"),
-    *[(FILL, [], outputs, TypeError, "`outputs` …")
-      for outputs in ([], [ARRAY] * 3, ARRAY, {0: 1})],
-    (REVERSE, [NUMBERS] * 2, None, TypeError, "`InputTensor` …"),
-    (REVERSE, [None, NUMBERS], None, TypeError, "`InputTensor` …"),
+    (FILL, [], [ARRAY] * 3, TypeError, "`outputs` …"),
+    (FILL, [], ARRAY, TypeError, "`outputs` …"),
     *[(copy_of(X), [value], None, TypeError, "`InputTensor` …") for value in NO_ARRAYS],
     (REVERSE, [ARRAY, INTEGERS], None, TypeError, "`SequenceLengthsTensor` …"),
     (FILL, [], [NUMBERS], TypeError, "`OutputTensor` …"),
     (REVERSE, [ARRAY.T, NUMBERS], None, ValueError,
      "`InputTensor` must have shape (2, 3) or be a flat buffer of at least 6 elements; "
      "got shape (3, 2)"),
-    (REVERSE, [ARRAY[0], NUMBERS], None, ValueError, "`InputTensor` …"),
     (REVERSE, [FLAT[9].reshape(1, 9), NUMBERS], None, ValueError, "`InputTensor` …"),
     (FILL, [], [FLAT[5]], ValueError, "`OutputTensor` …"),
     (PADDED, [ARRAY], None, ValueError, "`InputTensor` …"),
     (PADDED, [FLAT[6]], None, ValueError, "`InputTensor` …"),
     (PADDED, [FLAT[7]], [ARRAY], ValueError, "`OutputTensor` …"),
     *[(wide(dtype), [np.zeros((2, 3), dtype)], None, ValueError, "`InputTensor` …")
-      for dtype in ("float64", "int64", "uint64")],
+      for dtype in ("float64", "int64")],
     # In 64-bit mode, the first list would have the right dtype.
     *[(wide(dtype), [[1.0, 2.0]], None, TypeError,
        f"`InputTensor` must have dtype {dtype}; got list. Convert it by `np.array(x, "
@@ -122,7 +118,7 @@ ROWS = [
         "fill_value_constant: `value_data_type` has dtype float64, which needs 64-bit "
         "mode…",
     ),
-    *map(wide_output, ["FLOAT64", "INT64", "UINT64"]),
+    *map(wide_output, ["FLOAT64", "INT64"]),
     Wrong(
         "without-the-last-bytes",
         without_the_last_bytes,

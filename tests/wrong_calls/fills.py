@@ -23,20 +23,15 @@ from wrong_calls.functions import (
 
 CONSTANT = [("fill_value_constant", "value")]
 SEQUENCE_DTYPE = [("fill_value_sequence", "value_data_type")]
-NO_DTYPES = [
-    *[None, "float99", "", 3, 1.5, True, [1, 2], np.floating, np.integer, KEY.dtype],
-    *["key<fry>", "i4, nonsense", {"a": "f4"}, [("a", "f4")], np.float32(1)],
-    *[jnp.ones(2, np.float32), KEY],
-    # Of other things than numbers
-    *[object, "M8[s]", "m8[s]", str, "S3", "V4", "i4,f4", ">f4", np.longdouble],
-]
-WIDE_DTYPES = [*["int64", "uint64", "complex128", "float64"], np.float64, np.int64]
-WIDE_DTYPES += [np.dtype(float)]
+NO_DTYPES = [None, "float99", "", 3, [1, 2], np.floating, KEY.dtype, "i4, nonsense"]
+NO_DTYPES += [{"a": "f4"}, np.float32(1), jnp.ones(2, np.float32), KEY]
+# Of other things than numbers
+NO_DTYPES += [object, "M8[s]", str, "V4", "i4,f4", ">f4", np.longdouble]
+WIDE_DTYPES = ["int64", "complex128", np.float64, np.dtype(float)]
 
 NO_NUMBERS = [
-    *[None, "1", b"1", [1], {}, {1}, slice(1), np.str_("1"), X[0, :1], X, KEY],
-    *[np.timedelta64(3, "s"), np.timedelta64(3, "ns"), np.datetime64(3, "ns")],
-    jnp.ones(1, np.float32),
+    *[None, "1", [1], {}, np.str_("1"), X[0, :1], jnp.ones(1, np.float32), KEY],
+    *[np.timedelta64(3, "s"), np.datetime64(3, "ns")],
 ]
 OF_ANOTHER_KIND: dict[str, list[Any]] = {
     "bool": [1, 0.0],
@@ -44,18 +39,15 @@ OF_ANOTHER_KIND: dict[str, list[Any]] = {
     "uint8": [np.inf],
     "int32": [1.0, np.nan, np.float32(1), 1j, False, jnp.float32(1)],
     "float16": [jnp.float32(1)],
-    "bfloat16": [1j, in_32_bits(1j)],
-    "float32": [1j, True, np.True_, jnp.int32(1), jnp.bool_(True), jnp.complex64(1j)],
+    "bfloat16": [in_32_bits(1j)],
+    "float32": [1j, True, jnp.int32(1), jnp.bool_(True), jnp.complex64(1j)],
     "complex64": [True],
 }
 OUT_OF_RANGE: dict[str, list[Any]] = {
-    **{
-        f"{u}int{n}": [-(2 ** (n - 1)) - 1, 2**n] for u in ("", "u") for n in (4, 8, 16)
-    },
-    "int32": [-(2**31) - 1, 2**32, 2**70],
-    "uint32": [-(2**31) - 1, 2**32],
+    **{f"int{n}": [-(2 ** (n - 1)) - 1, 2**n] for n in (4, 8, 16, 32)},
+    **{f"uint{n}": [-(2 ** (n - 1)) - 1, 2**n] for n in (4, 8, 16, 32)},
     "float32": [1e39, -1e39, 10**39, 10**400],
-    "float16": [70000.0, 65520, in_32_bits(7e4)],
+    "float16": [65520, in_32_bits(7e4)],
     "bfloat16": [3.4e38],
     "float8_e4m3fn": [465],
     "float8_e5m2": [61440],
@@ -63,7 +55,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "float8_e8m0fnu": [0, -1],
     "complex64": [1e39, 1e39j, -(10**400)],
 }
-OUT_OF_RANGE["int8"] += [np.int64(2**40), in_32_bits(300)]
+OUT_OF_RANGE["int8"] += [2**70, np.int64(2**40), in_32_bits(300)]
 OF_A_WIDE_DTYPE = {"int64": [2**64], "uint64": [-(2**63) - 1], "float64": [10**400]}
 # `int` is signed; the name of a dtype has the unsigned range, too.
 OF_PYTHONS_INT = [2**31, -(2**31) - 1, 2**32 - 1, np.uint32(2**31)]
@@ -72,8 +64,8 @@ with jax.enable_x64(True):
     LONG = jnp.asarray(2**40)  # weakly typed: it stands for the number
 OTHERS = ["float32", "bfloat16", "int32", "uint8"]
 TRACED_OF_ANOTHER_KIND = [
-    *[("int32", 1.5), ("int32", True), ("int32", X[0, 1]), ("int4", 2.5)],
-    *[("float32", np.int32(1)), ("float32", X), ("float16", True), ("bfloat16", 1j)],
+    *[("int32", 1.5), ("int32", True), ("int32", X[0, 1]), ("float32", np.int32(1))],
+    *[("float32", X), ("bfloat16", 1j)],
     *[(dtype, value) for dtype in OTHERS for value in WIDE],
 ]
 
@@ -99,13 +91,12 @@ def values(error: type[Exception], given: dict[str, list[Any]]) -> Iterator[Wron
 
 ROWS = [
     *wrong(DTYPES, TypeError, NO_DTYPES),
-    *wrong(
-        DTYPES, ValueError, WIDE_DTYPES, "`{}` has dtype …, which needs 64-bit mode…"
-    ),
+    *wrong(DTYPES, ValueError, WIDE_DTYPES, "`{}` has dtype …, which needs 64-bit…"),
     *wrong(SEQUENCE_DTYPE, TypeError, [bool, "float8_e8m0fnu"]),
     *traced(DTYPES, X),
-    *values(TypeError, dict.fromkeys(["bool", "float32", "int32"], NO_NUMBERS)),
-    *values(TypeError, {"complex64": NO_NUMBERS}),
+    *values(
+        TypeError, dict.fromkeys(["bool", "float32", "int32", "complex64"], NO_NUMBERS)
+    ),
     *values(TypeError, OF_ANOTHER_KIND),
     *values(OverflowError, OUT_OF_RANGE),
     *map(in_x64, values(OverflowError, OF_A_WIDE_DTYPE)),

@@ -13,42 +13,30 @@ from wrong_calls.form import Wrong
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 LENGTHS = np.array([2, 4, 3], np.int32)
+WINDOW = dict(
+    input_window_offsets=(0, 1),
+    input_window_sizes=(3, 3),
+    input_window_strides=(-2, 2),
+)
 VALID: dict[str, dict[str, Any]] = {
-    "reverse_padded": {"x": X, "lengths": LENGTHS, "axis": 1},
-    "reverse_subsequences": {
-        "input": X,
-        "sequence_lengths": LENGTHS[:, None],
-        "axis": 1,
-    },
-    "reverse_sequence": {
-        "input": X,
-        "sequence_lens": LENGTHS,
-        "batch_axis": 0,
-        "time_axis": 1,
-        "training": True,
-    },
-    "slice": {"input": X, "offsets": (1, 0), "sizes": (1, 2), "strides": (1, 3)},
-    "slice1": {
-        "input": X,
-        "input_window_offsets": (0, 1),
-        "input_window_sizes": (3, 3),
-        "input_window_strides": (-2, 2),
-        "output_sizes": (2, 1),
-    },
-    "slice_grad": {
-        "input_gradient": X[:2, :2],
-        "output_gradient_sizes": (4, 5),
-        "input_window_offsets": (0, 1),
-        "input_window_sizes": (3, 4),
-        "input_window_strides": (-2, 3),
-    },
-    "fill_value_sequence": {
-        "sizes": (2, 3),
-        "value_data_type": "float32",
-        "value_start": 3,
-        "value_delta": 2,
-    },
-    "fill_value_constant": {"sizes": (2, 3), "value_data_type": "float32", "value": 13},
+    "reverse_padded": dict(x=X, lengths=LENGTHS, axis=1),
+    "reverse_subsequences": dict(
+        input=X, sequence_lengths=LENGTHS[:, None], axis=1, implementation=None
+    ),
+    "reverse_sequence": dict(
+        **dict(input=X, sequence_lens=LENGTHS, batch_axis=0, time_axis=1),
+        **dict(training=True, lda_coeff=1, implementation=None),
+        specified_outputs_name=None,
+    ),
+    "slice": dict(input=X, offsets=(1, 0), sizes=(1, 2), strides=(1, 3)),
+    "slice1": dict(input=X, **WINDOW, output_sizes=(2, 1)),
+    "slice_grad": dict(
+        input_gradient=X[:2, :2], output_gradient_sizes=(4, 5), **WINDOW
+    ),
+    "fill_value_sequence": dict(
+        sizes=(2, 3), value_data_type="float32", value_start=3, value_delta=2
+    ),
+    "fill_value_constant": dict(sizes=(2, 3), value_data_type="float32", value=13),
 }
 
 Argument = tuple[str, str]  # a function and one of its arguments
@@ -70,20 +58,13 @@ VALUES = arguments_named("value", "start", "delta")
 DATES = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "M8[D]")
 KEY = jax.random.key(0)
 STRUCT = jax.ShapeDtypeStruct((2,), np.int32)
-NO_INTEGERS = [
-    *[None, "1", 1.0, np.nan, np.inf, 1j, True, [1], np.array([1])],
-    *[np.timedelta64(1, "s"), jax.ShapeDtypeStruct((), np.int32)],
-]
+NO_INTEGERS = [None, "1", 1.0, np.nan, True, [1], np.timedelta64(1, "s"), STRUCT]
 
 
 class Untyped:
     """An object with a dtype and a shape that is no array."""
 
     dtype, shape, ndim = np.dtype(np.float32), (3, 4), 2
-
-
-def generator() -> Iterator[int]:
-    yield from (1, 1)
 
 
 def in_32_bits(value: Any) -> jax.Array:

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import pathlib
-import pickle
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -69,26 +68,17 @@ def make_folder(parent: pathlib.Path) -> pathlib.Path:
     (parent / "inside" / "folder.bin").mkdir(parents=True)
     folder, numbers = parent / "inside", np.zeros(4, np.uint8)
     np.save(parent / "outside.npy", numbers)
-    links = {
-        "link.npy": "../outside.npy",
-        "new.bin": "../new.bin",
-        "loop.npy": "loop.npy",
-        "up": "..",
-    }
-    for name, target in links.items():
-        os.symlink(target, folder / name)
+    for name in ("outside.npy", "new.bin"):
+        os.symlink(f"../{name}", folder / name)
+    os.symlink("loop.npy", folder / "loop.npy")
+    os.symlink("..", folder / "up")
     os.mkfifo(folder / "fifo.bin")
     np.save(folder / "pickle.npy", np.array([None]), allow_pickle=True)
-    np.savez(folder / "zip", numbers)
-    os.rename(folder / "zip.npz", folder / "zip.npy")
-    (folder / "bare.npy").write_bytes(pickle.dumps([None]))
-    np.save(folder / "short.npy", numbers)
     np.save(folder / "complex.npy", numbers.astype(np.complex64))
     np.save(folder / "int16.npy", numbers.astype(np.int16))
-    (folder / "in.bin").write_bytes(b"abc")
-    for name, size in (("empty.bin", 0), ("short.npy", 131), ("large.bin", 2**24 + 1)):
-        with (folder / name).open("ab") as file:
-            file.truncate(size)
+    for name, size in {"in.bin": 3, "empty.bin": 0, "large.bin": 2**24 + 1}.items():
+        (folder / name).touch()
+        os.truncate(folder / name, size)
     return folder
 
 
@@ -122,19 +112,17 @@ VALUES = {  # wrong values in places of the valid model, which the messages name
     "commands.0": [7],
     "resources.A": [None],
     A: [[], {"value": 1}],
-    f"{A}.0": [None, 10**399],
-    f"{A}.1": ["infinity", 1e39],
-    f"{A}.2": [[[1]]],
+    f"{A}.0": [10**399],
+    f"{A}.1": [1e39],
     "resources.A.initialValuesDataType": ["FLOAT", "UINT4", 1],
-    "resources.A.sizeInBytes": [15, -1, None],
+    "resources.A.sizeInBytes": [15, -1],
     "resources.A.initialValuesOffsetInBytes": [2**64],
-    "resources.A.size": [1],
     "resources.A.type": ["texture", None],
     B: [7],
-    f"{B}.valueCount": [0, 2**32 - 1],
+    f"{B}.valueCount": [0],
     f"{B}.value": [{}],
     f"{B}.x": [1],
-    f"{C}.valueStart": [2.5, "nan"],
+    f"{C}.valueStart": [2.5],
     f"{C}.valueDelta": [32768],
     f"{D}.0.type": ["UNKNOWN"],
     f"{D}.0.value": [256],
@@ -150,40 +138,35 @@ VALUES = {  # wrong values in places of the valid model, which the messages name
     f"{FILL}.ValueDataType": ["UNKNOWN"],
     f"{FILL}.Value": [256, {}],
     f"{FILL}.OutputTensor.Sizes": [[4]],
-    f"{FILL}.Valve": [3],
     "commands.0.type": ["run"],
     "commands.0.dispatchable": ["sliced"],
     "commands.0.threadGroup": [[1]],
     BIND: ["A", {"InputTensor": "A"}],
-    f"{BIND}.IndicesTensor": ["A"],
     f"{BIND}.InputTensor": [
-        *("Z", "D", ["A", "B"]),
-        {"name": "B", "elementOffset": 2},
-        {"name": "A", "elementOffset": 4},
-        {"name": "D", "elementOffset": 4},
+        *["Z", "D", ["A", "B"]],
+        *[{"name": "B", "elementOffset": 2}, {"name": "D", "elementOffset": 4}],
     ],
     "commands.2.resource": ["D"],
     "commands.2.verbose": [1],
     "commands.3.resource": ["D"],
     "commands.3.dimensions": [[3, 3], [1] * 65],
     SOURCE: [
-        *("", "folder.bin", "fifo.bin", "empty.bin", "large.bin", "../outside.npy"),
-        *("/dev/zero", "loop.npy", "x" * 300, "a\0b", "\ud800", "pickle.npy"),
-        *("zip.npy", "bare.npy", "short.npy", "complex.npy", "int16.npy"),
+        *["folder.bin", "fifo.bin", "empty.bin", "large.bin", "../outside.npy"],
+        *["up/outside.npy", "/dev/zero", "loop.npy", "x" * 300, "a\0b", "\ud800"],
+        *["pickle.npy", "complex.npy", "int16.npy"],
     ],
     TARGET: [
-        *("x.txt", ".npy", "folder.bin", "fifo.bin", "../out.npy", "new.bin"),
-        *("folder.bin/../../out.npy", "up/out.npy", "/out.npy", "in.bin/out.npy"),
-        *("x" * 300 + ".npy", "a\0.npy", 1),
+        *["x.txt", "fifo.bin", "../out.npy", "new.bin", "folder.bin/../../out.npy"],
+        *["up/out.npy", "/out.npy", "in.bin/out.npy", "x" * 300 + ".npy", "a\0.npy", 1],
     ],
 }
 ELSEWHERE = [  # changes whose messages name another place
     (A, REMOVED, "resources.A"),
     ("resources.A.sizeInBytes", 2**64 - 1, "resources.A"),
-    ("resources.A.initialValuesOffsetInBytes", 70000, "resources.A"),
+    ("resources.A.initialValuesOffsetInBytes", 2**40, "resources.A"),
     (f"{B}.value", REMOVED, B),
     ("resources.B.initialValuesDataType", REMOVED, "resources.B"),
-    (f"{C}.value", 1, C),
+    (f"{C}.valueCount", 2**32 - 1, f"{C}.valueCount"),
     (f"{C}.valueDelta", REMOVED, C),
     (f"{D}.0", 1, "resources.D"),
     (D, [{"type": "UINT8", "value": 7}, 1], f"{D}[1]"),
@@ -191,7 +174,6 @@ ELSEWHERE = [  # changes whose messages name another place
     ("resources.E.initialValuesDataType", REMOVED, "resources.E"),
     (f"{SLICE}.type", REMOVED, SLICE),
     (f"{SLICE}.Desc", {}, SLICE),
-    (DESC, REMOVED, SLICE),
     (IN, REMOVED, DESC),
     (f"{IN}.Flags", ["NONE", "OWNED"], f"{IN}.Flags[1]"),
     (f"{IN}.Flags", "OWNED_BY_DML", f"{SLICE}.bindings"),
@@ -221,13 +203,9 @@ ELSEWHERE = [  # changes whose messages name another place
         ]
     ),
     (f"{BIND}.InputTensor", "B", BIND),
-    ("commands.4.targetPath", "out.npy/a/out.bin", "commands.4.targetPath"),
     (TARGET, "./out.bin/out.npy", TARGET),
     ("commands.3.dimensions", [-1], "commands.3.dimensions[0]"),
-    ("commands.3.dimensions", [0, 2**32 - 1], "commands.3.dimensions[0]"),
 ]  # fmt: skip
-OPERATOR = f"`{SLICE}.type` must be one of DML_OPERATOR_REVERSE_SUBSEQUENCES, …; got"
-RULE = f"`{SLICE}`: DML_SLICE1_OPERATOR_DESC:"
 MESSAGES = [
     ("resources.A.size", 1, "`resources.A.size` must be one of the members "
      "initialValues, initialValuesDataType, initialValuesOffsetInBytes, resampleMode, "
@@ -237,8 +215,8 @@ MESSAGES = [
      "got null"),
     (f"{B}.valueCount", 2**32 - 1, f"`{B}.valueCount` must fit into the 65520 bytes "
      "that are left of `max_bytes`, 65536; got 17179869180 bytes"),
-    (SOURCE, "link.npy", f"`{SOURCE}` must be inside the model's folder, the current "
-     'one, `input_path` or `output_path`; got "link.npy"'),
+    (SOURCE, "outside.npy", f"`{SOURCE}` must be inside the model's folder, the "
+     'current one, `input_path` or `output_path`; got "outside.npy"'),
     (SOURCE, "none.npy", f"`{SOURCE}` must be a file that exists, in the model's "
      'folder or the current one; got "none.npy"'),
     (TARGET, "\ud800", f"`{named(TARGET)}` must be a printable string; got "
@@ -249,11 +227,10 @@ MESSAGES = [
      'image; got "x.PNG"'),
     (TARGET, "x.jpeg", f"`{named(TARGET)}` must be a file of numbers, not an image; "
      'got "x.jpeg"'),
-    *((f"{SLICE}.type", kind, f"{OPERATOR} {kind}")
-      for kind in ("DML_OPERATOR_GEMM", "SLICE2", "hlsl")),
-    (f"{IN}.TotalTensorSizeInBytes", 4, f"{RULE} `InputTensor.Total…"),
-    (f"{DESC}.InputWindowSizes", [5],
-     f"{RULE} `InputWindowOffsets[0] + InputWindowSizes[0]…"),
+    (f"{SLICE}.type", "SLICE2", "`dispatchables.slice.type` must be one of "
+     "DML_OPERATOR_REVERSE_SUBSEQUENCES, …; got SLICE2"),
+    (f"{DESC}.InputWindowSizes", [5], f"`{SLICE}`: DML_SLICE1_OPERATOR_DESC: "
+     "`InputWindowOffsets[0] + InputWindowSizes[0]…"),
     (f"resources.{'a' * 10**6}", {"initialValues": []},
      f"`resources.{'a' * 197}….initialValues` must have at least one element; got []"),
     *((f"{place}.{'a' * 10**6}", 1, f"`{named(place)}.{'a' * 99}…")
@@ -269,7 +246,6 @@ TEXTS = [
      "true"),
     (TEXT[:-1].encode(), f"{JSON} line 26, column 2: …"),
     (b'{"a": /* 1}', f"{JSON} line 1, column …"),
-    (b'["\x01"]', f"{JSON} line 1, column 3: …"),
     (b"[" * 10**5, f"{JSON} got too many levels…"),
     (b'{"a": 1, "a": 2}', "`a` must be given once; got it twice"),
     (b"[NaN]", '`a number` must be finite, or a string like "nan"; got NaN'),
@@ -280,24 +256,19 @@ TEXTS = [
     (TEXT.replace('"B"', '"\\ud800"').encode(), "`resources` must have printable…"),
 ]  # fmt: skip
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
-SHAPES = [(10**12,), (-1,), (0, 2**62, 4), (2**64,), (2**40, 2**40), (True,)]
-HEADERS = [
-    *(HEADER % str(shape) for shape in SHAPES),
-    *(HEADER.replace("'<f4'", d) % "(1,)" for d in ("'|O'", "('<f4',)")),
-    *("{'shape': (1,", "{[]: 1}", "{1: 1, 'a': 1}", "-" * 5000 + "1"),
+HEADERS = [  # which NumPy reads as Python
+    *(HEADER % str(shape) for shape in [(10**12,), (-1,), (2**40, 2**40)]),
+    *("{'shape': (1,", "{[]: 1}", "-" * 5000 + "1"),
 ]
 PATHS = {
     "none.json": "No such file or directory",
     "folder.bin": "Is a directory",
-    "loop.npy": "Too many levels of symbolic links",
     "large.bin": "`the model` must have at most 16777216 bytes; got 16777217",
     "fifo.bin": "`the model` must be a regular file; got another kind",
     "/dev/null": "`the model` must be a regular file; got another kind",
 }
 FOLDERS = [
-    ("input_path", "none", "a folder that exists"),
     ("input_path", "in.bin", "a folder that exists"),
-    ("output_path", "in.bin", "a folder"),
     ("output_path", "in.bin/new", "a folder"),
 ]
 

@@ -1,6 +1,8 @@
-"""Wrong axes and other options of the reversals."""
+"""Wrong axes, windows and other options."""
 
 import functools
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +12,16 @@ import dml_jax
 from wrong_calls.form import Wrong
 from wrong_calls.functions import (
     AXES,
+    DATES,
     KEY,
     LENGTHS,
     NO_INTEGERS,
+    SEQUENCES,
+    STRUCT,
     Row,
+    Untyped,
     X,
+    arguments_named,
     in_x64,
     of_rows,
     traced,
@@ -22,31 +29,50 @@ from wrong_calls.functions import (
 )
 
 AXIS = [("reverse_padded", "axis"), ("reverse_subsequences", "axis")]
-IMPLEMENTATIONS = [
-    (function, "implementation")
-    for function in ("reverse_subsequences", "reverse_sequence")
-]
-TRAINING = [("reverse_sequence", "training")]
-NAME = [("reverse_sequence", "name")]
-OUTPUT_NAME = [("reverse_sequence", "specified_outputs_name")]
-COEFFICIENT = [("reverse_sequence", "lda_coeff")]
+IMPLEMENTATIONS = arguments_named("implementation")
+TRAINING, COEFFICIENT = arguments_named("training"), arguments_named("lda_coeff")
+NAME, OUTPUT_NAME = [("reverse_sequence", "name")], arguments_named("outputs_name")
 
-NO_AXES = [
-    *[value for value in NO_INTEGERS if value is not None],
-    *[np.True_, np.float32(1), np.datetime64("2020-01-01"), (0, 1), {0: 1}, X[0, :1]],
-    *[jnp.float32(1), list(range(1000)), jax.export.symbolic_shape("n")[0]],
-]
-NO_FLAGS = [None, 1, 0.0, "yes", [True], np.array(True), jnp.array(True)]
-NO_NAMES = [3, b"reverse", True, {"reverse"}, {"reverse": 1}]
-NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], range(1), memoryview(X)]
+NO_AXES = [*[value for value in NO_INTEGERS if value is not None], np.True_, (0, 1)]
+NO_AXES += [np.float32(1), jnp.float32(1), jax.export.symbolic_shape("n")[0]]
+NO_FLAGS = [None, 1, "yes", [True], jnp.array(True)]
+NO_NAMES = [3, b"reverse", True, {"reverse"}]
+NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], range(1), memoryview(X), [None], ["y", None]]
 EMPTY_OR_TWO = ["", [""], [], ["a", "b"], np.array(["a", "b"])]
 NO_COEFFICIENTS = [
-    *[None, "0.5", True, np.True_, 1j, [0.5], {}, np.array([0.5]), KEY],
-    *[np.timedelta64(3, "s"), np.timedelta64(3, "ns"), np.datetime64(3, "ns")],
-    *[jnp.ones(1, np.float32), jnp.array(True), jnp.complex64(1j)],
+    *[None, "0.5", True, np.True_, 1j, [0.5], np.array([0.5]), KEY],
+    *[np.timedelta64(3, "s"), jnp.ones(1, np.float32), jnp.array(True)],
 ]
-NOT_FINITE = [np.nan, np.inf, -np.inf, np.float32("nan")]
+NOT_FINITE = [np.nan, -np.inf, np.float32("nan")]
 BEYOND_FLOAT32 = [1e39, -1e39, np.float64(1e39), 10**39, -(10**400)]
+
+# Windows ------------------------------------------------------------------------------
+
+FILL_SIZES = [pair for pair in SEQUENCES if "fill" in pair[0]]
+COUNTED = [pair for pair in SEQUENCES if pair not in FILL_SIZES]
+REQUIRED = [pair for pair in SEQUENCES if pair[1] not in ("strides", "output_sizes")]
+WINDOW_STRIDES = arguments_named("window_strides")
+STARTS_AND_SIZES = [*arguments_named("offsets", "window_sizes"), ("slice", "sizes")]
+OUTPUT_SIZES = arguments_named("output_sizes")
+GRADIENT_SIZES = arguments_named("gradient_sizes")
+
+NO_SEQUENCES = [
+    *[1, 1.5, "11", b"11", {0, 1}, {0: 1}, iter([1, 1]), types.MappingProxyType({})],
+    *[np.array(1), np.ones((1, 2), int), jnp.ones((1, 2)), KEY, Untyped(), STRUCT],
+]
+OF_NO_INTEGERS = [[[1], [1]], np.ones(2), np.ones(2, bool), np.array(["1"] * 2), DATES]
+READS: list[dict[str, Any]] = [
+    *[{"offsets": (3, 0)}, {"offsets": (2**70, 0)}, {"offsets": (1, 1)}],
+    *[{"sizes": (3, 2)}, {"strides": (1, 4)}, {"strides": None, "sizes": (1, 5)}],
+    {"input": X[:0], "offsets": (0, 0)},
+]
+WINDOW_READS = [{"input_window_offsets": (1, 0)}, {"input_window_sizes": (1, 4)}]
+WINDOW_WRITES = [{"input_window_offsets": (2, 0)}, {"output_gradient_sizes": (2, 5)}]
+EMPTY_WINDOW = {"input_window_offsets": (9, 0), "input_window_sizes": (0, 1)}
+OUTSIDE = "reads of dimension … must stay"
+STEPS = "must be 0 to 2, the window's size over the stride, rounded up; got"
+
+# Whole messages -----------------------------------------------------------------------
 
 BOTH = "`batch_axis` and `time_axis`…"
 MESSAGES: list[Row] = [
@@ -61,6 +87,32 @@ MESSAGES: list[Row] = [
     ("reverse_sequence", {"lda_coeff": -(10**5000)}, OverflowError,
      "`lda_coeff` must fit float32, whose largest value is 3.4028234663852886e+38; got "
      "-2^16609 or more"),
+    # Windows
+    *[("slice", changes, ValueError, f"{OUTSIDE}…") for changes in READS],
+    *[("slice1", changes, ValueError, f"{OUTSIDE}…") for changes in WINDOW_READS],
+    *[("slice_grad", changes, ValueError, "`output_gradient_sizes[…]` must be at …")
+      for changes in WINDOW_WRITES],
+    *[(function, EMPTY_WINDOW, ValueError, "`input_window_offsets[0]`…")
+      for function in ("slice1", "slice_grad")],
+    ("slice", {"sizes": (1,)}, ValueError,
+     "`sizes` must have 2 elements, one for each dimension; got 1"),
+    ("slice", {"offsets": (2**70, 0)}, ValueError,
+     "reads of dimension 0 must stay inside its 3 elements; the last index read is "
+     f"{2**70}, offsets[0] + strides[0] * (sizes[0] - 1). Sizes are those of the "
+     "result, not ends"),
+    ("slice1", {"output_sizes": [1, 1.5]}, TypeError,
+     "`output_sizes[1]` must be a static integer; got float 1.5"),
+    ("slice1", {"output_sizes": (2, 3)}, ValueError, f"`output_sizes[1]` {STEPS} 3"),
+    ("slice_grad", {"input_gradient": X[:2]}, ValueError,
+     f"`input_gradient.shape[1]` {STEPS} 4"),
+    ("slice_grad", {"output_gradient_sizes": (0, 0), "input_window_offsets": (4, 5)},
+     ValueError,
+     "`output_gradient_sizes[0]` must be at least 7: the window reaches index 6, "
+     "input_window_offsets[0] + input_window_sizes[0] - 1; got 0. The sizes are the "
+     "second argument"),
+    ("fill_value_constant", {"sizes": 3}, TypeError,
+     "`sizes` must be a sequence of integers, one for each dimension; got int 3. Write "
+     "(3,)"),
 ]  # fmt: skip
 
 REVERSE = functools.partial(dml_jax.reverse_sequence, X, LENGTHS)
@@ -100,13 +152,12 @@ ROWS = [
     *wrong(AXIS, TypeError, [None]),
     *wrong([pair for pair in AXES if pair not in AXIS], ValueError, [2, -1, 2**70]),
     *wrong(AXIS, ValueError, [2, -3, 2**70, -(2**70)]),
-    *wrong(IMPLEMENTATIONS, ValueError, ["cuda", "Gather", ""]),
-    *wrong(IMPLEMENTATIONS, TypeError, [3, False, b"gather", ["gather"], X[0]]),
+    *wrong(IMPLEMENTATIONS, ValueError, ["cuda", ""]),
+    *wrong(IMPLEMENTATIONS, TypeError, [3, b"gather", X[0]]),
     *wrong(TRAINING, TypeError, NO_FLAGS),
     *wrong(NAME, TypeError, [*NO_NAMES, ["reverse"]]),
     *wrong(NAME, ValueError, [""]),
     *wrong(OUTPUT_NAME, TypeError, NO_OUTPUT_NAMES),
-    *wrong(OUTPUT_NAME, TypeError, [[None], [b"y"], ["y", None]]),
     *wrong(OUTPUT_NAME, ValueError, EMPTY_OR_TWO),
     *wrong(COEFFICIENT, TypeError, NO_COEFFICIENTS),
     *wrong(COEFFICIENT, ValueError, NOT_FINITE),
@@ -119,6 +170,22 @@ ROWS = [
     *traced(IMPLEMENTATIONS, 0),
     *traced(TRAINING, True),
     *traced([*NAME, *OUTPUT_NAME], 1),
+    *wrong(REQUIRED, TypeError, [None]),
+    *wrong(SEQUENCES, TypeError, NO_SEQUENCES),
+    *wrong(SEQUENCES, TypeError, [[1, value] for value in NO_INTEGERS], "`{}[1]`…"),
+    *wrong(SEQUENCES, TypeError, OF_NO_INTEGERS, "`{}[0]`…"),
+    *traced(SEQUENCES, 1, lambda element: (element, 1), "`{}[0]`…"),
+    *traced(SEQUENCES, np.ones(2, np.int32)),
+    *wrong(COUNTED, ValueError, [[], np.ones(1, int), (1, 1, 1)]),
+    *wrong(STARTS_AND_SIZES, ValueError, [(-1, 1), (-(2**70), 1)], "`{}[0]`…"),
+    *wrong([("slice", "strides")], ValueError, [(0, 1), (-1, 1)], "`{}[0]`…"),
+    *wrong([("slice", "offsets")], ValueError, [(4, 0)], "`{}[0]`…", sizes=(0, 2)),
+    *wrong(WINDOW_STRIDES, ValueError, [(0, 1)], "`{}[0]`…"),
+    *wrong(OUTPUT_SIZES, ValueError, [(2, n) for n in (3, -1, 2**70)], "`{}[1]`…"),
+    *wrong(GRADIENT_SIZES, ValueError, [(4, -1)], "`{}[1]`…"),
+    *wrong(GRADIENT_SIZES, ValueError, [(2**70, 5)]),
+    *wrong(FILL_SIZES, ValueError, [(2**24, 2**25), [2**70]]),
+    *wrong(FILL_SIZES, ValueError, [(2, -1)], "`{}[1]`…"),
     *of_rows(MESSAGES),
     *OF_PROGRAMS,
 ]

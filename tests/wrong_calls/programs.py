@@ -27,12 +27,7 @@ UNDER: dict[str, Any] = {
     "scan": lambda: jax.lax.scan(lambda i, xs: (i, CHECKED(*xs)), 0, BATCH),
     "checked": lambda: dml_jax.checked(CHECKED)(X, LENGTHS),
 }
-NARROWED = "checked: arguments must fit 32 bits …; got"
-TOO_WIDE = [2**31 + 5, 2**32 + 1, -(2**40)]
-
-
-def with_length(value: int) -> np.ndarray:
-    return np.array([0, 1, value])
+OF_ONE_LENGTH = dml_jax.checked(lambda x, n: reverse(x, jnp.broadcast_to(n, 3)))
 
 
 def squares(x: Any) -> jax.Array:
@@ -55,35 +50,21 @@ ROWS = [
         )
         for name, run in UNDER.items()
     ],
-    *[
-        Wrong(
-            f"checked-{type(value).__name__}",
-            functools.partial(dml_jax.checked, value),
-            TypeError,
-            "checked: `fn` must be callable; got …",
-        )
-        for value in (3, None, "reverse", X)
-    ],
+    Wrong(
+        "checked-no-function",
+        lambda: dml_jax.checked(X),  # type: ignore
+        TypeError,
+        "checked: `fn` must be callable; got …",
+    ),
     *[
         Wrong(
             f"checked-{value}",
-            functools.partial(CHECKED, X, with_length(value)),
+            functools.partial(OF_ONE_LENGTH, X, form(value)),
             ValueError,
-            f"{NARROWED} {value}",
+            f"checked: arguments must fit 32 bits …; got {value}",
         )
-        for value in TOO_WIDE
-    ],
-    *[
-        Wrong(
-            f"checked-of-scalar-{value}",
-            functools.partial(
-                dml_jax.checked(lambda x, n: reverse(x, jnp.full(3, n))),
-                *(X, np.int64(value)),
-            ),
-            ValueError,
-            f"{NARROWED} {value}",
-        )
-        for value in TOO_WIDE
+        for value in (2**31 + 5, -(2**40))
+        for form in (np.int64, lambda value: np.array([0, 1, value]))
     ],
     Wrong(
         "checked-shape",

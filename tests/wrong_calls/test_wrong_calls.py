@@ -19,7 +19,6 @@ from wrong_calls import (
     programs,
     rules,
     structures,
-    windows,
 )
 from wrong_calls.form import Wrong, require_error
 from wrong_calls.functions import VALID, call
@@ -30,7 +29,7 @@ def every(rows: Iterable[Wrong]) -> pytest.MarkDecorator:
 
 
 @pytest.mark.usefixtures("x32", "with_jit")
-@every([*arrays.ROWS, *options.ROWS, *windows.ROWS, *fills.ROWS, *programs.ROWS])
+@every([*arrays.ROWS, *options.ROWS, *fills.ROWS, *programs.ROWS])
 def test_functions(row: Wrong) -> None:
     require_error(row)
 

@@ -7,13 +7,8 @@ import math
 import pathlib
 from typing import TypeAlias
 
-from dml_jax.directml import TENSOR_DIMENSION_COUNT_MAX1, BufferTensorDesc, DataType
-from dml_jax.directml.dxdispatch._dispatchables import (
-    Dispatchable,
-    View,
-    is_owned,
-    parse_views,
-)
+from dml_jax.directml import TENSOR_DIMENSION_COUNT_MAX1, DataType
+from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View, parse_views
 from dml_jax.directml.dxdispatch._json import Entry
 from dml_jax.directml.dxdispatch._resources import Context, Resource
 
@@ -81,26 +76,16 @@ def _dispatch(
     name = members["dispatchable"].text()
     if name not in dispatchables:
         raise members["dispatchable"].error("be the name of a dispatchable")
-    operator = dispatchables[name].operator
-    inputs = {n: tensor for n, tensor in operator.inputs if not is_owned(tensor)}
-    outputs = dict(operator.outputs)
-    views = parse_views(members["bindings"], inputs | outputs, context)
-    for output, tensor in outputs.items():
-        for input, other in inputs.items():
-            if _overlap(views[output], tensor, views[input], other):
+    operator, owned = dispatchables[name].operator, dispatchables[name].owned
+    inputs = {name: tensor for name, tensor in operator.inputs if name not in owned}
+    views = parse_views(members["bindings"], inputs | dict(operator.outputs), context)
+    for output, _ in operator.outputs:
+        for input in inputs:
+            if views[output].overlaps(views[input]):
                 raise members["bindings"].error(
                     f"not share bytes between `{output}` and `{input}`"
                 )
     return Dispatch(name, views)
-
-
-def _overlap(
-    view: View, tensor: BufferTensorDesc, other: View, other_tensor: BufferTensorDesc
-) -> bool:
-    end = view.offset + tensor.total_tensor_size_in_bytes
-    other_end = other.offset + other_tensor.total_tensor_size_in_bytes
-    overlap = max(view.offset, other.offset) < min(end, other_end)
-    return overlap and view.resource == other.resource
 
 
 def _write_file(entry: Entry, context: Context) -> WriteFile:

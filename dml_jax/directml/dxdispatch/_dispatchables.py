@@ -17,6 +17,7 @@ from dml_jax.directml import (
     FillValueSequenceOperatorDesc,
     OperatorDesc,
     ReverseSubsequencesOperatorDesc,
+    ScalarUnion,
     Slice1OperatorDesc,
     SliceGradOperatorDesc,
     SliceOperatorDesc,
@@ -24,8 +25,7 @@ from dml_jax.directml import (
     TensorType,
     compile_operator,
 )
-from dml_jax.directml._members import UINT, UINT64, fields_of
-from dml_jax.directml._operators import camel
+from dml_jax.directml._members import UINT64, camel, fields_of
 from dml_jax.directml.dxdispatch._json import Entry, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource
 from dml_jax.directml.dxdispatch._values import parse_data_type, parse_scalar
@@ -46,10 +46,17 @@ _STRUCTS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """The part of a resource that is bound to a tensor; `offset` is in bytes."""
+    """The part of a resource that is bound to a tensor, in bytes."""
 
     resource: str
     offset: int
+    size: int
+
+    def overlaps(self, other: View) -> bool:
+        """Whether two views share bytes."""
+        start = max(self.offset, other.offset)
+        end = min(self.offset + self.size, other.offset + other.size)
+        return self.resource == other.resource and start < end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,12 +95,14 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     desc = _desc(struct, desc_entry)
     _require_expandable(desc_entry, desc, context)
     members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
-    with entry.located():
+    try:
         operator = compile_operator(desc, context.feature_level)
+    except ValueError as error:
+        raise ValueError(f"`{entry.location}`: {error}") from None
     # DmlCompileGraph compiles a graph of this one operator, which is the same program.
     if members["dmlCompileType"].text() not in ("DmlCompileOp", "DmlCompileGraph"):
         raise members["dmlCompileType"].error("be DmlCompileOp or DmlCompileGraph")
-    owned = {name: tensor for name, tensor in operator.inputs if is_owned(tensor)}
+    owned = {n: t for n, t in operator.inputs if t.flags & TensorFlags.OWNED_BY_DML}
     return Dispatchable(operator, parse_views(members["bindings"], owned, context))
 
 
@@ -106,11 +115,6 @@ def _struct(entry: Entry) -> Any:
             f"`{entry.location}` must be one of {operators}; got {entry.value[:60]}"
         )
     return _STRUCTS[name]
-
-
-def is_owned(tensor: BufferTensorDesc) -> bool:
-    """Whether a tensor is bound at initialization, before its operator runs."""
-    return bool(tensor.flags & TensorFlags.OWNED_BY_DML)
 
 
 def _require_expandable(entry: Entry, desc: OperatorDesc, context: Context) -> None:
@@ -178,7 +182,7 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
     size, left = tensor.total_tensor_size_in_bytes, resource.data.size - offset
     if left < size:
         raise entry.error(f"have {size} bytes for its tensor, not {max(left, 0)}")
-    return View(name.value, offset)
+    return View(name.value, offset, size)
 
 
 def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
@@ -213,26 +217,26 @@ _TENSOR_DEFAULTS = {
 
 def _desc(struct: Any, entry: Entry) -> OperatorDesc:
     """The description of an operator, whose members are the fields of a structure."""
-    fields = {camel(name): (name, *of) for name, of in fields_of(struct).items()}
-    has_arrays = any(kind == Sequence[int] for _, kind, _ in fields.values())
-    members = entry.members((*fields, "DimensionCount") if has_arrays else fields)
-    count = members["DimensionCount"].integer() if has_arrays else 0
+    fields = fields_of(struct)
+    required = [*map(camel, fields)]
+    if Sequence[int] in fields.values():
+        required.append("DimensionCount")
+    members = entry.members(required)
     data_type = DataType.UNKNOWN
     values: dict[str, Any] = {}
-    for name, (field, kind, limits) in fields.items():
-        member = members[name]
+    for field, kind in fields.items():
+        member = members[camel(field)]
+        values[field] = member.value
         if kind is BufferTensorDesc:
             values[field] = _tensor(member)
-        elif kind is int:
-            values[field] = member.integer(limits)
-        elif kind == Sequence[int]:
-            values[field] = _integers(member, limits)
-            _require_count(member, count)
         elif kind is DataType:  # precedes the values
             values[field] = data_type = parse_data_type(member, is_known=True)
-        else:
+        elif kind is ScalarUnion:
             values[field] = parse_scalar(member, data_type)
-    return struct(**values)
+        elif kind == Sequence[int]:
+            _require_count(member, members["DimensionCount"])
+    with entry.located():
+        return struct(**values)
 
 
 def _tensor(entry: Entry) -> BufferTensorDesc:
@@ -245,28 +249,25 @@ def _tensor(entry: Entry) -> BufferTensorDesc:
     kind = members["Type"].member_of(TensorType, "DML_TENSOR_TYPE_")
     if kind is not TensorType.BUFFER:
         raise members["Type"].error("be BUFFER")
-    sizes = _integers(members["Sizes"])
-    strides = _integers(members["Strides"])
+    for name in ("Sizes", "Strides"):
+        members[name].elements(TENSOR_DIMENSION_COUNT_MAX1)
     if "DimensionCount" in desc.value:
-        _require_count(members["Sizes"], members["DimensionCount"].integer())
-    if strides:
-        _require_count(members["Strides"], len(sizes))
+        _require_count(members["Sizes"], members["DimensionCount"])
     data_type = parse_data_type(members["DataType"])
+    flags = members["Flags"].flags_of(TensorFlags, "DML_TENSOR_FLAG_")
     # As in DxDispatch, 0 means the size that the layout needs.
     total = members["TotalTensorSizeInBytes"].integer(UINT64) or None
-    flags = members["Flags"].flags_of(TensorFlags, "DML_TENSOR_FLAG_")
-    alignment = members["GuaranteedBaseOffsetAlignment"].integer()
-    with entry.located():
+    with desc.located():
         return BufferTensorDesc(
-            data_type, sizes, strides or None, total, flags, alignment
+            data_type,
+            members["Sizes"].value,
+            members["Strides"].value or None,
+            total,
+            flags,
+            members["GuaranteedBaseOffsetAlignment"].value,
         )
 
 
-def _integers(entry: Entry, limits: range = UINT) -> tuple[int, ...]:
-    elements = entry.elements(TENSOR_DIMENSION_COUNT_MAX1)
-    return tuple(element.integer(limits) for element in elements)
-
-
-def _require_count(entry: Entry, count: int) -> None:
-    if len(entry.value) != count:
-        raise entry.error(f"have as many elements as DimensionCount, {count}")
+def _require_count(entry: Entry, count: Entry) -> None:
+    if len(entry.elements(TENSOR_DIMENSION_COUNT_MAX1)) != count.integer():
+        raise entry.error(f"have as many elements as DimensionCount, {count.value}")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from dml_jax.directml._members import UINT
+from dml_jax.directml._members import UINT, camel
 
 E = TypeVar("E", bound=enum.IntEnum | enum.IntFlag)
 
@@ -42,11 +42,13 @@ class Entry:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Adds the location to the error about a description that is refused."""
+        """Locates the member that an error of a structure is about."""
         try:
             yield
-        except ValueError as error:
-            raise ValueError(f"`{self.location}`: {error}") from None
+        except (TypeError, ValueError) as error:
+            head = f"`{self.location}."
+            rest = re.sub(r"^\w+: `(\w+)", lambda m: camel(m[1]), str(error))
+            raise ValueError(head + rest) from None
 
     def text(self) -> str:
         """The value as a printable string."""

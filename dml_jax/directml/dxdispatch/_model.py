@@ -112,7 +112,7 @@ def _model(root: Entry, context: Context) -> Model:
     members = root.members(required=("resources", "dispatchables", "commands"))
     command_entries = members["commands"].elements()
     for name, entry in members["resources"].entries().items():
-        context.add(name, parse_resource(entry, context))
+        context.resources[name] = parse_resource(entry, context)
     dispatchables = {
         name: parse_dispatchable(entry, context)
         for name, entry in members["dispatchables"].entries().items()

@@ -39,15 +39,12 @@ class Resource:
 
     def printed_elements(self) -> np.ndarray:
         """The elements that `print` shows."""
-        return self._elements(self.printed)
+        return self.elements()[: self.printed // self.data_type.dtype.itemsize]
 
     def elements(self) -> np.ndarray:
         """All elements."""
-        return self._elements(self.length)
-
-    def _elements(self, size: int) -> np.ndarray:
         dtype = self.data_type.dtype
-        return np.frombuffer(self.data, dtype, count=size // dtype.itemsize)
+        return np.frombuffer(self.data, dtype, count=self.length // dtype.itemsize)
 
 
 @dataclasses.dataclass
@@ -68,11 +65,6 @@ class Context:
     max_bytes: int
     resources: dict[str, Resource] = dataclasses.field(default_factory=dict)
     used_bytes: int = 0
-
-    def add(self, name: str, resource: Resource) -> None:
-        """Adds a buffer that has been parsed."""
-        self.resources[name] = resource
-        self.used_bytes += resource.length
 
     def require_memory(self, entry: Entry, size: int) -> None:
         """Raises if an entry needs more bytes than the parsed buffers leave."""
@@ -115,6 +107,7 @@ def parse_resource(entry: Entry, context: Context) -> Resource:
             raise given.error(f"be at least {size}, the size of the initial values")
         size = given.value
     context.require_memory(entry, size)
+    context.used_bytes += size
     data = np.zeros(-(-size // 4) * 4, np.uint8)
     data[offset : offset + values.size] = values
     return Resource(data, data_type, values.size, size)
@@ -127,11 +120,10 @@ def _initial_values(
     if isinstance(initial.value, list):
         if not initial.value:
             raise initial.error("have at least one element")
-        if data_type is not DataType.UNKNOWN:
-            return parse_numbers(initial, data_type), data_type
-        if not isinstance(initial.value[0], dict):
-            raise entry.error("have an `initialValuesDataType` other than UNKNOWN")
-        return _mixed(initial), data_type
+        if data_type is DataType.UNKNOWN and isinstance(initial.value[0], dict):
+            return _mixed(initial), data_type
+        _require_data_type(entry, data_type)
+        return parse_numbers(initial, data_type), data_type
     if initial.value == "deferred":
         rule = "be known when the model is read: deferred buffers are not supported"
         raise initial.error(rule, NotImplementedError)
@@ -188,7 +180,7 @@ def _generated(
 
 def _require_data_type(entry: Entry, data_type: DataType) -> None:
     if data_type is DataType.UNKNOWN:
-        raise entry.error("have a member `initialValuesDataType`")
+        raise entry.error("have an `initialValuesDataType` other than UNKNOWN")
 
 
 def _mixed(entry: Entry) -> np.ndarray:

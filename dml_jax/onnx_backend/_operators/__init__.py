@@ -1,10 +1,10 @@
 """The operators of ONNX, as functions of a node and its inputs, by topic.
 
 To support another operator, write its function and add it to the table `OPERATORS` of
-its topic. A function has one parameter for each input; an omitted one is None. Constant
-inputs, which include those in `Operator.static`, are NumPy arrays; all others are JAX
-arrays. A function returns its output, or a list of several. Its errors get the node as
-a prefix.
+its topic, with the opset from which on it is supported. A function has one parameter
+for each input; an omitted one is None. Constant inputs, which include those in
+`Operator.static`, are NumPy arrays; all others are JAX arrays. A function returns its
+output, or a list of several. Its errors get the node as a prefix.
 """
 
 from dml_jax.onnx_backend._evaluation import Operator
@@ -17,6 +17,7 @@ from dml_jax.onnx_backend._operators import (
     interpolation,
     linear,
     microsoft,
+    native,
     normalization,
     pooling,
     quantization,
@@ -30,7 +31,7 @@ from dml_jax.onnx_backend._operators import (
 )
 
 OPERATORS: dict[str, Operator] = {
-    **sequences.OPERATORS,
+    **native.OPERATORS,
     **constants.OPERATORS,
     **elementwise.OPERATORS,
     **shapes.OPERATORS,
@@ -42,6 +43,7 @@ OPERATORS: dict[str, Operator] = {
     **control_flow.OPERATORS,
     **pooling.OPERATORS,
     **selection.OPERATORS,
+    **sequences.OPERATORS,
     **signals.OPERATORS,
     **images.OPERATORS,
     **interpolation.OPERATORS,

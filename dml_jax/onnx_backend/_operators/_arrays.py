@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +65,11 @@ def option(node: Node, name: str, options: Sequence[str]) -> str:
     return given
 
 
+def axis_of(node: Node, x: Any, default: int = 0) -> int:
+    """The attribute `axis`, in [0, rank) of an array."""
+    return normalized("axis", node.attributes.get("axis", default), np.ndim(x))
+
+
 def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
     """The axes in an input, or in the attribute that earlier versions have."""
     axes = node.attributes.get("axes") if axes is None else axes
@@ -118,6 +124,11 @@ def clamped(name: str, values: Array, most: Any) -> Array:
     return numbers.astype(dtype)
 
 
+def at_least_float32(x: Array) -> jax.Array:
+    """Floats below 32 bits as float32."""
+    return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def require_constant(**inputs: Any) -> None:
     """Refuses traced inputs, on whose values the shape of an output depends."""
     for name, value in inputs.items():
@@ -137,6 +148,12 @@ def require_shape(name: str, array: Any, shape: Any) -> None:
         raise ValueError(
             f"`{name}` must have shape {tuple(shape)}; got {np.shape(array)}"
         )
+
+
+def require_count(name: str, values: Any, count: int) -> None:
+    """Refuses a list of another length."""
+    if len(values) != count:
+        raise ValueError(f"`{name}` must have {count} elements; got {values}")
 
 
 def require_scalar(name: str, value: Any) -> None:

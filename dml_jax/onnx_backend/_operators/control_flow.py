@@ -9,7 +9,8 @@ iterations. Such a loop can be differentiated, and may have scan outputs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -46,9 +47,7 @@ def _if(node: Node, condition: Array) -> list[Any]:
     branches = node.body("then_branch"), node.body("else_branch")
     if not isinstance(condition, Tracer):
         return branches[0 if _concrete_condition(condition) else 1]()
-    then, otherwise = (
-        with_check(lambda branch=branch: _arrays(branch())) for branch in branches
-    )
+    then, otherwise = map(_checked, branches)
     with _hint_of_reach():
         first, second = (_types(jax.eval_shape(f)[0]) for f in (then, otherwise))
     if first != second:
@@ -59,6 +58,11 @@ def _if(node: Node, condition: Array) -> list[Any]:
     outputs, is_outside = lax.cond(jnp.reshape(condition, ()), then, otherwise)
     note(is_outside)
     return list(outputs)
+
+
+def _checked(body: Body) -> Callable[..., Any]:
+    """A function of the outputs of a body, and whether a check in it has failed."""
+    return with_check(lambda *inputs: _arrays(body(*inputs)))
 
 
 def _arrays(values: Iterable[Any]) -> tuple[Any, ...]:
@@ -86,15 +90,10 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
     count = len(initial)
     if _has_no_iterations(limit, condition):
         return [*initial, *_no_rows(body, 1 + count, _COUNTER, True, *initial)]
-    if not _is_traced(body, limit, condition, *initial):
-        return _iterate(body, limit, condition, initial)
-    names = body.graph.inputs
-    if static_names(body.graph.nodes) & {*names}:
+    if not _is_compiled(body, limit, condition, *initial):
         return _iterate(body, limit, condition, initial)
     body, kept = _without_invariants(body, initial)
-    varying = tuple(
-        value for value, is_kept in zip(initial, kept, strict=True) if is_kept
-    )
+    varying = tuple(itertools.compress(initial, kept))
     times = _constant_trip_count(body, limit, condition, varying)
     has_scan_outputs = len(body.graph.outputs) > 1 + len(varying)
     if times is not None:
@@ -111,14 +110,12 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
     return [*carried, *scanned]
 
 
-def _is_traced(body: Body, *values: Any) -> bool:
-    """Whether any of what a loop reads is traced."""
+def _is_compiled(body: Body, *values: Any) -> bool:
+    """Whether a loop reads traced values, and its iterations have the same shapes."""
     captured = [body.scope.values.get(n) for n in captured_names(body.graph)]
-    return _are_traced(*values, *captured)
-
-
-def _are_traced(*values: Any) -> bool:
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+    leaves = jax.tree.leaves((values, captured))
+    are_fixed = static_names(body.graph.nodes).isdisjoint(body.graph.inputs)
+    return are_fixed and any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
 def _has_no_iterations(limit: Any, condition: Any) -> bool:
@@ -174,15 +171,14 @@ def _no_rows(body: Body, first: int, *inputs: Any) -> list[Array]:
     names = body.graph.outputs[first:]
     types: Any = [body.graph.types.get(name) for name in names]
     if None in types:
-        function = with_check(lambda *inputs: _arrays(body(*inputs)))
-        types = jax.eval_shape(function, *inputs)[0][first:]
+        types = jax.eval_shape(_checked(body), *inputs)[0][first:]
     return [np.zeros((0, *kind.shape), kind.dtype) for kind in types]
 
 
 def _body_arrays(body: Body, iteration: Any, carried: Sequence[Any]) -> Any:
     """The outputs of a body, and whether a check in it has failed."""
-    function = with_check(lambda *inputs: _arrays(body(*inputs)))
-    return function(jnp.asarray(iteration, jnp.int64), np.array(True), *carried)
+    number = jnp.asarray(iteration, jnp.int64)
+    return _checked(body)(number, np.array(True), *carried)
 
 
 def _without_invariants(body: Body, initial: Sequence[Any]) -> tuple[Body, list[bool]]:
@@ -198,14 +194,10 @@ def _without_invariants(body: Body, initial: Sequence[Any]) -> tuple[Body, list[
         for name, value, is_kept in zip(inputs, initial, kept, strict=True)
         if not is_kept
     }
-    carried = [i for i, is_kept in enumerate(kept) if is_kept]
+    scanned = graph.outputs[1 + len(initial) :]
     graph = graph._replace(
-        inputs=(*graph.inputs[:2], *(inputs[i] for i in carried)),
-        outputs=(
-            graph.outputs[0],
-            *(outputs[i] for i in carried),
-            *graph.outputs[1 + len(initial) :],
-        ),
+        inputs=(*graph.inputs[:2], *itertools.compress(inputs, kept)),
+        outputs=(graph.outputs[0], *itertools.compress(outputs, kept), *scanned),
     )
     return Body(graph, scope._replace(values={**scope.values, **fixed})), kept
 
@@ -362,20 +354,8 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
     if len(rows[0]) == 0:
         types = (jax.ShapeDtypeStruct(row.shape[1:], row.dtype) for row in rows)
         last, results = initial, _no_rows(body, split, *initial, *types)
-    elif _is_traced(body, *inputs) and not static_names(body.graph.nodes) & {
-        *body.graph.inputs
-    }:
-        function = with_check(lambda *inputs: _arrays(body(*inputs)))
-
-        def step(carried: Any, row: Any) -> Any:
-            outputs, is_outside = function(*carried, *row)
-            return outputs[:split], (outputs[split:], is_outside)
-
-        first = _arrays(initial)
-        row = tuple(row[0] for row in rows)
-        _require_same_types(first, jax.eval_shape(step, first, row)[0])
-        last, (results, is_outside) = lax.scan(step, first, tuple(rows))
-        note(is_outside)
+    elif _is_compiled(body, *inputs):
+        last, results = _compiled_scan(body, initial, rows)
     else:
         last, results = _scan_in_python(body, initial, rows)
     count = len(results)
@@ -383,6 +363,21 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
     flips = attributes.get("scan_output_directions", [0] * count)
     zipped = zip(results, axes, flips, strict=True)
     return [*last, *(_time_at(*row) for row in zipped)]
+
+
+def _compiled_scan(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
+    count, function = len(initial), _checked(body)
+
+    def step(carried: Any, row: Any) -> Any:
+        outputs, is_outside = function(*carried, *row)
+        return outputs[:count], (outputs[count:], is_outside)
+
+    first = _arrays(initial)
+    row = tuple(row[0] for row in rows)
+    _require_same_types(first, jax.eval_shape(step, first, row)[0])
+    last, (results, is_outside) = lax.scan(step, first, tuple(rows))
+    note(is_outside)
+    return last, results
 
 
 def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
@@ -407,9 +402,8 @@ def _time_at(x: Array, axis: int, is_flipped: int) -> Array:
     return namespace.moveaxis(x, 0, normalized("axes", axis, np.ndim(x)))
 
 
-_EVERY_TYPE = frozenset({11, 16, 19, 21, 23, 24, 25})
 OPERATORS = {
-    "If": Operator(_if, _EVERY_TYPE | {1, 13}, is_folded=False),
-    "Loop": Operator(_loop, _EVERY_TYPE | {1, 13}, is_folded=False),
-    "Scan": Operator(_scan, _EVERY_TYPE | {9}, is_folded=False),
+    "If": Operator(_if, 1, is_folded=False),
+    "Loop": Operator(_loop, 1, is_folded=False),
+    "Scan": Operator(_scan, 9, is_folded=False),
 }

@@ -122,11 +122,6 @@ def leaky_relu(x: jax.Array, alpha: float) -> jax.Array:
     return jnp.where(x < 0, alpha * x, x)
 
 
-def _thresholded_relu(x: jax.Array, alpha: float) -> jax.Array:
-    """Replaces elements up to `alpha` by zero."""
-    return jnp.where(x > alpha, x, 0)
-
-
 def elu(x: jax.Array, alpha: float) -> jax.Array:
     """The exponential linear unit."""
     return jax.nn.elu(x, alpha)
@@ -134,22 +129,6 @@ def elu(x: jax.Array, alpha: float) -> jax.Array:
 
 def _selu(x: jax.Array, alpha: float, gamma: float) -> jax.Array:
     return gamma * jax.nn.elu(x, alpha)
-
-
-def _celu(x: jax.Array, alpha: float) -> jax.Array:
-    return jax.nn.celu(x, alpha)
-
-
-def _hard_swish(x: jax.Array) -> jax.Array:
-    return x * jnp.clip(x / 6 + 0.5, 0, 1)
-
-
-def _swish(x: jax.Array, alpha: float) -> jax.Array:
-    return x * jax.nn.sigmoid(alpha * x)
-
-
-def _mish(x: jax.Array) -> jax.Array:
-    return x * jnp.tanh(jax.nn.softplus(x))
 
 
 def _gelu(node: Node, x: Array) -> Array:
@@ -161,59 +140,44 @@ def _prelu(_: Node, x: Array, slope: Array) -> Array:
     return jnp.where(x < 0, slope * x, x)
 
 
-def _table(versions: str, **functions: Any) -> dict[str, Operator]:
-    """The operators that have the same versions."""
-    numbers = frozenset(map(int, versions.split()))
+def _table(since: int, **functions: Any) -> dict[str, Operator]:
+    """Operators that are supported from the same opset on."""
     return {
-        name: Operator(named(f) if isinstance(f, str) else f, numbers)
+        name: Operator(named(f) if isinstance(f, str) else f, since)
         for name, f in functions.items()
     }
 
 
+_LINEAR_UNIT = activation(
+    _selu, alpha=1.67326319217681884765625, gamma=1.0507010221481323
+)
+
 OPERATORS = {
-    **_table("7 13 14", Add="add", Sub="subtract", Mul="multiply", Div=_divide),
-    **_table("10 13 28", Mod=_modulo),
-    **_table("7 12 13 15", Pow=_power),
-    **_table("6 13", Neg="negative", Abs="abs", Sqrt="sqrt", Exp="exp", Log="log"),
-    **_table("6 13", Floor="floor", Ceil="ceil", Reciprocal="reciprocal"),
-    **_table("6 13", Tanh="tanh", Sigmoid=activation(jax.nn.sigmoid)),
-    **_table("9 13", Sign="sign", Erf=activation(jax.scipy.special.erf)),
-    **_table("11 22", Round="rint"),
-    **_table("7 22", Sin="sin", Cos="cos", Tan="tan"),
-    **_table("7 22", Asin="arcsin", Acos="arccos", Atan="arctan"),
-    **_table("9 22", Sinh="sinh", Cosh="cosh"),
-    **_table("9 22", Asinh="arcsinh", Acosh="arccosh", Atanh="arctanh"),
-    **_table("8 12 13", Max=_reduced("maximum"), Min=_reduced("minimum")),
-    **_table("8 13", Sum=_reduced("add"), Mean=_mean),
-    **_table("6 11 12 13", Clip=_clip),
-    **_table("1", Not="logical_not"),
-    **_table("7", And="logical_and", Or="logical_or", Xor="logical_xor"),
-    **_table("7 11 13 19", Equal="equal"),
-    **_table("7 9 13", Less="less", Greater="greater"),
-    **_table("12 16", LessOrEqual="less_equal", GreaterOrEqual="greater_equal"),
-    **_table("9 16", Where="where"),
-    **_table("9 13 20", IsNaN="isnan"),
-    **_table("10 20", IsInf=_is_infinite),
-    **_table("18", BitwiseAnd="bitwise_and", BitwiseOr="bitwise_or"),
-    **_table("18", BitwiseXor="bitwise_xor", BitwiseNot="bitwise_not"),
-    **_table("11 28", BitShift=_shift),
-    **_table("6 13 14", Relu=activation(jax.nn.relu)),
-    **_table("6 16", LeakyRelu=activation(leaky_relu, alpha=0.01)),
-    **_table("7 9 16", PRelu=_prelu),
-    **_table("10 22", ThresholdedRelu=activation(_thresholded_relu, alpha=1.0)),
-    **_table("6 22", Elu=activation(elu, alpha=1.0)),
-    **_table(
-        "6 22",
-        Selu=activation(
-            _selu, alpha=1.67326319217681884765625, gamma=1.0507010221481323
-        ),
-    ),
-    **_table("12 28", Celu=activation(_celu, alpha=1.0)),
-    **_table("20", Gelu=_gelu),
-    **_table("14 22", HardSwish=activation(_hard_swish)),
-    **_table("6 22", HardSigmoid=activation(hard_sigmoid, alpha=0.2, beta=0.5)),
-    **_table("24", Swish=activation(_swish, alpha=1.0)),
-    **_table("18 22", Mish=activation(_mish)),
-    **_table("1 22", Softsign=activation(jax.nn.soft_sign)),
-    **_table("1 22", Softplus=activation(jax.nn.softplus)),
+    **_table(1, Not="logical_not"),
+    **_table(1, Softsign=activation(jax.nn.soft_sign)),
+    **_table(1, Softplus=activation(jax.nn.softplus)),
+    **_table(6, Neg="negative", Abs="abs", Sqrt="sqrt", Exp="exp", Log="log"),
+    **_table(6, Floor="floor", Ceil="ceil", Reciprocal="reciprocal", Clip=_clip),
+    **_table(6, Tanh="tanh", Sigmoid=activation(jax.nn.sigmoid)),
+    **_table(6, Relu=activation(jax.nn.relu)),
+    **_table(6, LeakyRelu=activation(leaky_relu, alpha=0.01)),
+    **_table(6, Elu=activation(elu, alpha=1.0), Selu=_LINEAR_UNIT),
+    **_table(6, HardSigmoid=activation(hard_sigmoid, alpha=0.2, beta=0.5)),
+    **_table(7, Add="add", Sub="subtract", Mul="multiply", Div=_divide, Pow=_power),
+    **_table(7, Sin="sin", Cos="cos", Tan="tan"),
+    **_table(7, Asin="arcsin", Acos="arccos", Atan="arctan"),
+    **_table(7, And="logical_and", Or="logical_or", Xor="logical_xor"),
+    **_table(7, Equal="equal", Less="less", Greater="greater", PRelu=_prelu),
+    **_table(8, Max=_reduced("maximum"), Min=_reduced("minimum")),
+    **_table(8, Sum=_reduced("add"), Mean=_mean),
+    **_table(9, Sign="sign", Erf=activation(jax.scipy.special.erf)),
+    **_table(9, Sinh="sinh", Cosh="cosh"),
+    **_table(9, Asinh="arcsinh", Acosh="arccosh", Atanh="arctanh"),
+    **_table(9, Where="where", IsNaN="isnan"),
+    **_table(10, Mod=_modulo, IsInf=_is_infinite),
+    **_table(11, Round="rint", BitShift=_shift),
+    **_table(12, LessOrEqual="less_equal", GreaterOrEqual="greater_equal"),
+    **_table(18, BitwiseAnd="bitwise_and", BitwiseOr="bitwise_or"),
+    **_table(18, BitwiseXor="bitwise_xor", BitwiseNot="bitwise_not"),
+    **_table(20, Gelu=_gelu),
 }

@@ -1,4 +1,4 @@
-"""Operators of convolutional networks, other than convolutions and pools."""
+"""Transposed convolutions, and moves between channels and pixels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from jax import lax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     integers,
-    normalized,
     require_rank,
     require_shape,
 )
-from dml_jax.onnx_backend._operators.linear import require_kernel
+from dml_jax.onnx_backend._operators.linear import require_kernel, strides_and_dilations
 
 
 def _transposed_convolution(
@@ -35,8 +34,7 @@ def _transposed_convolution(
             f"of `X`; got shape {np.shape(weight)}"
         )
     require_shape("B", bias, (channels,))
-    strides = attributes.get("strides", [1] * count)
-    dilations = attributes.get("dilations", [1] * count)
+    strides, dilations = strides_and_dilations(node, count)
     extra = attributes.get("output_padding", [0] * count)
     rows = zip(np.shape(x)[2:], kernel, strides, dilations, extra, strict=True)
     full = [
@@ -97,17 +95,18 @@ def _columns_to_image(
     node: Node, x: Array, image_shape: Array, block_shape: Array
 ) -> jax.Array:
     sizes, block = integers("image_shape", image_shape), integers("block", block_shape)
-    attributes, count = node.attributes, len(sizes)
-    pads = np.reshape(attributes.get("pads", [0] * 2 * count), (2, count))
+    count = len(sizes)
+    strides, dilations = strides_and_dilations(node, count)
+    pads = np.reshape(node.attributes.get("pads", [0] * 2 * count), (2, count))
     channels = np.shape(x)[1] // math.prod(block)
 
     def columns(image: jax.Array) -> jax.Array:
         return lax.conv_general_dilated_patches(
             image,
             block,
-            attributes.get("strides", [1] * count),
+            strides,
             list(zip(*pads.tolist(), strict=True)),
-            rhs_dilation=attributes.get("dilations", [1] * count),
+            rhs_dilation=dilations,
             precision=lax.Precision.HIGHEST,
         )
 
@@ -137,57 +136,9 @@ def _space_to_depth(node: Node, x: Array) -> jax.Array:
     return parts.transpose(order).reshape(batch, channels * block**2, rows, columns)
 
 
-# Normalizations -----------------------------------------------------------------------
-
-
-def _instance_normalization(
-    node: Node, x: Array, scale: Array, bias: Array
-) -> jax.Array:
-    axes = tuple(range(2, np.ndim(x)))
-    if not axes:
-        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
-    require_shape("scale", scale, np.shape(x)[1:2])
-    require_shape("B", bias, np.shape(x)[1:2])
-    wide = jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
-    mean = jnp.mean(wide, axes, keepdims=True)
-    centered = wide - mean
-    variance = jnp.mean(jnp.square(centered), axes, keepdims=True)
-    inverse = lax.rsqrt(variance + node.attributes.get("epsilon", 1e-5))
-    channels = (-1, *[1] * len(axes))
-    scale, bias = jnp.reshape(scale, channels), jnp.reshape(bias, channels)
-    return (centered * inverse * scale + bias).astype(x.dtype)
-
-
-def _lp_normalization(node: Node, x: Array) -> jax.Array:
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
-    x = jnp.asarray(x)
-    p = node.attributes.get("p", 2)
-    powers = jnp.abs(x) if p == 1 else jnp.square(x)
-    total = jnp.sum(powers, axis, keepdims=True)
-    # Zeros stay zeros, and the root of 0 has no derivative.
-    total = jnp.where(total == 0, jnp.ones_like(total), total)
-    return x / (total if p == 1 else jnp.sqrt(total))
-
-
-def _local_response_normalization(node: Node, x: Array) -> jax.Array:
-    attributes, size = node.attributes, node.attributes["size"]
-    x = jnp.asarray(x)
-    low = (size - 1) // 2
-    widths = [(0, 0)] * x.ndim
-    widths[1] = (low, size - 1 - low)
-    squares = jnp.pad(jnp.square(x), widths)
-    count = x.shape[1]
-    total = sum(lax.slice_in_dim(squares, i, i + count, axis=1) for i in range(size))
-    factor = attributes.get("bias", 1.0) + attributes.get("alpha", 1e-4) / size * total
-    return (x / factor ** attributes.get("beta", 0.75)).astype(x.dtype)
-
-
 OPERATORS = {
-    "ConvTranspose": Operator(_transposed_convolution, frozenset({1, 11, 22})),
-    "Col2Im": Operator(_columns_to_image, frozenset({18}), static=(1, 2)),
-    "DepthToSpace": Operator(_depth_to_space, frozenset({1, 11, 13, 28})),
-    "SpaceToDepth": Operator(_space_to_depth, frozenset({1, 13, 28})),
-    "InstanceNormalization": Operator(_instance_normalization, frozenset({6, 22})),
-    "LpNormalization": Operator(_lp_normalization, frozenset({1, 22})),
-    "LRN": Operator(_local_response_normalization, frozenset({1, 13})),
+    "ConvTranspose": Operator(_transposed_convolution, 1),
+    "Col2Im": Operator(_columns_to_image, 18, static=(1, 2)),
+    "DepthToSpace": Operator(_depth_to_space, 1),
+    "SpaceToDepth": Operator(_space_to_depth, 1),
 }

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    axis_of,
     indices_of,
     integer,
     normalized,
@@ -24,13 +25,13 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _gather(node: Node, data: Array, indices: Array) -> Array:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(data))
+    axis = axis_of(node, data)
     places = indices_of(indices, np.shape(data)[axis])
     return numpy_or_jax(data, places).take(data, places, axis, mode="clip")
 
 
 def _gather_elements(node: Node, data: Array, indices: Array) -> Array:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(data))
+    axis = axis_of(node, data)
     return _taken(data, _element_places(data, axis, indices))
 
 
@@ -87,7 +88,7 @@ def _slice_places(data: Array, indices: Array, batch_dims: int = 0) -> Any:
 def _scatter_elements(
     node: Node, data: Array, indices: Array, updates: Array
 ) -> jax.Array:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(data))
+    axis = axis_of(node, data)
     places = _element_places(data, axis, indices)
     require_shape("updates", updates, np.shape(indices))
     return _scatter(node, data, places, updates)
@@ -131,7 +132,7 @@ def _non_zero(_: Node, x: Array) -> Array:
 
 def _compress(node: Node, data: Array, condition: Array) -> Array:
     axis = node.attributes.get("axis")
-    data = numpy_or_jax(data).ravel(data) if axis is None else data
+    data = data.ravel() if axis is None else data
     axis = normalized("axis", axis or 0, np.ndim(data))
     size, shape = np.shape(data)[axis], np.shape(condition)
     is_known = not jax.export.is_symbolic_dim(size)
@@ -144,15 +145,13 @@ def _compress(node: Node, data: Array, condition: Array) -> Array:
 
 
 OPERATORS = {
-    "Gather": Operator(_gather, frozenset({1, 11, 13}), indices=(1,)),
-    "GatherElements": Operator(_gather_elements, frozenset({11, 13}), indices=(1,)),
-    "GatherND": Operator(_gather_nd, frozenset({11, 12, 13}), indices=(1,)),
-    "ScatterElements": Operator(
-        _scatter_elements, frozenset({11, 13, 16, 18}), indices=(1,)
-    ),
-    "Scatter": Operator(_scatter_elements, frozenset({9, 11}), indices=(1,)),
-    "ScatterND": Operator(_scatter_nd, frozenset({11, 13, 16, 18}), indices=(1,)),
-    "OneHot": Operator(_one_hot, frozenset({9, 11, 28}), static=(1,)),
-    "NonZero": Operator(_non_zero, frozenset({9, 13})),
-    "Compress": Operator(_compress, frozenset({9, 11, 28}), static=(1,)),
+    "Gather": Operator(_gather, 1, indices=(1,)),
+    "GatherElements": Operator(_gather_elements, 11, indices=(1,)),
+    "GatherND": Operator(_gather_nd, 11, indices=(1,)),
+    "ScatterElements": Operator(_scatter_elements, 11, indices=(1,)),
+    "Scatter": Operator(_scatter_elements, 9, indices=(1,)),
+    "ScatterND": Operator(_scatter_nd, 11, indices=(1,)),
+    "OneHot": Operator(_one_hot, 9, static=(1,)),
+    "NonZero": Operator(_non_zero, 9),
+    "Compress": Operator(_compress, 9, static=(1,)),
 }

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    at_least_float32,
     axes_of,
     numpy_or_jax,
     require_rank,
@@ -33,33 +34,18 @@ def _resize(
     if node.version == 10:
         scales, roi = roi, None
     named = {"roi": roi, "scales": scales, "sizes": sizes}
-    for name, part in named.items():
-        if part is not None:
-            require_rank(name, part, 1)
-    roi, scales, sizes = (
-        None if part is None or not np.size(part) else part for part in named.values()
-    )
+    roi, scales, sizes = (_unless_empty(*pair) for pair in named.items())
     rank, shape = np.ndim(x), np.shape(x)
     axes = axes_of(node, rank) or list(range(rank))
-    given = sizes if scales is None else scales
-    if given is None or len(given) != len(axes):
-        raise ValueError(
-            f"`scales` or `sizes` must have {len(axes)} elements; got {given}"
-        )
-    if scales is None:
-        scales, counts = _scales_of_sizes(node, [shape[axis] for axis in axes], given)
-    else:
-        counts = [
-            shape[axis] if scale == 1 else int(np.float32(shape[axis]) * scale)
-            for axis, scale in zip(axes, scales, strict=True)
-        ]
+    old = [shape[axis] for axis in axes]
+    scales, counts = _scales_and_sizes(node, old, scales, sizes)
     require_size(node, "sizes", counts)
     y = jnp.asarray(x)
     if 0 in (*shape, *counts):
         resized = dict(zip(axes, counts, strict=True))
         return jnp.zeros([resized.get(i, shape[i]) for i in range(rank)], x.dtype)
     if node.attributes.get("mode", "nearest") != "nearest":
-        y = y.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y = at_least_float32(y)
     for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):
         window = (0.0, 1.0) if roi is None else (roi[i], roi[i + len(axes)])
         if scale != 1 or count != shape[axis] or window != (0, 1):
@@ -67,16 +53,32 @@ def _resize(
     return y.astype(x.dtype)
 
 
-def _scales_of_sizes(
-    node: Node, sizes: list[int], wanted: np.ndarray
+def _unless_empty(name: str, values: Any) -> Any:
+    """An input, None if it has no elements."""
+    if values is not None:
+        require_rank(name, values, 1)
+    return values if np.size(values) and values is not None else None
+
+
+def _scales_and_sizes(
+    node: Node, old: list[int], scales: Any, sizes: Any
 ) -> tuple[list[float], list[int]]:
-    """The scales and sizes of axes whose sizes are given."""
-    scales = [int(new) / old for new, old in zip(wanted, sizes, strict=True)]
+    """The scales and the new sizes of axes, either of which is given."""
+    given = sizes if scales is None else scales
+    if given is None or len(given) != len(old):
+        raise ValueError(
+            f"`scales` or `sizes` must have {len(old)} elements; got {given}"
+        )
+    pairs = zip(given, old, strict=True)
+    if scales is not None:
+        new = [n if scale == 1 else int(np.float32(n) * scale) for scale, n in pairs]
+        return [*scales], new
+    scales = [int(size) / n for size, n in pairs]
     policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        return scales, [int(new) for new in wanted]
+        return scales, [int(size) for size in sizes]
     scale = min(scales) if policy == "not_larger" else max(scales)
-    return [scale] * len(sizes), [math.floor(scale * size + 0.5) for size in sizes]
+    return [scale] * len(old), [math.floor(scale * n + 0.5) for n in old]
 
 
 def _resized_axis(
@@ -191,6 +193,41 @@ def _cubic(d: Any, a: float) -> Any:
 # Samples at the points of a grid ------------------------------------------------------
 
 
+class _Axis(NamedTuple):
+    """An axis of an image, and what is read beyond its border."""
+
+    size: int
+    padding: str
+    is_aligned: bool  # whether -1 and 1 are the centers of elements, not their edges
+
+    def place(self, point: jax.Array) -> jax.Array:
+        """The coordinate of a point, of which those of the image are in [-1, 1]."""
+        if self.is_aligned:
+            return (point + 1) * ((self.size - 1) / 2)
+        return (point + 1) * (self.size / 2) - 0.5
+
+    def inside(self, x: jax.Array) -> jax.Array:
+        """Moves coordinates beyond the border into the image, unless these are zero."""
+        edge = 0.0 if self.is_aligned else 0.5
+        low, high = -edge, self.size - 1 + edge
+        is_outside = (x < low) | (x > high)
+        if self.padding == "border":
+            return jnp.where(is_outside, jnp.clip(x, 0, self.size - 1), x)
+        if self.padding == "zeros":
+            return x
+        span = max(high - low, 1e-30)
+        turned = jnp.mod(x - low, 2 * span)
+        return jnp.where(is_outside, low + jnp.minimum(turned, 2 * span - turned), x)
+
+    def tap(self, place: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The index of an element that is read, and its weight."""
+        if self.padding == "zeros":
+            weight = jnp.where((place >= 0) & (place < self.size), weight, 0)
+        elif self.padding == "reflection":
+            place = self.inside(place)
+        return jnp.clip(place, 0, self.size - 1).astype(jnp.int32), weight
+
+
 def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
     attributes, sizes = node.attributes, np.shape(x)[2:]
     if not sizes or np.ndim(grid) != np.ndim(x):
@@ -200,62 +237,24 @@ def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
         )
     shape = (np.shape(x)[0], *np.shape(grid)[1:-1], len(sizes))
     require_shape("grid", grid, shape)
-    is_aligned = bool(attributes.get("align_corners", 0))
     is_nearest = attributes.get("mode", "linear") == "nearest"
     kernel, reach = _kernel_of(node)
-    padding = attributes.get("padding_mode", "zeros")
-    axes = []
-    for i, size in enumerate(sizes):
-        point = jnp.asarray(grid)[..., len(sizes) - 1 - i]  # the last axis comes first
-        scale = (size - 1) / 2 if is_aligned else size / 2
-        place = (point + 1) * scale - (0 if is_aligned else 0.5)
-        place = jnp.rint(place) if is_nearest else place
-        place = _inside(padding, place, size, is_aligned)
-        first = jnp.floor(place)
-        steps = [0] if is_nearest else range(1 - reach, reach + 1)
-        axes.append(
-            [
-                _tap(padding, first + step, place, size, is_aligned, kernel)
-                for step in steps
-            ]
-        )
+    steps = [0] if is_nearest else range(1 - reach, reach + 1)
+    taps = []
+    for i, size in enumerate(sizes, 1):
+        padding = attributes.get("padding_mode", "zeros")
+        axis = _Axis(size, padding, bool(attributes.get("align_corners", 0)))
+        place = axis.place(jnp.asarray(grid)[..., -i])  # the last axis comes first
+        place = axis.inside(jnp.rint(place) if is_nearest else place)
+        nearby = [jnp.floor(place) + step for step in steps]
+        taps.append([axis.tap(n, kernel(jnp.abs(n - place))) for n in nearby])
+    read = jax.vmap(lambda image, *places: image[(slice(None), *places)])
     result: Any = 0
-    for taps in itertools.product(*axes):
-        places, weights = zip(*taps, strict=True)
-        read = jax.vmap(lambda image, *indices: image[(slice(None), *indices)])
+    for chosen in itertools.product(*taps):
+        places, weights = zip(*chosen, strict=True)
         weight = functools.reduce(jnp.multiply, weights)
         result = result + read(jnp.asarray(x), *places) * weight[:, None]
     return result.astype(x.dtype)
-
-
-def _tap(
-    padding: str,
-    place: jax.Array,
-    center: jax.Array,
-    size: int,
-    is_aligned: bool,
-    kernel: Callable[..., Any],
-) -> tuple[jax.Array, jax.Array]:
-    """An element's index along an axis, and its weight."""
-    weight = kernel(jnp.abs(place - center))
-    if padding == "zeros":
-        weight = jnp.where((place >= 0) & (place < size), weight, 0)
-    elif padding == "reflection":
-        place = _inside(padding, place, size, is_aligned)
-    return jnp.clip(place, 0, size - 1).astype(jnp.int32), weight
-
-
-def _inside(padding: str, x: jax.Array, size: int, is_aligned: bool) -> jax.Array:
-    """Moves coordinates beyond the border of an axis into it."""
-    low, high = (0.0, size - 1.0) if is_aligned else (-0.5, size - 0.5)
-    is_outside = (x < low) | (x > high)
-    if padding == "border":
-        return jnp.where(is_outside, jnp.clip(x, 0, size - 1), x)
-    if padding == "zeros":
-        return x
-    span = max(high - low, 1e-30)
-    turned = jnp.mod(x - low, 2 * span)
-    return jnp.where(is_outside, low + jnp.minimum(turned, 2 * span - turned), x)
 
 
 def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:
@@ -264,7 +263,7 @@ def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:
 
 
 OPERATORS = {
-    "Resize": Operator(_resize, frozenset({10, 11, 13, 18, 19}), static=(1, 2, 3)),
-    "Upsample": Operator(_upsample, frozenset({7, 9, 10}), static=(1,)),
-    "GridSample": Operator(_grid_sample, frozenset({16, 20, 22})),
+    "Resize": Operator(_resize, 10, static=(1, 2, 3)),
+    "Upsample": Operator(_upsample, 7, static=(1,)),
+    "GridSample": Operator(_grid_sample, 16),
 }

@@ -15,6 +15,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     numpy_or_jax,
     option,
     require_broadcastable,
+    require_count,
     require_rank,
     require_shape,
 )
@@ -61,8 +62,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     require_rank("W", weight, np.ndim(x))
     kernel, attributes = np.shape(weight)[2:], node.attributes
     require_kernel(node, kernel)
-    strides = attributes.get("strides", [1] * count)
-    dilations = attributes.get("dilations", [1] * count)
+    strides, dilations = strides_and_dilations(node, count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
     rows = list(zip(np.shape(x)[2:], kernel, dilations, pads, strict=True))
     for size, width, dilation, pad in rows:
@@ -153,6 +153,12 @@ def require_window(padded: Any, reach: int) -> None:
         )
 
 
+def strides_and_dilations(node: Node, count: int) -> tuple[list[int], list[int]]:
+    """The strides and the dilations of a kernel with `count` axes."""
+    ones = [1] * count
+    return node.attributes.get("strides", ones), node.attributes.get("dilations", ones)
+
+
 def padding(
     node: Node, sizes: Any, kernel: Any, strides: Any, dilations: Any
 ) -> list[tuple[int, int]]:
@@ -161,8 +167,7 @@ def padding(
     mode = option(node, "auto_pad", modes)
     if mode == "NOTSET":
         pads = node.attributes.get("pads", [0] * 2 * len(kernel))
-        if len(pads) != 2 * len(kernel):
-            raise ValueError(f"`pads` must have {2 * len(kernel)} elements; got {pads}")
+        require_count("pads", pads, 2 * len(kernel))
         return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
     if mode == "VALID":
         return [(0, 0)] * len(kernel)
@@ -177,8 +182,8 @@ def padding(
 
 
 OPERATORS = {
-    "MatMul": Operator(_matmul, frozenset({1, 9, 13})),
-    "Gemm": Operator(_gemm, frozenset({7, 9, 11, 13})),
-    "Einsum": Operator(_einsum, frozenset({12, 28})),
-    "Conv": Operator(convolution, frozenset({1, 11, 22})),
+    "MatMul": Operator(_matmul, 1),
+    "Gemm": Operator(_gemm, 7),
+    "Einsum": Operator(_einsum, 12),
+    "Conv": Operator(convolution, 1),
 }

@@ -16,10 +16,12 @@ import numpy as np
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import linear, quantization, recurrent
 from dml_jax.onnx_backend._operators._arrays import (
+    at_least_float32,
     require_broadcastable,
     require_shape,
 )
 from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
+from dml_jax.onnx_backend._operators.normalization import standardized
 from dml_jax.onnx_backend._operators.quantization import (
     centered,
     matmul_of_bytes,
@@ -69,31 +71,27 @@ def _transposed(x: jax.Array, is_batch_inner: bool, is_swapped: bool) -> jax.Arr
     return jnp.swapaxes(x, -1, -2) if is_swapped and x.ndim > 1 else x
 
 
-def _skip_normalization(is_centered: bool) -> Callable[..., list[Any]]:
+def _skip_normalization(node: Node, x: Array, skip: Array, *more: Any) -> list[Any]:
     """Adds two inputs, and normalizes the sum along the last axis."""
-
-    def evaluate(node: Node, x: Array, skip: Array, scale: Array, *more: Any) -> Any:
-        more = (*more, None, None)
-        shift, bias = more[:2] if is_centered else (None, more[0])
-        shape = np.shape(x)
-        # One row may be added to all of a batch.
-        rows = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
-        if np.shape(skip) not in rows:
-            require_shape("skip", skip, shape)
-        for name, part in (("gamma", scale), ("beta", shift), ("bias", bias)):
-            require_shape(name, part, shape[-1:])
-        total = jnp.asarray(x) + skip
-        total = total if bias is None else total + bias
-        wide = total.astype(jnp.promote_types(x.dtype, jnp.float32))
-        mean = jnp.mean(wide, -1, keepdims=True) if is_centered else jnp.zeros(())
-        epsilon = node.attributes.get("epsilon", 1e-12)
-        variance = jnp.mean(jnp.square(wide - mean), -1, keepdims=True)
-        inverse = jax.lax.rsqrt(variance + epsilon)
-        result = (wide - mean) * inverse * scale
-        result = result if shift is None else result + shift
-        return [result.astype(x.dtype), mean, inverse, total]
-
-    return evaluate
+    is_centered = node.kind == "SkipLayerNormalization"
+    names = ("gamma", "beta", "bias") if is_centered else ("gamma", "bias")
+    parameters = dict(zip(names, more, strict=False))
+    shape = np.shape(x)
+    # One row may be added to all of a batch.
+    rows = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
+    if np.shape(skip) not in rows:
+        require_shape("skip", skip, shape)
+    for name, part in parameters.items():
+        require_shape(name, part, shape[-1:])
+    shift, bias = parameters.get("beta"), parameters.get("bias")
+    total = jnp.asarray(x) + skip
+    total = total if bias is None else total + bias
+    epsilon = node.attributes.get("epsilon", 1e-12)
+    wide = at_least_float32(total)
+    result, mean, inverse = standardized(wide, -1, epsilon, is_centered)
+    result = result * parameters["gamma"]
+    result = result if shift is None else result + shift
+    return [result.astype(x.dtype), mean, inverse, total]
 
 
 def _gelu(node: Node, x: Array, bias: Any = None) -> jax.Array:
@@ -223,20 +221,20 @@ def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
     return centered(x, zero) * jnp.reshape(scale, shape)
 
 
-def _table(**functions: Callable[..., Any]) -> dict[str, Operator]:
-    return {name: Operator(f, frozenset({1})) for name, f in functions.items()}
-
-
-OPERATORS = {
-    **_table(FusedConv=_fused_convolution, FusedMatMul=_fused_matmul),
-    **_table(SkipLayerNormalization=_skip_normalization(True)),
-    **_table(SkipSimplifiedLayerNormalization=_skip_normalization(False)),
-    **_table(Gelu=_gelu, BiasGelu=_gelu, FastGelu=_gelu, QuickGelu=_quick_gelu),
-    **_table(MatMulNBits=_matmul_of_bits, DynamicQuantizeMatMul=_matmul_dynamic),
-    **_table(MatMulIntegerToFloat=_matmul_to_float),
-    **_table(DynamicQuantizeLSTM=_quantized_lstm),
-    **{
-        name: Operator(quantization.OPERATORS[name].evaluate, frozenset({1}))
-        for name in ("QuantizeLinear", "DequantizeLinear")
-    },
+_FUNCTIONS = {
+    "FusedConv": _fused_convolution,
+    "FusedMatMul": _fused_matmul,
+    "SkipLayerNormalization": _skip_normalization,
+    "SkipSimplifiedLayerNormalization": _skip_normalization,
+    "Gelu": _gelu,
+    "BiasGelu": _gelu,
+    "FastGelu": _gelu,
+    "QuickGelu": _quick_gelu,
+    "MatMulNBits": _matmul_of_bits,
+    "DynamicQuantizeMatMul": _matmul_dynamic,
+    "MatMulIntegerToFloat": _matmul_to_float,
+    "DynamicQuantizeLSTM": _quantized_lstm,
+    "QuantizeLinear": quantization.OPERATORS["QuantizeLinear"].evaluate,
+    "DequantizeLinear": quantization.OPERATORS["DequantizeLinear"].evaluate,
 }
+OPERATORS = {name: Operator(function, 1) for name, function in _FUNCTIONS.items()}

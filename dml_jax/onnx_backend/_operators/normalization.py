@@ -1,4 +1,4 @@
-"""Normalizations along axes: softmax, of batches and of layers; dropout."""
+"""Softmax, normalizations and dropout."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    at_least_float32,
+    axis_of,
     dtype_of,
     index_dtype,
     normalized,
@@ -41,8 +44,8 @@ def _hardmax(x: jax.Array, axis: int) -> jax.Array:
     if not x.size:
         return x
     size = x.shape[axis]
-    places = jnp.expand_dims(jax.lax.argmax(x, axis, index_dtype(size)), axis)
-    numbers = jax.lax.broadcasted_iota(places.dtype, x.shape, axis)
+    places = jnp.expand_dims(lax.argmax(x, axis, index_dtype(size)), axis)
+    numbers = lax.broadcasted_iota(places.dtype, x.shape, axis)
     return (numbers == places).astype(x.dtype)
 
 
@@ -73,33 +76,72 @@ def _batch_normalization(
     return [((x - mean) * factor + bias).astype(dtype), *outputs]
 
 
+def standardized(
+    x: jax.Array, axes: Any, epsilon: float, is_centered: bool = True
+) -> tuple[jax.Array, jax.Array | None, jax.Array]:
+    """`x` with variance 1 along axes, its mean, and its inverse deviation.
+
+    The mean is subtracted only if `is_centered`.
+    """
+    mean = jnp.mean(x, axes, keepdims=True) if is_centered else None
+    x = x if mean is None else x - mean
+    variance = jnp.mean(jnp.square(x), axes, keepdims=True)
+    inverse = lax.rsqrt(variance + epsilon)
+    return x * inverse, mean, inverse
+
+
 def _layer_normalization(
     node: Node, x: Array, scale: Array, bias: Any = None
-) -> list[Array]:
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
-    wide = jnp.asarray(
-        x, dtype_of("`stash_type`", node.attributes.get("stash_type", 1))
-    )
-    axes = tuple(range(axis, np.ndim(x)))
-    for name, part in (("Scale", scale), ("B", bias)):
-        require_broadcastable(name, part, np.shape(x))
-    mean = jnp.mean(wide, axes, keepdims=True)
-    variance = jnp.mean(jnp.square(wide - mean), axes, keepdims=True)
-    inverse = jax.lax.rsqrt(variance + node.attributes.get("epsilon", 1e-5))
-    result = ((wide - mean) * inverse).astype(x.dtype) * scale
+) -> list[Any]:
+    """LayerNormalization and RMSNormalization, which does not subtract the mean."""
+    attributes, rank = node.attributes, np.ndim(x)
+    axis = axis_of(node, x, -1)
+    is_centered = node.kind == "LayerNormalization"
+    require_broadcastable("Scale" if is_centered else "scale", scale, np.shape(x))
+    require_broadcastable("B", bias, np.shape(x))
+    wide = jnp.asarray(x, dtype_of("`stash_type`", attributes.get("stash_type", 1)))
+    axes, epsilon = tuple(range(axis, rank)), attributes.get("epsilon", 1e-5)
+    result, mean, inverse = standardized(wide, axes, epsilon, is_centered)
+    result = result.astype(x.dtype) * scale
     return [result if bias is None else result + bias, mean, inverse]
 
 
-def _rms_normalization(node: Node, x: Array, scale: Array) -> Array:
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
-    wide = jnp.asarray(
-        x, dtype_of("`stash_type`", node.attributes.get("stash_type", 1))
-    )
-    axes = tuple(range(axis, np.ndim(x)))
-    require_broadcastable("scale", scale, np.shape(x))
-    square = jnp.mean(jnp.square(wide), axes, keepdims=True)
-    inverse = jax.lax.rsqrt(square + node.attributes.get("epsilon", 1e-5))
-    return (wide * inverse).astype(x.dtype) * scale
+def _instance_normalization(
+    node: Node, x: Array, scale: Array, bias: Array
+) -> jax.Array:
+    axes = tuple(range(2, np.ndim(x)))
+    if not axes:
+        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
+    require_shape("scale", scale, np.shape(x)[1:2])
+    require_shape("B", bias, np.shape(x)[1:2])
+    epsilon = node.attributes.get("epsilon", 1e-5)
+    result, *_ = standardized(at_least_float32(x), axes, epsilon)
+    scale, bias = (jnp.reshape(part, (-1, *[1] * len(axes))) for part in (scale, bias))
+    return (result * scale + bias).astype(x.dtype)
+
+
+def _lp_normalization(node: Node, x: Array) -> jax.Array:
+    axis = axis_of(node, x, -1)
+    x = jnp.asarray(x)
+    p = node.attributes.get("p", 2)
+    powers = jnp.abs(x) if p == 1 else jnp.square(x)
+    total = jnp.sum(powers, axis, keepdims=True)
+    # Zeros stay zeros, and the root of 0 has no derivative.
+    total = jnp.where(total == 0, jnp.ones_like(total), total)
+    return x / (total if p == 1 else jnp.sqrt(total))
+
+
+def _local_response_normalization(node: Node, x: Array) -> jax.Array:
+    attributes, size = node.attributes, node.attributes["size"]
+    x = jnp.asarray(x)
+    low = (size - 1) // 2
+    widths = [(0, 0)] * x.ndim
+    widths[1] = (low, size - 1 - low)
+    squares = jnp.pad(jnp.square(x), widths)
+    count = x.shape[1]
+    total = sum(lax.slice_in_dim(squares, i, i + count, axis=1) for i in range(size))
+    factor = attributes.get("bias", 1.0) + attributes.get("alpha", 1e-4) / size * total
+    return (x / factor ** attributes.get("beta", 0.75)).astype(x.dtype)
 
 
 def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -> Any:
@@ -110,11 +152,14 @@ def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -
 
 
 OPERATORS = {
-    "Softmax": Operator(_along_axis(jax.nn.softmax), frozenset({1, 11, 13})),
-    "LogSoftmax": Operator(_along_axis(jax.nn.log_softmax), frozenset({1, 11, 13})),
-    "Hardmax": Operator(_along_axis(_hardmax), frozenset({1, 11, 13})),
-    "BatchNormalization": Operator(_batch_normalization, frozenset({7, 9, 14, 15})),
-    "LayerNormalization": Operator(_layer_normalization, frozenset({17})),
-    "RMSNormalization": Operator(_rms_normalization, frozenset({23})),
-    "Dropout": Operator(_dropout, frozenset({7, 10, 12, 13, 22}), static=(1, 2)),
+    "Softmax": Operator(_along_axis(jax.nn.softmax), 1),
+    "LogSoftmax": Operator(_along_axis(jax.nn.log_softmax), 1),
+    "Hardmax": Operator(_along_axis(_hardmax), 1),
+    "BatchNormalization": Operator(_batch_normalization, 7),
+    "LayerNormalization": Operator(_layer_normalization, 17),
+    "RMSNormalization": Operator(_layer_normalization, 23),
+    "InstanceNormalization": Operator(_instance_normalization, 6),
+    "LpNormalization": Operator(_lp_normalization, 1),
+    "LRN": Operator(_local_response_normalization, 1),
+    "Dropout": Operator(_dropout, 7, static=(1, 2)),
 }

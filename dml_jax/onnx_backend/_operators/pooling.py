@@ -17,7 +17,11 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
-from dml_jax.onnx_backend._operators.linear import padding, require_window
+from dml_jax.onnx_backend._operators.linear import (
+    padding,
+    require_window,
+    strides_and_dilations,
+)
 
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
 
@@ -70,8 +74,7 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
             f"`kernel_shape` must have {len(sizes)} elements, as many as `X` has "
             f"spatial axes; got {kernel}"
         )
-    strides = attributes.get("strides", [1] * len(kernel))
-    dilations = attributes.get("dilations", [1] * len(kernel))
+    strides, dilations = strides_and_dilations(node, len(kernel))
     pads = padding(node, sizes, kernel, strides, dilations)
     is_automatic = attributes.get("auto_pad", "NOTSET") != "NOTSET"
     is_rounded_up = attributes.get("ceil_mode", 0) and not is_automatic
@@ -150,32 +153,25 @@ def _lp_pool(node: Node, x: Array) -> jax.Array:
 def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
     """An operator that reduces all spatial axes."""
 
-    def evaluate(node: Node, x: Array) -> Array:
+    def evaluate(_: Node, x: Array) -> Array:
         _require_elements(x)
-        result = reduce(node, jnp.asarray(x), tuple(range(2, np.ndim(x))))
-        return result.astype(x.dtype)
+        axes = tuple(range(2, np.ndim(x)))
+        return reduce(jnp.asarray(x), axes, keepdims=True).astype(x.dtype)
 
     return evaluate
 
 
-def _maximum(_: Node, x: jax.Array, axes: Any) -> jax.Array:
-    return jnp.max(x, axes, keepdims=True)
-
-
-def _mean(_: Node, x: jax.Array, axes: Any) -> jax.Array:
-    return jnp.mean(x, axes, keepdims=True)
-
-
-def _lp_norm(node: Node, x: jax.Array, axes: Any) -> jax.Array:
+def _global_lp_pool(node: Node, x: Array) -> jax.Array:
     p = node.attributes.get("p", 2)
-    return jnp.sum(jnp.abs(x) ** p, axes, keepdims=True) ** (1 / p)
+    total = _global(jnp.sum)(node, jnp.abs(x) ** p)
+    return (total ** (1 / p)).astype(x.dtype)
 
 
 OPERATORS = {
-    "MaxPool": Operator(_max_pool, frozenset({1, 8, 10, 11, 12, 22})),
-    "AveragePool": Operator(_average_pool, frozenset({1, 7, 10, 11, 19, 22})),
-    "LpPool": Operator(_lp_pool, frozenset({2, 11, 18, 22})),
-    "GlobalMaxPool": Operator(_global(_maximum), frozenset({1, 22})),
-    "GlobalAveragePool": Operator(_global(_mean), frozenset({1, 22})),
-    "GlobalLpPool": Operator(_global(_lp_norm), frozenset({2, 22})),
+    "MaxPool": Operator(_max_pool, 1),
+    "AveragePool": Operator(_average_pool, 1),
+    "LpPool": Operator(_lp_pool, 2),
+    "GlobalMaxPool": Operator(_global(jnp.max), 1),
+    "GlobalAveragePool": Operator(_global(jnp.mean), 1),
+    "GlobalLpPool": Operator(_global_lp_pool, 2),
 }

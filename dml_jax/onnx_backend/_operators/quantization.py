@@ -18,8 +18,9 @@ from jax import lax
 from dml_jax.onnx_backend._cast import cast
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    axis_of,
     dtype_of,
-    normalized,
+    numpy_or_jax,
     require_broadcastable,
     require_scalar,
     require_shape,
@@ -105,7 +106,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
         return None
     if np.size(parameter) == 1 and np.ndim(parameter) < 2:
         return parameter.reshape(())
-    axis = normalized("axis", node.attributes.get("axis", 1), np.ndim(x))
+    axis = axis_of(node, x, 1)
     size, block = np.shape(x)[axis], node.attributes.get("block_size", 0)
     if np.ndim(parameter) == 1:
         if np.shape(parameter) != (size,):
@@ -120,8 +121,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
             f"as the scale has, {np.shape(parameter)[axis]}; got {block}"
         )
     places = np.arange(size) // block
-    is_constant = isinstance(parameter, np.ndarray)
-    return (np if is_constant else jnp).take(parameter, places, axis)
+    return numpy_or_jax(parameter).take(parameter, places, axis)
 
 
 # Products -----------------------------------------------------------------------------
@@ -249,13 +249,11 @@ def _requantized(
     return quantized(total.astype(jnp.float32) * factor, y_zero, y_zero.dtype)
 
 
-_VERSIONS = frozenset({10, 13, 19, 21, 23, 24, 25, 28})
-
 OPERATORS = {
-    "QuantizeLinear": Operator(_quantize, _VERSIONS),
-    "DequantizeLinear": Operator(_dequantize, _VERSIONS),
-    "MatMulInteger": Operator(_matmul_integer, frozenset({10})),
-    "ConvInteger": Operator(_conv_integer, frozenset({10})),
-    "QLinearMatMul": Operator(_qlinear_matmul, frozenset({10, 21})),
-    "QLinearConv": Operator(_qlinear_conv, frozenset({10})),
+    "QuantizeLinear": Operator(_quantize, 10),
+    "DequantizeLinear": Operator(_dequantize, 10),
+    "MatMulInteger": Operator(_matmul_integer, 10),
+    "ConvInteger": Operator(_conv_integer, 10),
+    "QLinearMatMul": Operator(_qlinear_matmul, 10),
+    "QLinearConv": Operator(_qlinear_conv, 10),
 }

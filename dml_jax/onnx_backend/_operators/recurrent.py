@@ -221,7 +221,7 @@ def _recurrence(
 ) -> list[Any]:
     """RNN, GRU and LSTM, which have the same first inputs."""
     kind, is_batch_first = KINDS[node.kind], node.attributes.get("layout", 0)
-    initial, peepholes = more[: kind.states], (*more[kind.states :], None)[0]
+    *initial, peepholes = (*more, None, None, None)[: kind.states + 1]
     order = _ORDERS[option(node, "direction", [*_ORDERS])]
     cells = _cells(node.kind, node.attributes, len(order))
     require_rank("X", x, 3)
@@ -240,18 +240,17 @@ def _recurrence(
         """The states with the batch first, or with the directions first again."""
         return jnp.swapaxes(states, 0, 1) if is_batch_first else jnp.asarray(states)
 
-    zeros = jnp.zeros((len(cells), batch, hidden), x.dtype)
-    states = [None if each is None else exchanged(each) for each in initial]
-    if lengths is not None:
-        states = [
-            None if state is None else _masked(state, lengths > 0) for state in states
-        ]
-    states += [None] * (kind.states - len(states))
+    def first(states: Any) -> jax.Array:
+        if states is None:
+            return jnp.zeros((len(cells), batch, hidden), x.dtype)
+        states = exchanged(states)
+        return states if lengths is None else _masked(states, lengths > 0)
+
     directions = Direction(
         _ordered([_scaled(node, x, lengths) if back else x for back in order], order),
         _ordered([jnp.arange(time, dtype=jnp.int32)] * len(order), order),
         *(jnp.asarray(w), jnp.asarray(r), b, peepholes),
-        tuple(zeros if state is None else state for state in states),
+        tuple(map(first, initial)),
     )
     outputs, last = _scan_all(cells, directions, lengths)
     outputs = _ordered(outputs, order)
@@ -263,10 +262,7 @@ def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
     """The lengths; None if all sequences have all steps."""
     if sequence_lens is None:
         return jnp.zeros(batch, jnp.int32) if time == 0 else None
-    if np.shape(sequence_lens) != (batch,):
-        raise ValueError(
-            f"`sequence_lens` must have shape ({batch},); got {np.shape(sequence_lens)}"
-        )
+    require_shape("sequence_lens", sequence_lens, (batch,))
     return clamped("sequence_lens", sequence_lens, time)
 
 
@@ -364,6 +360,4 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
     return reverse(reverse(x, **node.scope.options), training=False)
 
 
-OPERATORS = {
-    name: Operator(_recurrence, frozenset({7, 14, 22}), indices=(4,)) for name in KINDS
-}
+OPERATORS = {name: Operator(_recurrence, 7, indices=(4,)) for name in KINDS}

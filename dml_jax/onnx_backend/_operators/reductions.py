@@ -13,10 +13,10 @@ import numpy as np
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
+    axis_of,
     index_dtype,
     integer,
     normalized,
-    numpy_or_jax,
     require_shape,
 )
 
@@ -34,15 +34,6 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
         return function(x, selected, keepdims).astype(x.dtype)
 
     return evaluate
-
-
-def _named(name: str) -> Callable[..., Any]:
-    """A reduction that NumPy and jax.numpy have under a name."""
-
-    def reduce(x: Array, axes: Any, keepdims: bool) -> Array:
-        return getattr(numpy_or_jax(x), name)(x, axes, keepdims=keepdims)
-
-    return reduce
 
 
 def _extremum(name: str) -> Callable[..., Any]:
@@ -63,14 +54,18 @@ def _extremum(name: str) -> Callable[..., Any]:
     return reduce
 
 
+def _product(x: Array, axes: Any, keepdims: bool) -> Array:
+    return x.prod(axes, keepdims=keepdims)
+
+
 def _sum(x: Array, axes: Any, keepdims: bool) -> Array:
-    return numpy_or_jax(x).sum(x, axes, dtype=x.dtype, keepdims=keepdims)
+    return x.sum(axes, dtype=x.dtype, keepdims=keepdims)
 
 
 def _mean(x: Array, axes: Any, keepdims: bool) -> Array:
     """The mean, exact and truncated toward zero for integers."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        return numpy_or_jax(x).mean(x, axes, keepdims=keepdims)
+        return x.mean(axes, keepdims=keepdims)
     count = math.prod(np.shape(x)[axis] for axis in axes) or 1
     # Quotients and remainders are summed apart, because a sum of all may overflow.
     quotient, rest = (
@@ -110,7 +105,7 @@ def _extreme_index(name: str) -> Callable[..., Array]:
     """An operator that gives the index of an extreme element."""
 
     def evaluate(node: Node, x: Array) -> Array:
-        axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+        axis = axis_of(node, x)
         keepdims = bool(node.attributes.get("keepdims", 1))
         is_last = node.attributes.get("select_last_index", 0)
         given = jnp.flip(x, axis) if is_last else jnp.asarray(x)
@@ -142,7 +137,7 @@ def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[...,
 def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
     require_shape("K", k, (1,))
     count = integer("K", node.attributes["k"] if k is None else k)
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(x))
+    axis = axis_of(node, x, -1)
     if not 0 <= count <= np.shape(x)[axis]:
         raise ValueError(f"`K` must be in [0, {np.shape(x)[axis]}]; got {count}")
     is_largest = bool(node.attributes.get("largest", 1))
@@ -151,24 +146,27 @@ def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
     return [jnp.take_along_axis(x, order, axis), order.astype(jnp.int64)]
 
 
-def _reductions(versions: str, **functions: Any) -> dict[str, Operator]:
-    """The reductions that have the same versions."""
-    numbers = frozenset(map(int, versions.split()))
-    return {
-        f"Reduce{name}": Operator(_reduction(function), numbers, static=(1,))
-        for name, function in functions.items()
-    }
-
+_REDUCTIONS = {
+    "Sum": _sum,
+    "Mean": _mean,
+    "Prod": _product,
+    "Max": _extremum("max"),
+    "Min": _extremum("min"),
+    "L1": _l1,
+    "L2": _l2,
+    "SumSquare": _sum_of_squares,
+    "LogSum": _log_sum,
+    "LogSumExp": _log_sum_exp,
+}
 
 OPERATORS = {
-    **_reductions("1 11 13", Sum=_sum),
-    **_reductions("1 11 13 18", Mean=_mean, Prod=_named("prod")),
-    **_reductions("1 11 13 18", L1=_l1, L2=_l2, SumSquare=_sum_of_squares),
-    **_reductions("1 11 13 18 28", LogSum=_log_sum, LogSumExp=_log_sum_exp),
-    **_reductions("1 11 12 13 18 20", Max=_extremum("max"), Min=_extremum("min")),
-    "ArgMax": Operator(_extreme_index("argmax"), frozenset({1, 11, 12, 13})),
-    "ArgMin": Operator(_extreme_index("argmin"), frozenset({1, 11, 12, 13})),
-    "CumSum": Operator(_cumulative(jnp.cumsum, 0), frozenset({11, 14}), static=(1,)),
-    "CumProd": Operator(_cumulative(jnp.cumprod, 1), frozenset({26}), static=(1,)),
-    "TopK": Operator(_top_k, frozenset({1, 10, 11, 24}), static=(1,)),
+    **{
+        f"Reduce{name}": Operator(_reduction(function), 1, static=(1,))
+        for name, function in _REDUCTIONS.items()
+    },
+    "ArgMax": Operator(_extreme_index("argmax"), 1),
+    "ArgMin": Operator(_extreme_index("argmin"), 1),
+    "CumSum": Operator(_cumulative(jnp.cumsum, 0), 11, static=(1,)),
+    "CumProd": Operator(_cumulative(jnp.cumprod, 1), 26, static=(1,)),
+    "TopK": Operator(_top_k, 1, static=(1,)),
 }

@@ -1,4 +1,4 @@
-"""Operators that select, update or reinterpret elements, and those of sequences."""
+"""Operators that select, update or reinterpret elements."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from jax import lax
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    axis_of,
     clamped,
     dtype_of,
-    integer,
     normalized,
-    numpy_or_jax,
     require_axes,
     require_constant,
     require_shape,
@@ -94,7 +93,7 @@ def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndar
 def _tensor_scatter(
     node: Node, cache: Array, update: Array, starts: Any = None
 ) -> jax.Array:
-    axis = normalized("axis", node.attributes.get("axis", -2), np.ndim(cache))
+    axis = axis_of(node, cache, -2)
     sizes = list(np.shape(cache))
     if np.ndim(update) == len(sizes) and np.shape(update)[axis] <= sizes[axis]:
         sizes[axis] = np.shape(update)[axis]
@@ -142,89 +141,11 @@ def _determinant(_: Node, x: Array) -> jax.Array:
     return jnp.linalg.det(x)
 
 
-# Sequences are tuples, and an optional value without an element is None.
-
-
-def _sequence_empty(_: Node) -> tuple[Any, ...]:
-    return ()
-
-
-def _sequence_construct(_: Node, *inputs: Array) -> list[Any]:
-    return [inputs]
-
-
-def _sequence_length(_: Node, sequence: Any) -> Array:
-    return np.array(len(sequence), np.int64)
-
-
-def _sequence_at(_: Node, sequence: Any, place: Any) -> Array:
-    return sequence[_position(sequence, place, len(sequence))]
-
-
-def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
-    index = _position(sequence, place, len(sequence) + 1)
-    return (*sequence[:index], x, *sequence[index:])
-
-
-def _sequence_erase(_: Node, sequence: Any, place: Any = None) -> Any:
-    index = _position(sequence, place, len(sequence))
-    return (*sequence[:index], *sequence[index + 1 :])
-
-
-def _position(sequence: Any, place: Any, count: int) -> int:
-    """An index in a sequence, from its end if negative; the last one by default."""
-    index = count - 1 if place is None else integer("position", place)
-    size = len(sequence)
-    if not -size <= index < count:
-        raise ValueError(f"`position` must be in [{-size}, {count}); got {index}")
-    return index + size if index < 0 else index
-
-
-def _concat_from_sequence(node: Node, sequence: Any) -> Array:
-    if not sequence:
-        raise ValueError("`input_sequence` must have an array; got an empty sequence")
-    is_stacked = node.attributes.get("new_axis", 0)
-    namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
-    return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
-
-
-def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
-    body, count = node.body("body"), len(sequence)
-    columns = [x if isinstance(x, tuple) else (x,) * count for x in (sequence, *others)]
-    rows = [body(*row) for row in zip(*columns, strict=True)]
-    return [tuple(row[i] for row in rows) for i in range(len(node.outputs))]
-
-
-def _optional(_: Node, value: Any = None) -> Any:
-    return value
-
-
-def _optional_element(_: Node, value: Any) -> Any:
-    if value is None:
-        raise ValueError("`input` must have an element; got none")
-    return value
-
-
-def _has_element(_: Node, value: Any = None) -> np.ndarray:
-    return np.array(value is not None)
-
-
 OPERATORS = {
-    "Unique": Operator(_unique, frozenset({11, 28})),
-    "NonMaxSuppression": Operator(_non_max_suppression, frozenset({10, 11})),
-    "TensorScatter": Operator(_tensor_scatter, frozenset({24}), indices=(2,)),
-    "BitCast": Operator(_bit_cast, frozenset({26})),
-    "EyeLike": Operator(_eye_like, frozenset({9, 22})),
-    "Det": Operator(_determinant, frozenset({11, 22})),
-    "SequenceEmpty": Operator(_sequence_empty, frozenset({11})),
-    "SequenceConstruct": Operator(_sequence_construct, frozenset({11})),
-    "SequenceLength": Operator(_sequence_length, frozenset({11})),
-    "SequenceAt": Operator(_sequence_at, frozenset({11}), static=(1,)),
-    "ConcatFromSequence": Operator(_concat_from_sequence, frozenset({11})),
-    "SequenceInsert": Operator(_sequence_insert, frozenset({11}), static=(2,)),
-    "SequenceErase": Operator(_sequence_erase, frozenset({11}), static=(1,)),
-    "SequenceMap": Operator(_sequence_map, frozenset({17})),
-    "Optional": Operator(_optional, frozenset({15, 28})),
-    "OptionalGetElement": Operator(_optional_element, frozenset({15, 18, 28})),
-    "OptionalHasElement": Operator(_has_element, frozenset({15, 18, 28})),
+    "Unique": Operator(_unique, 11),
+    "NonMaxSuppression": Operator(_non_max_suppression, 10),
+    "TensorScatter": Operator(_tensor_scatter, 24, indices=(2,)),
+    "BitCast": Operator(_bit_cast, 26),
+    "EyeLike": Operator(_eye_like, 9),
+    "Det": Operator(_determinant, 11),
 }

@@ -1,133 +1,114 @@
-"""ReverseSequence, Slice, Range and ConstantOfShape, by this package's operators."""
+"""Sequences of arrays, which are tuples, and optional values, which may be None."""
 
 from __future__ import annotations
 
-import builtins
-import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import onnx
 
-import dml_jax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
-    clamped,
+    axis_of,
+    integer,
     integers,
-    normalized,
-    require_scalar,
+    numpy_or_jax,
 )
+from dml_jax.onnx_backend._operators.shapes import consecutive
 
 
-def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
-    batch_axis = node.attributes.get("batch_axis", 1)
-    time_axis = node.attributes.get("time_axis", 0)
-    # An error as in ONNX Runtime; `reverse_sequence` would clamp the lengths.
-    if 0 <= time_axis < np.ndim(input):
-        time = np.shape(input)[time_axis]
-        sequence_lens = clamped("sequence_lens", sequence_lens, time)
-    return dml_jax.reverse_sequence(
-        input,
-        sequence_lens,
-        batch_axis=batch_axis,
-        time_axis=time_axis,
-        **node.scope.options,
-    )
+def _sequence_empty(_: Node) -> tuple[Any, ...]:
+    return ()
 
 
-def _slice(
-    node: Node,
-    data: Array,
-    starts: Any = None,
-    ends: Any = None,
-    axes: Any = None,
-    steps: Any = None,
-) -> Array:
-    if node.version == 1:
-        starts, ends = node.attributes["starts"], node.attributes["ends"]
-        axes = node.attributes.get("axes")
-    starts, ends = integers("starts", starts), integers("ends", ends)
-    axes = list(range(len(starts))) if axes is None else integers("axes", axes)
-    steps = [1] * len(starts) if steps is None else integers("steps", steps)
-    counts = len(starts), len(ends), len(axes), len(steps)
-    if len(set(counts)) != 1:
-        raise ValueError(
-            "`starts`, `ends`, `axes` and `steps` must have the same length; got "
-            f"lengths {counts}"
-        )
-    if 0 in steps:
-        raise ValueError(f"`steps` must be nonzero; got {steps}")
-    windows: list[tuple[Any, ...]] = [(0, size, 1) for size in np.shape(data)]
-    seen = set()
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = normalized("axes", axis, np.ndim(data))
-        if axis in seen:
-            raise ValueError(f"`axes` must be unique; got {axis} twice")
-        seen.add(axis)
-        windows[axis] = _window(windows[axis][1], start, end, step)
-    if isinstance(data, np.ndarray):
-        part = data[tuple(builtins.slice(o, o + size) for o, size, _ in windows)]
-        return part[tuple(builtins.slice(None, None, step) for *_, step in windows)]
-    offsets, sizes, strides = zip(*windows, strict=True) if windows else ((), (), ())
-    return dml_jax.slice1(data, offsets, sizes, strides)
+def _sequence_construct(_: Node, *inputs: Array) -> list[Any]:
+    return [inputs]
 
 
-def _window(size: Any, start: int, end: int, step: int) -> tuple[Any, Any, int]:
-    """Offset, size and stride of the window that a start, an end and a step select."""
-    if size == 0:
-        return 0, 0, 1
-    start, end = (index + size if index < 0 else index for index in (start, end))
-    is_reversed = step < 0
-    start = min(max(start, 0), size - is_reversed)
-    end = min(max(end, -is_reversed), size - is_reversed)
-    count = max(0, -((start - end) // step))
-    if not count:
-        return 0, 0, 1
-    reach = (count - 1) * step
-    return min(start, start + reach), abs(reach) + 1, step
+def _sequence_length(_: Node, sequence: Any) -> Array:
+    return np.array(len(sequence), np.int64)
 
 
-def _range(node: Node, start: Array, limit: Array, delta: Array) -> Array:
-    stash_type = node.attributes.get("stash_type", onnx.TensorProto.FLOAT)
-    if stash_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
-        raise ValueError(
-            f"`stash_type` must be 1 (FLOAT) or 11 (DOUBLE); got {stash_type}"
-        )
-    first, last, step = (
-        _finite_scalar(name, value)
-        for name, value in (("start", start), ("limit", limit), ("delta", delta))
-    )
-    if step == 0:
-        raise ValueError("`delta` must be nonzero; got 0")
-    # ONNX defines the count in real numbers.
-    span = Fraction(last.item()) - Fraction(first.item())
-    count = max(0, math.ceil(span / Fraction(step.item())))
-    return dml_jax.fill_value_sequence((count,), first.dtype, first, step)
+def _sequence_at(_: Node, sequence: Any, place: Any) -> Array:
+    return sequence[_position(sequence, place, len(sequence))]
 
 
-def _constant_of_shape(node: Node, shape: Array) -> Array:
-    value = node.attributes.get("value", np.zeros(1, np.float32))
-    if value.size != 1:
-        raise ValueError(f"`value` must have one element; got {value.size}")
-    sizes = integers("input", shape)
-    return dml_jax.fill_value_constant(sizes, value.dtype, value.reshape(())[()])
+def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
+    index = _position(sequence, place, len(sequence) + 1)
+    return (*sequence[:index], x, *sequence[index:])
 
 
-def _finite_scalar(name: str, value: Array) -> Any:
-    """The only element of an input, as a scalar of NumPy."""
-    require_scalar(name, value)
-    number = np.asarray(value).reshape(())[()]
-    if not np.isfinite(number):
-        raise ValueError(f"`{name}` must be finite; got {number}")
-    return number
+def _sequence_erase(_: Node, sequence: Any, place: Any = None) -> Any:
+    index = _position(sequence, place, len(sequence))
+    return (*sequence[:index], *sequence[index + 1 :])
+
+
+def _position(sequence: Any, place: Any, count: int) -> int:
+    """An index in a sequence, from its end if negative; the last one by default."""
+    index = count - 1 if place is None else integer("position", place)
+    size = len(sequence)
+    if not -size <= index < count:
+        raise ValueError(f"`position` must be in [{-size}, {count}); got {index}")
+    return index + size if index < 0 else index
+
+
+def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
+    axis = axis_of(node, x)
+    size = np.shape(x)[axis]
+    if split is None:
+        parts = consecutive(x, axis, [1] * size)
+        if not node.attributes.get("keepdims", 1):
+            parts = [part.squeeze(axis) for part in parts]
+        return [tuple(parts)]
+    if np.ndim(split) == 0:
+        part = integer("split", split)
+        if part < 1:
+            raise ValueError(f"`split` must be at least 1; got {part}")
+        sizes = [min(part, size - start) for start in range(0, size, part)]
+    else:
+        sizes = integers("split", split)
+    return [tuple(consecutive(x, axis, sizes))]
+
+
+def _concat_from_sequence(node: Node, sequence: Any) -> Array:
+    if not sequence:
+        raise ValueError("`input_sequence` must have an array; got an empty sequence")
+    is_stacked = node.attributes.get("new_axis", 0)
+    namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
+    return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
+
+
+def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
+    body, count = node.body("body"), len(sequence)
+    columns = [x if isinstance(x, tuple) else (x,) * count for x in (sequence, *others)]
+    rows = [body(*row) for row in zip(*columns, strict=True)]
+    return [tuple(row[i] for row in rows) for i in range(len(node.outputs))]
+
+
+def _optional(_: Node, value: Any = None) -> Any:
+    return value
+
+
+def _optional_element(_: Node, value: Any) -> Any:
+    if value is None:
+        raise ValueError("`input` must have an element; got none")
+    return value
+
+
+def _has_element(_: Node, value: Any = None) -> np.ndarray:
+    return np.array(value is not None)
 
 
 OPERATORS = {
-    "ReverseSequence": Operator(_reverse_sequence, frozenset({10, 28}), indices=(1,)),
-    "Slice": Operator(_slice, frozenset({1, 10, 11, 13}), static=(1, 2, 3, 4)),
-    "Range": Operator(_range, frozenset({11, 27}), static=(0, 1, 2)),
-    "ConstantOfShape": Operator(
-        _constant_of_shape, frozenset({9, 20, 21, 23, 24, 25}), static=(0,)
-    ),
+    "SequenceEmpty": Operator(_sequence_empty, 11),
+    "SequenceConstruct": Operator(_sequence_construct, 11),
+    "SequenceLength": Operator(_sequence_length, 11),
+    "SequenceAt": Operator(_sequence_at, 11, static=(1,)),
+    "SplitToSequence": Operator(_split_to_sequence, 11, static=(1,)),
+    "ConcatFromSequence": Operator(_concat_from_sequence, 11),
+    "SequenceInsert": Operator(_sequence_insert, 11, static=(2,)),
+    "SequenceErase": Operator(_sequence_erase, 11, static=(1,)),
+    "SequenceMap": Operator(_sequence_map, 17),
+    "Optional": Operator(_optional, 15),
+    "OptionalGetElement": Operator(_optional_element, 15),
+    "OptionalHasElement": Operator(_has_element, 15),
 }

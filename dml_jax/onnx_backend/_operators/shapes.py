@@ -13,11 +13,13 @@ from jax import lax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
+    axis_of,
     integer,
     integers,
     normalized,
     numpy_or_jax,
     option,
+    require_count,
     require_size,
 )
 
@@ -45,7 +47,7 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
         raise ValueError(
             f"`shape` must not have -1 beside an axis of size 0; got {sizes}"
         )
-    return numpy_or_jax(x).reshape(x, sizes)
+    return x.reshape(sizes)
 
 
 def _flatten(node: Node, x: Array) -> Array:
@@ -55,14 +57,14 @@ def _flatten(node: Node, x: Array) -> Array:
     axis += rank if axis < 0 else 0
     rows, columns = np.shape(x)[:axis], np.shape(x)[axis:]
     sizes = [int(np.prod(part, dtype=np.int64)) for part in (rows, columns)]
-    return numpy_or_jax(x).reshape(x, sizes)
+    return x.reshape(sizes)
 
 
 def _squeeze(node: Node, x: Array, axes: Any = None) -> Array:
     numbers = axes_of(node, np.ndim(x), axes)
     if numbers is None:
         numbers = [axis for axis, size in enumerate(np.shape(x)) if size == 1]
-    return numpy_or_jax(x).squeeze(x, tuple(numbers))
+    return x.squeeze(tuple(numbers))
 
 
 def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
@@ -73,7 +75,7 @@ def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
 
 
 def _transpose(node: Node, x: Array) -> Array:
-    return numpy_or_jax(x).transpose(x, node.attributes.get("perm"))
+    return x.transpose(node.attributes.get("perm"))
 
 
 def _concat(node: Node, *inputs: Array) -> Array:
@@ -82,7 +84,7 @@ def _concat(node: Node, *inputs: Array) -> Array:
 
 
 def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
+    axis = axis_of(node, x)
     split = node.attributes.get("split") if split is None else split
     size, count = np.shape(x)[axis], len(node.outputs)
     if split is None:
@@ -95,10 +97,10 @@ def _split(node: Node, x: Array, split: Any = None) -> list[Array]:
         sizes = integers("split", split)
     if len(sizes) != len(node.outputs):
         raise ValueError(f"`split` must have {count} elements; got {len(sizes)}")
-    return _parts(x, axis, sizes)
+    return consecutive(x, axis, sizes)
 
 
-def _parts(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
+def consecutive(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
     """Consecutive parts along an axis."""
     if min(sizes, default=0) < 0 or sum(sizes) != np.shape(x)[axis]:
         raise ValueError(
@@ -134,8 +136,7 @@ def _pad(
     rank = np.ndim(x)
     numbers = list(range(rank)) if axes is None else axes_of(node, rank, axes) or []
     amounts = integers("pads", pads)
-    if len(amounts) != 2 * len(numbers):
-        raise ValueError(f"`pads` must have {2 * len(numbers)} elements; got {amounts}")
+    require_count("pads", amounts, 2 * len(numbers))
     widths = np.zeros((rank, 2), np.int64)
     widths[numbers] = np.reshape(amounts, (2, -1)).T
     require_size(
@@ -159,39 +160,18 @@ def _trilu(node: Node, x: Array, k: Any = None) -> Array:
     return (jnp.triu if is_upper else jnp.tril)(x, offset)
 
 
-def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
-    axis = normalized("axis", node.attributes.get("axis", 0), np.ndim(x))
-    size = np.shape(x)[axis]
-    if split is None:
-        parts = _parts(x, axis, [1] * size)
-        if not node.attributes.get("keepdims", 1):
-            parts = [numpy_or_jax(x).squeeze(part, axis) for part in parts]
-        return [tuple(parts)]
-    if np.ndim(split) == 0:
-        part = integer("split", split)
-        if part < 1:
-            raise ValueError(f"`split` must be at least 1; got {part}")
-        sizes = [min(part, size - start) for start in range(0, size, part)]
-    else:
-        sizes = integers("split", split)
-    return [tuple(_parts(x, axis, sizes))]
-
-
-_EVERY_TYPE = frozenset({1, 11, 13, 21, 23, 24, 25})  # with one input
-
 OPERATORS = {
-    "Shape": Operator(_shape, frozenset({1, 13, 15, 19, 21, 23, 24, 25})),
-    "Size": Operator(_size, frozenset({1, 13, 19, 21, 23, 24, 25})),
-    "Reshape": Operator(_reshape, frozenset({5, 13, 14, 19, 21, 23, 24, 25}), (1,)),
-    "Flatten": Operator(_flatten, frozenset({9, *_EVERY_TYPE})),
-    "Squeeze": Operator(_squeeze, _EVERY_TYPE, (1,)),
-    "Unsqueeze": Operator(_unsqueeze, _EVERY_TYPE, (1,)),
-    "Transpose": Operator(_transpose, _EVERY_TYPE - {11}),
-    "Concat": Operator(_concat, frozenset({4, 11, 13})),
-    "Split": Operator(_split, frozenset({2, 11, 13, 18}), (1,)),
-    "Expand": Operator(_expand, frozenset({8, 13}), (1,)),
-    "Tile": Operator(_tile, frozenset({6, 13}), (1,)),
-    "Pad": Operator(_pad, frozenset({2, 11, 13, 18, 19, 21, 23, 24, 25}), (1, 3)),
-    "Trilu": Operator(_trilu, frozenset({14}), (1,)),
-    "SplitToSequence": Operator(_split_to_sequence, frozenset({11, 24}), (1,)),
+    "Shape": Operator(_shape, 1),
+    "Size": Operator(_size, 1),
+    "Reshape": Operator(_reshape, 5, (1,)),
+    "Flatten": Operator(_flatten, 1),
+    "Squeeze": Operator(_squeeze, 1, (1,)),
+    "Unsqueeze": Operator(_unsqueeze, 1, (1,)),
+    "Transpose": Operator(_transpose, 1),
+    "Concat": Operator(_concat, 4),
+    "Split": Operator(_split, 2, (1,)),
+    "Expand": Operator(_expand, 8, (1,)),
+    "Tile": Operator(_tile, 6, (1,)),
+    "Pad": Operator(_pad, 2, (1, 3)),
+    "Trilu": Operator(_trilu, 14, (1,)),
 }

@@ -15,10 +15,12 @@ from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    at_least_float32,
     dtype_of,
     integer,
     normalized,
     require_rank,
+    require_shape,
     require_size,
 )
 
@@ -62,10 +64,7 @@ def _stft(
     starts = jnp.arange((size - width) // stride + 1, dtype=jnp.int32) * stride
     frames = jnp.asarray(x)[:, starts[:, None] + np.arange(width, dtype=np.int32)]
     if window is not None:
-        if np.shape(window) != (width,):
-            raise ValueError(
-                f"`window` must have shape ({width},); got {np.shape(window)}"
-            )
+        require_shape("window", window, (width,))
         frames = frames * jnp.asarray(window)[:, None]
     return _transformed(frames, width, 2, bool(node.attributes.get("onesided", 1)))
 
@@ -84,19 +83,15 @@ def _transformed(x: Array, count: int, axis: int, is_onesided: bool) -> jax.Arra
         if is_onesided:
             raise ValueError("`onesided` must be 0 for complex signals; got 1")
         return _as_pairs(jnp.fft.fft(_as_complex(x), count, axis), x.dtype)
-    values = jnp.fft.rfft(_wide(x)[..., 0], count, axis)
+    values = jnp.fft.rfft(at_least_float32(x)[..., 0], count, axis)
     if not is_onesided:
         middle = lax.slice_in_dim(values, 1, (count + 1) // 2, axis=axis)
         values = jnp.concatenate([values, jnp.conj(jnp.flip(middle, axis))], axis)
     return _as_pairs(values, x.dtype)
 
 
-def _wide(x: Array) -> jax.Array:
-    return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
 def _as_complex(x: Array) -> jax.Array:
-    x = _wide(x)
+    x = at_least_float32(x)
     return x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
 
 
@@ -115,19 +110,16 @@ def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
     bins = np.floor((length + 1) * hertz / rate).astype(np.int64)
     low, center, high = bins[:-2], bins[1:-1], bins[2:]
     place = np.arange(length // 2 + 1)[:, None]
+    dtype = dtype_of("`output_datatype`", node.attributes.get("output_datatype", 1))
     rising = (place - low) / np.maximum(center - low, 1)
     falling = (high - place) / np.maximum(high - center, 1)
     weights = np.where(place <= center, rising, falling)
     weights = np.where(place == center, 1, np.maximum(weights, 0))
-    return weights.astype(dtype_of("`output_datatype`", _output_type(node)))
-
-
-def _output_type(node: Node) -> int:
-    return node.attributes.get("output_datatype", 1)
+    return weights.astype(dtype)
 
 
 OPERATORS = {
-    "DFT": Operator(_dft, frozenset({17, 20}), static=(1, 2)),
-    "STFT": Operator(_stft, frozenset({17}), static=(1, 3)),
-    "MelWeightMatrix": Operator(_mel_weights, frozenset({17}), static=(0, 1, 2, 3, 4)),
+    "DFT": Operator(_dft, 17, static=(1, 2)),
+    "STFT": Operator(_stft, 17, static=(1, 3)),
+    "MelWeightMatrix": Operator(_mel_weights, 17, static=(0, 1, 2, 3, 4)),
 }

@@ -1,0 +1,131 @@
+"""ReverseSequence, Slice, Range and ConstantOfShape, by this package's operators."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import onnx
+
+import dml_jax
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import (
+    clamped,
+    integers,
+    normalized,
+    require_scalar,
+)
+
+
+def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
+    batch_axis = node.attributes.get("batch_axis", 1)
+    time_axis = node.attributes.get("time_axis", 0)
+    # An error as in ONNX Runtime; `reverse_sequence` would clamp the lengths.
+    if 0 <= time_axis < np.ndim(input):
+        time = np.shape(input)[time_axis]
+        sequence_lens = clamped("sequence_lens", sequence_lens, time)
+    return dml_jax.reverse_sequence(
+        input,
+        sequence_lens,
+        batch_axis=batch_axis,
+        time_axis=time_axis,
+        **node.scope.options,
+    )
+
+
+def _slice(
+    node: Node,
+    data: Array,
+    starts: Any = None,
+    ends: Any = None,
+    axes: Any = None,
+    steps: Any = None,
+) -> Array:
+    if node.version == 1:
+        starts, ends = node.attributes["starts"], node.attributes["ends"]
+        axes = node.attributes.get("axes")
+    starts, ends = integers("starts", starts), integers("ends", ends)
+    axes = list(range(len(starts))) if axes is None else integers("axes", axes)
+    steps = [1] * len(starts) if steps is None else integers("steps", steps)
+    counts = len(starts), len(ends), len(axes), len(steps)
+    if len(set(counts)) != 1:
+        raise ValueError(
+            "`starts`, `ends`, `axes` and `steps` must have the same length; got "
+            f"lengths {counts}"
+        )
+    if 0 in steps:
+        raise ValueError(f"`steps` must be nonzero; got {steps}")
+    windows: list[tuple[Any, ...]] = [(0, size, 1) for size in np.shape(data)]
+    seen = set()
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = normalized("axes", axis, np.ndim(data))
+        if axis in seen:
+            raise ValueError(f"`axes` must be unique; got {axis} twice")
+        seen.add(axis)
+        windows[axis] = _window(windows[axis][1], start, end, step)
+    if isinstance(data, np.ndarray):
+        part = data[tuple(builtins.slice(o, o + size) for o, size, _ in windows)]
+        return part[tuple(builtins.slice(None, None, step) for *_, step in windows)]
+    offsets, sizes, strides = zip(*windows, strict=True) if windows else ((), (), ())
+    return dml_jax.slice1(data, offsets, sizes, strides)
+
+
+def _window(size: Any, start: int, end: int, step: int) -> tuple[Any, Any, int]:
+    """Offset, size and stride of the window that a start, an end and a step select."""
+    if size == 0:
+        return 0, 0, 1
+    start, end = (index + size if index < 0 else index for index in (start, end))
+    is_reversed = step < 0
+    start = min(max(start, 0), size - is_reversed)
+    end = min(max(end, -is_reversed), size - is_reversed)
+    count = max(0, -((start - end) // step))
+    if not count:
+        return 0, 0, 1
+    reach = (count - 1) * step
+    return min(start, start + reach), abs(reach) + 1, step
+
+
+def _range(node: Node, start: Array, limit: Array, delta: Array) -> Array:
+    stash_type = node.attributes.get("stash_type", onnx.TensorProto.FLOAT)
+    if stash_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        raise ValueError(
+            f"`stash_type` must be 1 (FLOAT) or 11 (DOUBLE); got {stash_type}"
+        )
+    first, last, step = (
+        _finite_scalar(name, value)
+        for name, value in (("start", start), ("limit", limit), ("delta", delta))
+    )
+    if step == 0:
+        raise ValueError("`delta` must be nonzero; got 0")
+    # ONNX defines the count in real numbers.
+    span = Fraction(last.item()) - Fraction(first.item())
+    count = max(0, math.ceil(span / Fraction(step.item())))
+    return dml_jax.fill_value_sequence((count,), first.dtype, first, step)
+
+
+def _constant_of_shape(node: Node, shape: Array) -> Array:
+    value = node.attributes.get("value", np.zeros(1, np.float32))
+    if value.size != 1:
+        raise ValueError(f"`value` must have one element; got {value.size}")
+    sizes = integers("input", shape)
+    return dml_jax.fill_value_constant(sizes, value.dtype, value.reshape(())[()])
+
+
+def _finite_scalar(name: str, value: Array) -> Any:
+    """The only element of an input, as a scalar of NumPy."""
+    require_scalar(name, value)
+    number = np.asarray(value).reshape(())[()]
+    if not np.isfinite(number):
+        raise ValueError(f"`{name}` must be finite; got {number}")
+    return number
+
+
+OPERATORS = {
+    "ReverseSequence": Operator(_reverse_sequence, 10, indices=(1,)),
+    "Slice": Operator(_slice, 1, static=(1, 2, 3, 4)),
+    "Range": Operator(_range, 11, static=(0, 1, 2)),
+    "ConstantOfShape": Operator(_constant_of_shape, 9, static=(0,)),
+}
