@@ -228,12 +228,13 @@ def checked(case: Case, *_: Case) -> Pairs:
     size = case.arrays[data].shape[axis]
     right = np.asarray(np.clip(lengths.astype(object), 0, size), object)
     is_wrong = bool((lengths != right).any())
-    found = f"be in [0, {size}]; got {lengths.min()} to {lengths.max()}"
+    ends = f"{lengths.min()} to {lengths.max()}" if is_wrong else ""
     for given in (right.astype(lengths.dtype), lengths):
         arrays = {n: given if "len" in n else x for n, x in case.arrays.items()}
         for result in checked_in_programs(dataclasses.replace(case, arrays=arrays)):
             if given is lengths and is_wrong:
-                with pytest.raises(ValueError, match=re.escape(found)):
+                message = re.escape(f"be in [0, {size}]; got {ends}")
+                with pytest.raises(ValueError, match=message):
                     result()
             else:
                 yield result(), case.expected(**arrays)
