@@ -111,7 +111,8 @@ def program(
     if transform == "jvp":
         return jvp, [*types[:count], *types]
     if transform == "gradient":
-        return gradient, [jax.eval_shape(run, *types), *types]
+        with jax.enable_x64(True):
+            return gradient, [jax.eval_shape(run, *types), *types]
     return run, types
 
 
