@@ -100,6 +100,10 @@ MESSAGES: list[Row] = [
      "reads of dimension 0 must stay inside its 3 elements; the last index read is "
      f"{2**70}, offsets[0] + strides[0] * (sizes[0] - 1). Sizes are those of the "
      "result, not ends"),
+    ("slice", {"strides": (1, -1)}, ValueError,
+     "`strides[1]` must be at least 1; got -1. `slice1` takes negative strides"),
+    ("slice1", {"input_window_strides": (0, 1)}, ValueError,
+     "`input_window_strides[0]` must be nonzero; got 0"),
     ("slice1", {"output_sizes": [1, 1.5]}, TypeError,
      "`output_sizes[1]` must be a static integer; got float 1.5"),
     ("slice1", {"output_sizes": (2, 3)}, ValueError, f"`output_sizes[1]` {STEPS} 3"),
