@@ -26,6 +26,10 @@ class OperatorGraphNodeDesc(Struct):
       operator: the description of the operator.
       name: the name of the node in profiles; None for the operator's name.
 
+    Raises:
+      TypeError: `operator` is not an OperatorDesc, or `name` is not a string.
+      ValueError: `name` is empty.
+
     Source: DirectML, DML_OPERATOR_GRAPH_NODE_DESC.
     """
 
@@ -40,6 +44,10 @@ class ConstantDataGraphNodeDesc(Struct):
     Args:
       data: the bytes of a tensor, with or without the padding to a multiple of 4.
       name: the name of the node; None for no name.
+
+    Raises:
+      TypeError: `data` is not bytes, or `name` is not a string.
+      ValueError: `name` is empty.
 
     Source: DirectML, DML_CONSTANT_DATA_GRAPH_NODE_DESC.
     """
@@ -139,6 +147,10 @@ class InputGraphEdgeDesc(Struct):
       to_node_input_index: the input of the node.
       name: the name in error messages; None for no name.
 
+    Raises:
+      TypeError: an index is not an integer, or `name` is not a string.
+      ValueError: an index does not fit a UINT, or `name` is empty.
+
     Source: DirectML, DML_INPUT_GRAPH_EDGE_DESC.
     """
 
@@ -158,6 +170,10 @@ class OutputGraphEdgeDesc(Struct):
         several outputs.
       graph_output_index: the output of the graph.
       name: the name in error messages; None for no name.
+
+    Raises:
+      TypeError: an index is not an integer, or `name` is not a string.
+      ValueError: an index does not fit a UINT, or `name` is empty.
 
     Source: DirectML, DML_OUTPUT_GRAPH_EDGE_DESC.
     """
@@ -179,6 +195,10 @@ class IntermediateGraphEdgeDesc(Struct):
       to_node_index: the node that reads.
       to_node_input_index: its input.
       name: the name in error messages; None for no name.
+
+    Raises:
+      TypeError: an index is not an integer, or `name` is not a string.
+      ValueError: an index does not fit a UINT, or `name` is empty.
 
     Source: DirectML, DML_INTERMEDIATE_GRAPH_EDGE_DESC.
     """
@@ -202,6 +222,11 @@ class GraphDesc(Struct):
       input_edges: InputGraphEdgeDesc; an input may go to several nodes.
       output_edges: OutputGraphEdgeDesc.
       intermediate_edges: IntermediateGraphEdgeDesc; an output may go to several nodes.
+
+    Raises:
+      TypeError: a count is not an integer, or a sequence has an element of another
+        class.
+      ValueError: a count does not fit a UINT.
 
     Source: DirectML, DML_GRAPH_DESC.
     """

@@ -123,6 +123,21 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
       output_tensor: the result, with the sizes and data type of `input_tensor`.
       axis: the dimension along which elements are reversed.
 
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or `axis` is not an integer.
+      ValueError: `axis` does not fit a UINT.
+
+    Example:
+      >>> import numpy as np
+      >>> from dml_jax.directml import BufferTensorDesc, compile_operator
+      >>> from dml_jax.directml import ReverseSubsequencesOperatorDesc
+      >>> rows = BufferTensorDesc("int32", (2, 3))
+      >>> lengths = BufferTensorDesc("uint32", (2, 1))
+      >>> desc = ReverseSubsequencesOperatorDesc(rows, lengths, rows, axis=1)
+      >>> x = np.arange(6, dtype=np.int32).reshape(2, 3)
+      >>> compile_operator(desc)(x, np.array([[3], [2]], np.uint32)).tolist()
+      [[2, 1, 0], [4, 3, 5]]
+
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
     """
 
@@ -167,6 +182,19 @@ class SliceOperatorDesc(OperatorDesc):
       offsets: for each dimension the first index that is read.
       sizes: for each dimension the number of elements that are read.
       strides: for each dimension the distance between two elements, at least 1.
+
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
+      ValueError: a number does not fit a UINT.
+
+    Example:
+      >>> import numpy as np
+      >>> from dml_jax.directml import BufferTensorDesc, SliceOperatorDesc
+      >>> from dml_jax.directml import compile_operator
+      >>> line, part = (BufferTensorDesc("int32", (size,)) for size in (6, 2))
+      >>> desc = SliceOperatorDesc(line, part, offsets=(1,), sizes=(2,), strides=(3,))
+      >>> compile_operator(desc)(np.arange(6, dtype=np.int32)).tolist()
+      [1, 4]
 
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
@@ -245,6 +273,20 @@ class Slice1OperatorDesc(_WindowDesc):
       input_window_strides: for each dimension the distance between two elements, not 0.
         A negative stride starts from the window's last element.
 
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
+      ValueError: a number does not fit a UINT, or an INT for the strides.
+
+    Example:
+      >>> import numpy as np
+      >>> from dml_jax.directml import BufferTensorDesc, Slice1OperatorDesc
+      >>> from dml_jax.directml import compile_operator
+      >>> line, part = (BufferTensorDesc("int32", (size,)) for size in (6, 2))
+      >>> compile_operator(Slice1OperatorDesc(line, part, (1,), (4,), (-3,)))(
+      ...     np.arange(6, dtype=np.int32)
+      ... ).tolist()
+      [4, 1]
+
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
 
@@ -277,6 +319,20 @@ class SliceGradOperatorDesc(_WindowDesc):
       input_window_offsets: for each dimension the index at which the window starts.
       input_window_sizes: for each dimension the size of the window.
       input_window_strides: for each dimension the distance between two elements.
+
+    Raises:
+      TypeError: a tensor is not a BufferTensorDesc, or a number is not an integer.
+      ValueError: a number does not fit a UINT, or an INT for the strides.
+
+    Example:
+      >>> import numpy as np
+      >>> from dml_jax.directml import BufferTensorDesc, SliceGradOperatorDesc
+      >>> from dml_jax.directml import compile_operator
+      >>> part, line = (BufferTensorDesc("int32", (size,)) for size in (2, 6))
+      >>> compile_operator(SliceGradOperatorDesc(part, line, (1,), (4,), (-3,)))(
+      ...     np.array([7, 8], np.int32)
+      ... ).tolist()
+      [0, 8, 0, 0, 7, 0]
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
@@ -323,6 +379,18 @@ class FillValueConstantOperatorDesc(_FillDesc):
       value_data_type: its data type, and that of `value`.
       value: the bits of every element.
 
+    Raises:
+      TypeError: a member has the wrong type.
+      ValueError: there is no such data type.
+
+    Example:
+      >>> from dml_jax.directml import BufferTensorDesc, compile_operator
+      >>> from dml_jax.directml import FillValueConstantOperatorDesc, ScalarUnion
+      >>> line = BufferTensorDesc("int32", (3,))
+      >>> desc = FillValueConstantOperatorDesc(line, "int32", ScalarUnion(int32=7))
+      >>> compile_operator(desc)().tolist()
+      [7, 7, 7]
+
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
     """
 
@@ -352,6 +420,19 @@ class FillValueSequenceOperatorDesc(_FillDesc):
       value_data_type: its data type, and that of the values.
       value_start: the bits of the first element.
       value_delta: the bits of the difference between two consecutive elements.
+
+    Raises:
+      TypeError: a member has the wrong type.
+      ValueError: there is no such data type.
+
+    Example:
+      >>> from dml_jax.directml import BufferTensorDesc, compile_operator
+      >>> from dml_jax.directml import FillValueSequenceOperatorDesc, ScalarUnion
+      >>> line = BufferTensorDesc("uint8", (3,))
+      >>> start, delta = ScalarUnion(uint8=1), ScalarUnion(int8=-2)
+      >>> desc = FillValueSequenceOperatorDesc(line, "uint8", start, delta)
+      >>> compile_operator(desc)().tolist()
+      [1, 255, 253]
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.
     """

@@ -46,9 +46,9 @@ class Entry:
         try:
             yield
         except (TypeError, ValueError) as error:
-            head = f"`{self.location}."
+            # It begins with the structure and the member in snake_case.
             rest = re.sub(r"^\w+: `(\w+)", lambda m: camel(m[1]), str(error))
-            raise ValueError(head + rest) from None
+            raise ValueError(f"`{self.location}.{rest}") from None
 
     def text(self) -> str:
         """The value as a printable string."""

@@ -1,8 +1,8 @@
 """Operators that ONNX defines as functions of others, expanded from its definitions.
 
-The bodies of some others are not used. Those of Elu, Selu and Softplus have NaN as
-derivatives or overflow. Those of normalizations change shapes, which hinders XLA, and
-CastLike is part of most bodies, each of which would take longer to trace.
+The bodies of some others are not used. Where Exp overflows, those of Elu and Selu have
+NaN as derivatives, and that of Softplus is infinite. Those of LayerNormalization and
+RMSNormalization reshape the input. CastLike is a part of most bodies.
 """
 
 from __future__ import annotations
