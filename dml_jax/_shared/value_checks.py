@@ -57,8 +57,8 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
       ValueError: a length is outside [0, axis size]; the message has the smallest and
         the largest length. Or a NumPy argument has integers that do not fit 32 bits,
         outside of 64-bit mode.
-      TypeError: the returned function was called under a transformation. JAX raises one,
-        too, for an operator in a `shard_map` that leaves several axes to XLA.
+      TypeError: the returned function was called under a transformation. JAX also
+        raises one for an operator in a `shard_map` that leaves several axes to XLA.
 
     Derivatives: differentiate inside, as in `checked(jax.grad(fn))`.
     Sharding: arguments and results keep their shardings. The lengths of all devices are
