@@ -18,7 +18,7 @@ import dml_jax
 from dml_jax._shared import jax_versions
 from dml_jax.cli import devices, printing
 from dml_jax.directml import DataType, FeatureLevel, OperatorType
-from dml_jax.directml._levels import TABLE, rows_of
+from dml_jax.directml._operators import OPERATORS as DIRECTML
 
 SUMMARY = "show versions, devices, operators and feature levels"
 DESCRIPTION = """\
@@ -134,7 +134,7 @@ def _operators() -> _Rows:
         directml = level = "-"
         if name.upper() in OperatorType.__members__:
             operator = OperatorType[name.upper()]
-            directml, level = operator.name, rows_of(operator)[0].since.label
+            directml, level = operator.name, DIRECTML[operator].levels[0].since.label
         onnx = _ONNX.get(name, "-")
         if onnx in onnx_operators:
             onnx += f" from opset {onnx_operators[onnx].since}"
@@ -147,7 +147,7 @@ def _levels() -> _Rows:
     rows = [("level", "operator", "rank", "data types", "lengths")]
     for level in FeatureLevel:
         label = level.label
-        for row in TABLE:
+        for row in (row for desc in DIRECTML.values() for row in desc.levels):
             if row.since is level:
                 counts = row.dimension_counts
                 rank = "-".join(map(str, sorted({counts[0], counts[-1]})))

@@ -28,7 +28,7 @@ from dml_jax.directml._graph_descs import (
 )
 
 # Feature levels
-from dml_jax.directml._levels import Support, supported
+from dml_jax.directml._levels import Support
 
 # Operators
 from dml_jax.directml._operators import (
@@ -39,6 +39,7 @@ from dml_jax.directml._operators import (
     Slice1OperatorDesc,
     SliceGradOperatorDesc,
     SliceOperatorDesc,
+    supported,
 )
 
 # Tensors

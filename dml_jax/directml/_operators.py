@@ -1,7 +1,9 @@
-"""Operator descriptions.
+"""The operators: for each its description, what a level supports, and its rules.
 
-Each class mirrors one C structure, with members in snake_case. `validate` checks
-DirectML's rules, and `evaluate` calls the public function that computes the operator.
+Each class mirrors one C structure, with members in snake_case. From their types follow
+the conversion of the members, the tensors that are bound, and how a DxDispatch model is
+read. `levels` has a row for each feature level that changed the operator. `validate`
+checks DirectML's rules, and `evaluate` calls the public function of the operator.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 import jax
 
 import dml_jax
-from dml_jax.directml import _rules, _strided
+from dml_jax.directml import _levels, _rules, _strided
+from dml_jax.directml._levels import T6, T8, T10, T11, U32, U64, Support
 from dml_jax.directml._members import INT, Struct, camel, fields_of, member_of
 from dml_jax.directml._rules import Rule
 from dml_jax.directml._tensor import BufferTensorDesc
@@ -34,6 +37,7 @@ class OperatorDesc(Struct, abc.ABC):
 
     Attributes:
       type: the operator.
+      levels: what the operator supports, by the feature level that introduced it.
       input_members: the members that hold input tensors, in binding order.
       output_member: the member that holds the output tensor.
       evaluate: computes the output tensor from the input tensors. Dimensions with a
@@ -41,6 +45,7 @@ class OperatorDesc(Struct, abc.ABC):
     """
 
     type: ClassVar[OperatorType]
+    levels: ClassVar[tuple[Support, ...]]
     input_members: ClassVar[tuple[str, ...]]
     output_member: ClassVar[str]
     evaluate: Callable[..., jax.Array]
@@ -94,7 +99,7 @@ class OperatorDesc(Struct, abc.ABC):
     def _rules(self, level: FeatureLevel) -> Iterator[Rule]:
         members = (*self.input_members, self.output_member)
         tensors = {camel(member): getattr(self, member) for member in members}
-        yield from _rules.of_level(self.type, tensors, level)
+        yield from _rules.of_level(self.levels, tensors, level)
         for member, tensor in tensors.items():
             yield from _rules.of_tensor(member, tensor)
         yield from _rules.of_output(camel(self.output_member), self.output)
@@ -147,6 +152,13 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     axis: int
 
     type = OperatorType.REVERSE_SUBSEQUENCES
+    levels = _levels.table(
+        type,
+        ("2_1", 4, 4, T8, U32),
+        ("3_0", 4, 5, T8, U32),
+        ("4_0", 1, 8, T8, U32),
+        ("5_0", 1, 8, T11, U64),
+    )
 
     def _rules_between_members(self) -> Iterator[Rule]:
         source, lengths = self.input_tensor, self.sequence_lengths_tensor
@@ -206,6 +218,13 @@ class SliceOperatorDesc(OperatorDesc):
     strides: Sequence[int]
 
     type = OperatorType.SLICE
+    levels = _levels.table(
+        type,
+        ("1_0", 4, 5, T6),
+        ("2_1", 4, 5, T8),
+        ("3_0", 1, 8, T8),
+        ("4_1", 1, 8, T11),
+    )
 
     def _rules_between_members(self) -> Iterator[Rule]:
         whole, part = self.input_tensor.sizes, self.output_tensor.sizes
@@ -297,6 +316,12 @@ class Slice1OperatorDesc(_WindowDesc):
     input_window_strides: Sequence[int] = dataclasses.field(metadata={"limits": INT})
 
     type = OperatorType.SLICE1
+    levels = _levels.table(
+        type,
+        ("2_1", 4, 5, T8),
+        ("3_0", 1, 8, T8),
+        ("4_1", 1, 8, T11),
+    )
 
     def _rules_between_members(self) -> Iterator[Rule]:
         return self._window_rules("input_tensor", "output_tensor")
@@ -344,6 +369,12 @@ class SliceGradOperatorDesc(_WindowDesc):
     input_window_strides: Sequence[int] = dataclasses.field(metadata={"limits": INT})
 
     type = OperatorType.SLICE_GRAD
+    levels = _levels.table(
+        type,
+        ("3_0", 4, 5, T8),
+        ("3_1", 1, 8, T8),
+        ("4_1", 1, 8, T11),
+    )
 
     def _rules_between_members(self) -> Iterator[Rule]:
         return self._window_rules("output_gradient_tensor", "input_gradient_tensor")
@@ -406,6 +437,12 @@ class FillValueConstantOperatorDesc(_FillDesc):
         ) -> None: ...
 
     type = OperatorType.FILL_VALUE_CONSTANT
+    levels = _levels.table(
+        type,
+        ("2_1", 4, 4, T8),
+        ("4_0", 1, 8, T8),
+        ("4_1", 1, 8, T11),
+    )
 
     def evaluate(self) -> jax.Array:
         return self._evaluate(dml_jax.fill_value_constant, self.value)
@@ -451,7 +488,58 @@ class FillValueSequenceOperatorDesc(_FillDesc):
         ) -> None: ...
 
     type = OperatorType.FILL_VALUE_SEQUENCE
+    levels = _levels.table(
+        type,
+        ("2_1", 4, 4, T8),
+        ("4_0", 1, 8, T8),
+        ("5_0", 1, 8, T10),
+    )
 
     def evaluate(self) -> jax.Array:
         values = (self.value_start, self.value_delta)
         return self._evaluate(dml_jax.fill_value_sequence, *values)
+
+
+OPERATORS: dict[OperatorType, type[OperatorDesc]] = {
+    operator.type: operator
+    for operator in (
+        ReverseSubsequencesOperatorDesc,
+        SliceOperatorDesc,
+        Slice1OperatorDesc,
+        SliceGradOperatorDesc,
+        FillValueConstantOperatorDesc,
+        FillValueSequenceOperatorDesc,
+    )
+}
+
+
+def supported(
+    operator_type: OperatorType, feature_level: FeatureLevel = LATEST
+) -> Support | None:
+    """What an operator supports at a feature level, or None if it does not exist there.
+
+    Args:
+      operator_type: the operator.
+      feature_level: the level, DirectML's last one by default.
+
+    Returns:
+      The row of the table that applies at `feature_level`; None before the first row.
+
+    Raises:
+      TypeError: an argument is not an integer.
+      ValueError: there is no such operator or feature level.
+
+    Example:
+      >>> from dml_jax.directml import FeatureLevel, OperatorType, supported
+      >>> support = supported(OperatorType.SLICE1, FeatureLevel.LEVEL_3_1)
+      >>> support.since.label, support.dimension_counts
+      ('3_0', range(1, 9))
+      >>> supported(OperatorType.SLICE1, FeatureLevel.LEVEL_2_0) is None
+      True
+
+    Source: DirectML, the operator's page; it is the `source` of the result.
+    """
+    operator = member_of("supported", "operator_type", operator_type, OperatorType)
+    level = member_of("supported", "feature_level", feature_level, FeatureLevel)
+    rows = [row for row in OPERATORS[operator].levels if row.since <= level]
+    return rows[-1] if rows else None

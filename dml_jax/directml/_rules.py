@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from dml_jax._shared import arguments
-from dml_jax.directml._levels import rows_of
+from dml_jax.directml._levels import Support
 from dml_jax.directml._members import UINT
 from dml_jax.directml._tensor import BufferTensorDesc, rounded_bytes
-from dml_jax.directml._types import FeatureLevel, OperatorType
+from dml_jax.directml._types import FeatureLevel
 
 Rule: TypeAlias = tuple[str, bool, str, object]
 
@@ -39,10 +39,9 @@ def equal(member: str, got: Any, other: str, expected: Any) -> Rule:
 
 
 def of_level(
-    operator: OperatorType, tensors: dict[str, BufferTensorDesc], level: FeatureLevel
+    rows: tuple[Support, ...], tensors: dict[str, BufferTensorDesc], level: FeatureLevel
 ) -> Iterator[Rule]:
     """Whether an operator exists at a level, with such data types and ranks."""
-    rows = rows_of(operator)
     first, existing = rows[0].since, [row for row in rows if row.since <= level]
     yield "FeatureLevel", bool(existing), f"be {first.label} or later", level.label
     for member, tensor in tensors.items():

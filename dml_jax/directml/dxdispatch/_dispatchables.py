@@ -13,35 +13,20 @@ from dml_jax.directml import (
     CompiledOperator,
     DataType,
     ExecutionFlags,
-    FillValueConstantOperatorDesc,
-    FillValueSequenceOperatorDesc,
     OperatorDesc,
-    ReverseSubsequencesOperatorDesc,
     ScalarUnion,
-    Slice1OperatorDesc,
-    SliceGradOperatorDesc,
-    SliceOperatorDesc,
     TensorFlags,
     TensorType,
     compile_operator,
 )
 from dml_jax.directml._members import UINT64, camel, fields_of
+from dml_jax.directml._operators import OPERATORS
 from dml_jax.directml.dxdispatch._json import Entry, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource
 from dml_jax.directml.dxdispatch._values import parse_data_type, parse_scalar
 
 _PREFIX = "DML_OPERATOR_"
-_STRUCTS: dict[str, Any] = {
-    struct.type.name: struct
-    for struct in (
-        ReverseSubsequencesOperatorDesc,
-        SliceOperatorDesc,
-        Slice1OperatorDesc,
-        SliceGradOperatorDesc,
-        FillValueConstantOperatorDesc,
-        FillValueSequenceOperatorDesc,
-    )
-}
+_STRUCTS = {operator.name: struct for operator, struct in OPERATORS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
