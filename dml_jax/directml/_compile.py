@@ -136,11 +136,6 @@ class CompiledOperator:
         if not any(map(_is_wide, tensors)):
             return contextlib.nullcontext()
         if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
-            fills = [
-                d for d in operators if isinstance(d, OperatorDesc) and not d.inputs
-            ]
-            if any(_is_wide(fill.output) for fill in fills):
-                return contextlib.nullcontext()  # the fill raises a more precise error
             for name, tensor in self.outputs:
                 arguments.require_width(self.name, name, tensor.data_type.dtype)
         return jax.enable_x64(True)

@@ -236,26 +236,17 @@ mlir.register_lowering(scatter_p, functools.partial(_lower, _scatter))
 
 
 def reinterpret(buffer: jax.Array, tensor: BufferTensorDesc) -> jax.Array:
-    """The bytes of a buffer as the buffer of a tensor of any data type.
-
-    Arithmetic changes the width instead of bitcasts: XLA merges two consecutive
-    bitcasts that change the width into one of the wrong shape.
-    """
+    """The bytes of a buffer as the buffer of a tensor of any data type."""
     dtype = tensor.data_type.dtype
     if buffer.dtype == dtype:
         return _resize(buffer, tensor.buffer_size)
-    given, wanted = buffer.dtype.itemsize, dtype.itemsize
-    words = lax.bitcast_convert_type(buffer, np.dtype(f"u{given}"))
-    unsigned = np.dtype(f"u{wanted}")
-    if given < wanted:  # the first of several words has the lowest bits
-        count = wanted // given
-        words = _resize(words, tensor.buffer_size * count).reshape(-1, count)
-        shifts = 8 * given * np.arange(count, dtype=unsigned)
-        words = (words.astype(unsigned) << shifts[None]).sum(1, dtype=unsigned)
-    elif given > wanted:
-        shifts = 8 * wanted * np.arange(given // wanted, dtype=words.dtype)
-        words = (words[:, None] >> shifts[None]).astype(unsigned).reshape(-1)
-    return _resize(lax.bitcast_convert_type(words, dtype), tensor.buffer_size)
+    count = dtype.itemsize // buffer.dtype.itemsize
+    if count > 1:
+        buffer = _resize(buffer, tensor.buffer_size * count).reshape(-1, count)
+    elements = lax.bitcast_convert_type(buffer, dtype).reshape(-1)
+    # XLA merges two consecutive bitcasts that change the width into one of the wrong
+    # shape.
+    return _resize(lax.optimization_barrier(elements), tensor.buffer_size)
 
 
 def _resize(buffer: jax.Array, length: int) -> jax.Array:

@@ -115,8 +115,8 @@ ROWS = [
         "wide-fill",
         dml.compile_operator(WIDE_FILL),
         ValueError,
-        "fill_value_constant: `value_data_type` has dtype float64, which needs 64-bit "
-        "mode…",
+        "DML_OPERATOR_FILL_VALUE_CONSTANT: `OutputTensor` has dtype float64, which "
+        "needs 64-bit mode…",
     ),
     *map(wide_output, ["FLOAT64", "INT64"]),
     Wrong(
