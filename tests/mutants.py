@@ -127,7 +127,7 @@ def replaced(source: str, node: ast.expr, changed: str) -> str:
 
 
 def first_failure(copy: pathlib.Path, tests: list[str], limit: int) -> str:
-    """The first test that fails in this copy, or "survived"."""
+    """The first test that fails in this copy; "survived" if none does."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {
         **os.environ,
@@ -145,7 +145,7 @@ def first_failure(copy: pathlib.Path, tests: list[str], limit: int) -> str:
             **dict(capture_output=True, text=True),
         )
     except subprocess.TimeoutExpired:
-        return f"survived {limit} s"
+        return f"undecided after {limit} s"
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", child.stdout, re.MULTILINE)
     names = failed or [f"exit status {child.returncode}"]
     return names[0] if child.returncode else "survived"
