@@ -47,7 +47,7 @@ class Node(NamedTuple):
     kind: str  # the name of its operator
     label: str  # its name in messages
     version: int  # of the operator
-    attributes: Mapping[str, Any]  # those that are set
+    attributes: Mapping[str, Any]  # those that are set, and defaults of others
     inputs: tuple[str, ...]  # names, "" for an optional input that is omitted
     outputs: tuple[str, ...]  # names, "" for an optional output that is omitted
     operator: Operator

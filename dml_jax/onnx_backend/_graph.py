@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
 from dml_jax.onnx_backend._expansion import defaults_of, expand
 from dml_jax.onnx_backend._functions import Inlined, inline, set_defaults
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
-from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
+from dml_jax.onnx_backend._operators import LIKE, MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators._arrays import dtype_of
 from dml_jax.onnx_backend._operators.schema_functions import (
     require_shapes,
@@ -236,15 +237,19 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
 
     def node_of(node: onnx.NodeProto, path: str, names: Mapping[str, str]) -> Node:
         opset = inlined.opset(node)
-        attributes = {a.name: value_of(node, a, path, names) for a in node.attribute}
+        version = _version(node, opset)
+        operator = _operator_of(node, opset, functions)
+        is_custom = not operator.since
+        defaults = [] if is_custom else _defaults(node.domain, node.op_type, version)
+        parts = *defaults, *node.attribute
         return Node(
             kind=node.op_type,
             label=_label(node),
-            version=_version(node, opset),
-            attributes=attributes,
+            version=version,
+            attributes={a.name: value_of(node, a, path, names) for a in parts},
             inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
-            operator=_operator_of(node, opset, functions),
+            operator=operator,
         )
 
     def value_of(
@@ -269,6 +274,22 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
         for _, own_name, name, tensor in found
     }
     return graph_of(inlined.model.graph, "", {}, constants)
+
+
+@functools.cache
+def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]:
+    """The default attributes of an operator, the ones of a later version first.
+
+    With those that a version adds, an operator does what it did before. Lists are left
+    out, since their lengths vary.
+    """
+    if domain == _MICROSOFT:
+        kind, version = LIKE.get(kind, kind), NEWEST_OPSET
+    if not onnx.defs.has(kind):
+        return []
+    schemas = onnx.defs.get_schema(kind), onnx.defs.get_schema(kind, version)
+    values = [value for schema in schemas for value in defaults_of(schema)]
+    return [value for value in values if not (value.ints or value.strings)]
 
 
 def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:

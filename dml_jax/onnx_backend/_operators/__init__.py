@@ -2,9 +2,10 @@
 
 To support another operator, write its function and add it to the table `OPERATORS` of
 its topic, with the opset from which on it is supported. A function has one parameter
-for each input; an omitted one is None. Constant inputs, which include those in
-`Operator.static`, are NumPy arrays; all others are JAX arrays. A function returns its
-output, or a list of several. Its errors get the node as a prefix.
+for each input; an omitted one is None. Attributes that a node omits have the defaults
+in ONNX's schema. Constant inputs, which include those in `Operator.static`, are NumPy
+arrays; all others are JAX arrays. A function returns its output, or a list of several.
+Its errors get the node as a prefix.
 """
 
 from dml_jax.onnx_backend._evaluation import Operator
@@ -53,6 +54,7 @@ OPERATORS: dict[str, Operator] = {
 
 # Of the domain com.microsoft.
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
+LIKE: dict[str, str] = microsoft.LIKE
 
 # Those of ONNX that are not supported, and why.
 _REASONS = {

@@ -50,7 +50,7 @@ def _converted(node: Node, input: Array, dtype: np.dtype) -> Array:
         raise TypeError(f"Cast: `to` must be a dtype that JAX knows; got {dtype}")
     x = jnp.asarray(arguments.as_array("Cast", "input", input))
     is_float8 = dtype.name.startswith("float8")
-    return cast(x, dtype, is_float8 and bool(node.attributes.get("saturate", 1)))
+    return cast(x, dtype, is_float8 and bool(node.attributes["saturate"]))
 
 
 OPERATORS = {

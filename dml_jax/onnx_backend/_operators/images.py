@@ -23,7 +23,7 @@ def _transposed_convolution(
     node: Node, x: Array, weight: Array, bias: Any = None
 ) -> jax.Array:
     attributes, kernel = node.attributes, np.shape(weight)[2:]
-    count, groups = len(kernel), attributes.get("group", 1)
+    count, groups = len(kernel), attributes["group"]
     require_rank("X", x, count + 2)
     require_rank("W", weight, np.ndim(x))
     require_kernel(node, kernel)
@@ -62,7 +62,7 @@ def _transposed_padding(
     node: Node, sizes: Any, strides: Any, full: list[Any]
 ) -> list[tuple[int, int]]:
     """What to cut off each spatial axis, before and after it."""
-    mode = node.attributes.get("auto_pad", "NOTSET")
+    mode = node.attributes["auto_pad"]
     shape = node.attributes.get("output_shape")
     if shape is None and not mode.startswith("SAME"):
         none = [0] * 2 * len(full)
@@ -117,7 +117,7 @@ def _depth_to_space(node: Node, x: Array) -> jax.Array:
     batch, channels, height, width = np.shape(x)
     block = node.attributes["blocksize"]
     outer = channels // block**2
-    if node.attributes.get("mode", "DCR") == "DCR":
+    if node.attributes["mode"] == "DCR":
         parts = jnp.reshape(x, (batch, block, block, outer, height, width))
         parts = jnp.transpose(parts, (0, 3, 4, 1, 5, 2))
     else:
@@ -131,7 +131,7 @@ def _space_to_depth(node: Node, x: Array) -> jax.Array:
     block = node.attributes["blocksize"]
     rows, columns = height // block, width // block
     parts = jnp.reshape(x, (batch, channels, rows, block, columns, block))
-    is_depth_first = node.attributes.get("mode", "DCR") == "DCR"
+    is_depth_first = node.attributes["mode"] == "DCR"
     order = (0, 3, 5, 1, 2, 4) if is_depth_first else (0, 1, 3, 5, 2, 4)
     return parts.transpose(order).reshape(batch, channels * block**2, rows, columns)
 

@@ -51,7 +51,7 @@ def _element_places(data: Array, axis: int, indices: Array) -> Any:
 
 
 def _gather_nd(node: Node, data: Array, indices: Array) -> Array:
-    count = node.attributes.get("batch_dims", 0)
+    count = node.attributes["batch_dims"]
     data, indices = _with_an_axis(data, indices, count)
     return _taken(data, _slice_places(data, indices, count))
 
@@ -113,7 +113,7 @@ def _scatter(node: Node, data: Array, places: Any, updates: Array) -> jax.Array:
 def _one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     count = integer("depth", depth)
     require_shape("values", values, (2,))
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(indices) + 1)
+    axis = normalized("axis", node.attributes["axis"], np.ndim(indices) + 1)
     require_size(node, "depth", (*np.shape(indices), count))
     places = jnp.expand_dims(jnp.asarray(indices), axis)
     # `depth` may be beyond a narrow dtype; floats are truncated.

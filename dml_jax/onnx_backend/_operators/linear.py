@@ -29,13 +29,13 @@ def _gemm(node: Node, a: Array, b: Array, c: Any = None) -> Array:
     attributes = node.attributes
     require_rank("A", a, 2)
     require_rank("B", b, 2)
-    a = jnp.transpose(a) if attributes.get("transA", 0) else a
-    b = jnp.transpose(b) if attributes.get("transB", 0) else b
-    product = _scaled(jnp.matmul(a, b), attributes.get("alpha", 1.0))
+    a = jnp.transpose(a) if attributes["transA"] else a
+    b = jnp.transpose(b) if attributes["transB"] else b
+    product = _scaled(jnp.matmul(a, b), attributes["alpha"])
     if c is None:
         return product
     require_broadcastable("C", c, product.shape)
-    return product + _scaled(jnp.asarray(c), attributes.get("beta", 1.0))
+    return product + _scaled(jnp.asarray(c), attributes["beta"])
 
 
 def _scaled(x: Any, factor: float) -> Any:
@@ -77,7 +77,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
         for values in (strides, dilations, pads)
     )
     x, weight = x.squeeze(removed), weight.squeeze(removed)
-    result = _convolved(x, weight, strides, pads, dilations, attributes.get("group", 1))
+    result = _convolved(x, weight, strides, pads, dilations, attributes["group"])
     result = result if bias is None else result + bias
     return jnp.expand_dims(jnp.moveaxis(result, -1, 1), removed)
 

@@ -26,11 +26,11 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
 
     def evaluate(node: Node, x: Array, axes: Any = None) -> Array:
         numbers = axes_of(node, np.ndim(x), axes) or []
-        if not numbers and node.attributes.get("noop_with_empty_axes", 0):
+        if not numbers and node.attributes["noop_with_empty_axes"]:
             selected: Any = ()
         else:
             selected = tuple(numbers or range(np.ndim(x)))
-        keepdims = bool(node.attributes.get("keepdims", 1))
+        keepdims = bool(node.attributes["keepdims"])
         return function(x, selected, keepdims).astype(x.dtype)
 
     return evaluate
@@ -106,8 +106,8 @@ def _extreme_index(name: str) -> Callable[..., Array]:
 
     def evaluate(node: Node, x: Array) -> Array:
         axis = axis_of(node, x)
-        keepdims = bool(node.attributes.get("keepdims", 1))
-        is_last = node.attributes.get("select_last_index", 0)
+        keepdims = bool(node.attributes["keepdims"])
+        is_last = node.attributes["select_last_index"]
         given = jnp.flip(x, axis) if is_last else jnp.asarray(x)
         size = np.shape(x)[axis]
         index = getattr(jax.lax, name)(given, axis, index_dtype(size))
@@ -122,10 +122,10 @@ def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[...,
 
     def evaluate(node: Node, x: Array, axis: Array) -> Array:
         number = normalized("axis", integer("axis", axis), np.ndim(x))
-        is_reversed = node.attributes.get("reverse", 0)
+        is_reversed = node.attributes["reverse"]
         x = jnp.flip(x, number) if is_reversed else jnp.asarray(x)
         total = function(x, number, dtype=x.dtype)
-        if node.attributes.get("exclusive", 0):
+        if node.attributes["exclusive"]:
             widths = [(int(i == number), 0) for i in range(np.ndim(x))]
             total = jnp.pad(total, widths, constant_values=first)
             total = jax.lax.slice_in_dim(total, 0, np.shape(x)[number], axis=number)
@@ -137,10 +137,10 @@ def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[...,
 def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
     require_shape("K", k, (1,))
     count = integer("K", node.attributes["k"] if k is None else k)
-    axis = axis_of(node, x, -1)
+    axis = axis_of(node, x)
     if not 0 <= count <= np.shape(x)[axis]:
         raise ValueError(f"`K` must be in [0, {np.shape(x)[axis]}]; got {count}")
-    is_largest = bool(node.attributes.get("largest", 1))
+    is_largest = bool(node.attributes["largest"])
     order = jnp.argsort(x, axis, stable=True, descending=is_largest).astype(jnp.int32)
     order = jax.lax.slice_in_dim(order, 0, count, axis=axis)
     return [jnp.take_along_axis(x, order, axis), order.astype(jnp.int64)]

@@ -67,7 +67,7 @@ def _rotary_embedding(
 ) -> None:
     is_flat = np.ndim(x) == 3
     size = np.shape(x)[-1] // (node.attributes.get("num_heads", 1) if is_flat else 1)
-    half = (node.attributes.get("rotary_embedding_dim", 0) or size) // 2
+    half = (node.attributes["rotary_embedding_dim"] or size) // 2
     half = half if isinstance(half, int) else "half"  # of symbolic sizes
     rows = "batch steps" if positions is None else "rows"
     require_axes(

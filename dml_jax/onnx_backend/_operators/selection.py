@@ -29,7 +29,7 @@ def _unique(node: Node, x: Array) -> list[Any]:
     axis = normalized("axis", axis or 0, x.ndim)
     values, first, inverse, counts = np.unique(x, True, True, True, axis)
     inverse = inverse.reshape(-1)
-    if not node.attributes.get("sorted", 1):
+    if not node.attributes["sorted"]:
         order = np.argsort(first)
         values, first, counts = (
             np.take(values, order, axis),
@@ -60,7 +60,7 @@ def _non_max_suppression(
     limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])
     threshold = 0.0 if overlap is None else float(np.ravel(overlap)[0])
     a, b, c, d = np.moveaxis(boxes, -1, 0)
-    if node.attributes.get("center_point_box", 0):
+    if node.attributes["center_point_box"]:
         a, b, c, d = b - d / 2, a - c / 2, b + d / 2, a + c / 2
     # The smaller and the larger coordinate of each axis.
     low = np.stack([np.minimum(a, c), np.minimum(b, d)], -1)
@@ -93,7 +93,7 @@ def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndar
 def _tensor_scatter(
     node: Node, cache: Array, update: Array, starts: Any = None
 ) -> jax.Array:
-    axis = axis_of(node, cache, -2)
+    axis = axis_of(node, cache)
     sizes = list(np.shape(cache))
     if np.ndim(update) == len(sizes) and np.shape(update)[axis] <= sizes[axis]:
         sizes[axis] = np.shape(update)[axis]
@@ -102,7 +102,7 @@ def _tensor_scatter(
     moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
     batch = np.arange(moved.shape[0], dtype=np.int32)[:, None]
     starts = np.zeros(moved.shape[0], np.int64) if starts is None else starts
-    is_circular = node.attributes.get("mode", "linear") == "circular"
+    is_circular = node.attributes["mode"] == "circular"
     most = 2**63 - 1 if is_circular else moved.shape[1] - new.shape[1]
     starts = clamped("write_indices", starts, most)
     places = starts[:, None] + np.arange(new.shape[1], dtype=np.int32)
@@ -134,7 +134,7 @@ def _bits(x: Array, dtype: np.dtype) -> jax.Array:
 def _eye_like(node: Node, x: Array) -> np.ndarray:
     number, (rows, columns) = node.attributes.get("dtype"), np.shape(x)
     dtype = x.dtype if number is None else dtype_of("`dtype`", number)
-    return np.eye(rows, columns, node.attributes.get("k", 0)).astype(dtype)
+    return np.eye(rows, columns, node.attributes["k"]).astype(dtype)
 
 
 def _determinant(_: Node, x: Array) -> jax.Array:

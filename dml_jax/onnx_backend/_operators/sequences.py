@@ -56,7 +56,7 @@ def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
     size = np.shape(x)[axis]
     if split is None:
         parts = consecutive(x, axis, [1] * size)
-        if not node.attributes.get("keepdims", 1):
+        if not node.attributes["keepdims"]:
             parts = [part.squeeze(axis) for part in parts]
         return [tuple(parts)]
     if np.ndim(split) == 0:
@@ -72,7 +72,7 @@ def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
 def _concat_from_sequence(node: Node, sequence: Any) -> Array:
     if not sequence:
         raise ValueError("`input_sequence` must have an array; got an empty sequence")
-    is_stacked = node.attributes.get("new_axis", 0)
+    is_stacked = node.attributes["new_axis"]
     namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
     return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
 

@@ -25,7 +25,7 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _shape(node: Node, x: Array) -> Array:
-    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    start, end = node.attributes["start"], node.attributes.get("end")
     return np.array(np.shape(x)[start:end], np.int64)
 
 
@@ -35,7 +35,7 @@ def _size(_: Node, x: Array) -> Array:
 
 def _reshape(node: Node, x: Array, shape: Array) -> Array:
     sizes = integers("shape", shape)
-    if not node.attributes.get("allowzero", 0):
+    if not node.attributes["allowzero"]:
         if any(not n for n in sizes[np.ndim(x) :]):
             raise ValueError(
                 f"`shape` must have zeros only for axes of the input; got {sizes}"
@@ -51,7 +51,7 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
 
 
 def _flatten(node: Node, x: Array) -> Array:
-    axis, rank = node.attributes.get("axis", 1), np.ndim(x)
+    axis, rank = node.attributes["axis"], np.ndim(x)
     if not -rank <= axis <= rank:
         raise ValueError(f"`axis` must be in [{-rank}, {rank}]; got {axis}")
     axis += rank if axis < 0 else 0
@@ -132,7 +132,7 @@ def _pad(
 ) -> Array:
     if node.version < 11:
         pads = node.attributes["pads"]
-        value = np.asarray(node.attributes.get("value", 0), x.dtype)
+        value = np.asarray(node.attributes["value"], x.dtype)
     rank = np.ndim(x)
     numbers = list(range(rank)) if axes is None else axes_of(node, rank, axes) or []
     amounts = integers("pads", pads)
@@ -156,7 +156,7 @@ def _pad(
 
 def _trilu(node: Node, x: Array, k: Any = None) -> Array:
     offset = 0 if k is None else integer("k", k)
-    is_upper = node.attributes.get("upper", 1)
+    is_upper = node.attributes["upper"]
     return (jnp.triu if is_upper else jnp.tril)(x, offset)
 
 
