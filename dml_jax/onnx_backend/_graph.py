@@ -15,8 +15,13 @@ import onnx.shape_inference
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
 from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
-from dml_jax.onnx_backend._expansion import defaults_of, expand
-from dml_jax.onnx_backend._functions import Inlined, inline, set_defaults
+from dml_jax.onnx_backend._functions import (
+    Inlined,
+    defaults_of,
+    expand,
+    inline,
+    set_defaults,
+)
 from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import LIKE, MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators._arrays import dtype_of
@@ -329,8 +334,7 @@ def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
         require_shapes(node, *inputs)
-        model, version = expand(proto, opset, inputs)
-        graph = convert(Inlined(model, version), {})
+        graph = convert(expand(proto, opset, inputs), {})
         given = [x for x in inputs if x is not None]
         results = iter(run_graph(graph, given, node.scope._replace(is_expanded=True)))
         return [next(results) if name else None for name in node.outputs]
