@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -160,6 +161,29 @@ def _trilu(node: Node, x: Array, k: Any = None) -> Array:
     return (jnp.triu if is_upper else jnp.tril)(x, offset)
 
 
+def _depth_to_space(node: Node, x: Array) -> jax.Array:
+    batch, channels, height, width = np.shape(x)
+    block = node.attributes["blocksize"]
+    outer = channels // block**2
+    if node.attributes["mode"] == "DCR":
+        parts = jnp.reshape(x, (batch, block, block, outer, height, width))
+        parts = jnp.transpose(parts, (0, 3, 4, 1, 5, 2))
+    else:
+        parts = jnp.reshape(x, (batch, outer, block, block, height, width))
+        parts = jnp.transpose(parts, (0, 1, 4, 2, 5, 3))
+    return parts.reshape(batch, outer, height * block, width * block)
+
+
+def _space_to_depth(node: Node, x: Array) -> jax.Array:
+    batch, channels, height, width = np.shape(x)
+    block = node.attributes["blocksize"]
+    rows, columns = height // block, width // block
+    parts = jnp.reshape(x, (batch, channels, rows, block, columns, block))
+    is_depth_first = node.attributes["mode"] == "DCR"
+    order = (0, 3, 5, 1, 2, 4) if is_depth_first else (0, 1, 3, 5, 2, 4)
+    return parts.transpose(order).reshape(batch, channels * block**2, rows, columns)
+
+
 OPERATORS = {
     "Shape": Operator(_shape, 1),
     "Size": Operator(_size, 1),
@@ -174,4 +198,6 @@ OPERATORS = {
     "Tile": Operator(_tile, 6, (1,)),
     "Pad": Operator(_pad, 2, (1, 3)),
     "Trilu": Operator(_trilu, 14, (1,)),
+    "DepthToSpace": Operator(_depth_to_space, 1),
+    "SpaceToDepth": Operator(_space_to_depth, 1),
 }
