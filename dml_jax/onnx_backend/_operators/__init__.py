@@ -29,23 +29,13 @@ from dml_jax.onnx_backend._operators import (
     signals,
 )
 
+_TOPICS = (
+    *(constants, elementwise, shapes, indexing, reductions, linear, normalization),
+    *(pooling, interpolation, recurrent, quantization, signals, schema_functions),
+    *(sequences, control_flow, native),
+)
 OPERATORS: dict[str, Operator] = {
-    **native.OPERATORS,
-    **constants.OPERATORS,
-    **elementwise.OPERATORS,
-    **shapes.OPERATORS,
-    **indexing.OPERATORS,
-    **reductions.OPERATORS,
-    **linear.OPERATORS,
-    **normalization.OPERATORS,
-    **recurrent.OPERATORS,
-    **control_flow.OPERATORS,
-    **pooling.OPERATORS,
-    **sequences.OPERATORS,
-    **signals.OPERATORS,
-    **interpolation.OPERATORS,
-    **quantization.OPERATORS,
-    **schema_functions.OPERATORS,
+    name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()
 }
 
 # Of the domain com.microsoft.

@@ -24,10 +24,6 @@ def _constant(node: Node) -> Array:
     return np.array(value, np.int64 if name.startswith("value_int") else np.float32)
 
 
-def _identity(_: Node, input: Array) -> Array:
-    return input
-
-
 def _cast(node: Node, input: Array) -> Array:
     to = node.attributes["to"]
     if isinstance(to, str):  # version 1 has names
@@ -84,7 +80,7 @@ def _eye_like(node: Node, x: Array) -> np.ndarray:
 
 OPERATORS = {
     "Constant": Operator(_constant, 1),
-    "Identity": Operator(_identity, 1),
+    "Identity": Operator(lambda _, x: x, 1),
     "Cast": Operator(_cast, 1),
     "CastLike": Operator(_cast_like, 15),
     "BitCast": Operator(_bit_cast, 26),

@@ -120,11 +120,6 @@ def leaky_relu(x: jax.Array, alpha: float) -> jax.Array:
     return jnp.where(x < 0, alpha * x, x)
 
 
-def elu(x: jax.Array, alpha: float) -> jax.Array:
-    """The exponential linear unit."""
-    return jax.nn.elu(x, alpha)
-
-
 def _selu(x: jax.Array, alpha: float, gamma: float) -> jax.Array:
     return gamma * jax.nn.elu(x, alpha)
 
@@ -132,10 +127,6 @@ def _selu(x: jax.Array, alpha: float, gamma: float) -> jax.Array:
 def _gelu(node: Node, x: Array) -> Array:
     approximation = option(node, "approximate", ("none", "tanh"))
     return jax.nn.gelu(x, approximate=approximation == "tanh")
-
-
-def _prelu(_: Node, x: Array, slope: Array) -> Array:
-    return jnp.where(x < 0, slope * x, x)
 
 
 def _table(since: int, **functions: Any) -> dict[str, Operator]:
@@ -155,14 +146,15 @@ OPERATORS = {
     **_table(6, Tanh="tanh", Sigmoid=activation(jax.nn.sigmoid)),
     **_table(6, Relu=activation(jax.nn.relu)),
     **_table(6, LeakyRelu=activation(leaky_relu, "alpha")),
-    **_table(6, Elu=activation(elu, "alpha")),
+    **_table(6, Elu=activation(jax.nn.elu, "alpha")),
     **_table(6, Selu=activation(_selu, "alpha", "gamma")),
     **_table(6, HardSigmoid=activation(hard_sigmoid, "alpha", "beta")),
     **_table(7, Add="add", Sub="subtract", Mul="multiply", Div=_divide, Pow=_power),
     **_table(7, Sin="sin", Cos="cos", Tan="tan"),
     **_table(7, Asin="arcsin", Acos="arccos", Atan="arctan"),
     **_table(7, And="logical_and", Or="logical_or", Xor="logical_xor"),
-    **_table(7, Equal="equal", Less="less", Greater="greater", PRelu=_prelu),
+    **_table(7, Equal="equal", Less="less", Greater="greater"),
+    **_table(7, PRelu=lambda _, x, slope: leaky_relu(x, slope)),
     **_table(8, Max=_reduced("maximum"), Min=_reduced("minimum")),
     **_table(8, Sum=_reduced("add"), Mean=_mean),
     **_table(9, Sign="sign", Erf=activation(jax.scipy.special.erf)),

@@ -23,10 +23,6 @@ from dml_jax.onnx_backend._operators._arrays import (
 )
 
 
-def _matmul(_: Node, a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b)
-
-
 def _gemm(node: Node, a: Array, b: Array, c: Any = None) -> Array:
     attributes = node.attributes
     require_rank("A", a, 2)
@@ -54,10 +50,6 @@ def _einsum(node: Node, *inputs: Array) -> Array:
             diagonal = f"{term}->{'...' * ('...' in term)}{''.join({*letters})}"
             np.einsum(diagonal, np.broadcast_to(False, np.shape(x)))
     return jnp.einsum(equation, *inputs)
-
-
-def _determinant(_: Node, x: Array) -> jax.Array:
-    return jnp.linalg.det(x)
 
 
 # Convolutions -------------------------------------------------------------------------
@@ -288,10 +280,10 @@ def _columns_to_image(
 
 
 OPERATORS = {
-    "MatMul": Operator(_matmul, 1),
+    "MatMul": Operator(lambda _, a, b: jnp.matmul(a, b), 1),
     "Gemm": Operator(_gemm, 7),
     "Einsum": Operator(_einsum, 12),
-    "Det": Operator(_determinant, 11),
+    "Det": Operator(lambda _, x: jnp.linalg.det(x), 11),
     "Conv": Operator(convolution, 1),
     "ConvTranspose": Operator(_transposed_convolution, 1),
     "Col2Im": Operator(_columns_to_image, 18, static=(1, 2)),

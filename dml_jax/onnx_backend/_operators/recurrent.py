@@ -54,7 +54,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "thresholdedrelu": (lambda x, alpha: jnp.where(x >= alpha, x, 0), (1.0,)),
     "scaledtanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), (1.0, 1.0)),
     "hardsigmoid": (elementwise.hard_sigmoid, (0.2, 0.5)),
-    "elu": (elementwise.elu, (1.0,)),
+    "elu": (jax.nn.elu, (1.0,)),
     "softsign": (jax.nn.soft_sign, ()),
     "softplus": (jax.nn.softplus, ()),
 }

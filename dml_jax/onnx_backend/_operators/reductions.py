@@ -22,7 +22,7 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
-    """An operator from a function of an array, axes and `keepdims`."""
+    """An operator from a function of an array, `axis` and `keepdims`."""
 
     def evaluate(node: Node, x: Array, axes: Any = None) -> Array:
         numbers = axes_of(node, np.ndim(x), axes) or []
@@ -31,7 +31,7 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
         else:
             selected = tuple(numbers or range(np.ndim(x)))
         keepdims = bool(node.attributes["keepdims"])
-        return function(x, selected, keepdims).astype(x.dtype)
+        return function(x, axis=selected, keepdims=keepdims).astype(x.dtype)
 
     return evaluate
 
@@ -39,60 +39,31 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
 def _extremum(name: str) -> Callable[..., Any]:
     """The maximum or the minimum, which empty arrays have as well."""
 
-    def reduce(x: Array, axes: Any, keepdims: bool) -> Array:
+    def reduce(x: Array, **over: Any) -> Array:
         if jnp.issubdtype(x.dtype, jnp.bool_):
-            function = jnp.any if name == "max" else jnp.all
-            return function(x, axes, keepdims=keepdims)
+            return (jnp.any if name == "max" else jnp.all)(x, **over)
         if jnp.issubdtype(x.dtype, jnp.integer):
             info = jnp.iinfo(x.dtype)
             initial = info.min if name == "max" else info.max
         else:
             initial = -np.inf if name == "max" else np.inf
         initial = np.array(initial).astype(x.dtype)
-        return getattr(jnp, name)(x, axes, keepdims=keepdims, initial=initial)
+        return getattr(jnp, name)(x, **over, initial=initial)
 
     return reduce
 
 
-def _product(x: Array, axes: Any, keepdims: bool) -> Array:
-    return x.prod(axes, keepdims=keepdims)
-
-
-def _sum(x: Array, axes: Any, keepdims: bool) -> Array:
-    return x.sum(axes, dtype=x.dtype, keepdims=keepdims)
-
-
-def _mean(x: Array, axes: Any, keepdims: bool) -> Array:
+def _mean(x: Array, axis: Any, keepdims: bool) -> Array:
     """The mean, exact and truncated toward zero for integers."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        return x.mean(axes, keepdims=keepdims)
-    count = math.prod(np.shape(x)[axis] for axis in axes) or 1
+        return x.mean(axis, keepdims=keepdims)
+    count = math.prod(np.shape(x)[i] for i in axis) or 1
     # Quotients and remainders are summed apart, because a sum of all may overflow.
     quotient, rest = (
-        jnp.sum(part, axes, keepdims=keepdims) for part in jnp.divmod(x, count)
+        jnp.sum(part, axis, keepdims=keepdims) for part in jnp.divmod(x, count)
     )
     floor = quotient + rest // count
     return floor + ((floor < 0) & (rest % count != 0))
-
-
-def _l1(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.sum(jnp.abs(x), axes, keepdims=keepdims)
-
-
-def _l2(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.sqrt(_sum_of_squares(_as_float(x), axes, keepdims))
-
-
-def _sum_of_squares(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.sum(jnp.square(x), axes, keepdims=keepdims)
-
-
-def _log_sum(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.log(jnp.sum(x, axes, keepdims=keepdims))
-
-
-def _log_sum_exp(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jax.nn.logsumexp(_as_float(x), axes, keepdims=keepdims)
 
 
 def _as_float(x: Array) -> Array:
@@ -146,17 +117,18 @@ def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
     return [jnp.take_along_axis(x, order, axis), order.astype(jnp.int64)]
 
 
+# `over` has the axes and `keepdims`.
 _REDUCTIONS = {
-    "Sum": _sum,
+    "Sum": lambda x, **over: x.sum(dtype=x.dtype, **over),
     "Mean": _mean,
-    "Prod": _product,
+    "Prod": lambda x, **over: x.prod(**over),
     "Max": _extremum("max"),
     "Min": _extremum("min"),
-    "L1": _l1,
-    "L2": _l2,
-    "SumSquare": _sum_of_squares,
-    "LogSum": _log_sum,
-    "LogSumExp": _log_sum_exp,
+    "L1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
+    "L2": lambda x, **over: jnp.sqrt(jnp.sum(jnp.square(_as_float(x)), **over)),
+    "SumSquare": lambda x, **over: jnp.sum(jnp.square(x), **over),
+    "LogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),
+    "LogSumExp": lambda x, **over: jax.nn.logsumexp(_as_float(x), **over),
 }
 
 OPERATORS = {

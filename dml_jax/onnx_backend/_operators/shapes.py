@@ -30,10 +30,6 @@ def _shape(node: Node, x: Array) -> Array:
     return np.array(np.shape(x)[start:end], np.int64)
 
 
-def _size(_: Node, x: Array) -> Array:
-    return np.array(np.size(x), np.int64)
-
-
 def _reshape(node: Node, x: Array, shape: Array) -> Array:
     sizes = integers("shape", shape)
     if not node.attributes["allowzero"]:
@@ -73,10 +69,6 @@ def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
     axes = np.atleast_1d(node.attributes["axes"] if axes is None else axes)
     numbers = axes_of(node, np.ndim(x) + np.size(axes), axes) or []
     return numpy_or_jax(x).expand_dims(x, tuple(numbers))
-
-
-def _transpose(node: Node, x: Array) -> Array:
-    return x.transpose(node.attributes.get("perm"))
 
 
 def _concat(node: Node, *inputs: Array) -> Array:
@@ -186,12 +178,12 @@ def _space_to_depth(node: Node, x: Array) -> jax.Array:
 
 OPERATORS = {
     "Shape": Operator(_shape, 1),
-    "Size": Operator(_size, 1),
+    "Size": Operator(lambda _, x: np.array(np.size(x), np.int64), 1),
     "Reshape": Operator(_reshape, 5, (1,)),
     "Flatten": Operator(_flatten, 1),
     "Squeeze": Operator(_squeeze, 1, (1,)),
     "Unsqueeze": Operator(_unsqueeze, 1, (1,)),
-    "Transpose": Operator(_transpose, 1),
+    "Transpose": Operator(lambda node, x: x.transpose(node.attributes.get("perm")), 1),
     "Concat": Operator(_concat, 4),
     "Split": Operator(_split, 2, (1,)),
     "Expand": Operator(_expand, 8, (1,)),
