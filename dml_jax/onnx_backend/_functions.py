@@ -16,7 +16,7 @@ import onnx.defs
 import onnx.helper
 import onnx.inliner
 
-from dml_jax.onnx_backend._nesting import all_nodes
+from dml_jax.onnx_backend._protos import all_nodes
 
 MOST_NODES = 2**16  # after functions are inlined
 

@@ -22,15 +22,17 @@ from dml_jax.onnx_backend._functions import (
     inline,
     set_defaults,
 )
-from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
 from dml_jax.onnx_backend._operators import LIKE, MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators._arrays import dtype_of
 from dml_jax.onnx_backend._operators.schema_functions import (
     require_shapes,
     schema_function,
 )
-from dml_jax.onnx_backend._tensors import (
+from dml_jax.onnx_backend._protos import (
+    all_graphs,
+    all_nodes,
     array_of,
+    graphs_of,
     initializers,
     is_weight,
     path_of,
