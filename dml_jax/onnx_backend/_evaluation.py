@@ -30,6 +30,8 @@ class Operator(NamedTuple):
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
     indices: tuple[int, ...] = ()  # inputs whose values are at most the size of an axis
     is_folded: bool = True  # computed at once if the inputs are constant
+    # Whether ONNX's body of it is evaluated, once `evaluate` has checked the inputs.
+    is_expanded: bool = False
 
 
 class Scope(NamedTuple):

@@ -24,10 +24,6 @@ from dml_jax.onnx_backend._functions import (
 )
 from dml_jax.onnx_backend._operators import LIKE, MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators._arrays import dtype_of
-from dml_jax.onnx_backend._operators.schema_functions import (
-    require_shapes,
-    schema_function,
-)
 from dml_jax.onnx_backend._protos import (
     all_graphs,
     all_nodes,
@@ -133,7 +129,7 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
         operator = _known(node)
-        if operator is not None and operator.evaluate is schema_function:
+        if operator is not None and operator.is_expanded:
             schema = onnx.defs.get_schema(node.op_type, inlined.opset(node))
             set_defaults(node, defaults_of(schema))
     return checked
@@ -327,15 +323,14 @@ def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Oper
     if function is not None:
         return _custom(function)
     operator = cast(Operator, _known(node))  # `require_supported` refuses the others
-    is_expanded = operator.evaluate is schema_function
-    return _expanded(node, opset, operator) if is_expanded else operator
+    return _expanded(node, opset, operator) if operator.is_expanded else operator
 
 
 def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator:
     """An operator that evaluates the body which ONNX defines for it."""
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
-        require_shapes(node, *inputs)
+        operator.evaluate(node, *inputs)
         graph = convert(expand(proto, opset, inputs), {})
         given = [x for x in inputs if x is not None]
         results = iter(run_graph(graph, given, node.scope._replace(is_expanded=True)))
