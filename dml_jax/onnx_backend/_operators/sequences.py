@@ -16,10 +16,6 @@ from dml_jax.onnx_backend._operators._arrays import (
 from dml_jax.onnx_backend._operators.shapes import consecutive
 
 
-def _sequence_at(_: Node, sequence: Any, place: Any) -> Array:
-    return sequence[_position(sequence, place, len(sequence))]
-
-
 def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
     index = _position(sequence, place, len(sequence) + 1)
     return (*sequence[:index], x, *sequence[index:])
@@ -82,7 +78,7 @@ OPERATORS = {
     "SequenceEmpty": Operator(lambda _: (), 11),
     "SequenceConstruct": Operator(lambda _, *inputs: [inputs], 11),
     "SequenceLength": Operator(lambda _, x: np.array(len(x), np.int64), 11),
-    "SequenceAt": Operator(_sequence_at, 11, static=(1,)),
+    "SequenceAt": Operator(lambda _, x, i: x[_position(x, i, len(x))], 11, static=(1,)),
     "SplitToSequence": Operator(_split_to_sequence, 11, static=(1,)),
     "ConcatFromSequence": Operator(_concat_from_sequence, 11),
     "SequenceInsert": Operator(_sequence_insert, 11, static=(2,)),
