@@ -244,7 +244,7 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
         operator = _operator_of(node, opset, functions)
         is_custom = not operator.since
         defaults = [] if is_custom else _defaults(node.domain, node.op_type, version)
-        parts = *defaults, *node.attribute
+        parts = *defaults, *node.attribute  # the last one of a name counts
         return Node(
             kind=node.op_type,
             label=_label(node),

@@ -39,20 +39,6 @@ def test_ranges_are_exact(dtype: Any, start: Any, limit: Any, delta: Any) -> Non
     assert not jax.config.read("jax_enable_x64")
 
 
-def test_defaults_of_attributes_have_32_bits() -> None:
-    """As attributes in files have, also where an operator computes in 64 bits."""
-    node = helper.make_node("LeakyRelu", ["x"], ["y"])
-    (y,) = onnx_backend.run_node(node, [np.array([-3.0])])
-    assert y.item() == -3 * np.float32(0.01).item()
-
-
-def test_attributes_that_a_later_version_has() -> None:
-    """Their defaults mean what an operator did before; here, it takes the first."""
-    node = helper.make_node("ArgMax", ["x"], ["y"], axis=0)
-    (y,) = onnx_backend.run_node(node, [np.array([2.0, 3.0, 3.0])], opset_version=11)
-    assert y.tolist() == [1]
-
-
 @pytest.mark.parametrize("dtype", ["complex64", "complex128", "bfloat16"])
 def test_reversals_of_dtypes_that_onnx_runtime_has_not(dtype: str) -> None:
     x = np.arange(8).reshape(4, 2).astype(getattr(ml_dtypes, dtype, dtype))
