@@ -16,7 +16,7 @@ import onnx.shape_inference
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
-from dml_jax.onnx_backend import _tensors
+from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._functions import Inlined
 from dml_jax.onnx_backend._graph import (
@@ -163,7 +163,7 @@ class Backend(onnx.backend.base.Backend):
         graph = onnx.helper.make_graph([node], "node", infos, results)
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
-        _tensors.require_loaded(model)
+        _protos.require_loaded(model)
         require_supported(Inlined(model, opset), operators)
         with as_value_error("onnx"):
             model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
@@ -207,7 +207,7 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """
     with as_value_error(os.fspath(path)):
         model = onnx.load(path, format="protobuf", load_external_data=False)
-        _tensors.load(model, os.path.dirname(os.path.abspath(path)))
+        _protos.load(model, os.path.dirname(os.path.abspath(path)))
     if not model.HasField("graph"):
         raise ValueError(f"{os.fspath(path)}: must have a graph; got none")
     return model

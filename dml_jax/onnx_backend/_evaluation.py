@@ -30,6 +30,8 @@ class Operator(NamedTuple):
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
     indices: tuple[int, ...] = ()  # inputs whose values are at most the size of an axis
     is_folded: bool = True  # computed at once if the inputs are constant
+    # Whether ONNX's body of it is evaluated, once `evaluate` has checked the inputs.
+    is_expanded: bool = False
 
 
 class Scope(NamedTuple):
@@ -47,7 +49,7 @@ class Node(NamedTuple):
     kind: str  # the name of its operator
     label: str  # its name in messages
     version: int  # of the operator
-    attributes: Mapping[str, Any]  # those that are set
+    attributes: Mapping[str, Any]  # those that are set, and defaults of others
     inputs: tuple[str, ...]  # names, "" for an optional input that is omitted
     outputs: tuple[str, ...]  # names, "" for an optional output that is omitted
     operator: Operator

@@ -1,20 +1,22 @@
-"""Inlines the functions of an ONNX model; each node keeps the opset of its function.
+"""Inlines the functions of an ONNX model, and those that define ONNX's operators.
 
-A function imports opsets of its own, which may differ from the model's. ONNX does not
-inline such a function, so all are given the same imports first.
+A function of a model imports opsets of its own, which may differ from the model's. ONNX
+does not inline such a function, so all are given the same imports first. Each node
+keeps the opset of its function.
 """
 
 from __future__ import annotations
 
 import graphlib
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import onnx
+import onnx.defs
 import onnx.helper
 import onnx.inliner
 
-from dml_jax.onnx_backend._nesting import all_nodes
+from dml_jax.onnx_backend._protos import all_nodes
 
 MOST_NODES = 2**16  # after functions are inlined
 
@@ -118,3 +120,48 @@ def _domain(
 ) -> str:
     """The domain of a message; ONNX's own has two names."""
     return "" if message.domain == "ai.onnx" else message.domain
+
+
+def expand(node: onnx.NodeProto, opset: int, inputs: Any) -> Inlined:
+    """A model of the nodes that stand for one, whose operator ONNX defines by them.
+
+    They may depend on the types of the inputs.
+    """
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    *_, newest = (
+        *schema.function_opset_versions,
+        *schema.context_dependent_function_opset_versions,
+    )
+    pairs = zip(node.input, map(_type_of, inputs), strict=True)
+    infos = [onnx.helper.make_value_info(*pair) for pair in pairs]
+    graph = onnx.helper.make_graph(
+        [node],
+        node.op_type,
+        [info for info in infos if info.name],
+        [onnx.helper.make_empty_tensor_value_info(n) for n in node.output if n],
+        # The inliner asks for the types of omitted inputs, too.
+        value_info=[info for info in infos if not info.name],
+    )
+    (call,) = graph.node
+    call.domain = ""
+    set_defaults(call, defaults_of(schema))
+    imports = [onnx.helper.make_opsetid("", newest)]
+    model = onnx.helper.make_model(graph, opset_imports=imports)
+    expanded = onnx.inliner.inline_selected_functions(
+        model, [("", node.op_type)], inline_schema_functions=True
+    )
+    return Inlined(expanded, newest)
+
+
+def defaults_of(schema: onnx.defs.OpSchema) -> list[onnx.AttributeProto]:
+    """The default attributes of an operator, which ONNX omits in bodies."""
+    values = [attribute.default_value for attribute in schema.attributes.values()]
+    return [value for value in values if value.type]
+
+
+def _type_of(x: Any) -> onnx.TypeProto:
+    if x is None:
+        return onnx.TypeProto()
+    kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    sizes = [size if isinstance(size, int) else None for size in x.shape]
+    return onnx.helper.make_tensor_type_proto(kind, sizes)

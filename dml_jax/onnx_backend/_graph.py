@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -14,17 +15,20 @@ import onnx.shape_inference
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
 from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
-from dml_jax.onnx_backend._expansion import defaults_of, expand
-from dml_jax.onnx_backend._functions import Inlined, inline, set_defaults
-from dml_jax.onnx_backend._nesting import all_graphs, all_nodes, graphs_of
-from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._operators._arrays import dtype_of
-from dml_jax.onnx_backend._operators.schema_functions import (
-    require_shapes,
-    schema_function,
+from dml_jax.onnx_backend._functions import (
+    Inlined,
+    defaults_of,
+    expand,
+    inline,
+    set_defaults,
 )
-from dml_jax.onnx_backend._tensors import (
+from dml_jax.onnx_backend._operators import LIKE, MICROSOFT, OPERATORS, REFUSED
+from dml_jax.onnx_backend._operators._arrays import dtype_of
+from dml_jax.onnx_backend._protos import (
+    all_graphs,
+    all_nodes,
     array_of,
+    graphs_of,
     initializers,
     is_weight,
     path_of,
@@ -125,7 +129,7 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
         operator = _known(node)
-        if operator is not None and operator.evaluate is schema_function:
+        if operator is not None and operator.is_expanded:
             schema = onnx.defs.get_schema(node.op_type, inlined.opset(node))
             set_defaults(node, defaults_of(schema))
     return checked
@@ -236,15 +240,19 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
 
     def node_of(node: onnx.NodeProto, path: str, names: Mapping[str, str]) -> Node:
         opset = inlined.opset(node)
-        attributes = {a.name: value_of(node, a, path, names) for a in node.attribute}
+        version = _version(node, opset)
+        operator = _operator_of(node, opset, functions)
+        is_custom = not operator.since
+        defaults = [] if is_custom else _defaults(node.domain, node.op_type, version)
+        parts = *defaults, *node.attribute  # the last one of a name counts
         return Node(
             kind=node.op_type,
             label=_label(node),
-            version=_version(node, opset),
-            attributes=attributes,
+            version=version,
+            attributes={a.name: value_of(node, a, path, names) for a in parts},
             inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
-            operator=_operator_of(node, opset, functions),
+            operator=operator,
         )
 
     def value_of(
@@ -269,6 +277,22 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
         for _, own_name, name, tensor in found
     }
     return graph_of(inlined.model.graph, "", {}, constants)
+
+
+@functools.cache
+def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]:
+    """The default attributes of an operator, the ones of a later version first.
+
+    With those that a version adds, an operator does what it did before. Lists are left
+    out, since their lengths vary.
+    """
+    if domain == _MICROSOFT:
+        kind, version = LIKE.get(kind, kind), NEWEST_OPSET
+    if not onnx.defs.has(kind):
+        return []
+    schemas = onnx.defs.get_schema(kind), onnx.defs.get_schema(kind, version)
+    values = [value for schema in schemas for value in defaults_of(schema)]
+    return [value for value in values if not (value.ints or value.strings)]
 
 
 def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:
@@ -299,17 +323,15 @@ def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Oper
     if function is not None:
         return _custom(function)
     operator = cast(Operator, _known(node))  # `require_supported` refuses the others
-    is_expanded = operator.evaluate is schema_function
-    return _expanded(node, opset, operator) if is_expanded else operator
+    return _expanded(node, opset, operator) if operator.is_expanded else operator
 
 
 def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator:
     """An operator that evaluates the body which ONNX defines for it."""
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
-        require_shapes(node, *inputs)
-        model, version = expand(proto, opset, inputs)
-        graph = convert(Inlined(model, version), {})
+        operator.evaluate(node, *inputs)
+        graph = convert(expand(proto, opset, inputs), {})
         given = [x for x in inputs if x is not None]
         results = iter(run_graph(graph, given, node.scope._replace(is_expanded=True)))
         return [next(results) if name else None for name in node.outputs]

@@ -52,10 +52,8 @@ def wrong_inputs(
     return TypeError(f"onnx: `inputs` must be arrays for {rule}; got {got}")
 
 
-def sizes_of(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...] | None:
+def sizes_of(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
     """The sizes in the type of an input, each None where any size is valid."""
-    if not tensor.HasField("shape"):
-        return None
     # Old exporters write -1 for a size that is unknown.
     return tuple(
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
@@ -64,11 +62,9 @@ def sizes_of(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...] | None:
 
 
 def require_shape(
-    name: str, shape: tuple[Any, ...], sizes: tuple[int | None, ...] | None
+    name: str, shape: tuple[Any, ...], sizes: tuple[int | None, ...]
 ) -> None:
     """Refuses a shape with another rank or size than the graph's."""
-    if sizes is None:
-        return
     if len(shape) != len(sizes) or any(
         size not in (given, None) for size, given in zip(sizes, shape, strict=True)
     ):

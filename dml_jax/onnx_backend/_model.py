@@ -33,7 +33,7 @@ from dml_jax.onnx_backend._inputs import (
 )
 from dml_jax.onnx_backend._operators._arrays import dtype_of
 from dml_jax.onnx_backend._programs import Programs
-from dml_jax.onnx_backend._tensors import initializers
+from dml_jax.onnx_backend._protos import initializers
 
 
 class Model(onnx.backend.base.BackendRep):

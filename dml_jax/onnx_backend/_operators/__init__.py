@@ -2,9 +2,10 @@
 
 To support another operator, write its function and add it to the table `OPERATORS` of
 its topic, with the opset from which on it is supported. A function has one parameter
-for each input; an omitted one is None. Constant inputs, which include those in
-`Operator.static`, are NumPy arrays; all others are JAX arrays. A function returns its
-output, or a list of several. Its errors get the node as a prefix.
+for each input; an omitted one is None. Attributes that a node omits have the defaults
+in ONNX's schema. Constant inputs, which include those in `Operator.static`, are NumPy
+arrays; all others are JAX arrays. A function returns its output, or a list of several.
+Its errors get the node as a prefix.
 """
 
 from dml_jax.onnx_backend._evaluation import Operator
@@ -12,7 +13,6 @@ from dml_jax.onnx_backend._operators import (
     constants,
     control_flow,
     elementwise,
-    images,
     indexing,
     interpolation,
     linear,
@@ -24,35 +24,23 @@ from dml_jax.onnx_backend._operators import (
     recurrent,
     reductions,
     schema_functions,
-    selection,
     sequences,
     shapes,
     signals,
 )
 
+_TOPICS = (
+    *(constants, elementwise, shapes, indexing, reductions, linear, normalization),
+    *(pooling, interpolation, recurrent, quantization, signals, schema_functions),
+    *(sequences, control_flow, native),
+)
 OPERATORS: dict[str, Operator] = {
-    **native.OPERATORS,
-    **constants.OPERATORS,
-    **elementwise.OPERATORS,
-    **shapes.OPERATORS,
-    **indexing.OPERATORS,
-    **reductions.OPERATORS,
-    **linear.OPERATORS,
-    **normalization.OPERATORS,
-    **recurrent.OPERATORS,
-    **control_flow.OPERATORS,
-    **pooling.OPERATORS,
-    **selection.OPERATORS,
-    **sequences.OPERATORS,
-    **signals.OPERATORS,
-    **images.OPERATORS,
-    **interpolation.OPERATORS,
-    **quantization.OPERATORS,
-    **schema_functions.OPERATORS,
+    name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()
 }
 
 # Of the domain com.microsoft.
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
+LIKE: dict[str, str] = microsoft.LIKE
 
 # Those of ONNX that are not supported, and why.
 _REASONS = {

@@ -65,9 +65,9 @@ def option(node: Node, name: str, options: Sequence[str]) -> str:
     return given
 
 
-def axis_of(node: Node, x: Any, default: int = 0) -> int:
+def axis_of(node: Node, x: Any) -> int:
     """The attribute `axis`, in [0, rank) of an array."""
-    return normalized("axis", node.attributes.get("axis", default), np.ndim(x))
+    return normalized("axis", node.attributes["axis"], np.ndim(x))
 
 
 def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:

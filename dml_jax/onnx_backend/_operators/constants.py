@@ -1,11 +1,13 @@
-"""Constant, Identity, Cast and CastLike."""
+"""Constants, and operators that change the dtype or nothing."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import onnx
+from jax import lax
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._cast import cast
@@ -20,10 +22,6 @@ def _constant(node: Node) -> Array:
     if name in ("value_string", "value_strings"):
         return np.array(value, object)
     return np.array(value, np.int64 if name.startswith("value_int") else np.float32)
-
-
-def _identity(_: Node, input: Array) -> Array:
-    return input
 
 
 def _cast(node: Node, input: Array) -> Array:
@@ -50,12 +48,41 @@ def _converted(node: Node, input: Array, dtype: np.dtype) -> Array:
         raise TypeError(f"Cast: `to` must be a dtype that JAX knows; got {dtype}")
     x = jnp.asarray(arguments.as_array("Cast", "input", input))
     is_float8 = dtype.name.startswith("float8")
-    return cast(x, dtype, is_float8 and bool(node.attributes.get("saturate", 1)))
+    return cast(x, dtype, is_float8 and bool(node.attributes["saturate"]))
+
+
+def _bit_cast(node: Node, x: Array) -> Array:
+    dtype = dtype_of("`to`", node.attributes["to"])
+    for given in (np.dtype(x.dtype), dtype):
+        if not arguments.is_known(given):
+            raise TypeError(f"`to` and the input must be dtypes of JAX; got {given}")
+    if x.dtype == jnp.bool_:
+        x = x.astype(np.uint8)
+    if dtype == jnp.bool_:
+        return _bits(x, np.dtype(np.uint8)) != 0
+    return _bits(x, dtype)
+
+
+def _bits(x: Array, dtype: np.dtype) -> jax.Array:
+    result = lax.bitcast_convert_type(x, dtype)
+    if result.shape != np.shape(x):
+        raise ValueError(
+            f"`to` must have as many bits as the input, {x.dtype}; got {dtype}"
+        )
+    return result
+
+
+def _eye_like(node: Node, x: Array) -> np.ndarray:
+    number, (rows, columns) = node.attributes.get("dtype"), np.shape(x)
+    dtype = x.dtype if number is None else dtype_of("`dtype`", number)
+    return np.eye(rows, columns, node.attributes["k"]).astype(dtype)
 
 
 OPERATORS = {
     "Constant": Operator(_constant, 1),
-    "Identity": Operator(_identity, 1),
+    "Identity": Operator(lambda _, x: x, 1),
     "Cast": Operator(_cast, 1),
     "CastLike": Operator(_cast_like, 15),
+    "BitCast": Operator(_bit_cast, 26),
+    "EyeLike": Operator(_eye_like, 9),
 }

@@ -30,7 +30,7 @@ def _divide(_: Node, a: Array, b: Array) -> Array:
 
 
 def _modulo(node: Node, a: Array, b: Array) -> Array:
-    name = "fmod" if node.attributes.get("fmod", 0) else "remainder"
+    name = "fmod" if node.attributes["fmod"] else "remainder"
     return getattr(numpy_or_jax(a, b), name)(a, b)
 
 
@@ -59,10 +59,8 @@ def _integer_power(base: Array, exponent: Array) -> Array:
 
 def _clip(node: Node, x: Array, low: Any = None, high: Any = None) -> Array:
     if node.version < 11:
-        largest = float(np.finfo(np.float32).max)
-        defaults = {"min": -largest, "max": largest} if node.version == 6 else {}
-        low, high = (node.attributes.get(n, defaults.get(n)) for n in ("min", "max"))
-        low, high = (None if n is None else np.asarray(n, x.dtype) for n in (low, high))
+        bounds = node.attributes["min"], node.attributes["max"]
+        low, high = (np.asarray(bound, x.dtype) for bound in bounds)
     require_scalar("min", low)
     require_scalar("max", high)
     # Where the bounds are in the wrong order, the result is the upper one.
@@ -87,9 +85,9 @@ def _mean(_: Node, *inputs: Array) -> Array:
 def _is_infinite(node: Node, x: Array) -> Array:
     namespace = numpy_or_jax(x)
     result = namespace.zeros(x.shape, np.bool_)
-    if node.attributes.get("detect_negative", 1):
+    if node.attributes["detect_negative"]:
         result = result | namespace.isneginf(x)
-    if node.attributes.get("detect_positive", 1):
+    if node.attributes["detect_positive"]:
         result = result | namespace.isposinf(x)
     return result
 
@@ -102,12 +100,12 @@ def _shift(node: Node, x: Array, count: Array) -> Array:
 # Activations --------------------------------------------------------------------------
 
 
-def activation(function: Callable[..., Any], **defaults: float) -> Callable[..., Array]:
-    """An operator from a function of an array and of attributes."""
+def activation(function: Callable[..., Any], *names: str) -> Callable[..., Array]:
+    """An operator from a function of an array and of attributes with some names."""
 
     def evaluate(node: Node, x: Array) -> Array:
-        given = {name: node.attributes.get(name, n) for name, n in defaults.items()}
-        return function(jnp.asarray(x), **given).astype(x.dtype)
+        values = (node.attributes[name] for name in names)
+        return function(jnp.asarray(x), *values).astype(x.dtype)
 
     return evaluate
 
@@ -122,11 +120,6 @@ def leaky_relu(x: jax.Array, alpha: float) -> jax.Array:
     return jnp.where(x < 0, alpha * x, x)
 
 
-def elu(x: jax.Array, alpha: float) -> jax.Array:
-    """The exponential linear unit."""
-    return jax.nn.elu(x, alpha)
-
-
 def _selu(x: jax.Array, alpha: float, gamma: float) -> jax.Array:
     return gamma * jax.nn.elu(x, alpha)
 
@@ -134,10 +127,6 @@ def _selu(x: jax.Array, alpha: float, gamma: float) -> jax.Array:
 def _gelu(node: Node, x: Array) -> Array:
     approximation = option(node, "approximate", ("none", "tanh"))
     return jax.nn.gelu(x, approximate=approximation == "tanh")
-
-
-def _prelu(_: Node, x: Array, slope: Array) -> Array:
-    return jnp.where(x < 0, slope * x, x)
 
 
 def _table(since: int, **functions: Any) -> dict[str, Operator]:
@@ -148,10 +137,6 @@ def _table(since: int, **functions: Any) -> dict[str, Operator]:
     }
 
 
-_LINEAR_UNIT = activation(
-    _selu, alpha=1.67326319217681884765625, gamma=1.0507010221481323
-)
-
 OPERATORS = {
     **_table(1, Not="logical_not"),
     **_table(1, Softsign=activation(jax.nn.soft_sign)),
@@ -160,14 +145,16 @@ OPERATORS = {
     **_table(6, Floor="floor", Ceil="ceil", Reciprocal="reciprocal", Clip=_clip),
     **_table(6, Tanh="tanh", Sigmoid=activation(jax.nn.sigmoid)),
     **_table(6, Relu=activation(jax.nn.relu)),
-    **_table(6, LeakyRelu=activation(leaky_relu, alpha=0.01)),
-    **_table(6, Elu=activation(elu, alpha=1.0), Selu=_LINEAR_UNIT),
-    **_table(6, HardSigmoid=activation(hard_sigmoid, alpha=0.2, beta=0.5)),
+    **_table(6, LeakyRelu=activation(leaky_relu, "alpha")),
+    **_table(6, Elu=activation(jax.nn.elu, "alpha")),
+    **_table(6, Selu=activation(_selu, "alpha", "gamma")),
+    **_table(6, HardSigmoid=activation(hard_sigmoid, "alpha", "beta")),
     **_table(7, Add="add", Sub="subtract", Mul="multiply", Div=_divide, Pow=_power),
     **_table(7, Sin="sin", Cos="cos", Tan="tan"),
     **_table(7, Asin="arcsin", Acos="arccos", Atan="arctan"),
     **_table(7, And="logical_and", Or="logical_or", Xor="logical_xor"),
-    **_table(7, Equal="equal", Less="less", Greater="greater", PRelu=_prelu),
+    **_table(7, Equal="equal", Less="less", Greater="greater"),
+    **_table(7, PRelu=lambda _, x, slope: leaky_relu(x, slope)),
     **_table(8, Max=_reduced("maximum"), Min=_reduced("minimum")),
     **_table(8, Sum=_reduced("add"), Mean=_mean),
     **_table(9, Sign="sign", Erf=activation(jax.scipy.special.erf)),

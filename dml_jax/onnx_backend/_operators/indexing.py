@@ -1,4 +1,4 @@
-"""Operators that read or write elements at indices."""
+"""Operators that read or write elements at indices, or find the indices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from jax.core import Tracer
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axis_of,
+    clamped,
     indices_of,
     integer,
     normalized,
     numpy_or_jax,
     option,
+    require_axes,
     require_constant,
     require_shape,
     require_size,
@@ -51,7 +53,7 @@ def _element_places(data: Array, axis: int, indices: Array) -> Any:
 
 
 def _gather_nd(node: Node, data: Array, indices: Array) -> Array:
-    count = node.attributes.get("batch_dims", 0)
+    count = node.attributes["batch_dims"]
     data, indices = _with_an_axis(data, indices, count)
     return _taken(data, _slice_places(data, indices, count))
 
@@ -110,10 +112,30 @@ def _scatter(node: Node, data: Array, places: Any, updates: Array) -> jax.Array:
     return getattr(places, names[reduction])(updates)
 
 
+def _tensor_scatter(
+    node: Node, cache: Array, update: Array, starts: Any = None
+) -> jax.Array:
+    axis = axis_of(node, cache)
+    sizes = list(np.shape(cache))
+    if np.ndim(update) == len(sizes) and np.shape(update)[axis] <= sizes[axis]:
+        sizes[axis] = np.shape(update)[axis]
+    require_shape("update", update, sizes)
+    require_shape("write_indices", starts, sizes[:1])
+    moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
+    batch = np.arange(moved.shape[0], dtype=np.int32)[:, None]
+    starts = np.zeros(moved.shape[0], np.int64) if starts is None else starts
+    is_circular = node.attributes["mode"] == "circular"
+    most = 2**63 - 1 if is_circular else moved.shape[1] - new.shape[1]
+    starts = clamped("write_indices", starts, most)
+    places = starts[:, None] + np.arange(new.shape[1], dtype=np.int32)
+    places = places % moved.shape[1]
+    return jnp.moveaxis(moved.at[batch, places].set(new), 1, axis)
+
+
 def _one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     count = integer("depth", depth)
     require_shape("values", values, (2,))
-    axis = normalized("axis", node.attributes.get("axis", -1), np.ndim(indices) + 1)
+    axis = normalized("axis", node.attributes["axis"], np.ndim(indices) + 1)
     require_size(node, "depth", (*np.shape(indices), count))
     places = jnp.expand_dims(jnp.asarray(indices), axis)
     # `depth` may be beyond a narrow dtype; floats are truncated.
@@ -144,6 +166,74 @@ def _compress(node: Node, data: Array, condition: Array) -> Array:
     return numpy_or_jax(data).take(data, np.flatnonzero(condition), axis)
 
 
+def _unique(node: Node, x: Array) -> list[Any]:
+    require_constant(X=x)
+    x, axis = np.asarray(x), node.attributes.get("axis")
+    x = x.ravel() if axis is None else x
+    axis = normalized("axis", axis or 0, x.ndim)
+    values, first, inverse, counts = np.unique(x, True, True, True, axis)
+    inverse = inverse.reshape(-1)
+    if not node.attributes["sorted"]:
+        order = np.argsort(first)
+        values, first, counts = (
+            np.take(values, order, axis),
+            first[order],
+            counts[order],
+        )
+        inverse = np.argsort(order)[inverse]
+    return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
+
+
+def _non_max_suppression(
+    node: Node,
+    boxes: Array,
+    scores: Array,
+    most: Any = None,
+    overlap: Any = None,
+    least: Any = None,
+) -> np.ndarray:
+    require_constant(
+        boxes=boxes,
+        scores=scores,
+        max_output_boxes_per_class=most,
+        iou_threshold=overlap,
+        score_threshold=least,
+    )
+    require_axes(boxes=(boxes, "batch boxes 4"), scores=(scores, "batch classes boxes"))
+    boxes, scores = np.asarray(boxes), np.asarray(scores)
+    limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])
+    threshold = 0.0 if overlap is None else float(np.ravel(overlap)[0])
+    a, b, c, d = np.moveaxis(boxes, -1, 0)
+    if node.attributes["center_point_box"]:
+        a, b, c, d = b - d / 2, a - c / 2, b + d / 2, a + c / 2
+    # The smaller and the larger coordinate of each axis.
+    low = np.stack([np.minimum(a, c), np.minimum(b, d)], -1)
+    high = np.stack([np.maximum(a, c), np.maximum(b, d)], -1)
+    selected = []
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        values = scores[batch, kind]
+        order = np.argsort(-values, kind="stable")
+        if least is not None and np.size(least):
+            order = order[values[order] > np.ravel(least)[0]]
+        for _ in range(max(limit, 0)):
+            if not order.size:
+                break
+            best, order = order[0], order[1:]
+            selected.append((batch, kind, best))
+            shares = _shares(low[batch], high[batch], best, order)
+            order = order[shares <= threshold]
+    return np.array(selected, np.int64).reshape(-1, 3)
+
+
+def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndarray:
+    """The intersections of a box and others, as shares of their unions."""
+    sides = np.minimum(high[box], high[others]) - np.maximum(low[box], low[others])
+    common = np.prod(np.maximum(sides, 0), -1)
+    areas = np.prod(high - low, -1)
+    union = areas[box] + areas[others] - common
+    return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
+
+
 OPERATORS = {
     "Gather": Operator(_gather, 1, indices=(1,)),
     "GatherElements": Operator(_gather_elements, 11, indices=(1,)),
@@ -151,7 +241,10 @@ OPERATORS = {
     "ScatterElements": Operator(_scatter_elements, 11, indices=(1,)),
     "Scatter": Operator(_scatter_elements, 9, indices=(1,)),
     "ScatterND": Operator(_scatter_nd, 11, indices=(1,)),
+    "TensorScatter": Operator(_tensor_scatter, 24, indices=(2,)),
     "OneHot": Operator(_one_hot, 9, static=(1,)),
     "NonZero": Operator(_non_zero, 9),
     "Compress": Operator(_compress, 9, static=(1,)),
+    "Unique": Operator(_unique, 11),
+    "NonMaxSuppression": Operator(_non_max_suppression, 10),
 }

@@ -44,7 +44,7 @@ def _resize(
     if 0 in (*shape, *counts):
         resized = dict(zip(axes, counts, strict=True))
         return jnp.zeros([resized.get(i, shape[i]) for i in range(rank)], x.dtype)
-    if node.attributes.get("mode", "nearest") != "nearest":
+    if node.attributes["mode"] != "nearest":
         y = at_least_float32(y)
     for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):
         window = (0.0, 1.0) if roi is None else (roi[i], roi[i + len(axes)])
@@ -74,7 +74,7 @@ def _scales_and_sizes(
         new = [n if scale == 1 else int(np.float32(n) * scale) for scale, n in pairs]
         return [*scales], new
     scales = [int(size) / n for size, n in pairs]
-    policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
+    policy = node.attributes["keep_aspect_ratio_policy"]
     if policy == "stretch":
         return scales, [int(size) for size in sizes]
     scale = min(scales) if policy == "not_larger" else max(scales)
@@ -86,16 +86,16 @@ def _resized_axis(
 ) -> jax.Array:
     attributes, size = node.attributes, x.shape[axis]
     places = _coordinates(node, size, scale, count, window)
-    if attributes.get("mode", "nearest") == "nearest":
+    if attributes["mode"] == "nearest":
         return _nearest(x, axis, _rounded(node, places, scale))
     kernel, reach = _kernel_of(node)
     # A smaller image is smoothed by a wider kernel.
-    stretch = min(float(scale), 1.0) if attributes.get("antialias", 0) else 1.0
+    stretch = min(float(scale), 1.0) if attributes.get("antialias") else 1.0
     half = math.ceil(reach / stretch)
     steps = np.arange(1 - half, half + 1, dtype=np.int32)
     taps = np.floor(places)[:, None].astype(np.int32) + steps
     weights = kernel(np.abs(taps - places[:, None]) * stretch)
-    if attributes.get("exclude_outside", 0):
+    if attributes.get("exclude_outside"):
         weights = np.where((taps >= 0) & (taps < size), weights, 0)
     weights = weights / np.sum(weights, 1, keepdims=True)
     used = np.any(weights != 0, 0)
@@ -107,15 +107,15 @@ def _resized_axis(
     )
     if _mode_of(node) == "tf_crop_and_resize":
         outside = ((places < 0) | (places > size - 1)).reshape(sizes)
-        value = attributes.get("extrapolation_value", 0.0)
-        result = jnp.where(outside, jnp.asarray(value, x.dtype), result)
+        value = jnp.asarray(attributes["extrapolation_value"], x.dtype)
+        result = jnp.where(outside, value, result)
     return jnp.asarray(result)
 
 
 def _mode_of(node: Node) -> str:
     """How coordinates are computed, which could not be chosen before version 11."""
-    default = "half_pixel" if node.version >= 11 else "asymmetric"
-    return node.attributes.get("coordinate_transformation_mode", default)
+    name = "coordinate_transformation_mode"
+    return node.attributes[name] if node.version >= 11 else "asymmetric"
 
 
 def _coordinates(
@@ -151,7 +151,7 @@ def _rounded(node: Node, places: np.ndarray, scale: np.float32) -> np.ndarray:
         # As in ONNX Runtime; ONNX did not say it.
         is_smaller = scale < 1 and node.kind == "Resize"
         return np.ceil(places) if is_smaller else np.floor(places)
-    mode = node.attributes.get("nearest_mode", "round_prefer_floor")
+    mode = node.attributes["nearest_mode"]
     modes: dict[str, Callable[..., np.ndarray]] = {
         "round_prefer_floor": lambda x: np.ceil(x - 0.5),
         "round_prefer_ceil": lambda x: np.floor(x + 0.5),
@@ -172,9 +172,9 @@ def _nearest(x: jax.Array, axis: int, places: np.ndarray) -> jax.Array:
 
 def _kernel_of(node: Node) -> tuple[Callable[..., Any], int]:
     """The weight of an element by its distance, and how far it reaches."""
-    if node.attributes.get("mode", "linear") in ("linear", "bilinear"):
+    if node.attributes["mode"] in ("linear", "bilinear"):
         return _triangle, 1
-    a = node.attributes.get("cubic_coeff_a", -0.75)
+    a = node.attributes.get("cubic_coeff_a", -0.75)  # GridSample has no such attribute
     return functools.partial(_cubic, a=a), 2
 
 
@@ -237,13 +237,15 @@ def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
         )
     shape = (np.shape(x)[0], *np.shape(grid)[1:-1], len(sizes))
     require_shape("grid", grid, shape)
-    is_nearest = attributes.get("mode", "linear") == "nearest"
+    is_nearest, is_aligned = (
+        attributes["mode"] == "nearest",
+        attributes["align_corners"],
+    )
     kernel, reach = _kernel_of(node)
     steps = [0] if is_nearest else range(1 - reach, reach + 1)
     taps = []
     for i, size in enumerate(sizes, 1):
-        padding = attributes.get("padding_mode", "zeros")
-        axis = _Axis(size, padding, bool(attributes.get("align_corners", 0)))
+        axis = _Axis(size, attributes["padding_mode"], bool(is_aligned))
         place = axis.place(jnp.asarray(grid)[..., -i])  # the last axis comes first
         place = axis.inside(jnp.rint(place) if is_nearest else place)
         nearby = [jnp.floor(place) + step for step in steps]

@@ -1,7 +1,8 @@
-"""Products of matrices, and convolutions."""
+"""Products and determinants of matrices, convolutions and their transposes."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    integers,
     numpy_or_jax,
     option,
     require_broadcastable,
@@ -21,21 +23,17 @@ from dml_jax.onnx_backend._operators._arrays import (
 )
 
 
-def _matmul(_: Node, a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b)
-
-
 def _gemm(node: Node, a: Array, b: Array, c: Any = None) -> Array:
     attributes = node.attributes
     require_rank("A", a, 2)
     require_rank("B", b, 2)
-    a = jnp.transpose(a) if attributes.get("transA", 0) else a
-    b = jnp.transpose(b) if attributes.get("transB", 0) else b
-    product = _scaled(jnp.matmul(a, b), attributes.get("alpha", 1.0))
+    a = jnp.transpose(a) if attributes["transA"] else a
+    b = jnp.transpose(b) if attributes["transB"] else b
+    product = _scaled(jnp.matmul(a, b), attributes["alpha"])
     if c is None:
         return product
     require_broadcastable("C", c, product.shape)
-    return product + _scaled(jnp.asarray(c), attributes.get("beta", 1.0))
+    return product + _scaled(jnp.asarray(c), attributes["beta"])
 
 
 def _scaled(x: Any, factor: float) -> Any:
@@ -54,6 +52,9 @@ def _einsum(node: Node, *inputs: Array) -> Array:
     return jnp.einsum(equation, *inputs)
 
 
+# Convolutions -------------------------------------------------------------------------
+
+
 def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     """The Conv of a node's attributes."""
     count = np.ndim(x) - 2
@@ -61,7 +62,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
         raise ValueError(f"`X` must have rank >= 3; got shape {np.shape(x)}")
     require_rank("W", weight, np.ndim(x))
     kernel, attributes = np.shape(weight)[2:], node.attributes
-    require_kernel(node, kernel)
+    _require_kernel(node, kernel)
     strides, dilations = strides_and_dilations(node, count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
     rows = list(zip(np.shape(x)[2:], kernel, dilations, pads, strict=True))
@@ -77,7 +78,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
         for values in (strides, dilations, pads)
     )
     x, weight = x.squeeze(removed), weight.squeeze(removed)
-    result = _convolved(x, weight, strides, pads, dilations, attributes.get("group", 1))
+    result = _convolved(x, weight, strides, pads, dilations, attributes["group"])
     result = result if bias is None else result + bias
     return jnp.expand_dims(jnp.moveaxis(result, -1, 1), removed)
 
@@ -137,7 +138,7 @@ def _depthwise(x: Array, weight: Array, strides: Any, pads: Any, dilations: Any)
     return lax.optimization_barrier(total)
 
 
-def require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
+def _require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
     """Refuses a `kernel_shape` that is not that of the weights."""
     given = tuple(node.attributes.get("kernel_shape", kernel))
     if given != kernel:
@@ -181,9 +182,109 @@ def padding(
     return pads
 
 
+# Transposed convolutions --------------------------------------------------------------
+
+
+def _transposed_convolution(
+    node: Node, x: Array, weight: Array, bias: Any = None
+) -> jax.Array:
+    attributes, kernel = node.attributes, np.shape(weight)[2:]
+    count, groups = len(kernel), attributes["group"]
+    require_rank("X", x, count + 2)
+    require_rank("W", weight, np.ndim(x))
+    _require_kernel(node, kernel)
+    channels = np.shape(weight)[1] * groups
+    if np.shape(x)[1] != np.shape(weight)[0]:
+        raise ValueError(
+            f"`W` must have {np.shape(x)[1]} elements on its first axis, the channels "
+            f"of `X`; got shape {np.shape(weight)}"
+        )
+    require_shape("B", bias, (channels,))
+    strides, dilations = strides_and_dilations(node, count)
+    extra = attributes.get("output_padding", [0] * count)
+    rows = zip(np.shape(x)[2:], kernel, strides, dilations, extra, strict=True)
+    full = [
+        (size - 1) * stride + (width - 1) * dilation + 1 + more
+        for size, width, stride, dilation, more in rows
+    ]
+    pads = _transposed_padding(node, np.shape(x)[2:], strides, full)
+    sizes = [size - low - high for size, (low, high) in zip(full, pads, strict=True)]
+
+    def forward(y: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(
+            y,
+            jnp.asarray(weight),
+            strides,
+            pads,
+            rhs_dilation=dilations,
+            feature_group_count=groups,
+        )
+
+    result = _transpose(forward, x, (np.shape(x)[0], channels, *sizes))
+    return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
+
+
+def _transposed_padding(
+    node: Node, sizes: Any, strides: Any, full: list[Any]
+) -> list[tuple[int, int]]:
+    """What to cut off each spatial axis, before and after it."""
+    mode = node.attributes["auto_pad"]
+    shape = node.attributes.get("output_shape")
+    if shape is None and not mode.startswith("SAME"):
+        none = [0] * 2 * len(full)
+        pads = none if mode == "VALID" else node.attributes.get("pads", none)
+        return list(zip(pads[: len(full)], pads[len(full) :], strict=True))
+    if shape is None:
+        shape = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+    pads = []
+    for size, wanted, stride in zip(full, shape[-len(full) :], strides, strict=True):
+        total = size - wanted
+        if -total >= stride:
+            raise ValueError(
+                f"`output_shape` must be below {size + stride} for an axis that the "
+                f"elements of `X` fill up to {size}; got {wanted}"
+            )
+        # If the result is larger than what there is, its end is zero.
+        low = max(0, total // 2 if mode == "SAME_UPPER" else (total + 1) // 2)
+        pads.append((low, total - low))
+    return pads
+
+
+def _transpose(function: Any, x: Array, shape: Any) -> jax.Array:
+    """The transpose at `x` of a linear function of arrays of a shape."""
+    image = jax.ShapeDtypeStruct(shape, x.dtype)
+    columns = jnp.reshape(x, jax.eval_shape(function, image).shape)
+    return jax.linear_transpose(function, image)(columns)[0]
+
+
+def _columns_to_image(
+    node: Node, x: Array, image_shape: Array, block_shape: Array
+) -> jax.Array:
+    sizes, block = integers("image_shape", image_shape), integers("block", block_shape)
+    count = len(sizes)
+    strides, dilations = strides_and_dilations(node, count)
+    pads = np.reshape(node.attributes.get("pads", [0] * 2 * count), (2, count))
+    channels = np.shape(x)[1] // math.prod(block)
+
+    def columns(image: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated_patches(
+            image,
+            block,
+            strides,
+            list(zip(*pads.tolist(), strict=True)),
+            rhs_dilation=dilations,
+            precision=lax.Precision.HIGHEST,
+        )
+
+    return _transpose(columns, x, (np.shape(x)[0], channels, *sizes))
+
+
 OPERATORS = {
-    "MatMul": Operator(_matmul, 1),
+    "MatMul": Operator(lambda _, a, b: jnp.matmul(a, b), 1),
     "Gemm": Operator(_gemm, 7),
     "Einsum": Operator(_einsum, 12),
+    "Det": Operator(lambda _, x: jnp.linalg.det(x), 11),
     "Conv": Operator(convolution, 1),
+    "ConvTranspose": Operator(_transposed_convolution, 1),
+    "Col2Im": Operator(_columns_to_image, 18, static=(1, 2)),
 }

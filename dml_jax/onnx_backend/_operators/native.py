@@ -21,8 +21,7 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
-    batch_axis = node.attributes.get("batch_axis", 1)
-    time_axis = node.attributes.get("time_axis", 0)
+    time_axis = node.attributes["time_axis"]
     # An error as in ONNX Runtime; `reverse_sequence` would clamp the lengths.
     if 0 <= time_axis < np.ndim(input):
         time = np.shape(input)[time_axis]
@@ -30,7 +29,7 @@ def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
     return dml_jax.reverse_sequence(
         input,
         sequence_lens,
-        batch_axis=batch_axis,
+        batch_axis=node.attributes["batch_axis"],
         time_axis=time_axis,
         **node.scope.options,
     )
@@ -89,7 +88,7 @@ def _window(size: Any, start: int, end: int, step: int) -> tuple[Any, Any, int]:
 
 
 def _range(node: Node, start: Array, limit: Array, delta: Array) -> Array:
-    stash_type = node.attributes.get("stash_type", onnx.TensorProto.FLOAT)
+    stash_type = node.attributes["stash_type"]
     if stash_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
         raise ValueError(
             f"`stash_type` must be 1 (FLOAT) or 11 (DOUBLE); got {stash_type}"

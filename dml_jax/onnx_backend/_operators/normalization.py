@@ -30,7 +30,7 @@ def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
 
     def evaluate(node: Node, x: Array) -> Array:
         is_flat, shape = node.version < 13, np.shape(x)
-        axis = node.attributes.get("axis", 1 if is_flat else -1)
+        axis = node.attributes["axis"]
         if not is_flat:
             return function(jnp.asarray(x), normalized("axis", axis, len(shape)))
         axis = axis if axis == len(shape) else normalized("axis", axis, len(shape))
@@ -60,17 +60,16 @@ def _batch_normalization(
         require_shape(name, part, sizes)
     # Before version 14, a node with more than one output is in training mode.
     has_statistics = node.version < 14 and len(node.outputs) > 1
-    if node.attributes.get("training_mode", has_statistics):
+    if has_statistics or node.attributes["training_mode"]:
         others = tuple(axis for axis in range(np.ndim(x)) if axis != 1)
         axes = others if is_spatial else (0,)
-        momentum = node.attributes.get("momentum", 0.9)
+        momentum = node.attributes["momentum"]
         now = jnp.mean(x, axes), jnp.var(x, axes)
         pairs = zip((mean, variance), now, strict=True)
         outputs = [(old * momentum + new * (1 - momentum)) for old, new in pairs]
         outputs = [y.astype(mean.dtype) for y in (*outputs, *now)]
         mean, variance = now
-    epsilon = node.attributes.get("epsilon", 1e-5)
-    factor = jnp.asarray(scale) / jnp.sqrt(variance + epsilon)
+    factor = jnp.asarray(scale) / jnp.sqrt(variance + node.attributes["epsilon"])
     sizes = (-1, *[1] * (np.ndim(x) - 2)) if is_spatial else sizes
     mean, factor, bias = (jnp.reshape(part, sizes) for part in (mean, factor, bias))
     return [((x - mean) * factor + bias).astype(dtype), *outputs]
@@ -95,12 +94,12 @@ def _layer_normalization(
 ) -> list[Any]:
     """LayerNormalization and RMSNormalization, which does not subtract the mean."""
     attributes, rank = node.attributes, np.ndim(x)
-    axis = axis_of(node, x, -1)
+    axis = axis_of(node, x)
     is_centered = node.kind == "LayerNormalization"
     require_broadcastable("Scale" if is_centered else "scale", scale, np.shape(x))
     require_broadcastable("B", bias, np.shape(x))
-    wide = jnp.asarray(x, dtype_of("`stash_type`", attributes.get("stash_type", 1)))
-    axes, epsilon = tuple(range(axis, rank)), attributes.get("epsilon", 1e-5)
+    wide = jnp.asarray(x, dtype_of("`stash_type`", attributes["stash_type"]))
+    axes, epsilon = tuple(range(axis, rank)), attributes["epsilon"]
     result, mean, inverse = standardized(wide, axes, epsilon, is_centered)
     result = result.astype(x.dtype) * scale
     return [result if bias is None else result + bias, mean, inverse]
@@ -114,16 +113,15 @@ def _instance_normalization(
         raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
     require_shape("scale", scale, np.shape(x)[1:2])
     require_shape("B", bias, np.shape(x)[1:2])
-    epsilon = node.attributes.get("epsilon", 1e-5)
-    result, *_ = standardized(at_least_float32(x), axes, epsilon)
+    result, *_ = standardized(at_least_float32(x), axes, node.attributes["epsilon"])
     scale, bias = (jnp.reshape(part, (-1, *[1] * len(axes))) for part in (scale, bias))
     return (result * scale + bias).astype(x.dtype)
 
 
 def _lp_normalization(node: Node, x: Array) -> jax.Array:
-    axis = axis_of(node, x, -1)
+    axis = axis_of(node, x)
     x = jnp.asarray(x)
-    p = node.attributes.get("p", 2)
+    p = node.attributes["p"]
     powers = jnp.abs(x) if p == 1 else jnp.square(x)
     total = jnp.sum(powers, axis, keepdims=True)
     # Zeros stay zeros, and the root of 0 has no derivative.
@@ -140,8 +138,8 @@ def _local_response_normalization(node: Node, x: Array) -> jax.Array:
     squares = jnp.pad(jnp.square(x), widths)
     count = x.shape[1]
     total = sum(lax.slice_in_dim(squares, i, i + count, axis=1) for i in range(size))
-    factor = attributes.get("bias", 1.0) + attributes.get("alpha", 1e-4) / size * total
-    return (x / factor ** attributes.get("beta", 0.75)).astype(x.dtype)
+    factor = attributes["bias"] + attributes["alpha"] / size * total
+    return (x / factor ** attributes["beta"]).astype(x.dtype)
 
 
 def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -> Any:

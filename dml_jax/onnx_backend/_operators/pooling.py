@@ -76,8 +76,8 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
         )
     strides, dilations = strides_and_dilations(node, len(kernel))
     pads = padding(node, sizes, kernel, strides, dilations)
-    is_automatic = attributes.get("auto_pad", "NOTSET") != "NOTSET"
-    is_rounded_up = attributes.get("ceil_mode", 0) and not is_automatic
+    is_automatic = attributes["auto_pad"] != "NOTSET"
+    is_rounded_up = attributes["ceil_mode"] and not is_automatic
     windows = []
     rows = zip(sizes, kernel, strides, dilations, pads, strict=True)
     for axis, (size, width, stride, dilation, (low, high)) in enumerate(rows, 2):
@@ -113,7 +113,7 @@ def _max_pool(node: Node, x: Array) -> list[Any]:
     lowest = -np.inf if is_float else jnp.iinfo(x.dtype).min
     if len(node.outputs) < 2:
         return [_pooled(x, windows, lax.max, lowest)]
-    order = "F" if node.attributes.get("storage_order", 0) else "C"
+    order = "F" if node.attributes["storage_order"] else "C"
     batch, sizes = np.shape(x)[:2], np.shape(x)[2:]
     places = np.arange(np.prod(sizes)).reshape((1, 1, *sizes), order=order)
     images = np.arange(np.prod(batch)).reshape((*batch, *[1] * len(sizes)))
@@ -135,7 +135,7 @@ def _slices(arrays: list[jax.Array], window: _Windows, value: Any) -> list[jax.A
 def _average_pool(node: Node, x: Array) -> jax.Array:
     windows, pads = _windows_of(node, x)
     ones = jnp.ones((1, 1, *np.shape(x)[2:]), x.dtype)
-    if node.attributes.get("count_include_pad", 0):
+    if node.attributes["count_include_pad"]:
         ones = jnp.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
         rows = zip(windows, pads, strict=True)
         inner = [w._replace(low=0, high=w.high - high) for w, (_, high) in rows]
@@ -145,7 +145,7 @@ def _average_pool(node: Node, x: Array) -> jax.Array:
 
 
 def _lp_pool(node: Node, x: Array) -> jax.Array:
-    p = node.attributes.get("p", 2)
+    p = node.attributes["p"]
     total = _pooled(jnp.abs(x) ** p, _windows_of(node, x)[0], lax.add, 0)
     return (total ** (1 / p)).astype(x.dtype)
 
@@ -162,7 +162,7 @@ def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
 
 
 def _global_lp_pool(node: Node, x: Array) -> jax.Array:
-    p = node.attributes.get("p", 2)
+    p = node.attributes["p"]
     total = _global(jnp.sum)(node, jnp.abs(x) ** p)
     return (total ** (1 / p)).astype(x.dtype)
 

@@ -31,18 +31,18 @@ from dml_jax.onnx_backend._operators.linear import convolution
 def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
     attributes = node.attributes
     dtype: np.dtype = np.dtype(np.uint8 if zero is None else zero.dtype)
-    if zero is None and attributes.get("output_dtype", 0):
+    if zero is None and attributes["output_dtype"]:
         dtype = dtype_of("`output_dtype`", attributes["output_dtype"])
     _require_same_shape(scale, zero)
     precision = _float_dtype(scale)
-    if attributes.get("precision", 0):
+    if attributes["precision"]:
         precision = dtype_of("`precision`", attributes["precision"])
     scale, zero = _spread(node, x, scale), _spread(node, x, zero)
     if jnp.issubdtype(dtype, jnp.integer):
         return quantized(quotient(x, scale, precision), zero, dtype)
     number = _wide(x, precision) / _wide(scale, precision)
     number = number if zero is None else number + _wide(zero, precision)
-    return cast(number, dtype, bool(attributes.get("saturate", 1)))
+    return cast(number, dtype, bool(attributes["saturate"]))
 
 
 def quotient(x: Array, scale: Array, dtype: np.dtype) -> jax.Array:
@@ -67,7 +67,7 @@ def quantized(x: jax.Array, zero: Any, dtype: Any) -> jax.Array:
 def _dequantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
     _require_same_shape(scale, zero)
     dtype = _float_dtype(scale)
-    if node.attributes.get("output_dtype", 0):
+    if node.attributes["output_dtype"]:
         dtype = dtype_of("`output_dtype`", node.attributes["output_dtype"])
     difference = centered(x, _spread(node, x, zero)).astype(dtype)
     return difference * _wide(_spread(node, x, scale), dtype)
@@ -106,8 +106,8 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
         return None
     if np.size(parameter) == 1 and np.ndim(parameter) < 2:
         return parameter.reshape(())
-    axis = axis_of(node, x, 1)
-    size, block = np.shape(x)[axis], node.attributes.get("block_size", 0)
+    axis = axis_of(node, x)
+    size, block = np.shape(x)[axis], node.attributes["block_size"]
     if np.ndim(parameter) == 1:
         if np.shape(parameter) != (size,):
             raise ValueError(

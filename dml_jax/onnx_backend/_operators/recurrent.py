@@ -54,7 +54,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "thresholdedrelu": (lambda x, alpha: jnp.where(x >= alpha, x, 0), (1.0,)),
     "scaledtanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), (1.0, 1.0)),
     "hardsigmoid": (elementwise.hard_sigmoid, (0.2, 0.5)),
-    "elu": (elementwise.elu, (1.0,)),
+    "elu": (jax.nn.elu, (1.0,)),
     "softsign": (jax.nn.soft_sign, ()),
     "softplus": (jax.nn.softplus, ()),
 }
@@ -220,7 +220,7 @@ def _recurrence(
     *more: Any,
 ) -> list[Any]:
     """RNN, GRU and LSTM, which have the same first inputs."""
-    kind, is_batch_first = KINDS[node.kind], node.attributes.get("layout", 0)
+    kind, is_batch_first = KINDS[node.kind], node.attributes["layout"]
     *initial, peepholes = (*more, None, None, None)[: kind.states + 1]
     order = _ORDERS[option(node, "direction", [*_ORDERS])]
     cells = _cells(node.kind, node.attributes, len(order))
@@ -332,7 +332,7 @@ def _require_shapes(
 ) -> None:
     """Checks the shapes of the inputs other than `x`, which has the time first."""
     rows, states = KINDS[node.kind].gates * hidden, [directions, x.shape[1]]
-    states = states[::-1] if node.attributes.get("layout", 0) else states
+    states = states[::-1] if node.attributes["layout"] else states
     shapes = {
         "W": (directions, rows, x.shape[2]),
         "R": (directions, rows, hidden),

@@ -22,16 +22,16 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
-    """An operator from a function of an array, axes and `keepdims`."""
+    """An operator from a function of an array, `axis` and `keepdims`."""
 
     def evaluate(node: Node, x: Array, axes: Any = None) -> Array:
         numbers = axes_of(node, np.ndim(x), axes) or []
-        if not numbers and node.attributes.get("noop_with_empty_axes", 0):
+        if not numbers and node.attributes["noop_with_empty_axes"]:
             selected: Any = ()
         else:
             selected = tuple(numbers or range(np.ndim(x)))
-        keepdims = bool(node.attributes.get("keepdims", 1))
-        return function(x, selected, keepdims).astype(x.dtype)
+        keepdims = bool(node.attributes["keepdims"])
+        return function(x, axis=selected, keepdims=keepdims).astype(x.dtype)
 
     return evaluate
 
@@ -39,60 +39,31 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
 def _extremum(name: str) -> Callable[..., Any]:
     """The maximum or the minimum, which empty arrays have as well."""
 
-    def reduce(x: Array, axes: Any, keepdims: bool) -> Array:
+    def reduce(x: Array, **over: Any) -> Array:
         if jnp.issubdtype(x.dtype, jnp.bool_):
-            function = jnp.any if name == "max" else jnp.all
-            return function(x, axes, keepdims=keepdims)
+            return (jnp.any if name == "max" else jnp.all)(x, **over)
         if jnp.issubdtype(x.dtype, jnp.integer):
             info = jnp.iinfo(x.dtype)
             initial = info.min if name == "max" else info.max
         else:
             initial = -np.inf if name == "max" else np.inf
         initial = np.array(initial).astype(x.dtype)
-        return getattr(jnp, name)(x, axes, keepdims=keepdims, initial=initial)
+        return getattr(jnp, name)(x, **over, initial=initial)
 
     return reduce
 
 
-def _product(x: Array, axes: Any, keepdims: bool) -> Array:
-    return x.prod(axes, keepdims=keepdims)
-
-
-def _sum(x: Array, axes: Any, keepdims: bool) -> Array:
-    return x.sum(axes, dtype=x.dtype, keepdims=keepdims)
-
-
-def _mean(x: Array, axes: Any, keepdims: bool) -> Array:
+def _mean(x: Array, axis: Any, keepdims: bool) -> Array:
     """The mean, exact and truncated toward zero for integers."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        return x.mean(axes, keepdims=keepdims)
-    count = math.prod(np.shape(x)[axis] for axis in axes) or 1
+        return x.mean(axis, keepdims=keepdims)
+    count = math.prod(np.shape(x)[i] for i in axis) or 1
     # Quotients and remainders are summed apart, because a sum of all may overflow.
     quotient, rest = (
-        jnp.sum(part, axes, keepdims=keepdims) for part in jnp.divmod(x, count)
+        jnp.sum(part, axis, keepdims=keepdims) for part in jnp.divmod(x, count)
     )
     floor = quotient + rest // count
     return floor + ((floor < 0) & (rest % count != 0))
-
-
-def _l1(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.sum(jnp.abs(x), axes, keepdims=keepdims)
-
-
-def _l2(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.sqrt(_sum_of_squares(_as_float(x), axes, keepdims))
-
-
-def _sum_of_squares(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.sum(jnp.square(x), axes, keepdims=keepdims)
-
-
-def _log_sum(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jnp.log(jnp.sum(x, axes, keepdims=keepdims))
-
-
-def _log_sum_exp(x: Array, axes: Any, keepdims: bool) -> Array:
-    return jax.nn.logsumexp(_as_float(x), axes, keepdims=keepdims)
 
 
 def _as_float(x: Array) -> Array:
@@ -106,8 +77,8 @@ def _extreme_index(name: str) -> Callable[..., Array]:
 
     def evaluate(node: Node, x: Array) -> Array:
         axis = axis_of(node, x)
-        keepdims = bool(node.attributes.get("keepdims", 1))
-        is_last = node.attributes.get("select_last_index", 0)
+        keepdims = bool(node.attributes["keepdims"])
+        is_last = node.attributes["select_last_index"]
         given = jnp.flip(x, axis) if is_last else jnp.asarray(x)
         size = np.shape(x)[axis]
         index = getattr(jax.lax, name)(given, axis, index_dtype(size))
@@ -122,10 +93,10 @@ def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[...,
 
     def evaluate(node: Node, x: Array, axis: Array) -> Array:
         number = normalized("axis", integer("axis", axis), np.ndim(x))
-        is_reversed = node.attributes.get("reverse", 0)
+        is_reversed = node.attributes["reverse"]
         x = jnp.flip(x, number) if is_reversed else jnp.asarray(x)
         total = function(x, number, dtype=x.dtype)
-        if node.attributes.get("exclusive", 0):
+        if node.attributes["exclusive"]:
             widths = [(int(i == number), 0) for i in range(np.ndim(x))]
             total = jnp.pad(total, widths, constant_values=first)
             total = jax.lax.slice_in_dim(total, 0, np.shape(x)[number], axis=number)
@@ -137,26 +108,27 @@ def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[...,
 def _top_k(node: Node, x: Array, k: Any = None) -> list[Array]:
     require_shape("K", k, (1,))
     count = integer("K", node.attributes["k"] if k is None else k)
-    axis = axis_of(node, x, -1)
+    axis = axis_of(node, x)
     if not 0 <= count <= np.shape(x)[axis]:
         raise ValueError(f"`K` must be in [0, {np.shape(x)[axis]}]; got {count}")
-    is_largest = bool(node.attributes.get("largest", 1))
+    is_largest = bool(node.attributes["largest"])
     order = jnp.argsort(x, axis, stable=True, descending=is_largest).astype(jnp.int32)
     order = jax.lax.slice_in_dim(order, 0, count, axis=axis)
     return [jnp.take_along_axis(x, order, axis), order.astype(jnp.int64)]
 
 
+# `over` has the axes and `keepdims`.
 _REDUCTIONS = {
-    "Sum": _sum,
+    "Sum": lambda x, **over: x.sum(dtype=x.dtype, **over),
     "Mean": _mean,
-    "Prod": _product,
+    "Prod": lambda x, **over: x.prod(**over),
     "Max": _extremum("max"),
     "Min": _extremum("min"),
-    "L1": _l1,
-    "L2": _l2,
-    "SumSquare": _sum_of_squares,
-    "LogSum": _log_sum,
-    "LogSumExp": _log_sum_exp,
+    "L1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
+    "L2": lambda x, **over: jnp.sqrt(jnp.sum(jnp.square(_as_float(x)), **over)),
+    "SumSquare": lambda x, **over: jnp.sum(jnp.square(x), **over),
+    "LogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),
+    "LogSumExp": lambda x, **over: jax.nn.logsumexp(_as_float(x), **over),
 }
 
 OPERATORS = {

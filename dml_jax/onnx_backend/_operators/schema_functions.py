@@ -1,5 +1,7 @@
 """Operators that ONNX defines as functions of others, expanded from its definitions.
 
+The functions here refuse shapes that the definitions exclude, but the bodies broadcast.
+
 The bodies of some others are not used. Where Exp overflows, those of Elu and Selu have
 NaN as derivatives, and that of Softplus is infinite. Those of LayerNormalization and
 RMSNormalization reshape the input. CastLike is a part of most bodies.
@@ -19,20 +21,6 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_broadcastable,
     require_shape,
 )
-
-
-def schema_function(node: Node, *inputs: Any) -> Any:
-    """Stands for the body of an operator, which nodes get when they are converted."""
-    raise NotImplementedError(f"{node.kind} must be expanded")
-
-
-# The bodies broadcast shapes that the definitions of some operators exclude.
-
-
-def require_shapes(node: Node, *inputs: Any) -> None:
-    """Refuses inputs of wrong shapes."""
-    if node.kind in _CHECKS:
-        _CHECKS[node.kind](node, *inputs)
 
 
 def _attention(node: Node, q: Array, k: Array, v: Array, *more: Any) -> None:
@@ -67,7 +55,7 @@ def _rotary_embedding(
 ) -> None:
     is_flat = np.ndim(x) == 3
     size = np.shape(x)[-1] // (node.attributes.get("num_heads", 1) if is_flat else 1)
-    half = (node.attributes.get("rotary_embedding_dim", 0) or size) // 2
+    half = (node.attributes["rotary_embedding_dim"] or size) // 2
     half = half if isinstance(half, int) else "half"  # of symbolic sizes
     rows = "batch steps" if positions is None else "rows"
     require_axes(
@@ -84,16 +72,15 @@ def _affine_grid(_: Node, theta: Array, size: Array) -> None:
     require_shape("theta", theta, (sizes[0], count, count + 1))
 
 
-_CHECKS: dict[str, Callable[..., None]] = {
-    "Attention": _attention,
-    "RotaryEmbedding": _rotary_embedding,
-    "AffineGrid": _affine_grid,
-}
-
-
-def _table(since: int, names: str, *static: int) -> dict[str, Operator]:
+def _table(
+    since: int,
+    names: str,
+    *static: int,
+    check: Callable[..., None] = lambda *_: None,
+) -> dict[str, Operator]:
     """Operators that are supported from the same opset on."""
-    return {name: Operator(schema_function, since, static) for name in names.split()}
+    operator = Operator(check, since, static, is_expanded=True)
+    return dict.fromkeys(names.split(), operator)
 
 
 OPERATORS = {
@@ -105,8 +92,9 @@ OPERATORS = {
     **_table(17, "BlackmanWindow HammingWindow HannWindow", 0),
     **_table(18, "CenterCropPad", 1),
     **_table(18, "GroupNormalization Mish"),
-    **_table(20, "AffineGrid", 1),
-    **_table(23, "Attention RotaryEmbedding"),
+    **_table(20, "AffineGrid", 1, check=_affine_grid),
+    **_table(23, "Attention", check=_attention),
+    **_table(23, "RotaryEmbedding", check=_rotary_embedding),
     **_table(24, "Swish"),
     **_table(27, "CausalConvWithState LinearAttention"),
     **_table(28, "SwiGLU"),

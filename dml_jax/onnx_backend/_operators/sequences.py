@@ -16,22 +16,6 @@ from dml_jax.onnx_backend._operators._arrays import (
 from dml_jax.onnx_backend._operators.shapes import consecutive
 
 
-def _sequence_empty(_: Node) -> tuple[Any, ...]:
-    return ()
-
-
-def _sequence_construct(_: Node, *inputs: Array) -> list[Any]:
-    return [inputs]
-
-
-def _sequence_length(_: Node, sequence: Any) -> Array:
-    return np.array(len(sequence), np.int64)
-
-
-def _sequence_at(_: Node, sequence: Any, place: Any) -> Array:
-    return sequence[_position(sequence, place, len(sequence))]
-
-
 def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
     index = _position(sequence, place, len(sequence) + 1)
     return (*sequence[:index], x, *sequence[index:])
@@ -56,7 +40,7 @@ def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
     size = np.shape(x)[axis]
     if split is None:
         parts = consecutive(x, axis, [1] * size)
-        if not node.attributes.get("keepdims", 1):
+        if not node.attributes["keepdims"]:
             parts = [part.squeeze(axis) for part in parts]
         return [tuple(parts)]
     if np.ndim(split) == 0:
@@ -72,7 +56,7 @@ def _split_to_sequence(node: Node, x: Array, split: Any = None) -> list[Any]:
 def _concat_from_sequence(node: Node, sequence: Any) -> Array:
     if not sequence:
         raise ValueError("`input_sequence` must have an array; got an empty sequence")
-    is_stacked = node.attributes.get("new_axis", 0)
+    is_stacked = node.attributes["new_axis"]
     namespace, axis = numpy_or_jax(*sequence), node.attributes["axis"]
     return (namespace.stack if is_stacked else namespace.concatenate)(sequence, axis)
 
@@ -84,31 +68,23 @@ def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
     return [tuple(row[i] for row in rows) for i in range(len(node.outputs))]
 
 
-def _optional(_: Node, value: Any = None) -> Any:
-    return value
-
-
 def _optional_element(_: Node, value: Any) -> Any:
     if value is None:
         raise ValueError("`input` must have an element; got none")
     return value
 
 
-def _has_element(_: Node, value: Any = None) -> np.ndarray:
-    return np.array(value is not None)
-
-
 OPERATORS = {
-    "SequenceEmpty": Operator(_sequence_empty, 11),
-    "SequenceConstruct": Operator(_sequence_construct, 11),
-    "SequenceLength": Operator(_sequence_length, 11),
-    "SequenceAt": Operator(_sequence_at, 11, static=(1,)),
+    "SequenceEmpty": Operator(lambda _: (), 11),
+    "SequenceConstruct": Operator(lambda _, *inputs: [inputs], 11),
+    "SequenceLength": Operator(lambda _, x: np.array(len(x), np.int64), 11),
+    "SequenceAt": Operator(lambda _, x, i: x[_position(x, i, len(x))], 11, static=(1,)),
     "SplitToSequence": Operator(_split_to_sequence, 11, static=(1,)),
     "ConcatFromSequence": Operator(_concat_from_sequence, 11),
     "SequenceInsert": Operator(_sequence_insert, 11, static=(2,)),
     "SequenceErase": Operator(_sequence_erase, 11, static=(1,)),
     "SequenceMap": Operator(_sequence_map, 17),
-    "Optional": Operator(_optional, 15),
+    "Optional": Operator(lambda _, value=None: value, 15),
     "OptionalGetElement": Operator(_optional_element, 15),
-    "OptionalHasElement": Operator(_has_element, 15),
+    "OptionalHasElement": Operator(lambda _, x=None: np.array(x is not None), 15),
 }

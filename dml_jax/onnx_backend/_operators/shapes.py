@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -25,17 +26,13 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _shape(node: Node, x: Array) -> Array:
-    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    start, end = node.attributes["start"], node.attributes.get("end")
     return np.array(np.shape(x)[start:end], np.int64)
-
-
-def _size(_: Node, x: Array) -> Array:
-    return np.array(np.size(x), np.int64)
 
 
 def _reshape(node: Node, x: Array, shape: Array) -> Array:
     sizes = integers("shape", shape)
-    if not node.attributes.get("allowzero", 0):
+    if not node.attributes["allowzero"]:
         if any(not n for n in sizes[np.ndim(x) :]):
             raise ValueError(
                 f"`shape` must have zeros only for axes of the input; got {sizes}"
@@ -51,7 +48,7 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
 
 
 def _flatten(node: Node, x: Array) -> Array:
-    axis, rank = node.attributes.get("axis", 1), np.ndim(x)
+    axis, rank = node.attributes["axis"], np.ndim(x)
     if not -rank <= axis <= rank:
         raise ValueError(f"`axis` must be in [{-rank}, {rank}]; got {axis}")
     axis += rank if axis < 0 else 0
@@ -72,10 +69,6 @@ def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
     axes = np.atleast_1d(node.attributes["axes"] if axes is None else axes)
     numbers = axes_of(node, np.ndim(x) + np.size(axes), axes) or []
     return numpy_or_jax(x).expand_dims(x, tuple(numbers))
-
-
-def _transpose(node: Node, x: Array) -> Array:
-    return x.transpose(node.attributes.get("perm"))
 
 
 def _concat(node: Node, *inputs: Array) -> Array:
@@ -132,7 +125,7 @@ def _pad(
 ) -> Array:
     if node.version < 11:
         pads = node.attributes["pads"]
-        value = np.asarray(node.attributes.get("value", 0), x.dtype)
+        value = np.asarray(node.attributes["value"], x.dtype)
     rank = np.ndim(x)
     numbers = list(range(rank)) if axes is None else axes_of(node, rank, axes) or []
     amounts = integers("pads", pads)
@@ -156,22 +149,47 @@ def _pad(
 
 def _trilu(node: Node, x: Array, k: Any = None) -> Array:
     offset = 0 if k is None else integer("k", k)
-    is_upper = node.attributes.get("upper", 1)
+    is_upper = node.attributes["upper"]
     return (jnp.triu if is_upper else jnp.tril)(x, offset)
+
+
+def _depth_to_space(node: Node, x: Array) -> jax.Array:
+    batch, channels, height, width = np.shape(x)
+    block = node.attributes["blocksize"]
+    outer = channels // block**2
+    if node.attributes["mode"] == "DCR":
+        parts = jnp.reshape(x, (batch, block, block, outer, height, width))
+        parts = jnp.transpose(parts, (0, 3, 4, 1, 5, 2))
+    else:
+        parts = jnp.reshape(x, (batch, outer, block, block, height, width))
+        parts = jnp.transpose(parts, (0, 1, 4, 2, 5, 3))
+    return parts.reshape(batch, outer, height * block, width * block)
+
+
+def _space_to_depth(node: Node, x: Array) -> jax.Array:
+    batch, channels, height, width = np.shape(x)
+    block = node.attributes["blocksize"]
+    rows, columns = height // block, width // block
+    parts = jnp.reshape(x, (batch, channels, rows, block, columns, block))
+    is_depth_first = node.attributes["mode"] == "DCR"
+    order = (0, 3, 5, 1, 2, 4) if is_depth_first else (0, 1, 3, 5, 2, 4)
+    return parts.transpose(order).reshape(batch, channels * block**2, rows, columns)
 
 
 OPERATORS = {
     "Shape": Operator(_shape, 1),
-    "Size": Operator(_size, 1),
+    "Size": Operator(lambda _, x: np.array(np.size(x), np.int64), 1),
     "Reshape": Operator(_reshape, 5, (1,)),
     "Flatten": Operator(_flatten, 1),
     "Squeeze": Operator(_squeeze, 1, (1,)),
     "Unsqueeze": Operator(_unsqueeze, 1, (1,)),
-    "Transpose": Operator(_transpose, 1),
+    "Transpose": Operator(lambda node, x: x.transpose(node.attributes.get("perm")), 1),
     "Concat": Operator(_concat, 4),
     "Split": Operator(_split, 2, (1,)),
     "Expand": Operator(_expand, 8, (1,)),
     "Tile": Operator(_tile, 6, (1,)),
     "Pad": Operator(_pad, 2, (1, 3)),
     "Trilu": Operator(_trilu, 14, (1,)),
+    "DepthToSpace": Operator(_depth_to_space, 1),
+    "SpaceToDepth": Operator(_space_to_depth, 1),
 }

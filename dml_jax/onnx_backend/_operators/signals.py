@@ -28,11 +28,11 @@ from dml_jax.onnx_backend._operators._arrays import (
 def _dft(node: Node, x: Array, length: Any = None, axis: Any = None) -> jax.Array:
     attributes, rank = node.attributes, np.ndim(x)
     if node.version < 20:
-        axis = attributes.get("axis", 1)
+        axis = attributes["axis"]
     number = normalized("axis", -2 if axis is None else integer("axis", axis), rank)
     if number == rank - 1:
         raise ValueError(f"`axis` must not be the last one; got {number}")
-    is_onesided, is_inverse = attributes.get("onesided", 0), attributes.get("inverse")
+    is_onesided, is_inverse = attributes["onesided"], attributes["inverse"]
     _require_parts("input", x, (2,) if is_onesided and is_inverse else (1, 2))
     size = np.shape(x)[number]
     count = 2 * (size - 1) if is_onesided and is_inverse else size
@@ -66,7 +66,7 @@ def _stft(
     if window is not None:
         require_shape("window", window, (width,))
         frames = frames * jnp.asarray(window)[:, None]
-    return _transformed(frames, width, 2, bool(node.attributes.get("onesided", 1)))
+    return _transformed(frames, width, 2, bool(node.attributes["onesided"]))
 
 
 def _require_parts(name: str, x: Array, counts: tuple[int, ...]) -> None:
@@ -110,7 +110,7 @@ def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
     bins = np.floor((length + 1) * hertz / rate).astype(np.int64)
     low, center, high = bins[:-2], bins[1:-1], bins[2:]
     place = np.arange(length // 2 + 1)[:, None]
-    dtype = dtype_of("`output_datatype`", node.attributes.get("output_datatype", 1))
+    dtype = dtype_of("`output_datatype`", node.attributes["output_datatype"])
     rising = (place - low) / np.maximum(center - low, 1)
     falling = (high - place) / np.maximum(high - center, 1)
     weights = np.where(place <= center, rising, falling)

@@ -1,4 +1,4 @@
-"""Tensors of an ONNX model, in any of its messages.
+"""Graphs, nodes and tensors of an ONNX model, at every depth.
 
 A tensor may have its data in another file. Only `load` reads such files, and only from
 the folder of the model. All other functions refuse these tensors, because ONNX would
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,38 @@ import onnx.numpy_helper
 from google.protobuf.message import Message
 
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
-from dml_jax.onnx_backend._nesting import all_graphs, all_nodes
+
+MOST_LEVELS = 16  # of graphs in graphs
+
+
+def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs in the attributes of a node."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def all_nodes(
+    nodes: Iterable[onnx.NodeProto], level: int = 0
+) -> Iterator[onnx.NodeProto]:
+    """The nodes, and those of the graphs in their attributes."""
+    for node in nodes:
+        yield node
+        for graph in graphs_of(node):
+            if level == MOST_LEVELS:
+                raise ValueError(
+                    f"onnx: graphs must be nested at most {MOST_LEVELS} levels deep; "
+                    "got more"
+                )
+            yield from all_nodes(graph.node, level + 1)
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and those in the attributes of its nodes."""
+    yield graph
+    for node in all_nodes(graph.node):
+        yield from graphs_of(node)
 
 
 def load(model: onnx.ModelProto, folder: str) -> None:
