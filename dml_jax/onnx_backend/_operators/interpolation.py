@@ -237,15 +237,13 @@ def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
         )
     shape = (np.shape(x)[0], *np.shape(grid)[1:-1], len(sizes))
     require_shape("grid", grid, shape)
-    is_nearest, is_aligned = (
-        attributes["mode"] == "nearest",
-        attributes["align_corners"],
-    )
+    is_nearest = attributes["mode"] == "nearest"
+    is_aligned = bool(attributes["align_corners"])
     kernel, reach = _kernel_of(node)
     steps = [0] if is_nearest else range(1 - reach, reach + 1)
     taps = []
     for i, size in enumerate(sizes, 1):
-        axis = _Axis(size, attributes["padding_mode"], bool(is_aligned))
+        axis = _Axis(size, attributes["padding_mode"], is_aligned)
         place = axis.place(jnp.asarray(grid)[..., -i])  # the last axis comes first
         place = axis.inside(jnp.rint(place) if is_nearest else place)
         nearby = [jnp.floor(place) + step for step in steps]
