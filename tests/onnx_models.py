@@ -191,9 +191,9 @@ def require_error(
     assert "\n" not in message
 
 
-def rows(table: str) -> list[tuple[str, ...]]:
-    """The rows of a table; $ and a name stand for one of TEXTS."""
-    joined = string.Template(table.replace("\n  ", " ")).substitute(TEXTS)
+def rows(table: str, **texts: str) -> list[tuple[str, ...]]:
+    """The rows of a table; $ and a name stand for one of TEXTS, or of more texts."""
+    joined = string.Template(table.replace("\n  ", " ")).substitute(TEXTS, **texts)
     return [tuple(row.split(" | ")) for row in joined.strip().splitlines()]
 
 
