@@ -164,17 +164,6 @@ def test_strings_that_are_not_utf8() -> None:
     require_error(ValueError, "onnx: `w`: ", onnx_backend.prepare, model)
 
 
-@pytest.mark.parametrize("model", [None, 1, [COPY]])
-def test_objects_that_are_no_model(model: Any) -> None:
-    message = "prepare: `model` must be an onnx.ModelProto, a path or bytes; got "
-    require_error(TypeError, message, onnx_backend.prepare, model)
-
-
-@pytest.mark.parametrize("data", [b"", b"{]"])
-def test_bytes_that_are_no_model(data: bytes) -> None:
-    require_error(ValueError, "prepare: ", onnx_backend.prepare, data)
-
-
 UNSUPPORTED_CAST = "Cast must not be from or to strings or .*; got"
 UNKNOWN = "must .* that JAX knows; got float6_e2m3fn$"
 CASTS = [
@@ -194,8 +183,3 @@ def test_casts_that_are_not_supported(
     error = NotImplementedError if UNSUPPORTED_CAST in message else TypeError
     inputs = [X[:, 0].astype(dtype)]
     require_error(error, f"Cast 'y': {message}", model.run, inputs)
-
-
-def test_a_message_has_the_name_of_its_node() -> None:
-    model = prepared("float s => float[n] y {[first] y = Range(s, s, s)}")
-    require_error(ValueError, "Range 'first': `delta`", model.run, [F(0)])

@@ -267,18 +267,3 @@ def test_functions_see_the_mode_of_the_caller() -> None:
     model = onnx_backend.prepare(parse(text), operators=operators)
     jax.jit(model.jax_fn)(X[0])
     assert seen == [np.float32]
-
-
-def test_wrong_functions() -> None:
-    one = parse("float[4,3] x => float[4,3] y {y = Neg(x)}")
-    model = onnx_backend.prepare(one, operators={"Neg": lambda _, x: (x, x)})
-    message = "Neg 'y': the function in `operators` must return 1 outputs; got 2$"
-    require_error(ValueError, message, model.run, [X])
-    failing = {"Neg": lambda *_: int("four")}
-    model = onnx_backend.prepare(one, operators=failing)
-    require_error(ValueError, "Neg 'y': invalid literal for int", model.run, [X])
-    for operators in (3, {"Neg": 3}, {3: pair}, {("a", "b", "c"): pair}):
-        message = "prepare: `operators` must be a mapping of names, or pairs .*; got "
-        require_error(
-            TypeError, message, onnx_backend.prepare, one, operators=operators
-        )
