@@ -15,6 +15,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnxruntime
 import pytest
+from assertions import assert_same_bits
 
 import dml_jax
 from dml_jax import onnx_backend
@@ -173,6 +174,12 @@ def require_close(
         assert (found.dtype, found.shape) == (array.dtype, array.shape)
         within = tolerance if np.issubdtype(array.dtype, np.floating) else 0
         np.testing.assert_allclose(found, array, within, within)
+
+
+def require_same(actual: Iterable[Any], wanted: Iterable[Any]) -> None:
+    """The same bits of every array."""
+    for found, array in zip(actual, wanted, strict=True):
+        assert_same_bits(np.asarray(found), np.asarray(array))
 
 
 def require_error(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from onnx_models import parse, prepared, runtime_outputs, runtime_session
+from onnx_models import parse, prepared, require_same, runtime_outputs, runtime_session
 
 from dml_jax import onnx_backend
 from dml_jax.onnx_backend import _programs
@@ -56,9 +56,7 @@ def test_types_and_static_values_compile_once(
     for inputs in runs:
         named = inputs if isinstance(inputs, dict) else None
         values = [named[n] for n in model.input_names] if named else inputs
-        wanted = runtime_outputs(parse(text), values)
-        for found, array in zip(model.run(inputs), wanted, strict=True):
-            assert_same_bits(found, array)
+        require_same(model.run(inputs), runtime_outputs(parse(text), values))
     assert [program is not None for program in compilations] == [True] * count
 
 
@@ -200,17 +198,14 @@ def test_outputs_may_be_written_to() -> None:
     x = X.copy()
     for output in model.run([x]):
         output[:] = 7
-    for found, array in zip(model.run([x]), (X, -X, X), strict=True):
-        assert_same_bits(found, array)
+    require_same(model.run([x]), (X, -X, X))
 
 
 @pytest.mark.parametrize("names", [None, ["z"], ["z", "y"]])
 def test_run_accepts_the_call_of_onnx_runtime(names: list[str] | None) -> None:
     found = prepared(ADDING).run(names, {"x": X})
     wanted: Any = runtime_session(parse(ADDING)).run(names, {"x": X})
-    assert len(found) == len(wanted)
-    for actual, array in zip(found, wanted, strict=True):
-        assert_same_bits(actual, array)
+    require_same(found, wanted)
 
 
 def test_inputs_are_not_formatted_without_an_error() -> None:

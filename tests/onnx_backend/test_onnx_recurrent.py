@@ -14,6 +14,8 @@ import pytest
 from onnx_models import (
     add_types,
     model_of,
+    require_close,
+    require_same,
     rows,
     runtime_outputs,
 )
@@ -100,8 +102,7 @@ def test_results_are_those_of_onnx_runtime(node: str) -> None:
     results = [jax.jit(model.jax_fn)(*inputs.values())]
     results += [model.run(inputs)] if node == DEFAULTS[0] else []
     for actual in results:
-        for found, array in zip(actual, wanted, strict=True):
-            np.testing.assert_allclose(found, array, rtol=2e-5, atol=2e-6)
+        require_close(actual, wanted, 5e-6)
 
 
 @pytest.mark.parametrize("kind", default_of([*GATES]))
@@ -217,8 +218,7 @@ def lstm_of_integers(*columns: int, lengths: bool = False) -> onnx.ModelProto:
 def test_lstm_of_quantized_weights(columns: tuple[int, ...]) -> None:
     source = lstm_of_integers(*columns)
     found = onnx_backend.prepare(source).run([FRAMES])
-    for actual, array in zip(found, runtime_outputs(source, [FRAMES]), strict=True):
-        np.testing.assert_allclose(actual, array, 1e-5, 1e-5)
+    require_close(found, runtime_outputs(source, [FRAMES]), 1e-5)
 
 
 @pytest.mark.usefixtures("x32", "nans_are_data", "unoptimized")
@@ -228,8 +228,7 @@ def test_padding_of_a_quantized_lstm() -> None:
     is_read = (np.arange(TIME)[:, None] < OF_LSTM["t"])[..., None]
     padding = np.array([np.nan, np.inf, -np.inf, np.nan], np.float32)
     zeros, x = (np.where(is_read, FRAMES, p) for p in (np.float32(0), padding))
-    for found, wanted in zip(model.run([x]), model.run([zeros]), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    require_same(model.run([x]), model.run([zeros]))
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(model.jax_fn(x)[0])))
     wanted = gradient(zeros)
     assert np.any(wanted)
