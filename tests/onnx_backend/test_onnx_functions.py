@@ -3,11 +3,10 @@
 from typing import Any
 
 import numpy as np
-import onnx.defs
 import pytest
 from assertions import assert_same_bits
 from onnx.reference import ReferenceEvaluator
-from onnx_models import parse, prepared, require_error, rows, runtime_session
+from onnx_models import parse, prepared, require_error, runtime_session
 
 from dml_jax import onnx_backend
 
@@ -79,7 +78,6 @@ SLICE = "{q = Slice<starts: ints = @s, ends = [9]>(p)}"
 PASSED = f"f <s> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
 DEFAULT = f"f <s: ints = [3]> (p) => (q) {SLICE}", "local.f(x)"
 OVERRIDDEN = f"f <s: ints = [1]> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
-MISSING = PASSED[0], "local.f(x)"
 
 
 def with_attribute(opset: int, texts: tuple[str, str]) -> str:
@@ -93,12 +91,6 @@ def test_attributes_of_calls_and_their_defaults(
     texts: tuple[str, str], opset: int
 ) -> None:
     assert_same_bits(run(with_attribute(opset, texts)), X[3:])
-
-
-@pytest.mark.parametrize("opset", [9, 25])
-def test_attributes_that_a_call_omits(opset: int) -> None:
-    model = parse(with_attribute(opset, MISSING))
-    require_error(ValueError, "onnx: ", onnx_backend.prepare, model)
 
 
 def test_defaults_of_nested_calls_override_the_operators() -> None:
@@ -120,36 +112,6 @@ def test_metadata_of_nodes_is_ignored() -> None:
             for key, value in (("opset", "x"), ("a", "1"), ("opset", "7")):
                 part.node[0].metadata_props.add(key=key, value=value)
         assert_same_bits(onnx_backend.run_model(model, [X])[0], X)
-
-
-UNSUPPORTED = rows(r"""
-25 | 13 | q = Blob(p) | Blob 'y'
-25 | 7 | q = Range(p, p, p) | Range 'y' of opset 7
-25 | 0 | q = Identity(p) | Identity 'y' of opset 0
-""")
-INVALID = rows(r"""
-25 | 99 | q = Identity(p) | `opset_import` must be at most NEWEST; got 99
-25 | 9 | q = Slice(p, p, p) | .
-9 | 13 | q = Slice<starts = [0], ends = [1]>(p) | .
-25 | 13 | q = Cast<to = 7>(p) | .*(7).*(1)
-25 | 13 | q = local.f(p) | .*local::f
-""")
-
-
-@pytest.mark.parametrize(("opset", "own", "body", "pattern"), UNSUPPORTED + INVALID)
-def test_functions_are_checked_by_their_own_opsets(
-    opset: str, own: str, body: str, pattern: str
-) -> None:
-    error = ValueError
-    if (opset, own, body, pattern) in UNSUPPORTED:
-        error, pattern = (
-            NotImplementedError,
-            f"the model must have .*; got {pattern}. F",
-        )
-    pattern = pattern.replace("NEWEST", str(onnx.defs.onnx_opset_version()))
-    model = parse(model_of(int(opset), function(int(own), body)))
-    require_error(error, f"onnx: {pattern}", onnx_backend.prepare, model)
-    assert not onnx_backend.is_compatible(model)
 
 
 def test_calls_of_functions_are_limited() -> None:

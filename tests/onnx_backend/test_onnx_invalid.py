@@ -1,4 +1,4 @@
-"""Models that `prepare` refuses, and nodes that refuse their inputs."""
+"""Models that `prepare` refuses, and casts that it does not support."""
 
 import re
 from functools import partial
@@ -22,9 +22,17 @@ from onnx_models import (
 from dml_jax import onnx_backend
 from dml_jax.onnx_backend import _graph
 
+NEWEST = onnx.defs.onnx_opset_version()
+# The beginning of a model that calls a function, whose opset is between these texts.
+CALL = {
+    "call": 'float[5] x => float[n] y {y = local.f(x)} <domain: "local", '
+    'opset_import: ["": ',
+    "f": "]> f (p) => (q) {q =",
+}
 ONLY = "onnx: the model must have only tensors and supported operators; got "
 # What follows ONLY, and the operators for which functions can be passed.
-UNSUPPORTED = rows(r"""
+UNSUPPORTED = rows(
+    r"""
 float[3] x => float[a] y {[n1] a = Bernoulli(x) b = Identity(a) c, d = Blob(b)
   [n2] y = Blob(d)} | Bernoulli 'n1', because random numbers differ between
   implementations, Blob 'c, d', Blob 'n2' | Bernoulli Blob
@@ -41,7 +49,12 @@ $unary Frob(x)} | Frob 'y' | Frob
 @9 $reverse(x, l)} | ReverseSequence 'y' of opset 9 | ReverseSequence
 @8 $fill(s)} | ConstantOfShape 'y' of opset 8 | ConstantOfShape
 @0 $unary Identity(x)} | Identity 'y' of opset 0 | Identity
-""")
+$call 13$f Blob(p)} | Blob 'y' | Blob
+$call 7$f Range(p, p, p)} | Range 'y' of opset 7 | Range
+$call 0$f Identity(p)} | Identity 'y' of opset 0 | Identity
+""",
+    **CALL,
+)
 
 
 def hint(kinds: str) -> str:
@@ -83,15 +96,9 @@ def test_future_versions_of_operators() -> None:
         onnx_backend.prepare(parse(COPY, 24))
 
 
-@pytest.mark.parametrize("opset", [onnx.defs.onnx_opset_version() + 1, 999])
-def test_future_opsets(opset: int) -> None:
-    newest = onnx.defs.onnx_opset_version()
-    message = f"onnx: `opset_import` must be at most {newest}; got {opset}$"
-    require_error(ValueError, message, onnx_backend.prepare, parse(COPY, opset))
-
-
 # Part of what ONNX's checker and its inference of shapes say.
-INVALID = rows(r"""
+INVALID = rows(
+    r"""
 $unary Identity(z)} | sorted, however input 'z' of
 $unary Identity(a) a = Identity(y)} | sorted.*'a'
 float[3] x, float[3] x => float[3] x {} | 'x'
@@ -106,7 +113,20 @@ float[3] x => float[u] y {s = Constant<value_ints = [5]>() y = Slice(x, s, s, s)
 @9 $slice<ends = [1]>(x)} | 'starts'
 => float[n] y {s = Constant<value_ints = [-3]>() y = ConstantOfShape(s)} | negative
 $unary Cast<to = 0>(x)} | data type 0
-""")
+@$after $unary Identity(x)} | `opset_import` must be at most $newest; got $after$$
+@999 $unary Identity(x)} | `opset_import` must be at most $newest; got 999$$
+$call 99$f Identity(p)} | `opset_import` must be at most $newest; got 99$$
+$call 9$f Slice(p, p, p)} | .
+@9 $call 13$f Slice<starts = [0], ends = [1]>(p)} | .
+$call 13$f Cast<to = 7>(p)} | (7).*(1)
+$call 13$f local.f(p)} | local::f
+$call 9]> f <s> (p) => (q) {q = Slice<starts: ints = @s, ends = [9]>(p)} | .
+@9 $call 9]> f <s> (p) => (q) {q = Slice<starts: ints = @s, ends = [9]>(p)} | .
+""",
+    **CALL,
+    newest=str(NEWEST),
+    after=str(NEWEST + 1),
+)
 
 
 @pytest.mark.parametrize(("text", "said"), INVALID)
