@@ -35,6 +35,10 @@ TEXTS = {
     "reverse": REVERSAL.removesuffix("(x, l)}"),
     "slice": SLICE,
     "fill": FILL,
+    # A model that calls a function; the function's opset is between the two texts.
+    "call": 'float[5] x => float[n] y {y = local.f(x)} <domain: "local", '
+    'opset_import: ["": ',
+    "f": "]> f (p) => (q) {q =",
 }
 TYPES = {"float32": "float", "float64": "double", "object": "string"}
 TYPES |= {"float4_e2m1fn": "float4e2m1", "float8_e8m0fnu": "float8e8m0"}

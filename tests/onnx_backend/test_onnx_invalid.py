@@ -23,12 +23,6 @@ from dml_jax import onnx_backend
 from dml_jax.onnx_backend import _graph
 
 NEWEST = onnx.defs.onnx_opset_version()
-# The beginning of a model that calls a function, whose opset is between these texts.
-CALL = {
-    "call": 'float[5] x => float[n] y {y = local.f(x)} <domain: "local", '
-    'opset_import: ["": ',
-    "f": "]> f (p) => (q) {q =",
-}
 ONLY = "onnx: the model must have only tensors and supported operators; got "
 # What follows ONLY, and the operators for which functions can be passed.
 UNSUPPORTED = rows(
@@ -53,7 +47,6 @@ $call 13$f Blob(p)} | Blob 'y' | Blob
 $call 7$f Range(p, p, p)} | Range 'y' of opset 7 | Range
 $call 0$f Identity(p)} | Identity 'y' of opset 0 | Identity
 """,
-    **CALL,
 )
 
 
@@ -123,7 +116,6 @@ $call 13$f local.f(p)} | local::f
 $call 9]> f <s> (p) => (q) {q = Slice<starts: ints = @s, ends = [9]>(p)} | .
 @9 $call 9]> f <s> (p) => (q) {q = Slice<starts: ints = @s, ends = [9]>(p)} | .
 """,
-    **CALL,
     newest=str(NEWEST),
     after=str(NEWEST + 1),
 )
