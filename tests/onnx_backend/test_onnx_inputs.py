@@ -36,6 +36,8 @@ CONSTANT = prepared("=> float[3] y {y = Identity(w)}", w=ROW)
 PAIR = prepared("float[3] x => float[3] y, float[3] z {y = Neg(x) z = Neg(y)}")
 STRINGS = prepared("string[1] x => string[1] y {y = Identity(x)}")
 MODEL, BY_SCALAR = parse(COPY), "float s => float[n] y {[first] y = Range(s, s, s)}"
+ERASING = """int64[1] a, int64 place => int64[n] y {s = SequenceConstruct(a, a)
+  e = SequenceErase(s, place) y = ConcatFromSequence<axis = 0>(e)}"""
 NEGATING = parse("float[3] x => float[3] y {y = Neg(x)}")
 
 
@@ -112,6 +114,8 @@ STRINGS.run([ONE]) | TypeError | onnx: `x` must have dtype string; got int64$$
 STRINGS.jax_fn(np.array(["a"], object)) | TypeError | jax_fn: `y` must have a dtype that
   JAX knows; got object$$
 prepared(BY_SCALAR).run([np.float32(0)]) | ValueError | Range 'first': `delta`
+prepared(ERASING).run([[1], -3]) | ValueError | SequenceErase 'e': `position` must be in
+  \[-2, 2\); got -3$$
 prepare(None) | TypeError | $model
 prepare(1) | TypeError | $model
 prepare([MODEL]) | TypeError | $model
