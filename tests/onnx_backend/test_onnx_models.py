@@ -134,46 +134,41 @@ DEFAULTS = (
     "float[2] a, float[2] x, float[2] b => float[2] i, float[2] j, float[2] k "
     "{i = Identity(a) j = Identity(x) k = Identity(b)}"
 )
-GIVEN = [  # by position, by name, and the outputs
-    ([A], {"x": A}, [B, A, C]),
-    ([D, A], {"a": D, "x": A}, [D, A, C]),
-    ([D, A, B], {"b": B, "x": A, "a": D}, [D, A, B]),
+BOTH = {"a": B, "b": C}
+# Initializers, inputs by position and by name, and the outputs.
+GIVEN: list[tuple[dict[str, Any], list[Any], dict[str, Any], list[Any]]] = [
+    ({}, [A, B, C], {}, [A, B, C]),
+    ({}, [A, B], {"b": C}, [A, B, C]),
+    ({}, [A], {"x": B, "b": C}, [A, B, C]),
+    ({}, [], {"b": C, "x": B, "a": A}, [A, B, C]),
+    ({"a": A}, [B, C], {}, [A, B, C]),
+    ({"a": A}, [B, C], {"a": D}, [D, B, C]),
+    ({"a": A}, [D, B, C], {}, [D, B, C]),
+    ({"a": A}, [B], {"b": C}, [A, B, C]),
+    (BOTH, [A], {}, [B, A, C]),
+    (BOTH, [D, A], {}, [D, A, C]),
+    (BOTH, [D, A, B], {}, [D, A, B]),
 ]
 
 
-@pytest.mark.parametrize(("inputs", "named", "wanted"), GIVEN)
-def test_defaults_are_overridden(
-    inputs: list[np.ndarray], named: dict[str, np.ndarray], wanted: list[np.ndarray]
+@pytest.mark.parametrize(("constants", "args", "named", "wanted"), GIVEN)
+def test_inputs_override_defaults(
+    constants: Any, args: Any, named: Any, wanted: Any
 ) -> None:
-    source = parse(DEFAULTS, b=C, a=B)
+    source = parse(DEFAULTS, **constants)
     copying = onnx_backend.prepare(source)
-    assert (copying.input_names, copying.default_names) == (("x",), ("a", "b"))
-    for outputs in (
-        copying.run(inputs),
-        copying.run(named),
-        copying.jax_fn(*inputs),
-        jax.jit(copying.jax_fn)(*inputs),
-        runtime_session(source).run(None, named),
-        onnx_backend.run_model(source, inputs),
+    assert copying.input_names == tuple(n for n in "axb" if n not in constants)
+    assert copying.default_names == tuple(constants)
+    outputs = dict(zip("axb", wanted, strict=True))
+    feeds = {n: x for n, x in outputs.items() if constants.get(n) is not x}
+    for found in (
+        copying.jax_fn(*args, **named),
+        jax.jit(copying.jax_fn)(*args, **named),
+        copying.run(feeds),
+        runtime_session(source).run(None, feeds),
+        *([] if named else [copying.run(args), onnx_backend.run_model(source, args)]),
     ):
-        require_same(outputs, wanted)
-
-
-@pytest.mark.parametrize(
-    ("constants", "args", "named", "wanted"),
-    [
-        *(({}, a, dict(zip(n, x, strict=True)), [A, B, C]) for a, n, x in (
-            ([A, B, C], "", []), ([A, B], "b", [C]), ([A], "xb", [B, C]),
-            ([], "bxa", [C, B, A]),
-        )),
-        ({"a": A}, [B, C], {}, [A, B, C]),
-        ({"a": A}, [B, C], {"a": D}, [D, B, C]),
-        ({"a": A}, [D, B, C], {}, [D, B, C]),
-        ({"a": A}, [B], {"b": C}, [A, B, C]),
-    ],
-)  # fmt: skip
-def test_inputs_by_keyword(constants: Any, args: Any, named: Any, wanted: Any) -> None:
-    require_same(prepared(DEFAULTS, **constants).jax_fn(*args, **named), wanted)
+        require_same(found, wanted)
 
 
 @pytest.mark.parametrize("ir", [3, 4])
