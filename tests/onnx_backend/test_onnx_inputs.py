@@ -116,6 +116,17 @@ STRINGS.jax_fn(np.array(["a"], object)) | TypeError | jax_fn: `y` must have a dt
 prepared(BY_SCALAR).run([np.float32(0)]) | ValueError | Range 'first': `delta`
 prepared(ERASING).run([[1], -3]) | ValueError | SequenceErase 'e': `position` must be in
   \[-2, 2\); got -3$$
+prepared("@28 float[3] x => string[3] y {y = Cast<to = 8>(x)}").run([ROW]) |
+  NotImplementedError | $cast float32 to object$$
+prepared("string[3] x => float[3] y {y = Cast<to = 1>(x)}").run([ROW.astype(object)]) |
+  NotImplementedError | $cast object to float32$$
+prepared("@28 float[3] x => float8e8m0[3] y {y = Cast<to = 24>(x)}").run([ROW]) |
+  NotImplementedError | $cast float32 to float8_e8m0fnu$$
+prepared("@28 float[3] x => float6e2m3[3] y {y = Cast<to = 27>(x)}").run([ROW]) |
+  TypeError | Cast 'y': Cast: `to` must .* that JAX knows; got float6_e2m3fn$$
+prepared("@28 float6e2m3[3] x => float[3] y {y = Cast<to = 1>(x)}").run(
+  [ROW.astype("float6_e2m3fn")]) | TypeError | Cast 'y': Cast: `input` must .* that JAX
+  knows; got float6_e2m3fn$$
 prepare(None) | TypeError | $model
 prepare(1) | TypeError | $model
 prepare([MODEL]) | TypeError | $model
@@ -160,6 +171,7 @@ run_node(node("Cast"), [X], opset_version=True) | TypeError | $opset
     three="onnx: `inputs` must be arrays for a, x, z; got",
     by_name=". Pass `a, x, z`$",
     default="onnx: `inputs` must be arrays for x, and may be for a; got",
+    cast="Cast 'y': Cast must not be from or to strings or .*; got",
     model="prepare: `model` must be an onnx.ModelProto, a path or bytes; got",
     operators="prepare: `operators` must be a mapping of names, or pairs .*; got",
     opset="run_node: `opset_version`",

@@ -1,4 +1,4 @@
-"""Models that `prepare` refuses, and casts that it does not support."""
+"""Models that `prepare` refuses."""
 
 import re
 from functools import partial
@@ -9,15 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import (
-    COPY,
-    F,
-    X,
-    parse,
-    prepared,
-    require_error,
-    rows,
-)
+from onnx_models import COPY, parse, prepared, require_error, rows
 
 from dml_jax import onnx_backend
 from dml_jax.onnx_backend import _graph
@@ -174,24 +166,3 @@ def test_strings_that_are_not_utf8() -> None:
     model.graph.initializer[0].CopyFrom(helper.make_tensor("w", 8, [4], texts))
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
     require_error(ValueError, "onnx: `w`: ", onnx_backend.prepare, model)
-
-
-UNSUPPORTED_CAST = "Cast must not be from or to strings or .*; got"
-UNKNOWN = "must .* that JAX knows; got float6_e2m3fn$"
-CASTS = [
-    ("float[3]", "string[3]", 8, F, f"{UNSUPPORTED_CAST} float32 to object$"),
-    ("string[3]", "float[3]", 1, object, f"{UNSUPPORTED_CAST} object to float32$"),
-    ("float[3]", "float8e8m0[3]", 24, F, f"{UNSUPPORTED_CAST} .* to float8_e8m0fnu$"),
-    ("float[3]", "float6e2m3[3]", 27, F, f"Cast: `to` {UNKNOWN}"),
-    ("float6e2m3[3]", "float[3]", 1, "float6_e2m3fn", f"Cast: `input` {UNKNOWN}"),
-]
-
-
-@pytest.mark.parametrize(("given", "to", "number", "dtype", "message"), CASTS)
-def test_casts_that_are_not_supported(
-    given: str, to: str, number: int, dtype: Any, message: str
-) -> None:
-    model = prepared(f"@28 {given} x => {to} y {{y = Cast<to = {number}>(x)}}")
-    error = NotImplementedError if UNSUPPORTED_CAST in message else TypeError
-    inputs = [X[:, 0].astype(dtype)]
-    require_error(error, f"Cast 'y': {message}", model.run, inputs)
