@@ -233,26 +233,3 @@ def test_padding_of_a_quantized_lstm() -> None:
     wanted = gradient(zeros)
     assert np.any(wanted)
     np.testing.assert_array_equal(gradient(x), wanted)
-
-
-THRESHOLD = 'activations = ["ThresholdedRelu"], activation_alpha = [0.5]'
-
-
-@pytest.mark.parametrize(
-    ("node", "x", "w", "c", "wanted"),
-    [
-        # The cell is clipped before its activation.
-        ("LSTM<hidden_size = 1, clip = 0.5>(p, q, r, , , , s)", 0, 0, 20,
-         0.5 * np.tanh(0.5)),
-        (f"RNN<hidden_size = 1, {THRESHOLD}>(p, q, r)", 1, 0.5, None, 0.5),
-        (f"RNN<hidden_size = 1, {THRESHOLD}>(p, q, r)", 1, 0.25, None, 0),
-    ],
-)  # fmt: skip
-def test_one_step_of_one_unit(
-    node: str, x: float, w: float, c: float | None, wanted: float
-) -> None:
-    gates = GATES[node.partition("<")[0]]
-    numbers = ([[x]], [[w]] * gates, [[0]] * gates, [[c]])
-    inputs = [np.array([n], np.float32) for n in numbers[: 3 if c is None else 4]]
-    model = onnx_backend.prepare(model_of(f"y, h = {node}", inputs))
-    np.testing.assert_allclose(model.run(inputs)[1].item(), wanted, rtol=1e-6)

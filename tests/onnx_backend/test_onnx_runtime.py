@@ -328,6 +328,12 @@ the scale of zeros | z, y, i = DynamicQuantizeLinear(p) | F([0, 0, 0]) | 0 | 1
 default parameters of Affine | one = Constant<value: tensor = float[1,1,1] {1.0}>()
   y, h = RNN<hidden_size = 1, activations = ["Affine"]>(p, one, one) | STEPS |
   [[[[0.5]]], [[[0.75]]]] | [[[[0]]], [[[0]]]]
+a threshold is reached | y, h = RNN<hidden_size = 1, activations = ["ThresholdedRelu"],
+  activation_alpha = [0.5]>(p, q, r) | STEPS, F([[[1]]]), F([[[0]]]) |
+  [[[[0.5]]], [[[0]]]] | [[[[0]]], [[[0]]]]
+the cell is clipped before its activation | z, y, c = LSTM<hidden_size = 1, clip = 0.5,
+  activations = ["Sigmoid", "Tanh", "Relu"]>(p, q, q, , , , r) |
+  F([[[0]]]), np.zeros((1, 4, 1), F), F([[[20]]]) | [[[0.25]]] | [[[5]]]
 """)
 
 
