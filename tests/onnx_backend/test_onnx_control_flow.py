@@ -268,7 +268,7 @@ def test_a_scan_keeps_the_shape_of_its_state() -> None:
 CARRIED = "values that a loop carries must keep their shapes and dtypes"
 BRANCHES = "the branches must have outputs of the same shapes and dtypes"
 UNREACHED = (
-    r". A body is traced even if it is never reached, where M or the condition is "
+    r"\. A body is traced even if it is never reached, where M or the condition is "
     "traced. Close over the inputs that it depends on instead of passing them to the "
     "function that is transformed$"
 )
