@@ -15,6 +15,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnxruntime
 import pytest
+from assertions import assert_same_bits
 
 import dml_jax
 from dml_jax import onnx_backend
@@ -34,6 +35,10 @@ TEXTS = {
     "reverse": REVERSAL.removesuffix("(x, l)}"),
     "slice": SLICE,
     "fill": FILL,
+    # A model that calls a function; the function's opset is between the two texts.
+    "call": 'float[5] x => float[n] y {y = local.f(x)} <domain: "local", '
+    'opset_import: ["": ',
+    "f": "]> f (p) => (q) {q =",
 }
 TYPES = {"float32": "float", "float64": "double", "object": "string"}
 TYPES |= {"float4_e2m1fn": "float4e2m1", "float8_e8m0fnu": "float8e8m0"}
@@ -175,6 +180,12 @@ def require_close(
         np.testing.assert_allclose(found, array, within, within)
 
 
+def require_same(actual: Iterable[Any], wanted: Iterable[Any]) -> None:
+    """The same bits of every array."""
+    for found, array in zip(actual, wanted, strict=True):
+        assert_same_bits(np.asarray(found), np.asarray(array))
+
+
 def require_error(
     error: type[Exception],
     pattern: str,
@@ -191,9 +202,9 @@ def require_error(
     assert "\n" not in message
 
 
-def rows(table: str) -> list[tuple[str, ...]]:
-    """The rows of a table; $ and a name stand for one of TEXTS."""
-    joined = string.Template(table.replace("\n  ", " ")).substitute(TEXTS)
+def rows(table: str, **texts: str) -> list[tuple[str, ...]]:
+    """The rows of a table; $ and a name stand for one of TEXTS, or of more texts."""
+    joined = string.Template(table.replace("\n  ", " ")).substitute(TEXTS, **texts)
     return [tuple(row.split(" | ")) for row in joined.strip().splitlines()]
 
 

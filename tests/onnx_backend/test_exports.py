@@ -9,7 +9,7 @@ import jax.test_util
 import numpy as np
 import onnx
 import pytest
-from onnx_models import runtime_session
+from onnx_models import require_close, runtime_outputs
 from sampling import default_of
 
 from dml_jax import onnx_backend
@@ -18,6 +18,7 @@ FOLDER = pathlib.Path(__file__).with_name("exports")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
 TIME_FIRST = ("torch_gru_d", "torch_gru_s", "torch_gru_p", "torch_lstm", "torch_rnn")
 PACKED, REVERSE = "torch_gru_packed_script", "tensorflow_reverse"
+TOLERANCE = 5e-6
 KINDS = "keras_gru", "keras_lstm", "torch_acoustic_dynamo", "torch_rnn_script", PACKED
 
 pytestmark = pytest.mark.usefixtures("x32", "with_jit")
@@ -40,26 +41,13 @@ def inputs_of(model: onnx.ModelProto, name: str, seed: int) -> list[np.ndarray]:
     return [x.astype(t) for x, t in zip((frames, lengths), dtypes, strict=False)]
 
 
-def require_close(actual: Any, wanted: Any) -> None:
-    assert len(actual) == len(wanted)
-    for found, array in zip(actual, wanted, strict=True):
-        assert found.dtype == array.dtype
-        np.testing.assert_allclose(found, array, rtol=1e-5, atol=2e-6)
-
-
-def wanted(model: onnx.ModelProto, inputs: list[np.ndarray]) -> Any:
-    session = runtime_session(model)
-    names = [info.name for info in session.get_inputs()]
-    return session.run(None, dict(zip(names, inputs, strict=True)))
-
-
 @pytest.mark.parametrize("name", default_of(NAMES, "keras_gru"))
 def test_results_of_one_program_are_those_of_onnx_runtime(name: str) -> None:
     model = load(name)
     jitted = jax.jit(onnx_backend.prepare(model).jax_fn)
     for seed in range(3):
         inputs = inputs_of(model, name, seed)
-        require_close(jitted(*inputs), wanted(model, inputs))
+        require_close(jitted(*inputs), runtime_outputs(model, inputs), TOLERANCE)
     assert jitted._cache_size() == 1  # type: ignore[attr-defined]
 
 
@@ -67,8 +55,8 @@ def test_results_of_one_program_are_those_of_onnx_runtime(name: str) -> None:
 def test_results_without_jit_are_those_of_onnx_runtime(name: str) -> None:
     model = load(name)
     prepared, inputs = onnx_backend.prepare(model), inputs_of(model, name, 0)
-    require_close(prepared.run(inputs), wanted(model, inputs))
-    require_close(prepared.jax_fn(*inputs), wanted(model, inputs))
+    for outputs in (prepared.run(inputs), prepared.jax_fn(*inputs)):
+        require_close(outputs, runtime_outputs(model, inputs), TOLERANCE)
 
 
 def loss(prepared: onnx_backend.Model, *inputs: Any) -> jax.Array:

@@ -1,104 +1,62 @@
 """Functions of ONNX models: inlined, each by the opset that it imports."""
 
-from typing import Any
-
 import numpy as np
-import onnx.defs
 import pytest
 from assertions import assert_same_bits
-from onnx.reference import ReferenceEvaluator
-from onnx_models import parse, prepared, require_error, rows, runtime_session
+from onnx_models import TEXTS, parse, prepared, require_error, rows, runtime_session
 
 from dml_jax import onnx_backend
 
 X = np.array([5, 1, 4, 2, 3], np.float32)
-CALL = "float[5] x => float[n] y {y = local.f(x)}"
-ENDS = "a = Constant<value_ints = [1]>() b = Constant<value_ints = [4]>()"
-SLICE_9 = "q = Slice<starts = [0], ends = [4]>(p)"
-NESTED = ', "local": 7'
+LOCAL = '<domain: "local", opset_import: ["":'
+NESTED = (
+    '13, "local": 7]> f (p) => (q) {a = Constant<value_ints = [-1]>() '
+    "b = Constant<value_ints = [-9]>() r = Slice(p, a, b, , a) q = local.g(r)} "
+    f"{LOCAL} 9]> g (p) => (q) {{q = Slice<starts = [0], ends = [4]>(p)}}"
+)
+# Models that call functions of x, with an opset for each, and the results.
+RESULTS = rows(
+    r"""
+@21 $call 13$f Identity(p)} | X
+@13 $call 21$f Identity(p)} | X
+$call 9$f Slice<starts = [1], ends = [4]>(p)} | X[1:4]
+@9 $call 13]> f (p) => (q) {a = Constant<value_ints = [1]>()
+  b = Constant<value_ints = [4]>() q = Slice(p, a, b)} | X[1:4]
+$call 10]> f (p) => (q) {a = Constant<value: tensor = int64[1] {-2}>() b = Identity(a)
+  c = Constant<value: tensor = int64[1] {9}>() q = Slice(p, b, c)} | X[-2:]
+$call 13]> f (p) => (q) {h = Cast<to = 10>(p) q = Cast<to = 1>(h)} | X
+@28 $call 12]> f (p) => (q) {n = Constant<value_ints = [3, 2, 1, 4, 5]>()
+  r = Cast<to = 1>(n) q = Identity(r)} | X[[4, 3, 1, 2, 0]]
+$call $nested | X[[4, 3, 2, 1]]
+@21 float[5] x => float[n] y {z = Identity(x) w = local.h(z) y = local.g(w)} $local 25,
+  "local": 7]> h (p) => (q) {q = local.f(p)} $local $nested | X[[4, 3, 2, 1]]
+$call 9]> f <s: ints = [3]> (p) => (q) {$slice | X[3:]
+@9 $call 9]> f <s: ints = [3]> (p) => (q) {$slice | X[3:]
+$passed 9]> f <s> (p) => (q) {$slice | X[3:]
+@9 $passed 9]> f <s> (p) => (q) {$slice | X[3:]
+$passed 9]> f <s: ints = [1]> (p) => (q) {$slice | X[3:]
+@9 $passed 9]> f <s: ints = [1]> (p) => (q) {$slice | X[3:]
+""",
+    local=LOCAL,
+    nested=NESTED,
+    passed=TEXTS["call"].replace("f(x)", "f<s = [3]>(x)"),
+    slice="q = Slice<starts: ints = @s, ends = [9]>(p)}",
+)
 
 
-def function(opset: int, body: str, name: str = "f", imports: str = "") -> str:
-    head = f'<domain: "local", opset_import: ["": {opset}{imports}]>'
-    return f" {head} {name} (p) => (q) {{{body}}}"
-
-
-def model_of(opset: int, *functions: str, call: str = CALL) -> str:
-    return f"@{opset} {call}{''.join(functions)}"
-
-
-def run(text: str) -> np.ndarray:
-    return prepared(text).run([X])[0]
-
-
-MIXED = [  # the opsets of the model and of the function
-    (21, 13, "q = Identity(p)", X),
-    (13, 21, "q = Identity(p)", X),
-    (25, 9, "q = Slice<starts = [1], ends = [4]>(p)", X[1:4]),
-    (9, 13, f"{ENDS} q = Slice(p, a, b)", X[1:4]),
-    (25, 10, "a = Constant<value: tensor = int64[1] {-2}>() b = Identity(a) "
-     "c = Constant<value: tensor = int64[1] {9}>() q = Slice(p, b, c)", X[-2:]),
-    (25, 13, "h = Cast<to = 10>(p) q = Cast<to = 1>(h)", X),
-    (28, 12, "n = Constant<value_ints = [3, 2, 1, 4, 5]>() r = Cast<to = 1>(n) "
-     "q = Identity(r)", np.array([3, 2, 1, 4, 5], np.float32)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("opset", "own", "body", "expected"), MIXED)
-def test_functions_have_their_own_opsets(
-    opset: int, own: int, body: str, expected: np.ndarray
-) -> None:
-    text = model_of(opset, function(own, body))
-    assert_same_bits(run(text), expected)
-    reference: Any = ReferenceEvaluator(parse(text)).run(None, {"x": X})
-    assert_same_bits(reference[0], expected)
-    assert onnx_backend.is_compatible(parse(text))
-
-
-def test_nested_functions() -> None:
-    inner = function(9, SLICE_9, "g")
-    body = (
-        "a = Constant<value_ints = [-1]>() b = Constant<value_ints = [-9]>() "
-        "r = Slice(p, a, b, , a) q = local.g(r)"
-    )
-    middle = function(13, body, "f", NESTED)
-    assert run(model_of(25, middle, inner)).tolist() == [3, 2, 4, 1]
-    call = "float[5] x => float[n] y {z = Identity(x) w = local.f(z) y = local.g(w)}"
-    outer = function(25, "q = local.f(p)", "h", NESTED)
-    text = model_of(21, outer, middle, inner, call=call)
-    assert run(text).tolist() == [3, 2, 4, 1]
+@pytest.mark.parametrize(("text", "wanted"), RESULTS)
+def test_functions_have_their_own_opsets(text: str, wanted: str) -> None:
+    """And attributes, which calls may pass."""
+    model = parse(text)
+    assert_same_bits(onnx_backend.run_model(model, [X])[0], eval(wanted))
+    assert onnx_backend.is_compatible(model)
 
 
 def test_a_model_without_an_opset_of_onnx() -> None:
-    model = parse(model_of(25, function(9, SLICE_9)))
+    ((text,),) = rows("$call 9$f Slice<starts = [0], ends = [4]>(p)}")
+    model = parse(text)
     del model.opset_import[0]
     assert onnx_backend.run_model(model, [X])[0].tolist() == [5, 1, 4, 2]
-
-
-SLICE = "{q = Slice<starts: ints = @s, ends = [9]>(p)}"
-PASSED = f"f <s> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
-DEFAULT = f"f <s: ints = [3]> (p) => (q) {SLICE}", "local.f(x)"
-OVERRIDDEN = f"f <s: ints = [1]> (p) => (q) {SLICE}", "local.f<s = [3]>(x)"
-MISSING = PASSED[0], "local.f(x)"
-
-
-def with_attribute(opset: int, texts: tuple[str, str]) -> str:
-    f = f'<domain: "local", opset_import: ["": 9]> {texts[0]}'
-    return model_of(opset, f, call=CALL.replace("local.f(x)", texts[1]))
-
-
-@pytest.mark.parametrize("opset", [9, 25])
-@pytest.mark.parametrize("texts", [PASSED, DEFAULT, OVERRIDDEN])
-def test_attributes_of_calls_and_their_defaults(
-    texts: tuple[str, str], opset: int
-) -> None:
-    assert_same_bits(run(with_attribute(opset, texts)), X[3:])
-
-
-@pytest.mark.parametrize("opset", [9, 25])
-def test_attributes_that_a_call_omits(opset: int) -> None:
-    model = parse(with_attribute(opset, MISSING))
-    require_error(ValueError, "onnx: ", onnx_backend.prepare, model)
 
 
 def test_defaults_of_nested_calls_override_the_operators() -> None:
@@ -113,43 +71,14 @@ def test_defaults_of_nested_calls_override_the_operators() -> None:
     assert_same_bits(y, runtime_session(parse(text)).run(None, {"x": x, "n": n})[0])
 
 
-def test_metadata_of_nodes_is_ignored() -> None:
-    for own in (25, 13):
-        model = parse(model_of(25, function(own, "q = Identity(p)")))
-        for part in (model.graph, *model.functions):
-            for key, value in (("opset", "x"), ("a", "1"), ("opset", "7")):
-                part.node[0].metadata_props.add(key=key, value=value)
-        assert_same_bits(onnx_backend.run_model(model, [X])[0], X)
-
-
-UNSUPPORTED = rows(r"""
-25 | 13 | q = Blob(p) | Blob 'y'
-25 | 7 | q = Range(p, p, p) | Range 'y' of opset 7
-25 | 0 | q = Identity(p) | Identity 'y' of opset 0
-""")
-INVALID = rows(r"""
-25 | 99 | q = Identity(p) | `opset_import` must be at most NEWEST; got 99
-25 | 9 | q = Slice(p, p, p) | .
-9 | 13 | q = Slice<starts = [0], ends = [1]>(p) | .
-25 | 13 | q = Cast<to = 7>(p) | .*(7).*(1)
-25 | 13 | q = local.f(p) | .*local::f
-""")
-
-
-@pytest.mark.parametrize(("opset", "own", "body", "pattern"), UNSUPPORTED + INVALID)
-def test_functions_are_checked_by_their_own_opsets(
-    opset: str, own: str, body: str, pattern: str
-) -> None:
-    error = ValueError
-    if (opset, own, body, pattern) in UNSUPPORTED:
-        error, pattern = (
-            NotImplementedError,
-            f"the model must have .*; got {pattern}. F",
-        )
-    pattern = pattern.replace("NEWEST", str(onnx.defs.onnx_opset_version()))
-    model = parse(model_of(int(opset), function(int(own), body)))
-    require_error(error, f"onnx: {pattern}", onnx_backend.prepare, model)
-    assert not onnx_backend.is_compatible(model)
+@pytest.mark.parametrize("opset", [13, 25])
+def test_metadata_of_nodes_is_ignored(opset: int) -> None:
+    ((text,),) = rows("$call 13$f Identity(p)}")
+    model = parse(text, opset)
+    for part in (model.graph, *model.functions):
+        for key, value in (("opset", "x"), ("a", "1"), ("opset", "7")):
+            part.node[0].metadata_props.add(key=key, value=value)
+    assert_same_bits(onnx_backend.run_model(model, [X])[0], X)
 
 
 def test_calls_of_functions_are_limited() -> None:

@@ -1,4 +1,4 @@
-"""What ONNX models and the functions of the backend refuse, and traced inputs."""
+"""Calls that the functions of the backend and prepared models refuse."""
 
 from typing import Any
 
@@ -28,19 +28,38 @@ NEWEST = onnx.defs.onnx_opset_version()
 ONE = np.array([0])
 ROW = X[0, :3]
 KINDS = {e.__name__: e for e in (TypeError, ValueError, NotImplementedError)}
+# Models whose calls are refused below.
+REVERSING, COPYING = prepared(REVERSAL), prepared(COPY)
+SUMMING = prepared("float a, float x, float z => float y {y = Sum(a, x, z)}")
+DEFAULTED = prepared("float[3] a, float[3] x => float[3] y {y = Identity(x)}", a=ROW)
+CONSTANT = prepared("=> float[3] y {y = Identity(w)}", w=ROW)
+PAIR = prepared("float[3] x => float[3] y, float[3] z {y = Neg(x) z = Neg(y)}")
+STRINGS = prepared("string[1] x => string[1] y {y = Identity(x)}")
+MODEL, BY_SCALAR = parse(COPY), "float s => float[n] y {[first] y = Range(s, s, s)}"
+ERASING = """int64[1] a, int64 place => int64[n] y {s = SequenceConstruct(a, a)
+  e = SequenceErase(s, place) y = ConcatFromSequence<axis = 0>(e)}"""
+NEGATING = parse("float[3] x => float[3] y {y = Neg(x)}")
+
+
+def node(kind: str, inputs: str = "a") -> onnx.NodeProto:
+    return helper.make_node(kind, [*inputs], ["y"])
+
+
+# What expressions in the tables below may name.
+NAMES = {**vars(onnx_backend), **globals(), "LENGTHS": LENGTHS}
 # Inputs, and the error of `run`.
 INPUTS = rows(
     r"""
-[X.astype(int), LENGTHS] | TypeError | $has `x` must have dtype float32; got int
-[X, X[0]] | TypeError | $has `l` must have dtype int64; got float32. Convert it by
+[X.astype(int), LENGTHS] | TypeError | onnx: `x` must have dtype float32; got int
+[X, X[0]] | TypeError | onnx: `l` must have dtype int64; got float32. Convert it by
   `.astype\('int64'\)`$$
-[X.tolist(), LENGTHS] | TypeError | $has `x` must have dtype float32; got float64\.
+[X.tolist(), LENGTHS] | TypeError | onnx: `x` must have dtype float32; got float64\.
   Convert it by `np.array\(x, 'float32'\)`$$
-[X, ["a"]] | TypeError | $has `l` must have dtype int64; got <U1$$
-[None, LENGTHS] | TypeError | $has `x` must have dtype float32; got object
-[X[1:], LENGTHS] | ValueError | $has `x` must have shape \(3, \?\); got \(2, 4
-[X, LENGTHS[1:]] | ValueError | $has `l` must have shape \(4\); got \(3,\)$$
-[X[0], LENGTHS] | ValueError | $has `x` must have shape
+[X, ["a"]] | TypeError | onnx: `l` must have dtype int64; got <U1$$
+[None, LENGTHS] | TypeError | onnx: `x` must have dtype float32; got object
+[X[1:], LENGTHS] | ValueError | onnx: `x` must have shape \(3, \?\); got \(2, 4
+[X, LENGTHS[1:]] | ValueError | onnx: `l` must have shape \(4\); got \(3,\)$$
+[X[0], LENGTHS] | ValueError | onnx: `x` must have shape
 [X] | TypeError | $both 1 of them, without l$list
 [X, LENGTHS, X] | TypeError | $both 3 of them$list
 X | TypeError | $both float32 array of shape \(3, 4\)$list
@@ -49,15 +68,15 @@ None | TypeError | $both NoneType None$list
 {1: X, "l": LENGTHS} | TypeError | $both 1, l, without x$list
 {"x": X} | TypeError | $both x, without l$list
 {"x": X, "l": LENGTHS, "z": X} | TypeError | $both x, l, z$list
-""".replace("$both", "$has `inputs` must be arrays for x, l; got")
-    .replace("$list", r"\. Pass `\[x, l\]`$$")
-    .replace("$has", "onnx:")
+""",
+    both="onnx: `inputs` must be arrays for x, l; got",
+    list=r"\. Pass `\[x, l\]`$",
 )
 
 
 @pytest.mark.parametrize(("given", "error", "message"), INPUTS)
 def test_inputs(given: str, error: str, message: str) -> None:
-    model, inputs = prepared(REVERSAL), eval(given)
+    model, inputs = prepared(REVERSAL), eval(given, NAMES)
     require_error(KINDS[error], message, model.run, inputs)
     source = parse(REVERSAL)
     require_error(KINDS[error], message, onnx_backend.run_model, source, inputs)
@@ -66,57 +85,109 @@ def test_inputs(given: str, error: str, message: str) -> None:
         require_error(KINDS[error], message, model.jax_fn, *inputs)
 
 
-def test_run_refuses_traced_inputs() -> None:
-    run = prepared(REVERSAL).run
-    message = "run: `x` must not be traced; got traced float32 array of .*`jax_fn`"
-    require_error(TypeError, message, jax.jit(lambda x: run([x, LENGTHS])), X)
-
-
-def test_inputs_one_by_one() -> None:
-    message = r"onnx: `inputs` must be arrays .*; got 2 arguments\. Pass `\[x, l\]`$"
-    require_error(TypeError, message, prepared(REVERSAL).run, X, LENGTHS)
-
-
-KEYWORDS = rows(r"""
-[1] | {"a": 1} | 1 of them and a, without x, z
-[1, 2] | {"a": 1} | 2 of them and a, without z
-[1, 2] | {"q": 1} | 2 of them and q, without z
-[] | {"a": 1, "x": 2} | 0 of them and a, x, without z
-[1, 2, 3] | {"z": 1} | 3 of them and z
-""")
-
-
-@pytest.mark.parametrize(("args", "named", "got"), KEYWORDS)
-def test_keywords(args: str, named: str, got: str) -> None:
-    model = prepared("float a, float x, float z => float y {y = Sum(a, x, z)}")
-    message = f"onnx: `inputs` must be arrays for a, x, z; got {got}. Pass `a, x, z`$"
-    require_error(TypeError, message, model.jax_fn, *eval(args), **eval(named))
-
-
-DEFAULTS = rows(
+CALLS = rows(
     r"""
-{"a": ROW} | TypeError | $got a, without x\. Pass `\[x\]`$$
-{"x": ROW, "c": ROW} | TypeError | $got x, c\. Pass `\[x\]`$$
-[] | TypeError | $got 0 of them\. Pass `\[x\]`$$
-[ROW] * 3 | TypeError | $got 3 of them\. Pass `\[x\]`$$
-{"x": ROW, "a": ROW[:1]} | ValueError | `a` must have shape
-[None, ROW] | TypeError | `a` must have dtype float32; got object
-""".replace("$got", "`inputs` must be arrays for x, and may be for a; got")
+REVERSING.run(X, LENGTHS) | TypeError | onnx: `inputs` must be arrays .*; got 2
+  arguments\. Pass `\[x, l\]`$$
+jax.jit(lambda x: REVERSING.run([x, LENGTHS]))(X) | TypeError | run: `x` must not be
+  traced; got traced float32 array of .*`jax_fn`
+SUMMING.jax_fn(1, a=1) | TypeError | $three 1 of them and a, without x, z$by_name
+SUMMING.jax_fn(1, 2, a=1) | TypeError | $three 2 of them and a, without z$by_name
+SUMMING.jax_fn(1, 2, q=1) | TypeError | $three 2 of them and q, without z$by_name
+SUMMING.jax_fn(a=1, x=2) | TypeError | $three 0 of them and a, x, without z$by_name
+SUMMING.jax_fn(1, 2, 3, z=1) | TypeError | $three 3 of them and z$by_name
+DEFAULTED.run({"a": ROW}) | TypeError | $default a, without x\. Pass `\[x\]`$$
+DEFAULTED.run({"x": ROW, "c": ROW}) | TypeError | $default x, c\. Pass `\[x\]`$$
+DEFAULTED.run([]) | TypeError | $default 0 of them\. Pass `\[x\]`$$
+DEFAULTED.run([ROW] * 3) | TypeError | $default 3 of them\. Pass `\[x\]`$$
+DEFAULTED.run({"x": ROW, "a": ROW[:1]}) | ValueError | onnx: `a` must have shape
+DEFAULTED.run([None, ROW]) | TypeError | onnx: `a` must have dtype float32; got object
+CONSTANT.run([ROW]) | TypeError | onnx: `inputs` must be empty; got 1 of them
+CONSTANT.run({"w": ROW}) | TypeError | onnx: `inputs` must be empty; got w
+COPYING.run([np.ma.array(ROW, mask=True)]) | TypeError | onnx: `x` must be an array
+  without a mask; got MaskedArray$$
+COPYING.run([[[1], [1, 2]]]) | TypeError | onnx: `x` must be an array; got list
+  \[\[1\], \[1, 2\]\]$$
+COPYING.run([ROW], a=1, b=2) | TypeError | run: `kwargs` must be empty; got a, b$$
+PAIR.run(["w"], {"x": ROW}) | ValueError | .*`inputs` must be None or a list of y, z
+STRINGS.run([ONE]) | TypeError | onnx: `x` must have dtype string; got int64$$
+STRINGS.jax_fn(np.array(["a"], object)) | TypeError | jax_fn: `y` must have a dtype that
+  JAX knows; got object$$
+prepared(BY_SCALAR).run([np.float32(0)]) | ValueError | Range 'first': `delta`
+prepared(ERASING).run([[1], -3]) | ValueError | SequenceErase 'e': `position` must be in
+  \[-2, 2\); got -3$$
+prepared("@28 float[3] x => string[3] y {y = Cast<to = 8>(x)}").run([ROW]) |
+  NotImplementedError | $cast float32 to object$$
+prepared("string[3] x => float[3] y {y = Cast<to = 1>(x)}").run([ROW.astype(object)]) |
+  NotImplementedError | $cast object to float32$$
+prepared("@28 float[3] x => float8e8m0[3] y {y = Cast<to = 24>(x)}").run([ROW]) |
+  NotImplementedError | $cast float32 to float8_e8m0fnu$$
+prepared("@28 float[3] x => float6e2m3[3] y {y = Cast<to = 27>(x)}").run([ROW]) |
+  TypeError | Cast 'y': Cast: `to` must .* that JAX knows; got float6_e2m3fn$$
+prepared("@28 float6e2m3[3] x => float[3] y {y = Cast<to = 1>(x)}").run(
+  [ROW.astype("float6_e2m3fn")]) | TypeError | Cast 'y': Cast: `input` must .* that JAX
+  knows; got float6_e2m3fn$$
+prepare(None) | TypeError | $model
+prepare(1) | TypeError | $model
+prepare([MODEL]) | TypeError | $model
+prepare(b"") | ValueError | prepare:
+prepare(b"{]") | ValueError | prepare:
+prepare(MODEL, training="no") | TypeError | prepare: `training` must be a bool; got str
+prepare(MODEL, lda_coeff="a") | TypeError | prepare: `lda_coeff` must be a real scalar
+prepare(MODEL, a=1, b=2) | TypeError | prepare: `kwargs` must be empty; got a, b$$
+prepare(MODEL, device=None) | TypeError | onnx: `device` must be a string; got NoneType
+prepare(MODEL, device=1) | TypeError | onnx: `device` must be a string; got int 1$$
+prepare(MODEL, operators=3) | TypeError | $operators
+prepare(MODEL, operators={"Neg": 3}) | TypeError | $operators
+prepare(MODEL, operators={3: abs}) | TypeError | $operators
+prepare(MODEL, operators={("a", "b", "c"): abs}) | TypeError | $operators
+prepare(NEGATING, operators={"Neg": lambda _, x: (x, x)}).run([ROW]) | ValueError |
+  Neg 'y': the function in `operators` must return 1 outputs; got 2$$
+prepare(NEGATING, operators={"Neg": lambda *_: int("four")}).run([ROW]) | ValueError |
+  Neg 'y': invalid literal for int
+run_node(node("Bernoulli"), [X]) | NotImplementedError | onnx: .* got Bernoulli 'y'
+run_node(node("ReverseSequence", "ab"), [X, LENGTHS], opset_version=9) |
+  NotImplementedError | onnx: .*ReverseSequence 'y' of opset 9
+run_node(node("ReverseSequence", "ab"), [X[0], LENGTHS]) | ValueError | onnx: .*rank
+  >= 2
+run_node(node("ReverseSequence", "ab"), [X, LENGTHS / np.float32(1)]) | ValueError |
+  onnx: .*double
+run_node(node("Cast"), [X]) | ValueError | onnx: .
+run_node(node("Identity"), [X], device="X") | ValueError | onnx: `device` must be
+run_node(node("Identity"), [X], a=1) | TypeError | prepare: `kwargs` must be empty;
+  got a$$
+run_node(node("Identity"), []) | TypeError | onnx: `inputs` .* a; got list \[\]. Pass
+run_node(node("Identity"), [ROW.astype("M8[s]")]) | TypeError | onnx: `a` must have a
+  dtype of ONNX; got datetime64
+run_node(node("Range", "abc"), [*np.float32([1, 1, 0])]) | ValueError | Range 'y':
+  `delta` must be
+run_node(node("Cast"), [X], opset_version=0) | ValueError | $opset
+run_node(node("Cast"), [X], opset_version=NEWEST + 1) | ValueError | $opset
+run_node(node("Cast"), [X], opset_version=2**64) | ValueError | $opset
+run_node(node("Cast"), [X], opset_version=None) | TypeError | $opset
+run_node(node("Cast"), [X], opset_version="21") | TypeError | $opset
+run_node(node("Cast"), [X], opset_version=True) | TypeError | $opset
+""",
+    three="onnx: `inputs` must be arrays for a, x, z; got",
+    by_name=". Pass `a, x, z`$",
+    default="onnx: `inputs` must be arrays for x, and may be for a; got",
+    cast="Cast 'y': Cast must not be from or to strings or .*; got",
+    model="prepare: `model` must be an onnx.ModelProto, a path or bytes; got",
+    operators="prepare: `operators` must be a mapping of names, or pairs .*; got",
+    opset="run_node: `opset_version`",
 )
 
 
-@pytest.mark.parametrize(("given", "error", "message"), DEFAULTS)
-def test_inputs_with_defaults(given: str, error: str, message: str) -> None:
-    text = "float[3] a, float[3] x => float[3] y {y = Identity(x)}"
-    run = prepared(text, a=ROW).run
-    require_error(KINDS[error], f"onnx: {message}", run, eval(given))
+@pytest.mark.parametrize(("call", "error", "message"), CALLS)
+def test_calls(call: str, error: str, message: str) -> None:
+    require_error(KINDS[error], message, eval, call, NAMES)
 
 
-def test_initializers_that_are_no_inputs() -> None:
-    model = prepared("=> float[3] y {y = Identity(w)}", w=ROW)
-    message = "onnx: `inputs` must be empty; got "
-    require_error(TypeError, message + "1 of them", model.run, [ROW])
-    require_error(TypeError, message + "w", model.run, {"w": ROW})
+@pytest.mark.parametrize("name", ["FOO", "CPU:99", "CPU:-1", "CPU:x", "CPU:0:0", ""])
+def test_devices(name: str) -> None:
+    message = f"onnx: `device` must be .*; got {name}$"
+    require_error(ValueError, message, onnx_backend.prepare, MODEL, device=name)
+    assert not onnx_backend.supports_device(name)
 
 
 @pytest.mark.parametrize("given", ["bfloat16", "uint16", "float8_e5m2"])
@@ -132,88 +203,6 @@ def test_untyped_bfloat16() -> None:
     model = prepared("bfloat16[3] x => bfloat16[3] y {y = Identity(x)}")
     x = ROW.astype(ml_dtypes.bfloat16)
     assert_same_bits(model.run([x.view("V2")])[0], x)  # as .npy files have it
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (np.ma.array(ROW, mask=True), "an array without a mask; got MaskedArray$"),
-        ([[1], [1, 2]], r"an array; got list \[\[1\], \[1, 2\]\]$"),
-    ],
-)
-def test_objects_that_are_no_arrays(x: Any, message: str) -> None:
-    message = f"onnx: `x` must be {message}"
-    require_error(TypeError, message, prepared(COPY).run, [x])
-
-
-def test_strings() -> None:
-    model = prepared("string[1] x => string[1] y {y = Identity(x)}")
-    message = "onnx: `x` must have dtype string; got int64$"  # without a conversion
-    require_error(TypeError, message, model.run, [ONE])
-    text = np.array(["a"], object)
-    message = "jax_fn: `y` must have a dtype that JAX knows; got object$"
-    require_error(TypeError, message, model.jax_fn, text)
-
-
-# Options and nodes --------------------------------------------------------------------
-
-OPTIONS = rows(r"""
-training="no" | TypeError | prepare: `training` must be a bool; got str
-lda_coeff="a" | TypeError | prepare: `lda_coeff` must be a real scalar
-a=1, b=2 | TypeError | prepare: `kwargs` must be empty; got a, b$$
-device=None | TypeError | onnx: `device` must be a string; got NoneType
-device=1 | TypeError | onnx: `device` must be a string; got int 1$$
-device="FOO" | ValueError | onnx: `device` must be .*; got FOO$$
-device="CPU:99" | ValueError | onnx: `device` must be .*; got CPU:99$$
-device="CPU:-1" | ValueError | onnx: `device` must be .*; got CPU:-1$$
-device="CPU:x" | ValueError | onnx: `device` must be .*; got CPU:x$$
-device="CPU:0:0" | ValueError | onnx: `device` must be .*; got CPU:0:0$$
-device="" | ValueError | onnx: `device` must be .*; got $$
-""")
-
-
-@pytest.mark.parametrize(("given", "error", "message"), OPTIONS)
-def test_options(given: str, error: str, message: str) -> None:
-    options = eval(f"dict({given})")
-    require_error(KINDS[error], message, onnx_backend.prepare, parse(COPY), **options)
-    if "device" in options:
-        assert not onnx_backend.supports_device(options["device"])
-
-
-def test_run_takes_no_options() -> None:
-    message = "run: `kwargs` must be empty; got a, b$"
-    require_error(TypeError, message, prepared(COPY).run, [ROW], a=1, b=2)
-
-
-# Operators, inputs, options, and the error of `run_node`.
-NODES = rows(r"""
-Bernoulli | [X] |  | NotImplementedError | onnx: .* got Bernoulli 'y'
-ReverseSequence | [X, LENGTHS] | opset_version=9 | NotImplementedError |
-  onnx: .*ReverseSequence 'y' of opset 9
-ReverseSequence | [X[0], LENGTHS] |  | ValueError | onnx: .*rank >= 2
-ReverseSequence | [X, LENGTHS / np.float32(1)] |  | ValueError | onnx: .*double
-Cast | [X] |  | ValueError | onnx: .
-Identity | [X] | device="X" | ValueError | onnx: `device` must be
-Identity | [X] | a=1 | TypeError | prepare: `kwargs` must be empty; got a$$
-Identity | [] |  | TypeError | onnx: `inputs` .* a; got list \[\]. Pass
-Identity | [ROW.astype("M8[s]")] |  | TypeError | onnx: `a` must have a dtype of ONNX;
-  got datetime64
-Range | list(np.float32([1, 1, 0])) |  | ValueError | Range 'y': `delta` must be
-Cast | [X] | opset_version=0 | ValueError | run_node: `opset_version`
-Cast | [X] | opset_version=NEWEST + 1 | ValueError | run_node: `opset_version`
-Cast | [X] | opset_version=2**64 | ValueError | run_node: `opset_version`
-Cast | [X] | opset_version=None | TypeError | run_node: `opset_version`
-Cast | [X] | opset_version="21" | TypeError | run_node: `opset_version`
-Cast | [X] | opset_version=True | TypeError | run_node: `opset_version`
-""")
-
-
-@pytest.mark.parametrize(("kind", "given", "options", "error", "message"), NODES)
-def test_nodes(kind: str, given: str, options: str, error: str, message: str) -> None:
-    inputs, named = eval(given), eval(f"dict({options})")
-    node = helper.make_node(kind, list("abc"[: max(len(inputs), 1)]), ["y"])
-    run = onnx_backend.run_node
-    require_error(KINDS[error], message, run, node, inputs, **named)
 
 
 # Traced inputs ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from assertions import assert_same_bits
 from onnx import TensorProto, helper
-from onnx_models import parse, prepared, runtime_session
+from onnx_models import parse, prepared, require_same, runtime_session
 
 from dml_jax import onnx_backend, reference
 
@@ -116,20 +116,6 @@ def test_export_of_symbolic_sizes() -> None:
 # Values that determine shapes ---------------------------------------------------------
 
 
-def test_shapes_are_computed_while_tracing() -> None:
-    text = """float[3,4] x => float[u,v] y {
-      starts32 = Range(zero, two, one)
-      starts = Cast<to = 7>(starts32)
-      ends = Constant<value_ints = [9, 9]>()
-      y = Slice(x, starts, ends)
-    }"""
-    numbers = {"zero": 0, "one": 1, "two": 2}
-    constants = {name: np.array(n, np.int32) for name, n in numbers.items()}
-    x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    (y,) = jax.jit(prepared(text, **constants).jax_fn)(x)
-    assert_same_bits(y, x[0:, 1:])
-
-
 @pytest.mark.parametrize("x64", [False, True])
 def test_strings_beside_a_jitted_path(x64: bool) -> None:
     text = (
@@ -148,49 +134,41 @@ DEFAULTS = (
     "float[2] a, float[2] x, float[2] b => float[2] i, float[2] j, float[2] k "
     "{i = Identity(a) j = Identity(x) k = Identity(b)}"
 )
-GIVEN = [  # by position, by name, and the outputs
-    ([A], {"x": A}, [B, A, C]),
-    ([D, A], {"a": D, "x": A}, [D, A, C]),
-    ([D, A, B], {"b": B, "x": A, "a": D}, [D, A, B]),
+BOTH = {"a": B, "b": C}
+# Initializers, inputs by position and by name, and the outputs.
+GIVEN: list[tuple[dict[str, Any], list[Any], dict[str, Any], list[Any]]] = [
+    ({}, [A, B, C], {}, [A, B, C]),
+    ({}, [A, B], {"b": C}, [A, B, C]),
+    ({}, [A], {"x": B, "b": C}, [A, B, C]),
+    ({}, [], {"b": C, "x": B, "a": A}, [A, B, C]),
+    ({"a": A}, [B, C], {}, [A, B, C]),
+    ({"a": A}, [B, C], {"a": D}, [D, B, C]),
+    ({"a": A}, [D, B, C], {}, [D, B, C]),
+    ({"a": A}, [B], {"b": C}, [A, B, C]),
+    (BOTH, [A], {}, [B, A, C]),
+    (BOTH, [D, A], {}, [D, A, C]),
+    (BOTH, [D, A, B], {}, [D, A, B]),
 ]
 
 
-@pytest.mark.parametrize(("inputs", "named", "wanted"), GIVEN)
-def test_defaults_are_overridden(
-    inputs: list[np.ndarray], named: dict[str, np.ndarray], wanted: list[np.ndarray]
+@pytest.mark.parametrize(("constants", "args", "named", "wanted"), GIVEN)
+def test_inputs_override_defaults(
+    constants: Any, args: Any, named: Any, wanted: Any
 ) -> None:
-    source = parse(DEFAULTS, b=C, a=B)
+    source = parse(DEFAULTS, **constants)
     copying = onnx_backend.prepare(source)
-    assert (copying.input_names, copying.default_names) == (("x",), ("a", "b"))
-    for outputs in (
-        copying.run(inputs),
-        copying.run(named),
-        copying.jax_fn(*inputs),
-        jax.jit(copying.jax_fn)(*inputs),
-        runtime_session(source).run(None, named),
-        onnx_backend.run_model(source, inputs),
+    assert copying.input_names == tuple(n for n in "axb" if n not in constants)
+    assert copying.default_names == tuple(constants)
+    outputs = dict(zip("axb", wanted, strict=True))
+    feeds = {n: x for n, x in outputs.items() if constants.get(n) is not x}
+    for found in (
+        copying.jax_fn(*args, **named),
+        jax.jit(copying.jax_fn)(*args, **named),
+        copying.run(feeds),
+        runtime_session(source).run(None, feeds),
+        *([] if named else [copying.run(args), onnx_backend.run_model(source, args)]),
     ):
-        for actual, array in zip(outputs, wanted, strict=True):
-            assert_same_bits(np.asarray(actual), array)
-
-
-@pytest.mark.parametrize(
-    ("constants", "args", "named", "wanted"),
-    [
-        *(({}, a, dict(zip(n, x, strict=True)), [A, B, C]) for a, n, x in (
-            ([A, B, C], "", []), ([A, B], "b", [C]), ([A], "xb", [B, C]),
-            ([], "bxa", [C, B, A]),
-        )),
-        ({"a": A}, [B, C], {}, [A, B, C]),
-        ({"a": A}, [B, C], {"a": D}, [D, B, C]),
-        ({"a": A}, [D, B, C], {}, [D, B, C]),
-        ({"a": A}, [B], {"b": C}, [A, B, C]),
-    ],
-)  # fmt: skip
-def test_inputs_by_keyword(constants: Any, args: Any, named: Any, wanted: Any) -> None:
-    outputs = prepared(DEFAULTS, **constants).jax_fn(*args, **named)
-    for actual, array in zip(outputs, wanted, strict=True):
-        assert_same_bits(np.asarray(actual), array)
+        require_same(found, wanted)
 
 
 @pytest.mark.parametrize("ir", [3, 4])

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from assertions import assert_same_bits
 from onnx import helper
-from onnx_models import model_of, prepared, require_error, type_of
+from onnx_models import model_of, prepared, rows, type_of
 
 from dml_jax import onnx_backend, reference
 
@@ -25,56 +25,53 @@ RANGES = [
 ]
 
 
-@pytest.mark.usefixtures("x32")
-@pytest.mark.parametrize(("dtype", "start", "limit", "delta"), RANGES)
-def test_ranges_are_exact(dtype: Any, start: Any, limit: Any, delta: Any) -> None:
-    """Also those of 64 bits outside of the mode, which `run` leaves as it was."""
-    numbers = [np.array(number, dtype) for number in (start, limit, delta)]
-    node = helper.make_node("Range", [*"abc"], ["y"])
-    (y,) = onnx_backend.run_node(node, numbers)
+def exact_range(dtype: Any, *ends: Any) -> tuple[list[Any], np.ndarray]:
+    """Inputs of Range, and its result."""
+    numbers = [np.array(number, dtype) for number in ends]
     first, end, step = (Fraction(number.item()) for number in numbers)
-    count = -((first - end) // step)
     start, _, delta = (number[()] for number in numbers)
-    assert_same_bits(y, reference.fill_value_sequence((count,), dtype, start, delta))
-    assert not jax.config.read("jax_enable_x64")
+    size = -((first - end) // step)
+    return numbers, reference.fill_value_sequence((size,), dtype, start, delta)
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128", "bfloat16"])
-def test_reversals_of_dtypes_that_onnx_runtime_has_not(dtype: str) -> None:
-    x = np.arange(8).reshape(4, 2).astype(getattr(ml_dtypes, dtype, dtype))
-    node = helper.make_node("ReverseSequence", ["x", "lens"], ["y"])
-    (y,) = onnx_backend.run_node(node, [x, np.array([3, 4])])
-    order = np.array([[4, 7], [2, 5], [0, 3], [6, 1]])
-    assert_same_bits(y, x.reshape(-1)[order])
-
-
-def test_strings() -> None:
-    x = np.array([["a", "b"], ["c", ""], ["longer", "ü"]])
-    text = """string[3,2] x => string[2,2] y {
-      r = ReverseSequence(x, lens)
-      i = Identity(r)
-      y = Slice(i, starts, ends)
-    }"""
-    constants = {"lens": [3, 2], "starts": [1], "ends": [3]}
-    arrays = {name: np.array(numbers) for name, numbers in constants.items()}
-    assert prepared(text, **arrays).run([x])[0].tolist() == [["c", "b"], ["a", "ü"]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "attribute", "expected"),
-    [
-        ("string[1]", 'value_strings = ["a"]', ["a"]),
-        ("string[1]", 'value: tensor = string[1] {"a"}', ["a"]),
-        ("string", 'value_string = "ü"', "ü"),
-        ("float", "value_float = 1.5", 1.5),
-        ("float[1]", "value_floats = [1.5]", [1.5]),
-        ("int64", "value_int = 7", 7),
-        ("int64[1]", "value_ints = [7]", [7]),
-    ],
+# Models, inputs, and lists of the results.
+LISTS = rows(
+    r"""
+=> string[1] y {y = Constant<value_strings = ["a"]>()} |  | ["a"]
+=> string[1] y {y = Constant<value: tensor = string[1] {"a"}>()} |  | ["a"]
+=> string y {y = Constant<value_string = "ü">()} |  | "ü"
+=> float y {y = Constant<value_float = 1.5>()} |  | 1.5
+=> float[1] y {y = Constant<value_floats = [1.5]>()} |  | [1.5]
+=> int64 y {y = Constant<value_int = 7>()} |  | 7
+=> int64[1] y {y = Constant<value_ints = [7]>()} |  | [7]
+string[3,2] x => string[2,2] y {n = Constant<value_ints = [3, 2]>()
+  r = ReverseSequence(x, n) i = Identity(r) s = Constant<value_ints = [1]>()
+  e = Constant<value_ints = [3]>() y = Slice(i, s, e)} |
+  np.array([["a", "b"], ["c", ""], ["longer", "ü"]]) | [["c", "b"], ["a", "ü"]]
+=> bool y {y = OptionalHasElement()} |  | False
+$erase | [1], [2], -2 | [2]
+$erase | [1], [2], 1 | [1]
+$erase | [1], [2], -1 | [1]
+float[3] x => float[n] y {empty = SequenceEmpty() one = Constant<value_int = 1>()
+  a = SequenceInsert(empty, x) m = Neg(x) zero = Constant<value_int = 0>()
+  c = SequenceInsert(a, m, zero) d = SequenceInsert(c, x) e = SequenceErase(d, one)
+  f = Optional(e) g = OptionalGetElement(f) h = SequenceMap(g) <body =
+    each (float[3] p) => (float[3] q) {q = Add(p, p)}>
+  y = ConcatFromSequence<axis = 0>(h)} | np.float32([1, 2, 3]) | [-2, -4, -6, 2, 4, 6]
+float[3] x => int64 y {s = SequenceConstruct(x, x) o = Optional(s)
+  g = OptionalGetElement(o) y = SequenceLength(g)} | np.ones(3, "f") | 2
+float[3] x => bool y {s = SequenceConstruct(x, x) o = Optional(s)
+  y = OptionalHasElement(o)} | np.ones(3, "f") | True
+""",
+    erase="int64[1] a, int64[1] b, int64 place => int64[n] y {"
+    "s = SequenceConstruct(a, b) e = SequenceErase(s, place) "
+    "y = ConcatFromSequence<axis = 0>(e)}",
 )
-def test_constants(kind: str, attribute: str, expected: Any) -> None:
-    text = f"=> {kind} y {{y = Constant<{attribute}>()}}"
-    assert prepared(text).run([])[0].tolist() == expected
+
+
+@pytest.mark.parametrize(("text", "inputs", "wanted"), LISTS)
+def test_lists(text: str, inputs: str, wanted: str) -> None:
+    assert prepared(text).run(eval(f"[{inputs}]"))[0].tolist() == eval(wanted)
 
 
 def test_constant_of_shape_keeps_bits() -> None:
@@ -87,6 +84,8 @@ def test_constant_of_shape_keeps_bits() -> None:
 
 
 LARGEST = 2**63 - 1
+EIGHT = np.arange(8).reshape(4, 2)
+REVERSED = np.array([[4, 7], [2, 5], [0, 3], [6, 1]])
 
 
 def one_hot(last: int, depth: int) -> np.ndarray:
@@ -95,6 +94,11 @@ def one_hot(last: int, depth: int) -> np.ndarray:
 
 # Operators, inputs and results that ONNX Runtime has not, or not exactly.
 EXACT: list[tuple[str, list[Any], Any]] = [
+    *(("Range", *exact_range(*row)) for row in RANGES),
+    *(
+        ("ReverseSequence", [EIGHT.astype(t), [3, 4]], REVERSED.astype(t))
+        for t in (np.complex64, np.complex128, ml_dtypes.bfloat16)
+    ),
     ("ReduceMean", [np.uint32([4000000001, 4000000003])], np.uint32([4000000002])),
     ("ReduceMean", [[LARGEST, LARGEST - 1, LARGEST - 2]], [LARGEST - 1]),
     ("ReduceMean", [[-LARGEST, -LARGEST, 1 - LARGEST]], [1 - LARGEST]),
@@ -111,61 +115,19 @@ EXACT: list[tuple[str, list[Any], Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(("kind", "inputs", "wanted"), EXACT)
 def test_results_are_exact(kind: str, inputs: list[Any], wanted: Any) -> None:
-    """Also of constants."""
+    """Also of constants, and of 64 bits outside of the mode, which stays as it is."""
     arrays, wanted = list(map(np.asarray, inputs)), np.asarray(wanted)
     names = "pqr"[: len(inputs)]
     result = f"{type_of(wanted.dtype)}[{','.join('uv'[: wanted.ndim])}] y"
-    text = f"{result} {{y = {kind}({', '.join(names)})}}"
+    text = f"@28 {result} {{y = {kind}({', '.join(names)})}}"
     constants = dict(zip(names, arrays, strict=True))
     for given, stored in ((arrays, {}), ([], constants)):
         model = onnx_backend.prepare(model_of(text, given, **stored))
         assert_same_bits(model.run(given)[0], wanted)
-
-
-# Sequences ----------------------------------------------------------------------------
-
-
-def test_sequences_and_optional_values_inside_of_a_graph() -> None:
-    text = """float[3] x => float[n] y, int64 k, bool b {
-      empty = SequenceEmpty()
-      one = Constant<value_int = 1>()
-      zero = Constant<value_int = 0>()
-      a = SequenceInsert(empty, x)
-      b2 = Neg(x)
-      c = SequenceInsert(a, b2, zero)
-      d = SequenceInsert(c, x)
-      e = SequenceErase(d, one)
-      f = Optional(e)
-      g = OptionalGetElement(f)
-      h = SequenceMap(g) <body = each (float[3] p) => (float[3] q) {q = Add(p, p)}>
-      k = SequenceLength(h)
-      y = ConcatFromSequence<axis = 0>(h)
-      b = OptionalHasElement(f)
-    }"""
-    x = np.array([1, 2, 3], np.float32)
-    y, k, has_element = prepared(text).run([x])
-    assert y.tolist() == [-2, -4, -6, 2, 4, 6]
-    assert (k, has_element) == (2, True)
-
-
-@pytest.mark.parametrize(("place", "left"), [(-2, [2]), (1, [1]), (-1, [1])])
-def test_positions_in_sequences(place: int, left: list[int]) -> None:
-    text = """int64[1] a, int64[1] b, int64 place => int64[n] y {
-      s = SequenceConstruct(a, b)
-      e = SequenceErase(s, place)
-      y = ConcatFromSequence<axis = 0>(e)
-    }"""
-    run = prepared(text).run
-    assert run([[1], [2], place])[0].tolist() == left
-    message = r"SequenceErase 'e': `position` must be in \[-2, 2\); got -3$"
-    require_error(ValueError, message, run, [[1], [2], -3])
-
-
-def test_an_optional_value_without_an_element() -> None:
-    text = "=> bool b {b = OptionalHasElement()}"
-    assert not prepared(text).run([]).b
+    assert not jax.config.read("jax_enable_x64")
 
 
 # Quantized products -------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-import json
+import re
 from typing import Any
 
 import jax
@@ -14,10 +14,10 @@ import pytest
 from onnx_models import (
     add_types,
     model_of,
-    parse,
+    require_close,
+    require_same,
+    rows,
     runtime_outputs,
-    runtime_session,
-    type_of,
 )
 from sampling import default_of
 
@@ -36,111 +36,80 @@ def random_array(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def example(
-    kind: str,
-    opset: int = 14,
-    *,
-    steps: int = TIME,
-    bias: bool = True,
-    lengths: bool = True,
-    initial: bool = True,
-    peepholes: bool = True,
-    **attributes: Any,
+    node: str, steps: int = TIME
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A model of one node with constant weights, and its inputs."""
-    count = 2 if attributes.get("direction") == BOTH else 1
-    rows = GATES[kind] * HIDDEN
-    weights = {
-        "W": random_array(count, rows, SIZE, seed=1),
-        "R": random_array(count, rows, HIDDEN, seed=2),
-        "B": random_array(count, 2 * rows, seed=3),
-        "P": random_array(count, 3 * HIDDEN, seed=4),
-    }
-    inputs = {
-        "X": random_array(steps, BATCH, SIZE, seed=10),
-        "sequence_lens": LENGTHS,
-        "initial_h": random_array(count, BATCH, HIDDEN, seed=12),
-        "initial_c": random_array(count, BATCH, HIDDEN, seed=13),
-    }
-    has = {"B": bias, "sequence_lens": lengths, "initial_h": initial}
-    has |= {"initial_c": initial, "P": peepholes}
-    names = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
-    names += ["initial_c", "P"] if kind == "LSTM" else []
-    names = [name if has.get(name, True) else "" for name in names]
+    """A model of one node with constant weights, and its inputs.
+
+    Frames p, lengths q and initial states r and s are inputs; weights w and u, the
+    bias b and the peepholes v are constant. A node reads all if it does not say which.
+    """
+    opset, kind, options, names = NODE.fullmatch(node).groups()  # type: ignore
+    is_lstm = kind == "LSTM"
+    count, rows = 2 if BOTH in options else 1, GATES[kind] * HIDDEN
+    names = names or "(p, w, u, b, q, r, s, v)"
+    names = names if is_lstm else names.replace(", s, v", "")
+    sizes = {"w": (rows, SIZE), "u": (rows, HIDDEN), "b": [2 * rows], "v": [3 * HIDDEN]}
+    weights = {n: random_array(count, *sizes[n], seed=ord(n)) for n in "wubv"}
     weights = {name: array for name, array in weights.items() if name in names}
-    inputs = {name: array for name, array in inputs.items() if name in names}
-    given = {"hidden_size": HIDDEN, **attributes}
-    texts = [f"{k} = {json.dumps(v)}" for k, v in given.items() if v != []]
-    types = [f"{type_of(x.dtype)}{[*x.shape]} {n}" for n, x in inputs.items()]
-    outputs = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
-    results = [f"float[{'d,' * (y == 'Y')}a,b,c] {y}" for y in outputs]
-    source = parse(
-        f"{', '.join(types)} => {', '.join(results)} {{{', '.join(outputs)} = "
-        f"{kind}<{', '.join(texts)}>({', '.join(names).rstrip(', ')})}}",
-        opset,
-        **weights,
-    )
-    return source, inputs
+    states = [random_array(count, BATCH, HIDDEN, seed=n) for n in (1, 2)]
+    inputs = [random_array(steps, BATCH, SIZE), LENGTHS, *states[: 1 + is_lstm]]
+    results = "y, h, c" if is_lstm else "y, h"
+    text = f"{opset}{results} = {kind}<hidden_size = {HIDDEN}, {options}>{names}"
+    return model_of(text, inputs, **weights), dict(zip("pqrs", inputs, strict=False))
 
 
-CASES: list[dict[str, Any]] = [
-    *(
-        {"kind": kind, "direction": direction}
-        for kind, direction in itertools.product(GATES, DIRECTIONS)
-    ),
-    {"kind": "GRU", "direction": BOTH, "linear_before_reset": 1},
-    {"kind": "GRU", "linear_before_reset": 1, "bias": False},
-    {"kind": "GRU", "bias": False, "initial": False, "lengths": False},
-    {"kind": "RNN", "bias": False, "initial": False},
-    {"kind": "LSTM", "input_forget": 1},
-    {"kind": "LSTM", "peepholes": False, "lengths": False},
-    # ONNX Runtime does not clip the cell, which stays below this.
-    {"kind": "LSTM", "clip": 1.8},
-    {"kind": "GRU", "clip": 0.3, "direction": "reverse"},
-    {"kind": "GRU", "opset": 9, "direction": BOTH},
-    {"kind": "LSTM", "opset": 22, "direction": BOTH},
+NODE = re.compile(r"(@\d+ |)(\w+)<(.*)>(.*)", re.DOTALL)
+CASES = [
+    f'{kind}<direction = "{direction}">'
+    for kind, direction in itertools.product(GATES, DIRECTIONS)
 ]
-# Functions of the two directions, with their alphas and betas.
-ACTIVATIONS: list[tuple[str, list[str], list[float], list[float]]] = [
-    ("RNN", ["Relu", "Affine"], [0.7], [0.2]),
-    ("RNN", ["LeakyRelu", "ThresholdedRelu"], [0.2, 0.1], []),
-    ("RNN", ["ScaledTanh", "HardSigmoid"], [0.8, 0.3], [1.2, 0.4]),
-    ("RNN", ["HardSigmoid", "LeakyRelu"], [], []),
-    ("RNN", ["Elu", "Softsign"], [0.9], []),
-    ("RNN", ["Softplus", "Sigmoid"], [], []),
-    (
-        "GRU",
-        ["HardSigmoid", "LeakyRelu", "Sigmoid", "ScaledTanh"],
-        [0.3, 0.15, 0.9],
-        [0.4, 1.1],
-    ),
-]
-for kind, names, alphas, betas in ACTIVATIONS:
-    lists = {"activation_alpha": alphas, "activation_beta": betas}
-    CASES.append({"kind": kind, "direction": BOTH, "activations": names, **lists})
-DEFAULTS = [{"kind": kind, "direction": BOTH} for kind in ("GRU", "LSTM")]
+MORE = rows(
+    r"""
+GRU<$both, linear_before_reset = 1>
+GRU<linear_before_reset = 1>(p, w, u, , q, r)
+GRU<direction = "forward">(p, w, u)
+RNN<direction = "forward">(p, w, u, , q)
+LSTM<input_forget = 1>
+LSTM<direction = "forward">(p, w, u, b, , r, s)
+LSTM<clip = 1.8>
+GRU<clip = 0.3, direction = "reverse">
+@9 GRU<$both>
+@22 LSTM<$both>
+RNN<$both, activations = ["Relu", "Affine"], activation_alpha = [0.7],
+  activation_beta = [0.2]>
+RNN<$both, activations = ["LeakyRelu", "ThresholdedRelu"],
+  activation_alpha = [0.2, 0.1]>
+RNN<$both, activations = ["ScaledTanh", "HardSigmoid"],
+  activation_alpha = [0.8, 0.3], activation_beta = [1.2, 0.4]>
+RNN<$both, activations = ["HardSigmoid", "LeakyRelu"]>
+RNN<$both, activations = ["Elu", "Softsign"], activation_alpha = [0.9]>
+RNN<$both, activations = ["Softplus", "Sigmoid"]>
+GRU<$both, activations = ["HardSigmoid", "LeakyRelu", "Sigmoid", "ScaledTanh"],
+  activation_alpha = [0.3, 0.15, 0.9], activation_beta = [0.4, 1.1]>
+""",
+    both=f'direction = "{BOTH}"',
+)
+CASES += [node for (node,) in MORE]
+DEFAULTS = [f'{kind}<direction = "{BOTH}">' for kind in ("GRU", "LSTM")]
 
 
-def name_of(case: dict[str, Any]) -> str:
-    return " ".join(map(str, case.values()))
-
-
-@pytest.mark.parametrize("case", default_of(CASES, *DEFAULTS), ids=name_of)
-def test_results_are_those_of_onnx_runtime(case: dict[str, Any]) -> None:
-    model, inputs = example(**case)
-    wanted = runtime_session(model).run(None, inputs)
-    prepared = onnx_backend.prepare(model)
-    results = [jax.jit(prepared.jax_fn)(*inputs.values())]
-    results += [prepared.run(inputs)] if case == DEFAULTS[0] else []
+@pytest.mark.parametrize("node", default_of(CASES, *DEFAULTS))
+def test_results_are_those_of_onnx_runtime(node: str) -> None:
+    """Of which ONNX Runtime does not clip the cell, which stays below 1.8."""
+    source, inputs = example(node)
+    wanted = runtime_outputs(source, inputs.values())
+    model = onnx_backend.prepare(source)
+    results = [jax.jit(model.jax_fn)(*inputs.values())]
+    results += [model.run(inputs)] if node == DEFAULTS[0] else []
     for actual in results:
-        for found, array in zip(actual, wanted, strict=True):
-            np.testing.assert_allclose(found, array, rtol=2e-5, atol=2e-6)
+        require_close(actual, wanted, 5e-6)
 
 
 @pytest.mark.parametrize("kind", default_of([*GATES]))
 def test_derivatives(kind: str) -> None:
-    source, inputs = example(kind, direction="reverse")
+    source, inputs = example(f'{kind}<direction = "reverse">')
     model = onnx_backend.prepare(source)
-    lengths = {"sequence_lens": inputs.pop("sequence_lens")}
+    lengths = {"q": inputs.pop("q")}
 
     def total(inputs: Any, params: Any) -> Any:
         outputs = model.apply(params, **inputs, **lengths)
@@ -152,22 +121,22 @@ def test_derivatives(kind: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("names", ["", "(p, w, u, b, , r)"])
 def test_training_scales_the_gradient_through_the_reverse_direction(
-    lengths: bool,
+    names: str,
 ) -> None:
     """The forward direction has its whole gradient, and the weights have theirs."""
-    source, inputs = example("RNN", direction=BOTH, lengths=lengths)
+    source, inputs = example(f'RNN<direction = "{BOTH}">{names}')
     model = onnx_backend.prepare(source)
 
     @functools.partial(jax.jit, static_argnames="training")
     def gradient(coefficient: Any, direction: Any, training: bool) -> Any:
         def total(x: Any, params: Any) -> Any:
             options = {"training": training, "lda_coeff": coefficient}
-            (y, _) = model.apply(params, **{**inputs, "X": x}, **options)
+            (y, _) = model.apply(params, **{**inputs, "p": x}, **options)
             return jnp.sum(jnp.sin(y[:, direction]))
 
-        return jax.grad(total, (0, 1))(inputs["X"], model.params)
+        return jax.grad(total, (0, 1))(inputs["p"], model.params)
 
     for direction, scale in ((0, 1), (1, 0.25)):
         plain, weights = gradient(0.25, direction, False)
@@ -181,7 +150,7 @@ def test_training_scales_the_gradient_through_the_reverse_direction(
 @pytest.mark.parametrize("kind", GATES)
 def test_no_steps(kind: str) -> None:
     """The last states are zeros, as ONNX Runtime has them for an RNN."""
-    source, inputs = example(kind, steps=0, lengths=False, direction=BOTH)
+    source, inputs = example(f'{kind}<direction = "{BOTH}">(p, w, u, b, , r, s, v)', 0)
     y, *states = onnx_backend.prepare(source).run(inputs)
     assert y.shape == (0, 2, BATCH, HIDDEN)
     for state in states:
@@ -197,18 +166,18 @@ def test_no_steps(kind: str) -> None:
 )
 def test_padding_has_no_gradient(kind: str, direction: str) -> None:
     """Outputs and gradients are those of zeros in place of what no sequence reads."""
-    source, zeros = example(kind, direction=direction)
+    source, zeros = example(f'{kind}<direction = "{direction}">')
     model, time = onnx_backend.prepare(source), np.arange(TIME)[:, None]
-    zeros["X"][time >= LENGTHS] = 0
+    zeros["p"][time >= LENGTHS] = 0
     padded = {name: array.copy() for name, array in zeros.items()}
-    padded["X"][time >= LENGTHS] = np.nan, -np.inf
+    padded["p"][time >= LENGTHS] = np.nan, -np.inf
     for name in padded:
-        if name.startswith("initial"):
+        if name in "rs":
             zeros[name][:, LENGTHS == 0] = 0
             padded[name][:, LENGTHS == 0] = np.nan
 
     def loss(params: Any, floats: Any) -> Any:
-        inputs = {**floats, "sequence_lens": LENGTHS}
+        inputs = {**floats, "q": LENGTHS}
         outputs = model.apply(
             params, training=direction == BOTH, lda_coeff=0.5, **inputs
         )
@@ -249,8 +218,7 @@ def lstm_of_integers(*columns: int, lengths: bool = False) -> onnx.ModelProto:
 def test_lstm_of_quantized_weights(columns: tuple[int, ...]) -> None:
     source = lstm_of_integers(*columns)
     found = onnx_backend.prepare(source).run([FRAMES])
-    for actual, array in zip(found, runtime_outputs(source, [FRAMES]), strict=True):
-        np.testing.assert_allclose(actual, array, 1e-5, 1e-5)
+    require_close(found, runtime_outputs(source, [FRAMES]), 1e-5)
 
 
 @pytest.mark.usefixtures("x32", "nans_are_data", "unoptimized")
@@ -260,32 +228,8 @@ def test_padding_of_a_quantized_lstm() -> None:
     is_read = (np.arange(TIME)[:, None] < OF_LSTM["t"])[..., None]
     padding = np.array([np.nan, np.inf, -np.inf, np.nan], np.float32)
     zeros, x = (np.where(is_read, FRAMES, p) for p in (np.float32(0), padding))
-    for found, wanted in zip(model.run([x]), model.run([zeros]), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    require_same(model.run([x]), model.run([zeros]))
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(model.jax_fn(x)[0])))
     wanted = gradient(zeros)
     assert np.any(wanted)
     np.testing.assert_array_equal(gradient(x), wanted)
-
-
-THRESHOLD = 'activations = ["ThresholdedRelu"], activation_alpha = [0.5]'
-
-
-@pytest.mark.parametrize(
-    ("node", "x", "w", "c", "wanted"),
-    [
-        # The cell is clipped before its activation.
-        ("LSTM<hidden_size = 1, clip = 0.5>(p, q, r, , , , s)", 0, 0, 20,
-         0.5 * np.tanh(0.5)),
-        (f"RNN<hidden_size = 1, {THRESHOLD}>(p, q, r)", 1, 0.5, None, 0.5),
-        (f"RNN<hidden_size = 1, {THRESHOLD}>(p, q, r)", 1, 0.25, None, 0),
-    ],
-)  # fmt: skip
-def test_one_step_of_one_unit(
-    node: str, x: float, w: float, c: float | None, wanted: float
-) -> None:
-    gates = GATES[node.partition("<")[0]]
-    numbers = ([[x]], [[w]] * gates, [[0]] * gates, [[c]])
-    inputs = [np.array([n], np.float32) for n in numbers[: 3 if c is None else 4]]
-    model = onnx_backend.prepare(model_of(f"y, h = {node}", inputs))
-    np.testing.assert_allclose(model.run(inputs)[1].item(), wanted, rtol=1e-6)
