@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from cases import moved_back
 
-from dml_jax import reference
-from dml_jax.cli.verify_cases import random_bits
+from dml_jax.cli.verify_cases import Case, random_bits
 
 SIZES = dict.fromkeys([(2,), (3,), (4,), (6,), (8,), (1, 4), (2, 2)], 1)
 SIZES |= {(2, 3): 1, (3, 2): 1, (2, 4): 1, (4, 2): 1, (2, 2, 2): 6}
@@ -82,6 +81,28 @@ class Program:
     outside: bool = False  # whether the derivative is one of the `shard_map`
     shared: bool = False  # whether all copies have the same input
     for_tpu: bool = False  # whether XLA partitions it as it does for TPUs
+    exported: bool = False  # so that XLA does not ask the package how to partition it
+
+    @property
+    def case(self) -> Case:
+        """The operator with its options; `operands` has its arrays."""
+        options = dict(self.options)
+        if self.operator.startswith("fill"):
+            options["value_data_type"] = np.dtype(self.dtype)
+        return Case(self.operator, {}, options)
+
+    def operands(self, x: Any, lengths: Any) -> dict[str, Any]:
+        """The arrays of the operator by name, from the input of the program."""
+        match self.operator:
+            case "fill_value_constant":
+                return {"value": x}
+            case "fill_value_sequence":
+                return {"value_start": x[0], "value_delta": x[1]}
+            case "reverse_subsequences":
+                return {"input": x, "sequence_lengths": lengths}
+            case "reverse_sequence":
+                return {"input": x, "sequence_lens": lengths}
+        return {"input_gradient" if self.operator == "slice_grad" else "input": x}
 
     @property
     def is_sum(self) -> bool:
@@ -458,8 +479,6 @@ def draw_works(operator: str, mode: str, dtype: str, data: str) -> dict[str, flo
         return works
     if data == "numbers" and dtype != "bool":
         works |= dict(double=1, flip=1)
-    if data == "bits" and mode == "forward":
-        works["invert"] = 1
     return works
 
 
@@ -472,7 +491,9 @@ def arrays_of(
     """The input, the lengths or None, and the cotangent or tangent or None."""
     random = np.random.default_rng([program.seed, 1, copy])
     dtype = np.dtype(program.dtype)
-    make = numbers if program.data == "numbers" else bits
+    make = numbers
+    if program.data == "bits":
+        make = lambda random, shape, dtype: random_bits(random, dtype, shape)
     of_input = np.random.default_rng(program.seed) if program.shared else random
     x, lengths, other = make(of_input, program.shape, dtype), None, None
     if program.lengths is not None:
@@ -496,10 +517,6 @@ def numbers(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.nd
     x = random.integers(1, 7, shape)
     x = x + 1j * random.integers(1, 7, shape) if dtype.kind == "c" else x
     return x.astype(dtype)
-
-
-def bits(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-    return random_bits(random, dtype, shape)
 
 
 def summable(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
@@ -547,32 +564,20 @@ def pull_back(program: Program, cotangent: Any, lengths: Any) -> np.ndarray:
     return WORK[program.before](scaled(program, adjoint(program, cotangent, lengths)))
 
 
-def double(x: np.ndarray) -> np.ndarray:
-    return (x * x.dtype.type(2)).astype(x.dtype)
+def double(x: Any) -> Any:
+    return x * x.dtype.type(2)
 
 
-def invert(x: np.ndarray) -> np.ndarray:
-    if x.dtype.kind == "c":
-        return invert(x.view("f4")).view(x.dtype)
-    return ~x if x.dtype == bool else (~x.view(f"u{x.itemsize}")).view(x.dtype)
-
-
-WORK = {"nothing": lambda x: x, "flip": np.flip, "double": double, "invert": invert}
+# Of NumPy's arrays and of JAX's.
+WORK: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda x: x,
+    "flip": lambda x: x[(slice(None, None, -1),) * x.ndim],
+    "double": double,
+}
 
 
 def operate(program: Program, x: Any, lengths: Any) -> np.ndarray:
-    dtype, options = np.dtype(program.dtype), program.options
-    match program.operator:
-        case "fill_value_constant":
-            return np.full(options["sizes"], x, dtype)
-        case "fill_value_sequence":
-            return reference.fill_value_sequence(options["sizes"], dtype, *x)
-        case "reverse_subsequences":
-            return reference.reverse_subsequences(x, lengths, options["axis"])
-        case "reverse_sequence":
-            axes = options["batch_axis"], options["time_axis"]
-            return reference.reverse_sequence(x, lengths, *axes)
-    return getattr(reference, program.operator)(x, **options)
+    return program.case.expected(**program.operands(x, lengths))
 
 
 def adjoint(program: Program, cotangent: Any, lengths: Any) -> np.ndarray:

@@ -43,7 +43,7 @@ from devices import (  # noqa: E402
 from jax import lax  # noqa: E402
 from jax.interpreters import mlir  # noqa: E402
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec  # noqa: E402
-from programs import Placement, Program  # noqa: E402
+from programs import WORK, Placement, Program  # noqa: E402
 
 import dml_jax  # noqa: E402
 from dml_jax._reverse import primitive as reverse_primitive  # noqa: E402
@@ -303,35 +303,9 @@ def derived(program: Program, function: Callable[..., Any], x: Any, other: Any) 
 
 def apply(program: Program, mesh: Mesh, x: Any, lengths: Any = None) -> Any:
     x = inside(program, WORK[program.before](x), mesh, program.of_input)
-    y = inside(program, operate(program, x, lengths), mesh, program.of_result)
-    return WORK[program.after](y)
+    y = program.case.run(**program.operands(x, lengths))
+    return WORK[program.after](inside(program, y, mesh, program.of_result))
 
-
-def operate(program: Program, x: Any, lengths: Any) -> Any:
-    operator, options = getattr(dml_jax, program.operator), program.options
-    if program.operator.startswith("reverse"):
-        return operator(x, lengths, **options)
-    if program.operator.startswith("fill"):
-        scalars = (x,) if program.operator == "fill_value_constant" else (x[0], x[1])
-        return operator(options["sizes"], program.dtype, *scalars)
-    return operator(x, **options)
-
-
-def invert(x: jax.Array) -> jax.Array:
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return lax.complex(invert(x.real), invert(x.imag))
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return ~x
-    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    return lax.bitcast_convert_type(~lax.bitcast_convert_type(x, unsigned), x.dtype)
-
-
-WORK: dict[str, Callable[..., Any]] = {
-    "nothing": lambda x: x,
-    "flip": lambda x: lax.rev(x, range(x.ndim)),
-    "double": lambda x: x * 2,
-    "invert": invert,
-}
 
 if __name__ == "__main__":
     main(map(int, sys.argv[2:]), sys.argv[1] == "local")
