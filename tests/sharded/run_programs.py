@@ -1,14 +1,9 @@
-"""Runs the random programs of some seeds, and prints what came of each as JSON.
-
-A compiler that aborts ends the process; the last seed that was printed is the one to
-blame. `test_random_programs.py` runs this script for many seeds.
-"""
+"""Runs random programs, of which `test_random_programs.py` gives the seeds."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import json
+import itertools
 import math
 import os
 import pathlib
@@ -29,6 +24,7 @@ os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8"
 )
 
+import children  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
@@ -55,20 +51,16 @@ RULES: dict[Any, Callable[[str | None], Any]] = {
 }
 
 
-def main(seeds: Iterable[int], are_local: bool) -> None:
+def main(are_local: bool) -> None:
     warnings.simplefilter("ignore")  # about GSPMD
-    for count, seed in enumerate(seeds):
-        program = programs.draw(seed, are_local)
-        report(seed=seed, program=repr(program))
-        faulthandler.dump_traceback_later(LIMIT, exit=True)
-        report(seed=seed, **outcome(program))
-        faulthandler.cancel_dump_traceback_later()
-        if count % 50 == 49:
+    counter = itertools.count(1)
+
+    def answer(seed: int) -> dict[str, str]:
+        if next(counter) % 50 == 0:
             jax.clear_caches()
+        return outcome(programs.draw(seed, are_local))
 
-
-def report(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+    children.serve(answer, LIMIT)
 
 
 def outcome(program: Program) -> dict[str, str]:
@@ -308,4 +300,4 @@ def apply(program: Program, mesh: Mesh, x: Any, lengths: Any = None) -> Any:
 
 
 if __name__ == "__main__":
-    main(map(int, sys.argv[2:]), sys.argv[1] == "local")
+    main(sys.argv[1] == "local")

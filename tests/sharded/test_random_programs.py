@@ -8,13 +8,10 @@ runs the program of one seed again:
 """
 
 import collections
-import json
-import os
 import pathlib
-import subprocess
-import sys
 from collections.abc import Sequence
 
+import children
 import programs
 import pytest
 from sampling import default_of
@@ -23,38 +20,23 @@ SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
 SAMPLE = 60  # programs of the default run
 BATCH = 250  # programs for a process, which keeps all that it has compiled
 
-Reports = dict[int, dict[str, str]]  # by seed: outcome, why, and the program
+Reports = dict[int, dict[str, str]]  # by seed: the outcome, and why
 
 
 @pytest.fixture(scope="module")
 def outcomes(pytestconfig: pytest.Config) -> Reports:
     first = pytestconfig.option.first_program
     seeds = range(first, first + pytestconfig.option.programs)
-    found: Reports = {}
-    while left := [seed for seed in seeds if seed not in found]:
-        found |= run(left[:BATCH])
-    return found
+    batches = [seeds[i : i + BATCH] for i in range(0, len(seeds), BATCH)]
+    return {seed: report for batch in batches for seed, report in run(batch).items()}
 
 
 def run(seeds: Sequence[int], kind: str = "any") -> Reports:
-    """Runs the programs in a process, up to one that ends it."""
-    child = subprocess.run(
-        [sys.executable, SCRIPT, kind, *map(str, seeds)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-    reports: Reports = collections.defaultdict(dict)
-    for line in child.stdout.splitlines():
-        report = json.loads(line)
-        reports[report["seed"]].update(report)
-    assert reports, child.stderr
-    *_, last = reports.values()
-    if "outcome" not in last:
-        lines = child.stderr.splitlines()
-        fatal = [line for line in lines if line.startswith("F") or "Timeout" in line]
-        why = [f"exit status {child.returncode}", *(fatal or lines[-5:])[:5]]
-        last.update(outcome="abort", why="\n".join(why))
+    """Runs the programs in a process, and in others after one that ends it."""
+    reports = {}
+    for seed, report in zip(seeds, children.answers(SCRIPT, seeds, kind), strict=True):
+        is_end = isinstance(report, children.End)
+        reports[seed] = dict(outcome="abort", why=report.why) if is_end else report
     return reports
 
 
@@ -66,7 +48,7 @@ def test_bits_of_a_sample() -> None:
 def test_local_programs_send_nothing(count: int) -> None:
     """Their compiled text has no collectives, and no array larger than two shards."""
     found = run(range(count), "local")
-    require_no_failures(found)
+    require_no_failures(found, are_local=True)
     silent = [report for report in found.values() if report["outcome"] == "silent"]
     assert len(silent) > count // 4
 
@@ -76,10 +58,10 @@ def test_bits(outcomes: Reports) -> None:
     require_no_failures(outcomes)
 
 
-def require_no_failures(outcomes: Reports) -> None:
+def require_no_failures(outcomes: Reports, *, are_local: bool = False) -> None:
     failures = [
-        f"{report['outcome']}: {report['why']}\n{report['program']}"
-        for report in outcomes.values()
+        f"{report['outcome']}: {report['why']}\n{programs.draw(seed, are_local)}"
+        for seed, report in outcomes.items()
         if report["outcome"] not in ("passed", "silent", "skipped")
     ]
     assert not failures, "\n\n".join([f"{len(failures)} programs", *failures])
