@@ -13,6 +13,7 @@ program: each has arrays of its own, but perhaps the input of the others, and ru
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -25,7 +26,9 @@ from dml_jax.cli.verify_cases import Case, random_bits
 
 SIZES = dict.fromkeys([(2,), (3,), (4,), (6,), (8,), (1, 4), (2, 2)], 1)
 SIZES |= {(2, 3): 1, (3, 2): 1, (2, 4): 1, (4, 2): 1, (2, 2, 2): 6}
-LARGEST = {1: 64, 2: 24, 3: 12, 4: 8}  # size of a dimension, by rank
+# Size of a dimension, by rank.
+LARGEST = {1: 64, 2: 24, 3: 12, 4: 8}
+LARGEST_IN_LARGE_ONES = {1: 4096, 2: 64, 3: 16, 4: 8}
 INTEGERS = ["int8", "uint8", "int16", "int32", "uint32", "int64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn"]
 FLOATS = [*NARROW, "float32", "float64"]
@@ -81,7 +84,7 @@ class Program:
     outside: bool = False  # whether the derivative is one of the `shard_map`
     shared: bool = False  # whether all copies have the same input
     for_tpu: bool = False  # whether XLA partitions it as it does for TPUs
-    exported: bool = False  # so that XLA does not ask the package how to partition it
+    is_large: bool = False  # so that one tells its arrays from their shards
 
     @property
     def case(self) -> Case:
@@ -168,8 +171,47 @@ class Picker:
         return [*values][self.random.choice(len(weights), p=weights / weights.sum())]
 
 
-def draw(seed: int, is_local: bool = False) -> Program:
-    """The program of a seed; `is_local` asks for a local one, by Shardy."""
+def draw(seed: int, kind: str = "any") -> Program:
+    """The program of a seed: any one, a local one, or a large one."""
+    if kind != "large":
+        return draw_one(seed, LARGEST, kind == "local")
+    seeds = itertools.count(1000 * seed)
+    drawn = (draw_one(seed, LARGEST_IN_LARGE_ONES, False) for seed in seeds)
+    return with_one_sharding(next(filter(is_shared_out, drawn)))
+
+
+def is_shared_out(program: Program) -> bool:
+    """Whether its devices have equal parts of a large argument and of the result."""
+    spec, mesh = program.of_input.spec, program.mesh
+    return (
+        any(spec)
+        and program.of_input.how == "argument"
+        and spec == evenly(spec, program.result_shape, mesh)
+        and math.prod(program.shape) >= 1024
+        and 0 not in program.result_shape
+        and program.shardy
+        and not program.manual
+        and len(program.explicit) in (0, len(mesh))
+        and not program.operator.startswith("fill")
+        and program.options.get("implementation") is None  # XLA partitions the others
+    )
+
+
+def with_one_sharding(program: Program) -> Program:
+    """The program with the sharding of its input alone, and no other work."""
+    none, is_pulled = Placement(), program.mode in ("vjp", "vjp_of_vjp", "jvp")
+    return dataclasses.replace(
+        program,
+        **dict.fromkeys(("of_lengths", "of_result", "of_output"), none),
+        **dict.fromkeys(("before", "after"), "nothing"),
+        of_cotangent=program.of_input if is_pulled else none,
+        for_tpu=False,  # XLA's own partitioning gathers some gradients
+        is_large=True,
+    )
+
+
+def draw_one(seed: int, largest: Mapping[int, int], is_local: bool) -> Program:
+    """One whose dimensions have at most these sizes; a local one is by Shardy."""
     pick = Picker(seed)
     mesh, manual, explicit = draw_mesh(pick)
     # JAX moves arrays to other devices where explicit axes meet others.
@@ -178,7 +220,7 @@ def draw(seed: int, is_local: bool = False) -> Program:
     local = are_alike and (pick.chance(0.2) or is_local)
     operator, may_be_uneven = pick.one(OPERATORS), not explicit and not manual
     of_input, parts = draw_input(pick, operator, mesh, may_be_uneven, local, explicit)
-    sizes = tuple(draw_size(pick, p, LARGEST[len(parts)]) for p in parts)
+    sizes = tuple(draw_size(pick, p, largest[len(parts)]) for p in parts)
     options, shape, result_shape, lengths = draw_operator(
         pick, operator, sizes, parts, local
     )

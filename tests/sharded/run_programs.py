@@ -35,6 +35,7 @@ from devices import (  # noqa: E402
     collectives,
     most_elements,
     partitioner,
+    sent_bytes,
 )
 from jax import lax  # noqa: E402
 from jax.interpreters import mlir  # noqa: E402
@@ -51,14 +52,15 @@ RULES: dict[Any, Callable[[str | None], Any]] = {
 }
 
 
-def main(are_local: bool) -> None:
+def main() -> None:
     warnings.simplefilter("ignore")  # about GSPMD
     counter = itertools.count(1)
 
-    def answer(seed: int) -> dict[str, str]:
+    def answer(item: tuple[str, int]) -> dict[str, str]:
         if next(counter) % 50 == 0:
             jax.clear_caches()
-        return outcome(programs.draw(seed, are_local))
+        kind, seed = item
+        return outcome(programs.draw(seed, kind))
 
     children.serve(answer, LIMIT)
 
@@ -141,7 +143,9 @@ def run(program: Program) -> np.ndarray:
         has_lengths = program.lengths is not None and program.shardy
         if has_lengths and has_callbacks and program.seed % 4 == 0:
             require_report(program, run, operands, arrays[1])
-    if program.sends_nothing:
+    if program.is_large:
+        require_few_messages(program, compiled)
+    elif program.sends_nothing:
         require_no_messages(program, compiled, result, mesh)
     return np.asarray(result)
 
@@ -164,15 +168,32 @@ def require_report(
     assert bool(message) == is_wrong, message
 
 
+def elements_of_a_shard(program: Program) -> int:
+    """Of the larger one of input and result."""
+    spec = program.of_input.spec or program.of_output.spec
+    shards = math.prod(math.prod(program.mesh[n] for n in entry) for entry in spec)
+    return max(math.prod(program.shape), math.prod(program.result_shape)) // shards
+
+
+def require_few_messages(program: Program, compiled: Any) -> None:
+    """Between pairs of devices, or of parts of shards: four of them each time."""
+    allowed = {"collective-permute"}
+    if program.operator.startswith("reverse"):
+        allowed.add("all-to-all")
+    assert collectives(compiled) <= allowed
+    most = 4 * elements_of_a_shard(program)
+    assert most_elements(compiled) <= most
+    times = 4 if program.mode == "grad_of_squares" else 1
+    assert sum(sent_bytes(compiled, itemsize=1).values()) <= times * most
+
+
 def require_no_messages(
     program: Program, compiled: Any, result: jax.Array, mesh: Mesh
 ) -> None:
     """No collectives, no array of more than two shards, the sharding of the input."""
     assert collectives(compiled) == set()
+    assert most_elements(compiled) <= max(2 * elements_of_a_shard(program), 2)
     spec = program.of_input.spec or program.of_output.spec
-    shards = math.prod(math.prod(program.mesh[n] for n in entry) for entry in spec)
-    sizes = math.prod(program.shape), math.prod(program.result_shape)
-    assert most_elements(compiled) <= max(2 * max(sizes) // shards, 2)
     if program.of_output.how == "none" and spec:
         wanted = sharding(program, mesh, program.of_input)
         assert result.sharding.is_equivalent_to(wanted, result.ndim)
@@ -300,4 +321,4 @@ def apply(program: Program, mesh: Mesh, x: Any, lengths: Any = None) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] == "local")
+    main()
