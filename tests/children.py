@@ -1,4 +1,4 @@
-"""Work in child processes, which compilers may end.
+"""Fresh processes, and work in child processes, which compilers may end.
 
 A child answers items, one after the other: lines of JSON from its standard input to its
 standard output. Where it ends, another one continues with the rest.
@@ -12,6 +12,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+
+def printed_by(*lines: str) -> str:
+    """What a fresh process prints that runs these lines."""
+    child = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_JIT": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout
 
 
 class End(NamedTuple):

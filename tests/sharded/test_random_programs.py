@@ -70,7 +70,7 @@ def test_bits(kind: str, outcomes: Reports) -> None:
 
 def require_no_failures(outcomes: Reports) -> None:
     failures = [
-        f"{report['outcome']}: {report['why']}\n{programs.draw(seed, kind)}"
+        f"{kind} {seed}: {report['outcome']}: {report['why']}\n{programs.draw(seed, kind)}"
         for (kind, seed), report in outcomes.items()
         if report["outcome"] not in ("passed", "silent", "skipped")
     ]
