@@ -68,10 +68,15 @@ def test_bits(kind: str, outcomes: Reports) -> None:
     require_no_failures(of_kind(outcomes, kind))
 
 
+def program_of(item: Item) -> programs.Program:
+    kind, seed = item
+    return programs.draw(seed, kind)
+
+
 def require_no_failures(outcomes: Reports) -> None:
     failures = [
-        f"{kind} {seed}: {report['outcome']}: {report['why']}\n{programs.draw(seed, kind)}"
-        for (kind, seed), report in outcomes.items()
+        f"{item}: {report['outcome']}: {report['why']}\n{program_of(item)}"
+        for item, report in outcomes.items()
         if report["outcome"] not in ("passed", "silent", "skipped")
     ]
     assert not failures, "\n\n".join([f"{len(failures)} programs", *failures])
@@ -91,8 +96,8 @@ def test_every_operator_runs(outcomes: Reports, operator: str, explicit: bool) -
     """In several modes, whatever JAX refuses."""
     ran = [
         program
-        for (_, seed), report in of_kind(outcomes, "any").items()
-        for program in [programs.draw(seed)]
+        for item, report in of_kind(outcomes, "any").items()
+        for program in [program_of(item)]
         if report["outcome"] != "skipped"
         and (program.operator, bool(program.explicit)) == (operator, explicit)
     ]
