@@ -6,10 +6,15 @@ from typing import Any
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from dtypes import dtype_of
+from assertions import assert_same_bits
+from dtypes import dtype_of, needs_x64
 
+from dml_jax import reference
+from dml_jax._reverse import primitive
+from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import jax_versions
 from dml_jax.cli.verify_cases import random_bits
 
@@ -25,6 +30,43 @@ DTYPES = ["uint8", "bool", "bfloat16", "float32"]
 def data(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     """Elements of all bits, signalling NaNs among them."""
     return random_bits(np.random.default_rng(seed), dtype_of(dtype), shape)
+
+
+def lines(
+    shape: tuple[int, ...], axis: int, lengths: tuple[int, ...], dtype: str
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Data, lengths of this shape, those at the ends among them, and the axis."""
+    time = shape[axis]
+    found = np.random.default_rng(0).integers(0, time + 1, lengths).astype(np.int32)
+    edges = [time, 1, time - 1, 0][: found.size]
+    found.flat[: len(edges)] = edges
+    return data(shape, dtype), found, axis
+
+
+def as_lowered(reverse: Callable[..., Any], platform: str) -> Callable[..., Any]:
+    """A formulation, called as by the lowering rule of a platform."""
+    formulation = primitive._PLATFORMS[platform]._replace(reverse=reverse)
+    return functools.partial(
+        primitive._compute,
+        implementation=None,
+        formulation=formulation,
+        is_unpartitioned=True,
+    )
+
+
+def require_reversed(
+    reverse: Callable[..., Any],
+    x: np.ndarray,
+    lengths: np.ndarray,
+    axis: int,
+    compiled: Callable[..., Any] = jax.jit,
+) -> None:
+    """The formulation gives what the reference gives."""
+    with jax.enable_x64(needs_x64(x.dtype)):
+        arrays = jnp.asarray(x), jnp.asarray(lengths)
+        y = compiled(functools.partial(reverse, axis=axis))(*arrays)
+    whole = np.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    assert_same_bits(y, reference.reverse_subsequences(whole, lengths, axis))
 
 
 def text_for(platform: str, function: Callable[..., Any], *operands: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Programs exported for every platform at once, of sizes yet unknown."""
+"""Programs exported for every platform at once, of sizes yet unknown.
+
+`test_random_calls.py` has reversals and fills of any size. The windows of slices have
+to follow from their size.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import BATCH_MAJOR, moved_back, numbers
+from cases import EXAMPLES, moved_back, numbers, with_dtype
 from dtypes import dtype_of
 from jax import export
 from sampling import default_of
@@ -35,66 +39,6 @@ def specs(
         jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), dtype)
         for shape, dtype in zip(shapes, dtypes, strict=True)
     ]
-
-
-LENGTHS = {
-    "int32": [0, 3, -1, 2**31 - 1, 4],
-    "uint32": [0, 3, 2**31, 2**31 + 3, 2**32 - 1],
-    "uint8": [0, 3, 1, 255, 4],
-}
-
-
-def reverse_lines(x: Any, lengths: Any, **options: Any) -> jax.Array:
-    lengths = lengths.reshape(lengths.shape[0], 1, 1)
-    return dml_jax.reverse_subsequences(x, lengths, axis=1, **options)
-
-
-REVERSE = {
-    "reverse_subsequences-gather": partial(reverse_lines, implementation="gather"),
-    "reverse_subsequences-scatter": partial(reverse_lines, implementation="scatter"),
-    "reverse_sequence-training": partial(dml_jax.reverse_sequence, **BATCH_MAJOR),
-    "reverse_sequence-inference": partial(
-        dml_jax.reverse_sequence, **BATCH_MAJOR, training=False
-    ),
-}
-
-
-def reversal_arrays(time: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    lengths = np.array(LENGTHS[dtype], dtype)
-    return numbers(len(lengths), time, 3), lengths
-
-
-@pytest.mark.parametrize("dtype", default_of(LENGTHS, "int32", "uint32"))
-@pytest.mark.parametrize("name", REVERSE)
-def test_reversal_of_symbolic_batch_and_time(name: str, dtype: str) -> None:
-    arguments = specs(["batch, time, 3", "batch"], ["float32", dtype])
-    exported = export_for_all(REVERSE[name], *arguments)
-    pull_back = exported.vjp().call
-    for time in (1, 9):
-        x, lengths = reversal_arrays(time, dtype)
-        expected = reference.reverse_sequence(x, lengths, **BATCH_MAJOR)
-        assert_same_bits(exported.call(x, lengths), expected)
-        assert_same_bits(pull_back(expected, lengths, expected)[0], x)
-
-
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-def test_gradient_through_a_call_scales_in_training_alone(training: bool) -> None:
-    def reverse(x: Any, lengths: Any, coefficient: Any) -> jax.Array:
-        return dml_jax.reverse_sequence(
-            x, lengths, **BATCH_MAJOR, training=training, lda_coeff=coefficient
-        )
-
-    arguments = specs(["batch, time, 3", "batch", ""], ["float32", "uint32", "float32"])
-    exported = export.export(jax.jit(reverse), platforms=PLATFORMS)(*arguments)
-    x, lengths = reversal_arrays(9, "uint32")
-
-    def loss(x: jax.Array) -> jax.Array:
-        return jnp.sum(exported.call(x, lengths, jnp.float32(0.5)) * x)
-
-    # x reaches the loss directly, and through the reversal.
-    reversed_x = reference.reverse_sequence(x, lengths, **BATCH_MAJOR)
-    factor = np.float32(0.5 if training else 1)
-    assert_same_bits(jax.grad(loss)(x), reversed_x + factor * reversed_x)
 
 
 # Slices whose sizes follow from those of their input, of `shape`. They are functions of
@@ -135,28 +79,6 @@ def test_window_of_symbolic_batch(name: str, dtype: Any) -> None:
         assert_same_bits(exported.vjp().call(x, y)[0], expected)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    default_of([jnp.float32, jnp.bfloat16, jnp.complex64, jnp.uint8], jnp.bfloat16),
-)
-@pytest.mark.parametrize(
-    ("shape", "sizes"), [("count", [(1,), (300,)]), ("rows, columns", [(7, 43)])]
-)
-def test_fill_of_symbolic_size(shape: str, sizes: Any, dtype: Any) -> None:
-    def fill(like: Any, start: Any, delta: Any) -> tuple[jax.Array, jax.Array]:
-        sequence = dml_jax.fill_value_sequence(like.shape, dtype, start, delta)
-        return sequence, dml_jax.fill_value_constant(like.shape, dtype, start)
-
-    arguments = specs([shape, "", ""], ["int8", dtype, dtype])
-    call = export_for_all(fill, *arguments).call
-    start, delta = np.array([5, 3] if dtype == jnp.uint8 else [-3.2, 0.1], dtype)
-    for size in sizes:
-        sequence, constant = call(np.zeros(size, np.int8), start, delta)
-        expected = reference.fill_value_sequence(size, np.dtype(dtype), start, delta)
-        assert_same_bits(sequence, expected)
-        assert_same_bits(constant, np.full(size, start, dtype))
-
-
 def test_derivative_of_a_fill_of_symbolic_size() -> None:
     def derivative(like: Any, start: Any, delta: Any) -> jax.Array:
         fill = partial(dml_jax.fill_value_sequence, like.shape, "float32", start)
@@ -168,17 +90,8 @@ def test_derivative_of_a_fill_of_symbolic_size() -> None:
     assert_same_bits(result, numbers(7, 43) - 1)
 
 
-PROGRAMS = {
-    "reverse_subsequences": lambda x: dml_jax.reverse_subsequences(x, [[2], [1]], 1),
-    "slice": lambda x: dml_jax.slice1(x, (0, 1), (2, 2), (1, -1)),
-    "slice_grad": lambda x: dml_jax.slice_grad(x, (4, 7), (0, 1), (4, 5), (2, 2)),
-    "fill_value_constant": lambda x: dml_jax.fill_value_constant(
-        (3,), x.dtype, x[0, 0]
-    ),
-    "fill_value_sequence": lambda x: dml_jax.fill_value_sequence(
-        (3,), x.dtype, x[0, 0], x[0, 1]
-    ),
-}
+OPERATORS = ["reverse_subsequences", "slice", "slice_grad"]
+OPERATORS += ["fill_value_constant", "fill_value_sequence"]
 
 
 @pytest.mark.parametrize(
@@ -187,19 +100,19 @@ PROGRAMS = {
         ["int2", "uint2", "complex128", "float64"], "int2", "complex128", "float64"
     ),
 )
-@pytest.mark.parametrize("operator", PROGRAMS)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_dtypes_that_fail_in_the_compiler_of_tpus_are_refused(
     operator: str, dtype: str
 ) -> None:
     with jax.enable_x64(dtype in ("complex128", "float64")):
-        argument = jax.ShapeDtypeStruct((2, 3), dtype_of(dtype))
-        function = jax.jit(PROGRAMS[operator])
-        export.export(function, platforms=("cpu", "cuda"))(argument)
+        case = with_dtype(EXAMPLES[operator], dtype_of(dtype))
+        function = jax.jit(lambda arrays: case.run(**arrays))
+        export.export(function, platforms=("cpu", "cuda"))(case.arrays)
         for platforms in (("tpu",), PLATFORMS):
             run = export.export(function, platforms=platforms)
             if dtype == "float64" and operator != "fill_value_sequence":
-                run(argument)
+                run(case.arrays)
                 continue
             message = rf"^{operator}: dtype \w+ is not supported on TPU$"
             with pytest.raises(NotImplementedError, match=message):
-                run(argument)
+                run(case.arrays)

@@ -1,9 +1,6 @@
 """What the package uses of JAX without a promise: its state, and parts that may go."""
 
 import functools
-import os
-import subprocess
-import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from children import printed_by
 from formulations import text_for_cuda
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from sampling import default_of
@@ -31,18 +29,6 @@ REVERSED = reference.reverse_subsequences(X, LENGTHS[:, None, None], 1)
 @pytest.fixture(autouse=True)
 def nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_versions, "_missing", {})
-
-
-def output_of(*lines: str) -> str:
-    """What a fresh process prints."""
-    child = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_JIT": "0"},
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr
-    return child.stdout
 
 
 # The state of JAX ---------------------------------------------------------------------
@@ -103,7 +89,7 @@ def shown() -> dict[str, str]:
 
     late = "print('modules', *set(sys.modules) - modules, sep=', ')"
     lines = [COUNT, "import sys", "modules = set(sys.modules)", *used(CALLS), late]
-    printed = output_of(*lines, STEP, *used(MODULES)).splitlines()
+    printed = printed_by(*lines, STEP, *used(MODULES)).splitlines()
     return dict(line.split(", ", 1) for line in printed)
 
 
@@ -206,7 +192,7 @@ def test_devices_without_a_description(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_imports_that_fail() -> None:
     """Operators need neither Taylor mode, nor kernels, nor contexts of users."""
-    shown = output_of(
+    shown = printed_by(
         "import sys, warnings, jax",
         "sys.modules['jax.experimental.jet'] = None",
         "sys.modules['jax.experimental.pallas.fuser'] = None",

@@ -185,6 +185,32 @@ def export_for_any_batch(case: Case, *others: Case) -> Pairs:
     yield exported.call(*arrays), np.stack([each.expected() for each in variants])
 
 
+def of_any_size(arrays: list[np.ndarray]) -> list[jax.ShapeDtypeStruct]:
+    """Types whose sizes are symbols, but for 0 and 1; equal sizes are one symbol."""
+    scope = export.SymbolicScope()
+    shapes = [
+        ", ".join(f"n{size}" if size > 1 else str(size) for size in np.shape(x))
+        for x in arrays
+    ]
+    return [
+        jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), x.dtype)
+        for shape, x in zip(shapes, arrays, strict=True)
+    ]
+
+
+def export_for_any_size(case: Case, *_: Case) -> Pairs:
+    """Of a reversal's arrays, and of the result of a fill."""
+    arrays, function = [*case.arrays.values()], of_arrays(case)
+    if case.function not in MOVES:
+
+        def function(like: jax.Array, *scalars: jax.Array) -> jax.Array:
+            return of_arrays(with_options(case, sizes=like.shape))(*scalars)
+
+        arrays = [np.zeros(case.options["sizes"], np.int8), *arrays]
+    exported = export.export(jax.jit(function), platforms=PLATFORMS)
+    yield exported(*of_any_size(arrays)).call(*arrays), case.expected()
+
+
 def other_mode(case: Case, *_: Case) -> Pairs:
     """Arrays that were made in 64-bit mode, and are used in the other one."""
     with jax.enable_x64(True):
@@ -253,6 +279,8 @@ ANY_DTYPE = [jit, eval_shape, vmap, vmap_each_array_alone, scan, remat, disable_
 ANY_DTYPE += [leak_checks, export_for_every_platform, export_for_any_batch]
 ANY_DTYPE += [other_mode, weakly_typed]
 OF_SOME = {checked: REVERSALS, random_keys: [*REVERSALS, "slice", "slice1"]}
+FILLS = ["fill_value_constant", "fill_value_sequence"]
+OF_SOME[export_for_any_size] = [*REVERSALS, *FILLS]
 NARROW = [name for name in FLOATS if dtype_of(name).itemsize < 4]
 # XLA for TPUs has no such dtypes.
 NOT_ON_TPU = ["int2", "uint2", "complex128"]
@@ -270,7 +298,7 @@ def test_transformations(
     function: str, transform: Callable[..., Pairs], seed: int
 ) -> None:
     names = dtypes_of(function)
-    if transform is export_for_every_platform:
+    if transform in (export_for_every_platform, export_for_any_size):
         refused = [*NOT_ON_TPU, *["float64"] * (function == "fill_value_sequence")]
         names = [name for name in names if name not in refused]
     if transform is scan:  # XLA on CPU reads and writes them as float32
@@ -286,7 +314,8 @@ def check(
     number = seed + 100 * len(transform.__name__)  # not those of other transformations
     variants = random_variants(function, number, names, 3)
     arrays = [*variants[0].arrays.values()]
-    is_closed_over = transform in DERIVATIVES  # lengths then keep their width
+    # Lengths that a derivative closes over keep their width.
+    is_closed_over = transform in DERIVATIVES and transform is not vjp_of_export
     wide = arrays[:1] if is_closed_over and function in MOVES else arrays
     with mode_for(*(np.asarray(array).dtype for array in wide)):
         for result, expected in transform(*variants):
@@ -338,6 +367,15 @@ def vjp_in_other_mode(case: Case, *_: Case) -> Pairs:
         yield jax.jvp(function, (x,), (x,))[1], expected_of(case, x)
 
 
+def vjp_of_export(case: Case, other: Case, *_: Case) -> Pairs:
+    """Of reversals of any size, and of slices of the case's own."""
+    arrays, (name,) = [*case.arrays.values()], linear(case)
+    types = of_any_size(arrays) if case.function in REVERSALS else arrays
+    exported = export.export(jax.jit(of_arrays(case)), platforms=PLATFORMS)(*types)
+    cotangent = expected_of(case, other.arrays[name])
+    yield exported.vjp().call(*arrays, cotangent)[0], adjoint(case, cotangent)
+
+
 def taylor_mode(case: Case, *others: Case) -> Pairs:
     function, x = of_data(case)
     series = [other.arrays[linear(case)[0]] for other in others]
@@ -352,14 +390,17 @@ def taylor_mode(case: Case, *others: Case) -> Pairs:
 NOT_DIFFERENTIATED = "float8_e8m0fnu", "float4_e2m1fn"
 DIFFERENTIABLE = [*FLOATS, "complex64", "complex128"]
 DIFFERENTIABLE = [name for name in DIFFERENTIABLE if name not in NOT_DIFFERENTIATED]
-DERIVATIVES = [vjp, jvp, vjp_in_other_mode, taylor_mode]
+DERIVATIVES = [vjp, jvp, vjp_in_other_mode, vjp_of_export, taylor_mode]
 
 
 @pytest.mark.parametrize("seed", default_of(range(6), 0))
 @pytest.mark.parametrize("transform", DERIVATIVES)
 @pytest.mark.parametrize("function", MOVES)
 def test_derivatives(function: str, transform: Callable[..., Pairs], seed: int) -> None:
-    check(transform, function, DIFFERENTIABLE, seed)
+    names = DIFFERENTIABLE
+    if transform is vjp_of_export:
+        names = [name for name in names if name not in NOT_ON_TPU]
+    check(transform, function, names, seed)
 
 
 @pytest.mark.parametrize("seed", default_of(range(6), 0))

@@ -1,6 +1,5 @@
 """The TPU kernel gives what the reference gives, in Pallas' interpreter for TPUs."""
 
-import functools
 import itertools
 from unittest import mock
 
@@ -8,15 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from assertions import assert_same_bits
-from dtypes import needs_x64
-from formulations import data
+from formulations import as_lowered, data, lines, require_reversed
 from sampling import default_of
 
-from dml_jax import reference
-from dml_jax._reverse import primitive, tpu
+from dml_jax._reverse import tpu
 from dml_jax._reverse.tpu_layout import Tpu
-from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, jax_versions
 
 pytestmark = [
@@ -72,33 +67,13 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch):
         yield
 
 
-def lengths_of(shape: tuple[int, ...], time: int, seed: int = 0) -> np.ndarray:
-    """The lengths 0, 1, T - 1 and T, and random ones."""
-    lengths = np.random.default_rng(seed).integers(0, time + 1, shape).astype(np.int32)
-    edges = [time, 1, time - 1, 0][: lengths.size]
-    lengths.flat[: len(edges)] = edges
-    return lengths
-
-
 def check(x: np.ndarray, lengths: np.ndarray, axis: int, device: Tpu = V5) -> None:
-    """Compares the kernel with the reference, called as by the lowering rule."""
-
     def barrel_shift(x: jax.Array, lengths: jax.Array, axis: int) -> jax.Array | None:
         y = tpu.barrel_shift_on(device, x, lengths, axis)
         assert y is not None
         return y
 
-    compute = functools.partial(
-        primitive._compute,
-        axis=axis,
-        implementation=None,
-        formulation=primitive._PLATFORMS["tpu"]._replace(reverse=barrel_shift),
-        is_unpartitioned=True,
-    )
-    with jax.enable_x64(needs_x64(x.dtype)):
-        y = jax.jit(compute)(x, lengths)
-    whole = np.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
-    assert_same_bits(y, reference.reverse_subsequences(whole, lengths, axis))
+    require_reversed(as_lowered(barrel_shift, "tpu"), x, lengths, axis)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +91,7 @@ def test_lines(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch):
     shape, axis, lengths_shape, device = LINES[name]
     by_xla = mock.Mock(wraps=tpu._flip_and_slice)
     monkeypatch.setattr(tpu, "_flip_and_slice", by_xla)
-    x = data(shape, dtype)
-    check(x, lengths_of(lengths_shape, shape[axis]), axis, device)
+    check(*lines(shape, axis, lengths_shape, dtype), device)
     assert by_xla.called == name.startswith("too-long")
 
 
@@ -138,8 +112,7 @@ def test_groups_of_the_size_of_programs(monkeypatch: pytest.MonkeyPatch):
 
     for module in (registers, barrel_shift_kernel):
         monkeypatch.setattr(module, "GROUP", 64)
-    x = data((9, 17003), "uint16")
-    check(x, lengths_of((9, 1), 17003), 1)
+    check(*lines((9, 17003), 1, (9, 1), "uint16"))
 
 
 @pytest.mark.exhaustive
@@ -148,11 +121,11 @@ def test_groups_of_the_size_of_programs(monkeypatch: pytest.MonkeyPatch):
     ["bool", "int2", "uint4", "float8_e8m0fnu", "bfloat16", "int64", "complex64"],
 )
 def test_dtypes(dtype: str):
-    x = data((9, 150), dtype)
+    x, lengths, axis = lines((9, 150), 1, (9, 1), dtype)
     if bitwise.is_narrow_float(x.dtype):
         # On a CPU, the interpreter moves narrow floats as float32, which changes NaNs.
         x[np.isnan(x.astype(np.float32))] = 1
-    check(x, lengths_of((9, 1), 150), 1)
+    check(x, lengths, axis)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
@@ -175,6 +148,5 @@ def test_random_shapes(seed: int):
     of_lengths = [int(random.choice([size, 1])) for size in shape]
     of_lengths[axis] = 1
     dtype = random.choice(["uint8", "uint16", "float32"])
-    x = data(tuple(shape), str(dtype))
     device = V4 if random.integers(4) == 0 else V5
-    check(x, lengths_of(tuple(of_lengths), shape[axis], seed), axis, device)
+    check(*lines(tuple(shape), axis, tuple(of_lengths), str(dtype)), device)

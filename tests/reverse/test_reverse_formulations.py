@@ -16,7 +16,15 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from dtypes import dtype_of
-from formulations import DTYPES, data, text_for, text_for_cuda
+from formulations import (
+    DTYPES,
+    as_lowered,
+    data,
+    lines,
+    require_reversed,
+    text_for,
+    text_for_cuda,
+)
 from sampling import default_of
 
 from dml_jax import reference, reverse_subsequences
@@ -85,30 +93,10 @@ def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(gpu, name, 0)
 
 
-def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
-    shape, axis, lengths_shape = LINES[name]
-    random = np.random.default_rng(1)
-    lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
-    return data(shape, dtype), lengths, axis
-
-
 def check(name: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> None:
-    """Compares a formulation with the reference, called as by a lowering rule."""
     formulation = FORMULATIONS[name]
     reverse = primitive._in_lines(formulation.formulate)
-    compute = functools.partial(
-        primitive._compute,
-        axis=axis,
-        implementation=None,
-        formulation=primitive._PLATFORMS[formulation.platform]._replace(
-            reverse=reverse
-        ),
-        is_unpartitioned=True,
-    )
-    y = jax.jit(compute)(jnp.asarray(x), lengths)
-    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-    expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
-    assert_same_bits(y, expected)
+    require_reversed(as_lowered(reverse, formulation.platform), x, lengths, axis)
 
 
 def is_made_for(name: str, x: Any, lengths: Any, axis: int) -> bool:
@@ -136,14 +124,14 @@ def is_made_for(name: str, x: Any, lengths: Any, axis: int) -> bool:
     ),
 )
 def test_reversal(name: str, line: str, dtype: str):
-    check(name, *lines(line, dtype))
+    check(name, *lines(*LINES[line], dtype))
 
 
 @pytest.mark.parametrize("name", ["rows", "odd-rows", "rank-1"])
 def test_windows_of_lines_too_short_for_a_mask(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    x, lengths, axis = lines(name, "float32")
+    x, lengths, axis = lines(*LINES[name], "float32")
     monkeypatch.setattr(cpu, "_MIN_MASKED_ROW", 64)
     assert is_made_for("reversed_windows", x, lengths, axis)
     check("reversed_windows", x, lengths, axis)
@@ -152,7 +140,7 @@ def test_windows_of_lines_too_short_for_a_mask(
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_what_a_formulation_is_made_for(name: str):
     _, _, dtype, made_for = FORMULATIONS[name]
-    assert {n for n in LINES if is_made_for(name, *lines(n, dtype))} == made_for
+    assert {n for n in LINES if is_made_for(name, *lines(*LINES[n], dtype))} == made_for
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import data, on_a_hopper, text_for_cuda
+from formulations import data, lines, on_a_hopper, require_reversed, text_for_cuda
 from sampling import default_of
 
 from dml_jax import reference, reverse_subsequences
@@ -156,23 +155,7 @@ LINES = {
 }
 
 
-def lines(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
-    shape, axis, lengths_shape = LINES[name]
-    random = np.random.default_rng(0)
-    lengths = random.integers(0, shape[axis] + 1, lengths_shape).astype(np.int32)
-    lengths.flat[:2] = 0, shape[axis]
-    return data(shape, dtype), lengths, axis
-
-
-def check(x: np.ndarray, lengths: np.ndarray, axis: int, compiled: Callable[..., Any]):
-    with jax.enable_x64(x.itemsize == 8):
-        reverse = primitive._in_lines(strip_kernel.reverse)
-        y = compiled(functools.partial(reverse, axis=axis))(
-            jnp.asarray(x), jnp.asarray(lengths)
-        )
-    shape = np.broadcast_shapes(x.shape, lengths.shape)
-    expected = reference.reverse_subsequences(np.broadcast_to(x, shape), lengths, axis)
-    assert_same_bits(y, expected)
+REVERSE = primitive._in_lines(strip_kernel.reverse)
 
 
 @pytest.mark.usefixtures("nans_are_data")
@@ -185,7 +168,7 @@ def check(x: np.ndarray, lengths: np.ndarray, axis: int, compiled: Callable[...,
     ),
 )
 def test_results(name: str, dtype: str, compiled: Callable[..., Any]):
-    check(*lines(name, dtype), compiled)
+    require_reversed(REVERSE, *lines(*LINES[name], dtype), compiled)
 
 
 @pytest.mark.parametrize("seed", default_of(range(8), 0))
@@ -198,7 +181,7 @@ def test_random_shapes(seed: int, compiled: Callable[..., Any]):
         lengths = random.integers(0, time + 1, (batch, 1, columns)).astype(np.int32)
         dtype = str(random.choice(["uint8", "uint16", "float32"]))
         x = random.integers(0, 2**8, (batch, time, columns)).astype(dtype)
-        check(x, lengths, 1, compiled)
+        require_reversed(REVERSE, x, lengths, 1, compiled)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])

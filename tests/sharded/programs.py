@@ -13,20 +13,22 @@ program: each has arrays of its own, but perhaps the input of the others, and ru
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from cases import moved_back
 
-from dml_jax import reference
-from dml_jax.cli.verify_cases import random_bits
+from dml_jax.cli.verify_cases import Case, random_bits
 
 SIZES = dict.fromkeys([(2,), (3,), (4,), (6,), (8,), (1, 4), (2, 2)], 1)
 SIZES |= {(2, 3): 1, (3, 2): 1, (2, 4): 1, (4, 2): 1, (2, 2, 2): 6}
-LARGEST = {1: 64, 2: 24, 3: 12, 4: 8}  # size of a dimension, by rank
+# Size of a dimension, by rank.
+LARGEST = {1: 64, 2: 24, 3: 12, 4: 8}
+LARGEST_IN_LARGE_ONES = {1: 4096, 2: 64, 3: 16, 4: 8}
 INTEGERS = ["int8", "uint8", "int16", "int32", "uint32", "int64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn"]
 FLOATS = [*NARROW, "float32", "float64"]
@@ -82,6 +84,28 @@ class Program:
     outside: bool = False  # whether the derivative is one of the `shard_map`
     shared: bool = False  # whether all copies have the same input
     for_tpu: bool = False  # whether XLA partitions it as it does for TPUs
+    is_large: bool = False  # so that one tells its arrays from their shards
+
+    @property
+    def case(self) -> Case:
+        """The operator with its options; `operands` has its arrays."""
+        options = dict(self.options)
+        if self.operator.startswith("fill"):
+            options["value_data_type"] = np.dtype(self.dtype)
+        return Case(self.operator, {}, options)
+
+    def operands(self, x: Any, lengths: Any) -> dict[str, Any]:
+        """The arrays of the operator by name, from the input of the program."""
+        match self.operator:
+            case "fill_value_constant":
+                return {"value": x}
+            case "fill_value_sequence":
+                return {"value_start": x[0], "value_delta": x[1]}
+            case "reverse_subsequences":
+                return {"input": x, "sequence_lengths": lengths}
+            case "reverse_sequence":
+                return {"input": x, "sequence_lens": lengths}
+        return {"input_gradient" if self.operator == "slice_grad" else "input": x}
 
     @property
     def is_sum(self) -> bool:
@@ -147,8 +171,47 @@ class Picker:
         return [*values][self.random.choice(len(weights), p=weights / weights.sum())]
 
 
-def draw(seed: int, is_local: bool = False) -> Program:
-    """The program of a seed; `is_local` asks for a local one, by Shardy."""
+def draw(seed: int, kind: str = "any") -> Program:
+    """The program of a seed: any one, a local one, or a large one."""
+    if kind != "large":
+        return draw_one(seed, LARGEST, kind == "local")
+    seeds = itertools.count(1000 * seed)
+    drawn = (draw_one(seed, LARGEST_IN_LARGE_ONES, False) for seed in seeds)
+    return with_one_sharding(next(filter(is_shared_out, drawn)))
+
+
+def is_shared_out(program: Program) -> bool:
+    """Whether its devices have equal parts of a large argument and of the result."""
+    spec, mesh = program.of_input.spec, program.mesh
+    return (
+        any(spec)
+        and program.of_input.how == "argument"
+        and spec == evenly(spec, program.result_shape, mesh)
+        and math.prod(program.shape) >= 1024
+        and 0 not in program.result_shape
+        and program.shardy
+        and not program.manual
+        and len(program.explicit) in (0, len(mesh))
+        and not program.operator.startswith("fill")
+        and program.options.get("implementation") is None  # XLA partitions the others
+    )
+
+
+def with_one_sharding(program: Program) -> Program:
+    """The program with the sharding of its input alone, and no other work."""
+    none, is_pulled = Placement(), program.mode in ("vjp", "vjp_of_vjp", "jvp")
+    return dataclasses.replace(
+        program,
+        **dict.fromkeys(("of_lengths", "of_result", "of_output"), none),
+        **dict.fromkeys(("before", "after"), "nothing"),
+        of_cotangent=program.of_input if is_pulled else none,
+        for_tpu=False,  # XLA's own partitioning gathers some gradients
+        is_large=True,
+    )
+
+
+def draw_one(seed: int, largest: Mapping[int, int], is_local: bool) -> Program:
+    """One whose dimensions have at most these sizes; a local one is by Shardy."""
     pick = Picker(seed)
     mesh, manual, explicit = draw_mesh(pick)
     # JAX moves arrays to other devices where explicit axes meet others.
@@ -157,7 +220,7 @@ def draw(seed: int, is_local: bool = False) -> Program:
     local = are_alike and (pick.chance(0.2) or is_local)
     operator, may_be_uneven = pick.one(OPERATORS), not explicit and not manual
     of_input, parts = draw_input(pick, operator, mesh, may_be_uneven, local, explicit)
-    sizes = tuple(draw_size(pick, p, LARGEST[len(parts)]) for p in parts)
+    sizes = tuple(draw_size(pick, p, largest[len(parts)]) for p in parts)
     options, shape, result_shape, lengths = draw_operator(
         pick, operator, sizes, parts, local
     )
@@ -171,7 +234,7 @@ def draw(seed: int, is_local: bool = False) -> Program:
     dtype = pick.one(dtypes)
     mode = draw_mode(pick, operator, options, dtype)
     data = draw_data(pick, operator, options, dtype, mode, local)
-    works = draw_works(operator, mode, dtype, data)
+    works = draw_works(operator, dtype, data)
     program = Program(
         **dict(seed=seed, shardy=shardy),
         **dict(mesh=mesh, manual=manual, explicit=explicit),
@@ -451,15 +514,13 @@ def draw_data(
     return "bits" if is_float else pick.one(["bits", "numbers"])
 
 
-def draw_works(operator: str, mode: str, dtype: str, data: str) -> dict[str, float]:
+def draw_works(operator: str, dtype: str, data: str) -> dict[str, float]:
     """What may come before and after the operator, with weights."""
     works = {"nothing": 4.0}
     if operator.startswith("fill"):
         return works
     if data == "numbers" and dtype != "bool":
         works |= dict(double=1, flip=1)
-    if data == "bits" and mode == "forward":
-        works["invert"] = 1
     return works
 
 
@@ -472,9 +533,9 @@ def arrays_of(
     """The input, the lengths or None, and the cotangent or tangent or None."""
     random = np.random.default_rng([program.seed, 1, copy])
     dtype = np.dtype(program.dtype)
-    make = numbers if program.data == "numbers" else bits
+    make = numbers if program.data == "numbers" else random_bits
     of_input = np.random.default_rng(program.seed) if program.shared else random
-    x, lengths, other = make(of_input, program.shape, dtype), None, None
+    x, lengths, other = make(of_input, dtype, program.shape), None, None
     if program.lengths is not None:
         shape, of_lengths = program.lengths
         axis = program.options["axis" if "axis" in program.options else "time_axis"]
@@ -483,13 +544,13 @@ def arrays_of(
         lengths = random.integers(low, high, shape).astype(of_lengths)
     if program.mode == "vjp":
         make = summable if program.operator.startswith("fill") else make
-        other = make(random, program.result_shape, dtype)
+        other = make(random, dtype, program.result_shape)
     elif program.mode in ("vjp_of_vjp", "jvp"):
-        other = make(random, program.shape, dtype)
+        other = make(random, dtype, program.shape)
     return x, lengths, other
 
 
-def numbers(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+def numbers(random: np.random.Generator, dtype: np.dtype, shape: Shape) -> np.ndarray:
     """Integers from 1 to 6; no zeros, which stand for missing elements."""
     if dtype.kind == "b":
         return random.random(shape) < 0.5
@@ -498,11 +559,7 @@ def numbers(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.nd
     return x.astype(dtype)
 
 
-def bits(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-    return random_bits(random, dtype, shape)
-
-
-def summable(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+def summable(random: np.random.Generator, dtype: np.dtype, shape: Shape) -> np.ndarray:
     """Small numbers whose sum in any order has no rounding error in the dtype."""
     x = random.integers(0, 3, shape)
     bits = 24 if dtype.kind == "c" else ml_dtypes.finfo(dtype).nmant + 1
@@ -547,32 +604,20 @@ def pull_back(program: Program, cotangent: Any, lengths: Any) -> np.ndarray:
     return WORK[program.before](scaled(program, adjoint(program, cotangent, lengths)))
 
 
-def double(x: np.ndarray) -> np.ndarray:
-    return (x * x.dtype.type(2)).astype(x.dtype)
+def double(x: Any) -> Any:
+    return x * x.dtype.type(2)
 
 
-def invert(x: np.ndarray) -> np.ndarray:
-    if x.dtype.kind == "c":
-        return invert(x.view("f4")).view(x.dtype)
-    return ~x if x.dtype == bool else (~x.view(f"u{x.itemsize}")).view(x.dtype)
-
-
-WORK = {"nothing": lambda x: x, "flip": np.flip, "double": double, "invert": invert}
+# Of NumPy's arrays and of JAX's.
+WORK: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda x: x,
+    "flip": lambda x: x[(slice(None, None, -1),) * x.ndim],
+    "double": double,
+}
 
 
 def operate(program: Program, x: Any, lengths: Any) -> np.ndarray:
-    dtype, options = np.dtype(program.dtype), program.options
-    match program.operator:
-        case "fill_value_constant":
-            return np.full(options["sizes"], x, dtype)
-        case "fill_value_sequence":
-            return reference.fill_value_sequence(options["sizes"], dtype, *x)
-        case "reverse_subsequences":
-            return reference.reverse_subsequences(x, lengths, options["axis"])
-        case "reverse_sequence":
-            axes = options["batch_axis"], options["time_axis"]
-            return reference.reverse_sequence(x, lengths, *axes)
-    return getattr(reference, program.operator)(x, **options)
+    return program.case.expected(**program.operands(x, lengths))
 
 
 def adjoint(program: Program, cotangent: Any, lengths: Any) -> np.ndarray:

@@ -1,14 +1,9 @@
-"""Runs the random programs of some seeds, and prints what came of each as JSON.
-
-A compiler that aborts ends the process; the last seed that was printed is the one to
-blame. `test_random_programs.py` runs this script for many seeds.
-"""
+"""Runs random programs, of which `test_random_programs.py` gives the seeds."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import json
+import itertools
 import math
 import os
 import pathlib
@@ -29,6 +24,7 @@ os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8"
 )
 
+import children  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
@@ -39,11 +35,12 @@ from devices import (  # noqa: E402
     collectives,
     most_elements,
     partitioner,
+    sent_bytes,
 )
 from jax import lax  # noqa: E402
 from jax.interpreters import mlir  # noqa: E402
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec  # noqa: E402
-from programs import Placement, Program  # noqa: E402
+from programs import WORK, Placement, Program  # noqa: E402
 
 import dml_jax  # noqa: E402
 from dml_jax._reverse import primitive as reverse_primitive  # noqa: E402
@@ -55,20 +52,17 @@ RULES: dict[Any, Callable[[str | None], Any]] = {
 }
 
 
-def main(seeds: Iterable[int], are_local: bool) -> None:
+def main() -> None:
     warnings.simplefilter("ignore")  # about GSPMD
-    for count, seed in enumerate(seeds):
-        program = programs.draw(seed, are_local)
-        report(seed=seed, program=repr(program))
-        faulthandler.dump_traceback_later(LIMIT, exit=True)
-        report(seed=seed, **outcome(program))
-        faulthandler.cancel_dump_traceback_later()
-        if count % 50 == 49:
+    counter = itertools.count(1)
+
+    def answer(item: tuple[str, int]) -> dict[str, str]:
+        if next(counter) % 50 == 0:
             jax.clear_caches()
+        kind, seed = item
+        return outcome(programs.draw(seed, kind))
 
-
-def report(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+    children.serve(answer, LIMIT)
 
 
 def outcome(program: Program) -> dict[str, str]:
@@ -149,7 +143,9 @@ def run(program: Program) -> np.ndarray:
         has_lengths = program.lengths is not None and program.shardy
         if has_lengths and has_callbacks and program.seed % 4 == 0:
             require_report(program, run, operands, arrays[1])
-    if program.sends_nothing:
+    if program.is_large:
+        require_few_messages(program, compiled)
+    elif program.sends_nothing:
         require_no_messages(program, compiled, result, mesh)
     return np.asarray(result)
 
@@ -172,15 +168,32 @@ def require_report(
     assert bool(message) == is_wrong, message
 
 
+def elements_of_a_shard(program: Program) -> int:
+    """Of the larger one of input and result."""
+    spec = program.of_input.spec or program.of_output.spec
+    shards = math.prod(math.prod(program.mesh[n] for n in entry) for entry in spec)
+    return max(math.prod(program.shape), math.prod(program.result_shape)) // shards
+
+
+def require_few_messages(program: Program, compiled: Any) -> None:
+    """Between pairs of devices, or of parts of shards: four of them each time."""
+    allowed = {"collective-permute"}
+    if program.operator.startswith("reverse"):
+        allowed.add("all-to-all")
+    assert collectives(compiled) <= allowed
+    most = 4 * elements_of_a_shard(program)
+    assert most_elements(compiled) <= most
+    times = 4 if program.mode == "grad_of_squares" else 1
+    assert sum(sent_bytes(compiled, itemsize=1).values()) <= times * most
+
+
 def require_no_messages(
     program: Program, compiled: Any, result: jax.Array, mesh: Mesh
 ) -> None:
     """No collectives, no array of more than two shards, the sharding of the input."""
     assert collectives(compiled) == set()
+    assert most_elements(compiled) <= max(2 * elements_of_a_shard(program), 2)
     spec = program.of_input.spec or program.of_output.spec
-    shards = math.prod(math.prod(program.mesh[n] for n in entry) for entry in spec)
-    sizes = math.prod(program.shape), math.prod(program.result_shape)
-    assert most_elements(compiled) <= max(2 * max(sizes) // shards, 2)
     if program.of_output.how == "none" and spec:
         wanted = sharding(program, mesh, program.of_input)
         assert result.sharding.is_equivalent_to(wanted, result.ndim)
@@ -303,35 +316,9 @@ def derived(program: Program, function: Callable[..., Any], x: Any, other: Any) 
 
 def apply(program: Program, mesh: Mesh, x: Any, lengths: Any = None) -> Any:
     x = inside(program, WORK[program.before](x), mesh, program.of_input)
-    y = inside(program, operate(program, x, lengths), mesh, program.of_result)
-    return WORK[program.after](y)
+    y = program.case.run(**program.operands(x, lengths))
+    return WORK[program.after](inside(program, y, mesh, program.of_result))
 
-
-def operate(program: Program, x: Any, lengths: Any) -> Any:
-    operator, options = getattr(dml_jax, program.operator), program.options
-    if program.operator.startswith("reverse"):
-        return operator(x, lengths, **options)
-    if program.operator.startswith("fill"):
-        scalars = (x,) if program.operator == "fill_value_constant" else (x[0], x[1])
-        return operator(options["sizes"], program.dtype, *scalars)
-    return operator(x, **options)
-
-
-def invert(x: jax.Array) -> jax.Array:
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return lax.complex(invert(x.real), invert(x.imag))
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return ~x
-    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    return lax.bitcast_convert_type(~lax.bitcast_convert_type(x, unsigned), x.dtype)
-
-
-WORK: dict[str, Callable[..., Any]] = {
-    "nothing": lambda x: x,
-    "flip": lambda x: lax.rev(x, range(x.ndim)),
-    "double": lambda x: x * 2,
-    "invert": invert,
-}
 
 if __name__ == "__main__":
-    main(map(int, sys.argv[2:]), sys.argv[1] == "local")
+    main()

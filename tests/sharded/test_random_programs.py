@@ -8,78 +8,75 @@ runs the program of one seed again:
 """
 
 import collections
-import json
-import os
 import pathlib
-import subprocess
-import sys
 from collections.abc import Sequence
 
+import children
 import programs
 import pytest
-from sampling import default_of
 
 SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
-SAMPLE = 60  # programs of the default run
+SAMPLE = {"any": 60, "local": 40, "large": 24}  # programs of the default run, by kind
 BATCH = 250  # programs for a process, which keeps all that it has compiled
 
-Reports = dict[int, dict[str, str]]  # by seed: outcome, why, and the program
+Item = tuple[str, int]  # a kind of programs, and a seed
+Reports = dict[Item, dict[str, str]]  # the outcome, and why
+
+
+@pytest.fixture(scope="module")
+def sample() -> Reports:
+    return run([(kind, seed) for kind, n in SAMPLE.items() for seed in range(n)])
 
 
 @pytest.fixture(scope="module")
 def outcomes(pytestconfig: pytest.Config) -> Reports:
     first = pytestconfig.option.first_program
     seeds = range(first, first + pytestconfig.option.programs)
-    found: Reports = {}
-    while left := [seed for seed in seeds if seed not in found]:
-        found |= run(left[:BATCH])
-    return found
+    items = [(kind, seed) for kind in SAMPLE for seed in seeds]
+    batches = [items[i : i + BATCH] for i in range(0, len(items), BATCH)]
+    return {item: report for batch in batches for item, report in run(batch).items()}
 
 
-def run(seeds: Sequence[int], kind: str = "any") -> Reports:
-    """Runs the programs in a process, up to one that ends it."""
-    child = subprocess.run(
-        [sys.executable, SCRIPT, kind, *map(str, seeds)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-    reports: Reports = collections.defaultdict(dict)
-    for line in child.stdout.splitlines():
-        report = json.loads(line)
-        reports[report["seed"]].update(report)
-    assert reports, child.stderr
-    *_, last = reports.values()
-    if "outcome" not in last:
-        lines = child.stderr.splitlines()
-        fatal = [line for line in lines if line.startswith("F") or "Timeout" in line]
-        why = [f"exit status {child.returncode}", *(fatal or lines[-5:])[:5]]
-        last.update(outcome="abort", why="\n".join(why))
+def run(items: Sequence[Item]) -> Reports:
+    """Runs the programs in a process, and in others after one that ends it."""
+    reports = {}
+    for item, report in zip(items, children.answers(SCRIPT, items), strict=True):
+        is_end = isinstance(report, children.End)
+        reports[item] = dict(outcome="abort", why=report.why) if is_end else report
     return reports
 
 
-def test_bits_of_a_sample() -> None:
-    require_no_failures(run(range(SAMPLE)))
+def of_kind(outcomes: Reports, kind: str) -> Reports:
+    return {item: report for item, report in outcomes.items() if item[0] == kind}
 
 
-@pytest.mark.parametrize("count", default_of([40, 400], 40))
-def test_local_programs_send_nothing(count: int) -> None:
-    """Their compiled text has no collectives, and no array larger than two shards."""
-    found = run(range(count), "local")
-    require_no_failures(found)
-    silent = [report for report in found.values() if report["outcome"] == "silent"]
-    assert len(silent) > count // 4
+@pytest.mark.parametrize("kind", SAMPLE)
+def test_sample(kind: str, sample: Reports) -> None:
+    """Bits, and what devices send and hold in local and in large programs."""
+    require_no_failures(of_kind(sample, kind))
+
+
+def test_local_programs_send_nothing(sample: Reports) -> None:
+    """Most of a quarter: for the others, JAX or Shardy chooses to."""
+    found = of_kind(sample, "local").values()
+    assert sum(report["outcome"] == "silent" for report in found) > len(found) // 4
 
 
 @pytest.mark.exhaustive
-def test_bits(outcomes: Reports) -> None:
-    require_no_failures(outcomes)
+@pytest.mark.parametrize("kind", SAMPLE)
+def test_bits(kind: str, outcomes: Reports) -> None:
+    require_no_failures(of_kind(outcomes, kind))
+
+
+def program_of(item: Item) -> programs.Program:
+    kind, seed = item
+    return programs.draw(seed, kind)
 
 
 def require_no_failures(outcomes: Reports) -> None:
     failures = [
-        f"{report['outcome']}: {report['why']}\n{report['program']}"
-        for report in outcomes.values()
+        f"{item}: {report['outcome']}: {report['why']}\n{program_of(item)}"
+        for item, report in outcomes.items()
         if report["outcome"] not in ("passed", "silent", "skipped")
     ]
     assert not failures, "\n\n".join([f"{len(failures)} programs", *failures])
@@ -87,7 +84,8 @@ def require_no_failures(outcomes: Reports) -> None:
 
 @pytest.mark.exhaustive
 def test_few_programs_are_refused_by_jax(outcomes: Reports) -> None:
-    counts = collections.Counter(report["outcome"] for report in outcomes.values())
+    found = of_kind(outcomes, "any").values()
+    counts = collections.Counter(report["outcome"] for report in found)
     assert counts["skipped"] * 3 <= counts.total(), counts
 
 
@@ -98,8 +96,9 @@ def test_every_operator_runs(outcomes: Reports, operator: str, explicit: bool) -
     """In several modes, whatever JAX refuses."""
     ran = [
         program
-        for program in map(programs.draw, outcomes)
-        if outcomes[program.seed]["outcome"] != "skipped"
+        for item, report in of_kind(outcomes, "any").items()
+        for program in [program_of(item)]
+        if report["outcome"] != "skipped"
         and (program.operator, bool(program.explicit)) == (operator, explicit)
     ]
     assert ran

@@ -1,29 +1,20 @@
 """Compiles programs for TPUs ahead of time, on a machine that has none.
 
 TPU's compiler is in the package `libtpu`, which JAX's extra `tpu` installs. It may end
-its process where it fails, so the programs are compiled in child processes: a child
-compiles one after the other, and where it ends, another one continues with the rest.
-
-A child is this module, as a program. It reads cases from its standard input, and writes
-their outcomes to its standard output, a line of JSON for each.
+its process where it fails, so the programs are compiled in child processes. A child is
+this module, as a program.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
-import os
-import pathlib
 import re
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import children
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
@@ -79,90 +70,31 @@ def compile_cases(
     cases: Sequence[Case], chips: str, seconds: float = SECONDS
 ) -> Iterator[Outcome]:
     """Compiles the cases for a generation or a topology, and yields their outcomes."""
-    rest = list(cases)
-    with tempfile.TemporaryDirectory(prefix="dml_jax_tpu") as folder:
-        while rest:
-            errors = pathlib.Path(folder) / "errors.txt"
-            for outcome in _outcomes(tuple(rest), chips, errors, seconds):
-                rest.pop(0)
-                yield outcome
-
-
-def _outcomes(
-    cases: Sequence[Case], chips: str, errors: pathlib.Path, seconds: float
-) -> Iterator[Outcome]:
-    """The outcomes of one child, up to the case that ends it."""
-    environment = {
-        **os.environ,
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # by several processes
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server
-    }
-    with (
-        errors.open("w") as stderr,
-        subprocess.Popen(
-            [sys.executable, __file__, chips],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        ) as child,
-    ):
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            child.stdout.readline()  # it is ready: its start takes none of the seconds
-            for case in cases:
-                start = time.monotonic()
-                timer = threading.Timer(seconds, child.kill)
-                timer.start()
-                try:
-                    print(json.dumps(case), file=child.stdin, flush=True)
-                    line = child.stdout.readline()
-                except BrokenPipeError:
-                    line = ""
-                timer.cancel()
-                if not line:
-                    is_late = time.monotonic() - start >= seconds
-                    yield _end(case, child.wait(), seconds if is_late else None, errors)
-                    return
-                yield Outcome(*json.loads(line))
-        finally:
-            child.kill()
-
-
-def _end(
-    case: Case, status: int, seconds: float | None, errors: pathlib.Path
-) -> Outcome:
-    """The outcome of the case at which a child has ended, or was late."""
-    if seconds is not None:
-        return Outcome(case.name, "time", f"takes more than {seconds:g} s")
-    text = errors.read_text(errors="replace")
-    if status > 0:
-        raise RuntimeError(f"{case.name}: the child process failed:\n{text[-4000:]}")
-    failed = re.search(r"^F\d{4} .*|^.*Check failed.*", text, re.MULTILINE)
-    return Outcome(case.name, "process", failed[0] if failed else f"signal {-status}")
+    found = children.answers(
+        __file__,
+        cases,
+        *(chips, str(seconds)),
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",  # by several processes
+        TPU_SKIP_MDS_QUERY="1",  # there is no metadata server
+    )
+    for case, answer in zip(cases, found, strict=True):
+        if isinstance(answer, children.End):
+            failed = "time" if answer.is_late else "process"
+            yield Outcome(case.name, failed, answer.why)
+        else:
+            yield Outcome(*answer)
 
 
 # The child ----------------------------------------------------------------------------
 
 
-def _serve(chips: str) -> None:
-    """Compiles the cases of the standard input."""
+def _devices(chips: str) -> Sequence[Any]:
     from jax.experimental import topologies
 
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for what libraries print
-        name, chip_config = GENERATIONS.get(chips, (chips, "default"))
-        topology = topologies.get_topology_desc(
-            platform="tpu", topology_name=name, chip_config_name=chip_config
-        )
-        print("ready", file=answers, flush=True)
-        for line in sys.stdin:
-            outcome = _compile(Case(*json.loads(line)), topology.devices)
-            print(json.dumps(outcome), file=answers, flush=True)
+    name, chip_config = GENERATIONS.get(chips, (chips, "default"))
+    return topologies.get_topology_desc(
+        platform="tpu", topology_name=name, chip_config_name=chip_config
+    ).devices
 
 
 def _compile(case: Case, devices: Sequence[Any]) -> Outcome:
@@ -216,4 +148,5 @@ def _on_mesh(x: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> jax.ShapeDtypeS
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    DEVICES = _devices(sys.argv[1])
+    children.serve(lambda case: _compile(Case(*case), DEVICES), float(sys.argv[2]))
