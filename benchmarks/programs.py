@@ -72,8 +72,9 @@ def _data(shape: Shape, dtype: np.dtype) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _lengths(shape: Shape, longest: int) -> jax.Array:
     """The same fractions of any longest one."""
-    fractions = _noise(shape).astype(jnp.float32) * 2.0**-32
-    return (fractions * longest).astype(jnp.int32)
+    fractions = _noise(shape).astype(jnp.float32) * 2.0**-32  # may round to 1
+    lengths = (fractions * (longest + 1)).astype(jnp.int32)
+    return jnp.minimum(lengths, longest)
 
 
 def _noise(shape: Shape) -> jax.Array:

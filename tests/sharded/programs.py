@@ -472,9 +472,9 @@ def arrays_of(
     """The input, the lengths or None, and the cotangent or tangent or None."""
     random = np.random.default_rng([program.seed, 1, copy])
     dtype = np.dtype(program.dtype)
-    make = numbers if program.data == "numbers" else bits
+    make = numbers if program.data == "numbers" else random_bits
     of_input = np.random.default_rng(program.seed) if program.shared else random
-    x, lengths, other = make(of_input, program.shape, dtype), None, None
+    x, lengths, other = make(of_input, dtype, program.shape), None, None
     if program.lengths is not None:
         shape, of_lengths = program.lengths
         axis = program.options["axis" if "axis" in program.options else "time_axis"]
@@ -483,13 +483,13 @@ def arrays_of(
         lengths = random.integers(low, high, shape).astype(of_lengths)
     if program.mode == "vjp":
         make = summable if program.operator.startswith("fill") else make
-        other = make(random, program.result_shape, dtype)
+        other = make(random, dtype, program.result_shape)
     elif program.mode in ("vjp_of_vjp", "jvp"):
-        other = make(random, program.shape, dtype)
+        other = make(random, dtype, program.shape)
     return x, lengths, other
 
 
-def numbers(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+def numbers(random: np.random.Generator, dtype: np.dtype, shape: Shape) -> np.ndarray:
     """Integers from 1 to 6; no zeros, which stand for missing elements."""
     if dtype.kind == "b":
         return random.random(shape) < 0.5
@@ -498,11 +498,7 @@ def numbers(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.nd
     return x.astype(dtype)
 
 
-def bits(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-    return random_bits(random, dtype, shape)
-
-
-def summable(random: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+def summable(random: np.random.Generator, dtype: np.dtype, shape: Shape) -> np.ndarray:
     """Small numbers whose sum in any order has no rounding error in the dtype."""
     x = random.integers(0, 3, shape)
     bits = 24 if dtype.kind == "c" else ml_dtypes.finfo(dtype).nmant + 1
