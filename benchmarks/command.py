@@ -29,7 +29,6 @@ from benchmarks import (
     training,
     workloads,
 )
-from benchmarks.workloads import Device, Workload
 
 _ABOUT = """\
 Measures dml_jax and its peers against the speed of memory.
@@ -59,7 +58,6 @@ _PLOT = "Draws a run of random shapes, or one over numbers of devices, with matp
 
 _HERE = pathlib.Path(__file__).parent
 RESULTS = _HERE / "results"
-QUICK_ELEMENTS = 2**20
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,8 +94,9 @@ def _parser() -> argparse.ArgumentParser:
         return added.add_argument
 
     path = functools.partial(dict, type=pathlib.Path)
+    about = "by default what JAX finds"
     shared: dict[str, dict[str, Any]] = dict(
-        device=dict(choices=("cpu", "gpu"), help="by default what JAX finds"),
+        device=dict(choices=("cpu", "gpu"), type=_device, default="", help=about),
         output=path(default=RESULTS, metavar="DIR"),
         quick=dict(action="store_true", help="small arrays, few samples"),
         seconds=dict(type=float, default=300, help="300 unless told"),
@@ -133,55 +132,55 @@ def _parser() -> argparse.ArgumentParser:
 # Runs ---------------------------------------------------------------------------------
 
 
+def _device(text: str) -> str:
+    device = text or ("cpu" if jax.default_backend() == "cpu" else "gpu")
+    try:
+        jax.devices(device)
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"JAX has no {device} here") from None
+    return device
+
+
 def _record(options: argparse.Namespace) -> int:
     end = time.monotonic() + options.seconds
     vars(options).update(seed=0, quick=False, only=None, group=None)
     options.seconds *= 0.6
     status = _random(options)
-    if _device(options) == "gpu":  # a CPU takes many seconds for a step
+    if options.device == "gpu":  # a CPU takes many seconds for a step
         status |= _train(options)
     options.seconds = end - time.monotonic()
     return status | _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
-    device = _device(options)
-    most = QUICK_ELEMENTS if options.quick else None
-    selected = _selected(workloads.workloads(device, most), options)
-    settings = measure.QUICK if options.quick else measure.SETTINGS[device]
-    made = session.records(selected, device, settings, seconds=options.seconds)
-    return _finish(options, "workloads", made)
-
-
-def _selected(table: Sequence[Workload], options: argparse.Namespace) -> list[Workload]:
-    """The workloads that --group and --only leave."""
-    found = [
+    device, most = options.device, 2**20 if options.quick else None
+    selected = [
         workload
-        for workload in table
+        for workload in workloads.workloads(device, most)
         if workload.group in (options.group or [workload.group])
         and fnmatch.fnmatchcase(workload.name, f"*{options.only or ''}*")
     ]
-    if not found:
-        raise ValueError(
-            f"no workload of these groups has {options.only!r} in its name"
-        )
-    return found
+    if not selected:
+        raise ValueError(f"no workload of the groups is named like {options.only!r}")
+    settings = measure.QUICK if options.quick else measure.SETTINGS[device]
+    made = session.records(selected, device, settings, options.seconds)
+    return _finish(options, "workloads", made)
 
 
 def _random(options: argparse.Namespace) -> int:
-    device = _device(options)
+    device = options.device
     shapes = random_shapes.random_workloads(options.seed, device)
-    made = session.records(shapes, device, measure.QUICK, seconds=options.seconds)
+    made = session.records(shapes, device, measure.QUICK, options.seconds)
     return _finish(options, "random", made)
 
 
 def _train(options: argparse.Namespace) -> int:
-    made = training.records(_device(options), options.quick)
+    made = training.records(options.device, options.quick)
     return _finish(options, "training", made)
 
 
 def _scale(options: argparse.Namespace) -> int:
-    made = scaling.records(_device(options), options.quick)
+    made = scaling.records(options.device, options.quick)
     return _finish(options, "scaling", made)
 
 
@@ -194,30 +193,20 @@ def _models(options: argparse.Namespace) -> int:
     return _finish(options, kind, real_models.records(folder, options.quick))
 
 
-def _device(options: argparse.Namespace) -> Device:
-    device = options.device or ("cpu" if jax.default_backend() == "cpu" else "gpu")
-    try:
-        jax.devices(device)
-    except RuntimeError:
-        raise ValueError(f"JAX has no {device} here") from None
-    return device
-
-
 def _finish(
     options: argparse.Namespace, kind: str, records: Iterable[dict[str, Any]]
 ) -> int:
     """Measures, writes the files of the run and prints its figures."""
-    if options.output.exists() and not options.output.is_dir():
-        raise ValueError(f"{options.output}: is a file, not a folder")
-    device, told = _device(options), vars(options).copy()
+    options.output.mkdir(parents=True, exist_ok=True)
+    told = vars(options) | dict(kind=kind)
     for name in ("command", "output", "seconds"):
         told.pop(name, None)
     jax.config.update("jax_enable_compilation_cache", False)
-    with jax.default_device(jax.devices(device)[0]):
-        found = results.document(told | dict(kind=kind, device=device), records)
+    with jax.default_device(jax.devices(options.device)[0]):
+        found = results.document(told, records)
     is_part = any(told.get(name) for name in ("quick", "only", "group"))
     suffix = "-part" if is_part and options.output == RESULTS else ""
-    path = options.output / f"{kind}-{device}{suffix}.json"
+    path = options.output / f"{kind}-{options.device}{suffix}.json"
     results.save(found, path)
     text = tables.whole(found)
     path.with_suffix(".md").write_text(text, encoding="utf-8")
@@ -229,10 +218,10 @@ def _finish(
 
 
 def _compare(options: argparse.Namespace) -> int:
-    found = compare.changes(results.load(options.old), results.load(options.new))
-    print(compare.table(found))
-    slower = [change for change in found if change.mark == "slower"]
-    return int(any(change.factor > options.tolerance for change in slower))
+    old, new = results.load(options.old), results.load(options.new)
+    text, slower = compare.table(old, new)
+    print(text)
+    return int(slower > options.tolerance)
 
 
 def _plot(options: argparse.Namespace) -> int:

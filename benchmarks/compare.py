@@ -7,47 +7,34 @@ is 1 if any workload is so marked and slower by more than the tolerance.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.results import Document
 
 Ratio = Mapping[str, float]  # a median and quartiles
 
 
-class Change(NamedTuple):
-    """dml_jax's ratios on one workload in two runs."""
-
-    name: str
-    old: Ratio
-    new: Ratio
-
-    @property
-    def factor(self) -> float:
-        """Above 1 is slower."""
-        return self.new["median"] / self.old["median"]
-
-    @property
-    def mark(self) -> str:
-        """Empty where the quartiles of the two runs overlap."""
-        if self.new["q1"] > self.old["q3"]:
-            return "slower"
-        return "faster" if self.new["q3"] < self.old["q1"] else ""
-
-
-def changes(old: Document, new: Document) -> list[Change]:
-    """The workloads that both runs have with the same shape and dtype."""
+def table(old: Document, new: Document) -> tuple[str, float]:
+    """The workloads of the same shape and dtype, and how much slower one is at most."""
     for option in ("device", "quick"):
         was, now = old["options"].get(option), new["options"].get(option)
         if was != now:
-            raise ValueError(
-                f"the runs cannot be compared: {option} is {was} in one and {now} in "
-                "the other"
-            )
+            raise ValueError(f"{option} is {was} in one run and {now} in the other")
     before, after = _ratios(old), _ratios(new)
-    found = [Change(k[0], before[k], after[k]) for k in before if k in after]
-    if not found:
+    lines = [f"{'multiples of the baseline':40}{'old':>10}{'new':>10}{'new/old':>10}"]
+    most = 1.0
+    for key in (key for key in before if key in after):
+        was, now = before[key], after[key]
+        factor, mark = now["median"] / was["median"], ""
+        if now["q1"] > was["q3"]:
+            mark, most = "slower", max(most, factor)
+        elif now["q3"] < was["q1"]:
+            mark = "faster"
+        figures = f"{was['median']:10.2f}{now['median']:10.2f}{factor:10.2f}"
+        lines.append(f"{key[0]:40}{figures}  {mark}".rstrip())
+    if len(lines) == 1:
         raise ValueError("the runs have no workload in common")
-    return found
+    return "\n".join(lines), most
 
 
 def _ratios(found: Document) -> dict[tuple[Any, ...], Ratio]:
@@ -56,12 +43,3 @@ def _ratios(found: Document) -> dict[tuple[Any, ...], Ratio]:
         for record in found["records"]
         if (figures := record["candidates"].get("dml_jax"))
     }
-
-
-def table(found: list[Change]) -> str:
-    lines = [f"{'multiples of the baseline':40}{'old':>10}{'new':>10}{'new/old':>10}"]
-    for change in found:
-        medians = change.old["median"], change.new["median"], change.factor
-        figures = "".join(f"{figure:10.2f}" for figure in medians)
-        lines.append(f"{change.name:40}{figures}  {change.mark}".rstrip())
-    return "\n".join(lines)

@@ -28,14 +28,12 @@ Samples = Mapping[str, Sequence[float] | np.ndarray]
 class Candidate(NamedTuple):
     """A function whose calls queue the same work over and over.
 
-    `wait` blocks until the result of a call has been computed, and `host` converts it
-    to a NumPy array.
+    `wait` blocks until the result of a call has been computed.
     """
 
     name: str
     call: Callable[[], Any]
     wait: Callable[[Any], Any] = jax.block_until_ready
-    host: Callable[[Any], np.ndarray] = np.asarray
 
 
 class Settings(NamedTuple):
@@ -55,10 +53,10 @@ QUICK = Settings(6, 0.005)
 
 
 def compiled(
-    functions: Mapping[str, Callable[..., Any]], arrays: tuple[Any, ...]
+    functions: Mapping[str, Callable[..., Any]], arrays: tuple[Any, ...], **options: Any
 ) -> list[Candidate]:
     """Functions of the same arrays, compiled in threads: that takes the most time."""
-    lowered = [jax.jit(function).lower(*arrays) for function in functions.values()]
+    lowered = [jax.jit(f, **options).lower(*arrays) for f in functions.values()]
     with ThreadPoolExecutor() as pool:
         executables = pool.map(lambda program: program.compile(), lowered)
     return [
@@ -79,12 +77,6 @@ def samples(candidates: Sequence[Candidate], settings: Settings) -> Samples:
             found[candidate.name].append(_batch(candidate, repeats) / repeats)
         turns.reverse()
     return found
-
-
-def seconds(candidate: Candidate, batch: float = 0.005) -> float:
-    """A rough figure for one candidate."""
-    repeats = _calls(candidate, batch)
-    return _batch(candidate, repeats) / repeats
 
 
 def summaries(samples: Samples, baseline: str) -> dict[str, dict[str, Any]]:

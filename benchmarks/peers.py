@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 from benchmarks import measure, programs
@@ -125,10 +124,7 @@ def _torch(workload: Workload, arrays: Arrays) -> Candidate | None:
         if on_gpu:
             torch.cuda.synchronize()
 
-    def host(result: Any) -> np.ndarray:
-        return np.asarray(jax.dlpack.from_dlpack(result.cpu().contiguous()))
-
-    return Candidate("torch", call, wait=wait, host=host)
+    return Candidate("torch", call, wait)
 
 
 # Flax ---------------------------------------------------------------------------------

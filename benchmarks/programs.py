@@ -71,12 +71,17 @@ def _data(shape: Shape, dtype: np.dtype) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _lengths(shape: Shape, longest: int) -> jax.Array:
-    return (_noise(shape) % np.uint32(longest + 1)).astype(jnp.int32)
+    """The same fractions of any longest one."""
+    fractions = _noise(shape).astype(jnp.float32) * 2.0**-32  # may round to 1
+    lengths = (fractions * (longest + 1)).astype(jnp.int32)
+    return jnp.minimum(lengths, longest)
 
 
 def _noise(shape: Shape) -> jax.Array:
     """Pseudorandom numbers, always the same; cheaper to compile than `jax.random`."""
-    bits = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    bits = jnp.uint32(0)  # the position, without a reshape, which would not be sharded
+    for size, index in zip(shape, jnp.indices(shape, jnp.uint32, True), strict=True):
+        bits = bits * np.uint32(size) + index
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         bits = (bits ^ (bits >> shift)) * np.uint32(factor)
     return bits ^ (bits >> 16)

@@ -143,11 +143,10 @@ def records(folder: pathlib.Path, quick: bool) -> Iterator[Record]:
         found = difference(results, wanted)
         if found > model.tolerance:
             raise ValueError(f"{model.name}: differs from ONNX Runtime by {found:.1e}")
-        calls = dict(
-            onnxruntime=functools.partial(theirs.run, None, feeds),
-            dml_jax=functools.partial(ours.run, feeds),
-        )
-        candidates = [Candidate(name, call) for name, call in calls.items()]
+        candidates = [
+            Candidate("onnxruntime", functools.partial(theirs.run, None, feeds)),
+            Candidate("dml_jax", functools.partial(ours.run, feeds)),
+        ]
         samples = measure.samples(candidates, settings)
         yield dict(
             name=f"models/{model.name}",

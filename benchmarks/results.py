@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
 import platform
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -41,29 +43,24 @@ def document(
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = dict(
-        python=platform.python_version(), dml_jax=dml_jax.__version__
-    )
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    ours = dict(python=platform.python_version(), dml_jax=dml_jax.__version__)
+    return ours | {
+        name: importlib.metadata.version(name)
+        if importlib.util.find_spec(name)
+        else None
+        for name in LIBRARIES
+    }
 
 
 def _processor() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    models = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return models[0].strip() if models else platform.processor()
+    path = pathlib.Path("/proc/cpuinfo")
+    text = path.read_text() if path.exists() else ""
+    model = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
+    return model[1] if model else platform.processor()
 
 
 def save(found: Document, path: pathlib.Path) -> None:
     text = json.dumps(found, indent=1) + "\n"  # whole before the file is opened
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import measure, programs
 from benchmarks.measure import Candidate, Settings
-from benchmarks.programs import Arrays, Function
+from benchmarks.programs import Function
 from benchmarks.workloads import BATCH_MAJOR, Device, Shape, Workload, moving
 
 # Batches hide the time to dispatch a call to several devices and to wait for them.
@@ -53,54 +53,47 @@ def _whole_axis(
     """Many sequences, 1 GiB in a shard of a weak run; all meshes take turns."""
     found = {}
     for mesh in meshes:
-        shape = (mesh.size if mode == "weak" else SHARDS) * 2048 // less, 512, 256
-        workload = moving("whole-axis/float32", "reverse_sequence", shape, BATCH_MAJOR)
+        batch = (mesh.size if mode == "weak" else SHARDS) * 2048 // less
+        workload = _reversal("whole-axis", (batch, 512, 256))
         function = programs.operator(workload)
         if direction == "backward":
             function = programs.gradient(function)
-        sharding = NamedSharding(mesh, PartitionSpec("devices"))
-        lengths = jax.device_put(_lengths(*shape[:2]), sharding)
-        arrays = _data(shape, sharding), lengths
-        found[_compiled(str(mesh.size), function, arrays)] = workload
-    samples = measure.samples(list(found), settings)
-    for compiled, workload in found.items():
-        count = int(compiled.name)
+        shardings = [NamedSharding(mesh, PartitionSpec("devices"))] * 2
+        (ours,) = _compiled(dict(dml_jax=function), workload, shardings)
+        found[str(mesh.size)] = workload, ours
+    turns = [ours._replace(name=count) for count, (_, ours) in found.items()]
+    samples = measure.samples(turns, settings)
+    for name, (workload, ours) in found.items():
+        count = int(name)
         linear = np.divide(samples["1"], 1 if mode == "weak" else count)
-        times: measure.Samples = dict(linear=linear, dml_jax=samples[compiled.name])
+        times = dict(linear=linear, dml_jax=samples[name])
         parts = dict(mode=mode, direction=direction, devices=count)
-        figures = measure.summaries(times, "linear")
-        ours = compiled._replace(name="dml_jax")
-        yield _record(workload, "linear", parts, figures, [ours])
+        yield _record(workload, parts, measure.summaries(times, "linear"), [ours])
 
 
 def _sharded_axis(mesh: Mesh, mode: str, less: int, settings: Settings) -> Record:
     """Eight long sequences, 1 GiB in a shard of a weak run."""
     steps = (mesh.size if mode == "weak" else SHARDS) * 2**19 // less
-    shape = 8, steps, 64
-    name, options = "sharded-axis/float32", dict(axis=1)
-    workload = moving(name, "reverse_subsequences", shape, options)
-    sharding = NamedSharding(mesh, PartitionSpec(None, "devices"))
-    lengths = _lengths(8, steps).reshape(8, 1, 1)
-    lengths = jax.device_put(lengths, NamedSharding(mesh, PartitionSpec()))
-    arrays = _data(shape, sharding), lengths
+    workload = _reversal("sharded-axis", (8, steps, 64))
+    specs = PartitionSpec(None, "devices"), PartitionSpec()
+    shardings = [NamedSharding(mesh, spec) for spec in specs]
     operator = programs.operator(workload)
     functions = dict(
-        link=_link(sharding),
+        link=_link(shardings[0]),
         xla=programs.idiom(workload),
         dml_jax=operator,
         backward=programs.gradient(operator),
     )
-    found = [_compiled(name, f, arrays) for name, f in functions.items()]
+    found = _compiled(functions, workload, shardings)
     _, expected, *others = (candidate.call() for candidate in found)
     if not all(jnp.array_equal(other, expected) for other in others):
         raise ValueError(f"{workload.group}: dml_jax differs from plain JAX")
     figures = measure.summaries(measure.samples(found, settings), "link")
-    return _record(workload, "link", dict(mode=mode, devices=mesh.size), figures, found)
+    return _record(workload, dict(mode=mode, devices=mesh.size), figures, found)
 
 
 def _record(
     workload: Workload,
-    baseline: str,
     parts: Mapping[str, Any],
     figures: Record,
     candidates: Sequence[Candidate],
@@ -116,19 +109,23 @@ def _record(
         **parts,
         "name": "/".join(map(str, (workload.group, *parts.values()))),
         "shard_bytes": shard,
-        "baseline": baseline,
+        "baseline": next(iter(figures)),
         "candidates": figures,
     }
 
 
-# Candidates ---------------------------------------------------------------------------
+def _reversal(group: str, shape: Shape) -> Workload:
+    return moving(f"{group}/float32", "reverse_sequence", shape, BATCH_MAJOR)
 
 
-def _compiled(name: str, function: Function, arrays: Arrays) -> Candidate:
-    """With a result that is sharded as the first array is."""
-    program = jax.jit(function, out_shardings=arrays[0].sharding)
-    executable = program.lower(*arrays).compile()
-    return Candidate(name, functools.partial(executable, *arrays))
+def _compiled(
+    functions: Mapping[str, Function],
+    workload: Workload,
+    shardings: Sequence[NamedSharding],
+) -> list[Candidate]:
+    """On sharded data and lengths, of which each device computes its shard."""
+    make = jax.jit(lambda: programs.arrays(workload), out_shardings=tuple(shardings))
+    return measure.compiled(functions, make(), out_shardings=shardings[0])
 
 
 def _link(sharding: NamedSharding) -> Function:
@@ -139,17 +136,3 @@ def _link(sharding: NamedSharding) -> Function:
     spec = sharding.spec
     send = jax.shard_map(send, mesh=sharding.mesh, in_specs=spec, out_specs=spec)
     return lambda x, _: send(x)
-
-
-def _lengths(count: int, longest: int) -> np.ndarray:
-    """Random ones, the same fractions of any longest one."""
-    return (np.random.default_rng(0).random(count) * longest).astype(np.int32)
-
-
-def _data(shape: Shape, sharding: NamedSharding) -> jax.Array:
-    def scattered() -> jax.Array:  # whole numbers; each device computes its shard
-        i, j, k = jnp.indices(shape, jnp.uint32, sparse=True)
-        number = i * 1_000_000_007 + j * 1_500_450_271 + k * 2_038_074_743
-        return (number >> 8).astype(jnp.float32)
-
-    return jax.jit(scattered, out_shardings=sharding)()

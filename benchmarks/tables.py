@@ -165,14 +165,10 @@ def _models(load: Load, words: Sequence[str]) -> str:
 
 
 class _Pair(NamedTuple):
-    """The figures of dml_jax and of plain JAX for one array."""
+    """The share and the gain of dml_jax for one array."""
 
-    ours: Mapping[str, Any]
-    plain: Mapping[str, Any]
-
-    @property
-    def gain(self) -> float:
-        return self.plain["seconds"]["median"] / self.ours["seconds"]["median"]
+    share: float
+    gain: float
 
 
 # The arrays of a layout, alone in a program and between elementwise operations.
@@ -186,8 +182,7 @@ def _layouts(load: Load, words: Sequence[str]) -> str:
     for name, row in _rows(load, device).items():
         cells = [name, str(len(row[0]))]
         for pairs in row:
-            cells.append(_spread(_share(pair.ours) for pair in pairs))
-            cells.append(_spread(pair.gain for pair in pairs))
+            cells += _spread(p.share for p in pairs), _spread(p.gain for p in pairs)
         rows.append(cells)
     titles = ["speed, % of memcpy", "times plain JAX"]
     titles += [f"between: {title}" for title in titles]
@@ -231,7 +226,7 @@ def _for_devices(
 def _rows(load: Load, device: str, with_small: bool = False) -> dict[str, _Row]:
     random = results.groups(load(f"random-{device}")).get("random", [])
     fixed = results.groups(load(f"workloads-{device}"))
-    least = 0 if with_small else random_shapes.min_large_bytes(device)
+    least = 0 if with_small else random_shapes.BYTES[device][0]
     rows = {}
     for kind in random_shapes.KINDS:
         of_kind = [
@@ -241,16 +236,19 @@ def _rows(load: Load, device: str, with_small: bool = False) -> dict[str, _Row]:
             and record["bytes_read"] + record["bytes_written"] >= least
         ]
         rows[kind] = _pairs(of_kind), _pairs(of_kind, "_between")
-    rows["gradient of a reversal"] = _pairs(fixed.get("backward", [])), []
-    rows["fills"] = tuple(
-        _pairs(fixed.get(group, [])) for group in ("fill", "pipeline")
-    )
+    fixed = {group: _pairs(records) for group, records in fixed.items()}
+    rows["gradient of a reversal"] = fixed.get("backward", []), []
+    rows["fills"] = fixed.get("fill", []), fixed.get("pipeline", [])
     return rows
 
 
 def _pairs(records: Iterable[Record], suffix: str = "") -> list[_Pair]:
-    figures = [record["candidates"] for record in records]
-    return [_Pair(f[f"dml_jax{suffix}"], f[f"jnp{suffix}"]) for f in figures]
+    pairs = []
+    for record in records:
+        ours, plain = (record["candidates"][n + suffix] for n in ("dml_jax", "jnp"))
+        gain = plain["seconds"]["median"] / ours["seconds"]["median"]
+        pairs.append(_Pair(_share(ours), gain))
+    return pairs
 
 
 TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {

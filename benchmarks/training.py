@@ -39,14 +39,10 @@ def records(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
     """One record: a step with each reversal."""
     params = _params(QUICK_STATE if quick else STATE)
     x, *others = _data(QUICK_TIME if quick else TIME)
-    steps = {
-        name: functools.partial(_step, reverse)
-        for name, reverse in _reversals().items()
-    }
+    steps = {n: functools.partial(_step, f) for n, f in _reversals().items()}
     found = measure.compiled(steps, (params, x, *others))
-    samples = measure.samples(
-        found, measure.QUICK if quick else measure.SETTINGS[device]
-    )
+    settings = measure.QUICK if quick else measure.SETTINGS[device]
+    samples = measure.samples(found, settings)
     yield dict(
         name=f"training/{LAYERS}-layer-lstm",
         group="training",
@@ -85,15 +81,13 @@ def _plain_reversal(x: jax.Array, lengths: jax.Array) -> jax.Array:
 
 def _step(reverse: Reversal, params: Params, *data: jax.Array) -> Any:
     """The loss of a batch, and the weights after one step of gradient descent."""
-    loss, gradient = jax.value_and_grad(functools.partial(_loss, reverse))(
-        params, *data
-    )
+    loss, gradient = jax.value_and_grad(_loss)(params, reverse, *data)
     return loss, jax.tree.map(lambda w, g: w - LEARNING_RATE * g, params, gradient)
 
 
 def _loss(
-    reverse: Reversal,
     params: Params,
+    reverse: Reversal,
     x: jax.Array,
     lengths: jax.Array,
     labels: jax.Array,
@@ -106,16 +100,11 @@ def _loss(
     logits = jax.nn.log_softmax(scores.astype(jnp.float32))
     entropy = -jnp.take_along_axis(logits, labels[:, :, None], 2)[:, :, 0]
     is_valid = jnp.arange(x.shape[1])[None] < lengths[:, None]
-    return jnp.sum(jnp.where(is_valid, entropy, 0)) / jnp.sum(
-        is_valid, dtype=jnp.float32
-    )
+    return jnp.mean(entropy, where=is_valid)
 
 
 def _bidirectional(
-    reverse: Reversal,
-    layer: dict[str, jax.Array],
-    x: jax.Array,
-    lengths: jax.Array,
+    reverse: Reversal, layer: dict[str, jax.Array], x: jax.Array, lengths: jax.Array
 ) -> jax.Array:
     """[batch, time, features] to [batch, time, 2 * state]."""
     inputs = jnp.stack([x, reverse(x, lengths)])

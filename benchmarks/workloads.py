@@ -82,24 +82,23 @@ TIME_MAJOR = dict(batch_axis=1, time_axis=0)
 
 
 class Layout(NamedTuple):
-    """The axes of the sequences in a tensor; `grows` is the axis that fills a GPU."""
+    """The axes of the sequences in a tensor; one axis of -1 fills a GPU."""
 
     name: str
     shape: Shape
-    gpu_shape: Shape | None = None
-    grows: int = 0
+    gpu_shape: Shape
     options: Mapping[str, int] = BATCH_MAJOR
 
 
 LAYOUTS = [
-    Layout("rows", (1024, 4096), gpu_shape=(16384, 16384), grows=1),
-    Layout("rows-of-32", (65536, 32)),
-    Layout("rows-of-4095", (1024, 4095)),
-    Layout("features-256", (32, 512, 256)),
-    Layout("features-4", (512, 1024, 4)),
-    Layout("time-major", (512, 32, 256), (512, 32, 512), grows=1, options=TIME_MAJOR),
-    Layout("flat", (4096, 1024), grows=1, options=TIME_MAJOR),
-    Layout("columns", (4, 8, 256, 64), (16, 64, 1024, 256), options=dict(axis=2)),
+    Layout("rows", (1024, 4096), (16384, -1)),
+    Layout("rows-of-32", (65536, 32), (-1, 32)),
+    Layout("rows-of-4095", (1024, 4095), (-1, 4095)),
+    Layout("features-256", (32, 512, 256), (-1, 512, 256)),
+    Layout("features-4", (512, 1024, 4), (-1, 1024, 4)),
+    Layout("time-major", (512, 32, 256), (512, -1, 512), TIME_MAJOR),
+    Layout("flat", (4096, 1024), (4096, -1), TIME_MAJOR),
+    Layout("columns", (4, 8, 256, 64), (-1, 64, 1024, 256), dict(axis=2)),
 ]
 WIDTHS = ("float32", "bfloat16", "uint8")
 FILLED = (*WIDTHS, "float16", "float64", "float8_e4m3fn", "int32")
@@ -126,12 +125,11 @@ def _fills(device: Device, most: int | None) -> Iterator[Workload]:
 
 def _reversals(device: Device, most: int | None) -> Iterator[Workload]:
     for layout, dtype in itertools.product(LAYOUTS, WIDTHS):
-        shape = list(layout.shape)
+        shape = layout.shape
         if device == "gpu":
-            shape = list(layout.gpu_shape or layout.shape)
-            shape[layout.grows] = 1
-            line_bytes = math.prod(shape) * dtype_named(dtype).itemsize
-            shape[layout.grows] = 2**30 // line_bytes
+            line_bytes = -math.prod(layout.gpu_shape) * dtype_named(dtype).itemsize
+            filled = 2**30 // line_bytes
+            shape = [filled if n < 0 else n for n in layout.gpu_shape]
         is_general = "axis" in layout.options
         operator = "reverse_subsequences" if is_general else "reverse_sequence"
         for group in ("reverse", "backward"):
@@ -146,16 +144,17 @@ def _slices(device: Device, most: int | None) -> Iterator[Workload]:
     images = _limited((64, 512, 512, 3), most)
     corner = (0, images[1] // 4, images[2] // 4, 0)
     crop = (images[0], images[1] // 2, images[2] // 2, images[3])
+    rest = (square[0] - 5, square[1] - 7)
     for dtype in WIDTHS:
         for strides in ((1, 1), (1, 2), (2, 2), (1, -1), (-2, 3)):
-            name = f"slice/{_by(strides)}/{dtype}"
-            yield windowed(name, "slice1", square, (5, 7), strides, device)
+            name, window = f"slice/{_by(strides)}/{dtype}", ((5, 7), rest, strides)
+            yield windowed(name, "slice1", square, window, device)
         for strides in ((1, 1), (2, 2)):
-            name = f"slice/grad-{_by(strides)}/{dtype}"
-            yield windowed(name, "slice_grad", square, (5, 7), strides, device)
+            name, window = f"slice/grad-{_by(strides)}/{dtype}", ((5, 7), rest, strides)
+            yield windowed(name, "slice_grad", square, window, device)
         for name, strides in (("crop", (1, 1, 1, 1)), ("crop-half", (1, 2, 2, 1))):
-            name = f"slice/{name}/{dtype}"
-            yield windowed(name, "slice1", images, corner, strides, device, crop)
+            name, window = f"slice/{name}/{dtype}", (corner, crop, strides)
+            yield windowed(name, "slice1", images, window, device)
 
 
 def _by(strides: Shape) -> str:
@@ -174,31 +173,24 @@ def moving(
 
 
 def windowed(
-    name: str,
-    operator: str,
-    shape: Shape,
-    offsets: Shape,
-    strides: Shape,
-    device: Device,
-    extents: Shape | None = None,
+    name: str, operator: str, shape: Shape, window: Sequence[Shape], device: Device
 ) -> Workload:
-    """A slice from `offsets` on, of `extents` or up to the end of every dimension."""
+    """A slice, or its gradient. The window is offsets, sizes and strides."""
+    names = ("offsets", "sizes", "strides")
+    options: dict[str, Any] = {
+        f"input_window_{part}": values
+        for part, values in zip(names, window, strict=True)
+    }
     itemsize = dtype_named(name).itemsize
-    if extents is None:
-        extents = tuple(n - o for n, o in zip(shape, offsets, strict=True))
-    sizes = tuple(-(-n // abs(s)) for n, s in zip(extents, strides, strict=True))
-    window = dict(
-        input_window_offsets=offsets,
-        input_window_sizes=extents,
-        input_window_strides=strides,
-    )
+    slices = [slice(o, o + n, abs(s)) for o, n, s in zip(*window, strict=True)]
+    sizes = tuple(len(range(n)[along]) for n, along in zip(shape, slices, strict=True))
     kept = math.prod(sizes) * itemsize
     if operator == "slice_grad":
-        options = dict(output_gradient_sizes=shape, **window)
+        options["output_gradient_sizes"] = shape
         whole = math.prod(shape) * itemsize
         return Workload(name, operator, sizes, options, kept, whole)
-    read = _sectors(shape, offsets, sizes, strides, itemsize, device)
-    return Workload(name, operator, shape, window, read, kept)
+    read = _sectors(shape, slices, itemsize, device)
+    return Workload(name, operator, shape, options, read, kept)
 
 
 def filled(name: str, operator: str, shape: Shape) -> Workload:
@@ -211,12 +203,7 @@ def filled(name: str, operator: str, shape: Shape) -> Workload:
 
 
 def _sectors(
-    shape: Shape,
-    offsets: Shape,
-    sizes: Shape,
-    strides: Shape,
-    itemsize: int,
-    device: Device,
+    shape: Shape, window: Sequence[slice], itemsize: int, device: Device
 ) -> int:
     """The bytes that reading a slice takes, in sectors (GPU) or cache lines (CPU).
 
@@ -224,14 +211,13 @@ def _sectors(
     be alike.
     """
     sector = 32 if device == "gpu" else 64
-    counted = min(sizes[0], max(1, 2**20 // math.prod(sizes[1:])))
-    position = np.zeros((), np.int64)
-    windows = zip(shape, offsets, (counted, *sizes[1:]), strides, strict=True)
-    for n, offset, size, stride in windows:
-        along = offset + abs(stride) * np.arange(size)
-        position = position[..., None] * n + along
-    touched = np.unique(position * itemsize // sector).size
-    return sizes[0] * touched // counted * sector
+    first, *others = window
+    entries = range(shape[0])[first]
+    counted = entries[: max(1, 2**20 // math.prod(shape[1:]))]
+    row = np.arange(math.prod(shape[1:])).reshape(shape[1:])[tuple(others)]
+    positions = math.prod(shape[1:]) * np.array(counted)[:, None] + row.ravel()
+    touched = np.unique(positions * itemsize // sector).size
+    return len(entries) * touched // len(counted) * sector
 
 
 def _limited(shape: Sequence[int], most: int | None) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import pathlib
 from typing import Any, NoReturn
@@ -27,34 +28,31 @@ from the call of an operator until its result is on the device. Iterations that 
 longer than a second show a progress bar if tqdm is installed.
 """
 
-# What other options of DxDispatch are for, and why they are refused.
-_DEVICES = "is not supported: `python -m dml_jax info` lists the devices"
-_VERSIONS = "is not supported: `python -m dml_jax info` shows the versions"
-_LAYERS = "is not supported: JAX has no debug layers; `--debug` shows tracebacks"
-_DIRECTX = "is not supported: it is for DirectX devices, and JAX runs the model here"
-_HLSL = "is not supported: it is for HLSL shaders, which this program does not run"
-_PIX = "is not supported: it is for PIX; `jax.profiler.trace` records profiles"
-_ONNX = (
-    "is not supported: it is for ONNX models, which `python -m dml_jax onnx` runs "
-    "without ONNX Runtime"
-)
+# Other options of DxDispatch, and why they are not supported.
 _REFUSED = {
-    _DEVICES: "-s --show_adapters",
-    _VERSIONS: "-S --show_dependencies",
-    _LAYERS: "-d",
-    _DIRECTX: (
+    "-s --show_adapters": "`python -m dml_jax info` lists the devices",
+    "-S --show_dependencies": "`python -m dml_jax info` shows the versions",
+    "-d": "JAX has no debug layers; `--debug` shows tracebacks",
+    (
         "-q --queue_type --clear_shader_caches --disable_agility_sdk "
         "--disable_background_processing --disable_custom_heaps --disable_gpu_timeout "
         "--enable_dred --max_gpu_time_measurements --post_dispatch_barriers "
         "--present_separator --set_stable_power_state"
+    ): "it is for DirectX devices, and JAX runs the model here",
+    "--print_hlsl_disassembly --xbox_allow_precompile": (
+        "it is for HLSL shaders, which this program does not run"
     ),
-    _HLSL: "--print_hlsl_disassembly --xbox_allow_precompile",
-    _PIX: "-c --pix_capture_type -o --pix_capture_name",
-    _ONNX: (
+    "-c --pix_capture_type -o --pix_capture_name": (
+        "it is for PIX; `jax.profiler.trace` records profiles"
+    ),
+    (
         "-b --binding_shape -e --onnx_session_config_entry --enable_onnx_profiling "
         "-f --onnx_free_dim_name_override -F --onnx_free_dim_denotation_override "
         "-l --onnx_graph_optimization_level -L --onnx_logging_level "
         "-p --print_onnx_bindings -x --enable_ort_extensions"
+    ): (
+        "it is for ONNX models, which `python -m dml_jax onnx` runs without ONNX "
+        "Runtime"
     ),
 }
 
@@ -87,26 +85,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=text,
     )
-    for reason, names in _REFUSED.items():
+    for names, reason in _REFUSED.items():
         add(*names.split(), action=_Refused, reason=reason)
 
 
 def _add_timing(parser: argparse.ArgumentParser) -> None:
+    """Adds an option for each field of `Timing`."""
+    parser.set_defaults(**dataclasses.asdict(Timing()))
+    positive, natural = common_options.positive, common_options.natural
     add = parser.add_argument
-    count = functools.partial(add, default=1, metavar="N")
+    count = functools.partial(add, metavar="N")
     time = functools.partial(add, type=common_options.milliseconds, metavar="MS")
     text = "samples of each dispatch (default: 1)"
-    count("-i", "--dispatch_iterations", type=common_options.positive, help=text)
+    count("-i", "--dispatch_iterations", dest="iterations", type=positive, help=text)
     text = "runs in each sample, whose time is their mean (default: 1)"
-    count("-r", "--dispatch_repeat", type=common_options.positive, help=text)
+    count("-r", "--dispatch_repeat", dest="repeat", type=positive, help=text)
     text = "take samples for this time, in place of -i"
-    time("-t", "--milliseconds_to_run", help=text)
+    time("-t", "--milliseconds_to_run", dest="milliseconds", help=text)
     text = "minimum time between the starts of two samples (default: 0)"
-    time("-I", "--dispatch_interval", default=0.0, help=text)
+    time("-I", "--dispatch_interval", dest="interval", help=text)
     text = "first samples, which do not count (default: 1)"
-    count("-w", "--warmup_samples", type=common_options.natural, help=text)
+    count("-w", "--warmup_samples", type=natural, help=text)
     text = "0: medians; 1: all statistics; 2: each sample as well (default: 0)"
-    add("-v", "--timing_verbosity", type=int, choices=(0, 1, 2), default=0, help=text)
+    name, levels = "--timing_verbosity", (0, 1, 2)
+    add("-v", name, dest="verbosity", type=int, choices=levels, help=text)
 
 
 class _Refused(argparse.Action):
@@ -120,7 +122,7 @@ class _Refused(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, _: Any, __: Any, option: Any = None
     ) -> NoReturn:
-        parser.error(f"{option} {self.reason}")
+        parser.error(f"{option} is not supported: {self.reason}")
 
 
 def _level(text: str) -> FeatureLevel:
@@ -139,14 +141,8 @@ def run(arguments: argparse.Namespace) -> None:
             f"`python -m dml_jax onnx {arguments.model}`"
         )
     device = devices.first(arguments.device)
-    timing = Timing(
-        iterations=arguments.dispatch_iterations,
-        repeat=arguments.dispatch_repeat,
-        milliseconds=arguments.milliseconds_to_run,
-        interval=arguments.dispatch_interval,
-        warmup_samples=arguments.warmup_samples,
-        verbosity=arguments.timing_verbosity,
-    )
+    names = [field.name for field in dataclasses.fields(Timing)]
+    timing = Timing(**{name: getattr(arguments, name) for name in names})
     report = printing.print_lines
     with jax.default_device(device):  # some initial values are computed there
         model = load_model(

@@ -48,11 +48,6 @@ def run(_: argparse.Namespace) -> None:
     printing.print_lines(report())
 
 
-def how_to_install(extra: str) -> str:
-    """The command that installs an extra."""
-    return f"pip install '.[{extra}]' in a checkout of dml_jax"
-
-
 def report() -> str:
     """The output of the command: one table below each title."""
     sections = {
@@ -76,7 +71,8 @@ def _versions() -> _Rows:
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            version = f"not installed: {how_to_install(extra)}"
+            how = f"pip install '.[{extra}]' in a checkout of dml_jax"
+            version = f"not installed: {how}"
         rows.append((package, version))
     return rows
 

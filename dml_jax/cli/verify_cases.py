@@ -25,14 +25,11 @@ Random: TypeAlias = np.random.Generator
 Shape: TypeAlias = tuple[int, ...]
 
 _INTEGERS = [
-    np.dtype(f"{kind}{width}") for kind in ("int", "uint") for width in (8, 16, 32, 64)
+    np.dtype(f"{kind}{n}") for kind in ("int", "uint") for n in (8, 16, 32, 64)
 ]
 _FLOATS = [
-    np.dtype("float16"),
-    np.dtype(ml_dtypes.bfloat16),
-    np.dtype("float32"),
-    np.dtype(ml_dtypes.float8_e4m3fn),
-    np.dtype("float64"),
+    np.dtype(name)
+    for name in ("float16", "bfloat16", "float32", "float8_e4m3fn", "float64")
 ]
 _NUMBERS = [*_INTEGERS, *_FLOATS]
 _DTYPES = [np.dtype(bool), *_NUMBERS]
