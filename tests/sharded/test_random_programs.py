@@ -16,7 +16,7 @@ import programs
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
-SAMPLE = {"any": 60, "local": 40, "large": 24}  # programs of the default run, by kind
+SAMPLE = {"any": 60, "local": 40, "large": 40}  # programs of the default run, by kind
 BATCH = 250  # programs for a process, which keeps all that it has compiled
 
 Item = tuple[str, int]  # a kind of programs, and a seed
