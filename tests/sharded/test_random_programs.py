@@ -32,7 +32,8 @@ def sample() -> Reports:
 def outcomes(pytestconfig: pytest.Config) -> Reports:
     first = pytestconfig.option.first_program
     seeds = range(first, first + pytestconfig.option.programs)
-    items = [(kind, seed) for kind in SAMPLE for seed in seeds]
+    items = [("any", seed) for seed in seeds]
+    items += [(kind, seed) for kind in ("local", "large") for seed in seeds[::2]]
     batches = [items[i : i + BATCH] for i in range(0, len(items), BATCH)]
     return {item: report for batch in batches for item, report in run(batch).items()}
 
@@ -57,7 +58,7 @@ def test_sample(kind: str, sample: Reports) -> None:
 
 
 def test_local_programs_send_nothing(sample: Reports) -> None:
-    """Most of a quarter: for the others, JAX or Shardy chooses to."""
+    """More than a quarter does not; in the others, JAX or Shardy may choose to."""
     found = of_kind(sample, "local").values()
     assert sum(report["outcome"] == "silent" for report in found) > len(found) // 4
 
