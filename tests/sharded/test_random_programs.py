@@ -33,7 +33,7 @@ def outcomes(pytestconfig: pytest.Config) -> Reports:
     first = pytestconfig.option.first_program
     seeds = range(first, first + pytestconfig.option.programs)
     items = [("any", seed) for seed in seeds]
-    items += [(kind, seed) for kind in ("local", "large") for seed in seeds[::2]]
+    items += [(kind, seed) for kind in ("local", "large") for seed in seeds[::4]]
     batches = [items[i : i + BATCH] for i in range(0, len(items), BATCH)]
     return {item: report for batch in batches for item, report in run(batch).items()}
 
