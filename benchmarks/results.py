@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -44,12 +43,8 @@ def document(
 
 def _versions() -> dict[str, str | None]:
     ours = dict(python=platform.python_version(), dml_jax=dml_jax.__version__)
-    return ours | {
-        name: importlib.metadata.version(name)
-        if importlib.util.find_spec(name)
-        else None
-        for name in LIBRARIES
-    }
+    installed = {d.name: d.version for d in importlib.metadata.distributions()}
+    return ours | {name: installed.get(name) for name in LIBRARIES}
 
 
 def _processor() -> str:

@@ -141,9 +141,10 @@ def _operators() -> _Rows:
 def _levels() -> _Rows:
     """What each level adds: a row is valid until the next one of its operator."""
     rows = [("level", "operator", "rank", "data types", "lengths")]
+    changes = [row for operator in DIRECTML.values() for row in operator.levels]
     for level in FeatureLevel:
         label = level.label
-        for row in (row for desc in DIRECTML.values() for row in desc.levels):
+        for row in changes:
             if row.since is level:
                 counts = row.dimension_counts
                 rank = "-".join(map(str, sorted({counts[0], counts[-1]})))

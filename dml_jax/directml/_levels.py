@@ -57,7 +57,7 @@ U64 = _types("UINT64 UINT32")
 def table(
     operator: OperatorType, *rows: tuple[str, int, int, *tuple[Any, ...]]
 ) -> tuple[Support, ...]:
-    """The support of an operator, from rows of a level, two ranks and data types."""
+    """An operator's support; a row has a level, the limits of the rank, data types."""
     return tuple(
         Support(operator, FeatureLevel[f"LEVEL_{level}"], range(low, high + 1), *types)
         for level, low, high, *types in rows
