@@ -179,7 +179,8 @@ def _as_scalar(
     """
     scalar = as_scalar(function, name, value, dtype)
     if value_data_type is int and isinstance(scalar, np.generic) and scalar != value:
-        raise arguments.does_not_fit(function, name, dtype, value)
+        rule, got = f"fit {dtype}", arguments.show(value)
+        raise arguments.error(OverflowError, function, name, rule, got)
     return scalar
 
 

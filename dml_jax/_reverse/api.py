@@ -29,13 +29,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax._reverse import line_lengths
+from dml_jax._reverse import operands
 from dml_jax._reverse.binding import bind
-from dml_jax._shared import arguments, bitwise, jax_versions, lists, value_checks
-from dml_jax._shared.arguments import Implementation, LengthsLike
+from dml_jax._reverse.operands import LengthsLike
+from dml_jax._shared import arguments, scalars, value_checks
+from dml_jax._shared.arguments import Implementation
 
 
 def reverse_subsequences(
@@ -69,10 +69,8 @@ def reverse_subsequences(
       TypeError: an argument is not array-like, `sequence_lengths` is not integer, or
         `axis` is not a static integer.
       ValueError: `axis` is out of bounds, `input` has 2^32 elements or more along it,
-        `sequence_lengths` does not fit the shape of `input`, `implementation` is
-        unknown, or `input` is a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: a number in a list does not fit the widest enabled dtype, or a
-        length in a list does not fit 64 bits.
+        `sequence_lengths` does not fit the shape of `input`, or `implementation` is
+        unknown.
 
     Derivatives: linear in `input`. A derivative of any order, in forward or reverse
     mode, costs as much as the operator. Sharding: the result is sharded as `input`.
@@ -96,16 +94,13 @@ def reverse_subsequences(
     """
     function, name = "reverse_subsequences", "sequence_lengths"
     # First the lengths, for the error of swapped arguments.
-    lengths, extremes = line_lengths.from_argument(function, name, sequence_lengths)
-    x = arguments.as_array(function, "input", input)
-    axis = line_lengths.canonicalize_axis(function, "input", x.ndim, axis)
-    line_lengths.require_lines(x.shape, lengths.shape, axis)
-    line_lengths.require_countable(function, f"{axis=}", x.shape[axis])
+    lengths = operands.as_lengths(function, name, sequence_lengths)
+    x = jnp.asarray(input)
+    axis = operands.canonicalize_axis(function, "input", x.shape, axis)
+    _require_lines(x.shape, lengths.shape, axis)
     arguments.require_implementation(function, implementation)
-    reverse = value_checks.reported(
-        _reverse_subsequences, function, name, extremes, x.shape[axis]
-    )
-    return reverse(x, lengths, axis=axis, implementation=implementation)
+    value_checks.check_lengths(function, name, lengths, x.shape[axis])
+    return _reverse_subsequences(x, lengths, axis=axis, implementation=implementation)
 
 
 def reverse_sequence(
@@ -128,8 +123,7 @@ def reverse_sequence(
     the backward pass only, never the result.
 
     Args:
-      input: array of any dtype and of rank 2 or more. NumPy arrays of strings or
-        objects are accepted outside of tracing.
+      input: array of any dtype and of rank 2 or more.
       sequence_lens: integer array of shape [batch].
       batch_axis: the dimension of the batch, 0 or 1; None for the one that is not
         `time_axis`, and for 1, as in ONNX, if both are None. If both dimensions have
@@ -150,26 +144,22 @@ def reverse_sequence(
         None for the fastest, as in `reverse_subsequences`.
 
     Returns:
-      An array with the shape and dtype of `input`; a NumPy array for strings and
-      objects.
+      An array with the shape and dtype of `input`.
 
     Raises:
-      TypeError: an argument is not array-like, `sequence_lens` is not integer, an
-        option is of the wrong kind, or strings come with traced lengths.
+      TypeError: an argument is not array-like, `sequence_lens` is not integer, or an
+        option is of the wrong kind.
       ValueError: the rank is below 2, the axes are not 0 and 1, the time axis has 2^32
         elements or more, `sequence_lens` is not of shape [batch], an option is unknown,
-        `lda_coeff` is a number that is not finite, or `input` is a 64-bit NumPy array
-        outside of 64-bit mode.
-      OverflowError: `lda_coeff`, or a number in a list, does not fit the widest enabled
-        dtype, or a length in a list does not fit 64 bits.
+        or `lda_coeff` is a number that is not finite.
 
     Derivatives: the cotangent of `input` is `lda_coeff * reverse_sequence(cotangent)`,
     computed in at least float32; `lda_coeff` and the lengths receive none. The backward
     pass is itself differentiable, and each backward pass multiplies by the coefficient
-    once. Forward mode (`jax.jvp`, `jax.hessian`) raises a TypeError in training mode,
-    unless `lda_coeff` is the Python number 1. Sharding: the result is sharded as
-    `input`. Devices communicate only if the time axis is sharded; no device then holds
-    more than a few shards.
+    once. Forward mode (`jax.jvp`, `jax.hessian`) needs `training=False`, or the Python
+    number 1 as `lda_coeff`: JAX has no forward mode for functions with a `custom_vjp`.
+    Sharding: the result is sharded as `input`. Devices communicate only if the time
+    axis is sharded; no device then holds more than a few shards.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -193,34 +183,23 @@ def reverse_sequence(
     """
     function = "reverse_sequence"
     # First the lengths, for the error of swapped arguments.
-    lengths, extremes = line_lengths.from_argument(
-        function, "sequence_lens", sequence_lens
-    )
-    text = _as_text(input)
-    x: Any = arguments.as_array(function, "input", input) if text is None else text
-    coefficient = arguments.scalar(function, "lda_coeff", lda_coeff)
+    lengths = operands.as_lengths(function, "sequence_lens", sequence_lens)
+    x = jnp.asarray(input)
+    coefficient = scalars.real(function, "lda_coeff", lda_coeff)
     batch_axis, time_axis = _canonicalize_axes(x.ndim, batch_axis, time_axis)
-    line_lengths.require_batch(x.shape, lengths.shape, batch_axis)
-    line_lengths.require_countable(function, f"{time_axis=}", x.shape[time_axis])
+    _require_batch(x.shape, lengths.shape, batch_axis)
+    operands.require_32_bits(function, "input", f"{time_axis=}", x.shape[time_axis])
     training = arguments.flag(function, "training", training)
     name = arguments.optional_name(function, "name", name)
     output_name = _canonicalize_output_name(specified_outputs_name)
     arguments.require_implementation(function, implementation)
-    if text is not None:
-        return _reverse_on_host(text, lengths, batch_axis, time_axis)
-    # The plain operator has the same derivative if the coefficient is 1. Outside of
-    # tracing there is no backward pass, and any coefficient runs the plain program.
-    is_plain = type(coefficient) is float and coefficient == 1
-    is_traced = any(isinstance(array, Tracer) for array in (x, lengths, coefficient))
-    if is_plain or not is_traced or not training:
-        coefficient = None
-    reverse = value_checks.reported(
-        _reverse_sequence, function, "sequence_lens", extremes, x.shape[time_axis]
-    )
-    return reverse(
+    value_checks.check_lengths(function, "sequence_lens", lengths, x.shape[time_axis])
+    # Where the coefficient is the number 1, the plain operator has the same derivative.
+    is_plain = not training or (type(coefficient) is float and coefficient == 1)
+    return _reverse_sequence(
         x,
         lengths,
-        coefficient,
+        None if is_plain else coefficient,
         time_axis=time_axis,
         name=name or function,
         output_name=output_name,
@@ -266,53 +245,62 @@ def _canonicalize_output_name(value: Any) -> str | None:
     function, name = "reverse_sequence", "specified_outputs_name"
     if value is None:
         return None
-    names = value.tolist() if isinstance(value, np.ndarray) else value
-    if not lists.is_list(names):
-        names = [names]
-    are_strings = all(isinstance(element, str) for element in names)
-    if len(names) != 1 and are_strings:
-        rule = "have one name, for the only result"
-        raise arguments.error(ValueError, function, name, rule, len(names))
-    if not are_strings:
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, np.ndarray):
+        names = names.tolist()
+    is_list = isinstance(names, (list, tuple))
+    if not is_list or not all(isinstance(element, str) for element in names):
         rule = "be a string, a sequence of one string or None"
         raise arguments.not_static(function, name, rule, value)
-    if names[0] == "":
-        raise arguments.error(ValueError, function, name, "not be empty", repr(value))
-    return str(names[0])
+    if len(names) != 1:
+        rule = "have one name, for the only result"
+        raise arguments.error(ValueError, function, name, rule, len(names))
+    return arguments.optional_name(function, name, names[0])
 
 
-def _as_text(value: object) -> np.ndarray | None:
-    """Data that only NumPy can hold: strings, or an object array; None for others."""
-    is_array = isinstance(value, (np.ndarray, np.generic))
-    if not is_array and not isinstance(value, (str, bytes, list, tuple)):
-        return None
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return array if array.dtype.kind in ("OSUT" if is_array else "US") else None
+def _require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
+    """Refuses lengths of another shape than `reverse_subsequences` takes."""
+    full = (*shape[:axis], 1, *shape[axis + 1 :])
+    fits = len(lengths_shape) == len(full) and all(
+        size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
+    )
+    if fits:
+        return
+    advice = ""
+    missing = operands.missing_dimensions(lengths_shape, full)
+    if not lengths_shape:
+        advice = f". For one length, pass shape {(1,) * len(shape)}"
+    elif missing:
+        dims = missing[0] if len(missing) == 1 else missing
+        advice = f". Pass `jnp.expand_dims(sequence_lengths, {dims})`"
+    raise ValueError(
+        f"reverse_subsequences: `sequence_lengths` must have shape {full}, 1 along "
+        f"{axis=} and the size of `input` or 1 along every other dimension; got "
+        f"{lengths_shape}{advice}"
+    )
 
 
-def _reverse_on_host(
-    x: np.ndarray, lengths: Any, batch_axis: int, time_axis: int
-) -> Any:
-    """The operator in NumPy, for strings and objects."""
-    if isinstance(lengths, Tracer):
-        raise TypeError(
-            f"reverse_sequence: `input` of dtype {x.dtype} must come with "
-            "`sequence_lens` that are concrete, outside of jit, vmap and grad; got "
-            f"{arguments.describe(lengths)}"
+def _require_batch(shape: Any, lengths_shape: Any, batch_axis: int) -> None:
+    """Refuses lengths of another shape than `reverse_sequence` takes."""
+    if lengths_shape == (shape[batch_axis],):
+        return
+    time_axis, advice = 1 - batch_axis, ""
+    if not lengths_shape:
+        advice = (
+            ". To reverse all lines by one length, call `reverse_subsequences` with "
+            f"lengths of shape {(1,) * len(shape)}"
         )
-
-    def along(axis: int, numbers: Sequence[int]) -> np.ndarray:
-        others = [d for d in range(x.ndim) if d != axis]
-        return np.expand_dims(np.array(numbers, np.int64), tuple(others))
-
-    time = x.shape[time_axis]
-    clamped = [min(max(int(length), 0), time) for length in np.asarray(lengths)]
-    ends, position = along(batch_axis, clamped), along(time_axis, range(time))
-    source = np.where(position < ends, ends - 1 - position, position)
-    return np.take_along_axis(x, source, time_axis)
+    elif lengths_shape == (shape[time_axis],):
+        advice = f". If the batch is dimension {time_axis}, pass batch_axis={time_axis}"
+    elif (
+        shape[batch_axis] in lengths_shape
+        and lengths_shape.count(1) >= len(lengths_shape) - 1
+    ):
+        advice = ". Pass `jnp.ravel(sequence_lens)`"
+    raise ValueError(
+        f"reverse_sequence: `sequence_lens` must have shape ({shape[batch_axis]},), "
+        f"the size of `input` along {batch_axis=}; got {lengths_shape}{advice}"
+    )
 
 
 # Jitted cores -------------------------------------------------------------------------
@@ -327,10 +315,7 @@ def _reverse_subsequences(
     implementation: Implementation | None,
 ) -> jax.Array:
     with jax.named_scope("reverse_subsequences"):
-        value_checks.check_lengths(
-            "reverse_subsequences", "sequence_lengths", lengths, x.shape[axis]
-        )
-        return bind(x, lengths, None, axis, implementation)
+        return bind(x, lengths, axis, implementation)
 
 
 @functools.partial(
@@ -347,16 +332,11 @@ def _reverse_sequence(
     implementation: Implementation | None,
 ) -> jax.Array:
     with jax.named_scope(name):
-        value_checks.check_lengths(
-            "reverse_sequence", "sequence_lens", lengths, x.shape[time_axis]
-        )
         others = [d for d in range(x.ndim) if d != 1 - time_axis]
         lengths = lax.expand_dims(lengths, others)
         if coefficient is not None and jnp.issubdtype(x.dtype, jnp.inexact):
-            with bitwise.full_width(coefficient):
-                coefficient = jnp.asarray(coefficient)  # a number where jit is disabled
-            x = jax_versions.vary_over(x, jax_versions.varying_axes(coefficient))
+            coefficient = lax.stop_gradient(jnp.asarray(coefficient))
         else:
             coefficient = None
-        y = bind(x, lengths, coefficient, time_axis, implementation)
+        y = bind(x, lengths, time_axis, implementation, coefficient)
         return y if output_name is None else checkpoint_name(y, output_name)

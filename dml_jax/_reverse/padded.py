@@ -16,13 +16,14 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dml_jax._reverse import line_lengths
+from dml_jax._reverse import operands
 from dml_jax._reverse.binding import bind
+from dml_jax._reverse.operands import LengthsLike
 from dml_jax._shared import arguments, value_checks
-from dml_jax._shared.arguments import LengthsLike
 
 _NAME = "reverse_padded"
 
@@ -49,11 +50,8 @@ def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Arr
     Raises:
       TypeError: an argument is not array-like, `lengths` is not integer, or `axis` is
         not a static integer.
-      ValueError: `axis` is out of bounds, `x` has 2^32 elements or more along it,
-        `lengths` does not fit the shape of `x`, or `x` is a 64-bit NumPy array outside
-        of 64-bit mode.
-      OverflowError: a number in a list does not fit the widest enabled dtype, or a
-        length in a list does not fit 64 bits.
+      ValueError: `axis` is out of bounds, `x` has 2^32 elements or more along it, or
+        `lengths` does not fit the shape of `x`.
 
     Derivatives: linear in `x`. A derivative of any order, in forward or reverse mode,
     costs as much as the operator. Sharding: the result is sharded as `x`. Devices
@@ -78,15 +76,12 @@ def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Arr
     lengths that do not vary along the dimensions after `axis`.
     """
     # First the lengths, for the error of swapped arguments.
-    array, extremes = line_lengths.from_argument(_NAME, "lengths", lengths)
-    data = arguments.as_array(_NAME, "x", x)
-    axis = line_lengths.canonicalize_axis(_NAME, "x", data.ndim, axis)
-    _require_batch(data.shape, array.shape, axis)
-    line_lengths.require_countable(_NAME, f"{axis=}", data.shape[axis], "x")
-    reverse = value_checks.reported(
-        _reverse_padded, _NAME, "lengths", extremes, data.shape[axis]
-    )
-    return reverse(data, array, axis=axis)
+    lengths = operands.as_lengths(_NAME, "lengths", lengths)
+    x = jnp.asarray(x)
+    axis = operands.canonicalize_axis(_NAME, "x", x.shape, axis)
+    _require_batch(x.shape, lengths.shape, axis)
+    value_checks.check_lengths(_NAME, "lengths", lengths, x.shape[axis])
+    return _reverse_padded(x, lengths, axis=axis)
 
 
 def _require_batch(shape: Any, lengths_shape: Any, axis: int) -> None:
@@ -109,7 +104,7 @@ def _require_batch(shape: Any, lengths_shape: Any, axis: int) -> None:
 
 def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:
     """How to pass lengths that `reverse_padded` refuses."""
-    missing = line_lengths.missing_dimensions(lengths_shape, batch)
+    missing = operands.missing_dimensions(lengths_shape, batch)
     if missing:
         dims = missing[0] if len(missing) == 1 else missing
         return f". Pass `jnp.expand_dims(lengths, {dims})`"
@@ -128,7 +123,5 @@ def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:
 @functools.partial(jax.jit, static_argnames="axis")
 def _reverse_padded(x: jax.Array, lengths: jax.Array, *, axis: int) -> jax.Array:
     with jax.named_scope(_NAME):
-        value_checks.check_lengths(_NAME, "lengths", lengths, x.shape[axis])
         missing = [axis] if lengths.ndim else range(axis + 1)
-        lengths = lax.expand_dims(lengths, missing)
-        return bind(x, lengths, None, axis, None)
+        return bind(x, lax.expand_dims(lengths, missing), axis)

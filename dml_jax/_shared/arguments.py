@@ -1,10 +1,9 @@
 """Checks of the arguments of public functions, and the errors they raise.
 
-Checks of arrays read shapes and dtypes only, so they take microseconds and work on
-traced arguments. Checks of lists also read the values.
-
-They raise `TypeError` for a wrong type, `ValueError` for a wrong value, shape or
-option, and `OverflowError` for a number that does not fit its dtype.
+`jnp.asarray` converts arrays, with its own errors. The checks here are of what JAX does
+not know: static options, and scalars. They raise `TypeError` for a wrong type,
+`ValueError` for a wrong value, shape or option, and `OverflowError` for an integer that
+does not fit its dtype.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import functools
 import math
 import operator
 import reprlib
-import sys
 import typing
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -23,12 +21,10 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
-from dml_jax._shared import bitwise, lists
+from dml_jax._shared import bitwise
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
-LengthsLike: TypeAlias = ArrayLike | Sequence[Any]  # lists, nested or not, of integers
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
 
 
@@ -65,147 +61,15 @@ def describe(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     # Arrays in a list are printed with line breaks.
-    return f"{type(value).__name__} {' '.join(_short.repr(value).split())}"
+    return f"{type(value).__name__} {' '.join(show(value).split())}"
 
 
-def show(number: object) -> str:
-    """A number, shortened if it is long."""
-    return _short.repr(number)
-
-
-class _Short(reprlib.Repr):
-    """Also shows integers with more digits than Python converts to text."""
-
-    def repr_int(self, x: int, level: int) -> str:
-        limit = sys.get_int_max_str_digits()
-        if limit and x.bit_length() > 3 * limit:
-            return f"{'-' if x < 0 else ''}2^{x.bit_length() - 1} or more"
-        return super().repr_int(x, level)
-
-
-_short = _Short()
+_short = reprlib.Repr()
 _short.maxother = _short.maxstring = 80
+show = _short.repr
 
 
-# Arrays -------------------------------------------------------------------------------
-
-
-def as_array(function: str, name: str, value: ArrayLike) -> jax.Array | np.ndarray:
-    """`value` as an array whose dtype JAX does not change."""
-    if isinstance(value, jax.Array):
-        return value
-    array, is_typed = to_array(function, name, value)
-    if isinstance(array, jax.Array):
-        return array
-    if not is_typed:
-        return _in_default_width(function, name, array, value)
-    require_known(function, name, array.dtype)
-    require_width(function, name, array.dtype)
-    return array
-
-
-def to_array(function: str, name: str, value: Any) -> tuple[Any, bool]:
-    """`value` as an array, and whether it has a dtype of its own.
-
-    The result is a JAX array if `value` contains one, otherwise a NumPy array. Its
-    dtype is object for a list of integers that have no common dtype.
-    """
-    if isinstance(value, np.ma.MaskedArray):
-        got = "MaskedArray. Call `.filled(value)`"
-        raise error(TypeError, function, name, "be an array without a mask", got)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value), True
-    types = lists.types(value)
-    if types.of_jax:
-        for kind in types.on_host & _OF_64_BITS:
-            require_width(function, name, np.dtype(kind))
-    is_typed = not types.are_of_python
-    try:
-        if hasattr(value, "__jax_array__"):
-            return jnp.asarray(value.__jax_array__()), True
-        if types.of_jax:
-            return _stack(function, name, value, types), True
-        array = np.asarray(value)
-        if array.dtype.kind in "fO" and types.are_integers:
-            array, is_typed = lists.exact(value), False
-    except (TypeError, ValueError, RuntimeError) as reason:  # of an `__array__`
-        raise not_an_array(function, name, value, reason) from None
-    is_unknown_void = array.dtype.kind == "V" and not is_known(array.dtype)
-    is_object = array.dtype == object and (is_typed or not types.on_host)
-    if array.dtype.kind in "UST" or is_unknown_void or is_object:
-        raise not_an_array(function, name, value)
-    return array, is_typed
-
-
-def not_an_array(
-    function: str, name: str, value: Any, reason: Exception | None = None
-) -> Exception:
-    """The error for a value that is no array; `reason` is that of a conversion."""
-    got = describe(value)
-    if lists.is_list(value):
-        rows = [row for row in value if lists.is_list(row) or np.ndim(row)]
-        if len({len(row) for row in rows}) > 1:
-            got += ". Its rows have different sizes: pad them to one size"
-    elif reason and hasattr(value, "__array__"):
-        got += f", which cannot be converted: {' '.join(str(reason).split())}"
-        if hasattr(value, "__dlpack__"):
-            got += " (`jax.dlpack.from_dlpack` may convert it without NumPy)"
-    rule = "be an array or convertible to one"
-    return error(TypeError, function, name, rule, got)
-
-
-def _stack(function: str, name: str, value: Any, types: lists.Types) -> jax.Array:
-    """Stacks numbers and JAX arrays into one array without narrowing any of them."""
-    dtypes = map(np.dtype, types.of_jax & _OF_64_BITS)
-    try:
-        with np.errstate(over="ignore"), bitwise.full_width(*dtypes):
-            array = jnp.asarray(lists.nested(value))
-            is_float = jnp.issubdtype(array.dtype, jnp.inexact)
-            largest = float(jnp.finfo(array.dtype).max) if is_float else math.inf
-        for leaf in lists.leaves(value):
-            is_number = type(leaf) in (int, float)
-            if is_number and math.isfinite(leaf) and abs(leaf) > largest:
-                raise OverflowError
-    except OverflowError:
-        wanted = "the dtype of the arrays in it"
-        raise does_not_fit(function, name, wanted, value) from None
-    return array
-
-
-_OF_64_BITS = {np.int64, np.uint64, np.float64, np.complex128}
-
-
-def _in_default_width(
-    function: str, name: str, array: np.ndarray, value: object
-) -> np.ndarray:
-    """Python numbers as an array of JAX's default dtype, if they fit."""
-    is_integer = array.dtype.kind in "iuO"
-    dtype = jax.dtypes.canonicalize_dtype(int if is_integer else array.dtype)
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):  # a NaN may be signalling
-            result = array.astype(dtype)
-    except OverflowError:  # of Python integers
-        raise does_not_fit(function, name, dtype, value) from None
-    if is_integer:
-        is_lost = result != array
-    else:
-        is_lost = np.isfinite(array) & ~np.isfinite(result)
-    if np.any(is_lost):
-        raise does_not_fit(function, name, dtype, value)
-    return result
-
-
-def does_not_fit(function: str, name: str, dtype: Any, value: object) -> Exception:
-    got = describe(value)
-    if dtype in (np.int32, np.float32):
-        got += f". Wider numbers need {_HOW_TO_ENABLE_64_BITS}"
-    return error(OverflowError, function, name, f"fit {dtype}", got)
-
-
-_HOW_TO_ENABLE_64_BITS = (
-    "64-bit mode; enable it with `jax.config.update('jax_enable_x64', True)` or inside "
-    "`with jax.enable_x64(True):`"
-)
+# Dtypes -------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -221,15 +85,9 @@ def is_known(dtype: np.dtype) -> bool:
     return jnp.finfo(dtype).bits in (4, 8, 16, 32, 64)
 
 
-def require_known(function: str, name: str, dtype: np.dtype) -> None:
-    """Refuses a dtype that JAX does not compute with, and says how to convert it."""
-    if not is_known(dtype):
-        got = str(dtype)
-        if dtype.kind in "mM":
-            got += ". Pass `x.view('int64')` in 64-bit mode"
-        elif not dtype.isnative:
-            got += conversion(dtype, dtype.newbyteorder("="))
-        raise error(TypeError, function, name, "have a dtype that JAX knows", got)
+def has_zero(dtype: Any) -> bool:
+    """Whether a dtype has a zero, unlike PRNG keys and powers of two."""
+    return isinstance(dtype, np.dtype) and dtype != jnp.float8_e8m0fnu
 
 
 def conversion(given: Any, wanted: Any) -> str:
@@ -240,17 +98,13 @@ def conversion(given: Any, wanted: Any) -> str:
     return f". Convert it by `.astype('{wanted}')`" if is_real else ""
 
 
-def has_zero(dtype: Any) -> bool:
-    """Whether a dtype has a zero, unlike PRNG keys and powers of two."""
-    return isinstance(dtype, np.dtype) and dtype != jnp.float8_e8m0fnu
-
-
 def require_width(function: str, name: str, dtype: np.dtype) -> None:
-    """Refuses a 64-bit dtype if JAX would silently narrow it."""
+    """Refuses a 64-bit dtype that JAX would narrow."""
     if bitwise.is_narrowed(dtype):
         raise ValueError(
-            f"{function}: `{name}` has dtype {dtype}, which needs "
-            f"{_HOW_TO_ENABLE_64_BITS}, or use a narrower dtype, such as "
+            f"{function}: `{name}` has dtype {dtype}, which needs 64-bit mode; enable "
+            "it with `jax.config.update('jax_enable_x64', True)` or inside `with "
+            "jax.enable_x64(True):`, or use a narrower dtype, such as "
             f"'{jax.dtypes.canonicalize_dtype(dtype)}'"
         )
 
@@ -258,17 +112,12 @@ def require_width(function: str, name: str, dtype: np.dtype) -> None:
 # Static arguments ---------------------------------------------------------------------
 
 
-def is_bool(value: object) -> bool:
-    """Whether `value` is a Python or NumPy boolean."""
-    return isinstance(value, (bool, np.bool_))
-
-
 def integer(function: str, name: str, value: Any) -> int:
     """`value` as a Python int."""
     if type(value) is int:
         return value
     try:
-        if is_bool(value):
+        if isinstance(value, (bool, np.bool_)):
             raise TypeError
         return operator.index(value)
     except TypeError:
@@ -279,12 +128,12 @@ def integer(function: str, name: str, value: Any) -> int:
 def integers(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
-    """`value` as a tuple of sizes, one for each of `count` dimensions."""
+    """`value` as a tuple of static integers or symbolic sizes."""
     if not isinstance(value, (tuple, list)):  # the usual ones
         value = _as_sequence(function, name, value)
     result = tuple(
         element
-        if type(element) is int or jax.export.is_symbolic_dim(element)
+        if jax.export.is_symbolic_dim(element)
         else integer(function, f"{name}[{i}]", element)
         for i, element in enumerate(value)
     )
@@ -299,8 +148,7 @@ def _as_sequence(function: str, name: str, value: Any) -> Any:
     is_sequence = isinstance(value, (Sequence, np.ndarray, jax.Array))
     if not is_sequence or isinstance(value, (str, bytes)):
         rule = "be a sequence of integers, one for each dimension"
-        is_integer = isinstance(value, (int, np.integer)) and not is_bool(value)
-        hint = f". Write ({value},)" if is_integer else ""
+        hint = f". Write ({value},)" if isinstance(value, int) else ""
         raise error(TypeError, function, name, rule, describe(value) + hint)
     if isinstance(value, Tracer) or getattr(value, "ndim", 1) != 1:
         rule = "be a static one-dimensional sequence of integers"
@@ -313,7 +161,7 @@ def _as_sequence(function: str, name: str, value: Any) -> Any:
 def sizes(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
-    """`value` as the shape of an array that XLA can compile."""
+    """`value` as a shape of at most 2^48 elements, which XLA can compile."""
     shape = integers(function, name, value, count)
     for dimension, size in enumerate(shape):
         if size < 0:
@@ -338,10 +186,10 @@ def too_small(
 
 def require_implementation(function: str, value: Any) -> None:
     """Refuses other values than None and the names of implementations."""
-    allowed = (*typing.get_args(Implementation), None)
+    allowed = typing.get_args(Implementation)
     if value is None or (isinstance(value, str) and value in allowed):
         return
-    rule = "be " + " or ".join(map(repr, allowed))
+    rule = f"be {', '.join(map(repr, allowed))} or None"
     if isinstance(value, str):
         raise error(ValueError, function, "implementation", rule, repr(value))
     raise not_static(function, "implementation", rule, value)
@@ -349,7 +197,7 @@ def require_implementation(function: str, value: Any) -> None:
 
 def flag(function: str, name: str, value: object) -> bool:
     """`value` as a bool; a number or a traced value is not one."""
-    if not is_bool(value):
+    if not isinstance(value, (bool, np.bool_)):
         raise not_static(function, name, "be a bool", value)
     return bool(value)
 
@@ -361,39 +209,3 @@ def optional_name(function: str, name: str, value: object) -> str | None:
     if value == "":
         raise error(ValueError, function, name, "not be empty", "''")
     return value
-
-
-def scalar(function: str, name: str, value: Any) -> Any:
-    """`value` as a real scalar: a JAX array unchanged, any other number as a float."""
-    if type(value) is float and -1e38 < value < 1e38:  # the most common argument
-        return value
-    number = value
-    if isinstance(value, (np.ndarray, np.generic)):
-        is_number = value.shape == () and is_known(value.dtype)
-        number = value.item() if is_number else None
-    if isinstance(value, jax.Array):
-        dtype = value.dtype
-        is_real = any(jnp.issubdtype(dtype, k) for k in (jnp.floating, jnp.integer))
-        if value.shape == () and is_real:
-            return value
-    elif isinstance(number, (int, float)) and not isinstance(number, bool):
-        return _finite_float(function, name, number)
-    raise error(TypeError, function, name, "be a real scalar", describe(value))
-
-
-def _finite_float(function: str, name: str, number: int | float) -> float:
-    if isinstance(number, float) and not math.isfinite(number):
-        raise error(ValueError, function, name, "be finite", number)
-    dtype = jax.dtypes.canonicalize_dtype(float)
-    largest = float(jnp.finfo(dtype).max)
-    if abs(number) > largest:
-        raise beyond(function, name, dtype, largest, number)
-    return float(number)
-
-
-def beyond(
-    function: str, name: str, dtype: Any, largest: float, value: object
-) -> Exception:
-    """The error for a number beyond the largest value of a float dtype."""
-    rule = f"fit {dtype}, whose largest value is {largest}"
-    return error(OverflowError, function, name, rule, show(value))

@@ -1,83 +1,64 @@
-"""Conversion of scalars to a given dtype.
+"""Conversion of scalars that may be traced.
 
-Python and NumPy numbers are converted by value: a real number is rounded to the nearest
-value of the dtype, and an integer may be in the signed or the unsigned range of its
-width. Arrays and traced values must have the dtype already. Weakly typed JAX values
-of another dtype are treated as Python numbers.
+Numbers become NumPy scalars. JAX arrays are kept: `jit` casts them to the dtype of the
+result. The checks are of the package's own rules: the kind of a scalar, the range of
+integers, and that a factor is finite.
 """
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from dml_jax._shared import arguments
 
-# For each rank, the name of the kind of dtype and the Python types that it accepts.
-_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
-    ("a boolean", (bool,)),
-    ("an integer", (int,)),
-    ("a real number", (int, float)),
-    ("a complex number", (int, float, complex)),
-)
+_KINDS = ("a boolean", "an integer", "a real number", "a complex number")
 
 
 def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
-    """`value` as a scalar of `dtype`: a NumPy one, or the array that was given."""
-    if type(value) is float and dtype.char in "fd" and abs(value) < 1e38:
-        return np.array(value, dtype)  # NumPy rounds it once
-    rank = _rank(dtype)
-    kind, numbers = _KINDS[rank]
-    number = _number(value, dtype)
-    if isinstance(number, (jax.Array, np.generic)):
-        is_weak = isinstance(number, jax.Array) and jax.typeof(number).weak_type
-        fits = number.dtype == dtype or (is_weak and 0 < _rank(number.dtype) <= rank)
-        if fits and number.shape == ():
-            return number
-    elif isinstance(number, numbers) and isinstance(number, bool) == (rank == 0):
-        return dtype.type(_converted(function, name, number, dtype))
-    rule = f"be {kind} or a scalar array of dtype {dtype}"
-    raise arguments.error(TypeError, function, name, rule, arguments.describe(value))
+    """`value` as a NumPy scalar of `dtype`, or the JAX array that was given.
 
-
-def _rank(dtype: Any) -> int:
-    """0 for booleans, 1 for integers, 2 for real and 3 for complex numbers."""
-    kinds = (jnp.integer, jnp.floating, jnp.complexfloating)
-    return next((i for i, k in enumerate(kinds, 1) if jnp.issubdtype(dtype, k)), 0)
-
-
-def _number(value: Any, dtype: np.dtype) -> Any:
-    """A concrete scalar as a Python number, unless it has `dtype` already."""
-    if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
-        has_other_dtype = arguments.is_known(value.dtype) and value.dtype != dtype
-        return value.item() if has_other_dtype else np.asarray(value)[()]
-    if isinstance(value, jax.Array) and not isinstance(value, Tracer):
-        is_weak = jax.typeof(value).weak_type
-        return value.item() if is_weak and value.shape == () else value
-    return value
-
-
-def _converted(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
-    """A Python number, rounded to a value of `dtype` of the same or a higher rank."""
-    rank = _rank(dtype)
-    if rank == 0:
+    Its kind is that of the dtype or, for numbers, a simpler one: an integer may stand
+    for a float. A Python or NumPy integer may be in the signed or the unsigned range of
+    an integer dtype: -2 for uint8 is 254.
+    """
+    kind, wanted = _kind(value), _kind_of(dtype)
+    if np.shape(value) != () or not min(wanted, 1) <= kind <= wanted:
+        got, rule = arguments.describe(value), f"be a scalar and {_KINDS[wanted]}"
+        raise arguments.error(TypeError, function, name, rule, got)
+    if isinstance(value, jax.Array):
         return value
-    if rank == 1:
-        return _wrapped(function, name, value, dtype)
-    real = _nearest(function, name, value, value.real, dtype)
-    if rank == 3:
-        return complex(real, _nearest(function, name, value, value.imag, dtype))
-    stored = float(dtype.type(real))
-    if stored != real and not (math.isnan(stored) and math.isnan(real)):
-        rule = f"be representable in {dtype}"
-        raise arguments.error(OverflowError, function, name, rule, value)
-    return real
+    if wanted == 1:
+        return dtype.type(_wrapped(function, name, int(value), dtype))
+    return np.asarray(value).astype(dtype)[()]
+
+
+def real(function: str, name: str, value: Any) -> Any:
+    """`value` as a real scalar: the array that was given, or a finite float."""
+    if np.shape(value) != () or _kind(value) not in (1, 2):
+        got = arguments.describe(value)
+        raise arguments.error(TypeError, function, name, "be a real scalar", got)
+    if isinstance(value, jax.Array):
+        return value
+    if not math.isfinite(value):
+        raise arguments.error(ValueError, function, name, "be finite", value)
+    return float(value)
+
+
+def _kind(value: Any) -> int:
+    """The index in `_KINDS` of the kind of `value`; -1 if it is no number."""
+    if isinstance(value, int):
+        return int(not isinstance(value, bool))
+    return _kind_of(getattr(value, "dtype", None) or np.asarray(value).dtype)
+
+
+def _kind_of(dtype: Any) -> int:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next((i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), -1)
 
 
 def _wrapped(function: str, name: str, value: int, dtype: np.dtype) -> int:
@@ -91,19 +72,3 @@ def _wrapped(function: str, name: str, value: int, dtype: np.dtype) -> int:
         raise arguments.error(OverflowError, function, name, rule, got)
     value %= size
     return value if value <= info.max else value - size
-
-
-def _nearest(
-    function: str, name: str, value: complex, part: float, dtype: np.dtype
-) -> float:
-    """A part of `value`, rounded to the precision of `dtype`, ties to even."""
-    if part == 0 or (isinstance(part, float) and not math.isfinite(part)):
-        return float(part)
-    info = jnp.finfo(dtype)
-    exponent = int(abs(part)).bit_length() or math.frexp(part)[1]
-    quantum = Fraction(2) ** (max(exponent - 1, int(info.minexp)) - int(info.nmant))
-    # NumPy would round twice, via float32; round() of a Fraction rounds once.
-    nearest = round(Fraction(part) / quantum) * quantum
-    if abs(nearest) > Fraction(float(info.max)):
-        raise arguments.beyond(function, name, dtype, float(info.max), value)
-    return float(nearest)

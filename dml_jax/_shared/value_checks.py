@@ -43,8 +43,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
     as the axis size, on every platform. Inside, either raises a `ValueError` after the
     computation. The checks cover every operator of this package in `fn`, also inside
     `jit`, `vmap`, `grad`, `scan`, `remat` or `shard_map`. They are compiled into a
-    variant of `fn`, so code outside of `checked` pays nothing for them. The lengths of
-    arrays of strings and objects, which are never compiled, are not checked.
+    variant of `fn`, so code outside of `checked` pays nothing for them.
 
     Args:
       fn: a function of arrays (pytrees of them) that JAX can trace. It is jitted.
@@ -116,36 +115,12 @@ def check_lengths(function: str, name: str, lengths: jax.Array, size: Any) -> No
         return
     # A 64-bit array may be used outside of the 64-bit mode in which it was made.
     with bitwise.full_width(lengths.dtype):
-        lengths = jnp.asarray(lengths)
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)
         # Callbacks outside of 64-bit mode receive 32 bits.
         words = lax.bitcast_convert_type(jnp.stack(_extremes(lengths)), jnp.uint32)
     check = _Check(next(_order), function, name, size)
-    _call_back(functools.partial(_receive, check, lengths.dtype.name), words)
-
-
-def reported(
-    program: Callable[..., R],
-    function: str,
-    name: str,
-    extremes: tuple[int, int] | None,
-    size: Any,
-) -> Callable[..., R]:
-    """`program`; inside `checked`, reports lengths that were clipped to 32 bits.
-
-    `extremes` are the smallest and the largest length before that, if one changed.
-    """
-    if extremes is None or not _is_active():
-        return program
-    check = _Check(next(_order), function, name, size)
-    jax.debug.callback(functools.partial(_record, check, *extremes))
-
-    def without_checks(*operands: Any, **options: Any) -> R:
-        with _is_checking(False):
-            return program(*operands, **options)
-
-    return without_checks
+    _call_back(functools.partial(_record, check, lengths.dtype.name), words)
 
 
 def _require_concrete(leaf: Any) -> None:
@@ -172,7 +147,8 @@ def _require_concrete(leaf: Any) -> None:
 @jax.custom_batching.custom_vmap
 def _extremes(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
     info = jnp.iinfo(lengths.dtype)
-    # Those of no lengths, of which vmap may map over none, are the widest apart.
+    # Without lengths, as under a vmap over nothing, the smallest is above the largest,
+    # so that nothing is reported.
     largest, smallest = map(lengths.dtype.type, (info.max, info.min))
     with bitwise.full_width(lengths.dtype):  # vmap calls it in the caller's mode
         return jnp.min(lengths, initial=largest), jnp.max(lengths, initial=smallest)
@@ -241,12 +217,8 @@ def _call_back(receive: Callable[..., None], words: jax.Array) -> None:
     run(words)
 
 
-def _receive(check: _Check, dtype: str, words: Any) -> None:
+def _record(check: _Check, dtype: str, words: Any) -> None:
     smallest, largest = np.asarray(words, np.uint32).ravel().view(dtype).tolist()
-    _record(check, smallest, largest)
-
-
-def _record(check: _Check, smallest: int, largest: int) -> None:
     with _recording:
         before = _recorded_extremes.get(check, (smallest, largest))
         extremes = min(before[0], smallest), max(before[1], largest)

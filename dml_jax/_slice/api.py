@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
@@ -62,9 +63,7 @@ def slice(
       TypeError: `input` is not array-like, or the other arguments are not sequences of
         static integers.
       ValueError: a sequence does not have one element for each dimension, a size or an
-        offset is negative, a stride is below 1, a read is outside of `input`, or
-        `input` is a 64-bit NumPy array outside of 64-bit mode.
-      OverflowError: `input` is a list with a number that fits no enabled dtype.
+        offset is negative, a stride is below 1, or a read is outside of `input`.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: a dimension that is copied as a whole stays sharded without communication.
@@ -80,7 +79,7 @@ def slice(
 
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
     """
-    x: Any = arguments.as_array("slice", "input", input)
+    x = jnp.asarray(input)
     window = _window_of_slice(x.shape, offsets, sizes, strides)
     return _call(_strided_slice, x, window)
 
@@ -114,10 +113,8 @@ def slice1(
       TypeError: `input` is not array-like, or the other arguments are not sequences of
         static integers.
       ValueError: a sequence does not have one element for each dimension, a window is
-        not inside of `input`, a stride is 0, an output size is negative or larger than
-        what the window gives, or `input` is a 64-bit NumPy array outside of 64-bit
-        mode.
-      OverflowError: `input` is a list with a number that fits no enabled dtype.
+        not inside `input`, a stride is 0, or an output size is negative or larger than
+        what the window gives.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: a dimension that is copied as a whole stays sharded without communication.
@@ -133,7 +130,7 @@ def slice1(
 
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
-    x: Any = arguments.as_array("slice1", "input", input)
+    x = jnp.asarray(input)
     window = _window_of_slice1(
         "slice1",
         x.shape,
@@ -174,11 +171,8 @@ def slice_grad(
         keys, float8_e8m0fnu), or the other arguments are not sequences of static
         integers.
       ValueError: a sequence does not have one element for each dimension, a window is
-        not inside of `output_gradient_sizes`, a stride is 0, `input_gradient` has more
-        elements than the window gives, or it is a 64-bit NumPy array outside of 64-bit
-        mode.
-      OverflowError: `input_gradient` is a list with a number that fits no enabled
-        dtype.
+        not inside `output_gradient_sizes`, a stride is 0, or `input_gradient` has more
+        elements than the window gives.
 
     Derivatives: linear, both modes and every order; the transpose is `slice1`.
     Sharding: a dimension that is filled as a whole stays sharded without communication.
@@ -196,7 +190,7 @@ def slice_grad(
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
     function = "slice_grad"
-    gradient: Any = arguments.as_array(function, "input_gradient", input_gradient)
+    gradient = jnp.asarray(input_gradient)
     if not arguments.has_zero(gradient.dtype):
         raise TypeError(
             f"{function}: `input_gradient` must have a dtype of numbers or booleans "
@@ -347,7 +341,7 @@ def _strided_window(
 
 
 def _call(
-    core: Callable[..., jax.Array], x: Any, window: StridedWindow, **params: Any
+    core: Callable[..., jax.Array], x: jax.Array, window: StridedWindow, **params: Any
 ) -> jax.Array:
     """Calls a jitted core for this window.
 
@@ -356,7 +350,7 @@ def _call(
     """
     if (
         isinstance(x, Tracer)
-        or (isinstance(x, jax.Array) and len(x.devices()) > 1)
+        or len(x.devices()) > 1
         or max(window.starts, default=2**31) >= 2**31
     ):
         return core(x, None, window=window, **params)

@@ -212,16 +212,13 @@ def _is_wide(tensor: BufferTensorDesc) -> bool:
 
 def _as_bound(
     function: str, name: str, tensor: BufferTensorDesc, value: Any
-) -> jax.Array | np.ndarray:
+) -> jax.Array:
     """`value` as an array that can be bound to a tensor."""
     dtype = tensor.data_type.dtype
-    kind = getattr(value, "dtype", type(value).__name__)
-    if getattr(value, "dtype", dtype) == dtype:
-        value = arguments.as_array(function, name, value)
-    if getattr(value, "dtype", None) != dtype:
-        got = f"{kind}{arguments.conversion(kind, dtype)}"
-        if isinstance(kind, str):  # of a list or a number
-            got += f". Convert it by `np.array(x, '{dtype}')`"
+    value = jnp.asarray(value)
+    if value.dtype != dtype:
+        arguments.require_width(function, name, dtype)
+        got = f"{value.dtype}{arguments.conversion(value.dtype, dtype)}"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
     if not is_buffer and not _strided.is_logical(tensor, value):

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dml_jax._shared import arguments
 from dml_jax.directml import _rules, _strided
 from dml_jax.directml._members import Struct
 from dml_jax.directml._operators import OperatorDesc
@@ -133,8 +132,7 @@ class FunctionGraphNodeDesc(Struct):
             )
             if not isinstance(results, (tuple, list)):
                 results = (results,)
-            arrays = (arguments.as_array(self.label, "result", r) for r in results)
-            return tuple(jnp.asarray(array, array.dtype) for array in arrays)
+            return tuple(map(jnp.asarray, results))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -213,7 +213,8 @@ def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
     if isinstance(value, Tracer):
         got, rule = arguments.describe(value), "be a static number"
         raise arguments.error(TypeError, "ScalarUnion", name, rule, got)
-    return as_scalar("ScalarUnion", name, value, dtype).tobytes()
+    scalar = as_scalar("ScalarUnion", name, value, dtype)
+    return np.asarray(scalar).astype(dtype).tobytes()
 
 
 def _eight(value: Any) -> bytes:

@@ -15,7 +15,7 @@ import onnx.helper
 import onnx.shape_inference
 from jax.typing import ArrayLike
 
-from dml_jax._shared import arguments
+from dml_jax._shared import arguments, scalars
 from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._functions import Inlined
@@ -109,7 +109,7 @@ class Backend(onnx.backend.base.Backend):
             raise TypeError(f"prepare: `kwargs` must be empty; got {', '.join(kwargs)}")
         options = {
             "training": arguments.flag("prepare", "training", training),
-            "lda_coeff": arguments.scalar("prepare", "lda_coeff", lda_coeff),
+            "lda_coeff": scalars.real("prepare", "lda_coeff", lda_coeff),
         }
         functions = _checked_functions(operators)
         source = _read(model)

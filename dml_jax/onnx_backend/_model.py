@@ -14,7 +14,7 @@ import onnx.numpy_helper
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from dml_jax._shared import arguments, bitwise
+from dml_jax._shared import arguments, bitwise, scalars
 from dml_jax.onnx_backend._analysis import index_names, static_names
 from dml_jax.onnx_backend._evaluation import (
     Graph,
@@ -247,7 +247,7 @@ class Model(onnx.backend.base.BackendRep):
         if training is not None:
             options["training"] = arguments.flag("apply", "training", training)
         if lda_coeff is not None:
-            options["lda_coeff"] = arguments.scalar("apply", "lda_coeff", lda_coeff)
+            options["lda_coeff"] = scalars.real("apply", "lda_coeff", lda_coeff)
         self._require_params("apply", params)
         return self._call(params, inputs, named, options)
 
@@ -294,7 +294,7 @@ class Model(onnx.backend.base.BackendRep):
         results = []
         for name, value in zip(self.output_names, outputs, strict=True):
             if not isinstance(value, jax.Array):
-                value = jax.numpy.asarray(arguments.as_array("jax_fn", name, value))
+                value = jax.numpy.asarray(value)
             arguments.require_width("jax_fn", name, value.dtype)
             results.append(value)
         return tuple(results)

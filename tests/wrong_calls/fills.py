@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -31,42 +30,27 @@ WIDE_DTYPES = ["int64", "complex128", np.float64, np.dtype(float)]
 
 NO_NUMBERS = [
     *[None, "1", [1], {}, np.str_("1"), X[0, :1], jnp.ones(1, np.float32), KEY],
-    *[np.timedelta64(3, "s"), np.datetime64(3, "ns")],
 ]
 OF_ANOTHER_KIND: dict[str, list[Any]] = {
     "bool": [1, 0.0],
     "int4": [in_32_bits(2.5)],
     "uint8": [np.inf],
     "int32": [1.0, np.nan, np.float32(1), 1j, False, jnp.float32(1)],
-    "float16": [jnp.float32(1)],
     "bfloat16": [in_32_bits(1j)],
-    "float32": [1j, True, jnp.int32(1), jnp.bool_(True), jnp.complex64(1j)],
+    "float32": [1j, True, jnp.bool_(True), jnp.complex64(1j)],
     "complex64": [True],
 }
 OUT_OF_RANGE: dict[str, list[Any]] = {
     **{f"int{n}": [-(2 ** (n - 1)) - 1, 2**n] for n in (4, 8, 16, 32)},
     **{f"uint{n}": [-(2 ** (n - 1)) - 1, 2**n] for n in (4, 8, 16, 32)},
-    "float32": [1e39, -1e39, 10**39, 10**400],
-    "float16": [65520, in_32_bits(7e4)],
-    "bfloat16": [3.4e38],
-    "float8_e4m3fn": [465],
-    "float8_e5m2": [61440],
-    "float4_e2m1fn": [8, np.nan],
-    "float8_e8m0fnu": [0, -1],
-    "complex64": [1e39, 1e39j, -(10**400)],
 }
-OUT_OF_RANGE["int8"] += [2**70, np.int64(2**40), in_32_bits(300)]
-OF_A_WIDE_DTYPE = {"int64": [2**64], "uint64": [-(2**63) - 1], "float64": [10**400]}
+OUT_OF_RANGE["int8"] += [2**70, np.int64(2**40)]
+OF_A_WIDE_DTYPE = {"int64": [2**64], "uint64": [-(2**63) - 1]}
 # `int` is signed; the name of a dtype has the unsigned range, too.
 OF_PYTHONS_INT = [2**31, -(2**31) - 1, 2**32 - 1, np.uint32(2**31)]
-with jax.enable_x64(True):
-    WIDE = [jnp.asarray(value) for value in (np.float64(1e-300), np.int64(2**40 + 1))]
-    LONG = jnp.asarray(2**40)  # weakly typed: it stands for the number
-OTHERS = ["float32", "bfloat16", "int32", "uint8"]
 TRACED_OF_ANOTHER_KIND = [
-    *[("int32", 1.5), ("int32", True), ("int32", X[0, 1]), ("float32", np.int32(1))],
+    *[("int32", 1.5), ("int32", True), ("int32", X[0, 1])],
     *[("float32", X), ("bfloat16", 1j)],
-    *[(dtype, value) for dtype in OTHERS for value in WIDE],
 ]
 
 MESSAGES: list[Row] = [
@@ -76,8 +60,8 @@ MESSAGES: list[Row] = [
     ("fill_value_constant", {"value_data_type": "int8", "value": 256}, OverflowError,
      "`value` must be in [-128, 255], the signed or unsigned range of int8; got 256"),
     ("fill_value_sequence", {"value_delta": KEY}, TypeError,
-     "`value_delta` must be a real number or a scalar array of dtype float32; got "
-     "key<fry> array of shape ()"),
+     "`value_delta` must be a scalar and a real number; got key<fry> array of shape "
+     "()"),
 ]  # fmt: skip
 
 
@@ -101,8 +85,6 @@ ROWS = [
     *values(OverflowError, OUT_OF_RANGE),
     *map(in_x64, values(OverflowError, OF_A_WIDE_DTYPE)),
     *wrong(VALUES, OverflowError, OF_PYTHONS_INT, value_data_type=int),
-    *values(TypeError, dict.fromkeys(OTHERS, WIDE)),
-    *values(OverflowError, {"int32": [LONG]}),
     *[
         row
         for dtype, value in TRACED_OF_ANOTHER_KIND

@@ -159,8 +159,6 @@ FUNCTIONS: list[tuple[Any, Any, Any, type[Exception], str]] = [
      f"{REFUSED} `Outputs[0].Sizes[1]` must be at least 1; got 0"),
     (same, [TABLE], [OVERLAP], ValueError,
      f"{REFUSED} `Outputs[0].Strides` must give no…"),
-    (lambda x: {"y": x}, [TABLE], [TABLE], TypeError,
-     "table: `result` must be an array or…"),
     (gemm, [WEIGHTS, TABLE], [PRODUCT], TypeError, "…contracting dimensions…"),
 ]  # fmt: skip
 EDGES: list[tuple[dict[str, Any], str]] = [

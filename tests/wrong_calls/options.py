@@ -22,7 +22,6 @@ from wrong_calls.functions import (
     Untyped,
     X,
     arguments_named,
-    in_x64,
     of_rows,
     traced,
     wrong,
@@ -41,10 +40,9 @@ NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], range(1), memoryview(X), [None], ["y", No
 EMPTY_OR_TWO = ["", [""], [], ["a", "b"], np.array(["a", "b"])]
 NO_COEFFICIENTS = [
     *[None, "0.5", True, np.True_, 1j, [0.5], np.array([0.5]), KEY],
-    *[np.timedelta64(3, "s"), jnp.ones(1, np.float32), jnp.array(True)],
+    *[jnp.ones(1, np.float32), jnp.array(True)],
 ]
 NOT_FINITE = [np.nan, -np.inf, np.float32("nan")]
-BEYOND_FLOAT32 = [1e39, -1e39, np.float64(1e39), 10**39, -(10**400)]
 
 # Windows ------------------------------------------------------------------------------
 
@@ -83,10 +81,7 @@ MESSAGES: list[Row] = [
     ("reverse_sequence", {"batch_axis": 0, "time_axis": 0}, ValueError, BOTH),
     ("reverse_sequence", {"batch_axis": 1, "time_axis": 1}, ValueError, BOTH),
     ("reverse_sequence", {"implementation": "cuda"}, ValueError,
-     "`implementation` must be 'gather' or 'scatter' or None; got 'cuda'"),
-    ("reverse_sequence", {"lda_coeff": -(10**5000)}, OverflowError,
-     "`lda_coeff` must fit float32, whose largest value is 3.4028234663852886e+38; got "
-     "-2^16609 or more"),
+     "`implementation` must be 'gather', 'scatter' or None; got 'cuda'"),
     # Windows
     *[("slice", changes, ValueError, f"{OUTSIDE}…") for changes in READS],
     *[("slice1", changes, ValueError, f"{OUTSIDE}…") for changes in WINDOW_READS],
@@ -165,8 +160,6 @@ ROWS = [
     *wrong(OUTPUT_NAME, ValueError, EMPTY_OR_TWO),
     *wrong(COEFFICIENT, TypeError, NO_COEFFICIENTS),
     *wrong(COEFFICIENT, ValueError, NOT_FINITE),
-    *wrong(COEFFICIENT, OverflowError, BEYOND_FLOAT32),
-    *map(in_x64, wrong(COEFFICIENT, OverflowError, [10**400])),
     *traced(COEFFICIENT, jnp.ones(1, np.float32)),
     *traced(COEFFICIENT, 1j),
     *traced(AXES, 1),

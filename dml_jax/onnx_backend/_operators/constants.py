@@ -46,9 +46,10 @@ def _converted(node: Node, input: Array, dtype: np.dtype) -> Array:
         return input.astype(dtype)
     if not arguments.is_known(dtype):
         raise TypeError(f"Cast: `to` must be a dtype that JAX knows; got {dtype}")
-    x = jnp.asarray(arguments.as_array("Cast", "input", input))
     is_float8 = dtype.name.startswith("float8")
-    return cast(x, dtype, is_float8 and bool(node.attributes["saturate"]))
+    return cast(
+        jnp.asarray(input), dtype, is_float8 and bool(node.attributes["saturate"])
+    )
 
 
 def _bit_cast(node: Node, x: Array) -> Array:

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 
 import dml_jax
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+import dml_jax.reference
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator, is_text
 from dml_jax.onnx_backend._operators._arrays import (
     clamped,
     integers,
@@ -26,13 +27,10 @@ def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
     if 0 <= time_axis < np.ndim(input):
         time = np.shape(input)[time_axis]
         sequence_lens = clamped("sequence_lens", sequence_lens, time)
-    return dml_jax.reverse_sequence(
-        input,
-        sequence_lens,
-        batch_axis=node.attributes["batch_axis"],
-        time_axis=time_axis,
-        **node.scope.options,
-    )
+    axes = {"batch_axis": node.attributes["batch_axis"], "time_axis": time_axis}
+    if is_text(input):  # which JAX has not
+        return dml_jax.reference.reverse_sequence(input, sequence_lens, **axes)
+    return dml_jax.reverse_sequence(input, sequence_lens, **axes, **node.scope.options)
 
 
 def _slice(

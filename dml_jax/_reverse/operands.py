@@ -1,0 +1,74 @@
+"""The arguments of a reversal: lengths, and the axis that is reversed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from dml_jax._shared import arguments, bitwise
+
+LengthsLike: TypeAlias = ArrayLike | Sequence[Any]  # lists, nested or not, of integers
+
+
+def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
+    """`value` as an array of integers, in which NumPy's integers keep all their bits.
+
+    Outside of 64-bit mode, JAX would take them modulo 2^32: a length of 2^32 + 1 would
+    act as 1, not as the axis size.
+    """
+    is_numpy = isinstance(value, (np.ndarray, np.generic))
+    with bitwise.full_width(value.dtype if is_numpy else None):
+        lengths = jnp.asarray(value)
+    if jnp.issubdtype(lengths.dtype, jnp.integer):
+        return lengths
+    got = str(lengths.dtype)
+    if jnp.issubdtype(lengths.dtype, jnp.bool_):
+        got += ". The lengths of a mask [batch, time] are mask.sum(axis=1)"
+    elif lengths.ndim > 1 and 1 not in lengths.shape:
+        got += ". The array comes first, then the lengths"
+    elif jnp.issubdtype(lengths.dtype, jnp.floating):
+        got += f". Pass `jnp.asarray({name}, 'int32')`"
+    raise arguments.error(TypeError, function, name, "have an integer dtype", got)
+
+
+def missing_dimensions(lengths_shape: Any, full: Any) -> tuple[int, ...]:
+    """Where to insert dimensions of size 1 so that lengths fit; () if nowhere."""
+    missing, sizes = [], list(lengths_shape)
+    for d, wanted in enumerate(full):
+        if sizes and sizes[0] in (1, wanted):
+            sizes.pop(0)
+        else:
+            missing.append(d)
+    return () if sizes else tuple(missing)
+
+
+def canonicalize_axis(function: str, name: str, shape: Any, axis: Any) -> int:
+    """`axis` in [0, rank), for the array `name`, whose size along it fits 32 bits."""
+    rank = len(shape)
+    if rank == 0:
+        raise ValueError(f"{function}: `{name}` must have rank 1 or more; got rank 0")
+    axis = arguments.integer(function, "axis", axis)
+    if not -rank <= axis < rank:
+        hint = ". Pass axis=0" if rank == 1 else ""
+        raise ValueError(
+            f"{function}: `axis` {arguments.show(axis)} is out of bounds for array of "
+            f"dimension {rank}{hint}"
+        )
+    axis %= rank
+    require_32_bits(function, name, f"{axis=}", shape[axis])
+    return axis
+
+
+def require_32_bits(function: str, name: str, axis: str, size: Any) -> None:
+    """Refuses an axis of 2^32 elements or more; DirectML's sizes have 32 bits, too."""
+    if not jax.export.is_symbolic_dim(size) and size >= 2**32:
+        raise ValueError(
+            f"{function}: `{name}` must have fewer than 2^32 elements along {axis}; "
+            f"got {size}"
+        )
