@@ -40,7 +40,9 @@ def reverse_for_training(
 def _forward(
     x: Array, lengths: Array, coefficient: Array, *options: Any
 ) -> tuple[Array, tuple[Array, Array]]:
-    return reverse(x, lengths, *options), (lengths, coefficient)
+    # Not `reverse`: a backward pass of this one multiplies by the coefficient, too.
+    y = reverse_for_training(x, lengths, coefficient, *options)
+    return y, (lengths, coefficient)
 
 
 def _backward(

@@ -118,7 +118,21 @@ def test_mapped_coefficients_scale_each_its_own_result() -> None:
 
 
 def test_nothing_flows_to_the_coefficient() -> None:
+    def total(c: Any) -> jax.Array:
+        return jnp.sum(jax.grad(lambda x: jnp.sum(reverse(x, c) ** 2))(X))
+
     assert jax.grad(lambda c: jnp.sum(reverse(X, c)))(0.5) == 0
+    assert jax.grad(total)(0.5) == 0
+
+
+def test_each_backward_pass_multiplies_by_the_coefficient() -> None:
+    def squares(x: jax.Array) -> jax.Array:
+        return jnp.sum(reverse(x, 0.5) ** 2)
+
+    def directional(x: jax.Array) -> jax.Array:
+        return jnp.vdot(jax.grad(squares)(x), X)
+
+    assert_same_bits(jax.grad(directional)(X), 2 * 0.5 * 0.5 * X)
 
 
 # What is saved and compiled -----------------------------------------------------------

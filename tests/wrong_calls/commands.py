@@ -65,7 +65,7 @@ OF_RUN = {
     "--lengths n.npy --axis true": "reverse_padded: `axis` must be a static…",
     "--lengths [1,2] --axis 1": "reverse_padded: `lengths` must be a scalar or…",
     "--lengths z.npy": "z.npy: No such file…",
-    "--lengths n.npy --x some": "reverse_padded: `x` must be an array…",
+    "--lengths n.npy --x some": "Value …",
     "--lengths n.npy --x x.txt": "x.txt: must be an .npy file; got the suffix of …",
     "--lengths n.npy --output y.txt": "`--output` must be …",
     "--lengths n.npy --output missing/y.npy": "`--output` must be …",

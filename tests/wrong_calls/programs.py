@@ -37,8 +37,8 @@ FORWARD: dict[str, Any] = {
     "jvp": lambda: jax.jvp(squares, (X,), (X,)),
     "jit-of-jvp": lambda: jax.jit(lambda x: jax.jvp(squares, (x,), (x,)))(X),
     "linearize": lambda: jax.linearize(squares, X)[1](X),
-    "jacfwd": lambda: jax.jacfwd(squares)(X),
     "hessian": lambda: jax.hessian(squares)(X),
+    "jacfwd": lambda: jax.jacfwd(squares)(X),
 }
 
 ROWS = [
