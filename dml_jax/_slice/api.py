@@ -21,18 +21,16 @@ slices and `slice_grad` are transposes of each other, so no derivative is a scat
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise
 from dml_jax._shared.arguments import Size
-from dml_jax._slice import primitive, xla
+from dml_jax._slice import primitive
 from dml_jax._slice.window import StridedWindow
 
 Sizes: TypeAlias = tuple[Size, ...]
@@ -81,7 +79,7 @@ def slice(
     """
     x = jnp.asarray(input)
     window = _window_of_slice(x.shape, offsets, sizes, strides)
-    return _call(_strided_slice, x, window)
+    return _strided_slice(x, window=window)
 
 
 def slice1(
@@ -139,7 +137,7 @@ def slice1(
         input_window_strides,
         output_sizes,
     )
-    return _call(_strided_slice, x, window)
+    return _strided_slice(x, window=window)
 
 
 def slice_grad(
@@ -207,7 +205,7 @@ def slice_grad(
         input_window_strides,
         gradient.shape,
     )
-    return _call(_strided_slice_transpose, gradient, window, shape=shape)
+    return _strided_slice_transpose(gradient, shape=shape, window=window)
 
 
 # Arguments ----------------------------------------------------------------------------
@@ -340,34 +338,10 @@ def _strided_window(
 # Jitted cores -------------------------------------------------------------------------
 
 
-def _call(
-    core: Callable[..., jax.Array], x: jax.Array, window: StridedWindow, **params: Any
-) -> jax.Array:
-    """Calls a jitted core for this window.
-
-    Outside of `jit` the starts are an operand, so new offsets compile nothing, as in
-    `x[a:b]` of `jax.numpy`.
-    """
-    if (
-        isinstance(x, Tracer)
-        or len(x.devices()) > 1
-        or max(window.starts, default=2**31) >= 2**31
-    ):
-        return core(x, None, window=window, **params)
-    starts = np.array(window.starts, np.int32)
-    at_origin = window._replace(starts=(0,) * starts.size)
-    return core(x, starts, window=at_origin, **params)
-
-
 @functools.partial(jax.jit, static_argnames="window")
-def _strided_slice(
-    x: jax.Array, starts: jax.Array | None, *, window: StridedWindow
-) -> jax.Array:
+def _strided_slice(x: jax.Array, *, window: StridedWindow) -> jax.Array:
     def read(data: jax.Array) -> jax.Array:
-        whole = window.with_trailing(data.shape[x.ndim :])
-        if starts is not None:
-            data = xla.dynamic_slice(data, starts, whole.limits)
-        return primitive.strided_slice(data, whole)
+        return primitive.strided_slice(data, window.with_trailing(data.shape[x.ndim :]))
 
     with jax.named_scope(window.operator):
         return bitwise.by_key_data(read, x)
@@ -375,14 +349,7 @@ def _strided_slice(
 
 @functools.partial(jax.jit, static_argnames=("shape", "window"))
 def _strided_slice_transpose(
-    gradient: jax.Array,
-    starts: jax.Array | None,
-    *,
-    shape: Sizes,
-    window: StridedWindow,
+    gradient: jax.Array, *, shape: Sizes, window: StridedWindow
 ) -> jax.Array:
     with jax.named_scope(window.operator):
-        if starts is None:
-            return primitive.strided_slice_transpose(gradient, shape, window)
-        window = window._replace(starts=starts)
-        return xla.gather_and_select(gradient, shape, window)
+        return primitive.strided_slice_transpose(gradient, shape, window)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
@@ -49,14 +48,6 @@ def reverse(x: Array, window: StridedWindow) -> tuple[Array, StridedWindow]:
     """`x`, reversed, and the window without reversed dimensions."""
     bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
     return bitwise.from_bits(bits, x.dtype), window._replace(reversed_dims=())
-
-
-def dynamic_slice(x: Array, starts: Array, sizes: tuple[int, ...]) -> Array:
-    """`lax.dynamic_slice` from traced starts; later dimensions are read as a whole."""
-    rest = [np.int32(0)] * (x.ndim - starts.size)
-    with bitwise.full_width(x):
-        bits = lax.dynamic_slice(bitwise.to_bits(x), [*starts, *rest], sizes)
-        return bitwise.from_bits(bits, x.dtype)
 
 
 def spread(
@@ -118,10 +109,7 @@ def _pad(bits: Array, d: int, low: int, high: int) -> Array:
 
 
 def gather_and_select(x: Array, shape: tuple[int, ...], window: StridedWindow) -> Array:
-    """The transpose as a gather and a select, which XLA partitions correctly.
-
-    The starts of the window may be traced.
-    """
+    """The transpose as a gather and a select, which XLA partitions correctly."""
 
     def transpose(bits: Array) -> Array:
         for d, extent in enumerate(shape):

@@ -1,7 +1,6 @@
 """Graphs with Python functions as nodes, against NumPy."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -154,10 +153,8 @@ def test_names_of_functions_are_in_profiles() -> None:
 # Errors -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", [lambda x: {"y": x}, lambda x: x @ x])
-def test_an_error_says_which_function_it_is_from(function: Any) -> None:
-    """Whether it returns no array or raises."""
-    node = Function(function, [FRAMES], [FRAMES], "table")
+def test_an_error_says_which_function_it_is_from() -> None:
+    node = Function(lambda x: x @ x, [FRAMES], [FRAMES], "table")
     with pytest.raises(TypeError) as raised:
         dml.compile_graph(graph([node], [(0, 0, 0)], [(0, 0)]))
     assert "This is from `Nodes[0].Function`, 'table'." in raised.value.__notes__

@@ -225,21 +225,6 @@ def test_coefficients_compile_no_new_backward_pass() -> None:
         assert compilations(backward(coefficient)) == 0
 
 
-# Offsets ------------------------------------------------------------------------------
-
-
-def test_new_offsets_compile_nothing() -> None:
-    x, gradient = ones((40, 41)), ones((4, 5))
-    slices = [
-        lambda i: dml_jax.slice(x, (i, 2 * i), (4, 5), (2, 3)),
-        lambda i: dml_jax.slice1(x, (i, 2 * i), (8, 15), (-2, 3)),
-        lambda i: dml_jax.slice_grad(gradient, (40, 41), (i, i), (8, 15), (-2, 3)),
-    ]
-    for run in slices:
-        run(0)
-        require_nothing_compiled(functools.partial(run, i) for i in range(1, 12))
-
-
 # Memory -------------------------------------------------------------------------------
 
 

@@ -303,8 +303,8 @@ def test_checked_operators_inside_and_outside_of_shard_map(mode: AxisType) -> No
 
 
 def test_checked_constants_beyond_32_bits() -> None:
-    lengths: Any = [2**40, -(2**35), 2]
-    run = shard_map(lambda x: reverse(x, [[n] for n in lengths]), P(), P())
+    lengths = np.array([[2**40], [-(2**35)], [2]])
+    run = shard_map(lambda x: reverse(x, lengths), P(), P())
     with pytest.raises(ValueError, match=f"got {-(2**35)} to {2**40}$"):
         dml_jax.checked(run)(X[:3])
     with pytest.raises(TypeError, match=r"^checked: .* outside of transformations"):

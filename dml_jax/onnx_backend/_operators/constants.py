@@ -44,8 +44,9 @@ def _converted(node: Node, input: Array, dtype: np.dtype) -> Array:
         )
     if isinstance(input, np.ndarray) and {given.kind, dtype.kind} <= {"i", "u"}:
         return input.astype(dtype)
-    if not arguments.is_known(dtype):
-        raise TypeError(f"Cast: `to` must be a dtype that JAX knows; got {dtype}")
+    for each in (given, dtype):
+        if not arguments.is_known(each):
+            raise TypeError(f"`to` and the input must be dtypes of JAX; got {each}")
     is_float8 = dtype.name.startswith("float8")
     return cast(
         jnp.asarray(input), dtype, is_float8 and bool(node.attributes["saturate"])
