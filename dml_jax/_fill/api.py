@@ -5,14 +5,11 @@
 
 DirectML's page described an accumulation (value += delta) until it was corrected in
 2024. ONNX's Range has the formula in its text, and an accumulation in its function
-body. Here the formula defines the result. Integers are computed modulo 2^bits. A float
-is the correctly rounded value of start + k * delta for every k, whatever the size, the
-platform and the compiler. Simpler computations are inexact: an accumulation drifts, an
-index in the dtype of the result saturates, and rounding the product loses all digits
-where start and k * delta cancel. Whether XLA rounds the product depends on the
-instruction set, since it may contract the product and the sum.
+body. Here the formula defines the result: integers are computed modulo 2^bits, and
+floats in float64, converted to their dtype once. An accumulation drifts, and an index
+in a narrow dtype saturates.
 
-`xla` has the formulations.
+`xla` has the computations.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dml_jax._fill import primitive
+from dml_jax._fill import primitive, xla
 from dml_jax._shared import arguments, jax_versions
 from dml_jax._shared.scalars import as_scalar
 
@@ -81,11 +78,12 @@ def fill_value_sequence(
 ) -> jax.Array:
     """An arithmetic sequence: start + k * delta at row-major position k.
 
-    Integers wrap modulo 2^bits. Floats are correctly rounded for every k, subnormals
-    included. An overflow gives, depending on the dtype, an infinity, a NaN, or the
-    largest value (float4). Infinities and NaNs propagate as in IEEE arithmetic, so an
-    infinite delta gives a NaN at k = 0. The real and imaginary parts of a complex
-    sequence are two sequences.
+    Integers wrap modulo 2^bits. Floats are computed in float64 and converted once. What
+    becomes of subnormal numbers depends on the platform: a CPU flushes them to zero. An
+    overflow gives, depending on the dtype, an infinity, a NaN, or the largest value
+    (float4). Infinities and NaNs propagate as in IEEE arithmetic, so an infinite delta
+    gives a NaN at k = 0. The real and imaginary parts of a complex sequence are two
+    sequences.
 
     Args:
       sizes: the shape of the result.
@@ -205,7 +203,7 @@ def _constant(
     value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
 ) -> jax.Array:
     with jax.named_scope("fill_value_constant"):
-        return primitive.fill("constant", sizes, jnp.asarray(value).astype(dtype))
+        return xla.constant(sizes, jnp.asarray(value).astype(dtype))
 
 
 @functools.partial(
@@ -216,4 +214,4 @@ def _sequence(
 ) -> jax.Array:
     with jax.named_scope("fill_value_sequence"):
         start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
-        return primitive.fill("sequence", sizes, start, delta)
+        return primitive.sequence(sizes, start, delta)
