@@ -9,7 +9,7 @@ body. Here the formula defines the result: integers are computed modulo 2^bits, 
 floats in float64, converted to their dtype once. An accumulation drifts, and an index
 in a narrow dtype saturates.
 
-`xla` has the computations.
+`primitive` has the computations.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dml_jax._fill import primitive, xla
+from dml_jax._fill.primitive import constant, sequence
 from dml_jax._shared import arguments, jax_versions
+from dml_jax._shared.arguments import Size
 from dml_jax._shared.scalars import as_scalar
 
 
@@ -65,9 +66,7 @@ def fill_value_constant(
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
     """
-    sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
-    number = _as_scalar("fill_value_constant", "value", value, value_data_type, dtype)
-    return _constant(number, sizes=sizes, dtype=dtype)
+    return _fill("fill_value_constant", sizes, value_data_type, value=value)
 
 
 def fill_value_sequence(
@@ -120,98 +119,59 @@ def fill_value_sequence(
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
     """
-    sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
-    start, delta = (
-        _as_scalar("fill_value_sequence", name, value, value_data_type, dtype)
-        for name, value in (("value_start", value_start), ("value_delta", value_delta))
-    )
-    return _sequence(start, delta, sizes=sizes, dtype=dtype)
+    values = {"value_start": value_start, "value_delta": value_delta}
+    return _fill("fill_value_sequence", sizes, value_data_type, **values)
 
 
-# Arguments ----------------------------------------------------------------------------
-
-
-def _check_result(
-    function: str, sizes: Any, value_data_type: Any
-) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape and the dtype of the result of a function."""
-    sizes = arguments.sizes(function, "sizes", sizes)
+def _fill(
+    function: str, sizes: Any, value_data_type: Any, **values: ArrayLike
+) -> jax.Array:
+    shape = arguments.sizes(function, "sizes", sizes)
     dtype = _as_dtype(function, value_data_type)
-    if not _is_accepted(function, dtype):
-        raise TypeError(
-            f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
-        )
-    arguments.require_width(function, "value_data_type", dtype)
-    return sizes, dtype
-
-
-# NumPy converts None to float64, and NumPy 2.0 each of the others to some dtype.
-_NO_DTYPES = (
-    *(None, np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
-    *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),
-)
+    scalars = []
+    for name, value in values.items():
+        scalar = as_scalar(function, name, value, dtype)
+        # Whoever passes `int` has no width in mind: nothing is taken modulo 2^32.
+        is_number = isinstance(scalar, np.generic)
+        if value_data_type is int and is_number and scalar != value:
+            raise arguments.does_not_fit(function, name, dtype, value)
+        scalars.append(scalar)
+    return _compiled(function, shape, dtype, *scalars)
 
 
 def _as_dtype(function: str, value: Any) -> np.dtype:
-    is_array = isinstance(value, (np.ndarray, jax.Array))
     try:
-        # NumPy would also convert arrays and scalars, to their dtypes.
-        if is_array or isinstance(value, np.generic):
+        # NumPy would convert None to float64, and arrays and scalars to their dtypes.
+        if value is None or isinstance(value, (np.generic, np.ndarray, jax.Array)):
             raise TypeError
-        if any(value is other for other in _NO_DTYPES):
-            raise TypeError
-        if any(value is kind for kind in (int, float, complex)):
-            return jax.dtypes.canonicalize_dtype(value)
-        return np.dtype(value)
+        is_python_type = any(value is kind for kind in (int, float, complex))
+        dtype = (jax.dtypes.canonicalize_dtype if is_python_type else np.dtype)(value)
     except (TypeError, ValueError):
         rule = "be a dtype, such as 'float32' or jnp.float32"
         raise arguments.not_static(function, "value_data_type", rule, value) from None
-
-
-def _as_scalar(
-    function: str, name: str, value: Any, value_data_type: Any, dtype: np.dtype
-) -> Any:
-    """`value` as a scalar of `dtype`; for the Python type `int`, in its signed range.
-
-    Whoever passes `int` has no width in mind, so nothing is taken modulo 2^32.
-    """
-    scalar = as_scalar(function, name, value, dtype)
-    if value_data_type is int and isinstance(scalar, np.generic) and scalar != value:
-        raise arguments.does_not_fit(function, name, dtype, value)
-    return scalar
+    if not _is_accepted(function, dtype):
+        rule = "be a dtype of numbers"
+        raise arguments.error(TypeError, function, "value_data_type", rule, dtype)
+    arguments.require_width(function, "value_data_type", dtype)
+    return dtype
 
 
 @functools.cache
 def _is_accepted(function: str, dtype: np.dtype) -> bool:
-    if function == "fill_value_constant" and dtype == np.bool_:
-        return True
+    if dtype == np.bool_:
+        return function == "fill_value_constant"
     is_number = jnp.issubdtype(dtype, jnp.number) and arguments.is_known(dtype)
     needs_zero = function == "fill_value_sequence"
     return is_number and (arguments.has_zero(dtype) or not needs_zero)
 
 
-# Jitted cores -------------------------------------------------------------------------
-#
-# They are inlined: on a mesh with explicit axes, jax 0.12 constrains the result of a
+# It is inlined: on a mesh with explicit axes, jax 0.12 constrains the result of a
 # nested jitted function to the sharding in its type, which is replicated for a fill.
-
-
-@functools.partial(
-    jax.jit, static_argnames=("sizes", "dtype"), inline=jax_versions.INLINE
-)
-def _constant(
-    value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=jax_versions.INLINE)
+def _compiled(
+    function: str, sizes: tuple[Size, ...], dtype: np.dtype, *scalars: ArrayLike
 ) -> jax.Array:
-    with jax.named_scope("fill_value_constant"):
-        return xla.constant(sizes, jnp.asarray(value).astype(dtype))
-
-
-@functools.partial(
-    jax.jit, static_argnames=("sizes", "dtype"), inline=jax_versions.INLINE
-)
-def _sequence(
-    start: ArrayLike, delta: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
-) -> jax.Array:
-    with jax.named_scope("fill_value_sequence"):
-        start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
-        return primitive.sequence(sizes, start, delta)
+    formulas = {"fill_value_constant": constant, "fill_value_sequence": sequence}
+    with jax.named_scope(function):
+        arrays = (jnp.asarray(scalar).astype(dtype) for scalar in scalars)
+        return formulas[function](sizes, *arrays)
