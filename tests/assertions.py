@@ -47,4 +47,6 @@ def assert_same_sequence(actual: Any, expected: Any) -> None:
         return assert_same_sequence(actual.imag, expected.imag)
     is_right = within_a_unit(actual, expected)
     wrong = np.argwhere(~is_right).tolist()
-    assert not wrong, f"at {wrong[0]}: {actual[~is_right][0]}, not {expected[~is_right][0]}"
+    assert not wrong, (
+        f"at {wrong[0]}: {actual[~is_right][0]}, not {expected[~is_right][0]}"
+    )

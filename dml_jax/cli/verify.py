@@ -119,21 +119,22 @@ def _difference(actual: np.ndarray, expected: np.ndarray, function: str) -> str:
 def within_a_unit(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Which floats of a sequence differ by at most one unit in the last place.
 
-    For float64 it is the unit of start, the first element, where that is larger, since
-    the product is rounded, too. XLA flushes subnormal numbers to zero on some platforms:
-    a start, a result, or a delta, of which an element is a multiple. NaNs are equal.
+    For float64 it is the unit of the largest element, since products are rounded, too.
+    Some platforms flush subnormal numbers to zero: a start, a result, or a delta, of
+    which an element is a multiple. NaNs are equal.
     """
     info = ml_dtypes.finfo(expected.dtype)
-    x, y = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # by signalling NaNs and differences of inf
+        x, y = actual.astype(np.float64), expected.astype(np.float64)
+        error = np.abs(x - y)
     size = np.abs(y)
-    if expected.dtype == np.float64 and y.size:
-        size = np.maximum(size, size.flat[0])
+    if expected.dtype == np.float64:
+        size = np.full_like(y, size.max(initial=0, where=np.isfinite(y)))
     exponents = np.maximum(np.frexp(size)[1] - 1, int(info.minexp))
     tolerance = np.ldexp(1.0, exponents - int(info.nmant))
     if info.minexp <= np.finfo(np.float32).minexp:
         tolerance = np.maximum(tolerance, y.size * float(info.smallest_normal))
-    are_nan = np.isnan(x) & np.isnan(y)
-    return (x == y) | are_nan | (np.abs(x - y) <= tolerance)
+    return (x == y) | (np.isnan(x) & np.isnan(y)) | (error <= tolerance)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

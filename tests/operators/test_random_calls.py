@@ -1,8 +1,8 @@
 """Random calls of every function, in every dtype and under every transformation.
 
 The layout, the values and the dtypes of data and lengths follow from the seed. Results
-are those of the reference, bit for bit, but for sequences of floats, which may differ by
-one unit in the last place.
+are those of the reference, bit for bit; only floats of sequences may differ by one unit
+in the last place.
 """
 
 import contextlib
