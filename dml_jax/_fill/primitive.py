@@ -81,7 +81,7 @@ def _transpose(cotangent: Any, *scalars: Any, sizes: Sizes) -> list[Any]:
     """The sum for start, and the sum of k times the cotangent for delta."""
     wide = np.promote_types(cotangent.dtype, np.float32)
     with bitwise.full_width(wide):
-        cotangent = cotangent.astype(wide)
+        cotangent = lax.convert_element_type(cotangent, wide)
         rank = cotangent.ndim - len(sizes)
         k = lax.expand_dims(_position(sizes).astype(wide), range(rank))
         return [
@@ -92,8 +92,8 @@ def _transpose(cotangent: Any, *scalars: Any, sizes: Sizes) -> list[Any]:
 
 def _sum_like(aval: Any, x: Array) -> Array:
     """The sum over the dimensions that `aval` lacks, or has with size 1."""
-    total = x.sum(range(aval.ndim, x.ndim))
-    ones = [d for d in range(aval.ndim) if aval.shape[d] != total.shape[d]]
+    total = x.sum(tuple(range(aval.ndim, x.ndim)))
+    ones = tuple(d for d in range(aval.ndim) if aval.shape[d] != total.shape[d])
     return total.sum(ones, keepdims=True).astype(aval.dtype)
 
 

@@ -119,22 +119,25 @@ def _difference(actual: np.ndarray, expected: np.ndarray, function: str) -> str:
 def within_a_unit(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Which floats of a sequence differ by at most one unit in the last place.
 
-    For float64 it is the unit of the largest element, since products are rounded, too.
-    Some platforms flush subnormal numbers to zero: a start, a result, or a delta, of
-    which an element is a multiple. NaNs are equal.
+    NaNs are equal. In float64, products are rounded, too, or overflow, so the unit is
+    that of the largest element, and an infinity may be a NaN. Some platforms flush
+    subnormal numbers to zero: a start, a result, or a delta, of which an element is a
+    multiple.
     """
     info = ml_dtypes.finfo(expected.dtype)
     with np.errstate(invalid="ignore"):  # by signalling NaNs and differences of inf
         x, y = actual.astype(np.float64), expected.astype(np.float64)
         error = np.abs(x - y)
+    are_alike = (x == y) | (np.isnan(x) & np.isnan(y))
     size = np.abs(y)
     if expected.dtype == np.float64:
+        are_alike |= ~np.isfinite(x) & ~np.isfinite(y)
         size = np.full_like(y, size.max(initial=0, where=np.isfinite(y)))
     exponents = np.maximum(np.frexp(size)[1] - 1, int(info.minexp))
     tolerance = np.ldexp(1.0, exponents - int(info.nmant))
     if info.minexp <= np.finfo(np.float32).minexp:
         tolerance = np.maximum(tolerance, y.size * float(info.smallest_normal))
-    return (x == y) | (np.isnan(x) & np.isnan(y)) | (error <= tolerance)
+    return are_alike | (error <= tolerance)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

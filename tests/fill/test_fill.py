@@ -183,8 +183,9 @@ def test_scalars_that_are_known_in_a_program(
     dtype = dtype_of(name)
     with np.errstate(over="ignore"):
         pairs = list(np.array(NUMBERS).astype(dtype))
-    # The product overflows, the sum does not.
-    pairs += [np.array([-np.inf, ml_dtypes.finfo(dtype).max], dtype)]
+    # In the dtype, but not in float64, the product overflows.
+    if dtype != np.float64:
+        pairs += [np.array([-np.inf, ml_dtypes.finfo(dtype).max], dtype)]
     with jax.enable_x64(needs_x64(dtype)):
         fills = [
             functools.partial(fill_value_sequence, sizes, dtype, *map(constant, pair))
