@@ -1,10 +1,12 @@
-"""Comparisons that tolerate nothing."""
+"""Comparisons that tolerate nothing, but for the last bit of a sequence of floats."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from dml_jax.cli.verify import within_a_unit
 
 
 def bits(array: Any) -> np.ndarray:
@@ -31,3 +33,20 @@ def assert_same_floats(actual: Any, expected: Any) -> None:
         are_nan = expected != expected
         np.testing.assert_array_equal(actual != actual, are_nan)
     np.testing.assert_array_equal(bits(actual)[~are_nan], bits(expected)[~are_nan])
+
+
+def assert_same_sequence(actual: Any, expected: Any) -> None:
+    """Same integers, and floats that differ by at most one unit in the last place."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    if not jnp.issubdtype(expected.dtype, jnp.inexact):
+        return assert_same_bits(actual, expected)
+    if expected.dtype.kind == "c":
+        assert_same_sequence(actual.real, expected.real)
+        return assert_same_sequence(actual.imag, expected.imag)
+    is_right = within_a_unit(actual, expected)
+    wrong = np.argwhere(~is_right).tolist()
+    assert not wrong, (
+        f"at {wrong[0]}: {actual[~is_right][0]}, not {expected[~is_right][0]}"
+    )

@@ -34,7 +34,7 @@ TESTS = {
     "barrel_shift|registers|_reverse/tpu": ["reverse/test_barrel_shift.py"],
     "line_lengths": [RANDOM, ARGUMENTS, "shared"],
     "partition": [SHARDED, "operators/test_meshes_without_devices.py"],
-    "lowering": ["operators/test_jax_versions.py", "fill/test_fill_gpu.py", SHARDED],
+    "lowering": ["operators/test_jax_versions.py", SHARDED],
     "jax_versions": ["operators/test_jax_versions.py", "operators/test_export.py"],
     "api.py": [ERRORS, *OPERATORS, ARGUMENTS, "fill/test_fill.py"],
     "_reverse": [*OPERATORS, "reverse/test_reverse_formulations.py"],

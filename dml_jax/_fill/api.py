@@ -5,14 +5,11 @@
 
 DirectML's page described an accumulation (value += delta) until it was corrected in
 2024. ONNX's Range has the formula in its text, and an accumulation in its function
-body. Here the formula defines the result. Integers are computed modulo 2^bits. A float
-is the correctly rounded value of start + k * delta for every k, whatever the size, the
-platform and the compiler. Simpler computations are inexact: an accumulation drifts, an
-index in the dtype of the result saturates, and rounding the product loses all digits
-where start and k * delta cancel. Whether XLA rounds the product depends on the
-instruction set, since it may contract the product and the sum.
+body. Here the formula defines the result: integers are computed modulo 2^bits, and
+floats in float64, converted to their dtype once. An accumulation drifts, and an index
+in a narrow dtype saturates.
 
-`xla` has the formulations.
+`primitive` has the computations.
 """
 
 from __future__ import annotations
@@ -26,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from dml_jax._fill import primitive
+from dml_jax._fill.primitive import constant, sequence
 from dml_jax._shared import arguments, jax_versions
+from dml_jax._shared.arguments import Size
 from dml_jax._shared.scalars import as_scalar
 
 
@@ -42,9 +40,9 @@ def fill_value_constant(
     Args:
       sizes: the shape of the result.
       value_data_type: its dtype: bool, any integer, any float or complex.
-      value: a Python or NumPy number, or a (traced) scalar of `value_data_type`. A
-        number is rounded to the nearest float. An integer may be in the signed or the
-        unsigned range of its width: -2 for uint8 is 254.
+      value: a number or a (traced) scalar array, of the kind of the dtype or a simpler
+        one, which is cast to the dtype. A Python or NumPy integer may be in the signed
+        or the unsigned range of an integer dtype: -2 for uint8 is 254.
 
     Returns:
       An array of shape `sizes` and dtype `value_data_type`.
@@ -54,7 +52,7 @@ def fill_value_constant(
         a dtype of numbers, or `value` is not a scalar of its kind.
       ValueError: a size is negative, the product of the sizes that are not 0 is beyond
         2^48, or the dtype is a 64-bit one outside of 64-bit mode.
-      OverflowError: `value` does not fit `value_data_type`.
+      OverflowError: `value` is an integer outside of these ranges.
 
     Derivatives: linear in `value`, in both modes. The cotangent of `value` is the sum
     over the elements of the result's cotangent.
@@ -68,9 +66,7 @@ def fill_value_constant(
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC; ONNX, ConstantOfShape.
     """
-    sizes, dtype = _check_result("fill_value_constant", sizes, value_data_type)
-    number = _as_scalar("fill_value_constant", "value", value, value_data_type, dtype)
-    return _constant(number, sizes=sizes, dtype=dtype)
+    return _fill("fill_value_constant", sizes, value_data_type, value=value)
 
 
 def fill_value_sequence(
@@ -81,21 +77,21 @@ def fill_value_sequence(
 ) -> jax.Array:
     """An arithmetic sequence: start + k * delta at row-major position k.
 
-    Integers wrap modulo 2^bits. Floats are correctly rounded for every k, subnormals
-    included. An overflow gives, depending on the dtype, an infinity, a NaN, or the
-    largest value (float4). Infinities and NaNs propagate as in IEEE arithmetic, so an
-    infinite delta gives a NaN at k = 0. The real and imaginary parts of a complex
-    sequence are two sequences.
+    Integers wrap modulo 2^bits. Floats are computed in float64 and converted once. What
+    becomes of subnormal numbers depends on the platform: a CPU flushes them to zero. An
+    overflow gives, depending on the dtype, an infinity, a NaN, or the largest value
+    (float4). Infinities and NaNs propagate as in IEEE arithmetic, so an infinite delta
+    gives a NaN at k = 0. The real and imaginary parts of a complex sequence are two
+    sequences.
 
     Args:
       sizes: the shape of the result.
       value_data_type: its dtype: any integer, any float with a zero, or complex.
         `int`, `float` and `complex` are those of `jax.numpy`: 32-bit dtypes outside of
-        64-bit mode, and `int` takes numbers of its signed range.
-      value_start: a Python or NumPy number, or a (traced) scalar of `value_data_type`.
-        A number is rounded to the nearest float. An integer may be in the signed or the
-        unsigned range of its width: -2 for uint8 is 254. Outside of `jit`, a new value
-        does not trigger recompilation.
+        64-bit mode.
+      value_start: a number or a (traced) scalar array, of the kind of the dtype or a
+        simpler one, which is cast to the dtype. A Python or NumPy integer may be in the
+        signed or the unsigned range of an integer dtype: -2 for uint8 is 254.
       value_delta: likewise.
 
     Returns:
@@ -106,7 +102,8 @@ def fill_value_sequence(
         a dtype of numbers, or a value is not a scalar of its kind.
       ValueError: a size is negative, the product of the sizes that are not 0 is beyond
         2^48, or the dtype is a 64-bit one outside of 64-bit mode.
-      OverflowError: `value_start` or `value_delta` does not fit `value_data_type`.
+      OverflowError: `value_start` or `value_delta` is an integer outside of these
+        ranges.
 
     Derivatives: 1 with respect to `value_start` and k with respect to `value_delta`, in
     both modes, computed in at least float32.
@@ -122,99 +119,52 @@ def fill_value_sequence(
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC; ONNX, Range-11 and -27.
     """
-    sizes, dtype = _check_result("fill_value_sequence", sizes, value_data_type)
-    start, delta = (
-        _as_scalar("fill_value_sequence", name, value, value_data_type, dtype)
-        for name, value in (("value_start", value_start), ("value_delta", value_delta))
-    )
-    return _sequence(start, delta, sizes=sizes, dtype=dtype)
+    values = {"value_start": value_start, "value_delta": value_delta}
+    return _fill("fill_value_sequence", sizes, value_data_type, **values)
 
 
-# Arguments ----------------------------------------------------------------------------
-
-
-def _check_result(
-    function: str, sizes: Any, value_data_type: Any
-) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape and the dtype of the result of a function."""
-    sizes = arguments.sizes(function, "sizes", sizes)
+def _fill(
+    function: str, sizes: Any, value_data_type: Any, **values: ArrayLike
+) -> jax.Array:
+    shape = arguments.sizes(function, "sizes", sizes)
     dtype = _as_dtype(function, value_data_type)
-    if not _is_accepted(function, dtype):
-        raise TypeError(
-            f"{function}: `value_data_type` must be a dtype of numbers; got {dtype}"
-        )
-    arguments.require_width(function, "value_data_type", dtype)
-    return sizes, dtype
-
-
-# NumPy converts None to float64, and NumPy 2.0 each of the others to some dtype.
-_NO_DTYPES = (
-    *(None, np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
-    *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),
-)
+    scalars = (as_scalar(function, name, x, dtype) for name, x in values.items())
+    return _compiled(function, shape, dtype, *scalars)
 
 
 def _as_dtype(function: str, value: Any) -> np.dtype:
-    is_array = isinstance(value, (np.ndarray, jax.Array))
     try:
-        # NumPy would also convert arrays and scalars, to their dtypes.
-        if is_array or isinstance(value, np.generic):
+        # NumPy would convert None to float64, and arrays and scalars to their dtypes.
+        if value is None or isinstance(value, (np.generic, np.ndarray, jax.Array)):
             raise TypeError
-        if any(value is other for other in _NO_DTYPES):
-            raise TypeError
-        if any(value is kind for kind in (int, float, complex)):
-            return jax.dtypes.canonicalize_dtype(value)
-        return np.dtype(value)
+        is_python_type = any(value is kind for kind in (int, float, complex))
+        dtype = (jax.dtypes.canonicalize_dtype if is_python_type else np.dtype)(value)
     except (TypeError, ValueError):
         rule = "be a dtype, such as 'float32' or jnp.float32"
         raise arguments.not_static(function, "value_data_type", rule, value) from None
-
-
-def _as_scalar(
-    function: str, name: str, value: Any, value_data_type: Any, dtype: np.dtype
-) -> Any:
-    """`value` as a scalar of `dtype`; for the Python type `int`, in its signed range.
-
-    Whoever passes `int` has no width in mind, so nothing is taken modulo 2^32.
-    """
-    scalar = as_scalar(function, name, value, dtype)
-    if value_data_type is int and isinstance(scalar, np.generic) and scalar != value:
-        rule, got = f"fit {dtype}", arguments.show(value)
-        raise arguments.error(OverflowError, function, name, rule, got)
-    return scalar
+    if not _is_accepted(function, dtype):
+        rule = "be a dtype of numbers"
+        raise arguments.error(TypeError, function, "value_data_type", rule, dtype)
+    arguments.require_width(function, "value_data_type", dtype)
+    return dtype
 
 
 @functools.cache
 def _is_accepted(function: str, dtype: np.dtype) -> bool:
-    if function == "fill_value_constant" and dtype == np.bool_:
-        return True
+    if dtype == np.bool_:
+        return function == "fill_value_constant"
     is_number = jnp.issubdtype(dtype, jnp.number) and arguments.is_known(dtype)
     needs_zero = function == "fill_value_sequence"
     return is_number and (arguments.has_zero(dtype) or not needs_zero)
 
 
-# Jitted cores -------------------------------------------------------------------------
-#
-# They are inlined: on a mesh with explicit axes, jax 0.12 constrains the result of a
+# It is inlined: on a mesh with explicit axes, jax 0.12 constrains the result of a
 # nested jitted function to the sharding in its type, which is replicated for a fill.
-
-
-@functools.partial(
-    jax.jit, static_argnames=("sizes", "dtype"), inline=jax_versions.INLINE
-)
-def _constant(
-    value: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=jax_versions.INLINE)
+def _compiled(
+    function: str, sizes: tuple[Size, ...], dtype: np.dtype, *scalars: ArrayLike
 ) -> jax.Array:
-    with jax.named_scope("fill_value_constant"):
-        return primitive.fill("constant", sizes, jnp.asarray(value).astype(dtype))
-
-
-@functools.partial(
-    jax.jit, static_argnames=("sizes", "dtype"), inline=jax_versions.INLINE
-)
-def _sequence(
-    start: ArrayLike, delta: ArrayLike, *, sizes: tuple[int, ...], dtype: np.dtype
-) -> jax.Array:
-    with jax.named_scope("fill_value_sequence"):
-        start, delta = (jnp.asarray(value).astype(dtype) for value in (start, delta))
-        return primitive.fill("sequence", sizes, start, delta)
+    formulas = {"fill_value_constant": constant, "fill_value_sequence": sequence}
+    with jax.named_scope(function):
+        arrays = (jnp.asarray(scalar).astype(dtype) for scalar in scalars)
+        return formulas[function](sizes, *arrays)

@@ -1,174 +1,180 @@
-"""The fills as a JAX primitive, since only its lowering rule knows the platform.
+"""The two fills, and the primitive of sequences.
 
-    fill(kind, sizes, *scalars)
+    fill_value_sequence(start, delta, sizes)
 
-The kind "constant" takes a value, and the kind "sequence" a start and a delta. `xla`
-has the formulations.
-
-The derivatives are those of the formula, not of the operations that compute it: 1 with
-respect to start, and the position k with respect to delta. The kind "tangent" is the
-formula without the correct rounding. It is linear, and so is "constant". The parameter
-`vmaps` says for each `vmap`, outermost first, which of the scalars it maps.
+The result of the primitive has the dimensions that start and delta have under `vmap`,
+which broadcast against each other, and those of `sizes`. The primitive is linear: the
+tangent of a sequence is the sequence of the tangents. The operations of the formula are
+in its lowering alone, so float64 does not depend on the 64-bit mode of the program.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
 from typing import Any, TypeAlias
 
 import jax
+import jax.export
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.extend.core.primitives import add_p
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._fill import gpu, xla
-from dml_jax._shared import bitwise, calls, jax_versions, lowering, taylor
+from dml_jax._shared import bitwise, calls, jax_versions, lowering
+from dml_jax._shared.arguments import Size
 
-Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
+Sizes: TypeAlias = tuple[Size, ...]
 
-fill_p = jax.extend.core.Primitive("fill_value")
-_GPUS = ("cuda", "rocm")
-_LINEAR = ("constant", "tangent")
+sequence_p = jax.extend.core.Primitive("fill_value_sequence")
 
 
-def fill(kind: str, sizes: xla.Sizes, *scalars: jax.Array) -> jax.Array:
-    axes = frozenset().union(*map(jax_versions.varying_axes, scalars))
-    scalars = tuple(jax_versions.vary_over(scalar, axes) for scalar in scalars)
-    return fill_p.bind(*scalars, kind=kind, sizes=sizes, vmaps=())
+def constant(sizes: Sizes, value: Array) -> Array:
+    """The value everywhere, with every bit."""
+    if bitwise.is_narrow_float(value.dtype):
+        return _narrow_constant(sizes, value)
+    return lax.full(sizes, value)
 
 
-# Rules --------------------------------------------------------------------------------
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _narrow_constant(sizes: Sizes, value: Array) -> Array:
+    bits = bitwise.to_bits(value)
+    if value.dtype == jnp.bfloat16:
+        # LLVM broadcasts a bfloat16 by way of float32, which quiets NaNs and loses
+        # subnormals. It broadcasts the result of an operation on integers as an
+        # integer. Without the barrier, XLA computes the result for a known value.
+        bits = lax.optimization_barrier(bits)
+        bits = bits | bitwise.unknown_zeros(bits)
+    return bitwise.from_bits(lax.full(sizes, bits), value.dtype)
 
 
-def _abstract_eval(*scalars: Any, sizes: xla.Sizes, vmaps: Vmaps, **_: Any):
-    leading = _mapped_dimensions(vmaps)
-    shape = (*(scalars[i].shape[d] for i, d in leading), *sizes)
-    mapped = [scalars[i].sharding.spec[d] for i, d in leading]
-    spec = PartitionSpec(*mapped, *[None] * len(sizes))
-    sharding = NamedSharding(_mesh(scalars), spec)
-    # `update` keeps the varying axes, which a new ShapedArray loses.
-    return scalars[0].update(shape=shape, sharding=sharding, weak_type=False)
+@_narrow_constant.defjvp
+def _narrow_constant_jvp(sizes: Sizes, primals: Any, tangents: Any) -> Any:
+    (value,), (tangent,) = primals, tangents
+    # So that the cotangent is a sum in float32.
+    wide = lax.full(sizes, tangent.astype(np.float32))
+    return _narrow_constant(sizes, value), wide.astype(value.dtype)
 
 
-def _mesh(scalars: tuple[Any, ...]) -> Any:
-    """The mesh of the scalars, or of the context if they have none."""
-    meshes = (scalar.sharding.mesh for scalar in scalars)
-    mesh = next((mesh for mesh in meshes if not mesh.empty), None)
-    return jax_versions.mesh_of_new_arrays() if mesh is None else mesh
+# Sequences ----------------------------------------------------------------------------
 
 
-def _mapped_dimensions(vmaps: Vmaps) -> list[tuple[int, int]]:
-    """For each vmap, the first scalar that it maps, and the mapped dimension of it."""
-    firsts = [is_mapped.index(True) for is_mapped in vmaps]
-    return [
-        (first, sum(is_mapped[first] for is_mapped in vmaps[:level]))
-        for level, first in enumerate(firsts)
-    ]
+def sequence(sizes: Sizes, start: Array, delta: Array) -> Array:
+    """`start + k * delta` at row-major position k, in the dtype of both."""
+    axes = jax_versions.varying_axes(start) | jax_versions.varying_axes(delta)
+    start, delta = (jax_versions.vary_over(x, axes) for x in (start, delta))
+    return sequence_p.bind(start, delta, sizes=sizes)
 
 
-def _batch(scalars: Any, dimensions: Any, *, vmaps: Vmaps, **params: Any):
-    is_mapped = tuple(dimension is not None for dimension in dimensions)
-    scalars = [
-        scalar if dimension is None else jnp.moveaxis(scalar, dimension, 0)
-        for scalar, dimension in zip(scalars, dimensions, strict=True)
-    ]
-    return fill_p.bind(*scalars, vmaps=(is_mapped, *vmaps), **params), 0
+def _abstract_eval(start: Any, delta: Any, *, sizes: Sizes) -> tuple[Any, Any]:
+    total, effects = add_p.abstract_eval(start, delta)
+    spec = PartitionSpec(*total.sharding.spec, *[None] * len(sizes))
+    sharding = NamedSharding(total.sharding.mesh, spec)
+    shape = (*total.shape, *sizes)
+    return total.update(shape=shape, sharding=sharding, weak_type=False), effects
 
 
-def _jvp(scalars: Any, tangents: Any, **params: Any):
-    y = fill_p.bind(*scalars, **params)
-    if all(type(tangent) is ad.Zero for tangent in tangents):
-        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    if params["kind"] not in _LINEAR:
-        params["kind"] = "tangent"
-    return y, fill_p.bind(*map(ad.instantiate_zeros, tangents), **params)
-
-
-def _transpose(
-    cotangent: Any, *scalars: Any, kind: str, sizes: Any, vmaps: Vmaps, **__: Any
-):
-    if kind not in _LINEAR:
-        raise NotImplementedError("fill_value_sequence: rounds, and is not linear")
-    if type(cotangent) is ad.Zero:
-        return [ad.Zero(scalar.aval) for scalar in scalars]
-    if kind == "constant":
-        axes = range(cotangent.ndim - len(sizes), cotangent.ndim)
-        return [bitwise.sum_wide(cotangent, axes)]
-    zeros = [ad.instantiate_zeros(ad.Zero(_aval(scalar))) for scalar in scalars]
-    with bitwise.full_width(cotangent):
-        _, pull_back = jax.vjp(
-            _mapped(functools.partial(xla.tangent, sizes), vmaps), *zeros
-        )
+def _transpose(cotangent: Any, *scalars: Any, sizes: Sizes) -> list[Any]:
+    """The sum for start, and the sum of k times the cotangent for delta."""
+    wide = np.promote_types(cotangent.dtype, np.float32)
+    with bitwise.full_width(wide):
+        cotangent = lax.convert_element_type(cotangent, wide)
+        rank = cotangent.ndim - len(sizes)
+        k = lax.expand_dims(_position(sizes).astype(wide), range(rank))
         return [
-            cotangent_of if ad.is_undefined_primal(scalar) else None
-            for scalar, cotangent_of in zip(scalars, pull_back(cotangent), strict=True)
+            _sum_like(scalar.aval, factor) if ad.is_undefined_primal(scalar) else None
+            for scalar, factor in zip(scalars, (cotangent, cotangent * k), strict=True)
         ]
 
 
-def _aval(scalar: Any) -> Any:
-    return scalar.aval if ad.is_undefined_primal(scalar) else jax.typeof(scalar)
+def _sum_like(aval: Any, x: Array) -> Array:
+    """The sum over the dimensions that `aval` lacks, or has with size 1."""
+    total = x.sum(tuple(range(aval.ndim, x.ndim)))
+    ones = tuple(d for d in range(aval.ndim) if aval.shape[d] != total.shape[d])
+    return total.sum(ones, keepdims=True).astype(aval.dtype)
 
 
-# Lowering -----------------------------------------------------------------------------
+def _lower(ctx: Any, *scalars: Any, sizes: Sizes) -> Any:
+    # TPUs compute float64 as the sum of two float32, without its rounding.
+    lowering.refuse_on_tpu(ctx, "fill_value_sequence", "float64")
+    # With explicit axes, the type of the result says that it is replicated. XLA does
+    # not see that. It shards the fill like the operations that use it, and each device
+    # computes its own shard.
+    return lowering.lower(ctx, functools.partial(_compute, sizes), *scalars)
 
 
-def _compute(
-    *scalars: jax.Array,
-    kind: str,
-    sizes: xla.Sizes,
-    vmaps: Vmaps,
-    platform: str,
-    is_unpartitioned: bool,
-) -> jax.Array:
-    bounds = None
-    if platform in _GPUS and is_unpartitioned:
-        bounds = gpu.part_bounds(sizes, scalars[0].dtype)
-    formulation = {
-        "constant": functools.partial(xla.constant, sizes, bounds, platform),
-        "sequence": functools.partial(xla.sequence, sizes, bounds, platform),
-        "tangent": functools.partial(xla.tangent, sizes),
-    }[kind]
-    return _mapped(formulation, vmaps)(*scalars)
+def _compute(sizes: Sizes, start: Array, delta: Array) -> Array:
+    """Integers modulo 2^bits; floats in float64, converted once."""
+    dtype = start.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        parts = [(start.real, delta.real), (start.imag, delta.imag)]
+        return lax.complex(*(_compute(sizes, *part) for part in parts))
+    word = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
+    if jnp.issubdtype(dtype, jnp.floating):
+        word = np.dtype(np.float64)
+    shape = (*jnp.broadcast_shapes(start.shape, delta.shape), *sizes)
+
+    def everywhere(x: Array) -> Array:
+        x = lax.expand_dims(x.astype(word), range(x.ndim, x.ndim + len(sizes)))
+        return jnp.broadcast_to(x, shape)
+
+    with bitwise.full_width(word):
+        k = jnp.broadcast_to(_position(sizes).astype(word), shape)
+        # `jnp.add` would report NaNs under `jax_error_checking_behavior_nan`.
+        total = lax.add(everywhere(start), lax.mul(k, everywhere(delta)))
+        if dtype in (jnp.bfloat16, jnp.float16):
+            total = _rounded(total, int(jnp.finfo(dtype).nmant))
+        return total.astype(dtype)
 
 
-def _mapped(function: Any, vmaps: Vmaps) -> Callable[..., jax.Array]:
-    """A function of the scalars, with the same vmaps as the fill."""
-    for is_mapped in reversed(vmaps):
-        function = jax.vmap(function, [0 if mapped else None for mapped in is_mapped])
-    return function
+def _rounded(x: Array, bits: int) -> Array:
+    # XLA converts float64 to 16 bits by way of float32, which would round first. TPUs
+    # have no `reduce_precision` of float64.
+    return lax.platform_dependent(
+        x, tpu=lambda x: x, default=lambda x: lax.reduce_precision(x, 11, bits)
+    )
 
 
-def _lowering(platform: str):
-    def lower(ctx: Any, *scalars: Any, kind: str, **params: Any):
-        if kind == "constant":
-            lowering.refuse_on_tpu(ctx, "fill_value_constant")
-        else:
-            # TPUs compute float64 as the sum of two float32, without its rounding.
-            others = () if kind == "tangent" else ("float64",)
-            lowering.refuse_on_tpu(ctx, "fill_value_sequence", *others)
-        compute = functools.partial(
-            _compute,
-            kind=kind,
-            platform=platform,
-            is_unpartitioned=lowering.is_unpartitioned(ctx),
-            **params,
-        )
-        # With explicit axes, the type of the result says that it is replicated. XLA
-        # does not see that. It shards the fill like the operations that use it, and
-        # each device computes its own shard.
-        return lowering.lower(ctx, compute, *scalars)
+def _position(sizes: Sizes) -> Array:
+    """The row-major position of every element, in uint32 or, if it counts more, uint64.
 
-    return lower
+    It is a sum over the dimensions instead of a reshaped iota, so that each device
+    computes only the positions of its shard. Its dtype is an integer: XLA partitions an
+    iota incorrectly if its dtype rounds the positions.
+    """
+    count = math.prod(sizes)
+    is_long = jax.export.is_symbolic_dim(count) or count > 2**32
+    counter = np.dtype(np.uint64 if is_long else np.uint32)
+    with jax.enable_x64(True):
+        total, stride = lax.full(sizes, 0, counter), jnp.ones((), counter)
+        for d in reversed(range(len(sizes))):
+            total = total + _iota(sizes, d, counter) * stride
+            # By factors, since JAX multiplies symbolic sizes in 32 bits.
+            stride = stride * jnp.asarray(sizes[d]).astype(counter)
+    return total
 
 
-fill_p.def_impl(calls.compiled(fill_p, "kind", "sizes", "vmaps"))
-fill_p.def_abstract_eval(_abstract_eval)
-ad.primitive_jvps[fill_p] = _jvp
-ad.primitive_transposes[fill_p] = _transpose
-batching.primitive_batchers[fill_p] = _batch
-taylor.define_linear(fill_p)
-mlir.register_lowering(fill_p, _lowering("other"))
-for _platform in ("cpu", "tpu", *_GPUS):
-    mlir.register_lowering(fill_p, _lowering(_platform), _platform)
+def _iota(sizes: Sizes, d: int, counter: np.dtype) -> Array:
+    """`lax.broadcasted_iota`, also for sizes of 2^31 and more.
+
+    XLA multiplies the index of a shard by its size in 32 bits. So an iota of such a
+    size is composed of two dimensions, of which XLA shards the first.
+    """
+    size = sizes[d]
+    if jax.export.is_symbolic_dim(size) or size < 2**31 or counter == np.uint32:
+        return lax.broadcasted_iota(counter, sizes, d)
+    columns = 2 ** (size.bit_length() - 31)
+    shape = (-(-size // columns), columns)
+    row, column = (lax.broadcasted_iota(counter, shape, axis) for axis in (0, 1))
+    index = (row * counter.type(columns) + column).reshape(-1)[:size]
+    return lax.broadcast_in_dim(index, sizes, (d,))
+
+
+sequence_p.def_impl(calls.compiled(sequence_p, "sizes"))
+sequence_p.def_effectful_abstract_eval(_abstract_eval)
+ad.deflinear2(sequence_p, _transpose)
+batching.defbroadcasting(sequence_p)
+mlir.register_lowering(sequence_p, _lower)

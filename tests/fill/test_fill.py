@@ -2,19 +2,18 @@
 
 import functools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from assertions import assert_same_bits, assert_same_floats
+from assertions import assert_same_bits, assert_same_sequence
 from cases import numbers
 from dtypes import FLOATS, SEQUENCE_FLOATS, dtype_of, needs_x64
-from jax.experimental import jet
 from sampling import default_of
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
@@ -54,27 +53,12 @@ def test_known_constants_keep_every_bit(name: str):
 
 
 @pytest.mark.parametrize("name", SEQUENCE_FLOATS)
-def test_python_numbers_are_rounded_once_to_the_nearest_value(name: str):
+def test_python_numbers_are_cast_as_jax_casts_them(name: str):
     dtype = dtype_of(name)
-    random = np.random.default_rng(3)
-    info = ml_dtypes.finfo(dtype)
     with jax.enable_x64(needs_x64(dtype)):
-        for _ in range(50):
-            value = float(random.uniform(-1, 1) * 2.0 ** random.integers(-3, 3))
-            # Next to a tie: double rounding, by way of float32, would show.
-            near = float(reference.nearest(value, dtype))
-            ulp = 2.0 ** (math.frexp(near or 1.0)[1] - 1 - int(info.nmant))
-            for number in (value, near + ulp / 2 + ulp * 2**-40, near + ulp / 2):
-                if abs(number) <= float(info.max):
-                    result = fill_value_constant((), dtype, number)
-                    assert_same_bits(result, np.array(reference.nearest(number, dtype)))
-
-
-@pytest.mark.parametrize("bits", [54, 60, 80])
-def test_large_python_ints_are_rounded_once(bits: int):
-    ulp = 2 ** (bits - 23)
-    value = 2**bits + ulp // 2 + 1  # just above a tie of float32, but not in float64
-    assert fill_value_constant((), "float32", value) == np.float32(2**bits + ulp)
+        for number in (0.1, -1 / 3, 2, 5.75):
+            expected = np.asarray(jnp.asarray(number, dtype))
+            assert_same_bits(fill_value_constant((), dtype, number), expected)
 
 
 # Derivatives --------------------------------------------------------------------------
@@ -116,20 +100,6 @@ def test_complex_derivatives():
     assert by_delta == jnp.sum(2 * k * (start + k * delta))
 
 
-def test_taylor_coefficients_are_fills() -> None:
-    def function(start: jax.Array, delta: jax.Array) -> jax.Array:
-        return fill_value_sequence((2, 3), "float32", start, delta)
-
-    start, delta = np.float32(1), np.float32(2)
-    series = ([np.float32(3)], [np.float32(5)])
-    y, (term,) = jet.jet(function, (start, delta), series)
-    assert_same_bits(y, np.arange(1, 13, 2, np.float32).reshape(2, 3))
-    assert_same_bits(term, np.arange(3, 33, 5, np.float32).reshape(2, 3))
-    constant = functools.partial(fill_value_constant, (2,), "float32")
-    _, (term,) = jet.jet(constant, (start,), ([np.float32(3)],))
-    assert_same_bits(term, np.full(2, 3, np.float32))
-
-
 def test_linear_transposes() -> None:
     constant = functools.partial(fill_value_constant, (2, 3), "float32")
     (transposed,) = jax.linear_transpose(constant, jnp.float32(1))(numbers(2, 3))
@@ -137,9 +107,22 @@ def test_linear_transposes() -> None:
     values = jnp.ones(4, jnp.float32)
     (transposed,) = jax.linear_transpose(jax.vmap(constant), values)(numbers(4, 2, 3))
     assert_same_bits(transposed, numbers(4, 2, 3).sum((1, 2)))
-    sequence = functools.partial(fill_value_sequence, (2, 3), "float32", 1.0)
-    with pytest.raises(NotImplementedError, match="rounds, and is not linear"):
-        jax.linear_transpose(sequence, jnp.float32(1))(numbers(2, 3))
+    sequence = functools.partial(fill_value_sequence, (2, 3), "float32")
+    transpose = jax.linear_transpose(sequence, jnp.float32(1), jnp.float32(1))
+    start, delta = transpose(numbers(2, 3))
+    assert start == numbers(2, 3).sum()
+    assert delta == np.vdot(np.arange(6), numbers(2, 3))
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)
+def test_cotangents_of_mapped_scalars(axes: tuple[int | None, int | None]) -> None:
+    fill = functools.partial(fill_value_sequence, (3,), "float32")
+    scalars = [np.ones(() if axis is None else 2, np.float32) for axis in axes]
+    _, pull_back = jax.vjp(jax.vmap(fill, axes), *scalars)
+    cotangent = numbers(2, 3)
+    terms = cotangent, cotangent * np.arange(3, dtype=np.float32)
+    for found, axis, term in zip(pull_back(cotangent), axes, terms, strict=True):
+        assert_same_bits(found, term.sum(None if axis is None else 1))
 
 
 NARROW = [(jnp.bfloat16, 50_000), (jnp.float16, 4097), (jnp.float8_e5m2, 1000)]
@@ -166,10 +149,7 @@ def test_cotangents_are_summed_widely(dtype: Any, count: int) -> None:
 
 
 NUMBERS = [(0, 1), (0.1, 0.3), (2**20, 0.3), (100, -3), (0.1, 1e20 / 3)]
-# XLA replaces `x + 0` by `x`, which is wrong if x is -0.
-ZEROS = [(0, -1), (0, -0.0), (-0.0, 1), (-0.0, 0), (-0.0, -0.0)]
-# XLA may take two constants for the same if they differ only as subnormals.
-SUBNORMALS = [(93, 0), (0, 93), (31, 0), (-5, 2), (0, 1)]
+NUMBERS += [(0, -1), (0, -0.0), (-0.0, 1), (-0.0, 0), (-0.0, -0.0)]
 
 
 @pytest.mark.usefixtures("with_jit", "nans_are_data")
@@ -186,12 +166,11 @@ def test_scalars_that_are_known_in_a_program(
 ):
     """In one program, and each alone."""
     dtype = dtype_of(name)
-    unit = ml_dtypes.finfo(dtype).smallest_subnormal
     with np.errstate(over="ignore"):
-        pairs = np.array([*NUMBERS, *ZEROS]).astype(dtype)
-    pairs = [*pairs, *(np.array(SUBNORMALS) * unit).astype(dtype)]
-    # The product overflows, the sum does not.
-    pairs += [np.array([-np.inf, ml_dtypes.finfo(dtype).max], dtype)]
+        pairs = list(np.array(NUMBERS).astype(dtype))
+    # In the dtype, but not in float64, the product overflows.
+    if dtype != np.float64:
+        pairs += [np.array([-np.inf, ml_dtypes.finfo(dtype).max], dtype)]
     with jax.enable_x64(needs_x64(dtype)):
         fills = [
             functools.partial(fill_value_sequence, sizes, dtype, *map(constant, pair))
@@ -202,17 +181,21 @@ def test_scalars_that_are_known_in_a_program(
         for found, given in ((results, pairs), (alone, pairs[::3])):
             for result, pair in zip(found, given, strict=True):
                 expected = reference.fill_value_sequence(sizes, dtype, *pair)
-                assert_same_floats(result, expected)
+                assert_same_sequence(result, expected)
 
 
 # Size ---------------------------------------------------------------------------------
 
 
-def test_a_fill_compiles_to_one_loop_without_operands():
-    fill = functools.partial(fill_value_sequence, (512, 1024), "float32")
-    text = jax.jit(fill).lower(jnp.float32(1), jnp.float32(2)).compile().as_text() or ""
+def test_a_fill_is_computed_in_the_loop_of_its_neighbour():
+    def scaled(start: Any, delta: Any, x: Any):
+        return x * fill_value_sequence((512, 1024), "float32", start, delta)
+
+    x = jax.ShapeDtypeStruct((512, 1024), np.float32)
+    text = jax.jit(scaled).lower(1.0, 2.0, x).compile().as_text() or ""
     entry = text[text.index("ENTRY") :]
-    assert entry.count("f32[512,1024]") <= 3  # the signature, the root, its fusion
+    assert entry.count("= f32[512,1024]") == 2  # x and the result
+    assert "f64[512,1024]" not in entry
 
 
 @pytest.mark.usefixtures("with_jit")
@@ -232,8 +215,8 @@ def test_more_than_2_to_the_32_elements(sizes: tuple[int, ...]):
     positions = range(total - 7, total)
     expected = [(5 + 3 * k) % 2**32 for k in positions]
     assert_same_bits(integers, np.array(expected, np.uint32))
-    expected = [reference._multiply_add(k, delta, start) for k in positions]
-    assert_same_bits(floats, np.array(expected))
+    expected = [float(start) + k * float(delta) for k in positions]
+    assert_same_sequence(floats, np.float32(expected))
 
 
 @pytest.mark.usefixtures("with_jit")
@@ -255,14 +238,30 @@ def test_the_largest_size_is_accepted():
     assert jax.eval_shape(fill).shape == sizes
 
 
-def test_a_cpu_computes_the_scalars_once():
-    """Not in every iteration of the loop, whose threads get unequal work here."""
-    size = 2**17 + 1
-    fill = jax.jit(functools.partial(fill_value_sequence, (size,), "float32"))
-    with jax.default_device(jax.devices("cpu")[0]):
-        text = fill.lower(np.float32(1), np.float32(2)).compile().as_text() or ""
-    computations = re.split(r"\n(?=%|ENTRY)", text)
-    root = re.compile(rf"ROOT \S+ = f32\[{size}\]")
-    (loop,) = (c for c in computations if root.search(c) and not c.startswith("ENTRY"))
-    assert "divide(" not in loop
-    assert "divide(" in text
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize("dtype", ["float32", "uint32"])
+def test_more_than_2_to_the_32_elements_of_symbolic_sizes(dtype: str):
+    """The stride of the first dimension is beyond 32 bits, too."""
+    shape = jax.export.symbolic_shape("a, b, c")
+
+    def last(like: Any, start: Any):
+        y = fill_value_sequence((2, *like.shape), dtype, start, 1)
+        return y[-1, -1, -1, -1]
+
+    arguments = jax.ShapeDtypeStruct(shape, np.int8), jax.ShapeDtypeStruct((), dtype)
+    exported = jax.export.export(jax.jit(last))(*arguments)
+    like, start = np.broadcast_to(np.int8(0), (2**11, 2**11, 2**10 + 3)), 5
+    expected = np.array(2 * like.size - 1 + start).astype(dtype)
+    assert exported.call(like, np.array(start, dtype)) == expected
+
+
+def test_nans_are_results_where_jax_checks_for_them_while_it_traces():
+    option = "jax_error_checking_behavior_nan"
+    previous = jax.config.jax_error_checking_behavior_nan
+    jax.config.update(option, "raise")
+    try:
+        for dtype in ("float32", "bfloat16"):
+            y = jax.jit(lambda x: fill_value_sequence((3,), x.dtype, x, x))
+            assert y(jnp.ones((), dtype)).tolist() == [1, 2, 3]
+    finally:
+        jax.config.update(option, previous)

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from assertions import assert_same_bits
+from assertions import assert_same_bits, assert_same_sequence
 from onnx import helper
 from onnx_models import model_of, prepared, rows, type_of
 
@@ -20,7 +20,7 @@ RANGES = [
     (np.int64, -(2**63), 5 - 2**63, 2),  # beyond doubles
     (np.int64, 2**60, 2**60 + 3, 1),
     (np.int64, 0, 2**62 + 1, 2**62),  # a count beyond doubles
-    (np.float64, -1.7e308, 1.7e308, 1e308),  # a difference that overflows
+    (np.float64, -1e308, 1e308, 1.2e308),  # a difference that overflows
     (np.float16, 0, 3000, 1),
 ]
 
@@ -126,7 +126,8 @@ def test_results_are_exact(kind: str, inputs: list[Any], wanted: Any) -> None:
     constants = dict(zip(names, arrays, strict=True))
     for given, stored in ((arrays, {}), ([], constants)):
         model = onnx_backend.prepare(model_of(text, given, **stored))
-        assert_same_bits(model.run(given)[0], wanted)
+        compare = assert_same_sequence if kind == "Range" else assert_same_bits
+        compare(model.run(given)[0], wanted)
     assert not jax.config.read("jax_enable_x64")
 
 

@@ -1,8 +1,8 @@
 """Random calls of every function, in every dtype and under every transformation.
 
 The layout, the values and the dtypes of data and lengths follow from the seed. Results
-are those of the reference, bit for bit, but for the payloads of NaNs that a fill
-computes.
+are those of the reference, bit for bit; only floats of sequences may differ by one unit
+in the last place.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from assertions import assert_same_bits, assert_same_floats
+from assertions import assert_same_bits, assert_same_sequence
 from cases import (
     FUNCTIONS,
     MOVES,
@@ -51,8 +51,8 @@ def dtypes_of(function: str) -> list[str]:
 
 
 def require_equal(case: Case, result: Any, expected: Any) -> None:
-    computes = case.function == "fill_value_sequence"
-    compare = assert_same_floats if computes else assert_same_bits
+    is_sequence = case.function == "fill_value_sequence"
+    compare = assert_same_sequence if is_sequence else assert_same_bits
     compare(np.asarray(result), expected)
 
 

@@ -46,8 +46,6 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 }
 OUT_OF_RANGE["int8"] += [2**70, np.int64(2**40)]
 OF_A_WIDE_DTYPE = {"int64": [2**64], "uint64": [-(2**63) - 1]}
-# `int` is signed; the name of a dtype has the unsigned range, too.
-OF_PYTHONS_INT = [2**31, -(2**31) - 1, 2**32 - 1, np.uint32(2**31)]
 TRACED_OF_ANOTHER_KIND = [
     *[("int32", 1.5), ("int32", True), ("int32", X[0, 1])],
     *[("float32", X), ("bfloat16", 1j)],
@@ -84,7 +82,6 @@ ROWS = [
     *values(TypeError, OF_ANOTHER_KIND),
     *values(OverflowError, OUT_OF_RANGE),
     *map(in_x64, values(OverflowError, OF_A_WIDE_DTYPE)),
-    *wrong(VALUES, OverflowError, OF_PYTHONS_INT, value_data_type=int),
     *[
         row
         for dtype, value in TRACED_OF_ANOTHER_KIND
