@@ -9,8 +9,9 @@ import numpy as np
 
 from dml_jax._fill.xla import Bounds, Sizes
 from dml_jax._shared import bitwise
-from dml_jax._shared.gpu import MIN_ELEMENTS, PARTS
 
+PARTS = 4
+MIN_ELEMENTS = 2**20  # below, the launch of the kernel dominates
 _ALIGNMENT = 512  # elements, which a block of threads stores at once
 
 

@@ -24,7 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._fill import gpu, xla
-from dml_jax._shared import bitwise, calls, jax_versions, lowering, taylor
+from dml_jax._shared import bitwise, calls, jax_versions, lowering
 
 Vmaps: TypeAlias = tuple[tuple[bool, ...], ...]
 
@@ -168,7 +168,6 @@ fill_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[fill_p] = _jvp
 ad.primitive_transposes[fill_p] = _transpose
 batching.primitive_batchers[fill_p] = _batch
-taylor.define_linear(fill_p)
 mlir.register_lowering(fill_p, _lowering("other"))
 for _platform in ("cpu", "tpu", *_GPUS):
     mlir.register_lowering(fill_p, _lowering(_platform), _platform)

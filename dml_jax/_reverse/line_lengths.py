@@ -188,10 +188,6 @@ def clamp(lengths: jax.Array, size: Any) -> jax.Array:
     """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
     # 64-bit lengths may be used outside of the 64-bit mode in which they were made.
     with bitwise.full_width(lengths.dtype):
-        # `jet` passes a series for every argument of a jitted function, and fails at an
-        # integer maximum whose operand has one. A bitwise OR drops the series, and
-        # compilers remove the OR.
-        lengths = lax.bitwise_or(lengths, lengths)
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)
         # One operation, since XLA on CPU divides a loop by the number of operations.

@@ -27,7 +27,7 @@ from dml_jax._reverse.primitive import (
     with_leading_batch,
 )
 from dml_jax._reverse.xla import broadcast_shape
-from dml_jax._shared import bitwise, calls, taylor
+from dml_jax._shared import bitwise, calls
 from dml_jax._shared.arguments import Implementation
 
 training_p = jax.extend.core.Primitive("reverse_sequence_training")
@@ -102,4 +102,3 @@ training_p.def_impl(calls.compiled(training_p, "axis", "implementation"))
 mlir.register_lowering(training_p, mlir.lower_fun(_compute, multiple_results=False))
 backward_p.def_impl(_refuse_forward_mode)
 mlir.register_lowering(backward_p, _refuse_forward_mode)
-taylor.refuse(training_p, _refuse_forward_mode)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax._shared import bitwise, calls, jax_versions, lowering, partitioner, taylor
-from dml_jax._slice import gpu, partitioning, xla
+from dml_jax._shared import bitwise, calls, jax_versions, lowering, partitioner
+from dml_jax._slice import partitioning, xla
 from dml_jax._slice.window import StridedWindow
 
 slice_p = jax.extend.core.Primitive("strided_slice")
@@ -78,27 +78,19 @@ slice_p.def_abstract_eval(_slice_abstract_eval)
 slice_p.def_impl(calls.compiled(slice_p, "window"))
 ad.deflinear2(slice_p, _slice_transpose_rule)
 batching.primitive_batchers[slice_p] = _slice_batch
-taylor.define_linear(slice_p)
 
 transpose_p.def_abstract_eval(_transpose_abstract_eval)
 transpose_p.def_impl(calls.compiled(transpose_p, "shape", "window"))
 ad.deflinear2(transpose_p, _transpose_transpose_rule)
 batching.primitive_batchers[transpose_p] = _transpose_batch
-taylor.define_linear(transpose_p)
 
 
 # Lowering of the slice ----------------------------------------------------------------
 
 
-def _slice_lowering(formulation: Callable[..., Array]) -> Callable[..., Any]:
-    """The lowering rule of a platform, with its formulation for one device."""
-
-    def lower(ctx: Any, x: Any, *, window: StridedWindow):
-        lowering.refuse_on_tpu(ctx, "slice")
-        chosen = formulation if lowering.is_unpartitioned(ctx) else xla.strided_slice
-        return _lower_typed(ctx, functools.partial(chosen, window=window), x)
-
-    return lower
+def _lower_slice(ctx: Any, x: Any, *, window: StridedWindow):
+    lowering.refuse_on_tpu(ctx, "slice")
+    return _lower_typed(ctx, functools.partial(xla.strided_slice, window=window), x)
 
 
 def _lower_typed(ctx: Any, function: Callable[..., Array], x: Any):
@@ -107,9 +99,7 @@ def _lower_typed(ctx: Any, function: Callable[..., Array], x: Any):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
 
 
-mlir.register_lowering(slice_p, _slice_lowering(xla.strided_slice))
-for _platform in ("cuda", "rocm"):
-    mlir.register_lowering(slice_p, _slice_lowering(gpu.strided_slice), _platform)
+mlir.register_lowering(slice_p, _lower_slice)
 
 
 # Lowering of the transpose ------------------------------------------------------------

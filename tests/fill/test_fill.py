@@ -14,7 +14,6 @@ import pytest
 from assertions import assert_same_bits, assert_same_floats
 from cases import numbers
 from dtypes import FLOATS, SEQUENCE_FLOATS, dtype_of, needs_x64
-from jax.experimental import jet
 from sampling import default_of
 
 from dml_jax import fill_value_constant, fill_value_sequence, reference
@@ -114,20 +113,6 @@ def test_complex_derivatives():
     by_start, by_delta = jax.grad(loss, (0, 1), holomorphic=True)(start, delta)
     assert by_start == jnp.sum(2 * (start + k * delta))
     assert by_delta == jnp.sum(2 * k * (start + k * delta))
-
-
-def test_taylor_coefficients_are_fills() -> None:
-    def function(start: jax.Array, delta: jax.Array) -> jax.Array:
-        return fill_value_sequence((2, 3), "float32", start, delta)
-
-    start, delta = np.float32(1), np.float32(2)
-    series = ([np.float32(3)], [np.float32(5)])
-    y, (term,) = jet.jet(function, (start, delta), series)
-    assert_same_bits(y, np.arange(1, 13, 2, np.float32).reshape(2, 3))
-    assert_same_bits(term, np.arange(3, 33, 5, np.float32).reshape(2, 3))
-    constant = functools.partial(fill_value_constant, (2,), "float32")
-    _, (term,) = jet.jet(constant, (start,), ([np.float32(3)],))
-    assert_same_bits(term, np.full(2, 3, np.float32))
 
 
 def test_linear_transposes() -> None:

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from cases import BATCH_MAJOR
-from jax.experimental import jet
 
 import dml_jax
 from wrong_calls.form import Wrong
@@ -40,7 +39,6 @@ FORWARD: dict[str, Any] = {
     "linearize": lambda: jax.linearize(squares, X)[1](X),
     "jacfwd": lambda: jax.jacfwd(squares)(X),
     "hessian": lambda: jax.hessian(squares)(X),
-    "jet": lambda: jet.jet(squares, (X,), ([X],)),
 }
 
 ROWS = [
