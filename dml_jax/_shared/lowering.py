@@ -54,14 +54,13 @@ def is_partly_manual(ctx: Any) -> bool:
 def is_partitioned_by_callback(ctx: Any) -> bool:
     """Whether XLA's partitioner can call back to partition an operator.
 
-    The number of devices must be known. The result is False for two-bit integers,
-    because XLA has no collectives for them.
+    The number of devices must be known.
     """
     with jax_versions.optional("the context of lowering rules"):
         if ctx.module_context.lowering_parameters.for_export:
             return False
         devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
-        return devices > 1 and "int2" not in ctx.avals_in[0].dtype.name
+        return devices > 1
     return False
 
 

@@ -160,7 +160,8 @@ def _spec_of_result(
     """The spec of the result of operands with the shardings `specs`."""
     entries, used = [], set()
     for d, size in enumerate(result_shape):
-        entry = names_of(specs[_source(shapes, d, size)][d])
+        source = _source(shapes, d, size)
+        entry = () if source is None else names_of(specs[source][d])
         entries.append(entry if used.isdisjoint(entry) else ())
         used.update(entry)
     return PartitionSpec(*(entry or None for entry in entries))
@@ -184,15 +185,17 @@ def _rule(shapes: Sequence[Shape], result_shape: Shape) -> str:
     return f"{', '.join(['', *operands])} -> {factors}"
 
 
-def _source(shapes: Sequence[Shape], d: int, result_size: int) -> int:
+def _source(shapes: Sequence[Shape], d: int, result_size: int) -> int | None:
     """The number of the operand whose sharding along `d` the result takes.
 
-    This is the first one that is not broadcast.
+    This is the first one that is not broadcast, or None if all are.
     """
-    sizes = (shape[d] for shape in shapes)
-    return next(
-        i for i, size in enumerate(sizes) if not _is_broadcast(size, result_size)
+    numbers = (
+        number
+        for number, shape in enumerate(shapes)
+        if not _is_broadcast(shape[d], result_size)
     )
+    return next(numbers, None)
 
 
 def _is_broadcast(size: int, result_size: int) -> bool:
