@@ -177,14 +177,6 @@ def _compute(
     return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
 
 
-def _reverse_shards(
-    axis: int, implementation: Implementation | None
-) -> Callable[..., Array]:
-    """The reversal of one device's shards."""
-    reverse_lines = functools.partial(reverse, implementation=implementation)
-    return functools.partial(partitioning.reverse_shards, reverse_lines, axis=axis)
-
-
 def _lowering(platform: str | None) -> Callable[..., Any]:
     """The lowering rule of a platform; None is for all platforms without a rule."""
 
@@ -195,13 +187,14 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         # own. On TPU it cannot call back into this package (jax-ml/jax#38196).
         is_left_to_xla = implementation == "gather" or platform in (None, "tpu")
         if not is_left_to_xla and lowering.is_partitioned_by_callback(ctx):
+            whole = functools.partial(reverse, **params)
+            of_shards = functools.partial(
+                partitioning.reverse_shards,
+                functools.partial(reverse, implementation=implementation),
+                axis=axis,
+            )
             lowered = partitioner.lower_partitioned(
-                ctx,
-                functools.partial(reverse, **params),
-                _reverse_shards(**params),
-                params,
-                x,
-                lengths,
+                ctx, whole, of_shards, params, x, lengths
             )
             if lowered is not None:
                 return lowered

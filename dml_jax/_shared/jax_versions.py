@@ -160,16 +160,6 @@ def attempted(kernel: Callable[..., Any], *operands: jax.Array) -> Any:
     return None
 
 
-def launch(kernel: Any, *operands: jax.Array) -> Any:
-    """The result of a Mosaic kernel.
-
-    Since jax 0.11 the jaxpr of a kernel holds Pallas references, which
-    `jax_check_tracer_leaks` reports as leaks.
-    """
-    with jax.check_tracer_leaks(False):
-        return kernel(*operands)
-
-
 def runs_mosaic() -> bool:
     """Whether all CUDA devices of this process can run the kernel.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -130,11 +130,6 @@ class _KeptAlive:
 # Shardings ----------------------------------------------------------------------------
 
 
-def complete(spec: PartitionSpec, ndim: int) -> PartitionSpec:
-    """`spec` with an entry for each of `ndim` dimensions."""
-    return PartitionSpec(*spec, *[None] * (ndim - len(spec)))
-
-
 def specs_of_operands(
     spec: PartitionSpec, shapes: Sequence[Shape], result_shape: Shape
 ) -> list[PartitionSpec]:
@@ -142,16 +137,12 @@ def specs_of_operands(
 
     Each dimension is sharded like the result's, unless it is broadcast from size 1.
     """
-    entries = [*enumerate(complete(spec, len(result_shape)))]
-    return [
-        PartitionSpec(
-            *(
-                None if _is_broadcast(shape[d], result_shape[d]) else entry
-                for d, entry in entries
-            )
-        )
-        for shape in shapes
-    ]
+
+    def entries(shape: Shape) -> Iterator[Entry]:
+        for entry, size, result_size in zip(spec, shape, result_shape, strict=True):
+            yield None if _is_broadcast(size, result_size) else entry
+
+    return [PartitionSpec(*entries(shape)) for shape in shapes]
 
 
 def _spec_of_result(
