@@ -45,12 +45,14 @@ def lines(
 
 def as_lowered(reverse: Callable[..., Any], platform: str) -> Callable[..., Any]:
     """A formulation, called as by the lowering rule of a platform."""
-    formulation = primitive._PLATFORMS[platform]._replace(reverse=reverse)
+    formulation = primitive._FORMULATIONS[platform]._replace(reverse=reverse)
     return functools.partial(
         primitive._compute,
         implementation=None,
         formulation=formulation,
         is_unpartitioned=True,
+        uses_rotations=False,
+        max_shards=1,
     )
 
 
@@ -78,10 +80,10 @@ def text_for(platform: str, function: Callable[..., Any], *operands: Any) -> Any
 def text_for_cuda(
     function: Callable[..., Any], *operands: Any, are_hoppers: bool = True
 ) -> str:
-    """The program for GPUs that all take the Mosaic kernels, or of which none does."""
-    takes_kernels = are_hoppers and jax_versions._SUPPORTS_MOSAIC
+    """The program for GPUs that all take the kernel, or of which none does."""
+    takes_kernel = are_hoppers and jax_versions._SUPPORTS_MOSAIC
     runs_mosaic = mock.patch.object(
-        jax_versions, "runs_mosaic", return_value=takes_kernels
+        jax_versions, "runs_mosaic", return_value=takes_kernel
     )
     with runs_mosaic, jax.checking_leaks():
         return text_for("cuda", function, *operands).as_text()

@@ -31,7 +31,6 @@ ARGUMENTS, ERRORS = "operators/test_arguments.py", "wrong_calls"
 SHARDED = "sharded/test_on_eight_devices.py"
 TESTS = {
     "strip_kernel": ["reverse/test_strip_kernel.py"],
-    "barrel_shift|registers|_reverse/tpu": ["reverse/test_barrel_shift.py"],
     "line_lengths": [RANDOM, ARGUMENTS, "shared"],
     "partition": [SHARDED, "operators/test_meshes_without_devices.py"],
     "lowering": ["operators/test_jax_versions.py", SHARDED],

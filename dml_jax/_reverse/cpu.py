@@ -20,7 +20,7 @@ _MIN_ROWS = 8  # one of them is gathered
 _MIN_WIDE_ROW = 9  # elements of 32 bits; below, there is no loop to speed up
 _MIN_NARROW_ROW = 32  # elements of 8 or 16 bits
 _MIN_MASKED_ROW = 32  # elements; shorter rows compare positions with lengths
-_MIN_STORED_ROW = 64  # elements of 8 or 16 bits
+_MIN_MATERIALIZED_ROW = 64  # elements of 8 or 16 bits
 
 
 def reversed_windows(x: Array, lengths: Array) -> Array | None:
@@ -45,11 +45,11 @@ def reversed_windows(x: Array, lengths: Array) -> Array | None:
     flat = lowering.materialize(x.reshape(rows, time))
     bits = _reverse_rows(flat, lengths.reshape(rows, 1))
     y = bitwise.from_bits(bits, x.dtype)
-    # Wide elements are fused with elementwise operations. Narrow ones are stored, since
-    # a fused transposition would be too slow. Short rows are not stored: LLVM would
-    # unroll the loop that reads them, and not vectorize it. The stored array is made
-    # flat, so that XLA does not give the reshape another layout, and copy it.
-    if is_narrow and time >= _MIN_STORED_ROW:
+    # Wide elements are fused with elementwise operations. Narrow ones are materialized,
+    # since a fused transposition would be too slow. Short rows are not: LLVM would
+    # unroll the loop that reads them, and not vectorize it. The materialized array is
+    # made flat, so that XLA does not give the reshape another layout, and copy it.
+    if is_narrow and time >= _MIN_MATERIALIZED_ROW:
         y = lowering.materialize(lowering.materialize(y).reshape(-1))
     return y.reshape(x.shape)
 

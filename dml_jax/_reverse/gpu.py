@@ -26,12 +26,13 @@ from jax import Array, lax
 
 from dml_jax._reverse import strip_kernel, xla
 from dml_jax._shared import bitwise, jax_versions, lowering
-from dml_jax._shared.gpu import PARTS, PER_STORE
 
 _SECTOR = 32  # bytes; the smallest read of memory
 _FIRST_LEVEL = 32 * 2**10  # bytes of a table; this cache of 256 KiB holds several
 _SECOND_LEVEL = 24 * 2**20  # bytes; half of an H100's cache
 _FEW_COLUMNS = 48  # neighbouring rows are then read at about the same time
+_PARTS = 4  # of a result; with more, XLA generates slower kernels
+_PER_STORE = 4  # elements that a thread stores if their number is divisible by it
 _MIN_BYTES = 2**22  # of an array in parts; below, the launch of a kernel dominates
 _MAX_RATIO = 1.25  # of the last part to the others
 
@@ -44,7 +45,7 @@ def reverse(x: Array, lengths: Array) -> Array | None:
         return None
     y = None
     if jax_versions.runs_mosaic():
-        y = jax_versions.attempted(strip_kernel.reverse, "cuda")(x, lengths)
+        y = jax_versions.attempted(strip_kernel.reverse, x, lengths)
     return transposed_gather(x, lengths) if y is None else y
 
 
@@ -52,7 +53,7 @@ def _shares_sectors(x: Array) -> bool:
     """Whether a gather reads a sector for several elements.
 
     If it uses more than a quarter of each, it takes less than the three passes of a
-    kernel between elementwise operations. So it does if four elements share an index.
+    kernel between elementwise operations. A step of four elements or more does, too.
     """
     _, _, lines, step = x.shape
     step_bytes = step * x.dtype.itemsize
@@ -98,7 +99,7 @@ def gathered_parts(x: Array, lengths: Array) -> Array | None:
     itemsize = x.dtype.itemsize
     if not _shares_sectors(x) or itemsize > 4 or x.size * itemsize < _MIN_BYTES:
         return None
-    if itemsize == 4 and x.size % PER_STORE == 0:  # a single gather stores as many
+    if itemsize == 4 and x.size % _PER_STORE == 0:  # a single gather stores as many
         return None
     if x.dtype != bool and bitwise.width(x.dtype) < 8:  # XLA packs them in bytes
         return None
@@ -121,8 +122,8 @@ def gathered_parts(x: Array, lengths: Array) -> Array | None:
 def _bounds_of_parts(shape: tuple[int, ...], d: int) -> list[int] | None:
     """Where the parts along a dimension begin and end, if they are of similar size."""
     # A part begins where XLA can store several elements at once.
-    unit = PER_STORE // math.gcd(math.prod(shape[d + 1 :]), PER_STORE)
-    size = shape[d] // (PARTS * unit) * unit
-    *_, last = bounds = [*(i * size for i in range(PARTS)), shape[d]]
+    unit = _PER_STORE // math.gcd(math.prod(shape[d + 1 :]), _PER_STORE)
+    size = shape[d] // (_PARTS * unit) * unit
+    *_, last = bounds = [*(i * size for i in range(_PARTS)), shape[d]]
     is_similar = last - bounds[-2] <= _MAX_RATIO * size
     return bounds if is_similar else None

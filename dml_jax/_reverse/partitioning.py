@@ -22,7 +22,7 @@ what it received:
 
 One ppermute sends from device s to -s. For each bit b of k, another sends from s to
 s + 2^b, and its result is used where the bit is set. A device sends 1 + log2(P) shards,
-or 1 if P = 2. If P = 3, there is one ppermute for each k instead.
+rounded up, or 1 if P = 2.
 
 A ragged all-to-all would send each element once, but takes more than ten times as long
 on H200 GPUs with jax 0.11.2: docs/scaling.md.
@@ -121,9 +121,6 @@ def _receive(
         pairs = [(device, target(device) % devices) for device in range(devices)]
         return partitioner.send(x, pairs, mesh, mesh_axes)
 
-    if devices == 3:
-        by_sum = [permute(x, lambda device, k=k: k - device) for k in range(3)]
-        return lax.select_n(jnp.broadcast_to(device_sum, x.shape), *by_sum)
     if devices > 2:  # modulo 2, -s is s
         x = permute(x, lambda device: -device)
     for bit in range((devices - 1).bit_length()):

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax._reverse import cpu, gpu, partitioning, tpu, xla
-from dml_jax._shared import bitwise, calls, lowering, partitioner, taylor
+from dml_jax._reverse import cpu, gpu, partitioning, xla
+from dml_jax._shared import bitwise, calls, lowering, partitioner
 from dml_jax._shared.arguments import Implementation
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -104,59 +104,46 @@ reverse_subsequences_p.def_abstract_eval(abstract_eval)
 ad.deflinear2(reverse_subsequences_p, _transpose)
 ad.defjvp(reverse_subsequences_p, _jvp_of_x, None)  # not linear in the lengths
 batching.primitive_batchers[reverse_subsequences_p] = _batch
-taylor.define_linear(reverse_subsequences_p, constants=(1,))
 
 
 # Lowering -----------------------------------------------------------------------------
 
 
 class _Formulation(NamedTuple):
-    """What a platform prefers to the gather.
+    """What a platform runs instead of XLA's gather.
 
-    `reverse` takes an array, lengths and an axis, and returns None if it does not apply
-    to them. Floats of up to `max_bits_as_uint` bits are passed as unsigned integers.
+    `reverse` takes an array [rows, time, lines, step] and lengths [rows, 1, lines, 1],
+    and returns None if it does not apply to them. A step has all consecutive elements
+    that share a length. Floats of up to `max_bits_as_uint` bits are passed as unsigned
+    integers.
     """
 
-    reverse: Callable[[Array, Array, int], Array | None]
+    reverse: Callable[[Array, Array], Array | None]
     max_bits_as_uint: int = 16
 
-
-def _in_lines(
-    reverse: Callable[[Array, Array], Array | None],
-) -> Callable[[Array, Array, int], Array | None]:
-    """A formulation of arrays [rows, time, lines, step], for arrays of any rank.
-
-    The lengths become [rows, 1, lines, 1]. A step has all consecutive elements that
-    share a length.
-    """
-
-    def reverse_any_rank(x: Array, lengths: Array, axis: int) -> Array | None:
+    def apply(self, x: Array, lengths: Array, axis: int) -> Array | None:
+        """The reversal of an array of any rank."""
         shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
-        varying = [d for d in range(axis + 1, x.ndim) if lengths.shape[d] != 1]
-        end = max(varying, default=axis) + 1
+        end = xla.start_of_step(lengths.shape, axis)
         outer, inner, step = shape[:axis], shape[axis + 1 : end], shape[end:]
         rows, lines = math.prod(outer), math.prod(inner)
+        as_uint = bitwise.width(x.dtype) <= self.max_bits_as_uint
+        bits = jnp.broadcast_to(bitwise.to_bits(x) if as_uint else x, shape)
         lengths = jnp.broadcast_to(lengths, (*outer, 1, *inner, *[1] * len(step)))
-        x = jnp.broadcast_to(x, shape)
-        y = reverse(
-            x.reshape(rows, shape[axis], lines, math.prod(step)),
+        y = self.reverse(
+            bits.reshape(rows, shape[axis], lines, math.prod(step)),
             lengths.reshape(rows, 1, lines, 1),
         )
-        return None if y is None else y.reshape(shape)
-
-    return reverse_any_rank
+        return None if y is None else bitwise.from_bits(y.reshape(shape), x.dtype)
 
 
-_PLATFORMS: dict[str | None, _Formulation] = {
+_FORMULATIONS: dict[str | None, _Formulation] = {
     # XLA on CPU does not widen 16-bit floats here, and a separate bitcast would cost
     # another pass over memory.
-    "cpu": _Formulation(_in_lines(cpu.reversed_windows), 8),
-    "cuda": _Formulation(_in_lines(gpu.reverse)),
+    "cpu": _Formulation(cpu.reversed_windows, max_bits_as_uint=8),
+    "cuda": _Formulation(gpu.reverse),
     # Not run on an AMD GPU, for which XLA generates loops by the same code.
-    "rocm": _Formulation(_in_lines(gpu.gathered_parts)),
-    # A TPU stores the last two dimensions in tiles, so its formulation takes arrays of
-    # any rank. A separate bitcast of 16-bit floats would cost another pass over memory.
-    "tpu": _Formulation(tpu.barrel_shift, 4),
+    "rocm": _Formulation(gpu.gathered_parts),
 }
 
 
@@ -166,34 +153,28 @@ def _compute(
     *,
     axis: int,
     implementation: Implementation | None,
-    formulation: _Formulation | None = None,
-    is_unpartitioned: bool = False,
-    max_shards: int = 1,
+    formulation: _Formulation | None,
+    is_unpartitioned: bool,
+    uses_rotations: bool,
+    max_shards: int,
 ) -> Array:
     """The reversal by the formulation if it applies, else by operations of XLA."""
-    if any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape))):
-        formulation, max_shards = None, 1
-    if formulation is not None:
-        as_uint = bitwise.width(x.dtype) <= formulation.max_bits_as_uint
-        bits = bitwise.to_bits(x) if as_uint else x
-        y = formulation.reverse(bits, lengths, axis)
-        if y is not None:
-            return bitwise.from_bits(y, x.dtype)
-    if not is_unpartitioned:
-        if max_shards > 1:
-            return xla.rotate_and_flip(x, lengths, axis, max_shards)
-        # XLA partitions a scatter with several times the memory of a gather.
-        return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
-    plain = xla.scatter if implementation == "scatter" else xla.gather
-    return plain(x, lengths, axis)
-
-
-def _reverse_shards(
-    axis: int, implementation: Implementation | None
-) -> Callable[..., Array]:
-    """The reversal of one device's shards."""
-    reverse_lines = functools.partial(reverse, implementation=implementation)
-    return functools.partial(partitioning.reverse_shards, reverse_lines, axis=axis)
+    is_static = not any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape)))
+    if is_unpartitioned:
+        if implementation == "scatter":
+            return xla.scatter(x, lengths, axis)
+        if formulation is not None and is_static:
+            y = formulation.apply(x, lengths, axis)
+            if y is not None:
+                return y
+    if (uses_rotations and is_static) and (
+        max_shards > 1 or not xla.has_long_steps(x.shape, lengths.shape, axis)
+    ):
+        return xla.rotate_and_flip(x, lengths, axis, max_shards)
+    if is_unpartitioned:
+        return xla.gather(x, lengths, axis)
+    # XLA partitions a scatter with several times the memory of a gather.
+    return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
 
 
 def _lowering(platform: str | None) -> Callable[..., Any]:
@@ -203,30 +184,27 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         lowering.refuse_on_tpu(ctx, reverse_subsequences_p.name)
         params = {"axis": axis, "implementation": implementation}
         # XLA partitions the gather, and programs for platforms without a rule of their
-        # own. For TPUs it has no callback (jax-ml/jax#38196).
-        is_tpu = platform == "tpu"
-        by_xla = implementation == "gather" or platform is None or is_tpu
-        if not by_xla and lowering.is_partitioned_by_callback(ctx):
+        # own. On TPU it cannot call back into this package (jax-ml/jax#38196).
+        is_left_to_xla = implementation == "gather" or platform in (None, "tpu")
+        if not is_left_to_xla and lowering.is_partitioned_by_callback(ctx):
+            whole = functools.partial(reverse, **params)
+            of_shards = functools.partial(
+                partitioning.reverse_shards,
+                functools.partial(reverse, implementation=implementation),
+                axis=axis,
+            )
             lowered = partitioner.lower_partitioned(
-                ctx,
-                functools.partial(reverse, **params),
-                _reverse_shards(**params),
-                params,
-                x,
-                lengths,
+                ctx, whole, of_shards, params, x, lengths
             )
             if lowered is not None:
                 return lowered
-        is_unpartitioned = lowering.is_unpartitioned(ctx)
-        is_free = implementation is None and is_unpartitioned
-        rotates = is_tpu and implementation != "gather"
-        if lowering.is_partly_manual(ctx):  # where XLA cannot partition a gather
-            rotates = True
+        is_slow_gather = platform == "tpu" and implementation != "gather"
         compute = functools.partial(
             _compute,
-            formulation=_PLATFORMS.get(platform) if is_free else None,
-            is_unpartitioned=is_unpartitioned,
-            max_shards=lowering.max_shards(ctx) if rotates else 1,
+            formulation=_FORMULATIONS.get(platform) if implementation is None else None,
+            is_unpartitioned=lowering.is_unpartitioned(ctx),
+            uses_rotations=is_slow_gather or lowering.is_partly_manual(ctx),
+            max_shards=lowering.max_shards(ctx),
             **params,
         )
         return lowering.lower(ctx, compute, x, lengths)
@@ -237,5 +215,5 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 reverse_subsequences_p.def_impl(
     calls.compiled(reverse_subsequences_p, "axis", "implementation")
 )
-for _platform in (None, *_PLATFORMS):
+for _platform in (None, "tpu", *_FORMULATIONS):
     mlir.register_lowering(reverse_subsequences_p, _lowering(_platform), _platform)

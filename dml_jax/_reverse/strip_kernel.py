@@ -39,8 +39,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from dml_jax._shared import jax_versions
-
 _MAX_COUNT = 2**31 - 2**16  # signed 32-bit integers count columns, and a strip more
 # Bytes of the strips that a multiprocessor holds at once. Its first-level cache keeps
 # the other 60 KiB, for the sectors that neighbouring strips and warps share.
@@ -178,7 +176,10 @@ def _launch(x: Array, lengths: Array, step: int, layout: Layout) -> Array:
         num_threads=layout.threads // _WARPGROUP,
         thread_name="warpgroup",
     )
-    return jax_versions.launch(kernel, x.reshape(-1), lengths).reshape(x.shape)
+    # Since jax 0.11 the jaxpr of a kernel holds Pallas references, which
+    # `jax_check_tracer_leaks` reports as leaks.
+    with jax.check_tracer_leaks(False):
+        return kernel(x.reshape(-1), lengths).reshape(x.shape)
 
 
 # What a thread does -------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
     gather            defines what the operator computes; XLA partitions it well
                       where the reversed axis is not sharded
-    rotate_and_flip   for programs that XLA partitions by itself along any axis
+    rotate_and_flip   for TPUs, which gather single elements slowly, and for programs
+                      that XLA partitions by itself along any axis
     scatter           the same as a scatter, for programs that are not partitioned
 
 Where the lengths have size 1 along a dimension, so have the indices. XLA then moves
@@ -31,6 +32,22 @@ def broadcast_shape(
             zip(shape, lengths_shape, strict=True)
         )
     )
+
+
+def start_of_step(lengths_shape: tuple[int, ...], axis: int) -> int:
+    """The first dimension of a step: of all consecutive elements with one length."""
+    varying = (d for d, size in enumerate(lengths_shape) if d == axis or size != 1)
+    return 1 + max(varying)
+
+
+def has_long_steps(
+    shape: tuple[int, ...], lengths_shape: tuple[int, ...], axis: int
+) -> bool:
+    """Whether a TPU gathers steps fast: they fill the 128 lanes of a register."""
+    step = broadcast_shape(shape, lengths_shape, axis)[
+        start_of_step(lengths_shape, axis) :
+    ]
+    return math.prod(step) >= 128
 
 
 def gather(x: Array, lengths: Array, axis: int) -> Array:
@@ -71,7 +88,8 @@ def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Arr
     x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
     if size < 2:
         return bitwise.from_bits(x, dtype)
-    # Padding would enlarge a short axis too much.
+    # A short axis has blocks of one step: padding it to a multiple of the shards could
+    # enlarge it several times.
     is_short = size % max_shards != 0 and size < 4 * max_shards
     blocks = size if is_short else max_shards
     padding = [(0, -size % blocks if d == axis else 0, 0) for d in range(x.ndim)]
@@ -85,27 +103,23 @@ def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Arr
 
 
 def _rotate_and_flip_blocks(x: Array, lengths: Array, axis: int) -> Array:
-    """The same for blocks along `axis`, each with its steps along the next dimension.
+    """The reversal of a time axis that is split in two.
 
-    Elements move first by whole blocks, then within a block.
+    `x` has blocks along `axis`, and the steps of a block along `axis + 1`. Elements
+    move first by whole blocks, then within a block.
     """
-    within, size = axis + 1, x.shape[axis + 1]
+    within, size = axis + 1, lengths.dtype.type(x.shape[axis + 1])
     lengths = lax.expand_dims(lengths, (axis,))
-    block, rest = (lengths // size).astype(np.int32), (lengths % size).astype(np.int32)
-    position = _position(x, within, np.int32)
+    block, rest = lengths // size, lengths % size
+    position = _position(x, within, lengths.dtype)
     x = _rotate(x, jnp.where(position < rest, block + 1, block), axis)
-    varying = [d for d in range(within, x.ndim) if lengths.shape[d] != 1]
-    # The consecutive elements of a step that have the same length.
-    if math.prod(x.shape[max(varying, default=within) + 1 :]) >= _LANES:
-        source = (rest - 1 - position) % size
-        x = lax.rev(x, (axis,))
-        return jnp.take_along_axis(x, source, within, mode="promise_in_bounds")
+    if has_long_steps(x.shape, lengths.shape, within):
+        source = rest - 1 - position
+        source = jnp.where(position < rest, source, source + size)
+        return take_along_axis(lax.rev(x, (axis,)), source, within)
     x = _rotate(x, rest, within)
     # Without the barrier XLA flips before it rotates, and does not find the rotations.
     return lax.rev(lax.optimization_barrier(x), (axis, within))
-
-
-_LANES = 128  # of a TPU, which gathers fewer elements slowly, and pads them in memory
 
 
 def _rotate(x: Array, distance: Array, axis: int) -> Array:
@@ -128,7 +142,7 @@ def scatter(x: Array, lengths: Array, axis: int) -> Array:
     """
     target = source_index(x.shape, lengths, axis)
     shape = broadcast_shape(x.shape, target.shape, axis)
-    rank = 1 + max(d for d in range(x.ndim) if d == axis or target.shape[d] != 1)
+    rank = start_of_step(lengths.shape, axis)
     blocks = math.prod(shape[:rank])
     index_dtype = bitwise.index_dtype(blocks)
     bytes_of_result = math.prod(shape) * x.dtype.itemsize

@@ -2,7 +2,9 @@
 
 XLA on CPU widens bfloat16 and 8-bit floats to float32 around nearly every operation,
 including data movement. That costs time and quiets signalling NaNs. Floats narrower
-than 32 bits are therefore moved as unsigned integers of their width.
+than 32 bits are therefore moved as unsigned integers of their width. float4 is moved as
+it is: it has no NaNs, and XLA on CPU cannot compile a bitcast of it within a loop.
+Two-bit integers are moved as int8: XLA ends the process where devices send them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ UNSIGNED = {4: jnp.uint4, 8: jnp.uint8, 16: jnp.uint16}  # by bits
 
 
 def to_bits(x: jax.Array) -> jax.Array:
-    """`x`, or its bits as unsigned integers if it is a float below 32 bits."""
+    """`x`, or integers that hold its bits if it has narrow floats or 2-bit integers."""
+    if _is_of_two_bits(x.dtype):
+        return x.astype(jnp.int8)
     if not is_narrow_float(x.dtype):
         return x
     return lax.bitcast_convert_type(x, UNSIGNED[jnp.finfo(x.dtype).bits])
@@ -69,6 +73,8 @@ def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.complex(*(by_integers(movement, part) for part in (x.real, x.imag)))
+    if x.dtype == jnp.float4_e2m1fn:
+        return by_integers(movement, x.astype(jnp.float8_e4m3fn)).astype(x.dtype)
     if jnp.issubdtype(x.dtype, jnp.floating):
         bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{jnp.finfo(x.dtype).bits}"))
         return lax.bitcast_convert_type(by_integers(movement, bits), x.dtype)
@@ -93,7 +99,13 @@ def index_dtype(size: Any) -> np.dtype:
 
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
     """The inverse of `to_bits`."""
+    if _is_of_two_bits(dtype):
+        return bits.astype(dtype)
     return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
+
+
+def _is_of_two_bits(dtype: np.dtype) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits == 2
 
 
 def unknown_zeros(x: jax.Array) -> jax.Array:
@@ -106,5 +118,5 @@ def unknown_zeros(x: jax.Array) -> jax.Array:
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a float of fewer than 32 bits."""
-    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    """Whether `dtype` is a float of fewer than 32 bits, but not float4."""
+    return jnp.issubdtype(dtype, jnp.floating) and 4 < jnp.finfo(dtype).bits < 32

@@ -1,22 +1,20 @@
 """What JAX does not promise to keep, and the versions in which it has it.
 
-`jax.extend` and `jax.interpreters` have no deprecation period, and the kernels use
+`jax.extend` and `jax.interpreters` have no deprecation period, and the kernel uses
 parts of Pallas that may change. A part that only makes programs faster is used within
-`optional`: where a version of JAX lacks it, a warning says so, and the result is the
-same. These parts are used, with the first version that has each:
+`optional`: where it fails, a warning says so, and the result is the same. These parts
+are used, with the first version that has each:
 
     jax.extend.core.Primitive, jax.interpreters.{ad, batching, mlir}     0.4
     ShapedArray.update, for the types of results                         0.4
     the context of a lowering rule (`lowering`, `partitioner`)           0.8
     jax.experimental.custom_partitioning(decode_shardings=False)         0.8
     jax.experimental.layout.with_layout_constraint                       0.8
-    jax.experimental.jet.jet_rules (`taylor`)                            0.4
     jax.make_user_context (`value_checks`)                               0.8
     Mosaic for GPUs: `plgpu.kernel`, `inline_mgpu`, `jaxlib.mlir`        0.10.2
-    Mosaic for TPUs: `pl.Element`, `get_tpu_info`, AbstractDevice        0.10.2
 
-The first, the second and `make_user_context` have no substitute. Without the first two
-no primitive can be defined; without the last one, `checked` raises an error.
+Primitives, `ShapedArray.update` and `make_user_context` have no substitute. Without the
+first two no primitive can be defined; without the last one, `checked` raises an error.
 """
 
 from __future__ import annotations
@@ -31,13 +29,6 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
-
-# Since jax 0.12, Pallas adds states to the key of `jit`, so that functions which were
-# compiled before are compiled again. `jax.extend` imports most of Pallas. The kernels
-# for TPUs also import this module, whose state is added here.
-if jax.__version_info__ >= (0, 12):
-    with contextlib.suppress(ImportError):
-        import jax.experimental.pallas.fuser
 
 # `jax.jit(inline=INLINE)` makes a nested function part of the jaxpr that calls it.
 _Inline: Any = getattr(jax, "Inline", None)  # since jax 0.12
@@ -102,7 +93,7 @@ def type_of_result(
 
 @contextlib.contextmanager
 def optional(part: str) -> Iterator[None]:
-    """Turns an error into a warning, once per process for each part of JAX."""
+    """Turns an error into a warning, once per process for each part."""
     try:
         yield
     except Exception as error:  # a new version may raise any
@@ -110,7 +101,7 @@ def optional(part: str) -> Iterator[None]:
 
 
 def missing() -> dict[str, str]:
-    """The parts that this version of JAX lacks, of those used so far: their errors."""
+    """The parts that failed so far: their errors."""
     return dict(_missing)
 
 
@@ -119,8 +110,8 @@ def _warn(part: str, error: str) -> None:
         return
     _missing[part] = error
     warnings.warn(
-        f"dml_jax: jax {jax.__version__} does not support {part}, so programs may be "
-        f"slower; their results are the same ({error})",
+        f"dml_jax: {part} failed with jax {jax.__version__} and is not used; results "
+        f"are the same, programs may be slower ({error})",
         RuntimeWarning,
         stacklevel=4,
     )
@@ -135,48 +126,29 @@ def user_context(default: Any) -> Any:
     return None if make is None else make(default)
 
 
-# Kernels ------------------------------------------------------------------------------
+# The kernel ---------------------------------------------------------------------------
 
 _SUPPORTS_MOSAIC = jax.__version_info__ >= (0, 10, 2)
 
-_HOPPER = 9  # major compute capability of the GPUs on which the kernels were run
+_HOPPER = 9  # major compute capability of the GPUs on which the kernel was run
 
 
-def attempted(kernel: Callable[..., Any], platform: str) -> Callable[..., Any]:
-    """`kernel`, or None as its result where this version of JAX cannot lower it.
+def attempted(kernel: Callable[..., Any], *operands: jax.Array) -> Any:
+    """The result of `kernel`, or None, with a warning, if lowering it fails.
 
-    A kernel is first lowered by itself: an error while the program is lowered would
+    The kernel is first lowered by itself: an error while the program is lowered would
     leave a part of the kernel in the program.
     """
-
-    def result(*operands: Any) -> Any:
-        with optional(f"the kernels for {platform}"):
-            is_array = [isinstance(operand, jax.Array) for operand in operands]
-            static = [i for i, is_one in enumerate(is_array) if not is_one]
-            shapes = [
-                jax.ShapeDtypeStruct(x.shape, x.dtype) if is_one else x
-                for x, is_one in zip(operands, is_array, strict=True)
-            ]
-            program = jax.jit(functools.partial(kernel), static_argnums=static)
-            program.trace(*shapes).lower(lowering_platforms=(platform,))
-            return kernel(*operands)
-        return None
-
-    return result
-
-
-def launch(kernel: Any, *operands: jax.Array) -> Any:
-    """The result of a Mosaic kernel.
-
-    Since jax 0.11 the jaxpr of a kernel holds Pallas references, which
-    `jax_check_tracer_leaks` reports as leaks.
-    """
-    with jax.check_tracer_leaks(False):
+    with optional("the kernel for Hopper GPUs"):
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+        program = jax.jit(functools.partial(kernel)).trace(*types)
+        program.lower(lowering_platforms=("cuda",))
         return kernel(*operands)
+    return None
 
 
 def runs_mosaic() -> bool:
-    """Whether all CUDA devices of this process can run the Mosaic kernels.
+    """Whether all CUDA devices of this process can run the kernel.
 
     All must, since a lowering rule does not know which device its program is for.
     """
@@ -187,31 +159,3 @@ def runs_mosaic() -> bool:
     return _SUPPORTS_MOSAIC and all(
         int(float(device.compute_capability)) == _HOPPER for device in devices
     )
-
-
-def use_abstract_device(device: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which programs are traced for a kind of device."""
-    with optional("`AbstractDevice`"):
-        abstract_device = jax.sharding.AbstractDevice(
-            device_kind=device.device_kind,
-            num_cores=device.num_cores,
-            platform=device.platform,
-        )
-        mesh = jax.sharding.get_abstract_mesh().update(abstract_device=abstract_device)
-        return jax.sharding.use_abstract_mesh(mesh)
-    return contextlib.nullcontext()
-
-
-def tpu_info() -> Any:
-    """What Pallas knows of the TPU in `use_abstract_device`, or None."""
-    mesh: Any = jax.sharding.get_abstract_mesh()
-    if not _SUPPORTS_MOSAIC or mesh.abstract_device is None:
-        return None
-    with optional("`get_tpu_info`"):
-        from jax.experimental.pallas import tpu
-
-        try:
-            return tpu.get_tpu_info()
-        except ValueError:  # a generation that this version of JAX does not know
-            return None
-    return None

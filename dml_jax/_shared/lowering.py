@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -55,14 +54,13 @@ def is_partly_manual(ctx: Any) -> bool:
 def is_partitioned_by_callback(ctx: Any) -> bool:
     """Whether XLA's partitioner can call back to partition an operator.
 
-    The number of devices must be known. The result is False for two-bit integers,
-    because XLA has no collectives for them.
+    The number of devices must be known.
     """
     with jax_versions.optional("the context of lowering rules"):
         if ctx.module_context.lowering_parameters.for_export:
             return False
         devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
-        return devices > 1 and "int2" not in ctx.avals_in[0].dtype.name
+        return devices > 1
     return False
 
 
@@ -74,7 +72,7 @@ def lower(ctx: Any, function: Callable[..., jax.Array], *operands: Any) -> Any:
     ctx, mesh = without_explicit_axes(ctx)
     # The 64-bit mode may have changed since the program was traced.
     width = bitwise.full_width(*ctx.avals_in)
-    with jax.sharding.use_abstract_mesh(mesh), of_device(ctx), width:
+    with jax.sharding.use_abstract_mesh(mesh), width:
         return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
@@ -103,18 +101,6 @@ def reshard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
     if not getattr(sharding.mesh, "explicit_axes", ()):
         return cotangent
     return jax.sharding.reshard(cotangent, sharding)
-
-
-def of_device(ctx: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which Pallas lowers for the TPU of the program.
-
-    Elsewhere, Pallas lowers for the default device of the process.
-    """
-    with jax_versions.optional("the context of lowering rules"):
-        backend = ctx.module_context.backend
-        if backend is not None and backend.platform == "tpu":
-            return jax_versions.use_abstract_device(backend.devices()[0])
-    return contextlib.nullcontext()
 
 
 # With these, TPU's compiler fails on some shapes, or ends its process.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -107,15 +107,27 @@ def lower_partitioned(
         bits = operator(cache_salt, bitwise.to_bits(x), *others)
         return bitwise.from_bits(bits, x.dtype)
 
-    return lowering.lower(ctx, of_bits, *operands)
+    before = len(module.keepalives)
+    lowered = lowering.lower(ctx, of_bits, *operands)
+    module.keepalives[before:] = map(_KeptAlive, module.keepalives[before:])
+    return lowered
+
+
+class _KeptAlive:
+    """Keeps a callback alive for as long as a program is compiled.
+
+    A compiled program is pickled with what it keeps alive, and callbacks cannot be. It
+    does not call them.
+    """
+
+    def __init__(self, callback: object) -> None:
+        self.callback = callback
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
 
 
 # Shardings ----------------------------------------------------------------------------
-
-
-def complete(spec: PartitionSpec, ndim: int) -> PartitionSpec:
-    """`spec` with an entry for each of `ndim` dimensions."""
-    return PartitionSpec(*spec, *[None] * (ndim - len(spec)))
 
 
 def specs_of_operands(
@@ -125,16 +137,12 @@ def specs_of_operands(
 
     Each dimension is sharded like the result's, unless it is broadcast from size 1.
     """
-    entries = [*enumerate(complete(spec, len(result_shape)))]
-    return [
-        PartitionSpec(
-            *(
-                None if _is_broadcast(shape[d], result_shape[d]) else entry
-                for d, entry in entries
-            )
-        )
-        for shape in shapes
-    ]
+
+    def entries(shape: Shape) -> Iterator[Entry]:
+        for entry, size, result_size in zip(spec, shape, result_shape, strict=True):
+            yield None if _is_broadcast(size, result_size) else entry
+
+    return [PartitionSpec(*entries(shape)) for shape in shapes]
 
 
 def _spec_of_result(
@@ -143,29 +151,42 @@ def _spec_of_result(
     """The spec of the result of operands with the shardings `specs`."""
     entries, used = [], set()
     for d, size in enumerate(result_shape):
-        candidates = (
-            spec[d]
-            for spec, shape in zip(specs, shapes, strict=True)
-            if not _is_broadcast(shape[d], size)
-        )
-        entry = names_of(next(filter(None, candidates), None))
+        source = _source(shapes, d, size)
+        entry = () if source is None else names_of(specs[source][d])
         entries.append(entry if used.isdisjoint(entry) else ())
         used.update(entry)
     return PartitionSpec(*(entry or None for entry in entries))
 
 
 def _rule(shapes: Sequence[Shape], result_shape: Shape) -> str:
-    """Shardy's sharding rule: dimensions that are not broadcast share a factor."""
+    """Shardy's sharding rule: the result shares factors with its `_source` alone.
+
+    If the other operands shared them too, Shardy would gather the whole array where two
+    shardings of one dimension differ.
+    """
     operands = [
         " ".join(
-            f"d{d}o{number}" if _is_broadcast(shape[d], size) else f"d{d}"
+            f"d{d}" if number == _source(shapes, d, size) else f"d{d}o{number}"
             for d, size in enumerate(result_shape)
         )
-        for number, shape in enumerate(shapes)
+        for number in range(len(shapes))
     ]
     factors = " ".join(f"d{d}" for d in range(len(result_shape)))
     # The first operand, a scalar, has no dimensions.
     return f"{', '.join(['', *operands])} -> {factors}"
+
+
+def _source(shapes: Sequence[Shape], d: int, result_size: int) -> int | None:
+    """The number of the operand whose sharding along `d` the result takes.
+
+    This is the first one that is not broadcast, or None if all are.
+    """
+    numbers = (
+        number
+        for number, shape in enumerate(shapes)
+        if not _is_broadcast(shape[d], result_size)
+    )
+    return next(numbers, None)
 
 
 def _is_broadcast(size: int, result_size: int) -> bool:

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax._shared import bitwise, calls, jax_versions, lowering, partitioner, taylor
-from dml_jax._slice import gpu, partitioning, xla
+from dml_jax._shared import bitwise, calls, jax_versions, lowering, partitioner
+from dml_jax._slice import partitioning, xla
 from dml_jax._slice.window import StridedWindow
 
 slice_p = jax.extend.core.Primitive("strided_slice")
@@ -78,27 +78,19 @@ slice_p.def_abstract_eval(_slice_abstract_eval)
 slice_p.def_impl(calls.compiled(slice_p, "window"))
 ad.deflinear2(slice_p, _slice_transpose_rule)
 batching.primitive_batchers[slice_p] = _slice_batch
-taylor.define_linear(slice_p)
 
 transpose_p.def_abstract_eval(_transpose_abstract_eval)
 transpose_p.def_impl(calls.compiled(transpose_p, "shape", "window"))
 ad.deflinear2(transpose_p, _transpose_transpose_rule)
 batching.primitive_batchers[transpose_p] = _transpose_batch
-taylor.define_linear(transpose_p)
 
 
 # Lowering of the slice ----------------------------------------------------------------
 
 
-def _slice_lowering(formulation: Callable[..., Array]) -> Callable[..., Any]:
-    """The lowering rule of a platform, with its formulation for one device."""
-
-    def lower(ctx: Any, x: Any, *, window: StridedWindow):
-        lowering.refuse_on_tpu(ctx, "slice")
-        chosen = formulation if lowering.is_unpartitioned(ctx) else xla.strided_slice
-        return _lower_typed(ctx, functools.partial(chosen, window=window), x)
-
-    return lower
+def _lower_slice(ctx: Any, x: Any, *, window: StridedWindow):
+    lowering.refuse_on_tpu(ctx, "slice")
+    return _lower_typed(ctx, functools.partial(xla.strided_slice, window=window), x)
 
 
 def _lower_typed(ctx: Any, function: Callable[..., Array], x: Any):
@@ -107,9 +99,7 @@ def _lower_typed(ctx: Any, function: Callable[..., Array], x: Any):
         return mlir.lower_fun(function, multiple_results=False)(ctx, x)
 
 
-mlir.register_lowering(slice_p, _slice_lowering(xla.strided_slice))
-for _platform in ("cuda", "rocm"):
-    mlir.register_lowering(slice_p, _slice_lowering(gpu.strided_slice), _platform)
+mlir.register_lowering(slice_p, _lower_slice)
 
 
 # Lowering of the transpose ------------------------------------------------------------
@@ -122,7 +112,8 @@ def _transpose_lowering(platform: str | None) -> Callable[..., Any]:
         lowering.refuse_on_tpu(ctx, "slice_grad")
         params = {"shape": shape, "window": window}
         if window.covers(shape):
-            return _lower_typed(ctx, functools.partial(_reverse_all, **params), x)
+            reverse = functools.partial(xla.reverse, dims=window.reversed_dims)
+            return _lower_typed(ctx, reverse, x)
         may_call_back = platform in _WITH_CALLBACK
         if may_call_back and lowering.is_partitioned_by_callback(ctx):
             lowered = _lower_partitioned(ctx, x, **params)
@@ -146,44 +137,26 @@ def _transpose_lowering(platform: str | None) -> Callable[..., Any]:
     return lower
 
 
-def _lower_partitioned(ctx: Any, x: Any, **params: Any):
+def _lower_partitioned(ctx: Any, x: Any, *, shape: Any, window: StridedWindow):
     """The transpose, which XLA partitions by calling back; None if it cannot."""
-    if params["window"].reversed_dims:
+    params = {"shape": shape, "window": window._replace(reversed_dims=())}
+    transpose = functools.partial(strided_slice_transpose, **params)
+    if window.reversed_dims:
         # XLA partitions this reversal, and cancels it against that of a backward pass.
-        return lowering.lower(ctx, functools.partial(_reverse_first, **params), x)
-    return partitioner.lower_partitioned(
-        ctx,
-        functools.partial(strided_slice_transpose, **params),
-        _of_shards(**params),
-        params,
-        x,
+        def reverse_first(x: Array) -> Array:
+            return transpose(xla.reverse(x, window.reversed_dims))
+
+        return lowering.lower(ctx, reverse_first, x)
+    of_shards = functools.partial(
+        partitioning.transpose_shards, strided_slice_transpose, **params
     )
+    return partitioner.lower_partitioned(ctx, transpose, of_shards, params, x)
 
 
 def _zeros(x: Array, *, shape: tuple[int, ...], window: StridedWindow) -> Array:
     """The transpose of an empty slice, which XLA may fail to partition."""
     del window
     return jnp.zeros(shape, x.dtype)
-
-
-def _of_shards(shape: tuple[int, ...], window: StridedWindow) -> Callable[..., Array]:
-    """The transpose of one device's shards."""
-    return functools.partial(
-        partitioning.transpose_shards,
-        strided_slice_transpose,
-        shape=shape,
-        window=window,
-    )
-
-
-def _reverse_first(x: Array, *, shape: tuple[int, ...], window: StridedWindow) -> Array:
-    x, window = xla.reverse(x, window)
-    return strided_slice_transpose(x, shape, window)
-
-
-def _reverse_all(x: Array, *, shape: tuple[int, ...], window: StridedWindow) -> Array:
-    del shape
-    return xla.reverse(x, window)[0]
 
 
 _WITH_CALLBACK = ("cpu", "cuda", "rocm")  # not TPUs: jax-ml/jax#38196

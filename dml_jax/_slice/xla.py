@@ -44,10 +44,9 @@ def _pad_with_zeros(bits: Array, padding: tuple[tuple[int, int, int], ...]) -> A
     return lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
 
 
-def reverse(x: Array, window: StridedWindow) -> tuple[Array, StridedWindow]:
-    """`x`, reversed, and the window without reversed dimensions."""
-    bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
-    return bitwise.from_bits(bits, x.dtype), window._replace(reversed_dims=())
+def reverse(x: Array, dims: tuple[int, ...]) -> Array:
+    """`lax.rev`."""
+    return bitwise.from_bits(lax.rev(bitwise.to_bits(x), dims), x.dtype)
 
 
 def spread(

@@ -118,7 +118,7 @@ def test_what_computes_reversals():
     assert [CPU.device_kind, "XLA"] in section("Reversals")
 
 
-def test_why_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch):
-    missing = {"the kernels for cuda": "AttributeError: it is gone"}
+def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch):
+    missing = {"the kernel for Hopper GPUs": "AttributeError: it is gone"}
     monkeypatch.setattr(info.jax_versions, "missing", lambda: missing)
     assert info._how_reversed(CPU) == "XLA: AttributeError: it is gone"

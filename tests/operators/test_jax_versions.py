@@ -1,7 +1,7 @@
 """What the package uses of JAX without a promise: its state, and parts that may go."""
 
 import functools
-import types
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,7 +60,6 @@ MODULES = {
 # In jax 0.11 the kernels change the key, and take 0.4 s to import with the package.
 if not (0, 11) <= jax.__version_info__ < (0, 12):
     MODULES |= {
-        "TPU kernels": "import jax.experimental.pallas.tpu",
         "GPU kernels": "import jax.experimental.pallas.mosaic_gpu",
     }
 STEP = """
@@ -123,13 +122,15 @@ def reverse() -> Callable[..., jax.Array]:
 
 @pytest.fixture
 def warns_once() -> Iterator[None]:
-    """One warning, which names the version of JAX and the error."""
+    """One warning, which blames nobody, with the version of JAX and the error."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         yield
     (message,) = [str(each.message) for each in found]
-    assert f"jax {jax.__version__}" in message
-    assert "AttributeError: it is gone" in message
+    part = rf"failed with jax {re.escape(jax.__version__)} and is not used"
+    assert re.search(
+        rf"^dml_jax: .+ {part}; .+ \(AttributeError: it is gone\)$", message
+    )
 
 
 @pytest.mark.skipif(not jax_versions._SUPPORTS_MOSAIC, reason="it has no kernels")
@@ -147,12 +148,12 @@ def test_kernels_are_left_out(part: str) -> None:
 
 
 def test_a_kernel_that_can_be_lowered_is_used() -> None:
-    kernel = jax_versions.attempted(lambda x, axis: jnp.flip(x, axis), "cpu")
-    assert_same_bits(kernel(jnp.asarray(X), 0), X[::-1])
+    y = jax_versions.attempted(jnp.flip, jnp.asarray(X))
+    assert_same_bits(y, np.flip(X))
     assert jax_versions.missing() == {}
 
 
-CONTEXT = "is_unpartitioned", "max_shards", "is_partitioned_by_callback", "of_device"
+CONTEXT = "is_unpartitioned", "max_shards", "is_partitioned_by_callback"
 
 
 class Gone:
@@ -181,23 +182,11 @@ def test_arrays_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same_bits(y, X + 1)
 
 
-@pytest.mark.usefixtures("warns_once")
-def test_devices_without_a_description(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax.sharding, "AbstractDevice", raises)
-    tpu = types.SimpleNamespace(device_kind="TPU v5e", num_cores=1, platform="tpu")
-    with jax_versions.use_abstract_device(tpu):
-        y = jax.jit(reverse())(X, LENGTHS[:, None, None])
-    assert_same_bits(y, REVERSED)
-
-
-def test_imports_that_fail() -> None:
-    """Operators need neither Taylor mode, nor kernels, nor contexts of users."""
+def test_without_contexts_of_users() -> None:
+    """Operators do not need them."""
     shown = printed_by(
-        "import sys, warnings, jax",
-        "sys.modules['jax.experimental.jet'] = None",
-        "sys.modules['jax.experimental.pallas.fuser'] = None",
+        "import jax",
         "del jax.make_user_context",
-        "warnings.simplefilter('ignore')",
         COUNT,
         "print(reverse(x).sum() == x.sum())",
         "try:",

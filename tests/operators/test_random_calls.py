@@ -30,7 +30,6 @@ from cases import (
 )
 from dtypes import DTYPES, FLOATS, INTEGERS, dtype_of, needs_x64
 from jax import export
-from jax.experimental import jet
 from sampling import default_of
 
 import dml_jax
@@ -302,7 +301,8 @@ def test_transformations(
         refused = [*NOT_ON_TPU, *["float64"] * (function == "fill_value_sequence")]
         names = [name for name in names if name not in refused]
     if transform is scan:  # XLA on CPU reads and writes them as float32
-        names = [name for name in names if name not in NARROW]
+        moved = ["float4_e2m1fn"] if function in MOVES else []  # it has no NaN
+        names = [name for name in names if name not in NARROW or name in moved]
     if transform is other_mode and function not in MOVES:
         names = [name for name in names if not needs_x64(dtype_of(name))]
     check(transform, function, names, seed)
@@ -376,21 +376,11 @@ def vjp_of_export(case: Case, other: Case, *_: Case) -> Pairs:
     yield exported.vjp().call(*arrays, cotangent)[0], adjoint(case, cotangent)
 
 
-def taylor_mode(case: Case, *others: Case) -> Pairs:
-    function, x = of_data(case)
-    series = [other.arrays[linear(case)[0]] for other in others]
-    for run in (function, jax.jit(function)):
-        y, terms = jet.jet(run, (x,), (series,), factorial_scaled=False)
-        yield y, expected_of(case, x)
-        for term, coefficient in zip(terms, series, strict=True):
-            yield term, expected_of(case, coefficient)
-
-
 # jaxlib 0.8 passes no float4 to a derivative.
 NOT_DIFFERENTIATED = "float8_e8m0fnu", "float4_e2m1fn"
 DIFFERENTIABLE = [*FLOATS, "complex64", "complex128"]
 DIFFERENTIABLE = [name for name in DIFFERENTIABLE if name not in NOT_DIFFERENTIATED]
-DERIVATIVES = [vjp, jvp, vjp_in_other_mode, vjp_of_export, taylor_mode]
+DERIVATIVES = [vjp, jvp, vjp_in_other_mode, vjp_of_export]
 
 
 @pytest.mark.parametrize("seed", default_of(range(6), 0))

@@ -95,13 +95,13 @@ def _always_worthwhile(monkeypatch: pytest.MonkeyPatch):
 
 def check(name: str, x: np.ndarray, lengths: np.ndarray, axis: int) -> None:
     formulation = FORMULATIONS[name]
-    reverse = primitive._in_lines(formulation.formulate)
-    require_reversed(as_lowered(reverse, formulation.platform), x, lengths, axis)
+    reverse = as_lowered(formulation.formulate, formulation.platform)
+    require_reversed(reverse, x, lengths, axis)
 
 
 def is_made_for(name: str, x: Any, lengths: Any, axis: int) -> bool:
-    reverse = primitive._in_lines(FORMULATIONS[name].formulate)
-    reverse = functools.partial(reverse, axis=axis)
+    formulation = primitive._Formulation(FORMULATIONS[name].formulate)
+    reverse = functools.partial(formulation.apply, axis=axis)
     return jax.eval_shape(reverse, x, lengths) is not None
 
 
@@ -152,7 +152,11 @@ def test_all_65536_patterns_of_16_bits(name: str, implementation: str):
     assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
 
 
-@pytest.mark.parametrize("formulation", [xla.gather, xla.scatter])
+@pytest.mark.parametrize(
+    "formulation",
+    [xla.gather, xla.scatter, functools.partial(xla.rotate_and_flip, max_shards=1)],
+    ids=["gather", "scatter", "rotate_and_flip"],
+)
 def test_indices_beyond_int32(formulation: Callable[..., jax.Array]):
     """JAX warns where it cuts an index to an int32, and a warning is an error."""
     x = jax.ShapeDtypeStruct((1, 3 * 2**30), np.uint8)
@@ -224,18 +228,66 @@ def test_programs_for_gpus_in_parts(name: str, monkeypatch: pytest.MonkeyPatch):
     assert joins_parts(text) == is_divided
 
 
-def test_tpu_exported_and_small_programs_are_one_gather(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_exported_and_small_programs_are_one_gather(monkeypatch: pytest.MonkeyPatch):
     x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
-    tpu = text_for("tpu", REVERSE, x, lengths).as_text()
     exported = jax.export.export(jax.jit(REVERSE), platforms=["cuda", "cpu"])
     exported = exported(x, lengths).mlir_module()
     monkeypatch.undo()
     small = text_for("cuda", REVERSE, x, lengths).as_text()
-    for program in (tpu, exported, small):
+    for program in (exported, small):
         assert "concatenate" not in program
         assert "custom_call" not in program
+
+
+# Shapes of the operand and the lengths, and whether a step has 128 elements.
+STEPS_ON_TPU = {
+    "rows": ((8, 40), (8, 1), False),
+    "features": ((8, 40, 128), (8, 1, 1), True),
+    "few-features": ((8, 40, 127), (8, 1, 1), False),
+    "heads": ((8, 40, 2, 64), (8, 1, 1, 1), True),
+    "a-length-for-each-head": ((8, 40, 2, 64), (8, 1, 2, 1), False),
+    "columns": ((8, 40, 128), (8, 1, 128), False),
+}
+
+
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("name", STEPS_ON_TPU)
+def test_tpus_gather_long_steps_only(name: str, exported: bool):
+    """XLA reads a tile of 4 KiB for each element that it gathers there."""
+    shape, lengths_shape, is_long = STEPS_ON_TPU[name]
+    x = jax.ShapeDtypeStruct(shape, "uint8")
+    lengths = jax.ShapeDtypeStruct(lengths_shape, "int32")
+    if exported:
+        export = jax.export.export(jax.jit(REVERSE), platforms=["tpu"])
+        text = export(x, lengths).mlir_module()
+    else:
+        text = text_for("tpu", REVERSE, x, lengths).as_text()
+    assert ('"stablehlo.gather"' in text) == is_long
+    assert ("stablehlo.reverse" in text) == (not is_long)
+
+
+def test_tpus_take_the_implementation_that_is_asked_for():
+    x, lengths = data((8, 40), "float32"), jnp.ones((8, 1), jnp.int32)
+    for implementation in ("gather", "scatter"):
+        run = functools.partial(REVERSE, implementation=implementation)
+        text = text_for("tpu", run, x, lengths).as_text()
+        assert f'"stablehlo.{implementation}"' in text
+        assert "stablehlo.reverse" not in text
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    default_of(
+        [*DTYPES, "int2", "int4", "float16", "float8_e8m0fnu", "int64", "complex64"],
+        "uint8",
+    ),
+)
+@pytest.mark.parametrize("max_shards", [1, 4])
+@pytest.mark.parametrize("line", LINES)
+def test_rotations(line: str, max_shards: int, dtype: str):
+    """As for one TPU, and for four devices among which XLA divides a program."""
+    reverse = functools.partial(xla.rotate_and_flip, max_shards=max_shards)
+    require_reversed(reverse, *lines(*LINES[line], dtype))
 
 
 TRANSPOSED = {

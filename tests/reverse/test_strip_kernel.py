@@ -155,7 +155,7 @@ LINES = {
 }
 
 
-REVERSE = primitive._in_lines(strip_kernel.reverse)
+REVERSE = primitive._Formulation(strip_kernel.reverse).apply
 
 
 @pytest.mark.usefixtures("nans_are_data")

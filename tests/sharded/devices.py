@@ -64,13 +64,20 @@ def collectives(compiled: Any) -> set[str]:
     return set(re.findall(COLLECTIVE, compiled.as_text()))
 
 
+def messages(compiled: Any) -> list[tuple[str, int]]:
+    """The collectives, and how many elements a device receives by each."""
+    operations = rf"= \(?\w+\[([\d,]+)\].* ({COLLECTIVE})\("
+    return [
+        (name, math.prod(map(int, shape.split(","))))
+        for shape, name in re.findall(operations, compiled.as_text())
+    ]
+
+
 def sent_bytes(compiled: Any, itemsize: int = 4) -> dict[str, int]:
     """The bytes that one device receives, by collective."""
     found: dict[str, int] = {}
-    operations = rf"= \(?\w+\[([\d,]+)\].* ({COLLECTIVE})\("
-    for shape, name in re.findall(operations, compiled.as_text()):
-        size = math.prod(map(int, shape.split(","))) * itemsize
-        found[name] = found.get(name, 0) + size
+    for name, size in messages(compiled):
+        found[name] = found.get(name, 0) + size * itemsize
     return found
 
 

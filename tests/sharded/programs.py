@@ -33,8 +33,9 @@ INTEGERS = ["int8", "uint8", "int16", "int32", "uint32", "int64"]
 NARROW = ["float16", "bfloat16", "float8_e4m3fn"]
 FLOATS = [*NARROW, "float32", "float64"]
 MODES = ["forward", "vjp", "vjp_of_vjp", "jvp", "grad_of_squares"]
-OPERATORS = dict(reverse_subsequences=5, reverse_sequence=4, slice=4, slice1=5)
-OPERATORS |= dict(slice_grad=5, fill_value_constant=1, fill_value_sequence=1)
+REVERSALS = dict(reverse_subsequences=5, reverse_sequence=4)
+OPERATORS = REVERSALS | dict(slice=4, slice1=5, slice_grad=5)
+OPERATORS |= dict(fill_value_constant=1, fill_value_sequence=1)
 
 Shape = tuple[int, ...]
 Mesh = dict[str, int]  # the sizes of named axes
@@ -141,15 +142,19 @@ class Program:
             return False
         if not self.operator.startswith("reverse"):
             return True
-        batch = spec
+        axis = options["axis" if "axis" in options else "time_axis"]
+        return self.has_its_lengths and not (spec and spec[axis])
+
+    @property
+    def has_its_lengths(self) -> bool:
+        """Whether any lengths are sharded like the input, or not at all."""
+        batch = spec = self.of_input.spec
         if self.operator == "reverse_sequence":
-            batch = (spec[options["batch_axis"]],) if spec else ()
-        are_alike = all(
+            batch = (spec[self.options["batch_axis"]],) if spec else ()
+        return all(
             entry in ((), of_input)
             for entry, of_input in zip(self.of_lengths.spec, batch, strict=False)
         )
-        axis = options["axis" if "axis" in options else "time_axis"]
-        return are_alike and not (spec and spec[axis])
 
 
 class Picker:
@@ -172,12 +177,17 @@ class Picker:
 
 
 def draw(seed: int, kind: str = "any") -> Program:
-    """The program of a seed: any one, a local one, or a large one."""
-    if kind != "large":
-        return draw_one(seed, LARGEST, kind == "local")
+    """The program of a seed: any one, a local one, or a large one.
+
+    The kind "lengths" is large, and its lengths have another sharding than the input.
+    """
+    if kind in ("any", "local"):
+        return draw_one(seed, LARGEST, OPERATORS, kind == "local")
+    operators = OPERATORS if kind == "large" else REVERSALS
     seeds = itertools.count(1000 * seed)
-    drawn = (draw_one(seed, LARGEST_IN_LARGE_ONES, False) for seed in seeds)
-    return with_one_sharding(next(filter(is_shared_out, drawn)))
+    drawn = (draw_one(seed, LARGEST_IN_LARGE_ONES, operators, False) for seed in seeds)
+    shared_out = map(with_one_sharding, filter(is_shared_out, drawn))
+    return next(p for p in shared_out if kind == "large" or not p.has_its_lengths)
 
 
 def is_shared_out(program: Program) -> bool:
@@ -198,11 +208,17 @@ def is_shared_out(program: Program) -> bool:
 
 
 def with_one_sharding(program: Program) -> Program:
-    """The program with the sharding of its input alone, and no other work."""
+    """The program with shardings of its input and any lengths, and no other work."""
     none, is_pulled = Placement(), program.mode in ("vjp", "vjp_of_vjp", "jvp")
+    of_lengths = none
+    if program.lengths is not None:
+        shape, _ = program.lengths
+        pick = Picker(program.seed)
+        of_lengths = draw_any_placement_of_lengths(pick, shape, program.mesh)
     return dataclasses.replace(
         program,
-        **dict.fromkeys(("of_lengths", "of_result", "of_output"), none),
+        of_lengths=of_lengths,
+        **dict.fromkeys(("of_result", "of_output"), none),
         **dict.fromkeys(("before", "after"), "nothing"),
         of_cotangent=program.of_input if is_pulled else none,
         for_tpu=False,  # XLA's own partitioning gathers some gradients
@@ -210,7 +226,9 @@ def with_one_sharding(program: Program) -> Program:
     )
 
 
-def draw_one(seed: int, largest: Mapping[int, int], is_local: bool) -> Program:
+def draw_one(
+    seed: int, largest: Mapping[int, int], operators: Mapping[str, int], is_local: bool
+) -> Program:
     """One whose dimensions have at most these sizes; a local one is by Shardy."""
     pick = Picker(seed)
     mesh, manual, explicit = draw_mesh(pick)
@@ -218,7 +236,7 @@ def draw_one(seed: int, largest: Mapping[int, int], is_local: bool) -> Program:
     are_alike = not explicit or (len(explicit) == len(mesh) and not manual)
     shardy = pick.chance(0.5) or is_local
     local = are_alike and (pick.chance(0.2) or is_local)
-    operator, may_be_uneven = pick.one(OPERATORS), not explicit and not manual
+    operator, may_be_uneven = pick.one(operators), not explicit and not manual
     of_input, parts = draw_input(pick, operator, mesh, may_be_uneven, local, explicit)
     sizes = tuple(draw_size(pick, p, largest[len(parts)]) for p in parts)
     options, shape, result_shape, lengths = draw_operator(
@@ -366,12 +384,15 @@ def draw_placement_of_lengths(
         return Placement()
     shape, _ = lengths
     if pick.chance(0.3):
-        return Placement(
-            "argument", evenly(draw_spec(pick, len(shape), mesh), shape, mesh)
-        )
+        return draw_any_placement_of_lengths(pick, shape, mesh)
     spec = spec[: len(shape)] if len(spec) >= len(shape) else ((),) * len(shape)
     entries = [() if size == 1 else e for e, size in zip(spec, shape, strict=True)]
     return Placement("argument", evenly(entries, shape, mesh))
+
+
+def draw_any_placement_of_lengths(pick: Picker, shape: Shape, mesh: Mesh) -> Placement:
+    spec = draw_spec(pick, len(shape), mesh)
+    return Placement("argument", evenly(spec, shape, mesh))
 
 
 # Operators ----------------------------------------------------------------------------

@@ -13,7 +13,9 @@ import pytest
 from assertions import assert_same_bits
 from cases import BATCH_MAJOR, lengths_for, numbers, special_values
 from devices import AUTO, EXPLICIT, MODES, mesh_of, put
+from dtypes import dtype_of
 from jax import lax
+from jax.experimental import serialize_executable
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
@@ -21,6 +23,7 @@ from sampling import default_of
 import dml_jax
 from dml_jax import reference
 from dml_jax._shared import partitioner
+from dml_jax.cli.verify_cases import random_bits
 
 TIME = (None, "time")
 SHAPE = (8, 16)
@@ -248,6 +251,46 @@ def test_exported_with_its_derivative(run: Callable[..., Any]) -> None:
     exported = jax.export.deserialize(exported.serialize(vjp_order=1))
     loss = jax.grad(lambda x: jnp.sum(exported.call(x) ** 2))
     assert_same_bits(jax.jit(loss)(jax.device_put(x, sharding)), 2 * x)
+
+
+def gradient_of_a_slice(x: Any) -> Any:
+    window = (0, 1), (4, 7), (1, -2)
+    return jax.grad(lambda x: jnp.sum(dml_jax.slice1(x, *window) ** 2))(x)
+
+
+@pytest.mark.parametrize("run", [turned, shifted, gradient_of_a_slice])
+def test_compiled_programs_can_be_stored(run: Callable[..., Any]) -> None:
+    x = put(numbers(4, 8), mesh_of(a=8), None, "a")
+    compiled = jax.jit(run).lower(x).compile()
+    stored = serialize_executable.serialize(compiled)
+    loaded = serialize_executable.deserialize_and_load(*stored)
+    assert_same_bits(loaded(x), np.asarray(compiled(x)))
+
+
+# Two-bit integers ---------------------------------------------------------------------
+
+SLICES = {
+    "slice": lambda x, module: module.slice(x, (3, 0), (4, 999)),
+    "slice1": lambda x, module: module.slice1(x, (0, 0), (8, 999), (-1, 1)),
+    "strided": lambda x, module: module.slice1(x, (1, 0), (7, 999), (-2, 1)),
+    "slice_grad": lambda x, module: module.slice_grad(
+        x, (16, 999), (1, 0), (15, 999), (-2, 1)
+    ),
+    "whole": lambda x, module: module.slice_grad(
+        x, (8, 999), (0, 0), (8, 999), (-1, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", default_of(["int2", "uint2"], "int2"))
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_of_two_bit_integers(name: str, dtype: str, mode: AxisType) -> None:
+    x = random_bits(np.random.default_rng(0), dtype_of(dtype), (8, 999))
+    mesh = mesh_of(mode, a=4)
+    with jax.set_mesh(mesh):
+        y = jax.jit(lambda x: SLICES[name](x, dml_jax))(put(x, mesh, "a"))
+    assert_same_bits(y, SLICES[name](x, reference))
 
 
 # Shards -------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ import programs
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
-SAMPLE = {"any": 60, "local": 40, "large": 40}  # programs of the default run, by kind
+# Programs of the default run, by kind.
+SAMPLE = {"any": 60, "local": 40, "large": 30, "lengths": 20}
 BATCH = 250  # programs for a process, which keeps all that it has compiled
 
 Item = tuple[str, int]  # a kind of programs, and a seed
@@ -33,7 +34,7 @@ def outcomes(pytestconfig: pytest.Config) -> Reports:
     first = pytestconfig.option.first_program
     seeds = range(first, first + pytestconfig.option.programs)
     items = [("any", seed) for seed in seeds]
-    items += [(kind, seed) for kind in ("local", "large") for seed in seeds[::4]]
+    items += [(kind, seed) for kind in [*SAMPLE][1:] for seed in seeds[::4]]
     batches = [items[i : i + BATCH] for i in range(0, len(items), BATCH)]
     return {item: report for batch in batches for item, report in run(batch).items()}
 

@@ -4,9 +4,11 @@ The compiled program tells. `test_random_programs.py` has bounds for every opera
 these are the exact numbers, and programs that random ones do not reach.
 """
 
+import itertools
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,7 @@ from devices import (
     collectives,
     compile_for,
     mesh_of,
+    messages,
     most_elements,
     put,
     sent_bytes,
@@ -88,6 +91,43 @@ def test_reversal_that_xla_partitions(shape: tuple[int, ...]) -> None:
     y = compiled(*arguments)
     assert_same_bits(y, reference.reverse_subsequences(x, lengths, 1))
     assert sent_bytes(compiled).keys() == {"collective-permute"}
+
+
+BATCHES = [None, "data", "model", ("data", "model"), ("model", "data")]
+
+
+@pytest.mark.parametrize(
+    ("of_input", "of_lengths"),
+    default_of(
+        itertools.product(BATCHES, BATCHES),
+        (("data", "model"), "model"),
+        ("data", "model"),
+    ),
+)
+def test_lengths_of_another_sharding_are_sent_alone(
+    of_input: Any, of_lengths: Any
+) -> None:
+    """Forward and backward, and the result is sharded like the input."""
+
+    def squares(x: jax.Array, n: jax.Array) -> jax.Array:
+        return jnp.sum(REVERSE(x, n) ** 2)
+
+    mesh = mesh_of(data=4, model=2)
+    x, n = put(numbers(16, 64, 8), mesh, of_input), np.arange(16, dtype=np.int32) * 4
+    lengths = put(n[:, None, None], mesh, of_lengths)
+    for function in (REVERSE, jax.grad(squares)):
+        compiled = compile_for(function, x, lengths)
+        assert compiled.output_shardings.is_equivalent_to(x.sharding, x.ndim)
+        assert all(size <= lengths.size for _, size in messages(compiled))
+
+
+def test_lengths_that_are_sharded_over_the_axis_of_the_time() -> None:
+    mesh = mesh_of(data=4, model=2)
+    x = put(numbers(16, 64, 8), mesh, "data", "model")
+    lengths = put(np.full((16, 1, 1), 37, np.int32), mesh, "model")
+    compiled = compile_for(REVERSE, x, lengths)
+    assert compiled.output_shardings.is_equivalent_to(x.sharding, x.ndim)
+    assert max(size for _, size in messages(compiled)) == x.size // 8
 
 
 def test_an_axis_that_is_not_sharded_is_reversed_as_on_one_device() -> None:

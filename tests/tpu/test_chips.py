@@ -23,16 +23,11 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "features": (LINE, "reverse", FEATURES, TIME),
     "rows": (LINE, "reverse", ROWS, TIME),
     "grad": (LINE, "grad", FEATURES, TIME),
-    "jvp": (LINE, "jvp", FEATURES, TIME),
-    "vmap": (LINE, "vmap", FEATURES, TIME),
     "two-mesh-axes": (SQUARE, "reverse", FEATURES, BOTH),
     "batch-too": (SQUARE, "reverse", FEATURES, BATCH_TOO),
-    "rows-batch-too": (SQUARE, "reverse", ROWS, BATCH_TOO),
     "padded": (SQUARE, "reverse", (64, 4 * 16411, 128), BATCH_TOO),
     "time-first": (SQUARE, "time-first", (65536, 64, 128), BATCH_TOO),
-    "256-chips": (POD, "reverse", LONG, BATCH_TOO),
     "256-chips-two-mesh-axes": (POD, "reverse", LONG, BOTH),
-    "slice": (LINE, "slice", FEATURES, TIME),
     "slice-backwards": (LINE, "slice-backwards", FEATURES, TIME),
     "slice_grad": (LINE, "slice_grad", FEATURES, TIME),
     "slice_grad-backwards": (LINE, "slice_grad-backwards", FEATURES, TIME),
@@ -40,7 +35,6 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
 }
 LOCAL: dict[str, tuple[Any, ...]] = {
     "not-sharded": (SQUARE, "reverse", FEATURES, (["a", "b"],)),
-    "not-sharded-rows": (SQUARE, "reverse", ROWS, (["a", "b"],)),
     "fill": (SQUARE, "fill", ROWS, BATCH_TOO),
 }
 

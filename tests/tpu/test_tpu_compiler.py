@@ -4,7 +4,6 @@ The compiler needs no TPU. It comes with the extra `tpu`, in an environment of i
 in which .ci/run runs these tests.
 """
 
-import pathlib
 import re
 
 import jax.numpy as jnp
@@ -23,10 +22,9 @@ pytestmark = [
     ),
 ]
 
-BANDWIDTH = 819e9  # of a v5e, in bytes per second
 REFUSED = {"int2", "uint2", "complex128"}
-# The kernel of reversals has one form for v4, and one for later generations.
-WITH_ALL_DTYPES = {"v4", "v5e"}
+# The other generations have one of each width.
+WITH_ALL_DTYPES = "v5e"
 OF_EACH_WIDTH = {"int2", "int4", "uint8", "bfloat16", "float32", "int64", "complex64"}
 
 
@@ -38,8 +36,8 @@ def dtypes_of(operator: str, generation: str) -> list[str]:
         dtypes = [name for name in DTYPES if name not in ("int2", "uint2")]
     if operator == "slice_grad":
         dtypes = [name for name in DTYPES if name != "float8_e8m0fnu"]  # has no zero
-    is_whole = generation in WITH_ALL_DTYPES
-    return [name for name in dtypes if is_whole or name in OF_EACH_WIDTH]
+    has_all = generation == WITH_ALL_DTYPES
+    return [name for name in dtypes if has_all or name in OF_EACH_WIDTH]
 
 
 def compiled(
@@ -75,12 +73,9 @@ def is_refused(dtype: str, outcome: Outcome) -> bool:
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_every_operator_and_dtype(generation: str) -> None:
-    """Forward, and for one generation the derivatives of every dtype with any.
-
-    Later generations than v5e have a dtype of each width.
-    """
+    """Forward, and for one generation the derivatives of every dtype with any."""
     differentiable = {d for d in DTYPES if jnp.issubdtype(dtype_of(d), jnp.inexact)}
-    if generation != "v5e":
+    if generation != WITH_ALL_DTYPES:
         differentiable = {"float32"}
     outcomes = compiled(
         generation,
@@ -107,23 +102,18 @@ def test_every_operator_and_dtype(generation: str) -> None:
         assert refused == known.intersection(dtypes), case
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_large_arrays(generation: str) -> None:
-    """Of words and bytes; for one generation, half words and derivatives, too.
-
-    Gradients of slices have a formulation of their own, and are compiled for all.
-    """
-    of_all = [("forward", "uint8"), ("forward", "float32")]
-    of_one = [("forward", "bfloat16"), ("gradient", "float32"), ("jvp", "float32")]
+def test_large_arrays() -> None:
+    """Of words and bytes, and gradients. They have no formulations of their own."""
     found = [
         (case, transform, dtype)
         for case in tpu_programs.LARGE
-        for transform, dtype in (*of_all, *of_one)
-        if (transform, dtype) in of_all
-        or generation == "v5e"
-        or (transform == "gradient" and case.startswith("slice"))
+        for transform, dtype in [
+            ("forward", "uint8"),
+            ("forward", "float32"),
+            ("gradient", "float32"),
+        ]
     ]
-    assert not failures(compiled(generation, found))
+    assert not failures(compiled("v5e", found))
 
 
 def test_every_case() -> None:
@@ -134,23 +124,6 @@ def test_every_case() -> None:
         for transform in ("forward", "gradient")
     ]
     assert not failures(compiled("v5e", found))
-
-
-def test_estimates_of_plain_jax_are_those_of_the_page() -> None:
-    """Multiples of the time to read and write the bytes."""
-    page = pathlib.Path(__file__).parents[2] / "docs/tpu.md"
-    layouts = ("rows-of-32", "features-4", "features-256", "flat", "columns")
-    names = [f"reverse/{layout}/float32" for layout in layouts]
-    cases = [tpu_compiler.Case(n, "tpu_programs:plain", dict(name=n)) for n in names]
-    for layout, outcome in zip(
-        layouts, tpu_compiler.compile_cases(cases, "v5e"), strict=True
-    ):
-        workload = tpu_programs.WORKLOADS[outcome.name]
-        moved = workload.bytes_read + workload.bytes_written
-        multiple = outcome.estimate / (moved / BANDWIDTH)
-        rounded = float(f"{multiple:.2g}")
-        row = f"| {layout} | `{list(workload.shape)}` | {rounded:g} |"
-        assert row in page.read_text()
 
 
 # The child processes ------------------------------------------------------------------

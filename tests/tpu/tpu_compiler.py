@@ -48,15 +48,13 @@ class Outcome(NamedTuple):
     """What became of a case.
 
     `failed` is None, or where it failed: "lowering" (by JAX or by us), "compiling" (by
-    an error of the compiler), "process" (the compiler ended it) or "time". `estimate`
-    is the compiler's, of the seconds that a run takes. The temporary arrays and the
-    result are in bytes on a chip.
+    an error of the compiler), "process" (the compiler ended it) or "time". The
+    temporary arrays and the result are in bytes on a chip.
     """
 
     name: str
     failed: str | None = None
     error: str = ""
-    estimate: float = 0.0
     collectives: Sequence[str] = ()
     temporary: int = 0
     result: int = 0
@@ -111,7 +109,6 @@ def _compile(case: Case, devices: Sequence[Any]) -> Outcome:
     memory = compiled.memory_analysis()
     return Outcome(
         case.name,
-        estimate=compiled.cost_analysis().get("optimal_seconds", 0.0),
         collectives=re.findall(rf" ({COLLECTIVE})(?:-start)?\(", compiled.as_text()),
         temporary=memory.temp_size_in_bytes,
         result=memory.output_size_in_bytes,
@@ -125,18 +122,12 @@ def _lower(
         placed = [_on_mesh(x, devices) for x in arguments]
         run = jax.jit(function, out_shardings=placed[0].sharding)
         return run.lower(*placed)
-    device = devices[0]
-    sharding = jax.sharding.SingleDeviceSharding(device)
+    sharding = jax.sharding.SingleDeviceSharding(devices[0])
     placed = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments
     ]
-    # Pallas asks the device in the context for its kind.
-    abstract_device = jax.sharding.AbstractDevice(
-        device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu"
-    )
-    mesh = jax.sharding.AbstractMesh((), (), abstract_device=abstract_device)
     needs_x64 = any(x.dtype != jax.dtypes.canonicalize_dtype(x.dtype) for x in placed)
-    with jax.enable_x64(needs_x64), jax.sharding.use_abstract_mesh(mesh):
+    with jax.enable_x64(needs_x64):
         return jax.jit(function).lower(*placed)
 
 
