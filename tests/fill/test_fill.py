@@ -257,17 +257,19 @@ def test_the_largest_size_is_accepted():
 @pytest.mark.parametrize("dtype", ["float32", "uint32"])
 def test_more_than_2_to_the_32_elements_of_symbolic_sizes(dtype: str):
     """The stride of the first dimension is beyond 32 bits, too."""
-    shape = jax.export.symbolic_shape("a, b, c")
+    sizes = jax.export.symbolic_shape("a, b, c")
 
-    def last(like: Any, start: Any):
-        y = fill_value_sequence((2, *like.shape), dtype, start, 1)
-        return y[-1, -1, -1, -1]
+    def last(a: Any, b: Any, c: Any, start: Any):
+        shape = (2, *a.shape, *b.shape, *c.shape)
+        return fill_value_sequence(shape, dtype, start, 1)[-1, -1, -1, -1]
 
-    arguments = jax.ShapeDtypeStruct(shape, np.int8), jax.ShapeDtypeStruct((), dtype)
-    exported = jax.export.export(jax.jit(last))(*arguments)
-    like, start = np.broadcast_to(np.int8(0), (2**11, 2**11, 2**10 + 3)), 5
-    expected = np.array(2 * like.size - 1 + start).astype(dtype)
-    assert exported.call(like, np.array(start, dtype)) == expected
+    vectors = [jax.ShapeDtypeStruct((size,), np.int8) for size in sizes]
+    scalar = jax.ShapeDtypeStruct((), dtype)
+    exported = jax.export.export(jax.jit(last))(*vectors, scalar)
+    shape = 2**11, 2**11, 2**10 + 3
+    arrays = [np.zeros(size, np.int8) for size in shape]
+    expected = np.array(2 * math.prod(shape) + 4)
+    assert exported.call(*arrays, np.array(5, dtype)) == expected.astype(dtype)
 
 
 def test_nans_are_results_where_jax_checks_for_them_while_it_traces():
