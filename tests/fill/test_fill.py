@@ -140,6 +140,18 @@ def test_cotangents_of_mapped_scalars(axes: tuple[int | None, int | None]) -> No
         assert_same_bits(found, term.sum(None if axis is None else 1))
 
 
+def test_cotangents_of_scalars_that_two_vmaps_map() -> None:
+    def fills(start: jax.Array, delta: jax.Array) -> jax.Array:
+        fill = functools.partial(fill_value_sequence, (3,), "float32")
+        return jax.vmap(jax.vmap(fill, (None, 0)), (0, None))(start, delta)
+
+    cotangent, k = numbers(2, 4, 3), np.arange(3, dtype=np.float32)
+    _, pull_back = jax.vjp(fills, jnp.ones(2), jnp.ones(4))
+    by_start, by_delta = pull_back(cotangent)
+    assert_same_bits(by_start, cotangent.sum((1, 2)))
+    assert_same_bits(by_delta, (cotangent * k).sum((0, 2)))
+
+
 NARROW = [(jnp.bfloat16, 50_000), (jnp.float16, 4097), (jnp.float8_e5m2, 1000)]
 
 
