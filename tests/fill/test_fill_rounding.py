@@ -50,7 +50,8 @@ def random_pairs(dtype: np.dtype, random: np.random.Generator) -> np.ndarray:
     start = random.uniform(-1, 1, 24)
     start[8:16] = -delta[8:16] * random.integers(0, COUNT, 8)
     delta[16:] = np.copysign(np.maximum(np.abs(delta[16:]) / COUNT, smallest), -1)
-    pairs = np.stack([start, delta], 1)
+    largest = float(info.max)
+    pairs = np.clip(np.stack([start, delta], 1), -largest, largest)
     return np.vstack([pairs, NEAR_TIES.get(dtype.name, (1, 0.5))]).astype(dtype)
 
 
