@@ -125,6 +125,18 @@ def test_cotangents_of_mapped_scalars(axes: tuple[int | None, int | None]) -> No
         assert_same_bits(found, term.sum(None if axis is None else 1))
 
 
+def test_cotangents_of_scalars_that_two_vmaps_map() -> None:
+    def fills(start: jax.Array, delta: jax.Array) -> jax.Array:
+        fill = functools.partial(fill_value_sequence, (3,), "float32")
+        return jax.vmap(jax.vmap(fill, (None, 0)), (0, None))(start, delta)
+
+    cotangent, k = numbers(2, 4, 3), np.arange(3, dtype=np.float32)
+    _, pull_back = jax.vjp(fills, jnp.ones(2), jnp.ones(4))
+    by_start, by_delta = pull_back(cotangent)
+    assert_same_bits(by_start, cotangent.sum((1, 2)))
+    assert_same_bits(by_delta, (cotangent * k).sum((0, 2)))
+
+
 NARROW = [(jnp.bfloat16, 50_000), (jnp.float16, 4097), (jnp.float8_e5m2, 1000)]
 
 
@@ -242,17 +254,19 @@ def test_the_largest_size_is_accepted():
 @pytest.mark.parametrize("dtype", ["float32", "uint32"])
 def test_more_than_2_to_the_32_elements_of_symbolic_sizes(dtype: str):
     """The stride of the first dimension is beyond 32 bits, too."""
-    shape = jax.export.symbolic_shape("a, b, c")
+    sizes = jax.export.symbolic_shape("a, b, c")
 
-    def last(like: Any, start: Any):
-        y = fill_value_sequence((2, *like.shape), dtype, start, 1)
-        return y[-1, -1, -1, -1]
+    def last(a: Any, b: Any, c: Any, start: Any):
+        shape = (2, *a.shape, *b.shape, *c.shape)
+        return fill_value_sequence(shape, dtype, start, 1)[-1, -1, -1, -1]
 
-    arguments = jax.ShapeDtypeStruct(shape, np.int8), jax.ShapeDtypeStruct((), dtype)
-    exported = jax.export.export(jax.jit(last))(*arguments)
-    like, start = np.broadcast_to(np.int8(0), (2**11, 2**11, 2**10 + 3)), 5
-    expected = np.array(2 * like.size - 1 + start).astype(dtype)
-    assert exported.call(like, np.array(start, dtype)) == expected
+    vectors = [jax.ShapeDtypeStruct((size,), np.int8) for size in sizes]
+    scalar = jax.ShapeDtypeStruct((), dtype)
+    exported = jax.export.export(jax.jit(last))(*vectors, scalar)
+    shape = 2**11, 2**11, 2**10 + 3
+    arrays = [np.zeros(size, np.int8) for size in shape]
+    expected = np.array(2 * math.prod(shape) + 4)
+    assert exported.call(*arrays, np.array(5, dtype)) == expected.astype(dtype)
 
 
 def test_nans_are_results_where_jax_checks_for_them_while_it_traces():

@@ -16,8 +16,10 @@ from sampling import default_of
 
 from dml_jax import fill_value_sequence
 
-COUNT = 1000
+COUNT = 1500
 HALF = Fraction(1, 2)
+# Sequences with an element that float32 rounds to a tie of 16 bits.
+NEAR_TIES = {"float16": (32, 565 * 2.0**-20), "bfloat16": (1, 185 * 2.0**-26)}
 ACCURATE = dict.fromkeys(["float32", "bfloat16", "float16"], HALF + Fraction(1, 10**6))
 
 
@@ -48,7 +50,9 @@ def random_pairs(dtype: np.dtype, random: np.random.Generator) -> np.ndarray:
     start = random.uniform(-1, 1, 24)
     start[8:16] = -delta[8:16] * random.integers(0, COUNT, 8)
     delta[16:] = np.copysign(np.maximum(np.abs(delta[16:]) / COUNT, smallest), -1)
-    return np.stack([start, delta], 1).astype(dtype)
+    largest = float(info.max)
+    pairs = np.clip(np.stack([start, delta], 1), -largest, largest)
+    return np.vstack([pairs, NEAR_TIES.get(dtype.name, (1, 0.5))]).astype(dtype)
 
 
 @pytest.mark.parametrize(
