@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from dml_jax import _interrupts
 from dml_jax._version import __version__
 from dml_jax.cli import (
     dispatch_command,
@@ -27,7 +26,8 @@ from dml_jax.cli import (
 
 # XLA raises RuntimeError, for example if a device has too little memory.
 _ERRORS = (ValueError, TypeError, OverflowError, OSError, MemoryError, RuntimeError)
-_CLOSED_PIPE = 141  # that of a program which SIGPIPE ends
+# The statuses that a shell gives to a program that SIGINT or SIGPIPE ends.
+_INTERRUPTED, _CLOSED_PIPE = 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        _print_error(_interrupts.MESSAGE)
-        return _interrupts.STATUS
+        _print_error("dml_jax: interrupted")
+        return _INTERRUPTED
     except BrokenPipeError:
         return _CLOSED_PIPE
     except Exception as error:
