@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 import math
 import statistics
@@ -223,8 +224,11 @@ def _shown(resource: Resource, is_verbose: bool) -> str:
 
 
 def _write(command: WriteFile, resource: Resource) -> None:
-    array = resource.data
-    if command.path.suffix.lower() == ".npy":
+    path, array = command.path, resource.data
+    if path.suffix.lower() == ".npy":
         array = resource.elements()[: math.prod(command.dimensions)]
         array = array.reshape(command.dimensions)
-    _array_files.write_resolved(command.path, array)
+    if path.resolve() != path:  # since the model was loaded
+        raise OSError(errno.ELOOP, "A link has taken its place", str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _array_files.write(path, array)
