@@ -360,4 +360,4 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
     return reverse(reverse(x, **node.scope.options), training=False)
 
 
-OPERATORS = {name: Operator(_recurrence, 7, indices=(4,)) for name in KINDS}
+OPERATORS = {name: Operator(_recurrence, 7) for name in KINDS}
