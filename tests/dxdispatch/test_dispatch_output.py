@@ -20,7 +20,7 @@ from models import buffer, model, reversal, save, show
 
 import dml_jax
 from dml_jax import cli, fill_value_sequence
-from dml_jax.directml.dxdispatch import load_model, run_model
+from dml_jax.directml.dxdispatch import Timing, load_model, run_model
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -175,6 +175,29 @@ def test_long_names_are_cut():
     lines = dispatch(model(resources, commands=commands))
     assert sum(f"{'a' * 197}…'" in line for line in lines) == 3
     assert len("".join(lines)) < 5000
+
+
+def test_the_checks_of_jax_are_off():
+    given = model({"r": buffer(["nan", "inf"])}, commands=[show("r")])
+    sequence = {"valueStart": "inf", "valueDelta": "-inf", "valueCount": 3}
+    given["resources"]["s"] = {
+        "initialValuesDataType": "FLOAT32",
+        "initialValues": sequence,
+    }
+    with jax.debug_nans(True), jax.debug_infs(True), jax.transfer_guard("disallow"):
+        assert dispatch(given) == ["Resource 'r': nan, inf"]
+
+
+TIMINGS = {"iterations": 0, "repeat": 0, "milliseconds": -1.0, "interval": float("nan")}
+TIMINGS |= {"warmup_samples": -1, "verbosity": -1}
+
+
+@pytest.mark.parametrize("name", TIMINGS)
+def test_timings_are_checked_before_a_run(name: str):
+    least = int(name in ("iterations", "repeat"))
+    message = f"Timing: `{name}` must be at least {least}; got {TIMINGS[name]}"
+    with pytest.raises(ValueError, match=message):
+        Timing(**{name: TIMINGS[name]})
 
 
 @pytest.mark.parametrize("replaced", ["new", "new/folder", "new/folder/r.dat"])

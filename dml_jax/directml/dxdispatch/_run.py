@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from dml_jax import _array_files
+from dml_jax._shared import arguments
 from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
@@ -38,6 +39,9 @@ class Timing:
         verbosity 0, and to report separately at higher ones. The last sample is never
         one of them.
       verbosity: 0 for the median, 1 for all statistics, 2 for each sample as well.
+
+    Raises:
+      ValueError: a number is negative, or `iterations` or `repeat` is 0.
     """
 
     iterations: int = 1
@@ -46,6 +50,13 @@ class Timing:
     interval: float = 0
     warmup_samples: int = 1
     verbosity: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            least = int(name in ("iterations", "repeat"))
+            if value is not None and not value >= least:
+                rule = f"be at least {least}"
+                raise arguments.error(ValueError, "Timing", name, rule, value)
 
 
 def run_model(
