@@ -56,13 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     report(_line("device", "operator", "cases", "wrong", "ratio to a copy"))
     for device in found_devices:
         for row in rows:
-            with jax.debug_nans(False):  # NaNs are part of the data
-                found = [
-                    problem
-                    for number in printing.progress(numbers, row.name)
-                    if (problem := _problem(row, number, device, arguments.debug))
-                ]
-                ratio = "-" if found else f"{_ratio(row, device):.2f}"
+            found = [
+                problem
+                for number in printing.progress(numbers, row.name)
+                if (problem := _problem(row, number, device, arguments.debug))
+            ]
+            ratio = "-" if found else f"{_ratio(row, device):.2f}"
             counts = str(len(numbers)), str(len(found))
             report(_line(devices.name_of(device), row.name, *counts, ratio))
             total += len(numbers)
