@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterable
 
 from dml_jax.directml import FeatureLevel
+from dml_jax.directml._types import LATEST
 from dml_jax.directml.dxdispatch._commands import Command, WriteFile, parse_command
 from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
@@ -45,7 +46,7 @@ def load_model(
     *,
     input_path: str | pathlib.Path | None = None,
     output_path: str | pathlib.Path | None = None,
-    feature_level: FeatureLevel = FeatureLevel.LEVEL_6_4,
+    feature_level: FeatureLevel = LATEST,
 ) -> Model:
     """Reads a model and all files that it refers to.
 
