@@ -113,12 +113,14 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
 def _named(
     error: Exception, node: Node, inputs: Sequence[Value], scope: Scope
 ) -> Exception:
-    """The error of a node, with the node's name, and in any case those of its inputs.
+    """The error with the name of its node in front, and with names of inputs.
 
-    Messages of this package have names in backquotes, those of JAX and NumPy have not.
+    Messages of this package have their own, in backquotes; to those of JAX and NumPy
+    the shapes of all inputs are added.
     """
     kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
     text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = text.removeprefix(f"{node.kind}: ")  # which the label begins with
     is_custom = not node.operator.since
     if scope.is_expanded:
         if kind is ValueError:  # the model does not have these names
@@ -169,7 +171,7 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
 _NARROW = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
 
 
-def _in_mode(value: Value, scope: Scope) -> Value:
+def _in_mode(value: Any, scope: Scope) -> Any:
     """The value, without floats of 64 bits if the caller is not in 64-bit mode.
 
     JAX would narrow their derivatives. Integers have none, and keep their width.

@@ -296,7 +296,10 @@ def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]
 
 
 def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:
-    """The model; if loops lack shapes of their outputs, with those that ONNX infers."""
+    """The model, in which outputs of loop bodies have shapes.
+
+    ONNX infers those that are missing.
+    """
     loops = (n for n in all_nodes(inlined.model.graph.node) if n.op_type in _LOOPS)
     kinds = [info.type for n in loops for body in graphs_of(n) for info in body.output]
     are_known = all(
