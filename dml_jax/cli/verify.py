@@ -37,7 +37,7 @@ is printed with the options that repeat it. The exit status is 0 if every case i
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options to the command's parser."""
     add = parser.add_argument
-    common_options.add_device(parser, default="all devices of JAX", metavar="PLATFORM")
+    common_options.add_device(parser, default="all devices of JAX")
     text = "cases of each operator on each device (default: 300)"
     add("--cases", type=common_options.positive, default=300, metavar="N", help=text)
     text = "the number of the first case (default: 0)"

@@ -15,7 +15,7 @@ from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
     parse_dispatchable,
 )
-from dml_jax.directml.dxdispatch._files import Folders, is_below
+from dml_jax.directml.dxdispatch._files import Folders
 from dml_jax.directml.dxdispatch._json import Entry, parse, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
@@ -139,7 +139,7 @@ def _require_separate_files(
     }
     # Sorted, a path is followed by those below it.
     for path, below in itertools.pairwise(sorted(targets)):
-        if is_below(below, path):
+        if below.is_relative_to(path):
             name = shortened(targets[path].value)
             raise targets[below].error(
                 f"not be inside {name}, a file that the model writes"
