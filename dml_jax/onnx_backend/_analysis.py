@@ -11,7 +11,7 @@ from dml_jax.onnx_backend._evaluation import Graph, Node
 _OF_SHAPES = ("Shape", "Size", "SequenceLength", "OptionalHasElement")
 
 
-def static_names(nodes: Sequence[Node]) -> frozenset[str]:
+def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
     """The values that determine shapes, and all that they are computed from."""
     static: set[str] = set()
     for node in reversed(nodes):
@@ -22,7 +22,7 @@ def static_names(nodes: Sequence[Node]) -> frozenset[str]:
         indices = node.operator.static
         static.update(node.inputs[i] for i in indices if i < len(node.inputs))
         for graph in node.graphs():
-            inner = static_names(graph.nodes)
+            inner = shape_names(graph.nodes)
             static.update(inner & captured_names(graph))
             # An initial value of a loop has the place of the body's input.
             static.update(

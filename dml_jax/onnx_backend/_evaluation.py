@@ -25,12 +25,12 @@ Value: TypeAlias = Array | tuple[Array, ...] | None
 class Operator(NamedTuple):
     """An operator of ONNX."""
 
-    evaluate: Callable[..., Any]  # the outputs from a node and its inputs
+    evaluate: Any  # gives the outputs from a node and its inputs
     since: int = 0  # the first version of it that `evaluate` implements
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
     is_folded: bool = True  # computed at once if the inputs are constant
-    # Whether ONNX's body of it is evaluated, once `evaluate` has checked the inputs.
-    is_expanded: bool = False
+    # Refuses inputs of an operator that ONNX's body of it computes, not `evaluate`.
+    check: Callable[..., None] | None = None
 
 
 class Scope(NamedTuple):

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise
-from dml_jax.onnx_backend._analysis import static_names
+from dml_jax.onnx_backend._analysis import shape_names
 from dml_jax.onnx_backend._evaluation import (
     Graph,
     Scope,
@@ -75,11 +75,11 @@ class Model(onnx.backend.base.BackendRep):
         self.input_names = tuple(n for n in self._inputs if n not in graph.constants)
         self.default_names = tuple(n for n in self._inputs if n in graph.constants)
         self.output_names = graph.outputs
-        self._static = static_names(graph.nodes)
-        self.static_names = tuple(n for n in self._inputs if n in self._static)
+        self._shape_names = shape_names(graph.nodes)
+        self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
-            self._static,
+            self._shape_names,
             sum(array.nbytes for array in graph.constants.values()),
         )
 
@@ -109,7 +109,7 @@ class Model(onnx.backend.base.BackendRep):
                 for name, array in self._graph.constants.items()
                 if array.ndim
                 and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-                and name not in self._static
+                and name not in self._shape_names
             }
 
     def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -308,7 +308,7 @@ class Model(onnx.backend.base.BackendRep):
             )
         for name, value in params.items():
             array = self._graph.constants.get(name)
-            if array is None or name in self._static:
+            if array is None or name in self._shape_names:
                 rule = "have names of initializers that shapes do not depend on"
                 got = arguments.describe(name)
                 raise arguments.error(ValueError, function, "params", rule, got)
@@ -341,7 +341,7 @@ class Model(onnx.backend.base.BackendRep):
 
     def _placed(self, name: str, value: Any) -> Any:
         """An input of `run` on its device, if it is not a constant."""
-        is_host = name in self._static or is_text(value)
+        is_host = name in self._shape_names or is_text(value)
         known = arguments.is_known(value.dtype)
         return jax.device_put(value, self.device) if known and not is_host else value
 
@@ -366,11 +366,11 @@ class Model(onnx.backend.base.BackendRep):
 
     def _checked_input(self, name: str, value: Any) -> jax.Array | np.ndarray:
         """Checks an input against the graph's dtype and shape."""
-        if isinstance(value, Tracer) and name in self._static:
+        if isinstance(value, Tracer) and name in self._shape_names:
             error = traced_shape(name, value)
             raise TypeError(f"onnx: {error}")
         given = value
-        if not isinstance(value, jax.Array) or name in self._static:
+        if not isinstance(value, jax.Array) or name in self._shape_names:
             value = as_numpy(name, value)
         if value.dtype != self.dtypes[name]:
             value = self._of_other_dtype(name, value, hasattr(given, "dtype"))

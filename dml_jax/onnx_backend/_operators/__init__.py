@@ -40,7 +40,7 @@ OPERATORS: dict[str, Operator] = {
 
 # Of the domain com.microsoft.
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
-LIKE: dict[str, str] = microsoft.LIKE
+ATTRIBUTES_OF: dict[str, str] = microsoft.ATTRIBUTES_OF
 
 # Those of ONNX that are not supported, and why.
 _REASONS = {

@@ -235,6 +235,6 @@ _FUNCTIONS = {
     "QuantizeLinear": quantization.OPERATORS["QuantizeLinear"].evaluate,
     "DequantizeLinear": quantization.OPERATORS["DequantizeLinear"].evaluate,
 }
-# The operators of ONNX that have the attributes of those with other names.
-LIKE = {"FusedConv": "Conv", "DynamicQuantizeLSTM": "LSTM"}
+# The operators of ONNX whose attributes those of these names have.
+ATTRIBUTES_OF = {"FusedConv": "Conv", "DynamicQuantizeLSTM": "LSTM"}
 OPERATORS = {name: Operator(function, 1) for name, function in _FUNCTIONS.items()}
