@@ -94,22 +94,22 @@ def _parser() -> argparse.ArgumentParser:
         return added.add_argument
 
     path = functools.partial(dict, type=pathlib.Path)
-    about = "by default what JAX finds"
+    about = "default: JAX's"
     shared: dict[str, dict[str, Any]] = dict(
         device=dict(choices=("cpu", "gpu"), type=_device, default="", help=about),
         output=path(default=RESULTS, metavar="DIR"),
         quick=dict(action="store_true", help="small arrays, few samples"),
-        seconds=dict(type=float, default=300, help="300 unless told"),
+        seconds=dict(type=float, default=300, help="default: 300"),
     )
     add("record", _record, _RECORD, "device", "output", "seconds")
     option = add("run", _run, workloads.__doc__, "device", "output", "quick")
     option("--only", metavar="PATTERN", help="workloads whose name has this; * and ?")
     groups = workloads.GROUPS
     option("--group", nargs="+", choices=groups, help=", ".join(groups))
-    option("--seconds", type=float, default=math.inf, help="no limit unless told")
+    option("--seconds", type=float, default=math.inf, help="default: no limit")
     about = random_shapes.__doc__
     option = add("random", _random, about, "device", "output", "seconds")
-    option("--seed", type=int, default=0, help="of the shapes; 0 unless told")
+    option("--seed", type=int, default=0, help="of the shapes (default: 0)")
     add("train", _train, training.__doc__, "device", "output", "quick")
     add("scale", _scale, scaling.__doc__, "device", "output", "quick")
     option = add("models", _models, real_models.__doc__, "output", "quick")
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     option = add("compare", _compare, compare.__doc__)
     option("old", **path())
     option("new", **path())
-    option("--tolerance", type=float, default=1.15, help="1.15 unless told")
+    option("--tolerance", type=float, default=1.15, help="default: 1.15")
     option = add("plot", _plot, _PLOT)
     option("result", **path())
     images = _HERE.parent / "docs" / "images"

@@ -11,11 +11,6 @@ Array([[3, 2, 1, 0],
 # isort: off
 import typing as _typing
 
-from dml_jax import _interrupts
-
-if _interrupts.is_command():
-    _interrupts.exit_on_interrupt()
-
 # Reversal of the valid part of padded sequences
 from dml_jax._reverse.padded import reverse_padded
 from dml_jax._reverse.api import reverse_sequence, reverse_subsequences

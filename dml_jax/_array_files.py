@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import pathlib
 import secrets
@@ -56,24 +55,22 @@ def write(path: pathlib.Path, array: np.ndarray) -> None:
     """
     with _located(path):
         target = pathlib.Path(os.path.realpath(path))
-        if target.is_symlink():  # a loop of links
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        with _opened(target.parent) as parent:
-            _replace(target, parent, array, _is_npy(path))
-
-
-def write_resolved(path: pathlib.Path, array: np.ndarray) -> None:
-    """The same for a path without links, whose folders are made if they are missing.
-
-    A link that has been put in place of a folder since the path was resolved is an
-    error, and one in place of the file is replaced.
-    """
-    with _located(path), _opened(path.parent, is_made=True) as parent:
-        _replace(path, parent, array, _is_npy(path))
-
-
-def _is_npy(path: pathlib.Path) -> bool:
-    return path.suffix.lower() == ".npy"
+        mode = None
+        with contextlib.suppress(FileNotFoundError):
+            mode = target.stat().st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(errno.EINVAL, "Not a regular file")
+        # `open` applies the umask to the mode, `tempfile` does not.
+        temporary = target.with_name(f".dml_jax.{secrets.token_hex(8)}")
+        try:
+            with temporary.open("xb") as file:
+                _write(file, array, path.suffix.lower() == ".npy")
+            if mode is not None:
+                temporary.chmod(stat.S_IMODE(mode))
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
@@ -83,76 +80,6 @@ def _located(path: pathlib.Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-@contextlib.contextmanager
-def _opened(folder: pathlib.Path, is_made: bool = False) -> Iterator[int | None]:
-    """The descriptor of a folder without links in its path; None on Windows.
-
-    It stays that of the folder, even if a link takes the folder's place.
-    """
-    if os.open not in os.supports_dir_fd:
-        if is_made:
-            folder.mkdir(parents=True, exist_ok=True)
-        yield None
-        return
-    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
-    descriptor = os.open(folder.anchor, flags)
-    try:
-        for name in folder.parts[1:]:
-            if is_made:
-                _make_if_missing(name, descriptor)
-            child = os.open(name, flags, dir_fd=descriptor)
-            descriptor, parent = child, descriptor
-            os.close(parent)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _make_if_missing(name: str, parent: int) -> None:
-    try:
-        os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):  # another process has made it
-            os.mkdir(name, dir_fd=parent)
-
-
-def _replace(
-    path: pathlib.Path, parent: int | None, array: np.ndarray, is_npy: bool
-) -> None:
-    """Writes a file beside the path, and moves it there."""
-    folder = path.parent if parent is None else ""
-    name = os.path.join(folder, path.name)
-    mode = _mode_of(name, parent)
-    # `open` applies the umask to the mode, `tempfile` does not.
-    temporary = os.path.join(folder, f".dml_jax.{secrets.token_hex(8)}")
-    try:
-        opener = functools.partial(os.open, mode=0o666, dir_fd=parent)
-        with open(temporary, "xb", opener=opener) as file:
-            _write(file, array, is_npy)
-        if mode is not None:
-            os.chmod(temporary, mode, dir_fd=parent)
-        os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=parent)
-        raise
-
-
-def _mode_of(name: str, parent: int | None) -> int | None:
-    """The mode of a regular file; None if there is no file, or a link."""
-    try:
-        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if stat.S_ISLNK(mode):
-        return None
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "Not a regular file")
-    return stat.S_IMODE(mode)
 
 
 def _write(file: BinaryIO, array: np.ndarray, is_npy: bool) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from dml_jax import _interrupts
+import jax
+
 from dml_jax._version import __version__
 from dml_jax.cli import (
     dispatch_command,
@@ -27,7 +29,10 @@ from dml_jax.cli import (
 
 # XLA raises RuntimeError, for example if a device has too little memory.
 _ERRORS = (ValueError, TypeError, OverflowError, OSError, MemoryError, RuntimeError)
-_CLOSED_PIPE = 141  # that of a program which SIGPIPE ends
+# The statuses that a shell gives to a program that SIGINT or SIGPIPE ends.
+_INTERRUPTED, _CLOSED_PIPE = 130, 141
+
+_NEGATIVE = re.compile(r"-(\.?\d|Infinity)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        _print_error(_interrupts.MESSAGE)
-        return _interrupts.STATUS
+        _print_error("dml_jax: interrupted")
+        return _INTERRUPTED
     except BrokenPipeError:
         return _CLOSED_PIPE
     except Exception as error:
@@ -63,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str] | None, options: argparse.Namespace) -> int:
     parser = _parser()
     try:
-        _, unknown = parser.parse_known_args(words, options)
+        _, unknown = parser.parse_known_args(
+            _with_negative_values(sys.argv[1:] if words is None else words), options
+        )
         if unknown:  # the usage of the command is more useful than that of all
             options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as end:  # argparse has printed the help or an error
@@ -71,7 +78,23 @@ def _run(words: Sequence[str] | None, options: argparse.Namespace) -> int:
     if options.run is None:
         parser.print_help(sys.stderr)
         return 2
-    return options.run(options) or 0
+    # What the environment turns on is for the user's own programs.
+    with jax.debug_nans(False), jax.debug_infs(False), jax.transfer_guard("allow"):
+        return options.run(options) or 0
+
+
+def _with_negative_values(words: Sequence[str]) -> list[str]:
+    """The words with --option=VALUE for values such as -1,1 and -Infinity.
+
+    `argparse` would take them for options.
+    """
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1].startswith("--") and _NEGATIVE.match(word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _print_error(text: str) -> None:

@@ -11,13 +11,11 @@ def add_device(
     parser: argparse.ArgumentParser,
     *names: str,
     default: str = "JAX's default device",
-    metavar: str | None = None,
 ) -> None:
     """Adds `--device` and other names of it."""
     text = "where to run: cpu, gpu, cuda:1, or part of a device's name"
     text += f" (default: {default})"
-    names = (*names, "--device")
-    parser.add_argument(*names, dest="device", metavar=metavar, help=text)
+    parser.add_argument(*names, "--device", dest="device", help=text)
 
 
 def _number(text: str, kind: type, minimum: int, exponent: int) -> Any:

@@ -12,6 +12,7 @@ import jax
 
 from dml_jax.cli import common_options, devices, printing
 from dml_jax.directml import FeatureLevel
+from dml_jax.directml._types import LATEST
 from dml_jax.directml.dxdispatch import MOST_BYTES, Timing, load_model, run_model
 
 SUMMARY = "run a DxDispatch model"
@@ -72,8 +73,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     folder("--output_path", help=text)
     text = "print each command as JSON before it runs, and a line when it is done"
     add("--print_commands", action="store_true", help=text)
-    text = "validate operators at this feature level (default: 6.4, the latest)"
-    level = functools.partial(add, type=_level, default="6.4", metavar="LEVEL")
+    text = "validate operators at this feature level, such as 5.0 (default: the latest)"
+    level = functools.partial(add, type=_level, default=LATEST, metavar="LEVEL")
     level("--dml_feature_level", help=text)
     common_options.add_device(parser, "-a", "--adapter")
     _add_timing(parser)
@@ -100,7 +101,7 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
     count("-i", "--dispatch_iterations", dest="iterations", type=positive, help=text)
     text = "runs in each sample, whose time is their mean (default: 1)"
     count("-r", "--dispatch_repeat", dest="repeat", type=positive, help=text)
-    text = "take samples for this time, in place of -i"
+    text = "take samples for this time, instead of -i"
     time("-t", "--milliseconds_to_run", dest="milliseconds", help=text)
     text = "minimum time between the starts of two samples (default: 0)"
     time("-I", "--dispatch_interval", dest="interval", help=text)

@@ -44,5 +44,4 @@ def progress(iterations: Iterable[int], name: str) -> Iterable[int]:
         from tqdm import tqdm
     except ImportError:
         return iterations
-    total = len(iterations) if isinstance(iterations, range) else None
-    return tqdm(iterations, desc=name, total=total, delay=1, disable=None, leave=False)
+    return tqdm(iterations, desc=name, delay=1, disable=None, leave=False)

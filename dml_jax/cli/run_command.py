@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import inspect
 import json
 import pathlib
@@ -26,11 +27,13 @@ VALUES = (
     "A VALUE is an .npy file without pickles, or a literal of JSON, such as 0 or true; "
     "a list is 3,6 or [[3], [6]]. Any other word is a string, such as float32."
 )
+_RAW = "An .npy file stores bfloat16, float8 and int4 as bytes without their dtype"
 DESCRIPTION = """\
 Runs an operator on .npy files or numbers, and prints the dtype and shape of the result.
 
 The options are the parameters of the function in dml_jax. The output is written
 completely or not at all, in a folder that exists. 64-bit arrays keep their width.
+Lengths beyond the axis are an error.
 """
 
 
@@ -74,14 +77,21 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.output.suffix.lower() != ".npy":
             raise ValueError(f"`--output` must be FILE.npy; got {arguments.output}")
         npy_files.require_writable(arguments.output)
+    function = getattr(dml_jax, arguments.operator)
+    parameters = inspect.signature(function).parameters
     values = {
-        name.partition(" ")[2]: _value(text)
-        for name, text in vars(arguments).items()
-        if name.startswith("parameter ")
+        name: _value(vars(arguments)[f"parameter {name}"], parameter)
+        for name, parameter in parameters.items()
+        if f"parameter {name}" in arguments
     }
+    arrays = {n: x for n, x in values.items() if _is_checked(parameters[n], x)}
+    others = {n: x for n, x in values.items() if n not in arrays}
+    function = functools.partial(function, **others)
     with jax.enable_x64(True), jax.default_device(device):
-        result = np.asarray(getattr(dml_jax, arguments.operator)(**values))
+        result = np.asarray(dml_jax.checked(function)(**arrays))
     if arguments.output is not None:
+        if result.dtype.kind == "V":
+            raise ValueError(f"`--output` must not hold {result.dtype}. {_RAW}")
         _array_files.write(arguments.output, result)
     printing.print_line(f"Output: {npy_files.describe(result.dtype, result.shape)}")
 
@@ -93,13 +103,26 @@ def _descriptions(docstring: str) -> dict[str, str]:
     return {name: re.split(r"\.\s", f"{text} ")[0] for name, text in entries}
 
 
-def _value(text: str) -> Any:
+def _value(text: str, parameter: inspect.Parameter) -> Any:
     """An array from a file, a JSON literal or list, or the word itself."""
-    if text.lower().endswith(".npy"):
-        return npy_files.read(pathlib.Path(text))
+    path = pathlib.Path(text)
+    if path.suffix.lower() == ".npy":
+        array = npy_files.read(path)
+        if array.dtype.kind == "V":
+            raise ValueError(f"{text}: must hold numbers; got {array.dtype}. {_RAW}")
+        return array
     for literal in (text, f"[{text}]"):
         with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(literal)
-    if pathlib.Path(text).is_file():
+            value = json.loads(literal)
+            is_sequence = parameter.annotation.startswith("Sequence")
+            return [value] if is_sequence and isinstance(value, int) else value
+    if path.suffix and path.is_file():
         raise ValueError(f"{text}: must be an .npy file; got the suffix of another one")
     return text
+
+
+def _is_checked(parameter: inspect.Parameter, value: Any) -> bool:
+    """Whether `checked` may take a value: a file's array, or lengths of any kind."""
+    if parameter.annotation == "LengthsLike":
+        return not isinstance(value, str)
+    return parameter.annotation == "ArrayLike" and isinstance(value, np.ndarray)

@@ -39,7 +39,7 @@ is printed with the options that repeat it. The exit status is 0 if every case i
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options to the command's parser."""
     add = parser.add_argument
-    common_options.add_device(parser, default="all devices of JAX", metavar="PLATFORM")
+    common_options.add_device(parser, default="all devices of JAX")
     text = "cases of each operator on each device (default: 300)"
     add("--cases", type=common_options.positive, default=300, metavar="N", help=text)
     text = "the number of the first case (default: 0)"
@@ -58,13 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     report(_line("device", "operator", "cases", "wrong", "ratio to a copy"))
     for device in found_devices:
         for row in rows:
-            with jax.debug_nans(False):  # NaNs are part of the data
-                found = [
-                    problem
-                    for number in printing.progress(numbers, row.name)
-                    if (problem := _problem(row, number, device, arguments.debug))
-                ]
-                ratio = "-" if found else f"{_ratio(row, device):.2f}"
+            found = [
+                problem
+                for number in printing.progress(numbers, row.name)
+                if (problem := _problem(row, number, device, arguments.debug))
+            ]
+            ratio = "-" if found else f"{_ratio(row, device):.2f}"
             counts = str(len(numbers)), str(len(found))
             report(_line(devices.name_of(device), row.name, *counts, ratio))
             total += len(numbers)

@@ -2,7 +2,7 @@
 
 One generator draws the layout: everything that a program is compiled for but the dtype,
 such as shapes, axes and windows. Another one draws the values: random bits, and lengths
-inside of the axis, at its ends and beyond.
+inside the axis, at its ends and beyond.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Row(NamedTuple):
         return self.random_case(dtype, layout, number), dtype
 
     def random_case(self, dtype: np.dtype, layout: int, values: int) -> Case:
-        """The case of two seeds."""
+        """The case whose layout and values follow from two seeds."""
         of_layout = np.random.default_rng([layout, _SEED])
         return self.make(of_layout, np.random.default_rng(values), dtype)
 
@@ -131,7 +131,7 @@ def _shape(random: Random, least_rank: int = 1) -> Shape:
 
 
 def _some(random: Random, shape: Sequence[int]) -> list[int]:
-    """The shape with 1 in place of some sizes."""
+    """The shape, with some sizes replaced by 1."""
     return [int(random.choice([size, size, 1])) for size in shape]
 
 

@@ -109,10 +109,21 @@ class CompiledOperator:
         if outputs is None:
             outputs = (None,) * len(self.outputs)
         previous = self._bind("outputs", self.outputs, outputs)
-        constants = tuple(np.frombuffer(data, np.uint8) for _, data in self.constants)
         with self._mode(bound, previous):
-            results = _execute(self, bound, previous, constants)
+            results = _execute(self, bound, previous, self._arrays)
         return results if len(results) > 1 else results[0]
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[jax.Array, ...]:
+        """The constants on JAX's default device, also for a caller that is traced."""
+        with jax.ensure_compile_time_eval():
+            return tuple(
+                jnp.asarray(np.frombuffer(data, np.uint8)) for _, data in self.constants
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: another process has another hash, and other devices."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     @functools.cached_property
     def _hash(self) -> int:

@@ -57,7 +57,7 @@ class ConstantDataGraphNodeDesc(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class FunctionGraphNodeDesc(Struct):
-    """A node that runs a Python function, in place of an operator.
+    """A node that runs a Python function instead of an operator.
 
     It replaces operators that this package does not have, such as GEMM. DirectML has no
     such node.

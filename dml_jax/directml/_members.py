@@ -131,7 +131,7 @@ _EQUIVALENTS = (str, type, np.dtype)
 
 
 def _advice(value: Any) -> str:
-    """What to use in place of a dtype that DirectML lacks."""
+    """What to use instead of a dtype that DirectML lacks."""
     if not isinstance(value, (type, np.dtype)):
         return ""
     name = getattr(value, "__name__", str(value))

@@ -18,7 +18,15 @@ import jax
 
 import dml_jax
 from dml_jax.directml import _levels, _rules, _strided
-from dml_jax.directml._levels import T6, T8, T10, T11, U32, U64, Support
+from dml_jax.directml._levels import (
+    BITS_8_TO_32,
+    BITS_16_TO_32,
+    UINT32,
+    UINT32_OR_UINT64,
+    WITH_64_BIT_INTEGERS,
+    WITH_FLOAT64,
+    Support,
+)
 from dml_jax.directml._members import INT, Struct, camel, fields_of, member_of
 from dml_jax.directml._rules import Rule
 from dml_jax.directml._tensor import BufferTensorDesc
@@ -154,10 +162,10 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     type = OperatorType.REVERSE_SUBSEQUENCES
     levels = _levels.table(
         type,
-        ("2_1", 4, 4, T8, U32),
-        ("3_0", 4, 5, T8, U32),
-        ("4_0", 1, 8, T8, U32),
-        ("5_0", 1, 8, T11, U64),
+        ("2_1", 4, 4, BITS_8_TO_32, UINT32),
+        ("3_0", 4, 5, BITS_8_TO_32, UINT32),
+        ("4_0", 1, 8, BITS_8_TO_32, UINT32),
+        ("5_0", 1, 8, WITH_FLOAT64, UINT32_OR_UINT64),
     )
 
     def _rules_between_members(self) -> Iterator[Rule]:
@@ -220,10 +228,10 @@ class SliceOperatorDesc(OperatorDesc):
     type = OperatorType.SLICE
     levels = _levels.table(
         type,
-        ("1_0", 4, 5, T6),
-        ("2_1", 4, 5, T8),
-        ("3_0", 1, 8, T8),
-        ("4_1", 1, 8, T11),
+        ("1_0", 4, 5, BITS_16_TO_32),
+        ("2_1", 4, 5, BITS_8_TO_32),
+        ("3_0", 1, 8, BITS_8_TO_32),
+        ("4_1", 1, 8, WITH_FLOAT64),
     )
 
     def _rules_between_members(self) -> Iterator[Rule]:
@@ -318,9 +326,9 @@ class Slice1OperatorDesc(_WindowDesc):
     type = OperatorType.SLICE1
     levels = _levels.table(
         type,
-        ("2_1", 4, 5, T8),
-        ("3_0", 1, 8, T8),
-        ("4_1", 1, 8, T11),
+        ("2_1", 4, 5, BITS_8_TO_32),
+        ("3_0", 1, 8, BITS_8_TO_32),
+        ("4_1", 1, 8, WITH_FLOAT64),
     )
 
     def _rules_between_members(self) -> Iterator[Rule]:
@@ -371,9 +379,9 @@ class SliceGradOperatorDesc(_WindowDesc):
     type = OperatorType.SLICE_GRAD
     levels = _levels.table(
         type,
-        ("3_0", 4, 5, T8),
-        ("3_1", 1, 8, T8),
-        ("4_1", 1, 8, T11),
+        ("3_0", 4, 5, BITS_8_TO_32),
+        ("3_1", 1, 8, BITS_8_TO_32),
+        ("4_1", 1, 8, WITH_FLOAT64),
     )
 
     def _rules_between_members(self) -> Iterator[Rule]:
@@ -439,9 +447,9 @@ class FillValueConstantOperatorDesc(_FillDesc):
     type = OperatorType.FILL_VALUE_CONSTANT
     levels = _levels.table(
         type,
-        ("2_1", 4, 4, T8),
-        ("4_0", 1, 8, T8),
-        ("4_1", 1, 8, T11),
+        ("2_1", 4, 4, BITS_8_TO_32),
+        ("4_0", 1, 8, BITS_8_TO_32),
+        ("4_1", 1, 8, WITH_FLOAT64),
     )
 
     def evaluate(self) -> jax.Array:
@@ -490,9 +498,9 @@ class FillValueSequenceOperatorDesc(_FillDesc):
     type = OperatorType.FILL_VALUE_SEQUENCE
     levels = _levels.table(
         type,
-        ("2_1", 4, 4, T8),
-        ("4_0", 1, 8, T8),
-        ("5_0", 1, 8, T10),
+        ("2_1", 4, 4, BITS_8_TO_32),
+        ("4_0", 1, 8, BITS_8_TO_32),
+        ("5_0", 1, 8, WITH_64_BIT_INTEGERS),
     )
 
     def evaluate(self) -> jax.Array:

@@ -121,7 +121,10 @@ def of_output(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     rule = f"give no two elements of Sizes {layout.sizes} the same position"
     if has_room and layout.element_count > _MAX_ENUMERATED:
         holds = False
-        rule = f"each exceed the extent of the smaller ones, for Sizes {layout.sizes}"
+        rule = (
+            "be nested, each stride larger than the span of all smaller ones, where "
+            f"there are more than {_MAX_ENUMERATED} elements"
+        )
     else:
         holds = has_room and not layout.has_overlap
     yield f"{member}.Strides", holds, rule, layout.strides

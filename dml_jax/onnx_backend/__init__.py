@@ -14,8 +14,9 @@ writes weights back into the model.
 
 Shapes that nodes compute are constant while JAX traces. They may depend on the shapes
 of inputs, but not on the values of traced ones. The number of a Loop's iterations must
-be constant if the Loop has scan outputs or changes the shapes of values. Integers have
-the 64 bits of ONNX in any mode; floats and outputs of 64 bits need 64-bit mode.
+be constant if the Loop has scan outputs or changes the shapes of values. Integers
+inside the model have ONNX's 64 bits in any mode. Other data of 64 bits has 32 bits in
+`jax_fn` and `apply` outside of 64-bit mode, as everywhere in JAX.
 
 Where ONNX is not specific, or implementations differ:
 

@@ -73,7 +73,7 @@ class Backend(onnx.backend.base.Backend):
             LSTM, scale the gradients of their inputs by `lda_coeff`.
           lda_coeff: the coefficient, a real number or a (traced) scalar; without
             `training` it has no effect.
-          operators: functions for operators that are not supported, or in place of
+          operators: functions for operators that are not supported, or instead of
             those that are, by name or by domain and name. A function is called with a
             dictionary of the node's attributes and with its inputs, None for those that
             are omitted, and returns an output or a sequence of outputs.

@@ -25,13 +25,12 @@ Value: TypeAlias = Array | tuple[Array, ...] | None
 class Operator(NamedTuple):
     """An operator of ONNX."""
 
-    evaluate: Callable[..., Any]  # the outputs from a node and its inputs
+    evaluate: Any  # gives the outputs from a node and its inputs
     since: int = 0  # the first version of it that `evaluate` implements
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
-    indices: tuple[int, ...] = ()  # inputs whose values are at most the size of an axis
     is_folded: bool = True  # computed at once if the inputs are constant
-    # Whether ONNX's body of it is evaluated, once `evaluate` has checked the inputs.
-    is_expanded: bool = False
+    # Refuses inputs of an operator that ONNX's body of it computes, not `evaluate`.
+    check: Callable[..., None] | None = None
 
 
 class Scope(NamedTuple):
@@ -93,7 +92,7 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     for node in graph.nodes:
         outputs = _evaluate(node, inner)
         values.update(zip(node.outputs, outputs, strict=False))
-    return [values[name] for name in graph.outputs]
+    return [_in_mode(values[name], scope) for name in graph.outputs]
 
 
 # Subclasses first. Errors of other types cannot always be made from a message.
@@ -104,10 +103,7 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
     """The outputs of a node; its errors name the node."""
     inputs = [scope.values[name] if name else None for name in node.inputs]
     try:
-        outputs = _outputs(node._replace(scope=scope), inputs)
-        if not scope.is_wide:
-            _require_width(node, outputs)
-        return outputs
+        return _outputs(node._replace(scope=scope), inputs)
     except jax.errors.JAXTypeError:
         raise
     except (*_KINDS, LookupError, ArithmeticError) as error:
@@ -117,12 +113,14 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
 def _named(
     error: Exception, node: Node, inputs: Sequence[Value], scope: Scope
 ) -> Exception:
-    """The error of a node, with the node's name, and in any case those of its inputs.
+    """The error with the name of its node in front, and with names of inputs.
 
-    Messages of this package have names in backquotes, those of JAX and NumPy have not.
+    Messages of this package have their own, in backquotes; to those of JAX and NumPy
+    the shapes of all inputs are added.
     """
     kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
     text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = text.removeprefix(f"{node.kind}: ")  # which the label begins with
     is_custom = not node.operator.since
     if scope.is_expanded:
         if kind is ValueError:  # the model does not have these names
@@ -162,18 +160,27 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
     if any(is_text(value) for value in inputs):
         inputs = [None if value is None else np.asarray(value) for value in inputs]
     if not operator.is_folded or not all(map(is_constant, inputs)):
-        return _as_list(operator.evaluate(node, *inputs))
+        given = (_in_mode(value, node.scope) for value in inputs)
+        outputs = _as_list(operator.evaluate(node, *given))
+        return [_in_mode(value, node.scope) for value in outputs]
     with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
         outputs = _as_list(operator.evaluate(node, *inputs))
         return [_as_constant(value) for value in outputs]
 
 
-def _require_width(node: Node, outputs: Sequence[Value]) -> None:
-    """Refuses floats of 64 bits, whose derivatives JAX would narrow."""
-    for name, value in zip(node.outputs, outputs, strict=False):
-        if isinstance(value, jax.Array) and value.dtype in (np.float64, np.complex128):
-            with jax.enable_x64(False):
-                arguments.require_width(node.kind, name, value.dtype)
+_NARROW = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
+
+
+def _in_mode(value: Any, scope: Scope) -> Any:
+    """The value, without floats of 64 bits if the caller is not in 64-bit mode.
+
+    JAX would narrow their derivatives. Integers have none, and keep their width.
+    """
+    if isinstance(value, tuple):
+        return tuple(_in_mode(array, scope) for array in value)
+    if value is None or scope.is_wide or value.dtype not in _NARROW:
+        return value
+    return value.astype(_NARROW[value.dtype])
 
 
 def _as_list(outputs: Any) -> list[Value]:

@@ -118,7 +118,7 @@ def set_defaults(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) 
 def _domain(
     message: onnx.OperatorSetIdProto | onnx.FunctionProto | onnx.NodeProto,
 ) -> str:
-    """The domain of a message; ONNX's own has two names."""
+    """The domain of an opset import, a function or a node; ai.onnx as ""."""
     return "" if message.domain == "ai.onnx" else message.domain
 
 

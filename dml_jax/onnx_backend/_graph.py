@@ -22,7 +22,7 @@ from dml_jax.onnx_backend._functions import (
     inline,
     set_defaults,
 )
-from dml_jax.onnx_backend._operators import LIKE, MICROSOFT, OPERATORS, REFUSED
+from dml_jax.onnx_backend._operators import ATTRIBUTES_OF, MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._operators._arrays import dtype_of
 from dml_jax.onnx_backend._protos import (
     all_graphs,
@@ -129,7 +129,7 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
         operator = _known(node)
-        if operator is not None and operator.is_expanded:
+        if operator is not None and operator.check is not None:
             schema = onnx.defs.get_schema(node.op_type, inlined.opset(node))
             set_defaults(node, defaults_of(schema))
     return checked
@@ -287,7 +287,7 @@ def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]
     out, since their lengths vary.
     """
     if domain == _MICROSOFT:
-        kind, version = LIKE.get(kind, kind), NEWEST_OPSET
+        kind, version = ATTRIBUTES_OF.get(kind, kind), NEWEST_OPSET
     if not onnx.defs.has(kind):
         return []
     schemas = onnx.defs.get_schema(kind), onnx.defs.get_schema(kind, version)
@@ -296,7 +296,10 @@ def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]
 
 
 def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:
-    """The model; if loops lack shapes of their outputs, with those that ONNX infers."""
+    """The model, in which outputs of loop bodies have shapes.
+
+    ONNX infers those that are missing.
+    """
     loops = (n for n in all_nodes(inlined.model.graph.node) if n.op_type in _LOOPS)
     kinds = [info.type for n in loops for body in graphs_of(n) for info in body.output]
     are_known = all(
@@ -323,20 +326,24 @@ def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Oper
     if function is not None:
         return _custom(function)
     operator = cast(Operator, _known(node))  # `require_supported` refuses the others
-    return _expanded(node, opset, operator) if operator.is_expanded else operator
+    if operator.check is None:
+        return operator
+    return operator._replace(evaluate=_expanded(node, opset, operator.check))
 
 
-def _expanded(proto: onnx.NodeProto, opset: int, operator: Operator) -> Operator:
-    """An operator that evaluates the body which ONNX defines for it."""
+def _expanded(
+    proto: onnx.NodeProto, opset: int, check: Callable[..., None]
+) -> Callable[..., list[Any]]:
+    """Evaluates the body that ONNX defines for an operator."""
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
-        operator.evaluate(node, *inputs)
+        check(node, *inputs)
         graph = convert(expand(proto, opset, inputs), {})
         given = [x for x in inputs if x is not None]
         results = iter(run_graph(graph, given, node.scope._replace(is_expanded=True)))
         return [next(results) if name else None for name in node.outputs]
 
-    return operator._replace(evaluate=evaluate)
+    return evaluate
 
 
 def _custom(function: Callable[..., Any]) -> Operator:

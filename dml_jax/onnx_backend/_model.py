@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import index_names, static_names
+from dml_jax.onnx_backend._analysis import shape_names
 from dml_jax.onnx_backend._evaluation import (
     Graph,
     Scope,
@@ -75,12 +75,11 @@ class Model(onnx.backend.base.BackendRep):
         self.input_names = tuple(n for n in self._inputs if n not in graph.constants)
         self.default_names = tuple(n for n in self._inputs if n in graph.constants)
         self.output_names = graph.outputs
-        self._static = static_names(graph.nodes)
-        self._indices = index_names(graph)
-        self.static_names = tuple(n for n in self._inputs if n in self._static)
+        self._shape_names = shape_names(graph.nodes)
+        self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
-            self._static,
+            self._shape_names,
             sum(array.nbytes for array in graph.constants.values()),
         )
 
@@ -103,7 +102,6 @@ class Model(onnx.backend.base.BackendRep):
         # Arrays, not tracers, also for a caller that is traced.
         with (
             jax.ensure_compile_time_eval(),
-            jax.enable_x64(True),
             jax.default_device(self.device),
         ):
             return {
@@ -111,7 +109,7 @@ class Model(onnx.backend.base.BackendRep):
                 for name, array in self._graph.constants.items()
                 if array.ndim
                 and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-                and name not in self._static
+                and name not in self._shape_names
             }
 
     def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -198,8 +196,7 @@ class Model(onnx.backend.base.BackendRep):
           inputs: arrays of the shapes and dtypes of the graph, in the order of
             `input_names`; to override defaults, in the order of all the graph's inputs,
             where trailing defaults may be omitted. Those in `static_names` must not be
-            traced: close over them. Those of dtype int64 may be int32 if they are
-            sequence lengths, or are only indices or compared with values of 32 bits.
+            traced: close over them. Those of dtype int64 may be int32.
           named: inputs by name, after those in order.
 
         Returns:
@@ -208,8 +205,10 @@ class Model(onnx.backend.base.BackendRep):
         Raises:
           TypeError: an input has the wrong dtype or must not be traced, or there are
             too many or too few.
-          ValueError: an input has the wrong shape, a node refuses its inputs, or floats
-            or outputs of 64 bits occur outside of 64-bit mode.
+          ValueError: an input has the wrong shape, or a node refuses its inputs.
+
+        Outside of 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
+        everywhere in JAX. Integers inside the model keep their width.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
         `lda_coeff` scales them only with `training=True`. Sharding: as the operators.
@@ -274,7 +273,8 @@ class Model(onnx.backend.base.BackendRep):
             raise arguments.error(NotImplementedError, "to_onnx", "params", rule, got)
         for *_, name, tensor in found:
             if name in params:
-                array = as_numpy(name, params[name])
+                wanted = self._graph.constants[name].dtype
+                array = as_numpy(name, params[name]).astype(wanted)
                 new = onnx.numpy_helper.from_array(array, tensor.name)
                 new.doc_string = tensor.doc_string
                 new.metadata_props.extend(tensor.metadata_props)
@@ -293,10 +293,9 @@ class Model(onnx.backend.base.BackendRep):
         outputs = self._outputs({**params, **arrays}, options)
         results = []
         for name, value in zip(self.output_names, outputs, strict=True):
-            if not isinstance(value, jax.Array):
-                value = jax.numpy.asarray(value)
-            arguments.require_width("jax_fn", name, value.dtype)
-            results.append(value)
+            if not is_text(value):
+                value = value.astype(jax.dtypes.canonicalize_dtype(value.dtype))
+            results.append(jax.numpy.asarray(value))
         return tuple(results)
 
     def _require_params(self, function: str, params: Any) -> None:
@@ -308,13 +307,14 @@ class Model(onnx.backend.base.BackendRep):
             )
         for name, value in params.items():
             array = self._graph.constants.get(name)
-            if array is None or name in self._static:
+            if array is None or name in self._shape_names:
                 rule = "have names of initializers that shapes do not depend on"
                 got = arguments.describe(name)
                 raise arguments.error(ValueError, function, "params", rule, got)
             dtype, shape = getattr(value, "dtype", None), np.shape(value)
-            if (dtype, shape) != (array.dtype, array.shape):
-                rule = f"be a {array.dtype} array of shape {array.shape}"
+            wanted = jax.dtypes.canonicalize_dtype(array.dtype)
+            if dtype not in (wanted, array.dtype) or shape != array.shape:
+                rule = f"be a {wanted} array of shape {array.shape}"
                 got = arguments.describe(value)
                 path = f"params[{name!r}]"
                 raise arguments.error(ValueError, function, path, rule, got)
@@ -340,7 +340,7 @@ class Model(onnx.backend.base.BackendRep):
 
     def _placed(self, name: str, value: Any) -> Any:
         """An input of `run` on its device, if it is not a constant."""
-        is_host = name in self._static or is_text(value)
+        is_host = name in self._shape_names or is_text(value)
         known = arguments.is_known(value.dtype)
         return jax.device_put(value, self.device) if known and not is_host else value
 
@@ -359,28 +359,21 @@ class Model(onnx.backend.base.BackendRep):
             return run_graph(graph, tuple(values.values()), scope)
 
     def _widened(self, name: str, value: Any) -> Any:
-        """An input of 64-bit integers that was given in 32 bits."""
-        dtype = self.dtypes.get(name)
-        if name in self._indices and value.dtype == np.int32 and dtype == np.int64:
-            return value.astype(np.int64)
-        return value
+        """An integer input of 64 bits that was given in 32 bits."""
+        dtype = self.dtypes.get(name, value.dtype)
+        return value.astype(dtype) if dtype in (np.int64, np.uint64) else value
 
     def _checked_input(self, name: str, value: Any) -> jax.Array | np.ndarray:
         """Checks an input against the graph's dtype and shape."""
-        if isinstance(value, Tracer) and name in self._static:
+        if isinstance(value, Tracer) and name in self._shape_names:
             error = traced_shape(name, value)
             raise TypeError(f"onnx: {error}")
         given = value
-        if not isinstance(value, jax.Array) or name in self._static:
+        if not isinstance(value, jax.Array) or name in self._shape_names:
             value = as_numpy(name, value)
         if value.dtype != self.dtypes[name]:
             value = self._of_other_dtype(name, value, hasattr(given, "dtype"))
         require_shape(name, value.shape, self._sizes[name])
-        if isinstance(value, Tracer):
-            if name not in self._indices or self.dtypes[name] != np.int64:
-                arguments.require_width("onnx", name, value.dtype)
-        elif isinstance(value, jax.Array) and bitwise.is_narrowed(value.dtype):
-            value = np.asarray(value)  # operators of JAX would narrow it silently
         return value
 
     def _of_other_dtype(
@@ -390,18 +383,13 @@ class Model(onnx.backend.base.BackendRep):
         dtype = self.dtypes[name]
         if is_untyped(value.dtype, dtype):
             return value.view(dtype)
-        is_narrowed = name in self._indices and dtype == np.int64
-        if is_narrowed and value.dtype == np.int32:
+        is_int32 = (dtype, value.dtype) == (np.int64, np.int32)
+        if is_int32 or jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
             return value
         if is_text(dtype) and is_text(value):
             return value
         kind, hint = "string" if is_text(dtype) else dtype, ""
-        if jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
-            hint = (
-                ", to which JAX narrows it outside of 64-bit mode. Enable the mode, or "
-                "close over the NumPy array instead of passing it"
-            )
-        elif not is_text(dtype):
+        if not is_text(dtype):
             hint = arguments.conversion(value.dtype, dtype)
             if hint and not is_typed:
                 hint = f". Convert it by `np.array(x, '{dtype}')`"

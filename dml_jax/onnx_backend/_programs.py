@@ -15,7 +15,8 @@ from dml_jax.onnx_backend._range_checks import are_outside, collected
 
 MOST_PROGRAMS = 64
 MOST_BYTES = 2**31  # of the weights in all programs, but four programs are kept
-# What tracing raises again whenever it is repeated, unlike a lack of memory.
+# Errors that another trace would raise again, so that they are remembered; running out
+# of memory is not one.
 _LASTING = (
     *(TypeError, ValueError, NotImplementedError),
     *(LookupError, ArithmeticError, AttributeError),
@@ -28,9 +29,9 @@ Values: TypeAlias = Mapping[str, Any]
 class Programs:
     """A function from values by name to arrays, compiled for each kind of values.
 
-    Some values are static: a program is for their elements, too. Where branches or
-    shapes depend on others, so are integers and booleans of one element. Where that is
-    not enough, nothing is compiled. The programs that were used last are kept.
+    The elements of static values are part of a program's key. If tracing fails without
+    it, those of all scalars of integers and booleans are, too. If it still fails,
+    nothing is compiled. The programs that were used last are kept.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 
+import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
@@ -34,7 +35,10 @@ def words_of(case: Case) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+BEYOND = EXAMPLES["inference"]  # which has lengths of -1 and beyond the axis
+
+
+@pytest.mark.parametrize("name", [n for n in EXAMPLES if EXAMPLES[n] is not BEYOND])
 def test_gives_the_reference(name: str) -> None:
     case = EXAMPLES[name]
     words = [*words_of(case), "--device", "cpu", "--output", "y.npy"]
@@ -43,6 +47,56 @@ def test_gives_the_reference(name: str) -> None:
     shape = ",".join(map(str, expected.shape))
     assert (status, out, err) == (0, f"Output: {expected.dtype}[{shape}]\n", "")
     assert_same_bits(np.load("y.npy"), expected)
+
+
+def test_lengths_beyond_the_axis_are_an_error() -> None:
+    status, _, err = command("run", BEYOND.function, *words_of(BEYOND))
+    message = "reverse_sequence: `sequence_lens` must be in [0, 4]; got -1 to 9"
+    assert (status, err) == (2, f"dml_jax: {message}\n")
+
+
+VALUES = {
+    "slice1 --input x.npy --input-window-offsets 0,0 --input-window-sizes 3,4 "
+    "--input-window-strides -1,1": np.arange(12.0).reshape(3, 4)[::-1],
+    "fill_value_constant --value-data-type float32 --sizes 6 --value -1e3": np.full(
+        6, np.float32(-1000)
+    ),
+    "fill_value_constant --sizes 2 --value -Infinity --value-data-type float32": (
+        np.full(2, np.float32(-np.inf))
+    ),
+    "reverse_padded --x x.npy --lengths 3 --axis -2": reference.reverse_padded(
+        np.arange(12.0).reshape(3, 4), 3, axis=0
+    ),
+}
+
+
+@pytest.mark.parametrize("words", VALUES)
+def test_values(words: str) -> None:
+    """Some begin with a minus sign; a file's name may be a word; JAX's checks are off.
+
+    A single integer is a list where the function takes a list only.
+    """
+    np.save("x.npy", np.arange(12.0).reshape(3, 4))
+    pathlib.Path("float32").touch()
+    with jax.debug_nans(True), jax.debug_infs(True), jax.transfer_guard("disallow"):
+        assert command("run", *words.split(), "--output", "y.npy")[::2] == (0, "")
+    assert_same_bits(np.load("y.npy"), VALUES[words])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_dtypes_that_files_do_not_name_are_refused(name: str) -> None:
+    reason = (
+        "An .npy file stores bfloat16, float8 and int4 as bytes without their dtype"
+    )
+    words = f"--sizes 3 --value-data-type {name} --value 1 --output y.npy".split()
+    status, _, err = command("run", "fill_value_constant", *words)
+    assert (status, err) == (2, f"dml_jax: `--output` must not hold {name}. {reason}\n")
+    assert not pathlib.Path("y.npy").exists()
+    np.save("x.npy", np.ones((2, 3), name))
+    status, _, err = command("run", "reverse_padded", "--x", "x.npy", "--lengths", "3")
+    got = np.load("x.npy").dtype
+    message = f"x.npy: must hold numbers; got {got}. {reason}"
+    assert (status, err) == (2, f"dml_jax: {message}\n")
 
 
 @pytest.mark.parametrize("lengths", ["2,4,3", "[2, 4, 3]"])

@@ -119,6 +119,13 @@ def test_a_broken_operator_is_found(
 
 
 @pytest.mark.usefixtures("untimed")
+def test_the_checks_of_jax_are_off():
+    words = ("verify", "--device", "cpu:0", "--cases", "30", "--only", "slice")
+    with jax.debug_nans(True), jax.debug_infs(True), jax.transfer_guard("disallow"):
+        assert command(*words)[::2] == (0, "")
+
+
+@pytest.mark.usefixtures("untimed")
 def test_a_broken_gradient_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(verify, "ROWS", [row for row in ROWS if row.is_gradient])
     monkeypatch.setattr(verify_cases, "_gradient", lambda input, **_: input + input)

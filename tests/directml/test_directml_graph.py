@@ -1,5 +1,6 @@
 """Graphs of operators, against NumPy that moves bytes from buffer to buffer."""
 
+import pickle
 import re
 from typing import Any
 
@@ -266,6 +267,25 @@ def test_a_constant_may_lack_the_padding() -> None:
     nodes = [b"abcde", copy_of(tensor((5,), "UINT8"))]
     desc = graph(nodes, [], [(1, 0)], [(0, 1, 0)])
     assert_same_bits(dml.compile_graph(desc)(), expected(desc)[0])
+
+
+def test_a_constant_is_sent_to_the_device_once() -> None:
+    nodes = [bytes(8), copy_of(tensor((8,), "UINT8"))]
+    compiled = dml.compile_graph(graph(nodes, [], [(1, 0)], [(0, 1, 0)]))
+    jax.jit(lambda: compiled())()  # the constant of a traced call is an array, too
+    with jax.transfer_guard("disallow"):
+        assert_same_bits(np.asarray(compiled()), np.zeros(8, np.uint8))
+
+
+def test_a_pickle_has_the_fields_alone() -> None:
+    """Another process has other hashes of strings, and other devices."""
+    nodes = [bytes(8), copy_of(tensor((8,), "UINT8"))]
+    compiled = dml.compile_graph(graph(nodes, [], [(1, 0)], [(0, 1, 0)]))
+    before = pickle.dumps(compiled)
+    compiled()
+    assert pickle.dumps(compiled) == before
+    loaded = pickle.loads(before)
+    assert (loaded, hash(loaded)) == (compiled, hash(compiled))
 
 
 def two_readers(first: DataType, other: DataType, total: int) -> dml.GraphDesc:

@@ -28,31 +28,33 @@ import dml_jax.directml as dml
 from dml_jax.directml import BufferTensorDesc, DataType, ScalarUnion
 
 LEVELS = [level.label for level in dml.FeatureLevel]
-T6 = "FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16"
-T8 = "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"
-T10 = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
-T11 = f"FLOAT64 {T10}"
+BITS_16_TO_32 = "FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16"
+BITS_8_TO_32 = "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"
+WITH_64_BIT_INTEGERS = (
+    "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
+)
+WITH_FLOAT64 = f"FLOAT64 {WITH_64_BIT_INTEGERS}"
 DOCUMENTED = {  # minimum and maximum rank, data types, those of the lengths
-    ("SLICE", "1_0"): (4, 5, T6, ""),
-    ("SLICE", "2_1"): (4, 5, T8, ""),
-    ("SLICE", "3_0"): (1, 8, T8, ""),
-    ("SLICE", "4_1"): (1, 8, T11, ""),
-    ("SLICE1", "2_1"): (4, 5, T8, ""),
-    ("SLICE1", "3_0"): (1, 8, T8, ""),
-    ("SLICE1", "4_1"): (1, 8, T11, ""),
-    ("SLICE_GRAD", "3_0"): (4, 5, T8, ""),
-    ("SLICE_GRAD", "3_1"): (1, 8, T8, ""),
-    ("SLICE_GRAD", "4_1"): (1, 8, T11, ""),
-    ("REVERSE_SUBSEQUENCES", "2_1"): (4, 4, T8, "UINT32"),
-    ("REVERSE_SUBSEQUENCES", "3_0"): (4, 5, T8, "UINT32"),
-    ("REVERSE_SUBSEQUENCES", "4_0"): (1, 8, T8, "UINT32"),
-    ("REVERSE_SUBSEQUENCES", "5_0"): (1, 8, T11, "UINT64 UINT32"),
-    ("FILL_VALUE_SEQUENCE", "2_1"): (4, 4, T8, ""),
-    ("FILL_VALUE_SEQUENCE", "4_0"): (1, 8, T8, ""),
-    ("FILL_VALUE_SEQUENCE", "5_0"): (1, 8, T10, ""),
-    ("FILL_VALUE_CONSTANT", "2_1"): (4, 4, T8, ""),
-    ("FILL_VALUE_CONSTANT", "4_0"): (1, 8, T8, ""),
-    ("FILL_VALUE_CONSTANT", "4_1"): (1, 8, T11, ""),
+    ("SLICE", "1_0"): (4, 5, BITS_16_TO_32, ""),
+    ("SLICE", "2_1"): (4, 5, BITS_8_TO_32, ""),
+    ("SLICE", "3_0"): (1, 8, BITS_8_TO_32, ""),
+    ("SLICE", "4_1"): (1, 8, WITH_FLOAT64, ""),
+    ("SLICE1", "2_1"): (4, 5, BITS_8_TO_32, ""),
+    ("SLICE1", "3_0"): (1, 8, BITS_8_TO_32, ""),
+    ("SLICE1", "4_1"): (1, 8, WITH_FLOAT64, ""),
+    ("SLICE_GRAD", "3_0"): (4, 5, BITS_8_TO_32, ""),
+    ("SLICE_GRAD", "3_1"): (1, 8, BITS_8_TO_32, ""),
+    ("SLICE_GRAD", "4_1"): (1, 8, WITH_FLOAT64, ""),
+    ("REVERSE_SUBSEQUENCES", "2_1"): (4, 4, BITS_8_TO_32, "UINT32"),
+    ("REVERSE_SUBSEQUENCES", "3_0"): (4, 5, BITS_8_TO_32, "UINT32"),
+    ("REVERSE_SUBSEQUENCES", "4_0"): (1, 8, BITS_8_TO_32, "UINT32"),
+    ("REVERSE_SUBSEQUENCES", "5_0"): (1, 8, WITH_FLOAT64, "UINT64 UINT32"),
+    ("FILL_VALUE_SEQUENCE", "2_1"): (4, 4, BITS_8_TO_32, ""),
+    ("FILL_VALUE_SEQUENCE", "4_0"): (1, 8, BITS_8_TO_32, ""),
+    ("FILL_VALUE_SEQUENCE", "5_0"): (1, 8, WITH_64_BIT_INTEGERS, ""),
+    ("FILL_VALUE_CONSTANT", "2_1"): (4, 4, BITS_8_TO_32, ""),
+    ("FILL_VALUE_CONSTANT", "4_0"): (1, 8, BITS_8_TO_32, ""),
+    ("FILL_VALUE_CONSTANT", "4_1"): (1, 8, WITH_FLOAT64, ""),
 }
 every_operator = pytest.mark.parametrize("operator", TENSORS)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -20,7 +21,7 @@ from models import buffer, model, reversal, save, show
 
 import dml_jax
 from dml_jax import cli, fill_value_sequence
-from dml_jax.directml.dxdispatch import load_model, run_model
+from dml_jax.directml.dxdispatch import Timing, load_model, run_model
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -177,34 +178,46 @@ def test_long_names_are_cut():
     assert len("".join(lines)) < 5000
 
 
-@pytest.mark.parametrize("replaced", ["new", "new/folder"])
-def test_a_link_in_place_of_a_folder_is_not_followed(
+def test_the_checks_of_jax_are_off():
+    given = model({"r": buffer(["nan", "inf"])}, commands=[show("r")])
+    sequence = {"valueStart": "inf", "valueDelta": "-inf", "valueCount": 3}
+    given["resources"]["s"] = {
+        "initialValuesDataType": "FLOAT32",
+        "initialValues": sequence,
+    }
+    with jax.debug_nans(True), jax.debug_infs(True), jax.transfer_guard("disallow"):
+        assert dispatch(given) == ["Resource 'r': nan, inf"]
+
+
+TIMINGS = {"iterations": 0, "repeat": 0, "milliseconds": -1.0, "interval": float("nan")}
+TIMINGS |= {"warmup_samples": -1, "verbosity": -1}
+
+
+@pytest.mark.parametrize("name", TIMINGS)
+def test_timings_are_checked_before_a_run(name: str):
+    least = int(name in ("iterations", "repeat"))
+    message = f"Timing: `{name}` must be at least {least}; got {TIMINGS[name]}"
+    with pytest.raises(ValueError, match=message):
+        Timing(**{name: TIMINGS[name]})
+
+
+@pytest.mark.parametrize("replaced", ["new", "new/folder", "new/folder/r.dat"])
+def test_a_link_that_takes_the_place_of_a_path_is_not_followed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, replaced: str
 ):
     """Whoever may write to the model's folder makes it after the model is checked."""
-    (tmp_path / "outside" / "folder").mkdir(parents=True)
-    (tmp_path / "inside" / "new" / "folder").mkdir(parents=True)
+    for root in ("outside", "inside"):
+        (tmp_path / root / "new" / "folder").mkdir(parents=True)
+        (tmp_path / root / "new" / "folder" / "r.dat").write_bytes(b"old")
     monkeypatch.chdir(tmp_path / "inside")
-    given = model({"r": buffer([1])}, commands=[save("r", "new/folder/deep/r.dat")])
+    given = model({"r": buffer([1])}, commands=[save("r", "new/folder/r.dat")])
     pathlib.Path("model.json").write_text(json.dumps(given))
     loaded = load_model("model.json")
     os.rename(replaced, "moved")
-    os.symlink(tmp_path / "outside", replaced)
-    with pytest.raises(OSError, match=r"r\.dat"):
+    os.symlink(tmp_path / "outside" / replaced, replaced)
+    with pytest.raises(OSError, match=r"A link has taken its place: .*r\.dat"):
         run_model(loaded, report=lambda _: None)
-    assert [*tmp_path.glob("outside/**/*")] == [tmp_path / "outside" / "folder"]
-
-
-def test_a_link_in_place_of_a_file_is_replaced(tmp_path: pathlib.Path):
-    (tmp_path / "outside.dat").write_bytes(b"old")
-    os.mkdir("inside")
-    given = model({"r": buffer([1], "UINT8")}, commands=[save("r", "r.dat")])
-    pathlib.Path("inside/model.json").write_text(json.dumps(given))
-    loaded = load_model("inside/model.json", output_path="inside")
-    os.symlink("../outside.dat", "inside/r.dat")
-    run_model(loaded, report=lambda _: None)
-    assert pathlib.Path("outside.dat").read_bytes() == b"old"
-    assert pathlib.Path("inside/r.dat").read_bytes() == bytes([1, 0, 0, 0])
+    assert (tmp_path / "outside/new/folder/r.dat").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
@@ -262,17 +275,17 @@ def test_times(options: str):
 
 
 def test_long_runs_show_progress(monkeypatch: pytest.MonkeyPatch):
-    """tqdm gets the iterations, their number and the name of the operator."""
+    """tqdm gets the iterations, which may have a number, and the operator's name."""
     seen = []
 
     def bar(iterations: Iterable[int], **options: Any) -> Iterable[int]:
-        seen.append((options["desc"], options["total"]))
+        seen.append((options["desc"], type(iterations)))
         return iterations
 
     monkeypatch.setattr(tqdm, "tqdm", bar)
     dispatch(reversal(), "-i", "7")
     dispatch(reversal(), "-t", "0")
-    assert seen == [("reverse", 7), ("reverse", None)]
+    assert seen == [("reverse", range), ("reverse", itertools.count)]
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", jax.devices("cpu")[0].device_kind])

@@ -123,9 +123,9 @@ prepared("string[3] x => float[3] y {y = Cast<to = 1>(x)}").run([ROW.astype(obje
 prepared("@28 float[3] x => float8e8m0[3] y {y = Cast<to = 24>(x)}").run([ROW]) |
   NotImplementedError | $cast float32 to float8_e8m0fnu$$
 prepared("@28 float[3] x => float6e2m3[3] y {y = Cast<to = 27>(x)}").run([ROW]) |
-  TypeError | Cast 'y': Cast: `to` must .* that JAX knows; got float6_e2m3fn$$
+  TypeError | Cast 'y': `to` must .* that JAX knows; got float6_e2m3fn$$
 prepared("@28 float6e2m3[3] x => float[3] y {y = Cast<to = 1>(x)}").run(
-  [ROW.astype("float6_e2m3fn")]) | TypeError | Cast 'y': Cast: `input` must .* that JAX
+  [ROW.astype("float6_e2m3fn")]) | TypeError | Cast 'y': `input` must .* that JAX
   knows; got float6_e2m3fn$$
 prepare(None) | TypeError | $model
 prepare(1) | TypeError | $model

@@ -257,14 +257,14 @@ y, h = GRU<hidden_size = 4>(p, q, r, , s) | STEPS, f(1, 12, 2), f(1, 12, 4),
 # ONNX Runtime does not have these, or takes them: negative axes, an infinite delta; and
 # no device can hold some sizes.
 ONLY_HERE = r"""
-float[u,v] y {y = Expand(p, q)} | X[:, 0], [2**60, 3] | Expand: `shape` must have at
+float[u,v] y {y = Expand(p, q)} | X[:, 0], [2**60, 3] | `shape` must have at
   most 2\^48 elements; got 3458764513820540928$$
-float[u,v] y {y = Expand(p, q)} | X[:, 0], [-1, 3] | Expand: `shape\[0\]` must be at
+float[u,v] y {y = Expand(p, q)} | X[:, 0], [-1, 3] | `shape\[0\]` must be at
   least 0; got -1$$
-y = Tile(p, q) | X[:, 0], [2**60] | Tile: `repeats` must have at most 2\^48 elements
-y = Pad(p, q) | X[:, 0], [2**60, 0] | Pad: `pads` must have at most 2\^48 elements
-y = Pad(p, q) | X[:, 0], [-4, 0] | Pad: `pads\[0\]` must be at least 0; got -1$$
-y = OneHot(p, q, r) | [0, 1, 2], 2**60, X[0, :2] | OneHot: `depth` must have at most
+y = Tile(p, q) | X[:, 0], [2**60] | `repeats` must have at most 2\^48 elements
+y = Pad(p, q) | X[:, 0], [2**60, 0] | `pads` must have at most 2\^48 elements
+y = Pad(p, q) | X[:, 0], [-4, 0] | `pads\[0\]` must be at least 0; got -1$$
+y = OneHot(p, q, r) | [0, 1, 2], 2**60, X[0, :2] | `depth` must have at most
   2\^48 elements
 y = Gather(p, q) | X[:, 0], [3] | `indices` must be in \[-3, 3\); got 3$$
 y = Compress<axis = 1>(p, q) | X, np.ones(5, bool) | `condition` must have one dimension

@@ -248,8 +248,11 @@ TEXTS = [
     (b'{"a": /* 1}', f"{JSON} line 1, column …"),
     (b"[" * 10**5, f"{JSON} got too many levels…"),
     (b'{"a": 1, "a": 2}', "`a` must be given once; got it twice"),
-    (b"[NaN]", '`a number` must be finite, or a string like "nan"; got NaN'),
-    (b"[" + b"1" * 401 + b"]", "`a number` must have at most 400 digits; got 401"),
+    *((TEXT.replace("[1, 2", f"[{text}, 2").encode(),
+       f"`{A}[0]` must be a number of …; got {text[:50]}…")
+      for text in ("NaN", "-Infinity", "1" * 401, "-" + "1" * 5000)),
+    (TEXT.replace('"A": {', '"A": {"sizeInBytes": 16, "sizeInBytes": 16,', 1).encode(),
+     "`resources.A.sizeInBytes` must be given once; got it twice"),
     (b"{}", "`the model` must have a member `resources`; got {}"),
     (b'{"a": "\xff"}', "`the model` must be JSON in UTF-8; got …"),
     (TEXT.replace("[1, 2", "[1e999, 2").encode(), f"`{A}[0]` must be a number of…"),

@@ -71,17 +71,12 @@ class Folders:
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise entry.error(f"be a path that can be read ({reason})") from None
-        if not any(is_below(path, root) for root in self._resolved):
+        if not any(map(path.is_relative_to, self._resolved)):
             raise entry.error(
                 "be inside the model's folder, the current one, `input_path` or "
                 "`output_path`"
             )
         return path
-
-
-def is_below(path: pathlib.Path, folder: pathlib.Path) -> bool:
-    """The same as `path.is_relative_to(folder)`, which is slow for long paths."""
-    return pathlib.Path(*path.parts[: len(folder.parts)]) == folder
 
 
 def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:

@@ -6,6 +6,7 @@ replaced by spaces before parsing, which keeps lines and columns in errors corre
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import difflib
@@ -86,6 +87,10 @@ class Entry:
             raise self.error("be an object")
         if not all(map(str.isprintable, self.value)):
             raise self.error("have printable member names")
+        repeated = getattr(self.value, "repeated", None)
+        if repeated is not None:
+            location = self.member(repeated, None).location
+            raise ValueError(f"`{location}` must be given once; got it twice")
         return {name: self.member(name, value) for name, value in self.value.items()}
 
     def member(self, name: str, value: Any) -> Entry:
@@ -165,28 +170,19 @@ def _blank(match: re.Match[str]) -> str:
     return match[1] or re.sub(r"[^\n]", " ", match[0])
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            quoted = shown(name).strip('"')
-            raise ValueError(f"`{quoted}` must be given once; got it twice")
-        members[name] = value
-    return members
+class _Object(dict[str, Any]):
+    """The members of an object, and one of the names that were given repeatedly."""
 
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f'`a number` must be finite, or a string like "nan"; got {name}')
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > 400:
-        raise ValueError(f"`a number` must have at most 400 digits; got {len(digits)}")
-    return int(digits)
+    def __init__(self, pairs: list[tuple[str, Any]]):
+        super().__init__(pairs)
+        counts = collections.Counter(name for name, _ in pairs)
+        self.repeated = next((name for name in counts if counts[name] > 1), None)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer
+    object_pairs_hook=_Object,
+    # Python limits the digits of an integer, and more are beyond every range.
+    parse_int=lambda digits: int(digits[:400]),
 )
 
 

@@ -9,12 +9,13 @@ import pathlib
 from collections.abc import Iterable
 
 from dml_jax.directml import FeatureLevel
+from dml_jax.directml._types import LATEST
 from dml_jax.directml.dxdispatch._commands import Command, WriteFile, parse_command
 from dml_jax.directml.dxdispatch._dispatchables import (
     Dispatchable,
     parse_dispatchable,
 )
-from dml_jax.directml.dxdispatch._files import Folders, is_below
+from dml_jax.directml.dxdispatch._files import Folders
 from dml_jax.directml.dxdispatch._json import Entry, parse, shortened
 from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
@@ -45,7 +46,7 @@ def load_model(
     *,
     input_path: str | pathlib.Path | None = None,
     output_path: str | pathlib.Path | None = None,
-    feature_level: FeatureLevel = FeatureLevel.LEVEL_6_4,
+    feature_level: FeatureLevel = LATEST,
 ) -> Model:
     """Reads a model and all files that it refers to.
 
@@ -138,7 +139,7 @@ def _require_separate_files(
     }
     # Sorted, a path is followed by those below it.
     for path, below in itertools.pairwise(sorted(targets)):
-        if is_below(below, path):
+        if below.is_relative_to(path):
             name = shortened(targets[path].value)
             raise targets[below].error(
                 f"not be inside {name}, a file that the model writes"

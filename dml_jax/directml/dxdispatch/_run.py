@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 import math
 import statistics
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 
 from dml_jax import _array_files
+from dml_jax._shared import arguments
 from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
@@ -37,6 +39,9 @@ class Timing:
         verbosity 0, and to report separately at higher ones. The last sample is never
         one of them.
       verbosity: 0 for the median, 1 for all statistics, 2 for each sample as well.
+
+    Raises:
+      ValueError: a number is negative, or `iterations` or `repeat` is 0.
     """
 
     iterations: int = 1
@@ -45,6 +50,13 @@ class Timing:
     interval: float = 0
     warmup_samples: int = 1
     verbosity: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            least = int(name in ("iterations", "repeat"))
+            if value is not None and not value >= least:
+                rule = f"be at least {least}"
+                raise arguments.error(ValueError, "Timing", name, rule, value)
 
 
 def run_model(
@@ -223,8 +235,11 @@ def _shown(resource: Resource, is_verbose: bool) -> str:
 
 
 def _write(command: WriteFile, resource: Resource) -> None:
-    array = resource.data
-    if command.path.suffix.lower() == ".npy":
+    path, array = command.path, resource.data
+    if path.suffix.lower() == ".npy":
         array = resource.elements()[: math.prod(command.dimensions)]
         array = array.reshape(command.dimensions)
-    _array_files.write_resolved(command.path, array)
+    if path.resolve() != path:  # since the model was loaded
+        raise OSError(errno.ELOOP, "A link has taken its place", str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _array_files.write(path, array)

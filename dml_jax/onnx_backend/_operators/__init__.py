@@ -17,8 +17,8 @@ from dml_jax.onnx_backend._operators import (
     interpolation,
     linear,
     microsoft,
-    native,
     normalization,
+    own,
     pooling,
     quantization,
     recurrent,
@@ -32,7 +32,7 @@ from dml_jax.onnx_backend._operators import (
 _TOPICS = (
     *(constants, elementwise, shapes, indexing, reductions, linear, normalization),
     *(pooling, interpolation, recurrent, quantization, signals, schema_functions),
-    *(sequences, control_flow, native),
+    *(sequences, control_flow, own),
 )
 OPERATORS: dict[str, Operator] = {
     name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()
@@ -40,7 +40,7 @@ OPERATORS: dict[str, Operator] = {
 
 # Of the domain com.microsoft.
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
-LIKE: dict[str, str] = microsoft.LIKE
+ATTRIBUTES_OF: dict[str, str] = microsoft.ATTRIBUTES_OF
 
 # Those of ONNX that are not supported, and why.
 _REASONS = {

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from dml_jax.onnx_backend._analysis import captured_names, static_names
+from dml_jax.onnx_backend._analysis import captured_names, shape_names
 from dml_jax.onnx_backend._evaluation import (
     Array,
     Body,
@@ -114,7 +114,7 @@ def _is_compiled(body: Body, *values: Any) -> bool:
     """Whether a loop reads traced values, and its iterations have the same shapes."""
     captured = [body.scope.values.get(n) for n in captured_names(body.graph)]
     leaves = jax.tree.leaves((values, captured))
-    are_fixed = static_names(body.graph.nodes).isdisjoint(body.graph.inputs)
+    are_fixed = shape_names(body.graph.nodes).isdisjoint(body.graph.inputs)
     return are_fixed and any(isinstance(leaf, Tracer) for leaf in leaves)
 
 

@@ -235,13 +235,13 @@ def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndar
 
 
 OPERATORS = {
-    "Gather": Operator(_gather, 1, indices=(1,)),
-    "GatherElements": Operator(_gather_elements, 11, indices=(1,)),
-    "GatherND": Operator(_gather_nd, 11, indices=(1,)),
-    "ScatterElements": Operator(_scatter_elements, 11, indices=(1,)),
-    "Scatter": Operator(_scatter_elements, 9, indices=(1,)),
-    "ScatterND": Operator(_scatter_nd, 11, indices=(1,)),
-    "TensorScatter": Operator(_tensor_scatter, 24, indices=(2,)),
+    "Gather": Operator(_gather, 1),
+    "GatherElements": Operator(_gather_elements, 11),
+    "GatherND": Operator(_gather_nd, 11),
+    "ScatterElements": Operator(_scatter_elements, 11),
+    "Scatter": Operator(_scatter_elements, 9),
+    "ScatterND": Operator(_scatter_nd, 11),
+    "TensorScatter": Operator(_tensor_scatter, 24),
     "OneHot": Operator(_one_hot, 9, static=(1,)),
     "NonZero": Operator(_non_zero, 9),
     "Compress": Operator(_compress, 9, static=(1,)),

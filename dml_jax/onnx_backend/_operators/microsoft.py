@@ -201,7 +201,7 @@ def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> lis
         # Padding belongs to the range that is quantized, if it has one.
         is_read = jnp.arange(np.shape(x)[0], dtype=jnp.int32)[:, None] < lengths
         x = jnp.where(is_read[..., None] | jnp.isfinite(x), x, 0)
-    return recurrent.OPERATORS["LSTM"].evaluate(node, _as_bytes(x), *weights, *others)
+    return recurrent.recurrence(_QUANTIZED, node, _as_bytes(x), *weights, *others)
 
 
 def _quantized_step(cell: Any, weights: Any, state: Any, x: Any) -> Any:
@@ -209,9 +209,7 @@ def _quantized_step(cell: Any, weights: Any, state: Any, x: Any) -> Any:
     return recurrent.KINDS["LSTM"].step(cell, weights, (_as_bytes(h), c), x)
 
 
-recurrent.KINDS["DynamicQuantizeLSTM"] = recurrent.KINDS["LSTM"]._replace(
-    step=_quantized_step
-)
+_QUANTIZED = recurrent.KINDS["LSTM"]._replace(step=_quantized_step)
 
 
 def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
@@ -237,6 +235,6 @@ _FUNCTIONS = {
     "QuantizeLinear": quantization.OPERATORS["QuantizeLinear"].evaluate,
     "DequantizeLinear": quantization.OPERATORS["DequantizeLinear"].evaluate,
 }
-# The operators of ONNX that have the attributes of those with other names.
-LIKE = {"FusedConv": "Conv", "DynamicQuantizeLSTM": "LSTM"}
+# The operators of ONNX whose attributes those of these names have.
+ATTRIBUTES_OF = {"FusedConv": "Conv", "DynamicQuantizeLSTM": "LSTM"}
 OPERATORS = {name: Operator(function, 1) for name, function in _FUNCTIONS.items()}

@@ -60,10 +60,20 @@ ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
 }
 
 
+class Kind(NamedTuple):
+    """An operator: its gates, states, and default activations for one direction."""
+
+    step: Callable[..., Any]
+    gates: int
+    states: int
+    activations: tuple[str, ...]
+    flag: str  # an attribute
+
+
 class Cell(NamedTuple):
     """What is static in one direction of an operator."""
 
-    kind: str
+    kind: Kind
     activations: tuple[Activation, ...]
     clip: float | None
     flag: bool  # GRU's linear_before_reset, LSTM's input_forget
@@ -126,16 +136,6 @@ def _lstm_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     return activated(sum_o, to_o, c) * output(cell.clipped(c)), c
 
 
-class Kind(NamedTuple):
-    """An operator: its gates, states, and default activations for one direction."""
-
-    step: Callable[..., Any]
-    gates: int
-    states: int
-    activations: tuple[str, ...]
-    flag: str  # an attribute
-
-
 KINDS = {
     "RNN": Kind(_rnn_step, 1, 1, ("Tanh",), ""),
     "GRU": Kind(_gru_step, 3, 1, ("Sigmoid", "Tanh"), "linear_before_reset"),
@@ -192,16 +192,16 @@ def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
     if direction.biases is not None:
         outer, inner = jnp.split(direction.biases, 2)
         # A GRU adds the recurrent bias of its last gate in each step instead.
-        last = 2 * size if cell.kind == "GRU" else inner.shape[0]
+        last = 2 * size if cell.kind is KINDS["GRU"] else inner.shape[0]
         inputs = inputs + outer.at[:last].add(inner[:last])
-    gates = tuple(jnp.split(inputs, KINDS[cell.kind].gates, -1))
+    gates = tuple(jnp.split(inputs, cell.kind.gates, -1))
     return gates, Weights(direction.recurrent.T, inner, direction.peepholes)
 
 
 def _step(cell: Cell, weights: Weights, lengths: Any, state: Any, row: Any) -> Any:
     """The states after a step, and its output, which is zero after a sequence's end."""
     inputs, time = row
-    new = KINDS[cell.kind].step(cell, weights, state, inputs)
+    new = cell.kind.step(cell, weights, state, inputs)
     if lengths is None:
         return new, new[0]
     is_valid = (time < lengths)[:, None]
@@ -210,7 +210,8 @@ def _step(cell: Cell, weights: Weights, lengths: Any, state: Any, row: Any) -> A
     return kept, jnp.where(is_valid, new[0], 0)
 
 
-def _recurrence(
+def recurrence(
+    kind: Kind,
     node: Node,
     x: Array,
     w: Array,
@@ -220,10 +221,10 @@ def _recurrence(
     *more: Any,
 ) -> list[Any]:
     """RNN, GRU and LSTM, which have the same first inputs."""
-    kind, is_batch_first = KINDS[node.kind], node.attributes["layout"]
+    is_batch_first = node.attributes["layout"]
     *initial, peepholes = (*more, None, None, None)[: kind.states + 1]
     order = _ORDERS[option(node, "direction", [*_ORDERS])]
-    cells = _cells(node.kind, node.attributes, len(order))
+    cells = _cells(kind, node.attributes, len(order))
     require_rank("X", x, 3)
     require_rank("R", r, 3)
     hidden = node.attributes.get("hidden_size", np.shape(r)[-1])
@@ -231,7 +232,7 @@ def _recurrence(
     time, batch, _ = x.shape
     named = {"W": w, "R": r, "B": b, "P": peepholes}
     named |= dict(zip(("initial_h", "initial_c"), initial, strict=False))
-    _require_shapes(node, named, x, len(cells), hidden)
+    _require_shapes(node, named, x, kind.gates, len(cells), hidden)
     lengths = _lengths(sequence_lens, time, batch)
     if lengths is not None:
         x = _masked(x, jnp.arange(time, dtype=jnp.int32)[:, None] < lengths)
@@ -294,9 +295,8 @@ def _scan_all(
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
 
-def _cells(name: str, attributes: Mapping[str, Any], count: int) -> list[Cell]:
+def _cells(kind: Kind, attributes: Mapping[str, Any], count: int) -> list[Cell]:
     """The static parts of the directions."""
-    kind = KINDS[name]
     names = attributes.get("activations", kind.activations * count)
     if len(names) != len(kind.activations) * count:
         raise ValueError(
@@ -306,7 +306,7 @@ def _cells(name: str, attributes: Mapping[str, Any], count: int) -> list[Cell]:
     functions = _activations(names, attributes)
     each, flag = len(kind.activations), bool(attributes.get(kind.flag, 0))
     return [
-        Cell(name, functions[i * each :][:each], attributes.get("clip"), flag)
+        Cell(kind, functions[i * each :][:each], attributes.get("clip"), flag)
         for i in range(count)
     ]
 
@@ -328,10 +328,15 @@ def _activations(
 
 
 def _require_shapes(
-    node: Node, inputs: Mapping[str, Any], x: jax.Array, directions: int, hidden: int
+    node: Node,
+    inputs: Mapping[str, Any],
+    x: jax.Array,
+    gates: int,
+    directions: int,
+    hidden: int,
 ) -> None:
     """Checks the shapes of the inputs other than `x`, which has the time first."""
-    rows, states = KINDS[node.kind].gates * hidden, [directions, x.shape[1]]
+    rows, states = gates * hidden, [directions, x.shape[1]]
     states = states[::-1] if node.attributes["layout"] else states
     shapes = {
         "W": (directions, rows, x.shape[2]),
@@ -360,4 +365,7 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
     return reverse(reverse(x, **node.scope.options), training=False)
 
 
-OPERATORS = {name: Operator(_recurrence, 7, indices=(4,)) for name in KINDS}
+OPERATORS = {
+    name: Operator(functools.partial(recurrence, kind), 7)
+    for name, kind in KINDS.items()
+}

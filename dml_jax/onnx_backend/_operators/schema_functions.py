@@ -79,7 +79,7 @@ def _table(
     check: Callable[..., None] = lambda *_: None,
 ) -> dict[str, Operator]:
     """Operators that are supported from the same opset on."""
-    operator = Operator(check, since, static, is_expanded=True)
+    operator = Operator(None, since, static, check=check)
     return dict.fromkeys(names.split(), operator)
 
 

@@ -121,7 +121,7 @@ def _finite_scalar(name: str, value: Array) -> Any:
 
 
 OPERATORS = {
-    "ReverseSequence": Operator(_reverse_sequence, 10, indices=(1,)),
+    "ReverseSequence": Operator(_reverse_sequence, 10),
     "Slice": Operator(_slice, 1, static=(1, 2, 3, 4)),
     "Range": Operator(_range, 11, static=(0, 1, 2)),
     "ConstantOfShape": Operator(_constant_of_shape, 9, static=(0,)),
