@@ -291,12 +291,11 @@ class Model(onnx.backend.base.BackendRep):
         given = self._by_name(inputs, named)
         arrays = {name: self._checked_input(name, x) for name, x in given.items()}
         outputs = self._outputs({**params, **arrays}, options)
-        results = []
-        for name, value in zip(self.output_names, outputs, strict=True):
-            if not is_text(value):
-                value = value.astype(jax.dtypes.canonicalize_dtype(value.dtype))
-            results.append(jax.numpy.asarray(value))
-        return tuple(results)
+        narrow = jax.dtypes.canonicalize_dtype
+        return tuple(
+            jax.numpy.asarray(x if is_text(x) else x.astype(narrow(x.dtype)))
+            for x in outputs
+        )
 
     def _require_params(self, function: str, params: Any) -> None:
         """Refuses arrays that cannot take the place of initializers."""
