@@ -3,6 +3,7 @@
 Constant values, which depend only on initializers and shapes, are NumPy arrays; all
 others are JAX arrays. A node whose inputs are all constant is computed at once, while
 JAX traces the rest. Nodes can therefore compute shapes under JAX's transformations.
+Integers among which are symbolic sizes are NumPy arrays of objects.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.export
+import jax.numpy as jnp
 import numpy as np
 import onnx.defs
 from jax.core import Tracer
@@ -96,6 +99,11 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     return [values[name] for name in graph.outputs]
 
 
+# Where JAX cannot compare symbolic sizes; releases have it in different modules.
+_INCONCLUSIVE = "InconclusiveDimensionOperation"
+_Inconclusive = getattr(
+    jax.errors if hasattr(jax.errors, _INCONCLUSIVE) else jax.core, _INCONCLUSIVE
+)
 # Subclasses first. Errors of other types cannot always be made from a message.
 _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)
 
@@ -110,7 +118,7 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
         return outputs
     except jax.errors.JAXTypeError:
         raise
-    except (*_KINDS, LookupError, ArithmeticError) as error:
+    except (*_KINDS, LookupError, ArithmeticError, _Inconclusive) as error:
         raise _named(error, node, inputs, scope) from None
 
 
@@ -161,7 +169,13 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
             inputs[i] = np.asarray(inputs[i])
     if any(is_text(value) for value in inputs):
         inputs = [None if value is None else np.asarray(value) for value in inputs]
-    if not operator.is_folded or not all(map(is_constant, inputs)):
+    is_folded = operator.is_folded and all(map(is_constant, inputs))
+    if any(map(is_symbolic, inputs)):
+        if not is_folded:
+            numbered = enumerate(inputs)
+            inputs = [x if i in operator.static else traced(x) for i, x in numbered]
+        return [*map(as_sizes, _as_list(operator.evaluate(node, *inputs)))]
+    if not is_folded:
         return _as_list(operator.evaluate(node, *inputs))
     with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
         outputs = _as_list(operator.evaluate(node, *inputs))
@@ -188,6 +202,28 @@ def _as_constant(value: Value) -> Value:
     return None if value is None else np.asarray(value)
 
 
+def is_symbolic(value: Value) -> bool:
+    """Whether symbolic sizes are among the elements of an array."""
+    is_of_objects = isinstance(value, np.ndarray) and value.dtype == object
+    return is_of_objects and any(map(jax.export.is_symbolic_dim, value.flat))
+
+
+def traced(value: Any) -> Any:
+    """An array whose symbolic sizes are traced integers."""
+    if not is_symbolic(value):
+        return value
+    return jnp.reshape(jnp.array([*value.flat], np.int64), value.shape)
+
+
+def as_sizes(value: Any) -> Value:
+    """A constant of which NumPy may have returned the only element."""
+    if value is None or isinstance(value, (jax.Array, tuple)):
+        return value
+    array = np.asarray(value)
+    is_known = array.dtype == object and not is_symbolic(array)
+    return array.astype(np.int64) if is_known else array
+
+
 def traced_shape(name: str, value: Any) -> TypeError:
     """The error for a traced value that a shape depends on."""
     return TypeError(
@@ -207,4 +243,5 @@ def is_constant(value: Value) -> bool:
 def is_text(value: Any) -> bool:
     """Whether an array or a dtype is one of NumPy's for strings."""
     dtype = getattr(value, "dtype", value)
-    return isinstance(dtype, np.dtype) and dtype.kind in "OSUT"
+    is_kind = isinstance(dtype, np.dtype) and dtype.kind in "OSUT"
+    return is_kind and not is_symbolic(value)

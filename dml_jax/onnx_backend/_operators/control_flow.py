@@ -27,6 +27,7 @@ from dml_jax.onnx_backend._evaluation import (
     Operator,
     is_constant,
     is_text,
+    traced,
 )
 from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
 from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
@@ -67,7 +68,7 @@ def _checked(body: Body) -> Callable[..., Any]:
 
 def _arrays(values: Iterable[Any]) -> tuple[Any, ...]:
     """Values as arrays, and sequences as tuples of arrays."""
-    return jax.tree.map(jnp.asarray, tuple(values))
+    return jax.tree.map(lambda x: jnp.asarray(traced(x)), tuple(values))
 
 
 @contextlib.contextmanager
