@@ -191,7 +191,7 @@ OPERATORS = {
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),
     "InstanceNormalization": Operator(in_float32(_instance_normalization), 6),
-    "MeanVarianceNormalization": Operator(in_float32(_mean_variance_normalization), 9),
+    "MeanVarianceNormalization": Operator(_mean_variance_normalization, 9),
     "LpNormalization": Operator(in_float32(_lp_normalization), 1),
     "LRN": Operator(in_float32(_local_response_normalization), 1),
     "Dropout": Operator(_dropout, 7, static=(1, 2)),

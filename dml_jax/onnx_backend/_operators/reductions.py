@@ -129,7 +129,9 @@ _REDUCTIONS = {
     "L2": lambda x, **over: norm(_as_float(x), 2, lambda y: jnp.sum(y, **over)),
     "SumSquare": lambda x, **over: jnp.sum(jnp.square(x), **over),
     "LogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),
-    "LogSumExp": lambda x, **over: jax.nn.logsumexp(with_masks(_as_float(x)), **over),
+    "LogSumExp": lambda x, **over: with_masks(
+        jax.nn.logsumexp(with_masks(_as_float(x)), **over)
+    ),
 }
 
 OPERATORS = {
