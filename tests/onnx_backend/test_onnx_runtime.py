@@ -373,6 +373,18 @@ default parameters of Affine | one = Constant<value: tensor = float[1,1,1] {1.0}
 a threshold is reached | y, h = RNN<hidden_size = 1, activations = ["ThresholdedRelu"],
   activation_alpha = [0.5]>(p, q, r) | STEPS, F([[[1]]]), F([[[0]]]) |
   [[[[0.5]]], [[[0]]]] | [[[[0]]], [[[0]]]]
+a length is a fraction | y = Resize<mode = "nearest", coordinate_transformation_mode =
+  "align_corners">(p, , q) | np.arange(5, dtype=F), F([1.5]) |
+  [0, 1, 1, 2, 2, 3, 4] | [0, 1, 1, 2, 3, 3, 4]
+quotients of sizes are exact | n = Constant<value_ints = [1]>()
+  y = Resize<mode = "nearest", nearest_mode = "floor">(p, , , n) |
+  np.arange(7, dtype=F) | [3] | [2]
+an axis of one element | float[a,b,c,d] y {y = AffineGrid<align_corners = 1>(p, q)} |
+  F([[[1, 0, 0], [0, 1, 0]]]), [1, 1, 1, 2] | [[[[-1, -1], [1, -1]]]] |
+  [[[[-1, 1], [1, 1]]]]
+strides beyond the kernel | float[a,b,c] y {y = ConvTranspose<strides = [3], auto_pad =
+  "SAME_UPPER">(p, q)} | F([[[1, 2]]]), F([[[1]]]) | [[[1, 0, 0, 2, 0, 0]]] |
+  [[[1, 0, 0, 2]]]
 the cell is clipped before its activation | z, y, c = LSTM<hidden_size = 1, clip = 0.5,
   activations = ["Sigmoid", "Tanh", "Relu"]>(p, q, q, , , , r) |
   F([[[0]]]), np.zeros((1, 4, 1), F), F([[[20]]]) | [[[0.25]]] | [[[5]]]

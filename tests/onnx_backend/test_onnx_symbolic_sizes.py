@@ -62,6 +62,13 @@ y = Shape(p) | f(2, 3) | p
 y = EyeLike(p) | f(2, 3) | p
 y = Einsum<equation = "bii->bi">(p) | f(2, 3, 3) | p
 y, h = GRU<hidden_size = 4>(p, q, r) | f(2, 3, 5), f(1, 12, 5), f(1, 12, 4) | p
+float[2] y, float[n,2] z {i = Constant<value_floats = [0.0, 0.0]>()
+  y, z = Scan<num_scan_inputs = 1, body = g (float[2] s, float[2] u) =>
+    (float[2] t, float[2] v) {t = Add(s, u) v = Neg(t)}>(i, p)} | f(5, 2) | p
+y = Gather(p, q) | f(5, 2), np.array([1, -1]) | p
+float[n,2] y {s = Shape(p) n = Constant<value_int = 0>() b = Gather(s, n)
+  y = Loop(b, , p) <body = g (int64 k, bool c, float[m,2] s) => (bool c, float[m,2] t) {
+    t = Add(s, s)}>} | f(5, 2) | p
 s = Shape(p) n = Constant<value_ints = [2, 0, 1]>() c = Gather(s, n)
   y = Reshape(p, c) | f(2, 3, 4) | p
 s = Shape<end = 1>(p) m = Constant<value_ints = [-1]>() c = Concat<axis = 0>(m, s)

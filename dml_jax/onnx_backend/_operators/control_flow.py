@@ -348,11 +348,10 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
     axes = attributes.get("scan_input_axes", [0] * count)
     flips = attributes.get("scan_input_directions", [0] * count)
     rows = [_time_first(*row) for row in zip(scanned, axes, flips, strict=True)]
-    if len({len(row) for row in rows}) != 1:
-        raise ValueError(
-            f"scan inputs must have the same length; got {[len(row) for row in rows]}"
-        )
-    if len(rows[0]) == 0:
+    lengths = [row.shape[0] for row in rows]
+    if len({*lengths}) != 1:
+        raise ValueError(f"scan inputs must have the same length; got {lengths}")
+    if lengths[0] == 0:
         types = (jax.ShapeDtypeStruct(row.shape[1:], row.dtype) for row in rows)
         last, results = initial, _no_rows(body, split, *initial, *types)
     elif _is_compiled(body, *inputs):
