@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.core
 import jax.export
 import jax.numpy as jnp
 import numpy as np
@@ -100,10 +101,8 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
 
 
 # Where JAX cannot compare symbolic sizes; releases have it in different modules.
-_INCONCLUSIVE = "InconclusiveDimensionOperation"
-_Inconclusive = getattr(
-    jax.errors if hasattr(jax.errors, _INCONCLUSIVE) else jax.core, _INCONCLUSIVE
-)
+_NAME = "InconclusiveDimensionOperation"
+_Inconclusive = getattr(jax.errors, _NAME, None) or getattr(jax.core, _NAME)
 # Subclasses first. Errors of other types cannot always be made from a message.
 _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)
 
@@ -204,8 +203,9 @@ def _as_constant(value: Value) -> Value:
 
 def is_symbolic(value: Value) -> bool:
     """Whether symbolic sizes are among the elements of an array."""
-    is_of_objects = isinstance(value, np.ndarray) and value.dtype == object
-    return is_of_objects and any(map(jax.export.is_symbolic_dim, value.flat))
+    if not isinstance(value, np.ndarray) or value.dtype != object:
+        return False
+    return any(map(jax.export.is_symbolic_dim, value.flat))
 
 
 def traced(value: Any) -> Any:

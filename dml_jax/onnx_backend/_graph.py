@@ -127,14 +127,13 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
         if node.domain not in _DOMAINS:
             continue
         opset, is_custom = inlined.opset(node), bool(_function_of(node, functions))
-        schema = (
-            onnx.defs.get_schema(node.op_type, opset) if _version(node, opset) else None
-        )
-        if schema.deprecated if schema else is_custom:
+        is_known = bool(_version(node, opset))
+        schema: Any = onnx.defs.get_schema(node.op_type, opset) if is_known else None
+        if schema.deprecated if is_known else is_custom:
             node.domain = added.domain
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
-        elif schema and schema.has_function:
+        elif is_known and schema.has_function:
             set_defaults(node, defaults_of(schema))
     return checked
 

@@ -48,7 +48,7 @@ def named(name: str) -> Callable[..., Array]:
     return evaluate
 
 
-def integers(name: str, values: Any) -> list[int]:
+def integers(name: str, values: Any) -> list[Any]:
     """The elements of an input or an attribute that must be one-dimensional."""
     numbers = np.asarray(values)
     if numbers.ndim != 1:
@@ -152,11 +152,7 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def is_narrow(x: Any) -> bool:
-        return (
-            x is not None
-            and jnp.issubdtype(x.dtype, jnp.floating)
-            and x.dtype.itemsize < 4
-        )
+        return x is not None and x.dtype in (jnp.float16, jnp.bfloat16)
 
     def evaluate(node: Node, *inputs: Any) -> Array:
         if not is_narrow(inputs[0]):

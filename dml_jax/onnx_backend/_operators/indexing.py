@@ -107,12 +107,12 @@ def _scatter_nd(node: Node, data: Array, indices: Array, updates: Array) -> jax.
 
 
 def _scatter(node: Node, data: Array, places: Any, updates: Array) -> jax.Array:
-    names = {"none": "set", "add": "add", "mul": "", "max": "max", "min": "min"}
-    reduction = option(node, "reduction", [*names])
+    reduction = option(node, "reduction", ["none", "add", "mul", "max", "min"])
+    data = jnp.asarray(data)
     if reduction == "mul":
-        return _multiplied(jnp.asarray(data), updates, places)
-    places = jnp.asarray(data).at[places]
-    return getattr(places, names[reduction])(updates)
+        return _multiplied(data, updates, places)
+    name = "set" if reduction == "none" else reduction
+    return getattr(data.at[places], name)(updates)
 
 
 @jax.custom_jvp

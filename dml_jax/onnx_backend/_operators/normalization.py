@@ -129,10 +129,8 @@ def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax
     # Before version 21, parameters are those of groups.
     count = groups if node.version < 21 else channels
     require_shape("scale", scale, (count,))
-    require_shape(
-        "B" if node.kind == "InstanceNormalization" else "bias", bias, (count,)
-    )
-    rows = jnp.reshape(x, (batch, groups, -1))
+    require_shape("bias" if "num_groups" in node.attributes else "B", bias, (count,))
+    rows = jnp.reshape(x, (batch, groups, channels // groups * math.prod(sizes)))
     result, *_ = standardized(rows, 2, node.attributes["epsilon"])
     scale, bias = (
         jnp.repeat(part, channels // count).reshape(-1, *[1] * len(sizes))
@@ -149,14 +147,14 @@ def _instance_normalization(
     return _group_normalization(node, x, scale, bias)
 
 
-def _mean_variance_normalization(node: Node, x: Array) -> jax.Array:
+def _mean_variance_normalization(node: Node, x: Array) -> Array:
     axes = axes_of(node, np.ndim(x)) or (0, 2, 3)
     x = x - jnp.mean(x, axes, keepdims=True)
     deviation = norm(x, 2, lambda y: jnp.mean(y, tuple(axes), keepdims=True))
     return x / (deviation + 1e-9)
 
 
-def _lp_normalization(node: Node, x: Array) -> jax.Array:
+def _lp_normalization(node: Node, x: Array) -> Array:
     axis = axis_of(node, x)
     total = norm(x, node.attributes["p"], lambda y: jnp.sum(y, axis, keepdims=True))
     return x / jnp.where(total == 0, 1, total)  # zeros stay zeros
