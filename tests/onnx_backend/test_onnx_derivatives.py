@@ -58,11 +58,13 @@ def test_corners(text: str, inputs: str, place: str, wanted: str) -> None:
     def total(x: Any) -> Any:
         return jnp.sum(model.jax_fn(*given[:number], x, *given[number + 1 :])[0])
 
+    def both(x: Any) -> Any:
+        """The derivatives of both modes."""
+        return jax.grad(total)(x), jax.jvp(total, (x,), (jnp.ones_like(x),))[1]
+
     slopes = eval(wanted, NAMES)
     with jax.enable_x64(True):
-        gradient = jax.jit(jax.grad(total))(given[number])
-        ones = np.ones_like(given[number])
-        _, slope = jax.jvp(total, (given[number],), (ones,))
+        gradient, slope = jax.jit(both)(given[number])
     np.testing.assert_allclose(gradient, slopes, 1e-6, 1e-6)
     np.testing.assert_allclose(slope, np.sum(slopes), 1e-6, 1e-6)
 
