@@ -3,6 +3,7 @@
 Constant values, which depend only on initializers and shapes, are NumPy arrays; all
 others are JAX arrays. A node whose inputs are all constant is computed at once, while
 JAX traces the rest. Nodes can therefore compute shapes under JAX's transformations.
+Integers among which are symbolic sizes are NumPy arrays of objects.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.core
+import jax.export
+import jax.numpy as jnp
 import numpy as np
 import onnx.defs
 from jax.core import Tracer
@@ -95,6 +99,9 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     return [_in_mode(values[name], scope) for name in graph.outputs]
 
 
+# Where JAX cannot compare symbolic sizes; releases have it in different modules.
+_NAME = "InconclusiveDimensionOperation"
+_Inconclusive = getattr(jax.errors, _NAME, None) or getattr(jax.core, _NAME)
 # Subclasses first. Errors of other types cannot always be made from a message.
 _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)
 
@@ -106,7 +113,7 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
         return _outputs(node._replace(scope=scope), inputs)
     except jax.errors.JAXTypeError:
         raise
-    except (*_KINDS, LookupError, ArithmeticError) as error:
+    except (*_KINDS, LookupError, ArithmeticError, _Inconclusive) as error:
         raise _named(error, node, inputs, scope) from None
 
 
@@ -159,9 +166,17 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
             inputs[i] = np.asarray(inputs[i])
     if any(is_text(value) for value in inputs):
         inputs = [None if value is None else np.asarray(value) for value in inputs]
-    if not operator.is_folded or not all(map(is_constant, inputs)):
-        given = (_in_mode(value, node.scope) for value in inputs)
-        outputs = _as_list(operator.evaluate(node, *given))
+    is_folded = operator.is_folded and all(map(is_constant, inputs))
+    if not is_folded:
+        inputs = [_in_mode(value, node.scope) for value in inputs]
+    if any(map(is_symbolic, inputs)):
+        if not is_folded:
+            numbered = enumerate(inputs)
+            inputs = [x if i in operator.static else traced(x) for i, x in numbered]
+        outputs = map(as_sizes, _as_list(operator.evaluate(node, *inputs)))
+        return [_in_mode(value, node.scope) for value in outputs]
+    if not is_folded:
+        outputs = _as_list(operator.evaluate(node, *inputs))
         return [_in_mode(value, node.scope) for value in outputs]
     with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
         outputs = _as_list(operator.evaluate(node, *inputs))
@@ -195,6 +210,29 @@ def _as_constant(value: Value) -> Value:
     return None if value is None else np.asarray(value)
 
 
+def is_symbolic(value: Value) -> bool:
+    """Whether symbolic sizes are among the elements of an array."""
+    if not isinstance(value, np.ndarray) or value.dtype != object:
+        return False
+    return any(map(jax.export.is_symbolic_dim, value.flat))
+
+
+def traced(value: Any) -> Any:
+    """An array whose symbolic sizes are traced integers."""
+    if not is_symbolic(value):
+        return value
+    return jnp.reshape(jnp.array([*value.flat], np.int64), value.shape)
+
+
+def as_sizes(value: Any) -> Value:
+    """A constant of which NumPy may have returned the only element."""
+    if value is None or isinstance(value, (jax.Array, tuple)):
+        return value
+    array = np.asarray(value)
+    is_known = array.dtype == object and not is_symbolic(array)
+    return array.astype(np.int64) if is_known else array
+
+
 def traced_shape(name: str, value: Any) -> TypeError:
     """The error for a traced value that a shape depends on."""
     return TypeError(
@@ -214,4 +252,5 @@ def is_constant(value: Value) -> bool:
 def is_text(value: Any) -> bool:
     """Whether an array or a dtype is one of NumPy's for strings."""
     dtype = getattr(value, "dtype", value)
-    return isinstance(dtype, np.dtype) and dtype.kind in "OSUT"
+    is_kind = isinstance(dtype, np.dtype) and dtype.kind in "OSUT"
+    return is_kind and not is_symbolic(value)

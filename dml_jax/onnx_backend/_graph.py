@@ -117,20 +117,23 @@ def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> No
 def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelProto:
     """A model for ONNX's checker.
 
-    It refuses new operators in ONNX's domain, and bodies without default attributes.
+    It refuses new and deprecated operators in ONNX's domain, and bodies without
+    default attributes.
     """
     checked = onnx.ModelProto()
     checked.CopyFrom(inlined.model)
     added = onnx.helper.make_opsetid("dml_jax.unknown", 1)
     for node in all_nodes(checked.graph.node):
-        is_new = not _version(node, inlined.opset(node)) and node.domain in _DOMAINS
-        if is_new and _function_of(node, functions):
+        if node.domain not in _DOMAINS:
+            continue
+        opset, is_custom = inlined.opset(node), bool(_function_of(node, functions))
+        is_known = bool(_version(node, opset))
+        schema: Any = onnx.defs.get_schema(node.op_type, opset) if is_known else None
+        if schema.deprecated if is_known else is_custom:
             node.domain = added.domain
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
-        operator = _known(node)
-        if operator is not None and operator.check is not None:
-            schema = onnx.defs.get_schema(node.op_type, inlined.opset(node))
+        elif is_known and schema.has_function:
             set_defaults(node, defaults_of(schema))
     return checked
 

@@ -21,6 +21,7 @@ from dml_jax.onnx_backend._evaluation import (
     Scope,
     is_text,
     run_graph,
+    traced,
     traced_shape,
 )
 from dml_jax.onnx_backend._inputs import (
@@ -77,6 +78,13 @@ class Model(onnx.backend.base.BackendRep):
         self.output_names = graph.outputs
         self._shape_names = shape_names(graph.nodes)
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
+        self._weights = {
+            name: array
+            for name, array in graph.constants.items()
+            if array.ndim
+            and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+            and name not in self._shape_names
+        }
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
@@ -86,10 +94,10 @@ class Model(onnx.backend.base.BackendRep):
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {self.dtypes[name]}" for name in self.input_names)
         outputs = ", ".join(self.output_names)
-        count = sum(array.size for array in self.params.values())
+        count = sum(array.size for array in self._weights.values())
         return f"Model({kinds} -> {outputs}; {count:,} parameters)"
 
-    @functools.cached_property
+    @property
     def params(self) -> dict[str, jax.Array]:
         """The weights by name: initializers of float dtypes with at least one axis.
 
@@ -98,19 +106,15 @@ class Model(onnx.backend.base.BackendRep):
         scalars, such as a limit; `apply` accepts scalar initializers as well. Where the
         branches of a node have weights of the same name, these are named by the node's
         first output and the branch too, as "y.then_branch.w".
+
+        They are new arrays at each access, which may be donated.
         """
         # Arrays, not tracers, also for a caller that is traced.
         with (
             jax.ensure_compile_time_eval(),
             jax.default_device(self.device),
         ):
-            return {
-                name: jax.numpy.asarray(array)
-                for name, array in self._graph.constants.items()
-                if array.ndim
-                and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-                and name not in self._shape_names
-            }
+            return {n: jax.numpy.array(array) for n, array in self._weights.items()}
 
     def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
@@ -189,7 +193,9 @@ class Model(onnx.backend.base.BackendRep):
             found = dict(zip(self.output_names, results, strict=True))
         return _outputs_class(wanted)(*(found[name] for name in wanted))
 
-    def jax_fn(self, *inputs: ArrayLike, **named: ArrayLike) -> tuple[jax.Array, ...]:
+    def jax_fn(
+        self, /, *inputs: ArrayLike, **named: ArrayLike
+    ) -> tuple[jax.Array, ...]:
         """Computes the outputs, as a pure function that JAX can transform.
 
         Args:
@@ -218,6 +224,7 @@ class Model(onnx.backend.base.BackendRep):
     def apply(
         self,
         params: Mapping[str, ArrayLike],
+        /,
         *inputs: ArrayLike,
         training: bool | None = None,
         lda_coeff: ArrayLike | None = None,
@@ -232,7 +239,7 @@ class Model(onnx.backend.base.BackendRep):
           inputs: as for `jax_fn`.
           training: as for `prepare`, whose value is the default.
           lda_coeff: as for `prepare`, whose value is the default.
-          named: as for `jax_fn`.
+          named: as for `jax_fn`; an input called `training` or `lda_coeff`, too.
 
         Returns:
           The outputs in the order of `output_names`.
@@ -243,10 +250,14 @@ class Model(onnx.backend.base.BackendRep):
         Derivatives: as of `jax_fn`, and with respect to `params`.
         """
         options = {**self._options}
-        if training is not None:
-            options["training"] = arguments.flag("apply", "training", training)
-        if lda_coeff is not None:
-            options["lda_coeff"] = scalars.real("apply", "lda_coeff", lda_coeff)
+        for name, value, check in (
+            ("training", training, arguments.flag),
+            ("lda_coeff", lda_coeff, scalars.real),
+        ):
+            if value is not None and name in self._inputs:
+                named[name] = value
+            elif value is not None:
+                options[name] = check("apply", name, value)
         self._require_params("apply", params)
         return self._call(params, inputs, named, options)
 
@@ -355,7 +366,7 @@ class Model(onnx.backend.base.BackendRep):
             scope = Scope({}, options, is_wide)
             values = {name: self._widened(name, x) for name, x in values.items()}
             graph = self._graph._replace(inputs=tuple(values))
-            return run_graph(graph, tuple(values.values()), scope)
+            return [*map(traced, run_graph(graph, tuple(values.values()), scope))]
 
     def _widened(self, name: str, value: Any) -> Any:
         """An integer input of 64 bits that was given in 32 bits."""

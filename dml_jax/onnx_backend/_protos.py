@@ -12,9 +12,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx.external_data_helper
+import onnx.helper
 import onnx.numpy_helper
 from google.protobuf.message import Message
 
@@ -56,7 +58,19 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def load(model: onnx.ModelProto, folder: str) -> None:
     """Reads the external data of a model's tensors from files in a folder."""
     for _, tensor in _external_tensors(model):
+        has_length = any(entry.key == "length" for entry in tensor.external_data)
         onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
+        if not has_length:  # the rest of the file
+            tensor.raw_data = tensor.raw_data[: _byte_count(tensor)]
+
+
+def _byte_count(tensor: onnx.TensorProto) -> int:
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    bits = 8 * dtype.itemsize
+    if dtype.kind == "V":  # those of ml_dtypes, which may be packed
+        is_float = jnp.issubdtype(dtype, jnp.floating)
+        bits = (jnp.finfo if is_float else jnp.iinfo)(dtype).bits
+    return -(-math.prod(tensor.dims) * bits // 8)
 
 
 def require_loaded(model: onnx.ModelProto) -> None:

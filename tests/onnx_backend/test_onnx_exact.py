@@ -62,6 +62,9 @@ float[3] x => int64 y {s = SequenceConstruct(x, x) o = Optional(s)
   g = OptionalGetElement(o) y = SequenceLength(g)} | np.ones(3, "f") | 2
 float[3] x => bool y {s = SequenceConstruct(x, x) o = Optional(s)
   y = OptionalHasElement(o)} | np.ones(3, "f") | True
+float16[1,1,2] x, float16[1] s, float16[1] b => float16[1,1,2] y {
+  y, m, v = BatchNormalization<training_mode = 1>(x, s, b, b, s)} |
+  np.float16([[[-300, 300]]]), np.float16([1]), np.float16([0]) | [[[-1, 1]]]
 """,
     erase="int64[1] a, int64[1] b, int64 place => int64[n] y {"
     "s = SequenceConstruct(a, b) e = SequenceErase(s, place) "
@@ -92,6 +95,12 @@ def one_hot(last: int, depth: int) -> np.ndarray:
     return np.eye(depth, dtype=int)[[1, 100, last]]
 
 
+H = np.float16
+LARGE = H([60000, 60000, -60000])  # whose sums are beyond float16
+PAIR = LARGE[None, None, :2]
+SIDES = H([[[300, 400]]])  # as are their squares
+SPREAD = H([[[-300, 300]]])  # and their variance
+ONE, NONE = H([1]), H([0])
 # Operators, inputs and results that ONNX Runtime has not, or not exactly.
 EXACT: list[tuple[str, list[Any], Any]] = [
     *(("Range", *exact_range(*row)) for row in RANGES),
@@ -112,6 +121,23 @@ EXACT: list[tuple[str, list[Any], Any]] = [
     ("OneHot", [np.uint64([2**64 - 1, 1]), 2, [0, 1]], [[0, 0], [0, 1]]),
     ("OneHot", [np.uint8([1, 100, 255]), 400, [0, 1]], one_hot(255, 400)),
     ("OneHot", [np.int8([1, 100, -1]), 400, [0, 1]], one_hot(-1, 400)),
+    ("Sum", [*LARGE[:, None]], LARGE[:1]),
+    ("Mean", [LARGE, LARGE], LARGE),
+    ("ReduceSum", [LARGE], LARGE[:1]),
+    ("ReduceMean", [LARGE[:2]], LARGE[:1]),
+    ("ReduceL2", [SIDES], H([[[500]]])),
+    ("ReduceProd", [H([300, 300, 0.25])], H([22500])),
+    ("ReduceLogSum", [LARGE[:2]], H([np.log(120000)])),
+    ("CumSum", [H([2048, 1, 1]), [0]], H([2048, 2048, 2050])),
+    ("CumProd", [H([300, 300, 0.25]), [0]], H([300, np.inf, 22500])),
+    ("AveragePool<kernel_shape = [2]>", [LARGE[None, None]], H([[[60000, 0]]])),
+    ("LpPool<kernel_shape = [2]>", [SIDES], H([[[500]]])),
+    ("GlobalAveragePool", [PAIR], PAIR[..., :1]),
+    ("GlobalLpPool", [SIDES], H([[[500]]])),
+    ("LpNormalization", [SIDES], H([[[0.6, 0.8]]])),
+    ("LRN<size = 1, alpha = 1.0, beta = 0.5>", [SIDES], H([[[1, 1]]])),
+    ("InstanceNormalization", [SPREAD, ONE, NONE], H([[[-1, 1]]])),
+    ("GroupNormalization<num_groups = 1>", [SPREAD, ONE, NONE], H([[[-1, 1]]])),
 ]  # fmt: skip
 
 
@@ -120,8 +146,8 @@ EXACT: list[tuple[str, list[Any], Any]] = [
 def test_results_are_exact(kind: str, inputs: list[Any], wanted: Any) -> None:
     """Also of constants, and of 64 bits outside of the mode, which stays as it is."""
     arrays, wanted = list(map(np.asarray, inputs)), np.asarray(wanted)
-    names = "pqr"[: len(inputs)]
-    result = f"{type_of(wanted.dtype)}[{','.join('uv'[: wanted.ndim])}] y"
+    names = "pqrst"[: len(inputs)]
+    result = f"{type_of(wanted.dtype)}[{','.join('uvw'[: wanted.ndim])}] y"
     text = f"@28 {result} {{y = {kind}({', '.join(names)})}}"
     constants = dict(zip(names, arrays, strict=True))
     for given, stored in ((arrays, {}), ([], constants)):

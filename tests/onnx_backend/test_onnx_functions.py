@@ -52,6 +52,14 @@ def test_functions_have_their_own_opsets(text: str, wanted: str) -> None:
     assert onnx_backend.is_compatible(model)
 
 
+def test_a_function_comes_before_an_operator_of_its_name() -> None:
+    """Unlike in ONNX Runtime, which prefers its operator."""
+    text = 'float[5] x => float[5] y {y = Relu(x)} <domain: "", opset_import: ["": '
+    model = parse(text + "25]> Relu (p) => (q) {q = Neg(p)}")
+    assert_same_bits(onnx_backend.run_model(model, [-X])[0], X)
+    assert not np.any(runtime_session(model).run(None, {"x": -X})[0])
+
+
 def test_a_model_without_an_opset_of_onnx() -> None:
     ((text,),) = rows("$call 9$f Slice<starts = [0], ends = [4]>(p)}")
     model = parse(text)

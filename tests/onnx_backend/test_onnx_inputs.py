@@ -111,7 +111,6 @@ COPYING.run([[[1], [1, 2]]]) | TypeError | onnx: `x` must be an array; got list
 COPYING.run([ROW], a=1, b=2) | TypeError | run: `kwargs` must be empty; got a, b$$
 PAIR.run(["w"], {"x": ROW}) | ValueError | .*`inputs` must be None or a list of y, z
 STRINGS.run([ONE]) | TypeError | onnx: `x` must have dtype string; got int64$$
-STRINGS.jax_fn(np.array(["a"], object)) | TypeError | .*JAX
 prepared(BY_SCALAR).run([np.float32(0)]) | ValueError | Range 'first': `delta`
 prepared(ERASING).run([[1], -3]) | ValueError | SequenceErase 'e': `position` must be in
   \[-2, 2\); got -3$$

@@ -222,6 +222,30 @@ def test_options_of_apply() -> None:
     require_error(TypeError, message, plain.apply, {}, x, lda_coeff="a")
 
 
+def test_inputs_of_any_name() -> None:
+    """Also those of arguments, and of options of `apply`."""
+    names = ["self", "params", "inputs", "training", "lda_coeff"]
+    signature = ", ".join(f"float[1] {name}" for name in names)
+    model = prepared(
+        f"{signature} => float[5] y {{y = Concat<axis = 0>({', '.join(names)})}}"
+    )
+    given = {name: np.float32([i]) for i, name in enumerate(names)}
+    for (y,) in (model.jax_fn(**given), model.apply({}, **given), model.run(given)):
+        assert y.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_params_may_be_donated(model: onnx_backend.Model) -> None:
+    """As in a step of training, which writes to the memory of the weights."""
+    wanted = expected(X, **WEIGHTS)
+    for _ in range(2):
+        params = model.params
+        doubled = jax.jit(lambda p: jax.tree.map(lambda x: 2 * x, p), donate_argnums=0)
+        doubled(params)
+        assert all(array.is_deleted() for array in params.values())
+        assert_same_bits(np.asarray(model.apply(model.params, X)[0]), wanted)
+        assert_same_bits(model.run([X])[0], wanted)
+
+
 # Functions for operators --------------------------------------------------------------
 
 CUSTOM = """float[4,3] x => float[4,3] y, float[4,3] z {

@@ -46,6 +46,10 @@ WINDOW = "kernel_shape = [3, 2], strides = [2, 3], pads = [0, 1, 1, 0], ceil_mod
 SCALES = "s = Constant<value: tensor = float[4] {1, 1, 0.7, 2.5}>()"
 LOOKUP = "d = Constant<value_floats = [5.0, 6.0, 7.0]>()"
 KEPT = "c = Constant<value: tensor = bool[3] {1, 0, 1}>() y = Compress"
+CROP = (
+    "n = Constant<value_ints = [3, 4]>() "
+    "w = Constant<value_floats = [0.1, 0.4, 0.8, 1.7]>()"
+)
 SIZES = "K = 40, N = 6, block_size = 16"
 NAMES: dict[str, Any] = {
     name: value for name, value in globals().items() if not name.startswith("_")
@@ -69,6 +73,8 @@ y = AveragePool<kernel_shape = [20]>(p) | LINE
 @10 $scales y = Resize<mode = "linear">(p, s) | IMAGE
 y = Resize<mode = "linear">(p, , q) | M[:1], np.array([0.5, 2], F)
 y = GridSample<mode = "cubic", padding_mode = "reflection">(p, q) |
+  IMAGE, 1.3 * floats(2, 4, 5, 2)
+y = GridSample<mode = "cubic", padding_mode = "border">(p, q) |
   IMAGE, 1.3 * floats(2, 4, 5, 2)
 y = ConvTranspose<group = 3, pads = [1, 0, 2, 1], strides = [2, 1]>(p, q) |
   IMAGE, floats(3, 2, 3, 2)
@@ -108,6 +114,32 @@ y = ConvTranspose(p, q) | floats(1, 1, 0), floats(1, 2, 3)
 y = ConvTranspose<strides = [2, 2], auto_pad = "SAME_UPPER">(p, q) |
   IMAGE, floats(3, 2, 3, 2)
 @9 s = Constant<value: tensor = float[4] {1, 1, 2, 3}>() y = Upsample(p, s) | IMAGE
+n = Constant<value_ints = [6]>()
+  y = Resize<mode = "nearest", nearest_mode = "round_prefer_ceil">(p, , , n) |
+  np.arange(20, dtype=F)
+$crop y = Resize<mode = "nearest", $transform = "tf_crop_and_resize",
+  extrapolation_value = 9.0>(p, w, , n) | M
+$crop y = Resize<mode = "linear", $transform = "tf_crop_and_resize",
+  extrapolation_value = 9.0>(p, w, , n) | M
+n = Constant<value_ints = [1, 3]>()
+  y = Resize<mode = "cubic", $transform = "pytorch_half_pixel">(p, , , n) | FRAMES
+n = Constant<value_ints = [1, 1, 1, 4]>()
+  y = Resize<mode = "linear", antialias = 1>(p, , , n) | BYTES[:1, :1, :1, :7]
+n = Constant<value_ints = [1, 1, 1, 4]>()
+  y = Resize<mode = "cubic", antialias = 1>(p, , , n) | BYTES[:1, :1, :1, :7]
+@11 e = Constant<value: tensor = float[0] {}>()
+  n = Constant<value: tensor = int64[1] {5}>()
+  y = Resize<mode = "nearest", $transform = "tf_half_pixel_for_nn">(p, e, e, n) |
+  np.arange(3, dtype=F)
+float[a,b,c,d] y {n = Constant<value_int = 5>() y = STFT(p, n, q)} |
+  SIGNAL[..., 0], floats(16)
+@12 y = Celu<alpha = -0.5>(p) | FRAMES
+@18 y = GroupNormalization<num_groups = 2>(p, q, r) |
+  floats(2, 4, 3), floats(2), floats(2)
+@21 y = QuantizeLinear<axis = 0, block_size = 2>(p, q, r) |
+  floats(5), SCALE[:3], U8([1, 2, 3])
+@21 y = DequantizeLinear<axis = 0, block_size = 2>(p, q, r) |
+  U8([1, 2, 3, 4, 5]), SCALE[:3], U8([1, 2, 3])
 y = LRN<size = 3, alpha = 0.5>(p) | IMAGE
 y = DepthToSpace<blocksize = 2>(p) | floats(1, 8, 2, 3)
 y = DepthToSpace<blocksize = 2, mode = "CRD">(p) | floats(1, 8, 2, 3)
@@ -168,6 +200,8 @@ f = Constant<value_float = 2.>() one = Constant<value_float = 1.>()
 """,
     lookup=LOOKUP,
     kept=KEPT,
+    crop=CROP,
+    transform="coordinate_transformation_mode",
 )
 # Of com.microsoft; the inputs after the first are initializers.
 MICROSOFT = rows(
@@ -233,6 +267,14 @@ def test_operators_of_microsoft(text: str, inputs: str) -> None:
     constants = dict(zip("qrstuvwx", others, strict=False))
     source = model_of(f"y = com.microsoft.{text}", [first], **constants)
     require_runtime(source, [first], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Hamming", "Hann"])
+@pytest.mark.parametrize("is_periodic", [0, 1])
+def test_windows_of_64_bits(kind: str, is_periodic: int) -> None:
+    options = f"output_datatype = 11, periodic = {is_periodic}"
+    source = model_of(f"double[n] y {{y = {kind}Window<{options}>(p)}}", [5])
+    require_runtime(source, [np.array(5)], tolerance=1e-15)
 
 
 def test_weights_of_two_bits() -> None:
@@ -331,6 +373,18 @@ default parameters of Affine | one = Constant<value: tensor = float[1,1,1] {1.0}
 a threshold is reached | y, h = RNN<hidden_size = 1, activations = ["ThresholdedRelu"],
   activation_alpha = [0.5]>(p, q, r) | STEPS, F([[[1]]]), F([[[0]]]) |
   [[[[0.5]]], [[[0]]]] | [[[[0]]], [[[0]]]]
+a length is a fraction | y = Resize<mode = "nearest", coordinate_transformation_mode =
+  "align_corners">(p, , q) | np.arange(5, dtype=F), F([1.5]) |
+  [0, 1, 1, 2, 2, 3, 4] | [0, 1, 1, 2, 3, 3, 4]
+quotients of sizes are exact | n = Constant<value_ints = [1]>()
+  y = Resize<mode = "nearest", nearest_mode = "floor">(p, , , n) |
+  np.arange(7, dtype=F) | [3] | [2]
+an axis of one element | float[a,b,c,d] y {y = AffineGrid<align_corners = 1>(p, q)} |
+  F([[[1, 0, 0], [0, 1, 0]]]), [1, 1, 1, 2] | [[[[-1, -1], [1, -1]]]] |
+  [[[[-1, 1], [1, 1]]]]
+strides beyond the kernel | float[a,b,c] y {y = ConvTranspose<strides = [3], auto_pad =
+  "SAME_UPPER">(p, q)} | F([[[1, 2]]]), F([[[1]]]) | [[[1, 0, 0, 2, 0, 0]]] |
+  [[[1, 0, 0, 2]]]
 the cell is clipped before its activation | z, y, c = LSTM<hidden_size = 1, clip = 0.5,
   activations = ["Sigmoid", "Tanh", "Relu"]>(p, q, q, , , , r) |
   F([[[0]]]), np.zeros((1, 4, 1), F), F([[[20]]]) | [[[0.25]]] | [[[5]]]

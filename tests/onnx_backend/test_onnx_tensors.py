@@ -9,7 +9,14 @@ import onnx
 import pytest
 from assertions import assert_same_bits
 from onnx import TensorProto, helper
-from onnx_models import COPY, LOCAL, external_tensor, parse, require_error
+from onnx_models import (
+    COPY,
+    LOCAL,
+    external_tensor,
+    parse,
+    require_error,
+    type_of,
+)
 
 from dml_jax import onnx_backend
 
@@ -89,6 +96,25 @@ def test_external_data(
     monkeypatch.chdir("/")
     loaded = onnx_backend.load_model(folder / "m.onnx")
     assert loaded == model_with(place, in_memory)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, bool, "bfloat16", "int4"])
+@pytest.mark.usefixtures("folder")
+def test_external_data_without_a_length(dtype: Any) -> None:
+    """It begins at an offset, and has as many bytes as its tensor."""
+    wanted = np.array([1, 0, 1]).astype(dtype)
+    tensor = onnx.numpy_helper.from_array(wanted, "w")
+    data = tensor.raw_data
+    pathlib.Path("w.bin").write_bytes(bytes(8) + data + bytes(8))
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", "8")):
+        tensor.external_data.add(key=key, value=value)
+    kind = type_of(wanted.dtype)
+    model = parse(f"{kind}[3] x => {kind}[3] y {{y = Identity(w)}}")
+    model.graph.initializer.append(tensor)
+    onnx.save(model, "m.onnx")
+    assert_same_bits(onnx_backend.prepare("m.onnx").run([wanted])[0], wanted)
 
 
 def test_models_from_files_and_bytes(folder: pathlib.Path) -> None:

@@ -18,10 +18,25 @@ from dml_jax.onnx_backend._evaluation import Array, Node, traced_shape
 from dml_jax.onnx_backend._range_checks import note_outside
 
 
-def numpy_or_jax(*arrays: Any) -> ModuleType:
-    """NumPy for constants, which is faster for small arrays; otherwise jax.numpy."""
+def numpy_or_jax(*arrays: Any, sizes: Sequence[Any] = ()) -> ModuleType:
+    """NumPy for constants, which is faster for small arrays; otherwise jax.numpy.
+
+    It also has arrays of symbolic sizes.
+    """
     are_constant = all(isinstance(array, np.ndarray) for array in arrays)
-    return np if are_constant else jnp
+    return np if are_constant and not has_symbols(sizes) else jnp
+
+
+def has_symbols(sizes: Sequence[Any]) -> bool:
+    """Whether any of some sizes is symbolic."""
+    return any(map(jax.export.is_symbolic_dim, sizes))
+
+
+def positions(shape: Sequence[Any], axis: int) -> Array:
+    """The positions along an axis, of size 1 on all others."""
+    namespace = numpy_or_jax(sizes=shape)
+    numbers = namespace.arange(shape[axis], dtype=index_dtype(shape[axis]))
+    return numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
 
 def named(name: str) -> Callable[..., Array]:
@@ -33,12 +48,12 @@ def named(name: str) -> Callable[..., Array]:
     return evaluate
 
 
-def integers(name: str, values: Any) -> list[int]:
+def integers(name: str, values: Any) -> list[Any]:
     """The elements of an input or an attribute that must be one-dimensional."""
     numbers = np.asarray(values)
     if numbers.ndim != 1:
         raise ValueError(f"`{name}` must have one dimension; got {numbers.ndim}")
-    return [int(number) for number in numbers]
+    return [n if jax.export.is_symbolic_dim(n) else int(n) for n in numbers]
 
 
 def integer(name: str, value: Any) -> int:
@@ -84,9 +99,10 @@ def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
 def indices_of(indices: Array, size: int) -> Array:
     """Indices along an axis; negative ones count from its end.
 
-    Constants outside of the axis are refused; traced indices are clamped.
+    Constants outside of the axis are refused; traced indices are clamped, and those
+    along an axis of a symbolic size.
     """
-    if isinstance(indices, Tracer):
+    if isinstance(indices, Tracer) or has_symbols([size]):
         if size == 0 and indices.size:
             raise ValueError(
                 "`indices` must have no elements, since the axis has none; got shape "
@@ -127,6 +143,41 @@ def clamped(name: str, values: Array, most: Any) -> Array:
 def at_least_float32(x: Array) -> jax.Array:
     """Floats below 32 bits as float32."""
     return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator with sums, for which floats of 16 bits become float32.
+
+    Its result is rounded to their dtype once.
+    """
+
+    def is_narrow(x: Any) -> bool:
+        return x is not None and x.dtype in (jnp.float16, jnp.bfloat16)
+
+    def evaluate(node: Node, *inputs: Any) -> Array:
+        if not is_narrow(inputs[0]):
+            return function(node, *inputs)
+        wide = [at_least_float32(x) if is_narrow(x) else x for x in inputs]
+        return function(node, *wide).astype(inputs[0].dtype)
+
+    return evaluate
+
+
+def norm(x: Array, p: int, reduce: Callable[..., Any]) -> jax.Array:
+    """The p-th root of reduced p-th powers, with the derivative 0 for zeros."""
+    total = reduce(jnp.abs(x) ** p)
+    nonzero = jnp.where(total == 0, 1, total)
+    root = jnp.sqrt(nonzero) if p == 2 else nonzero ** (1 / p)
+    return jnp.where(total == 0, 0, root)
+
+
+def with_masks(x: Array) -> jax.Array:
+    """`x`, whose elements of minus infinity have no derivatives.
+
+    Those of a softmax are NaN where all elements are masked, even if its result, NaN,
+    is replaced afterwards.
+    """
+    return jnp.where(x == -jnp.inf, -jnp.inf, x)
 
 
 def require_constant(**inputs: Any) -> None:

@@ -11,8 +11,15 @@ from jax import lax
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._cast import cast
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator, is_text
-from dml_jax.onnx_backend._operators._arrays import dtype_of
+from dml_jax.onnx_backend._evaluation import (
+    Array,
+    Node,
+    Operator,
+    is_symbolic,
+    is_text,
+    traced,
+)
+from dml_jax.onnx_backend._operators._arrays import dtype_of, numpy_or_jax
 
 
 def _constant(node: Node) -> Array:
@@ -36,6 +43,9 @@ def _cast_like(node: Node, input: Array, target_type: Array) -> Array:
 
 
 def _converted(node: Node, input: Array, dtype: np.dtype) -> Array:
+    if is_symbolic(input) and dtype == np.int64:
+        return input
+    input = traced(input)
     given = np.dtype(input.dtype)
     if is_text(dtype) or is_text(given) or dtype == ml_dtypes.float8_e8m0fnu:
         raise NotImplementedError(
@@ -74,10 +84,11 @@ def _bits(x: Array, dtype: np.dtype) -> jax.Array:
     return result
 
 
-def _eye_like(node: Node, x: Array) -> np.ndarray:
-    number, (rows, columns) = node.attributes.get("dtype"), np.shape(x)
+def _eye_like(node: Node, x: Array) -> Array:
+    number = node.attributes.get("dtype")
     dtype = x.dtype if number is None else dtype_of("`dtype`", number)
-    return np.eye(rows, columns, node.attributes["k"]).astype(dtype)
+    namespace = numpy_or_jax(sizes=np.shape(x))
+    return namespace.eye(*np.shape(x), node.attributes["k"]).astype(dtype)
 
 
 OPERATORS = {

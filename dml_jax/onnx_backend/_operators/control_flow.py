@@ -27,6 +27,7 @@ from dml_jax.onnx_backend._evaluation import (
     Operator,
     is_constant,
     is_text,
+    traced,
 )
 from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
 from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
@@ -67,7 +68,7 @@ def _checked(body: Body) -> Callable[..., Any]:
 
 def _arrays(values: Iterable[Any]) -> tuple[Any, ...]:
     """Values as arrays, and sequences as tuples of arrays."""
-    return jax.tree.map(jnp.asarray, tuple(values))
+    return jax.tree.map(lambda x: jnp.asarray(traced(x)), tuple(values))
 
 
 @contextlib.contextmanager
@@ -347,11 +348,10 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
     axes = attributes.get("scan_input_axes", [0] * count)
     flips = attributes.get("scan_input_directions", [0] * count)
     rows = [_time_first(*row) for row in zip(scanned, axes, flips, strict=True)]
-    if len({len(row) for row in rows}) != 1:
-        raise ValueError(
-            f"scan inputs must have the same length; got {[len(row) for row in rows]}"
-        )
-    if len(rows[0]) == 0:
+    lengths = [row.shape[0] for row in rows]
+    if len({*lengths}) != 1:
+        raise ValueError(f"scan inputs must have the same length; got {lengths}")
+    if lengths[0] == 0:
         types = (jax.ShapeDtypeStruct(row.shape[1:], row.dtype) for row in rows)
         last, results = initial, _no_rows(body, split, *initial, *types)
     elif _is_compiled(body, *inputs):

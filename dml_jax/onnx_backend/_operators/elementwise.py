@@ -12,6 +12,7 @@ import numpy as np
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    in_float32,
     named,
     numpy_or_jax,
     option,
@@ -21,12 +22,12 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 def _divide(_: Node, a: Array, b: Array) -> Array:
     namespace = numpy_or_jax(a, b)
-    if not jnp.issubdtype(a.dtype, jnp.integer):
+    if jnp.issubdtype(a.dtype, jnp.inexact):
         return namespace.divide(a, b)
     # Quotients of integers are truncated toward zero.
     floor = namespace.floor_divide(a, b)
     is_inexact = namespace.remainder(a, b) != 0
-    return floor + (is_inexact & ((a < 0) != (b < 0))).astype(a.dtype)
+    return floor + (is_inexact & ((a < 0) != (b < 0)))
 
 
 def _modulo(node: Node, a: Array, b: Array) -> Array:
@@ -156,7 +157,7 @@ OPERATORS = {
     **_table(7, Equal="equal", Less="less", Greater="greater"),
     **_table(7, PRelu=lambda _, x, slope: leaky_relu(x, slope)),
     **_table(8, Max=_reduced("maximum"), Min=_reduced("minimum")),
-    **_table(8, Sum=_reduced("add"), Mean=_mean),
+    **_table(8, Sum=in_float32(_reduced("add")), Mean=in_float32(_mean)),
     **_table(9, Sign="sign", Erf=activation(jax.scipy.special.erf)),
     **_table(9, Sinh="sinh", Cosh="cosh"),
     **_table(9, Asinh="arcsinh", Acosh="arccosh", Atanh="arctanh"),
@@ -164,6 +165,7 @@ OPERATORS = {
     **_table(10, Mod=_modulo, IsInf=_is_infinite),
     **_table(11, Round="rint", BitShift=_shift),
     **_table(12, LessOrEqual="less_equal", GreaterOrEqual="greater_equal"),
+    **_table(12, Celu=activation(jax.nn.celu, "alpha")),
     **_table(18, BitwiseAnd="bitwise_and", BitwiseOr="bitwise_or"),
     **_table(18, BitwiseXor="bitwise_xor", BitwiseNot="bitwise_not"),
     **_table(20, Gelu=_gelu),

@@ -19,6 +19,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     normalized,
     numpy_or_jax,
     option,
+    positions,
     require_axes,
     require_constant,
     require_shape,
@@ -47,7 +48,7 @@ def _element_places(data: Array, axis: int, indices: Array) -> Any:
             f"`indices` must have rank {len(sizes)}, and at most the sizes {sizes} of "
             f"`data` on axes other than {axis}; got shape {shape}"
         )
-    places: list[Any] = list(np.indices(shape, sparse=True))
+    places = [positions(shape, i) for i in range(len(shape))]
     places[axis] = indices_of(indices, sizes[axis])
     return tuple(places)
 
@@ -81,7 +82,7 @@ def _slice_places(data: Array, indices: Array, batch_dims: int = 0) -> Any:
             f"`indices` must have the sizes {batch} of `data` on its first axes, and "
             f"at most {len(sizes)} on its last axis; got shape {shape}"
         )
-    batch = np.indices(shape[:-1], sparse=True)[:batch_dims]
+    batch = [positions(shape[:-1], i) for i in range(batch_dims)]
     sizes = sizes[: shape[-1]]
     places = [indices_of(indices[..., i], size) for i, size in enumerate(sizes)]
     return (*batch, *places)
@@ -106,10 +107,33 @@ def _scatter_nd(node: Node, data: Array, indices: Array, updates: Array) -> jax.
 
 
 def _scatter(node: Node, data: Array, places: Any, updates: Array) -> jax.Array:
-    names = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
-    reduction = option(node, "reduction", [*names])
-    places = jnp.asarray(data).at[places]
-    return getattr(places, names[reduction])(updates)
+    reduction = option(node, "reduction", ["none", "add", "mul", "max", "min"])
+    data = jnp.asarray(data)
+    if reduction == "mul":
+        return _multiplied(data, updates, places)
+    name = "set" if reduction == "none" else reduction
+    return getattr(data.at[places], name)(updates)
+
+
+@jax.custom_jvp
+def _multiplied(data: jax.Array, updates: Array, places: Any) -> jax.Array:
+    """`data` times the updates; JAX has no derivatives where places repeat."""
+    return data.at[places].multiply(updates)
+
+
+@_multiplied.defjvp
+def _multiplied_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    (data, updates, places), (data_tangent, tangent, _) = primals, tangents
+    zeros, ones = jnp.zeros_like(data), jnp.ones_like(data)
+    # The product of all other updates of an element is that of those which are not
+    # zero, divided by the update's own, and zero if another one is zero.
+    nonzero = jnp.where(updates == 0, 1, updates)
+    counts = zeros.at[places].add(updates == 0)[places]
+    others = _multiplied(ones, nonzero, places)[places] / nonzero
+    others = jnp.where(counts == (updates == 0), others, 0)
+    change = zeros.at[places].add(tangent * others)
+    factors = _multiplied(ones, updates, places)
+    return _multiplied(*primals), data_tangent * factors + data * change
 
 
 def _tensor_scatter(
@@ -122,8 +146,8 @@ def _tensor_scatter(
     require_shape("update", update, sizes)
     require_shape("write_indices", starts, sizes[:1])
     moved, new = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
-    batch = np.arange(moved.shape[0], dtype=np.int32)[:, None]
-    starts = np.zeros(moved.shape[0], np.int64) if starts is None else starts
+    batch = positions(moved.shape[:2], 0)
+    starts = jnp.zeros(moved.shape[:1], jnp.int64) if starts is None else starts
     is_circular = node.attributes["mode"] == "circular"
     most = 2**63 - 1 if is_circular else moved.shape[1] - new.shape[1]
     starts = clamped("write_indices", starts, most)

@@ -1,8 +1,8 @@
 """Interpolation between the elements of images: Resize, Upsample and GridSample.
 
 Resize interpolates along one axis after the other. The places and weights of the
-elements that it reads are computed by NumPy, in 32 bits as in ONNX Runtime, so that
-a scale such as 0.7 finds the same ties.
+elements that it reads are computed by NumPy, for scales in 32 bits as in ONNX Runtime,
+so that a scale such as 0.7 finds the same ties.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
     axes_of,
+    in_float32,
+    integers,
     numpy_or_jax,
     require_rank,
     require_shape,
     require_size,
 )
+from dml_jax.onnx_backend._operators.quantization import quantized
 
 
 def _resize(
@@ -49,7 +54,10 @@ def _resize(
     for i, (axis, scale, count) in enumerate(zip(axes, scales, counts, strict=True)):
         window = (0.0, 1.0) if roi is None else (roi[i], roi[i + len(axes)])
         if scale != 1 or count != shape[axis] or window != (0, 1):
-            y = _resized_axis(node, y, axis, np.float32(scale), count, window)
+            y = _resized_axis(node, y, axis, scale, count, window)
+    is_rounded = node.attributes["mode"] == "cubic" or node.attributes.get("antialias")
+    if is_rounded and jnp.issubdtype(x.dtype, jnp.integer):
+        return quantized(y, None, x.dtype)
     return y.astype(x.dtype)
 
 
@@ -62,8 +70,11 @@ def _unless_empty(name: str, values: Any) -> Any:
 
 def _scales_and_sizes(
     node: Node, old: list[int], scales: Any, sizes: Any
-) -> tuple[list[float], list[int]]:
-    """The scales and the new sizes of axes, either of which is given."""
+) -> tuple[list[Any], list[int]]:
+    """The scales and the new sizes of axes, either of which is given.
+
+    Scales that are given are floats, quotients of sizes are fractions.
+    """
     given = sizes if scales is None else scales
     if given is None or len(given) != len(old):
         raise ValueError(
@@ -72,22 +83,42 @@ def _scales_and_sizes(
     pairs = zip(given, old, strict=True)
     if scales is not None:
         new = [n if scale == 1 else int(np.float32(n) * scale) for scale, n in pairs]
-        return [*scales], new
-    scales = [int(size) / n for size, n in pairs]
+        return [*map(np.float32, scales)], new
+    # An axis without elements has no scale, and a symbolic one keeps its size.
+    scales = [1 if n in (size, 0) else Fraction(int(size), n) for size, n in pairs]
     policy = node.attributes["keep_aspect_ratio_policy"]
     if policy == "stretch":
-        return scales, [int(size) for size in sizes]
+        return scales, integers("sizes", sizes)
     scale = min(scales) if policy == "not_larger" else max(scales)
-    return [scale] * len(old), [math.floor(scale * n + 0.5) for n in old]
+    return [scale] * len(old), [math.floor(scale * n + Fraction(1, 2)) for n in old]
 
 
 def _resized_axis(
-    node: Node, x: jax.Array, axis: int, scale: np.float32, count: int, window: Any
+    node: Node, x: jax.Array, axis: int, scale: Any, count: int, window: Any
 ) -> jax.Array:
-    attributes, size = node.attributes, x.shape[axis]
+    size = x.shape[axis]
     places = _coordinates(node, size, scale, count, window)
-    if attributes["mode"] == "nearest":
-        return _nearest(x, axis, _rounded(node, places, scale))
+    if node.attributes["mode"] == "nearest":
+        result = _nearest(x, axis, _rounded(node, places, scale))
+    else:
+        result = _weighted(node, x, axis, places, scale)
+    if _mode_of(node) != "tf_crop_and_resize":
+        return result
+    outside = ((places < 0) | (places > size - 1)).reshape(_along(x.shape, axis))
+    value = jnp.asarray(node.attributes["extrapolation_value"]).astype(x.dtype)
+    return jnp.where(outside, value, result)
+
+
+def _along(shape: Sequence[int], axis: int) -> list[int]:
+    """The shape of numbers along an axis of a shape."""
+    return [-1 if i == axis else 1 for i in range(len(shape))]
+
+
+def _weighted(
+    node: Node, x: jax.Array, axis: int, places: np.ndarray, scale: Any
+) -> jax.Array:
+    """Sums of the elements near some places, by their distances."""
+    attributes, size = node.attributes, x.shape[axis]
     kernel, reach = _kernel_of(node)
     # A smaller image is smoothed by a wider kernel.
     stretch = min(float(scale), 1.0) if attributes.get("antialias") else 1.0
@@ -100,16 +131,11 @@ def _resized_axis(
     weights = weights / np.sum(weights, 1, keepdims=True)
     used = np.any(weights != 0, 0)
     taps, weights = np.clip(taps[:, used], 0, size - 1), weights[:, used]
-    sizes = [-1 if i == axis else 1 for i in range(x.ndim)]
-    result = sum(
-        jnp.take(x, tap, axis, mode="clip") * weight.astype(x.dtype).reshape(sizes)
-        for tap, weight in zip(taps.T, weights.T, strict=True)
+    parts = (
+        jnp.take(x, tap, axis, mode="clip") * weight.reshape(_along(x.shape, axis))
+        for tap, weight in zip(taps.T, weights.T.astype(x.dtype), strict=True)
     )
-    if _mode_of(node) == "tf_crop_and_resize":
-        outside = ((places < 0) | (places > size - 1)).reshape(sizes)
-        value = jnp.asarray(attributes["extrapolation_value"], x.dtype)
-        result = jnp.where(outside, value, result)
-    return jnp.asarray(result)
+    return functools.reduce(jnp.add, parts)
 
 
 def _mode_of(node: Node) -> str:
@@ -119,13 +145,22 @@ def _mode_of(node: Node) -> str:
 
 
 def _coordinates(
-    node: Node, size: int, scale: np.float32, count: int, window: tuple[float, float]
+    node: Node, size: int, scale: Any, count: int, window: tuple[float, float]
 ) -> np.ndarray:
     """The coordinates in an axis of the elements of the result."""
-    mode, length = _mode_of(node), scale * np.float32(size)
-    numbers = np.arange(count, dtype=np.float32)
-    if mode == "asymmetric":
+    mode = _mode_of(node)
+    if isinstance(scale, Fraction):  # products and quotients are rounded once
+        numbers, length = np.arange(count, dtype=np.float64), float(scale * size)
+    else:
+        numbers, length = np.arange(count, dtype=np.float32), scale * np.float32(size)
+
+    def unscaled(numbers: np.ndarray) -> np.ndarray:
+        if isinstance(scale, Fraction):
+            return numbers * scale.denominator / scale.numerator
         return numbers / scale
+
+    if mode == "asymmetric":
+        return unscaled(numbers)
     if mode == "align_corners":
         return numbers * np.float32(size - 1) / (length - 1 if length != 1 else np.inf)
     if mode == "tf_crop_and_resize":
@@ -133,19 +168,21 @@ def _coordinates(
         if count == 1:
             return np.array([(start + end) / 2])
         return start + numbers * (end - start) / (count - 1)
-    if mode == "pytorch_half_pixel" and length == 1:
-        return np.full(count, -0.5, np.float32)
-    offset = np.float32(0)
+    if mode == "pytorch_half_pixel" and length <= 1:
+        return 0 * numbers
+    places = unscaled(numbers + np.float32(0.5))
+    if mode == "tf_half_pixel_for_nn":
+        return places
     if mode == "half_pixel_symmetric":
-        offset = np.float32(size / 2) * (1 - count / length)
+        places = np.float32(size / 2) * (1 - count / length) + places
     elif mode not in ("half_pixel", "pytorch_half_pixel"):
         raise ValueError(
             "`coordinate_transformation_mode` must be one of ONNX's; got " + repr(mode)
         )
-    return offset + (numbers + np.float32(0.5)) / scale - np.float32(0.5)
+    return places - np.float32(0.5)
 
 
-def _rounded(node: Node, places: np.ndarray, scale: np.float32) -> np.ndarray:
+def _rounded(node: Node, places: np.ndarray, scale: Any) -> np.ndarray:
     """The coordinates of the nearest elements."""
     if node.version < 11:
         # As in ONNX Runtime; ONNX did not say it.
@@ -178,8 +215,8 @@ def _kernel_of(node: Node) -> tuple[Callable[..., Any], int]:
     return functools.partial(_cubic, a=a), 2
 
 
-def _triangle(distance: Any) -> Any:
-    return numpy_or_jax(distance).maximum(1 - distance, 0)
+def _triangle(d: Any) -> Any:
+    return numpy_or_jax(d).where(d <= 1, 1 - d, 0)
 
 
 def _cubic(d: Any, a: float) -> Any:
@@ -227,6 +264,18 @@ class _Axis(NamedTuple):
             place = self.inside(place)
         return jnp.clip(place, 0, self.size - 1).astype(jnp.int32), weight
 
+    def taps(self, place: jax.Array, kernel: Any, reach: int) -> list[Any]:
+        """The indices and weights of the elements around a place.
+
+        No kernel sees the absolute value of a distance, which has no slope at 0.
+        """
+        first = lax.stop_gradient(jnp.floor(place))
+        after = place - first
+        distances = (
+            (n, after - n if n <= 0 else n - after) for n in range(1 - reach, reach + 1)
+        )
+        return [self.tap(first + n, kernel(d)) for n, d in distances]
+
 
 def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
     attributes, sizes = node.attributes, np.shape(x)[2:]
@@ -240,14 +289,17 @@ def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
     is_nearest = attributes["mode"] == "nearest"
     is_aligned = bool(attributes["align_corners"])
     kernel, reach = _kernel_of(node)
-    steps = [0] if is_nearest else range(1 - reach, reach + 1)
     taps = []
     for i, size in enumerate(sizes, 1):
         axis = _Axis(size, attributes["padding_mode"], is_aligned)
-        place = axis.place(jnp.asarray(grid)[..., -i])  # the last axis comes first
-        place = axis.inside(jnp.rint(place) if is_nearest else place)
-        nearby = [jnp.floor(place) + step for step in steps]
-        taps.append([axis.tap(n, kernel(jnp.abs(n - place))) for n in nearby])
+        # The last axis comes first.
+        place = axis.place(jnp.asarray(grid)[..., -i])
+        if is_nearest:
+            taps.append([axis.tap(axis.inside(jnp.rint(place)), jnp.ones_like(place))])
+        else:
+            # A wider kernel begins at a place outside, whose elements are moved.
+            place = axis.inside(place) if reach == 1 else place
+            taps.append(axis.taps(place, kernel, reach))
     read = jax.vmap(lambda image, *places: image[(slice(None), *places)])
     result: Any = 0
     for chosen in itertools.product(*taps):
@@ -255,6 +307,22 @@ def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
         weight = functools.reduce(jnp.multiply, weights)
         result = result + read(jnp.asarray(x), *places) * weight[:, None]
     return result.astype(x.dtype)
+
+
+def _affine_grid(node: Node, theta: Array, size: Array) -> jax.Array:
+    batch, _, *sizes = integers("size", size)
+    count = len(sizes)
+    require_shape("theta", theta, (batch, count, count + 1))
+    require_size(node, "size", (batch, *sizes, count))
+    is_aligned = node.attributes["align_corners"]
+    axes = []
+    for i, n in enumerate(sizes):
+        steps = np.arange(n) / max(n - 1, 1) if is_aligned else (np.arange(n) + 0.5) / n
+        axes.append((2 * steps - 1).reshape(_along(sizes, i)))
+    # The last axis comes first, and the column of translations last.
+    points = np.stack(np.broadcast_arrays(*axes[::-1], 1.0), -1).astype(theta.dtype)
+    highest = lax.Precision.HIGHEST
+    return jnp.einsum("nij,...j->n...i", theta, points, precision=highest)
 
 
 def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:
@@ -265,5 +333,6 @@ def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:
 OPERATORS = {
     "Resize": Operator(_resize, 10, static=(1, 2, 3)),
     "Upsample": Operator(_upsample, 7, static=(1,)),
-    "GridSample": Operator(_grid_sample, 16),
+    "GridSample": Operator(in_float32(_grid_sample), 16),
+    "AffineGrid": Operator(in_float32(_affine_grid), 20, static=(1,)),
 }

@@ -13,6 +13,7 @@ from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    has_symbols,
     integers,
     numpy_or_jax,
     option,
@@ -48,7 +49,8 @@ def _einsum(node: Node, *inputs: Array) -> Array:
         if len({*letters}) < len(letters):
             # NumPy refuses a diagonal of sizes that differ, but JAX does not.
             diagonal = f"{term}->{'...' * ('...' in term)}{''.join({*letters})}"
-            np.einsum(diagonal, np.broadcast_to(False, np.shape(x)))
+            known = [1 if jax.export.is_symbolic_dim(n) else n for n in np.shape(x)]
+            np.einsum(diagonal, np.broadcast_to(False, known))
     return jnp.einsum(equation, *inputs)
 
 
@@ -109,7 +111,7 @@ def _convolved(
 
 def _is_depthwise(x: Array, weight: Array, group: int) -> bool:
     """Whether each output channel is that of one input channel, of known size."""
-    is_known = not any(map(jax.export.is_symbolic_dim, np.shape(x)))
+    is_known = not has_symbols(np.shape(x))
     is_wide = x.dtype in (np.float32, np.float64)
     channels = np.shape(x)[-1]
     is_single = 1 < group == channels and np.shape(weight)[-2:] == (1, channels)

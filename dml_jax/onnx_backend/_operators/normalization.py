@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,17 @@ from jax import lax
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
+    axes_of,
     axis_of,
     dtype_of,
+    in_float32,
     index_dtype,
+    norm,
     normalized,
+    numpy_or_jax,
     require_broadcastable,
     require_shape,
+    with_masks,
 )
 
 
@@ -34,10 +40,14 @@ def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
         if not is_flat:
             return function(jnp.asarray(x), normalized("axis", axis, len(shape)))
         axis = axis if axis == len(shape) else normalized("axis", axis, len(shape))
-        rows = jnp.reshape(x, (int(np.prod(shape[:axis])), int(np.prod(shape[axis:]))))
+        rows = jnp.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
         return jnp.reshape(function(rows, 1), shape)
 
     return evaluate
+
+
+def _softmax(function: Callable[..., jax.Array]) -> Operator:
+    return Operator(_along_axis(lambda x, axis: function(with_masks(x), axis)), 1)
 
 
 def _hardmax(x: jax.Array, axis: int) -> jax.Array:
@@ -60,6 +70,7 @@ def _batch_normalization(
         require_shape(name, part, sizes)
     # Before version 14, a node with more than one output is in training mode.
     has_statistics = node.version < 14 and len(node.outputs) > 1
+    x = at_least_float32(x)
     if has_statistics or node.attributes["training_mode"]:
         others = tuple(axis for axis in range(np.ndim(x)) if axis != 1)
         axes = others if is_spatial else (0,)
@@ -69,7 +80,9 @@ def _batch_normalization(
         outputs = [(old * momentum + new * (1 - momentum)) for old, new in pairs]
         outputs = [y.astype(mean.dtype) for y in (*outputs, *now)]
         mean, variance = now
-    factor = jnp.asarray(scale) / jnp.sqrt(variance + node.attributes["epsilon"])
+    factor = jnp.asarray(scale) / jnp.sqrt(
+        at_least_float32(variance) + node.attributes["epsilon"]
+    )
     sizes = (-1, *[1] * (np.ndim(x) - 2)) if is_spatial else sizes
     mean, factor, bias = (jnp.reshape(part, sizes) for part in (mean, factor, bias))
     return [((x - mean) * factor + bias).astype(dtype), *outputs]
@@ -105,59 +118,79 @@ def _layer_normalization(
     return [result if bias is None else result + bias, mean, inverse]
 
 
+def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax.Array:
+    """GroupNormalization, and InstanceNormalization, where each channel is a group."""
+    batch, channels, *sizes = np.shape(x)
+    groups = node.attributes.get("num_groups", channels)
+    if channels % groups:
+        raise ValueError(
+            f"`num_groups` must divide {channels}, the number of channels; got {groups}"
+        )
+    # Before version 21, parameters are those of groups.
+    count = groups if node.version < 21 else channels
+    require_shape("scale", scale, (count,))
+    require_shape("bias" if "num_groups" in node.attributes else "B", bias, (count,))
+    rows = jnp.reshape(x, (batch, groups, channels // groups * math.prod(sizes)))
+    result, *_ = standardized(rows, 2, node.attributes["epsilon"])
+    scale, bias = (
+        jnp.repeat(part, channels // count).reshape(-1, *[1] * len(sizes))
+        for part in (scale, bias)
+    )
+    return result.reshape(np.shape(x)) * scale + bias
+
+
 def _instance_normalization(
     node: Node, x: Array, scale: Array, bias: Array
 ) -> jax.Array:
-    axes = tuple(range(2, np.ndim(x)))
-    if not axes:
+    if np.ndim(x) < 3:
         raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
-    require_shape("scale", scale, np.shape(x)[1:2])
-    require_shape("B", bias, np.shape(x)[1:2])
-    result, *_ = standardized(at_least_float32(x), axes, node.attributes["epsilon"])
-    scale, bias = (jnp.reshape(part, (-1, *[1] * len(axes))) for part in (scale, bias))
-    return (result * scale + bias).astype(x.dtype)
+    return _group_normalization(node, x, scale, bias)
 
 
-def _lp_normalization(node: Node, x: Array) -> jax.Array:
+def _mean_variance_normalization(node: Node, x: Array) -> Array:
+    axes = axes_of(node, np.ndim(x)) or (0, 2, 3)
+    x = x - jnp.mean(x, axes, keepdims=True)
+    deviation = norm(x, 2, lambda y: jnp.mean(y, tuple(axes), keepdims=True))
+    return x / (deviation + 1e-9)
+
+
+def _lp_normalization(node: Node, x: Array) -> Array:
     axis = axis_of(node, x)
-    x = jnp.asarray(x)
-    p = node.attributes["p"]
-    powers = jnp.abs(x) if p == 1 else jnp.square(x)
-    total = jnp.sum(powers, axis, keepdims=True)
-    # Zeros stay zeros, and the root of 0 has no derivative.
-    total = jnp.where(total == 0, jnp.ones_like(total), total)
-    return x / (total if p == 1 else jnp.sqrt(total))
+    total = norm(x, node.attributes["p"], lambda y: jnp.sum(y, axis, keepdims=True))
+    return x / jnp.where(total == 0, 1, total)  # zeros stay zeros
 
 
 def _local_response_normalization(node: Node, x: Array) -> jax.Array:
     attributes, size = node.attributes, node.attributes["size"]
-    x = jnp.asarray(x)
     low = (size - 1) // 2
-    widths = [(0, 0)] * x.ndim
+    widths = [(0, 0)] * np.ndim(x)
     widths[1] = (low, size - 1 - low)
     squares = jnp.pad(jnp.square(x), widths)
-    count = x.shape[1]
+    count = np.shape(x)[1]
     total = sum(lax.slice_in_dim(squares, i, i + count, axis=1) for i in range(size))
     factor = attributes["bias"] + attributes["alpha"] / size * total
-    return (x / factor ** attributes["beta"]).astype(x.dtype)
+    return x / factor ** attributes["beta"]
 
 
 def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -> Any:
     if is_training is not None and np.any(is_training) and np.any(ratio != 0):
         raise NotImplementedError("`training_mode` must be false; got true")
     dtype = x.dtype if node.version < 10 else np.bool_
-    return [x, np.ones(np.shape(x), dtype)][: len(node.outputs)]
+    namespace = numpy_or_jax(sizes=np.shape(x))
+    return [x, namespace.ones(np.shape(x), dtype)][: len(node.outputs)]
 
 
 OPERATORS = {
-    "Softmax": Operator(_along_axis(jax.nn.softmax), 1),
-    "LogSoftmax": Operator(_along_axis(jax.nn.log_softmax), 1),
+    "Softmax": _softmax(jax.nn.softmax),
+    "LogSoftmax": _softmax(jax.nn.log_softmax),
     "Hardmax": Operator(_along_axis(_hardmax), 1),
     "BatchNormalization": Operator(_batch_normalization, 7),
     "LayerNormalization": Operator(_layer_normalization, 17),
     "RMSNormalization": Operator(_layer_normalization, 23),
-    "InstanceNormalization": Operator(_instance_normalization, 6),
-    "LpNormalization": Operator(_lp_normalization, 1),
-    "LRN": Operator(_local_response_normalization, 1),
+    "GroupNormalization": Operator(in_float32(_group_normalization), 18),
+    "InstanceNormalization": Operator(in_float32(_instance_normalization), 6),
+    "MeanVarianceNormalization": Operator(_mean_variance_normalization, 9),
+    "LpNormalization": Operator(in_float32(_lp_normalization), 1),
+    "LRN": Operator(in_float32(_local_response_normalization), 1),
     "Dropout": Operator(_dropout, 7, static=(1, 2)),
 }

@@ -7,6 +7,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import onnx
 
@@ -15,6 +16,7 @@ import dml_jax.reference
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator, is_text
 from dml_jax.onnx_backend._operators._arrays import (
     clamped,
+    has_symbols,
     integers,
     normalized,
     require_scalar,
@@ -97,6 +99,10 @@ def _range(node: Node, start: Array, limit: Array, delta: Array) -> Array:
     )
     if step == 0:
         raise ValueError("`delta` must be nonzero; got 0")
+    if has_symbols((first, last, step)):
+        sizes = max(0, -((first - last) // step))
+        numbers = jnp.asarray(first, jnp.int64), jnp.asarray(step, jnp.int64)
+        return dml_jax.fill_value_sequence((sizes,), np.int64, *numbers)
     # ONNX defines the count in real numbers.
     span = Fraction(last.item()) - Fraction(first.item())
     count = max(0, math.ceil(span / Fraction(step.item())))
@@ -115,7 +121,7 @@ def _finite_scalar(name: str, value: Array) -> Any:
     """The only element of an input, as a scalar of NumPy."""
     require_scalar(name, value)
     number = np.asarray(value).reshape(())[()]
-    if not np.isfinite(number):
+    if not (has_symbols([number]) or np.isfinite(number)):
         raise ValueError(f"`{name}` must be finite; got {number}")
     return number
 

@@ -8,6 +8,7 @@ window has several largest elements, these share the gradient.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._operators._arrays import in_float32, norm, positions
 from dml_jax.onnx_backend._operators.linear import (
     padding,
     require_window,
@@ -116,7 +118,7 @@ def _max_pool(node: Node, x: Array) -> list[Any]:
     order = "F" if node.attributes["storage_order"] else "C"
     batch, sizes = np.shape(x)[:2], np.shape(x)[2:]
     places = np.arange(np.prod(sizes)).reshape((1, 1, *sizes), order=order)
-    images = np.arange(np.prod(batch)).reshape((*batch, *[1] * len(sizes)))
+    images = positions((math.prod(batch),), 0).reshape((*batch, *[1] * len(sizes)))
     elements, numbers = [jnp.asarray(x)], [jnp.asarray(places)]
     for window in windows:
         elements = _slices(elements, window, lowest)
@@ -145,9 +147,8 @@ def _average_pool(node: Node, x: Array) -> jax.Array:
 
 
 def _lp_pool(node: Node, x: Array) -> jax.Array:
-    p = node.attributes["p"]
-    total = _pooled(jnp.abs(x) ** p, _windows_of(node, x)[0], lax.add, 0)
-    return (total ** (1 / p)).astype(x.dtype)
+    windows, _ = _windows_of(node, x)
+    return norm(x, node.attributes["p"], lambda y: _pooled(y, windows, lax.add, 0))
 
 
 def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
@@ -156,22 +157,20 @@ def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
     def evaluate(_: Node, x: Array) -> Array:
         _require_elements(x)
         axes = tuple(range(2, np.ndim(x)))
-        return reduce(jnp.asarray(x), axes, keepdims=True).astype(x.dtype)
+        return reduce(jnp.asarray(x), axes, keepdims=True)
 
     return evaluate
 
 
 def _global_lp_pool(node: Node, x: Array) -> jax.Array:
-    p = node.attributes["p"]
-    total = _global(jnp.sum)(node, jnp.abs(x) ** p)
-    return (total ** (1 / p)).astype(x.dtype)
+    return norm(x, node.attributes["p"], lambda y: _global(jnp.sum)(node, y))
 
 
 OPERATORS = {
     "MaxPool": Operator(_max_pool, 1),
-    "AveragePool": Operator(_average_pool, 1),
-    "LpPool": Operator(_lp_pool, 2),
+    "AveragePool": Operator(in_float32(_average_pool), 1),
+    "LpPool": Operator(in_float32(_lp_pool), 2),
     "GlobalMaxPool": Operator(_global(jnp.max), 1),
-    "GlobalAveragePool": Operator(_global(jnp.mean), 1),
-    "GlobalLpPool": Operator(_global_lp_pool, 2),
+    "GlobalAveragePool": Operator(in_float32(_global(jnp.mean)), 1),
+    "GlobalLpPool": Operator(in_float32(_global_lp_pool), 2),
 }

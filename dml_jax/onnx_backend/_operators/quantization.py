@@ -108,7 +108,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
         return parameter.reshape(())
     axis = axis_of(node, x)
     size, block = np.shape(x)[axis], node.attributes["block_size"]
-    if np.ndim(parameter) == 1:
+    if np.ndim(parameter) == 1 and not block:
         if np.shape(parameter) != (size,):
             raise ValueError(
                 f"`scale` and `zero_point` must have shape ({size},), the size of axis "

@@ -26,6 +26,7 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import (
     clamped,
+    has_symbols,
     option,
     require_rank,
     require_shape,
@@ -168,14 +169,16 @@ def _scan(
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """The outputs [D, time, batch, H] of D directions, and their last states.
 
-    Two steps are computed at a time, because each iteration of a loop has a cost.
+    Two steps of a known number are computed at a time, because each iteration of a
+    loop has a cost.
     """
+    unroll = 1 if has_symbols(directions.times.shape) else 2
 
     def scan(direction: Direction) -> Any:
         gates, weights = _projected(cell, direction)
         step = functools.partial(_step, cell, weights, lengths)
         rows = gates, direction.times
-        states, outputs = lax.scan(step, direction.states, rows, unroll=2)
+        states, outputs = lax.scan(step, direction.states, rows, unroll=unroll)
         return outputs, states
 
     outputs, states = jax.vmap(scan)(directions)

@@ -14,10 +14,13 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
     axis_of,
+    in_float32,
     index_dtype,
     integer,
+    norm,
     normalized,
     require_shape,
+    with_masks,
 )
 
 
@@ -122,23 +125,25 @@ _REDUCTIONS = {
     "Sum": lambda x, **over: x.sum(dtype=x.dtype, **over),
     "Mean": _mean,
     "Prod": lambda x, **over: x.prod(**over),
-    "Max": _extremum("max"),
-    "Min": _extremum("min"),
     "L1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
-    "L2": lambda x, **over: jnp.sqrt(jnp.sum(jnp.square(_as_float(x)), **over)),
+    "L2": lambda x, **over: norm(_as_float(x), 2, lambda y: jnp.sum(y, **over)),
     "SumSquare": lambda x, **over: jnp.sum(jnp.square(x), **over),
     "LogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),
-    "LogSumExp": lambda x, **over: jax.nn.logsumexp(_as_float(x), **over),
+    "LogSumExp": lambda x, **over: with_masks(
+        jax.nn.logsumexp(with_masks(_as_float(x)), **over)
+    ),
 }
 
 OPERATORS = {
     **{
-        f"Reduce{name}": Operator(_reduction(function), 1, static=(1,))
+        f"Reduce{name}": Operator(in_float32(_reduction(function)), 1, static=(1,))
         for name, function in _REDUCTIONS.items()
     },
+    "ReduceMax": Operator(_reduction(_extremum("max")), 1, static=(1,)),
+    "ReduceMin": Operator(_reduction(_extremum("min")), 1, static=(1,)),
     "ArgMax": Operator(_extreme_index("argmax"), 1),
     "ArgMin": Operator(_extreme_index("argmin"), 1),
-    "CumSum": Operator(_cumulative(jnp.cumsum, 0), 11, static=(1,)),
-    "CumProd": Operator(_cumulative(jnp.cumprod, 1), 26, static=(1,)),
+    "CumSum": Operator(in_float32(_cumulative(jnp.cumsum, 0)), 11, static=(1,)),
+    "CumProd": Operator(in_float32(_cumulative(jnp.cumprod, 1)), 26, static=(1,)),
     "TopK": Operator(_top_k, 1, static=(1,)),
 }

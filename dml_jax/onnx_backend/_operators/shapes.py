@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator, as_sizes
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
     axis_of,
@@ -27,7 +28,11 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 def _shape(node: Node, x: Array) -> Array:
     start, end = node.attributes["start"], node.attributes.get("end")
-    return np.array(np.shape(x)[start:end], np.int64)
+    return _sizes(np.shape(x)[start:end])
+
+
+def _sizes(sizes: Any) -> Any:
+    return as_sizes(np.array(sizes, object))
 
 
 def _reshape(node: Node, x: Array, shape: Array) -> Array:
@@ -44,7 +49,7 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
         raise ValueError(
             f"`shape` must not have -1 beside an axis of size 0; got {sizes}"
         )
-    return x.reshape(sizes)
+    return numpy_or_jax(x, sizes=sizes).reshape(x, sizes)
 
 
 def _flatten(node: Node, x: Array) -> Array:
@@ -52,9 +57,7 @@ def _flatten(node: Node, x: Array) -> Array:
     if not -rank <= axis <= rank:
         raise ValueError(f"`axis` must be in [{-rank}, {rank}]; got {axis}")
     axis += rank if axis < 0 else 0
-    rows, columns = np.shape(x)[:axis], np.shape(x)[axis:]
-    sizes = [int(np.prod(part, dtype=np.int64)) for part in (rows, columns)]
-    return x.reshape(sizes)
+    return x.reshape([math.prod(np.shape(x)[:axis]), math.prod(np.shape(x)[axis:])])
 
 
 def _squeeze(node: Node, x: Array, axes: Any = None) -> Array:
@@ -105,8 +108,8 @@ def consecutive(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
 
 def _expand(node: Node, x: Array, shape: Array) -> Array:
     sizes = require_size(node, "shape", integers("shape", shape))
-    sizes = require_size(node, "shape", np.broadcast_shapes(np.shape(x), sizes))
-    return numpy_or_jax(x).broadcast_to(x, sizes)
+    sizes = require_size(node, "shape", lax.broadcast_shapes(np.shape(x), sizes))
+    return numpy_or_jax(x, sizes=sizes).broadcast_to(x, sizes)
 
 
 def _tile(node: Node, x: Array, repeats: Array) -> Array:
@@ -178,7 +181,7 @@ def _space_to_depth(node: Node, x: Array) -> jax.Array:
 
 OPERATORS = {
     "Shape": Operator(_shape, 1),
-    "Size": Operator(lambda _, x: np.array(np.size(x), np.int64), 1),
+    "Size": Operator(lambda _, x: _sizes(math.prod(np.shape(x))), 1),
     "Reshape": Operator(_reshape, 5, (1,)),
     "Flatten": Operator(_flatten, 1),
     "Squeeze": Operator(_squeeze, 1, (1,)),

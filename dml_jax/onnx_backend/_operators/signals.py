@@ -15,8 +15,8 @@ from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
-    at_least_float32,
     dtype_of,
+    in_float32,
     integer,
     normalized,
     require_rank,
@@ -42,13 +42,14 @@ def _dft(node: Node, x: Array, length: Any = None, axis: Any = None) -> jax.Arra
         return _transformed(x, count, number, bool(is_onesided))
     values = _as_complex(x)
     if is_onesided:
-        return jnp.fft.irfft(values, count, number)[..., None].astype(x.dtype)
-    return _as_pairs(jnp.fft.ifft(values, count, number), x.dtype)
+        return jnp.fft.irfft(values, count, number)[..., None]
+    return _as_pairs(jnp.fft.ifft(values, count, number))
 
 
 def _stft(
     node: Node, x: Array, step: Array, window: Any = None, length: Any = None
 ) -> jax.Array:
+    x = x[..., None] if np.ndim(x) == 2 else x  # as torch's older exporter writes it
     require_rank("signal", x, 3)
     _require_parts("signal", x, (1, 2))
     size, stride = np.shape(x)[1], integer("frame_step", step)
@@ -82,21 +83,21 @@ def _transformed(x: Array, count: int, axis: int, is_onesided: bool) -> jax.Arra
     if np.shape(x)[-1] != 1:
         if is_onesided:
             raise ValueError("`onesided` must be 0 for complex signals; got 1")
-        return _as_pairs(jnp.fft.fft(_as_complex(x), count, axis), x.dtype)
-    values = jnp.fft.rfft(at_least_float32(x)[..., 0], count, axis)
+        return _as_pairs(jnp.fft.fft(_as_complex(x), count, axis))
+    values = jnp.fft.rfft(x[..., 0], count, axis)
     if not is_onesided:
         middle = lax.slice_in_dim(values, 1, (count + 1) // 2, axis=axis)
         values = jnp.concatenate([values, jnp.conj(jnp.flip(middle, axis))], axis)
-    return _as_pairs(values, x.dtype)
+    return _as_pairs(values)
 
 
 def _as_complex(x: Array) -> jax.Array:
-    x = at_least_float32(x)
+    x = jnp.asarray(x)
     return x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
 
 
-def _as_pairs(x: jax.Array, dtype: Any) -> jax.Array:
-    return jnp.stack([jnp.real(x), jnp.imag(x)], -1).astype(dtype)
+def _as_pairs(x: jax.Array) -> jax.Array:
+    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
 
 
 def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
@@ -118,8 +119,28 @@ def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
     return weights.astype(dtype)
 
 
+# Coefficients of cosines, in 32 bits as in ONNX's bodies.
+_WINDOWS: dict[str, tuple[float, ...]] = {
+    "HannWindow": (0.5, -0.5),
+    "HammingWindow": (0.54347825, -0.45652175),
+    "BlackmanWindow": (0.42, -0.5, 0.08),
+}
+
+
+def _window(node: Node, size: Array) -> np.ndarray:
+    count = integer("size", size)
+    require_size(node, "size", (max(count, 0),))
+    period = count if node.attributes["periodic"] else count - 1
+    angles = 2 * np.pi * np.arange(count) / period
+    terms = enumerate(map(np.float32, _WINDOWS[node.kind]))
+    values = sum(factor * np.cos(i * angles) for i, factor in terms)
+    dtype = dtype_of("`output_datatype`", node.attributes["output_datatype"])
+    return np.asarray(values).astype(dtype)
+
+
 OPERATORS = {
-    "DFT": Operator(_dft, 17, static=(1, 2)),
-    "STFT": Operator(_stft, 17, static=(1, 3)),
+    **dict.fromkeys(_WINDOWS, Operator(_window, 17, static=(0,))),
+    "DFT": Operator(in_float32(_dft), 17, static=(1, 2)),
+    "STFT": Operator(in_float32(_stft), 17, static=(1, 3)),
     "MelWeightMatrix": Operator(_mel_weights, 17, static=(0, 1, 2, 3, 4)),
 }

@@ -1,0 +1,94 @@
+"""Derivatives where a function has a corner, or is NaN without care."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from onnx_models import F, model_of, rows
+
+from dml_jax import onnx_backend
+
+NAN, INF = np.nan, np.inf
+ONES = np.ones((1, 1, 2, 2), F)
+LINE = F([[[[0, 1, 2]]]])  # an image
+NAMES = {"F": F, "np": np, "NAN": NAN, "INF": INF, "ONES": ONES, "LINE": LINE}
+# Nodes, the inputs p, q, ..., the one of the derivatives, and those of the sum of y:
+# the slopes to the right where two differ, as of torch's grid_sample; 0 for zeros, as
+# of jax.numpy.linalg.norm; 0 where all is masked.
+CORNERS = rows(r"""
+y = GridSample<align_corners = 1>(p, q) | LINE, F([[[[-1, 0], [0, 0]]]]) | 1 |
+  [[[[1, 0], [1, 0]]]]
+y = GridSample<align_corners = 0>(p, q) | LINE, F([[[[0, 0]]]]) | 1 | [[[[1.5, -0.5]]]]
+y = GridSample<align_corners = 1, mode = "cubic">(p, q) | LINE, F([[[[0, 0]]]]) | 1 |
+  [[[[1.5, 0]]]]
+y = GridSample<align_corners = 1, padding_mode = "border">(p, q) | LINE,
+  F([[[[1, 0]]]]) | 1 | [[[[0, 0]]]]
+y = LpPool<kernel_shape = [2]>(p) | F([[[0, 0, 4]]]) | 0 | [[[0, 0, 1]]]
+y = LpPool<kernel_shape = [2], p = 3>(p) | F([[[0, 0]]]) | 0 | [[[0, 0]]]
+y = GlobalLpPool(p) | F([[[0, 0]]]) | 0 | [[[0, 0]]]
+y = GlobalLpPool<p = 1>(p) | F([[[2, -3]]]) | 0 | [[[1, -1]]]
+y = ReduceL2(p) | F([0, 0]) | 0 | [0, 0]
+y = ReduceL2(p) | F([3, -4]) | 0 | F([0.6, -0.8])
+y = LpNormalization(p) | F([0, 0]) | 0 | [1, 1]
+y = MeanVarianceNormalization<axes = [0]>(p) | F([2, 2]) | 0 | [0, 0]
+y = ReduceLogSumExp(p) | F([-INF, -INF]) | 0 | [0, 0]
+y = ReduceLogSumExp(p) | F([-INF, 0]) | 0 | [0, 1]
+y = Celu(p) | F([-100, 0, 100]) | 0 | F([np.exp(-100), 1, 1])
+s = Softmax(p) n = IsNaN(s) z = Constant<value_float = 0.0>() y = Where(n, z, s) |
+  F([-INF, -INF]) | 0 | [0, 0]
+s = LogSoftmax(p) n = IsNaN(s) z = Constant<value_float = 0.0>() y = Where(n, z, s) |
+  F([-INF, -INF]) | 0 | [0, 0]
+y = Attention(p, q, r, s) | ONES, ONES, ONES, np.zeros((2, 2), bool) | 0 | 0 * ONES
+y = Attention(p, q, r, s) | ONES, ONES, ONES, np.zeros((2, 2), bool) | 1 | 0 * ONES
+y = Attention(p, q, r, s) | ONES, ONES, ONES, F([[-INF, -INF], [0, 0]]) | 1 | 0 * ONES
+y = Attention(p, q, r, s) | ONES, ONES, ONES, F([[-INF, -INF], [0, 0]]) | 2 | ONES / 2
+y = Attention(p, q, r, , , , s) | ONES, ONES, ONES, np.array([0]) | 0 | 0 * ONES
+""")
+
+
+@pytest.mark.usefixtures("nans_are_data", "unoptimized")
+@pytest.mark.parametrize(("text", "inputs", "place", "wanted"), CORNERS)
+def test_corners(text: str, inputs: str, place: str, wanted: str) -> None:
+    given, number = list(map(np.asarray, eval(f"[{inputs}]", NAMES))), int(place)
+    model = onnx_backend.prepare(model_of(text, given))
+
+    def total(x: Any) -> Any:
+        return jnp.sum(model.jax_fn(*given[:number], x, *given[number + 1 :])[0])
+
+    def both(x: Any) -> Any:
+        """The derivatives of both modes."""
+        return jax.grad(total)(x), jax.jvp(total, (x,), (jnp.ones_like(x),))[1]
+
+    slopes = eval(wanted, NAMES)
+    with jax.enable_x64(True):
+        gradient, slope = jax.jit(both)(given[number])
+    np.testing.assert_allclose(gradient, slopes, 1e-6, 1e-6)
+    np.testing.assert_allclose(slope, np.sum(slopes), 1e-6, 1e-6)
+
+
+# Updates of different elements, of one element, and with zeros.
+PRODUCTS = rows("""
+[[0], [2]] | [5, 7]
+[[0], [0]] | [5, 7]
+[[0], [0]] | [5, 0]
+[[0], [0]] | [0, 0]
+""")
+
+
+@pytest.mark.usefixtures("unoptimized")
+@pytest.mark.parametrize("kind", ["ScatterND", "ScatterElements"])
+@pytest.mark.parametrize(("places", "updates"), PRODUCTS)
+def test_products_of_updates(places: str, updates: str, kind: str) -> None:
+    x, u, n = np.array([1.0, -2, 3]), np.array(eval(updates), float), eval(places)
+    index = np.array(n) if kind == "ScatterND" else np.ravel(n)
+    source = model_of(f'y = {kind}<reduction = "mul">(p, q, r)', [x, index, u])
+    model = onnx_backend.prepare(source)
+
+    def result(x: Any, updates: Any) -> Any:
+        return model.jax_fn(x, index, updates)[0]
+
+    with jax.enable_x64(True):
+        check_grads(result, (x, u), 1, eps=1e-4)

@@ -1,0 +1,202 @@
+"""Models that are exported for a batch of any size."""
+
+import re
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import onnx
+import onnx.backend.test.loader
+import pytest
+from onnx_models import F, model_of, require_close, rows
+from sampling import default_of
+
+from dml_jax import onnx_backend
+from dml_jax.onnx_backend._operators import OPERATORS
+
+RANDOM = np.random.default_rng(0)
+
+
+def f(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape).astype(F)
+
+
+def i(size: int, *shape: int) -> np.ndarray:
+    return RANDOM.integers(0, size, shape)
+
+
+NAMES = {"f": f, "i": i, "np": np}
+# Nodes, the inputs p, q, r, ..., and those whose first axis is the batch.
+MODELS = rows(
+    r"""
+y = Attention<is_causal = 1>(p, q, r) |
+  f(2, 4, 3, 8), f(2, 2, 5, 8), f(2, 2, 5, 6) | pqr
+y = Attention<q_num_heads = 2, kv_num_heads = 2>(p, q, r, s) |
+  f(2, 3, 8), f(2, 5, 8), f(2, 5, 8), f(3, 5) | pqr
+float[a,b,c] y {y = GroupNormalization<num_groups = 2>(p, q, r)} |
+  f(2, 4, 5), f(4), f(4) | p
+y = RotaryEmbedding<num_heads = 2>(p, q, r) | f(2, 5, 8), f(2, 5, 2), f(2, 5, 2) | pqr
+y = RotaryEmbedding(p, q, r, s) | f(2, 2, 5, 8), f(9, 4), f(9, 4), i(9, 2, 5) | ps
+s = Constant<value_ints = [3, 7]>() y = CenterCropPad<axes = [1, 2]>(p, s) |
+  f(2, 5, 4) | p
+y = SoftmaxCrossEntropyLoss<reduction = "none">(p, q) | f(2, 5), i(5, 2) | pq
+y = NegativeLogLikelihoodLoss<ignore_index = 1>(p, q) | f(2, 5, 3), i(5, 2, 3) | pq
+@27 y, z = CausalConvWithState(p, q) | f(2, 3, 6), f(3, 1, 2) | p
+@27 y, z = LinearAttention<q_num_heads = 2, kv_num_heads = 2, update_rule = "linear">(
+  p, q, r) | f(2, 3, 8), f(2, 3, 8), f(2, 3, 8) | pqr
+s = Constant<value_ints = [3, 1, 4]>() y = Expand(p, s) | f(2, 4) | p
+y = GatherElements<axis = 1>(p, q) | f(2, 5), i(5, 2, 3) | pq
+float[a,b] y {y = GatherND<batch_dims = 1>(p, q)} | f(2, 5), i(5, 2, 1) | pq
+y = ScatterElements<axis = 1>(p, q, r) | f(2, 5), i(5, 2, 1), f(2, 1) | pqr
+y = ScatterND(p, q, r) | f(2, 5), np.zeros((1, 1), int), f(1, 5) | p
+@24 y = TensorScatter<axis = 1>(p, q, r) | f(2, 4, 3), f(2, 2, 3), i(3, 2) | pqr
+y, z = MaxPool<kernel_shape = [2]>(p) | f(2, 3, 6) | p
+y, z = Dropout(p) | f(2, 3) | p
+y = Flatten<axis = 2>(p) | f(2, 3, 4) | p
+@11 y = Softmax<axis = 1>(p) | f(2, 3, 4) | p
+y = Size(p) | f(2, 3) | p
+y = Shape(p) | f(2, 3) | p
+y = EyeLike(p) | f(2, 3) | p
+y = Einsum<equation = "bii->bi">(p) | f(2, 3, 3) | p
+y, h = GRU<hidden_size = 4>(p, q, r) | f(2, 3, 5), f(1, 12, 5), f(1, 12, 4) | p
+float[2] y, float[n,2] z {i = Constant<value_floats = [0.0, 0.0]>()
+  y, z = Scan<num_scan_inputs = 1, body = g (float[2] s, float[2] u) =>
+    (float[2] t, float[2] v) {t = Add(s, u) v = Neg(t)}>(i, p)} | f(5, 2) | p
+y = Gather(p, q) | f(5, 2), np.array([1, -1]) | p
+float[n,2] y {s = Shape(p) n = Constant<value_int = 0>() b = Gather(s, n)
+  y = Loop(b, , p) <body = g (int64 k, bool c, float[m,2] s) => (bool c, float[m,2] t) {
+    t = Add(s, s)}>} | f(5, 2) | p
+s = Shape(p) n = Constant<value_ints = [2, 0, 1]>() c = Gather(s, n)
+  y = Reshape(p, c) | f(2, 3, 4) | p
+s = Shape<end = 1>(p) m = Constant<value_ints = [-1]>() c = Concat<axis = 0>(m, s)
+  y = Reshape(p, c) | f(2, 3, 4) | p
+s = Size(p) c = Cast<to = 1>(s) t = ReduceSum<keepdims = 0>(p) y = Div(t, c) |
+  f(2, 3) | p
+s = Shape(p) zero = Constant<value_int = 0>() b = Gather(s, zero)
+  one = Constant<value_int = 1>() r = Range(zero, b, one) y = Mul(q, r) |
+  f(2, 3), np.array(3) | p
+s = Shape(p) y = Add(q, s) | f(2, 3), np.array([5, 7]) | p
+s = Shape(p) z = ConstantOfShape<value: tensor = float[1] {2}>(s) y = Sub(p, z) |
+  f(2, 3) | p
+s = Shape(p) n = Constant<value_ints = [-1, 3]>() m = Constant<value_int = -1>()
+  e = Equal(n, m) w = Where(e, s, n) y = Expand(q, w) | f(2, 3), f(1, 3) | p
+s = Shape(p) zero = Constant<value_int = 0>() b = Gather(s, zero)
+  three = Constant<value_int = 3>() c = Equal(b, three) y = If(c) <
+    then_branch = g () => (float[k,l] u) {u = Neg(p)},
+    else_branch = h () => (float[k,l] v) {v = Expand(p, s)}> | f(2, 3) | p
+s = Shape(p) two = Constant<value_int = 2>() t = Mul(s, two) u = Div(t, two)
+  v = Mod(u, two) w = Add(u, v) x = Sub(w, v) y = Reshape(p, x) | f(2, 3) | p
+s = Shape<end = 2>(p) n = Constant<value_ints = [8, 6]>() t = Concat<axis = 0>(s, n)
+  y = Resize(p, , , t) | f(2, 1, 4, 3) | p
+s = Shape<end = 1>(p) n = Constant<value_ints = [1, 2, 3]>()
+  t = Concat<axis = 0>(s, n) y = AffineGrid(p, t) | f(2, 2, 3) | p
+"""
+)
+
+
+def exported(
+    model: onnx_backend.Model, inputs: dict[str, np.ndarray], batched: Iterable[str]
+) -> Any:
+    """The function of the inputs that are not static, for a batch of any size.
+
+    The batch is the first axis of some inputs.
+    """
+    (batch,) = jax.export.symbolic_shape("batch")
+    static = {n: x for n, x in inputs.items() if n in model.static_names}
+    types = {
+        n: jax.ShapeDtypeStruct(
+            (batch, *x.shape[1:]) if n in batched else x.shape, x.dtype
+        )
+        for n, x in inputs.items()
+        if n not in static
+    }
+    function = jax.jit(lambda traced: model.jax_fn(**traced, **static))
+    return jax.export.export(function)(types)
+
+
+@pytest.mark.usefixtures("unoptimized", "with_jit")
+@pytest.mark.parametrize(
+    ("text", "inputs", "batched"),
+    default_of(MODELS, *(row for row in MODELS if row[0].startswith("s = Sh"))),
+)
+def test_a_batch_of_any_size(text: str, inputs: str, batched: str) -> None:
+    """Compared with the model for its own sizes, which other tests compare."""
+    arrays = list(map(np.asarray, eval(f"[{inputs}]", NAMES)))
+    model = onnx_backend.prepare(model_of(text, arrays))
+    given = dict(zip("pqrs", arrays, strict=False))
+    with jax.enable_x64(True):
+        found = exported(model, given, batched).call(given)
+    require_close(found, model.run(given), 1e-6)
+
+
+# ONNX's own tests whose first axis is no batch, or cannot have any size: it is cut,
+# named by its size, multiplied, or the number of elements depends on their values.
+NO_BATCH = """
+and_bcast4v4d or_bcast4v4d xor_bcast4v4d affine_grid center_crop_pad det_2d
+expand_dim_unchanged gemm_all_attributes matmul_1d_3d nonmaxsuppression nonzero
+reshape_negative_extended_dims resize scan9 slice split squeeze top_k_same_values
+unique
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("with_jit")
+def test_nodes_of_onnx_with_a_batch_of_any_size() -> None:
+    failed, passed, prefixes = {}, 0, tuple(NO_BATCH.split())
+    with warnings.catch_warnings(action="ignore"):  # values of the tests overflow
+        cases = onnx.backend.test.loader.load_model_tests(kind="node")
+    for case in cases:
+        graph, name = case.model.graph, case.name.removeprefix("test_")
+        arrays = case.data_sets[0][0]
+        kinds = {node.op_type for node in graph.node}
+        is_array = all(isinstance(x, np.ndarray) and x.dtype != object for x in arrays)
+        if "_expanded" in name or not kinds <= OPERATORS.keys() or not is_array:
+            continue
+        if not arrays or not arrays[0].shape:
+            continue
+        try:
+            onnx_backend.prepare(case.model)
+        except NotImplementedError:
+            continue  # other tests list those that are refused
+        given = dict(zip((info.name for info in graph.input), arrays, strict=True))
+        message = error_of(case.model, given)
+        if message:
+            failed[name] = message
+            assert name.startswith(prefixes), (name, message)
+            assert re.match(rf"({'|'.join(kinds)}) '", message), (name, message)
+        passed += not message
+    assert passed > 900
+    for prefix in prefixes:
+        assert any(name.startswith(prefix) for name in failed), prefix
+
+
+def error_of(source: onnx.ModelProto, given: dict[str, np.ndarray]) -> str:
+    """Why a model is not exported with a batch, empty if it is.
+
+    All inputs have the batch whose first axis has as many elements as that of the first
+    input, or this one alone.
+    """
+    first, *_ = given
+    sizes = {n: x.shape[:1] for n, x in given.items()}
+    batched = {n for n in given if sizes[n] and sizes[n] == sizes[first]}
+    error = ""
+    for names in (batched, {first} & batched):
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
+        for info in (*model.graph.input, *model.graph.output):
+            dims = info.type.tensor_type.shape.dim
+            count = int(info.name in names) if info.name in given else len(dims)
+            for dim in dims[:count]:
+                dim.Clear()
+        prepared = onnx_backend.prepare(model)
+        try:
+            with jax.enable_x64(True):
+                exported(prepared, given, names.difference(prepared.static_names))
+        except Exception as raised:
+            error = str(raised)
+        else:
+            return ""
+    return error
