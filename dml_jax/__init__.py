@@ -20,6 +20,9 @@ if _interrupts.is_command():
 from dml_jax._reverse.padded import reverse_padded
 from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
 
+# Recurrences over padded sequences
+from dml_jax._reverse.bidirectional import bidirectional_scan
+
 # Strided slices and their adjoint
 from dml_jax._slice.api import slice, slice1, slice_grad
 
@@ -37,6 +40,7 @@ if _typing.TYPE_CHECKING:
 # isort: on
 
 __all__ = [
+    "bidirectional_scan",
     "checked",
     "fill_value_constant",
     "fill_value_sequence",
