@@ -1,4 +1,4 @@
-"""Comparisons that tolerate nothing."""
+"""Comparisons that tolerate nothing, and one for results of products."""
 
 from typing import Any
 
@@ -31,3 +31,14 @@ def assert_same_floats(actual: Any, expected: Any) -> None:
         are_nan = expected != expected
         np.testing.assert_array_equal(actual != actual, are_nan)
     np.testing.assert_array_equal(bits(actual)[~are_nan], bits(expected)[~are_nan])
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float = 1e-6) -> None:
+    """Trees of arrays, whose differences are parts of the largest element, or of 1."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for x, y in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        assert x.dtype == y.dtype
+        assert x.shape == y.shape
+        x, y = (np.asarray(array, np.float64) for array in (x, y))
+        largest = max(1.0, np.abs(y).max(initial=0))
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * largest)

@@ -13,7 +13,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from assertions import assert_same_bits
+from assertions import assert_close, assert_same_bits
 from cells import CELLS, layer, layer_by_rows
 
 from dml_jax import bidirectional_scan, checked
@@ -32,17 +32,6 @@ def rank_promotion() -> Iterator[None]:
     """Allows it for the cells."""
     with jax.numpy_rank_promotion("allow"):
         yield
-
-
-def assert_close(actual: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    """Trees of arrays, whose differences are parts of the largest element, or of 1."""
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for x, y in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
-        assert x.dtype == y.dtype
-        assert x.shape == y.shape
-        x, y = (np.asarray(array, np.float64) for array in (x, y))
-        largest = max(1.0, np.abs(y).max(initial=0))
-        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * largest)
 
 
 def assert_same(actual: Any, expected: Any) -> None:
