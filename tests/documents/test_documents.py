@@ -10,11 +10,10 @@ from typing import Any
 
 import jax
 import pytest
+from pages import DOCS, FENCE, ROOT, blocks, is_part_of_an_example, name, session
 
 from dml_jax import cli
 
-ROOT = pathlib.Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 MODELS = os.environ.get("DML_JAX_MODELS", "")  # wheels with models
 GUIDES = sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("_build/**/*")})
 
@@ -29,26 +28,20 @@ WITHOUT_EXAMPLES = {
     "tpu.md",
     "xla.md",
 }
-RUN = {"pycon", "console"}
-WITH_FLAX = {"from-flax.md", "from-tensorflow.md", "tutorial.md"}
+RUN = {"pycon", "python", "console"}
+WITH_FLAX = {"from-flax.md", "from-pytorch.md", "from-tensorflow.md", "tutorial.md"}
 SHOWN = {
     "cpp",  # what Python replaces
     "json",  # a model of docs/examples
-    "python",  # a part of a program of docs/examples that needs TensorFlow
     "sh",  # what installs or takes long
     "text",  # equations, and commands on other machines
     "{eval-rst}",
     "{toctree}",
 }
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 CHANGING = re.compile(r"\d+\.\d{4} ms|(?<=Running on ')[^']*")  # times and devices
 
 # The documents show JAX's defaults.
 pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
-
-
-def name(path: pathlib.Path) -> str:
-    return path.relative_to(DOCS).as_posix()
 
 
 def marks(path: pathlib.Path) -> list[Any]:
@@ -66,20 +59,11 @@ over_guides = pytest.mark.parametrize(
 )
 
 
-def blocks(path: pathlib.Path, language: str) -> list[str]:
-    return [text for kind, text in FENCE.findall(path.read_text()) if kind == language]
-
-
-def session(path: pathlib.Path) -> doctest.DocTest:
-    """A guide is one session: later blocks use the names of earlier ones."""
-    source = "\n".join(blocks(path, "pycon"))
-    return doctest.DocTestParser().get_doctest(source, {}, name(path), str(path), 0)
-
-
 @pytest.fixture(autouse=True)
 def in_a_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions may write files, and read those of the documents."""
     (tmp_path / "docs").symlink_to(DOCS)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
     if MODELS:
         (tmp_path / "models").symlink_to(MODELS)
     monkeypatch.chdir(tmp_path)
@@ -102,16 +86,13 @@ def test_blocks_have_a_known_language(path: pathlib.Path) -> None:
     text = path.read_text()
     for language, block in FENCE.findall(text):
         assert language in RUN | SHOWN
-        assert language in RUN or ">>> " not in block
+        assert language == "pycon" or ">>> " not in block
     rest = FENCE.sub("", text)  # other fences, and prompts outside of any
     assert not re.search(r"^ *(```|~~~|>>> |\$ )", rest, re.M)
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=name)
-def test_programs_and_models_are_those_of_the_examples(path: pathlib.Path) -> None:
-    programs = [file.read_text() for file in (DOCS / "examples").glob("*.py")]
-    for block in blocks(path, "python"):
-        assert any(block in program for program in programs)
+def test_models_are_those_of_the_examples(path: pathlib.Path) -> None:
     files = [file.read_text() for file in (DOCS / "examples/dxdispatch").glob("*.json")]
     models = [json.loads(re.sub(r"^//.*$", "", text, flags=re.M)) for text in files]
     for block in blocks(path, "json"):
