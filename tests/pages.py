@@ -62,7 +62,8 @@ def names_of(path: pathlib.Path, until: str | None = None) -> dict[str, Any]:
     """What a page has defined, up to the example that contains some text."""
     found: dict[str, Any] = {}
     for example in session(path).examples:
-        exec(example.source.replace('"docs/', f'"{DOCS}/'), found)
+        source = re.sub(r'"(docs|tests)/', rf'"{ROOT}/\1/', example.source)
+        exec(source, found)
         if until and until in example.source:
             break
     return found

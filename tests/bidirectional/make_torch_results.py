@@ -3,8 +3,8 @@
     python tests/bidirectional/make_torch_results.py
 
 writes `torch_results.npz` in this folder, with the versions of Python and torch in it.
-There are two layers. The loss is the sum of the squares of all results. The LSTM is also
-exported, as `torch_lstm.onnx`.
+There are two layers. The loss is the sum of the squares of all results. The LSTM is
+exported as `torch_lstm.onnx` as well.
 """
 
 # pyright: reportMissingImports=false

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import pytest
-from pages import DOCS, FENCE, ROOT, blocks, is_part_of_an_example, name, session
+from pages import DOCS, FENCE, ROOT, blocks, name, session
 
 from dml_jax import cli
 
