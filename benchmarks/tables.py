@@ -212,18 +212,19 @@ def _layouts(load: Load, words: Sequence[str]) -> str:
 
 
 def _gains(load: Load, devices: Sequence[str]) -> str:
-    """A sentence: each median gain of 2 or more, alone, and the range of the others."""
-    large, others = [], []
+    """Sentences: each median gain of 2 or more, alone, and the range of the others."""
+    sentences, others = [], []
     for device in devices:
-        name = _device(load, device)
+        large = []
         for layout, (pairs, _) in _rows(load, device).items():
-            gain = statistics.median(p.gain for p in pairs) if pairs else 1.0
+            gain = statistics.median(pair.gain for pair in pairs) if pairs else 1.0
             if gain < 2:
                 others.append(gain)
             else:
-                large.append(f"{_short(gain)} times ({layout}, {name})")
-    ends = map(_short, (min(others), max(others)))
-    return "Medians: {}; others {} to {} times.".format(", ".join(large), *ends)
+                large.append(f"{_short(gain)} ({layout})")
+        sentences.append(f"{_device(load, device)}: {', '.join(large)}.")
+    least, greatest = map(_short, (min(others), max(others)))
+    return " ".join([*sentences, f"All others: {least} to {greatest}."])
 
 
 def _slower(load: Load, devices: Sequence[str]) -> str:

@@ -33,12 +33,19 @@ def session(path: pathlib.Path) -> doctest.DocTest:
             parts.append(text)
         elif kind == "python" and not is_part_of_an_example(text):
             parts.extend(statements(text))
-    source = "\n".join(parts)
-    return doctest.DocTestParser().get_doctest(source, {}, name(path), str(path), 0)
+    return doctest_of("\n".join(parts), name(path))
+
+
+def session_of(program: str, title: str) -> doctest.DocTest:
+    return doctest_of("\n".join(statements(program)), title)
+
+
+def doctest_of(source: str, title: str) -> doctest.DocTest:
+    return doctest.DocTestParser().get_doctest(source, {}, title, title, 0)
 
 
 def statements(program: str) -> Iterator[str]:
-    """A program as a session, whose comments after a `print` are what is printed."""
+    """A program as a session. Comments in the lines after a statement are its output."""
     lines = program.splitlines()
     nodes = ast.parse(program).body
     ends = [*(first_line(node) for node in nodes[1:]), len(lines) + 1]
@@ -46,9 +53,6 @@ def statements(program: str) -> Iterator[str]:
         last = node.end_lineno or 0
         code = lines[first_line(node) - 1 : last]
         printed = [line[2:] for line in lines[last : end - 1] if line[:2] == "# "]
-        code[-1], mark, comment = code[-1].partition("  # ")
-        if isinstance(node, ast.Expr) and mark:
-            printed = [comment, *printed]
         yield "\n".join([">>> " + code[0], *(f"... {x}" for x in code[1:]), *printed])
         yield "\n"
 

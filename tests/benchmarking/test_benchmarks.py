@@ -458,9 +458,9 @@ SLOWER = """\
         ("slower gpu cpu", SLOWER),
         (
             "gains gpu cpu",
-            "Medians: 2.0 times (flat, H200), 10 times (gradient of a reversal, H200), "
-            "2.0 times (flat, CPU), 10 times (gradient of a reversal, CPU); "
-            "others 1.0 to 1.6 times.\n",
+            "H200: 2.0 (flat), 10 (gradient of a reversal). "
+            "CPU: 2.0 (flat), 10 (gradient of a reversal). "
+            "All others: 1.0 to 1.6.\n",
         ),
     ],
 )

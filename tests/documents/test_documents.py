@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import pytest
-from pages import DOCS, FENCE, ROOT, blocks, name, session
+from pages import DOCS, FENCE, ROOT, blocks, name, session, session_of
 
 from dml_jax import cli
 
@@ -69,16 +69,36 @@ def in_a_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
 
 
-def test_examples_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    scan, source = blocks(ROOT / "README.md", "python")
-    with jax.numpy_rank_promotion("allow"):
-        exec(scan, {})
-    assert capsys.readouterr().out in scan
-    exec(source, {})
-    printed = " ".join(capsys.readouterr().out.split())
-    commented = re.findall(r"print.*# (\[\[.*?\]\])", source)
-    assert len(commented) == 3
-    assert printed.replace(".", "") == " ".join(commented)
+@pytest.mark.parametrize(
+    "part",
+    [
+        "bidirectional_scan",
+        pytest.param(
+            "",
+            id="all",
+            marks=[
+                pytest.mark.exhaustive,
+                pytest.mark.skipif(not MODELS, reason="needs what .ci/run has"),
+            ],
+        ),
+    ],
+)
+def test_examples_of_the_readme(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    programs = [p for p in blocks(ROOT / "README.md", "python") if part in p]
+    assert programs
+    run(session_of("\n".join(programs), "README.md"), capsys)
+
+
+def run(example: doctest.DocTest, capsys: pytest.CaptureFixture[str]) -> None:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        results = doctest.DocTestRunner().run(example)
+    assert results.failed == 0, capsys.readouterr().out
+    capsys.readouterr()
+
+
+def test_length_of_the_readme() -> None:
+    text = FENCE.sub("", (ROOT / "README.md").read_text())
+    assert len(text.split()) <= 600
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=name)
@@ -104,10 +124,7 @@ def test_examples(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     """Those in Python, and then the commands, which may read what they have written."""
     example = session(path)
     assert bool(example.examples) == (name(path) not in WITHOUT_EXAMPLES)
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        results = doctest.DocTestRunner().run(example)
-    assert results.failed == 0, capsys.readouterr().out
-    capsys.readouterr()
+    run(example, capsys)
     for block in blocks(path, "console"):
         command, _, expected = block.partition("\n")
         assert cli.main(command.removeprefix("$ python -m dml_jax ").split()) == 0
