@@ -1,6 +1,7 @@
 """Pictures of random shapes, of recurrent networks, and of runs over devices.
 
-Pictures are small, for phones, and on white, for dark pages.
+Pictures are small, for phones. They have no background, and text in a grey that is read
+on white and on black.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from matplotlib.figure import Figure
 from benchmarks import random_shapes, results
 from benchmarks.results import Document
 
-_STYLE: Any = {"savefig.facecolor": "white", "savefig.dpi": 150, "font.size": 9}
+_GREY, _BLUE, _ORANGE = "#80868f", "#3f8bdb", "#f28e1c"
+_TEXT = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"
+_STYLE: Any = {
+    **dict.fromkeys(_TEXT, _GREY),
+    **dict.fromkeys(("savefig.facecolor", "axes.facecolor"), "none"),
+    **{"grid.color": _GREY, "legend.facecolor": "none", "savefig.dpi": 150},
+    "font.size": 9,
+}
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -42,7 +50,7 @@ def gains(records: Records) -> Figure:
     """How many times as fast as plain JAX: a strip for each layout, a dot an array."""
     figure = Figure(figsize=(4.4, 4), layout="constrained")
     axes = figure.subplots()
-    forms = {"": ("alone", "#1f5fae", -0.2), "_between": ("between", "#f28e1c", 0.2)}
+    forms = {"": ("alone", _BLUE, -0.2), "_between": ("between", _ORANGE, 0.2)}
     random = np.random.default_rng(0)
     for row, kind in enumerate(random_shapes.KINDS):
         of_kind = [r["candidates"] for r in records if r["name"].split("/")[1] == kind]
@@ -58,9 +66,12 @@ def gains(records: Records) -> Figure:
             axes.scatter(plain / ours, rows, 12, alpha=0.5, **style)
             median = np.median(plain / ours)
             axes.plot(
-                [median] * 2, row + offset + np.array([-0.19, 0.19]), color="black"
+                [median] * 2,
+                row + offset + np.array([-0.19, 0.19]),
+                color=_GREY,
+                linewidth=2.5,
             )
-    axes.axvline(1, color="0.5", linewidth=1, zorder=0)
+    axes.axvline(1, color=_GREY, linewidth=1, zorder=0)
     axes.set(xscale="log", xlabel="times as fast as plain JAX (line: median)")
     ticks = [0.5, 1, 2, 5, 10, 20]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -89,7 +100,7 @@ def steps(records: Records) -> Figure:
     times = [1e3 * record["candidates"][n]["seconds"]["median"] for n in names]
     figure = Figure(figsize=(4.4, 1.9), layout="constrained")
     axes = figure.subplots()
-    colours = ["#1f5fae" if name == "dml_jax" else "#f28e1c" for name in names]
+    colours = [_BLUE if name == "dml_jax" else _ORANGE for name in names]
     bars = axes.barh([_NETWORKS[name] for name in names], times, color=colours)
     axes.bar_label(bars, fmt="%.3g", padding=3)
     axes.margins(x=0.12)
@@ -117,7 +128,7 @@ def devices(records: Records) -> Figure:
             line = lines.setdefault((mode, label), {})
             line[count] = 1e3 * figures[name]["seconds"]["median"]
     styles = ("o-", "s--", "^:", "d-.")
-    for (panel, label), line in sorted(lines.items()):
+    for (panel, label), line in lines.items():
         style = styles[len(panels[panel].lines)]
         panels[panel].plot(line.keys(), line.values(), style, label=label)
     panels["whole"].set(title="axis not sharded: efficiency (%)", ylim=(80, 110))

@@ -45,7 +45,7 @@ def doctest_of(source: str, title: str) -> doctest.DocTest:
 
 
 def statements(program: str) -> Iterator[str]:
-    """A program as a session. Comments in the lines after a statement are its output."""
+    """A program as a session: comments in lines after a statement are its output."""
     lines = program.splitlines()
     nodes = ast.parse(program).body
     ends = [*(first_line(node) for node in nodes[1:]), len(lines) + 1]

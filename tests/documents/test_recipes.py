@@ -14,7 +14,9 @@ import numpy as np
 import pages
 import pytest
 
-Recipe = tuple[Any, Callable[..., Any]]  # weights; (weights, frames, lengths) -> results
+Recipe = tuple[
+    Any, Callable[..., Any]
+]  # weights; (weights, frames, lengths) -> results
 
 FEATURES = 4
 EDGES: dict[str, tuple[int, list[int], Any]] = {  # steps, lengths, dtype
