@@ -120,20 +120,17 @@ def _machine(found: Document) -> str:
 
 
 def _training(load: Load, words: Sequence[str]) -> str:
-    """A row for each network: the time of a step, and its ratio to the baseline."""
+    """A line for each network: the times of a step, and ratios to the baseline."""
     (device,) = words
-    records = load(f"training-{device}")["records"]
-    names = list(dict.fromkeys(name for r in records for name in r["candidates"]))
-    rows = []
-    for record in records:
-        cells = []
-        for name in names:
-            figures = record["candidates"][name]
+    lines = []
+    for record in load(f"training-{device}")["records"]:
+        times = []
+        for name, figures in record["candidates"].items():
+            time = f"{_title(name)} {_milliseconds(figures)} ms"
             ratio = f" ({figures['ratio']['median']:.3f})"
-            text = f"{_milliseconds(figures)} ms"
-            cells.append(text if name == record["baseline"] else text + ratio)
-        rows.append([record["name"].partition("/")[2], *cells])
-    return _table(["network", *map(_title, names)], rows)
+            times.append(time if name == record["baseline"] else time + ratio)
+        lines.append(f"{record['name'].partition('/')[2]}: {', '.join(times)}.")
+    return "\n".join(lines)
 
 
 def _recurrent(load: Load, words: Sequence[str]) -> str:
