@@ -98,9 +98,10 @@ def plain_names(app, what, name, obj, options, arguments, returns):
 
 
 def end_statements(app, doctree):
-    """Lets examples be pasted into an interactive shell.
+    """Lets sessions be pasted into an interactive shell.
 
-    There an empty line ends a compound statement, and must not be within one.
+    There an empty line ends a compound statement, and must not be within one. Programs
+    without prompts keep their empty lines.
     """
     statement = re.compile(r"^>>> .*\n(?:\.\.\..*\n?)*", re.M)
     is_code = (nodes.literal_block, nodes.doctest_block)
@@ -118,8 +119,20 @@ def with_end(statement):
     return "\n".join([*lines, *["..."] * is_open, ""])
 
 
+def break_names(app, doctree, name):
+    """Lets names in tables break after `_` and `.`, and nowhere else."""
+    for entry in doctree.findall(nodes.entry):
+        for literal in entry.findall(nodes.literal):
+            parts = re.split(r"(?<=\w[_.])(?=\w)", literal.astext())
+            may_break = nodes.raw("", "<wbr>", format="html")
+            literal[:] = [nodes.Text(parts[0])]
+            for part in parts[1:]:
+                literal += [may_break.deepcopy(), nodes.Text(part)]
+
+
 def setup(app):
     app.connect("doctree-read", end_statements)
+    app.connect("doctree-resolved", break_names)
     app.connect("env-check-consistency", require_documented)
     app.connect("autodoc-process-docstring", labels_as_fields, priority=400)
     app.connect("autodoc-process-signature", plain_names)
