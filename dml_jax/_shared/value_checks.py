@@ -127,11 +127,6 @@ def _require_concrete(leaf: Any) -> None:
     """Refuses traced values, and integers that `jit` would take modulo 2^32."""
     if isinstance(leaf, Tracer):
         raise TypeError(_UNDER_TRANSFORMATION)
-    if isinstance(leaf, (str, bytes)):
-        raise TypeError(
-            f"checked: arguments must be arrays; got {arguments.describe(leaf)}. Bind "
-            "options with `functools.partial`"
-        )
     is_integer = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "iu"
     if not is_integer or leaf.size == 0:
         return

@@ -153,9 +153,6 @@ def test_a_kernel_that_can_be_lowered_is_used() -> None:
     assert jax_versions.missing() == {}
 
 
-CONTEXT = "is_unpartitioned", "max_shards", "is_partitioned_by_callback"
-
-
 class Gone:
     """A context of a lowering rule without the attributes that are read."""
 
@@ -163,13 +160,10 @@ class Gone:
         raise AttributeError("it is gone")
 
 
-@pytest.mark.parametrize("function", CONTEXT)
 @pytest.mark.usefixtures("warns_once")
-def test_lowering_without_its_context(
-    function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = getattr(lowering, function)
-    monkeypatch.setattr(lowering, function, lambda _: read(Gone()))
+def test_lowering_without_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = lowering.partitioning
+    monkeypatch.setattr(lowering, "partitioning", lambda _: read(Gone()))
     read(Gone())
     y = jax.jit(reverse())(X, LENGTHS[:, None, None])
     assert_same_bits(y, REVERSED)

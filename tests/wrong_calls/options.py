@@ -133,12 +133,6 @@ OF_PROGRAMS = [
         f"reverse_sequence: `batch_axis` must be…. {HINT}",
     ),
     Wrong(
-        "checked-implementation",
-        lambda: dml_jax.checked(REVERSE)(implementation="gather"),
-        TypeError,
-        "checked: …arguments must be arrays; got str 'gather'…",
-    ),
-    Wrong(
         "jit-offsets",
         lambda: jax.jit(lambda start: dml_jax.slice(X, (start, 0), (1, 1)))(0),
         TypeError,
