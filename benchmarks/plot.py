@@ -24,10 +24,12 @@ Records = Sequence[Mapping[str, Any]]
 
 @matplotlib.rc_context(_STYLE)
 def save(found: Document, folder: pathlib.Path) -> pathlib.Path:
-    """Draws a PNG of a run of `random` or `scale`."""
+    """Draws a PNG of a run of `random`, `recurrent` or `scale`."""
     kind, device = found["options"]["kind"], found["options"]["device"]
     if kind == "random":
         figure, name = shares(results.groups(found)["random"]), f"random-{device}.png"
+    elif kind == "recurrent":
+        figure, name = steps(results.groups(found)["step"]), f"recurrent-{device}.png"
     elif kind == "scaling":
         figure, name = devices(found["records"]), "devices.png"
     else:
@@ -64,6 +66,31 @@ def shares(records: Records) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle("random shapes: speed in per cent of a memcpy's", fontsize="large")
+    return figure
+
+
+_NETWORKS = dict(
+    dml_jax="bidirectional_scan",
+    two_scans="two scans",
+    flax="nnx.Bidirectional",
+    torch_packed="torch, packed",
+)
+_NETWORKS["jax.experimental.rnn"] = "cuDNN in JAX"
+
+
+def steps(records: Records) -> Figure:
+    """The times of a training step of the first network, a bar for each library."""
+    record = records[0]
+    names = [name for name in _NETWORKS if name in record["candidates"]][::-1]
+    times = [1e3 * record["candidates"][n]["seconds"]["median"] for n in names]
+    figure = Figure(figsize=(4.4, 1.9), layout="constrained")
+    axes = figure.subplots()
+    colours = ["#1f5fae" if name == "dml_jax" else "#f28e1c" for name in names]
+    bars = axes.barh([_NETWORKS[name] for name in names], times, color=colours)
+    axes.bar_label(bars, fmt="%.3g", padding=3)
+    axes.margins(x=0.12)
+    axes.set(xlabel=f"training step, ms ({record['dtype']})")
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -136,6 +136,28 @@ def _training(load: Load, words: Sequence[str]) -> str:
     return _table(["network", *map(_title, names)], rows)
 
 
+def _recurrent(load: Load, words: Sequence[str]) -> str:
+    """A row for each library: how many times as long it takes, and its compilation."""
+    (device,) = words
+    groups = results.groups(load(f"recurrent-{device}"))
+    names = [
+        name for records in groups.values() for r in records for name in r["candidates"]
+    ]
+    rows = []
+    for name in dict.fromkeys(names):
+        cells = []
+        for mode in ("forward", "step"):
+            found = [
+                r["candidates"][name] for r in groups[mode] if name in r["candidates"]
+            ]
+            ratios = [figures["ratio"]["median"] for figures in found]
+            seconds = [f["compile_seconds"] for f in found if "compile_seconds" in f]
+            cells += [str(len(found)), _spread(ratios), _spread(seconds)]
+        rows.append([f"`{name}`", *cells])
+    titles = ["networks", "times as long", "compilation, s"]
+    return _table(["", *titles, *(f"step: {title}" for title in titles)], rows)
+
+
 def _models(load: Load, words: Sequence[str]) -> str:
     """A row for each model: the times of a call, their ratios, and the difference."""
     (device,) = words
@@ -257,6 +279,7 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "gains": _gains,
     "slower": _slower,
     "training": _training,
+    "recurrent": _recurrent,
     "models": _models,
 }
 

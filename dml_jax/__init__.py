@@ -15,6 +15,9 @@ import typing as _typing
 from dml_jax._reverse.padded import reverse_padded
 from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
 
+# Recurrences over padded sequences
+from dml_jax._reverse.bidirectional import bidirectional_scan
+
 # Strided slices and their adjoint
 from dml_jax._slice.api import slice, slice1, slice_grad
 
@@ -32,6 +35,7 @@ if _typing.TYPE_CHECKING:
 # isort: on
 
 __all__ = [
+    "bidirectional_scan",
     "checked",
     "fill_value_constant",
     "fill_value_sequence",

@@ -1,4 +1,4 @@
-"""Comparisons that tolerate nothing, but for the last bit of a sequence of floats."""
+"""Comparisons: of bits, of sequences of floats, and of results of products."""
 
 from typing import Any
 
@@ -50,3 +50,14 @@ def assert_same_sequence(actual: Any, expected: Any) -> None:
     assert not wrong, (
         f"at {wrong[0]}: {actual[~is_right][0]}, not {expected[~is_right][0]}"
     )
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float = 1e-6) -> None:
+    """Trees of arrays, whose differences are parts of the largest element, or of 1."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for x, y in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        assert x.dtype == y.dtype
+        assert x.shape == y.shape
+        x, y = (np.asarray(array, np.float64) for array in (x, y))
+        largest = max(1.0, np.abs(y).max(initial=0))
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * largest)

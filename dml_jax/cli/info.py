@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dml_jax
+from dml_jax import reference
 from dml_jax._shared import jax_versions
 from dml_jax.cli import devices, printing
 from dml_jax.directml import DataType, FeatureLevel, OperatorType
@@ -28,7 +29,7 @@ their names in DirectML and ONNX, and the additions of each feature level of Dir
 The versions of the ONNX operators are shown if onnx is installed.
 """
 
-OPERATORS = tuple(name for name in dml_jax.__all__ if name != "checked")
+OPERATORS = tuple(name for name in dml_jax.__all__ if name in reference.__all__)
 
 _ONNX = {
     "reverse_sequence": "ReverseSequence",

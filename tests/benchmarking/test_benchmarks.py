@@ -1,6 +1,7 @@
 """What the benchmarks compute, their command line, and the figures in documents."""
 
 import collections
+import functools
 import itertools
 import json
 import math
@@ -11,9 +12,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from assertions import assert_close
 
 import benchmarks.workloads
-from benchmarks import measure, peers, programs, random_shapes, tables
+from benchmarks import (
+    measure,
+    peers,
+    programs,
+    random_shapes,
+    recurrent,
+    recurrent_networks,
+    tables,
+)
 from benchmarks.command import main
 from benchmarks.measure import Candidate, Settings
 from benchmarks.programs import Arrays
@@ -306,6 +316,58 @@ def test_training_steps(tmp_path: pathlib.Path) -> None:
     lines = tables.rewritten(document, tmp_path).splitlines()
     assert lines[1].startswith("| network | without reversals | plain JAX | dml_jax |")
     assert lines[3].startswith("| 2-layer-lstm | ")
+
+
+@pytest.mark.usefixtures("with_jit")
+def test_recurrent_networks(tmp_path: pathlib.Path) -> None:
+    """All libraries compute the same outputs, and a step has the gradients of all."""
+    words = ["recurrent", "--device", "cpu", "--quick", "--output", str(tmp_path)]
+    assert main(words) == 0
+    path = tmp_path / "recurrent-cpu.json"
+    records = json.loads(path.read_text())["records"]
+    assert [record["group"] for record in records] == ["forward", "step"]
+    for record in records:
+        found = record["candidates"]
+        assert found.keys() >= {"dml_jax", "two_scans", "reverse_scan"}
+        for name, figures in found.items():
+            assert name == "torch_padded" or figures["largest_difference"] < 1e-5
+    document = tmp_path / "page.md"
+    document.write_text("<!-- figures: recurrent cpu -->\n<!-- end of figures -->\n")
+    lines = tables.rewritten(document, tmp_path).splitlines()
+    assert lines[3].startswith("| `dml_jax` | 1 | 1.0 (1.0 to 1.0) | ")
+    assert main(["plot", str(path), "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "recurrent-cpu.png").exists()
+
+
+@pytest.mark.usefixtures("with_jit")
+def test_recurrent_networks_have_the_same_step() -> None:
+    arrays = recurrent._arrays(recurrent.QUICK, np.dtype(np.float32), 0)
+    networks = recurrent_networks.networks("cpu", np.dtype(np.float32))
+    steps = {
+        name: jax.jit(functools.partial(recurrent_networks.step, network))(*arrays)
+        for name, network in networks.items()
+    }
+    expected = steps["two_scans"]
+    assert jax.tree.all(jax.tree.map(lambda x, y: (x != y).any(), expected, arrays[0]))
+    for found in steps.values():
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_random_recurrent_networks(device: Device) -> None:
+    """They depend on the seed alone, and those of a CPU are of less work."""
+    found, again = (
+        list(itertools.islice(recurrent._sizes(0, device, False), 30)) for _ in range(2)
+    )
+    assert found == again
+    for size, _ in found[3:]:
+        assert 8 <= size.batch <= 128
+        assert 50 <= size.steps <= 1500
+        assert 40 <= size.features <= 512
+        assert 64 <= size.units <= 1024
+        assert size.multiplications <= recurrent.MULTIPLICATIONS[device]
+    assert {dtype for _, dtype in found} == set(recurrent.DTYPES)
+    assert {size.layers for size, _ in found} == {1, 2, 3}
 
 
 def test_workload_that_differs_from_plain_jax_is_reported(

@@ -14,10 +14,11 @@ import pytest
 from command_line import run as command
 
 import dml_jax
+from dml_jax import reference
 from dml_jax.cli import devices, info
 from dml_jax.directml import FeatureLevel, OperatorType, supported
 
-OPERATORS = [name for name in dml_jax.__all__ if name != "checked"]
+OPERATORS = [name for name in dml_jax.__all__ if name in reference.__all__]
 CPU = jax.devices("cpu")[0]
 
 

@@ -85,8 +85,11 @@ def in_a_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
 
 
-def test_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    (source,) = blocks(ROOT / "README.md", "python")
+def test_examples_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    scan, source = blocks(ROOT / "README.md", "python")
+    with jax.numpy_rank_promotion("allow"):
+        exec(scan, {})
+    assert capsys.readouterr().out in scan
     exec(source, {})
     printed = " ".join(capsys.readouterr().out.split())
     commented = re.findall(r"print.*# (\[\[.*?\]\])", source)

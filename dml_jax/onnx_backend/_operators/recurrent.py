@@ -1,6 +1,6 @@
 """RNN, GRU and LSTM.
 
-One matrix product multiplies the inputs of all steps by the weights. `lax.scan`
+One matrix product multiplies the inputs of all steps by the weights. A loop
 computes the recurrent products. Both directions are in one loop: a GPU takes as long
 for one as for two. The reverse direction gets the steps from the last one to the first.
 A state changes only at the steps within its sequence, so this direction starts at the
@@ -19,14 +19,13 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 import dml_jax
+from dml_jax._shared import scans
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import (
     clamped,
-    has_symbols,
     option,
     require_rank,
     require_shape,
@@ -169,16 +168,14 @@ def _scan(
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """The outputs [D, time, batch, H] of D directions, and their last states.
 
-    Two steps of a known number are computed at a time, because each iteration of a
-    loop has a cost.
+    An iteration of the loop has two steps, on a GPU more: each iteration has a cost.
     """
-    unroll = 1 if has_symbols(directions.times.shape) else 2
 
     def scan(direction: Direction) -> Any:
         gates, weights = _projected(cell, direction)
         step = functools.partial(_step, cell, weights, lengths)
         rows = gates, direction.times
-        states, outputs = lax.scan(step, direction.states, rows, unroll=unroll)
+        states, outputs = scans.scan(step, direction.states, rows, elsewhere=2)
         return outputs, states
 
     outputs, states = jax.vmap(scan)(directions)
