@@ -202,7 +202,7 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
       The model.
 
     Raises:
-      ValueError: the file is not a model, or its data lies outside of its folder.
+      ValueError: the file is not a model, or its data lies outside its folder.
       OSError: the file cannot be read.
     """
     with as_value_error(os.fspath(path)):

@@ -213,7 +213,7 @@ class Model(onnx.backend.base.BackendRep):
             too many or too few.
           ValueError: an input has the wrong shape, or a node refuses its inputs.
 
-        Outside of 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
+        Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
         everywhere in JAX. Integers inside the model keep their width.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
@@ -279,7 +279,7 @@ class Model(onnx.backend.base.BackendRep):
         model.CopyFrom(self._source)
         found = initializers(model.graph, bool(model.functions))
         for name in params.keys() - {initializer.name for initializer in found}:
-            rule = "not have initializers of branches inside of functions"
+            rule = "not have initializers of branches inside functions"
             got = arguments.describe(name)
             raise arguments.error(NotImplementedError, "to_onnx", "params", rule, got)
         for *_, name, tensor in found:

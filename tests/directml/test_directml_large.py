@@ -1,4 +1,4 @@
-"""Strided buffers whose positions do not fit an int32, outside of 64-bit mode.
+"""Strided buffers whose positions do not fit an int32, outside 64-bit mode.
 
 Elements are bytes, since a buffer takes 2 GiB.
 """

@@ -103,7 +103,7 @@ def test_blocks_have_a_known_language(path: pathlib.Path) -> None:
     for language, block in FENCE.findall(text):
         assert language in RUN | SHOWN
         assert language in RUN or ">>> " not in block
-    rest = FENCE.sub("", text)  # other fences, and prompts outside of any
+    rest = FENCE.sub("", text)  # other fences, and prompts outside any
     assert not re.search(r"^ *(```|~~~|>>> |\$ )", rest, re.M)
 
 

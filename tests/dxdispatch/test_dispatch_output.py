@@ -40,7 +40,7 @@ PRINTED = {
     "64 bits": (buffer([-(2**63)], "INT64"), "-9223372036854775808"),
     "without padding": (buffer([1, 2, 3], "INT16", sizeInBytes=64), "1, 2, 3"),
     "from byte 0": (buffer([7], sizeInBytes=12, initialValuesOffsetInBytes=4), "0"),
-    "an offset inside of an element": (
+    "an offset inside an element": (
         buffer([258, 772, 1286], "UINT16", initialValuesOffsetInBytes=1),
         "512, 1025, 1539",
     ),

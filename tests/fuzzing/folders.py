@@ -1,4 +1,4 @@
-"""The folder of a model, and a watch over all files outside of it."""
+"""The folder of a model, and a watch over all files outside it."""
 
 import contextlib
 import os

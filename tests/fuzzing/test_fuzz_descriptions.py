@@ -70,7 +70,7 @@ def require_reference(draw: Any, operator: Any) -> None:
     inputs = bound_inputs(draw, desc)
     previous = draw(st.none() | bound(desc.output))
     is_wide = any(tensor.data_type.bits == 64 for tensor in tensors)
-    # Outside of 64-bit mode, what has 64 bits are arrays of JAX.
+    # Outside 64-bit mode, what has 64 bits are arrays of JAX.
     is_foreign = is_wide and previous is not None and draw(st.booleans())
     with jax.enable_x64(not is_foreign and (is_wide or draw(st.booleans()))):
         given = [*inputs, previous]
@@ -127,7 +127,7 @@ def test_vmap_equals_a_loop(operator: str, fuzz: Any) -> None:
 
 @every_move
 def test_derivatives_are_moves(operator: str, fuzz: Any) -> None:
-    """By all modes, in or outside of the 64-bit mode of the forward pass."""
+    """By all modes, in or outside the 64-bit mode of the forward pass."""
 
     @fuzz
     def check(data: st.DataObject) -> None:

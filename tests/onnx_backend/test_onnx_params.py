@@ -158,7 +158,7 @@ def test_to_onnx_refuses_weights_inside_of_functions() -> None:
     text += "else_branch = h () => (float[1] b) {b = Neg(p)}>}"
     model = prepared(text)
     (name,) = model.params
-    message = "to_onnx: `params` must not have initializers of branches inside of func"
+    message = "to_onnx: `params` must not have initializers of branches inside func"
     require_error(NotImplementedError, message, model.to_onnx, model.params)
     params = {name: model.params[name] + 1}
     assert model.apply(params, True, np.ones(1, np.float32))[0] == 3

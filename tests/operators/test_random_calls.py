@@ -360,7 +360,7 @@ def jvp(case: Case, other: Case, *_: Case) -> Pairs:
 
 
 def vjp_in_other_mode(case: Case, *_: Case) -> Pairs:
-    """The forward pass in 64-bit mode, and the backward pass outside of it."""
+    """The forward pass in 64-bit mode, and the backward pass outside it."""
     with jax.enable_x64(True):
         function, x = of_data(case)
         y, pull_back = jax.vjp(function, x)

@@ -350,5 +350,5 @@ def test_checked_constants_beyond_32_bits() -> None:
     run = shard_map(lambda x: reverse(x, lengths), P(), P())
     with pytest.raises(ValueError, match=f"got {-(2**35)} to {2**40}$"):
         dml_jax.checked(run)(X[:3])
-    with pytest.raises(TypeError, match=r"^checked: .* outside of transformations"):
+    with pytest.raises(TypeError, match=r"^checked: .* outside transformations"):
         jax.jit(lambda: dml_jax.checked(run)(X[:3]))()

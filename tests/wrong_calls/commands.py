@@ -196,7 +196,7 @@ def refuse_model(name: str, content: str | bytes | None) -> None:
 
 
 def refuse_data(**where: str) -> None:
-    """A tensor whose data is outside of the folder, or not there in whole."""
+    """A tensor whose data is outside the folder, or not there in whole."""
     for name in ("w.bin", "../out.bin"):
         pathlib.Path(name).write_bytes(bytes(16))
     onnx.save(with_external_data(4, **where), "data.onnx")

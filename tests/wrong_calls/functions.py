@@ -68,7 +68,7 @@ class Untyped:
 
 
 def in_32_bits(value: Any) -> jax.Array:
-    """The weakly typed array that JAX makes of `value` outside of 64-bit mode."""
+    """The weakly typed array that JAX makes of `value` outside 64-bit mode."""
     with jax.enable_x64(False):
         return jnp.asarray(value)
 

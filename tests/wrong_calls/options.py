@@ -116,7 +116,7 @@ MESSAGES: list[Row] = [
 
 REVERSE = functools.partial(dml_jax.reverse_sequence, X, LENGTHS)
 HINT = (
-    "Bind it with `functools.partial`, or, outside of `checked`, name it in the "
+    "Bind it with `functools.partial`, or, outside `checked`, name it in the "
     "`static_argnames` of `jax.jit`, so that it is not traced"
 )
 OF_PROGRAMS = [

@@ -99,7 +99,7 @@ def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
 def indices_of(indices: Array, size: int) -> Array:
     """Indices along an axis; negative ones count from its end.
 
-    Constants outside of the axis are refused; traced indices are clamped, and those
+    Constants outside the axis are refused; traced indices are clamped, and those
     along an axis of a symbolic size.
     """
     if isinstance(indices, Tracer) or has_symbols([size]):
