@@ -1,7 +1,5 @@
 """The forms in which an argument of a function may be written."""
 
-import array
-import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -19,36 +17,17 @@ class Index:
         return self.number
 
 
-class Arrayed:
-    """What NumPy takes for an array."""
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.array
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    array = np.array(array)
-    array.flags.writeable = False
-    return array
-
-
 def strided(array: np.ndarray) -> np.ndarray:
     return np.repeat(array[..., None], 2, axis=-1)[..., 1]
 
 
-INTEGER_FORMS = [int, np.int64, np.int8, np.array, jnp.int32, Index]
+INTEGER_FORMS = [int, np.int8, np.array, jnp.int32, Index]
 SEQUENCE_FORMS = [
-    *[tuple, list, collections.deque, collections.UserList, np.array],
-    *[lambda n: np.array(n, np.int16), lambda n: jnp.array(n, jnp.int32)],
-    *[lambda n: [np.int16(k) for k in n], lambda n: tuple(map(Index, n))],
-    *[lambda n: [jnp.int32(k) for k in n], lambda n: np.array([n, n]).T[:, 0]],
-    *[lambda n: array.array("i", n)],
+    *[tuple, list, lambda n: np.array(n, np.int16), lambda n: jnp.array(n, jnp.int32)],
+    *[lambda n: [np.int16(k) for k in n], lambda n: [jnp.int32(k) for k in n]],
 ]
-ARRAY_FORMS = [np.asarray, jnp.asarray, read_only, strided, np.asfortranarray, Arrayed]
-LENGTH_FORMS = [np.asarray, read_only, strided]
+ARRAY_FORMS = [np.asarray, jnp.asarray, strided, np.asfortranarray]
+LENGTH_FORMS = [np.asarray, strided]
 NUMBER_FORMS = [lambda n: n, np.asarray, jnp.asarray]
 DTYPE_FORMS = [np.dtype, str, lambda dtype: dtype.type]
 

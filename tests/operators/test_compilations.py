@@ -153,39 +153,6 @@ def test_other_spellings_and_values_compile_nothing(function: str) -> None:
     require_nothing_compiled([*others, first])
 
 
-@pytest.mark.parametrize("function", default_of(ARGUMENTS, "reverse_sequence"))
-def test_shapes_and_64_bit_modes_do_not_displace_each_other(function: str) -> None:
-    first, second = (calls_of(function)[0] for _ in range(2))
-    for call in (first, second):
-        for mode in (False, True):
-            with jax.enable_x64(mode):
-                assert compilations(call) == 1
-                assert jax.config.jax_enable_x64 is mode
-    for mode in (False, True):
-        with jax.enable_x64(mode):
-            require_nothing_compiled([first, second])
-            assert jax.config.jax_enable_x64 is mode
-
-
-class Changing:
-    """An integer that is equal to itself, whatever it has become."""
-
-    value = 0
-
-    def __index__(self) -> int:
-        return self.value
-
-
-def test_arguments_that_change_are_read_in_every_call() -> None:
-    x, index = np.arange(24, dtype=np.float32).reshape(4, 6), Changing()
-    for k in (0, 1):
-        index.value = k
-        found = dml_jax.slice(x, (index, index), (2, 3))
-        np.testing.assert_array_equal(found, x[k : k + 2, k : k + 3])
-        found = dml_jax.reverse_subsequences(x, [[6]], index)
-        np.testing.assert_array_equal(found, np.flip(x, k))
-
-
 # Inside of jit ------------------------------------------------------------------------
 
 
