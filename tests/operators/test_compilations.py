@@ -11,7 +11,6 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from forms import forms_of
 from sampling import default_of
 
 import dml_jax
@@ -132,6 +131,33 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+class Index:
+    """What operator.index takes."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
+def strided(array: np.ndarray) -> np.ndarray:
+    return np.repeat(array[..., None], 2, axis=-1)[..., 1]
+
+
+# The forms in which an argument may be written, by its type.
+FORMS: dict[type, list[Callable[[Any], Any]]] = {
+    int: [int, np.int8, np.array, jnp.int32, Index],
+    tuple: [
+        *[tuple, list, lambda n: np.array(n, np.int16), lambda n: jnp.array(n)],
+        *[lambda n: [np.int16(k) for k in n], lambda n: [jnp.int32(k) for k in n]],
+    ],
+    np.ndarray: [np.asarray, jnp.asarray, strided, np.asfortranarray],
+    np.dtype: [np.dtype, str, lambda dtype: dtype.type],
+    object: [lambda n: n, np.asarray, jnp.asarray],
+}
+
+
 def calls_of(function: str) -> list[Call]:
     """Calls of a new shape, in all forms and with other values."""
     arguments = ARGUMENTS[function](*new_shape())
@@ -139,7 +165,7 @@ def calls_of(function: str) -> list[Call]:
     changes += [
         {name: form(value)}
         for name, value in arguments.items()
-        for form in forms_of(name, value)
+        for form in next(f for kind, f in FORMS.items() if isinstance(value, kind))
     ]
     run = getattr(dml_jax, function)
     return [functools.partial(run, **{**arguments, **each}) for each in changes]
