@@ -281,24 +281,6 @@ def refusal(changes: dict[str, Any]) -> str:
     return str(raised.value).removeprefix("model.json: ")
 
 
-INTEGERS = ["Axis", "InputTensor.Sizes[1]", "InputTensor.Strides[0]"]
-INTEGERS += ["InputTensor.DimensionCount", "InputTensor.TotalTensorSizeInBytes"]
-INTEGERS += ["InputTensor.GuaranteedBaseOffsetAlignment"]
-
-
-@pytest.mark.parametrize(
-    "value", [True, False, 1.0, 0.0, None, "1", [], -1, 2**64], ids=repr
-)
-@pytest.mark.parametrize("member", INTEGERS)
-def test_what_is_no_integer_of_the_structure_is_located(member: str, value: Any):
-    place = f"{REVERSE}.desc.{member}"
-    changes = {
-        f"{REVERSE}.desc.InputTensor.Strides": [3, 1],
-        place.replace("[", ".").replace("]", ""): value,
-    }
-    assert refusal(changes).startswith(f"`{place}` must be ")
-
-
 @pytest.mark.parametrize(
     ("alignment", "offset", "rule"),
     [
