@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -49,15 +49,7 @@ def reference_of(workload: Workload, arrays: Arrays) -> np.ndarray:
     return np.asarray(function(*(np.asarray(array)[()] for array in arrays)))
 
 
-@pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    previous = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", previous)
-
-
-@pytest.mark.usefixtures("quick_compilation", "with_jit")
+@pytest.mark.usefixtures("unoptimized", "with_jit")
 @pytest.mark.parametrize("similar", TINY.values(), ids=TINY)
 def test_ours_and_every_peer_agree_with_the_reference(
     similar: list[Workload], capsys: pytest.CaptureFixture[str]
@@ -239,30 +231,6 @@ def test_bad_result_is_refused_in_one_line(
     assert message in line
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["run", "--only", "nothing-of-this-name"],
-        ["run", "--device", "abacus"],
-        ["run", "--quick", "--only", "rows", "--output", __file__],
-        ["compare", "missing.json", "missing.json"],
-        ["plot", "missing.json"],
-        [],
-    ],
-    ids=" ".join,
-)
-def test_bad_arguments_are_refused_in_one_line(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        status = main(words)
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("benchmarks: ")
-
-
 @pytest.mark.usefixtures("with_jit")
 def test_record_from_end_to_end(
     tmp_path: pathlib.Path,
@@ -321,17 +289,6 @@ def test_workload_that_differs_from_plain_jax_is_reported(
     assert f"{name}: dml_jax differs from plain JAX" in capsys.readouterr().err
     (failed,) = json.loads((tmp_path / "random-cpu.json").read_text())["records"]
     assert failed["candidates"] == {}
-
-
-def test_interrupted_run_leaves_no_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(programs, "arrays", interrupt)
-    assert main(["run", "--device", "cpu", "--quick", "--output", str(tmp_path)]) == 130
-    assert not list(tmp_path.iterdir())
 
 
 # Figures in documents -----------------------------------------------------------------
@@ -422,19 +379,3 @@ def test_page_of_a_run_has_every_record(folder: pathlib.Path) -> None:
     assert "| backward | shape | memcpy, ms | dml_jax | plain JAX | torch |" in lines
     assert "| rows/float32 | `[2, 8]` | 1 | 50 | 5.0 | 25 |" in lines
     assert sum(line.startswith("| ") for line in lines) == 3 * 2 + 3
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        (marked("speed gpu"), "a table is one of machine, layouts"),
-        (marked("machine random-gpu").replace(END, ""), "without its partner"),
-        (END + marked("machine random-gpu"), "without its partner: <!-- end"),
-        (marked("layouts abacus"), "random-abacus.json"),
-    ],
-)
-def test_bad_marker_is_refused(
-    document: str, message: str, folder: pathlib.Path, written: Write
-) -> None:
-    with pytest.raises((ValueError, OSError), match=message):
-        tables.rewritten(written("bad.md", document), folder)
