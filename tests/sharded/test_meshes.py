@@ -265,23 +265,17 @@ def test_compiled_programs_can_be_stored(run: Callable[..., Any]) -> None:
 # Two-bit integers ---------------------------------------------------------------------
 
 SLICES = {
-    "slice": lambda x, module: module.slice(x, (3, 0), (4, 999)),
-    "slice1": lambda x, module: module.slice1(x, (0, 0), (8, 999), (-1, 1)),
     "strided": lambda x, module: module.slice1(x, (1, 0), (7, 999), (-2, 1)),
     "slice_grad": lambda x, module: module.slice_grad(
         x, (16, 999), (1, 0), (15, 999), (-2, 1)
-    ),
-    "whole": lambda x, module: module.slice_grad(
-        x, (8, 999), (0, 0), (8, 999), (-1, 1)
     ),
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", default_of(["int2", "uint2"], "int2"))
 @pytest.mark.parametrize("name", SLICES)
-def test_slices_of_two_bit_integers(name: str, dtype: str, mode: AxisType) -> None:
-    x = random_bits(np.random.default_rng(0), dtype_of(dtype), (8, 999))
+def test_slices_of_two_bit_integers(name: str, mode: AxisType) -> None:
+    x = random_bits(np.random.default_rng(0), dtype_of("int2"), (8, 999))
     mesh = mesh_of(mode, a=4)
     with jax.set_mesh(mesh):
         y = jax.jit(lambda x: SLICES[name](x, dml_jax))(put(x, mesh, "a"))
