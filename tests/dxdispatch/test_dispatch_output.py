@@ -168,16 +168,6 @@ def test_feature_level(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str
     assert cli.main(["dispatch", "model.json", "--dml_feature_level", "4.0"]) == 0
 
 
-def test_long_names_are_cut():
-    """`wrong_calls` has those in messages."""
-    name = "a" * 10**6
-    resources = {name: buffer([1, 2, 3, 4])}
-    commands = [show(name), show(name, verbose=True), save(name, "r.npy")]
-    lines = dispatch(model(resources, commands=commands))
-    assert sum(f"{'a' * 197}…'" in line for line in lines) == 3
-    assert len("".join(lines)) < 5000
-
-
 def test_the_checks_of_jax_are_off():
     given = model({"r": buffer(["nan", "inf"])}, commands=[show("r")])
     sequence = {"valueStart": "inf", "valueDelta": "-inf", "valueCount": 3}
