@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import shape_names
+from dml_jax.onnx_backend._analysis import shape_names, statistics_names
 from dml_jax.onnx_backend._evaluation import (
     Graph,
     Scope,
@@ -78,12 +78,13 @@ class Model(onnx.backend.base.BackendRep):
         self.output_names = graph.outputs
         self._shape_names = shape_names(graph.nodes)
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
+        others = self._shape_names | statistics_names(graph.nodes)
         self._weights = {
             name: array
             for name, array in graph.constants.items()
             if array.ndim
             and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-            and name not in self._shape_names
+            and name not in others
         }
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
@@ -102,9 +103,9 @@ class Model(onnx.backend.base.BackendRep):
         """The weights by name: initializers of float dtypes with at least one axis.
 
         So are Constant nodes with several floats, by the name of their output, in a
-        model without functions. Those that determine shapes are left out, and so are
-        scalars, such as a limit; `apply` accepts scalar initializers as well. Where the
-        branches of a node have weights of the same name, these are named by the node's
+        model without functions. Left out are those that determine shapes, scalars, such
+        as a limit, and the running means and variances of BatchNormalization; `apply`
+        accepts the initializers among the last two as well. Where the branches of a node have weights of the same name, these are named by the node's
         first output and the branch too, as "y.then_branch.w".
 
         They are new arrays at each access, which may be donated.

@@ -9,7 +9,15 @@ import numpy as np
 import onnx
 import pytest
 from assertions import assert_same_bits
-from onnx_models import LOCAL, parse, prepared, require_error, rows, runtime_session
+from onnx_models import (
+    LOCAL,
+    parse,
+    prepared,
+    require_error,
+    rows,
+    runtime_outputs,
+    runtime_session,
+)
 
 from dml_jax import onnx_backend
 
@@ -142,6 +150,27 @@ def test_names_of_weights_are_unique(name: str) -> None:
     assert len(model.params) == 3
     for condition, wanted in ((True, 2), (False, 3)):
         assert model.run([condition, np.ones(1, np.float32)])[0] == wanted
+
+
+# Statistics given to a node, through Identity, and from outside of a branch.
+STATISTICS = [
+    "y = BatchNormalization(x, s, b, m, v)",
+    "n = Identity(m) u = Identity(v) y = BatchNormalization(x, s, b, n, u)",
+    """c = Constant<value = bool {1}>() u = Identity(v) y = If(c) <
+      then_branch = g () => (float[2,3] t) {t = BatchNormalization(x, s, b, m, u)},
+      else_branch = h () => (float[2,3] e) {e = Identity(x)}>""",
+]
+
+
+@pytest.mark.parametrize("nodes", STATISTICS)
+def test_statistics_are_no_weights(nodes: str) -> None:
+    arrays = {name: np.float32([1, 2, 3]) for name in "sbmv"}
+    source = parse(f"float[2,3] x => float[2,3] y {{{nodes}}}", **arrays)
+    model, x = onnx_backend.prepare(source), X[:2]
+    assert [*model.params] == ["s", "b"]
+    statistics = {"m": np.float32([0, 1, -1]), "v": np.float32([4, 1, 0.25])}
+    (wanted,) = runtime_outputs(model.to_onnx(statistics), [x])
+    np.testing.assert_allclose(model.apply(statistics, x)[0], wanted, rtol=1e-5)
 
 
 def test_constant_nodes_beside_functions_are_no_weights() -> None:
