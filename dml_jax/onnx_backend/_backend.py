@@ -38,7 +38,9 @@ class Backend(onnx.backend.base.Backend):
     """
 
     @classmethod
-    def is_compatible(cls, model: Source, device: str = "CPU", **kwargs: Any) -> bool:
+    def is_compatible(
+        cls, model: Source, device: str | None = None, **kwargs: Any
+    ) -> bool:
         """Whether `prepare` accepts a model.
 
         Args:
@@ -56,7 +58,7 @@ class Backend(onnx.backend.base.Backend):
     def prepare(
         cls,
         model: Source,
-        device: str = "CPU",
+        device: str | None = None,
         *,
         training: bool = False,
         lda_coeff: ArrayLike = 1.0,
@@ -68,7 +70,8 @@ class Backend(onnx.backend.base.Backend):
         Args:
           model: a model with its external data loaded, as by `load_model`; the path of
             its file, which `load_model` then reads; or the bytes of such a file.
-          device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1".
+          device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1"; JAX's default
+            device if it is None. `run` computes there, and `params` are there.
           training: whether ReverseSequence, and the reverse directions of RNN, GRU and
             LSTM, scale the gradients of their inputs by `lda_coeff`.
           lda_coeff: the coefficient, a real number or a (traced) scalar; without
@@ -122,7 +125,7 @@ class Backend(onnx.backend.base.Backend):
         cls,
         node: onnx.NodeProto,
         inputs: Any,
-        device: str = "CPU",
+        device: str | None = None,
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
@@ -259,7 +262,12 @@ def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
-def _device(text: str) -> Any:
+def _device(text: str | None) -> Any:
+    if text is None:
+        config: Any = jax.config
+        default = config.jax_default_device
+        is_device = isinstance(default, jax.Device)
+        return default if is_device else jax.local_devices(backend=default)[0]
     if not isinstance(text, str):
         raise TypeError(
             f"onnx: `device` must be a string; got {arguments.describe(text)}"

@@ -133,7 +133,6 @@ prepare(b"{]") | ValueError | prepare:
 prepare(MODEL, training="no") | TypeError | prepare: `training` must be a bool; got str
 prepare(MODEL, lda_coeff="a") | TypeError | prepare: `lda_coeff` must be a real scalar
 prepare(MODEL, a=1, b=2) | TypeError | prepare: `kwargs` must be empty; got a, b$$
-prepare(MODEL, device=None) | TypeError | onnx: `device` must be a string; got NoneType
 prepare(MODEL, device=1) | TypeError | onnx: `device` must be a string; got int 1$$
 prepare(MODEL, operators=3) | TypeError | $operators
 prepare(MODEL, operators={"Neg": 3}) | TypeError | $operators
