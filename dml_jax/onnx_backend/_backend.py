@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -118,7 +119,10 @@ class Backend(onnx.backend.base.Backend):
         source = _read(model)
         inlined = validate_model(source, functions)
         graph = convert(inlined, functions)
-        return Model(source, graph, _device(device), options)
+        prepare = functools.partial(
+            cls.prepare, device=device, operators=operators, **options
+        )
+        return Model(source, graph, _device(device), options, prepare)
 
     @classmethod
     def run_node(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -40,6 +40,9 @@ from dml_jax.onnx_backend._protos import initializers
 class Model(onnx.backend.base.BackendRep):
     """A model that `prepare` has checked.
 
+    It does not change, so that a copy is the model itself. It is hashable, for static
+    fields of modules. It can be pickled if the functions for operators can.
+
     Attributes:
       input_names: the inputs of the graph without an initializer, in order.
       default_names: the inputs with an initializer, in order. From version 4 of ONNX's
@@ -57,8 +60,10 @@ class Model(onnx.backend.base.BackendRep):
         graph: Graph,
         device: Any,
         options: Mapping[str, Any],
+        prepare: Callable[[bytes], Model],
     ):
         self.device = device
+        self._prepare = prepare
         self._source = source
         self._graph = graph
         self._options = options
@@ -92,6 +97,15 @@ class Model(onnx.backend.base.BackendRep):
             sum(array.nbytes for array in graph.constants.values()),
         )
 
+    def __copy__(self) -> Model:
+        return self
+
+    def __deepcopy__(self, _: Any) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._prepare, (self._source.SerializeToString(),)
+
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {self.dtypes[name]}" for name in self.input_names)
         outputs = ", ".join(self.output_names)
@@ -105,8 +119,9 @@ class Model(onnx.backend.base.BackendRep):
         So are Constant nodes with several floats, by the name of their output, in a
         model without functions. Left out are those that determine shapes, scalars, such
         as a limit, and the running means and variances of BatchNormalization; `apply`
-        accepts the initializers among the last two as well. Where the branches of a node have weights of the same name, these are named by the node's
-        first output and the branch too, as "y.then_branch.w".
+        accepts the initializers among the last two as well. Where the branches of a
+        node have weights of the same name, these are named by the node's first output
+        and the branch too, as "y.then_branch.w".
 
         They are new arrays at each access, which may be donated.
         """
