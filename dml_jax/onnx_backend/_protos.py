@@ -55,6 +55,31 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         yield from graphs_of(node)
 
 
+def tensor_names(graph: onnx.GraphProto) -> list[str]:
+    """The inputs, the initializers, and the outputs of nodes, without those inside."""
+    parts = *graph.input, *graph.initializer
+    outputs = (name for node in graph.node for name in node.output if name)
+    return [*dict.fromkeys([*(part.name for part in parts), *outputs])]
+
+
+def cut(graph: onnx.GraphProto, outputs: Iterable[str]) -> None:
+    """Removes all that some tensors do not depend on, inputs too."""
+    needed = {*outputs}
+    for i in reversed(range(len(graph.node))):
+        node = graph.node[i]
+        if needed.isdisjoint(filter(None, node.output)):
+            del graph.node[i]
+            continue
+        needed.update(name for inner in all_nodes([node]) for name in inner.input)
+        for body in graphs_of(node):
+            for inner in all_graphs(body):
+                needed.update(info.name for info in inner.output)
+    for parts in (graph.initializer, graph.input):
+        for i in reversed(range(len(parts))):
+            if parts[i].name not in needed:
+                del parts[i]
+
+
 def load(model: onnx.ModelProto, folder: str) -> None:
     """Reads the external data of a model's tensors from files in a folder."""
     for _, tensor in _external_tensors(model):
