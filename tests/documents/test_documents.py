@@ -30,7 +30,7 @@ WITHOUT_EXAMPLES = {
     "xla.md",
 }
 RUN = {"pycon", "console"}
-WITH_FLAX = {"from-flax.md", "from-tensorflow.md", "tutorial.md"}
+WITH_FLAX = {"from-flax.md", "from-onnx.md", "from-tensorflow.md", "tutorial.md"}
 SHOWN = {
     "cpp",  # what Python replaces
     "json",  # a model of docs/examples

@@ -140,6 +140,11 @@ def clamped(name: str, values: Array, most: Any) -> Array:
     return numbers.astype(dtype)
 
 
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of numbers of up to 8 bits, as of quantized weights."""
+    return dtype.itemsize == 1 and dtype != np.bool_
+
+
 def at_least_float32(x: Array) -> jax.Array:
     """Floats below 32 bits as float32."""
     return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
