@@ -36,6 +36,7 @@ from dml_jax.onnx_backend._inputs import (
 from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
+from dml_jax.onnx_backend._sharding import with_automatic_axes
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -245,7 +246,9 @@ class Model(onnx.backend.base.BackendRep):
         everywhere in JAX. Integers inside the model keep their width.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
-        `lda_coeff` scales them only with `training=True`. Sharding: as the operators.
+        `lda_coeff` scales them only with `training=True`. Sharding: as XLA chooses, on
+        explicit axes of a mesh, too. There, an output with the batch of an input, which
+        is its first axis, is sharded along it as the input is.
         """
         return self._call({}, inputs, named, self._options)
 
@@ -341,7 +344,8 @@ class Model(onnx.backend.base.BackendRep):
     ) -> tuple[jax.Array, ...]:
         given = self._by_name(inputs, named)
         arrays = {name: self._checked_input(name, x) for name, x in given.items()}
-        outputs = self._outputs({**params, **arrays}, options)
+        values = {**params, **arrays}
+        outputs = with_automatic_axes(self._outputs, values, options)
         narrow = jax.dtypes.canonicalize_dtype
         return tuple(
             jax.numpy.asarray(x if is_text(x) else x.astype(narrow(x.dtype)))
