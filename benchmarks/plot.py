@@ -1,23 +1,30 @@
-"""Pictures of random shapes, speed against size, and of runs over devices.
+"""Pictures of random shapes, of recurrent networks, and of runs over devices.
 
-Pictures are small, for phones, and on white, for dark pages.
+Pictures are small, for phones. They have no background, and text in a grey that is read
+on white and on black.
 """
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks import random_shapes, results
 from benchmarks.results import Document
-from benchmarks.workloads import WIDTHS
 
-_STYLE: Any = {"savefig.facecolor": "white", "savefig.dpi": 150, "font.size": 9}
+_GREY, _BLUE, _ORANGE = "#80868f", "#3f8bdb", "#f28e1c"
+_TEXT = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"
+_STYLE: Any = {
+    **dict.fromkeys(_TEXT, _GREY),
+    **dict.fromkeys(("savefig.facecolor", "axes.facecolor"), "none"),
+    **{"grid.color": _GREY, "legend.facecolor": "none", "savefig.dpi": 150},
+    "font.size": 9,
+}
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -27,7 +34,7 @@ def save(found: Document, folder: pathlib.Path) -> pathlib.Path:
     """Draws a PNG of a run of `random`, `recurrent` or `scale`."""
     kind, device = found["options"]["kind"], found["options"]["device"]
     if kind == "random":
-        figure, name = shares(results.groups(found)["random"]), f"random-{device}.png"
+        figure, name = gains(results.groups(found)["random"]), f"random-{device}.png"
     elif kind == "recurrent":
         figure, name = steps(results.groups(found)["step"]), f"recurrent-{device}.png"
     elif kind == "scaling":
@@ -39,33 +46,41 @@ def save(found: Document, folder: pathlib.Path) -> pathlib.Path:
     return folder / name
 
 
-def shares(records: Records) -> Figure:
-    """The share of a memcpy's speed against size: a panel for each kind.
-
-    Colours tell functions apart, and markers dtypes. Where both functions are as fast,
-    plain JAX is a rim around dml_jax.
-    """
-    figure = Figure(figsize=(4.4, 6.4), layout="constrained")
-    panels = list(figure.subplots(3, 2, sharex=True, sharey=True).flat)
-    forms = dict(jnp=("plain JAX", 26, "#f28e1c"), dml_jax=("dml_jax", 7, "#1f5fae"))
-    for axes, kind in zip(panels, random_shapes.KINDS, strict=True):
-        shown = [r for r in records if r["name"].split("/")[1] == kind]
-        for name, dtype in itertools.product(forms, WIDTHS):
-            chosen = [r for r in shown if r["dtype"] == dtype]
-            moved = [r["bytes_read"] + r["bytes_written"] for r in chosen]
-            share = [100 / r["candidates"][name]["ratio"]["median"] for r in chosen]
-            title, size, colour = forms[name]
-            style = dict(color=colour, marker="o^s"[WIDTHS.index(dtype)], linewidth=0)
-            axes.scatter(moved, share, size, label=f"{title}, {dtype}", **style)
-        axes.axhline(100, color="black", linewidth=1)
-        axes.set(title=kind, xscale="log")
-        axes.grid(alpha=0.3)
-    panels[0].set_ylim(bottom=0)
-    for axes in panels[-2:]:
-        axes.set_xlabel("bytes moved")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle("random shapes: speed in per cent of a memcpy's", fontsize="large")
+def gains(records: Records) -> Figure:
+    """How many times as fast as plain JAX: a strip for each layout, a dot an array."""
+    figure = Figure(figsize=(4.4, 4), layout="constrained")
+    axes = figure.subplots()
+    forms = {"": ("alone", _BLUE, -0.2), "_between": ("between", _ORANGE, 0.2)}
+    random = np.random.default_rng(0)
+    for row, kind in enumerate(random_shapes.KINDS):
+        of_kind = [r["candidates"] for r in records if r["name"].split("/")[1] == kind]
+        for suffix, (label, colour, offset) in forms.items():
+            plain, ours = (
+                np.array(
+                    [found[name + suffix]["seconds"]["median"] for found in of_kind]
+                )
+                for name in ("jnp", "dml_jax")
+            )
+            rows = row + offset + random.uniform(-0.13, 0.13, len(of_kind))
+            style = dict(label=None if row else label, color=colour, linewidth=0)
+            axes.scatter(plain / ours, rows, 12, alpha=0.5, **style)
+            median = np.median(plain / ours)
+            axes.plot(
+                [median] * 2,
+                row + offset + np.array([-0.19, 0.19]),
+                color=_GREY,
+                linewidth=2.5,
+            )
+    axes.axvline(1, color=_GREY, linewidth=1, zorder=0)
+    axes.set(xscale="log", xlabel="times as fast as plain JAX (line: median)")
+    ticks = [0.5, 1, 2, 5, 10, 20]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(random_shapes.KINDS)), random_shapes.KINDS)
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
@@ -85,7 +100,7 @@ def steps(records: Records) -> Figure:
     times = [1e3 * record["candidates"][n]["seconds"]["median"] for n in names]
     figure = Figure(figsize=(4.4, 1.9), layout="constrained")
     axes = figure.subplots()
-    colours = ["#1f5fae" if name == "dml_jax" else "#f28e1c" for name in names]
+    colours = [_BLUE if name == "dml_jax" else _ORANGE for name in names]
     bars = axes.barh([_NETWORKS[name] for name in names], times, color=colours)
     axes.bar_label(bars, fmt="%.3g", padding=3)
     axes.margins(x=0.12)
@@ -113,7 +128,7 @@ def devices(records: Records) -> Figure:
             line = lines.setdefault((mode, label), {})
             line[count] = 1e3 * figures[name]["seconds"]["median"]
     styles = ("o-", "s--", "^:", "d-.")
-    for (panel, label), line in sorted(lines.items()):
+    for (panel, label), line in lines.items():
         style = styles[len(panels[panel].lines)]
         panels[panel].plot(line.keys(), line.values(), style, label=label)
     panels["whole"].set(title="axis not sharded: efficiency (%)", ylim=(80, 110))

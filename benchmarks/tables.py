@@ -212,8 +212,19 @@ def _layouts(load: Load, words: Sequence[str]) -> str:
 
 
 def _gains(load: Load, devices: Sequence[str]) -> str:
-    """A row for each layout: gains, two columns for each device."""
-    return _for_devices(load, devices, lambda pairs: _spread(p.gain for p in pairs))
+    """Sentences: each median gain of 2 or more, alone, and the range of the others."""
+    sentences, others = [], []
+    for device in devices:
+        large = []
+        for layout, (pairs, _) in _rows(load, device).items():
+            gain = statistics.median(pair.gain for pair in pairs) if pairs else 1.0
+            if gain < 2:
+                others.append(gain)
+            else:
+                large.append(f"{_short(gain)} ({layout})")
+        sentences.append(f"{_device(load, device)}: {', '.join(large)}.")
+    least, greatest = map(_short, (min(others), max(others)))
+    return " ".join([*sentences, f"All others: {least} to {greatest}."])
 
 
 def _slower(load: Load, devices: Sequence[str]) -> str:
@@ -224,25 +235,19 @@ def _slower(load: Load, devices: Sequence[str]) -> str:
         text = f"{len(slower)} of {len(pairs)}" if pairs else _EMPTY
         return f"{text}, {_short(1 / min(slower))}" if slower else text
 
-    return _for_devices(load, devices, cell, with_small=True)
-
-
-def _for_devices(
-    load: Load,
-    devices: Sequence[str],
-    cell: Callable[[Sequence[_Pair]], str],
-    with_small: bool = False,
-) -> str:
-    """A row for each layout, two columns for each device."""
-    kinds = [load(f"random-{device}")["machine"]["device"] for device in devices]
-    names = ["CPU" if k == "cpu" else k.removeprefix("NVIDIA ") for k in kinds]
+    names = [_device(load, device) for device in devices]
     titles = [title for name in names for title in (name, f"{name}, between")]
-    by_device = [_rows(load, device, with_small) for device in devices]
+    by_device = [_rows(load, device, with_small=True) for device in devices]
     rows = [
         [layout, *(cell(pairs) for rows in by_device for pairs in rows[layout])]
         for layout in by_device[0]
     ]
     return _table(["layout or operator", *titles], rows)
+
+
+def _device(load: Load, device: str) -> str:
+    kind = load(f"random-{device}")["machine"]["device"]
+    return "CPU" if kind == "cpu" else kind.removeprefix("NVIDIA ")
 
 
 def _rows(load: Load, device: str, with_small: bool = False) -> dict[str, _Row]:

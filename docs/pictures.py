@@ -28,6 +28,7 @@ def main():
     """Draws all pictures, in the same bytes every time."""
     matplotlib.rcParams["svg.hashsalt"] = "dml_jax"
     operators = (
+        bidirectional_scan,
         reverse_padded,
         reverse_subsequences,
         reverse_sequence,
@@ -55,19 +56,40 @@ def save(draw, path):
     plt.close(figure)
 
 
+def bidirectional_scan(axes):
+    """A batch, and the order in which each cell reads it; padding is not read."""
+    x, lengths = np.arange(12).reshape(3, 4), np.array([[3], [4], [1]])
+    backwards = reference.reverse_subsequences(x, lengths, 1)
+    titles = "x [batch, time]", "forward cell reads", "backward cell reads"
+    for left, array, name in zip(
+        (0.2, 6.2, 11.6), (x, x, backwards), titles, strict=True
+    ):
+        text(axes, left + 2, 0.5, name)
+        cells(axes, left, 1, array, shades(x.shape, lengths))
+    mark_lengths(axes, 0.2, lengths)
+    arrow(axes, (4.4, 2.5), (6, 2.5))
+    arrow(axes, (6.2, 4.4), (10.2, 4.4), strong=False)
+    arrow(axes, (11.6, 4.4), (15.6, 4.4), strong=False)
+    return 15.8, 4.9
+
+
 def reverse_padded(axes):
     """Every row is a sequence of the batch, and a line marks its end."""
-    x = np.arange(12).reshape(3, 4)
-    lengths = np.array([[3], [4], [1]])
+    x, lengths = np.arange(12).reshape(3, 4), np.array([[3], [4], [1]])
     y = reference.reverse_subsequences(x, lengths, 1)
     for left, array, name in ((1.4, x, "x [batch, time]"), (8.4, y, "result")):
         text(axes, left + 2, 0.5, name)
-        cells(axes, left, 1, array, shades(x.shape))
-        for row, n in enumerate(lengths[:, 0]):
-            axes.plot([left + n] * 2, [row + 1.08, row + 1.92], color=RED, lw=3)
-    text(axes, 3.4, 4.5, "lengths 3, 4, 1")
+        cells(axes, left, 1, array, shades(x.shape, lengths))
+        mark_lengths(axes, left, lengths)
     arrow(axes, (5.8, 2.5), (7.8, 2.5))
-    return 13.2, 5
+    return 13.2, 4.9
+
+
+def mark_lengths(axes, left, lengths):
+    """A bar where each row ends, and the word at the last one."""
+    for row, n in enumerate(lengths[:, 0]):
+        axes.plot([left + n] * 2, [row + 1.08, row + 1.92], color=RED, lw=3)
+    text(axes, left + n, 4.4, f"length {n}", color=RED)
 
 
 def reverse_subsequences(axes):
@@ -75,12 +97,12 @@ def reverse_subsequences(axes):
     x = np.arange(12).reshape(3, 4)
     lengths = np.array([[2], [4], [3]])
     y = reference.reverse_subsequences(x, lengths, 1)
-    hues = shades(x.shape)
+    hues = shades(x.shape, lengths)
     text(axes, 1.3, 1.5, "x", align="right")
     text(axes, 1.3, 4.5, "y", align="right")
     for line, n in enumerate(lengths[:, 0]):
         left = 1.6 + 5 * line
-        text(axes, left + 2, 0.5, f"n = {n}")
+        text(axes, left + 2, 0.5, f"length {n}")
         cells(axes, left, 1, x[line : line + 1], hues)
         cells(axes, left, 4, y[line : line + 1], hues)
         for k, source in enumerate(y[line] % 4):
@@ -93,7 +115,7 @@ def reverse_sequence(axes):
     x = np.arange(12).reshape(4, 3)
     lengths = np.array([4, 3, 1])
     y = reference.reverse_sequence(x, lengths)
-    hues = shades(x.shape, axis=0)
+    hues = shades(x.shape, lengths[None], axis=0)
     for left, array, name in ((1.4, x, "input [time, batch]"), (8.4, y, "result")):
         text(axes, left + 1.5, 0.5, name)
         cells(axes, left, 1, array, hues)
@@ -102,9 +124,9 @@ def reverse_sequence(axes):
                 *([left + b + 0.08, left + b + 0.92], [1 + n, 1 + n]), color=RED, lw=3
             )
     text(axes, 0.9, 3, "time", rotation=90)
-    text(axes, 2.9, 5.5, "lengths 4, 3, 1")
+    text(axes, 4.6, 2, "length 1", align="left", color=RED)
     arrow(axes, (5.2, 3), (7.6, 3))
-    return 11.8, 6
+    return 11.8, 5.4
 
 
 def slice(axes):
@@ -172,7 +194,6 @@ def fill_value_constant(axes):
 def checked(axes):
     """Lengths from below 0 to beyond the axis, and what becomes of a line of three."""
     x = np.arange(3)[None]
-    hues = shades(x.shape)
     text(axes, 1.5, 0.5, "length")
     text(axes, 4.4, 0.5, "result")
     text(axes, 6.9, 0.5, "checked", align="left")
@@ -180,7 +201,7 @@ def checked(axes):
         y = reference.reverse_subsequences(x, np.array([[n]]), 1)
         top = 1 + 1.2 * row
         text(axes, 1.5, top + 0.5, str(n))
-        cells(axes, 2.9, top, y, hues)
+        cells(axes, 2.9, top, y, shades(x.shape, np.array([[n]])))
         inside = 0 <= n <= 3
         words, colour = ("passes", GREY) if inside else ("ValueError", RED)
         text(axes, 6.9, top + 0.5, words, align="left", color=colour)
@@ -260,15 +281,20 @@ def order(y):
     return lambda v: place.get(v, len(place))
 
 
-def shades(shape, axis=1):
-    """A colour for every element: a hue for its line, darker along the axis."""
+def shades(shape, lengths=None, axis=1):
+    """A colour for every element: a hue for its line, darker along the axis.
+
+    Padding, behind the lengths, has none.
+    """
+    lengths = np.broadcast_to(shape[axis] if lengths is None else lengths, shape)
     colours = {}
     for element, where in enumerate(np.ndindex(shape)):
         low, high = (
             np.array(matplotlib.colors.to_rgb(end)) for end in LINES[where[1 - axis]]
         )
         part = where[axis] / max(shape[axis] - 1, 1)
-        colours[element] = tuple(low + part * (high - low))
+        is_padding = where[axis] >= lengths[where]
+        colours[element] = None if is_padding else tuple(low + part * (high - low))
     return colours
 
 

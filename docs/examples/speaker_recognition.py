@@ -463,15 +463,18 @@ def count_changed(tested: Tested) -> str:
     return f"{changed.sum()} of {changed.size}"
 
 
-COLOURS = {FLIPPED: "#c8385a", FLAX: "#b57700", REVERSED: "#1f6fbf"}
+GREY = "#80868f"  # is read on white and on black
+TEXT = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"
+GREY_TEXT = {**dict.fromkeys(TEXT, GREY), "axes.facecolor": "none"}
+COLOURS = {FLIPPED: "#c8385a", FLAX: "#b57700", REVERSED: "#3f8bdb"}
 
 
 def draw(found: dict[str, Tested], output: Path) -> None:
     """Writes under a temporary name first: the output is whole or not there."""
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    with matplotlib.rc_context({"svg.hashsalt": "dml_jax"}):
-        # Small, for a phone, and on white, for dark pages.
-        figure = Figure(figsize=(4.2, 2.8), layout="constrained", facecolor="white")
+    with matplotlib.rc_context({"svg.hashsalt": "dml_jax", **GREY_TEXT}):
+        # Small, for a phone, and without a background, for dark pages.
+        figure = Figure(figsize=(4.2, 2.8), layout="constrained", facecolor="none")
         changed, total = count_changed(found[FLIPPED]).split(" of ")
         kept = count_changed(found[REVERSED]).split(" of ")[0]
         figure.suptitle(
@@ -494,18 +497,17 @@ def draw_changes(axes: Axes, found: dict[str, Tested]) -> None:
     for row, name in enumerate(BACKWARD):
         changed = found[name].changed_utterances(TESTED_STEPS[-1])
         shares = 100 * changed.mean(axis=1)
-        axes.barh(row, shares.mean(), 0.6, color=COLOURS[name])
-        rows = row + np.linspace(-0.22, 0.22, len(shares))  # equal shares side by side
-        axes.plot(shares, rows, "ok", markersize=4, clip_on=False)
-        text, end = count_changed(found[name]), (shares.max(), row)
-        axes.annotate(text, end, (7, 0), textcoords="offset points", va="center")
+        bar = axes.barh(row, shares.mean(), 0.4, color=COLOURS[name])
+        axes.bar_label(bar, [count_changed(found[name])], padding=4)
+        rows = row + 0.32 + np.linspace(-0.05, 0.05, len(shares))
+        axes.plot(shares, rows, "o", color=GREY, markersize=2.5, clip_on=False)
     axes.set_yticks(range(len(BACKWARD)), BACKWARD)
     axes.invert_yaxis()
-    axes.margins(x=0.45)
+    axes.margins(x=0.1)
     axes.set_xlim(left=0)
     axes.set_xlabel(
-        "utterances with a changed answer (%):\n"
-        f"mean and each of {len(shares)} networks"
+        "utterances with a changed answer (%)\n"
+        f"bar: the mean; dots: {len(shares)} networks"
     )
     axes.spines[["top", "right"]].set_visible(False)
 

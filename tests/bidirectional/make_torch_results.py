@@ -3,7 +3,8 @@
     python tests/bidirectional/make_torch_results.py
 
 writes `torch_results.npz` in this folder, with the versions of Python and torch in it.
-There are two layers. The loss is the sum of the squares of all results.
+There are two layers. The loss is the sum of the squares of all results. The LSTM is
+exported as `torch_lstm.onnx` as well.
 """
 
 # pyright: reportMissingImports=false
@@ -21,21 +22,42 @@ LENGTHS = torch.tensor([3, 6, 1, 4])  # torch refuses 0
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
 
 
-def results(layer: nn.RNNBase, frames: Tensor) -> list[Tensor]:
+class Packed(nn.Module):
     """The outputs, and h_n and c_n, of padded frames [batch, time, features]."""
-    packed = nn.utils.rnn.pack_padded_sequence(
-        frames, LENGTHS, batch_first=True, enforce_sorted=False
+
+    def __init__(self, layer: nn.RNNBase):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, frames: Tensor, lengths: Tensor) -> list[Tensor]:
+        packed = nn.utils.rnn.pack_padded_sequence(
+            frames, lengths, batch_first=True, enforce_sorted=False
+        )
+        outputs, last = self.layer(packed)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)
+        return [padded, *(last if isinstance(last, tuple) else (last,))]
+
+
+def export(layer: nn.RNNBase, frames: Tensor) -> None:
+    axes = {0: "batch", 1: "time"}
+    torch.onnx.export(
+        Packed(layer),
+        (frames, LENGTHS),
+        FILE.with_name("torch_lstm.onnx"),
+        input_names=["frames", "lengths"],
+        output_names=["outputs", "h_n", "c_n"],
+        dynamic_axes={"frames": axes, "lengths": {0: "batch"}, "outputs": axes},
+        dynamo=False,
     )
-    outputs, last = layer(packed)
-    padded, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)
-    return [padded, *(last if isinstance(last, tuple) else (last,))]
 
 
 def recorded(kind: type[nn.RNNBase]) -> dict[str, Tensor]:
     """The weights, the results and all gradients."""
     layer = kind(FEATURES, STATE, 2, bidirectional=True, batch_first=True)
     frames = torch.randn(BATCH, TIME, FEATURES, requires_grad=True)
-    found = results(layer, frames)
+    found = Packed(layer)(frames, LENGTHS)
+    if kind is nn.LSTM:
+        export(layer, frames)
     torch.stack([result.square().sum() for result in found]).sum().backward()
     arrays = {"frames": frames, **dict(layer.named_parameters())}
     gradients = {f"gradient/{name}": array.grad for name, array in arrays.items()}

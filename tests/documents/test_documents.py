@@ -6,15 +6,16 @@ import json
 import os
 import pathlib
 import re
+import subprocess
+import sys
 from typing import Any
 
 import jax
 import pytest
+from pages import DOCS, FENCE, ROOT, blocks, name, session, session_of
 
 from dml_jax import cli
 
-ROOT = pathlib.Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 MODELS = os.environ.get("DML_JAX_MODELS", "")  # wheels with models
 GUIDES = sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("_build/**/*")})
 
@@ -29,26 +30,27 @@ WITHOUT_EXAMPLES = {
     "tpu.md",
     "xla.md",
 }
-RUN = {"pycon", "console"}
-WITH_FLAX = {"from-flax.md", "from-onnx.md", "from-tensorflow.md", "tutorial.md"}
+RUN = {"pycon", "python", "console"}
+WITH_FLAX = {  # which brings optax
+    "from-flax.md",
+    "from-onnx.md",
+    "from-pytorch.md",
+    "from-tensorflow.md",
+    "scaling.md",
+    "tutorial.md",
+}
 SHOWN = {
     "cpp",  # what Python replaces
     "json",  # a model of docs/examples
-    "python",  # a part of a program of docs/examples that needs TensorFlow
     "sh",  # what installs or takes long
     "text",  # equations, and commands on other machines
     "{eval-rst}",
     "{toctree}",
 }
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 CHANGING = re.compile(r"\d+\.\d{4} ms|(?<=Running on ')[^']*")  # times and devices
 
 # The documents show JAX's defaults.
 pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
-
-
-def name(path: pathlib.Path) -> str:
-    return path.relative_to(DOCS).as_posix()
 
 
 def marks(path: pathlib.Path) -> list[Any]:
@@ -66,35 +68,46 @@ over_guides = pytest.mark.parametrize(
 )
 
 
-def blocks(path: pathlib.Path, language: str) -> list[str]:
-    return [text for kind, text in FENCE.findall(path.read_text()) if kind == language]
-
-
-def session(path: pathlib.Path) -> doctest.DocTest:
-    """A guide is one session: later blocks use the names of earlier ones."""
-    source = "\n".join(blocks(path, "pycon"))
-    return doctest.DocTestParser().get_doctest(source, {}, name(path), str(path), 0)
-
-
 @pytest.fixture(autouse=True)
 def in_a_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions may write files, and read those of the documents."""
     (tmp_path / "docs").symlink_to(DOCS)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
     if MODELS:
         (tmp_path / "models").symlink_to(MODELS)
     monkeypatch.chdir(tmp_path)
 
 
-def test_examples_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    scan, source = blocks(ROOT / "README.md", "python")
-    with jax.numpy_rank_promotion("allow"):
-        exec(scan, {})
-    assert capsys.readouterr().out in scan
-    exec(source, {})
-    printed = " ".join(capsys.readouterr().out.split())
-    commented = re.findall(r"print.*# (\[\[.*?\]\])", source)
-    assert len(commented) == 3
-    assert printed.replace(".", "") == " ".join(commented)
+@pytest.mark.parametrize(
+    "part",
+    [
+        "bidirectional_scan",
+        pytest.param(
+            "",
+            id="all",
+            marks=[
+                pytest.mark.exhaustive,
+                pytest.mark.skipif(not MODELS, reason="needs what .ci/run has"),
+            ],
+        ),
+    ],
+)
+def test_examples_of_the_readme(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    programs = [p for p in blocks(ROOT / "README.md", "python") if part in p]
+    assert programs
+    run(session_of("\n".join(programs), "README.md"), capsys)
+
+
+def run(example: doctest.DocTest, capsys: pytest.CaptureFixture[str]) -> None:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        results = doctest.DocTestRunner().run(example)
+    assert results.failed == 0, capsys.readouterr().out
+    capsys.readouterr()
+
+
+def test_length_of_the_readme() -> None:
+    text = FENCE.sub("", (ROOT / "README.md").read_text())
+    assert len(text.split()) <= 600
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=name)
@@ -102,16 +115,13 @@ def test_blocks_have_a_known_language(path: pathlib.Path) -> None:
     text = path.read_text()
     for language, block in FENCE.findall(text):
         assert language in RUN | SHOWN
-        assert language in RUN or ">>> " not in block
+        assert language == "pycon" or ">>> " not in block
     rest = FENCE.sub("", text)  # other fences, and prompts outside any
     assert not re.search(r"^ *(```|~~~|>>> |\$ )", rest, re.M)
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=name)
-def test_programs_and_models_are_those_of_the_examples(path: pathlib.Path) -> None:
-    programs = [file.read_text() for file in (DOCS / "examples").glob("*.py")]
-    for block in blocks(path, "python"):
-        assert any(block in program for program in programs)
+def test_models_are_those_of_the_examples(path: pathlib.Path) -> None:
     files = [file.read_text() for file in (DOCS / "examples/dxdispatch").glob("*.json")]
     models = [json.loads(re.sub(r"^//.*$", "", text, flags=re.M)) for text in files]
     for block in blocks(path, "json"):
@@ -123,15 +133,34 @@ def test_examples(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     """Those in Python, and then the commands, which may read what they have written."""
     example = session(path)
     assert bool(example.examples) == (name(path) not in WITHOUT_EXAMPLES)
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        results = doctest.DocTestRunner().run(example)
-    assert results.failed == 0, capsys.readouterr().out
-    capsys.readouterr()
+    run(example, capsys)
     for block in blocks(path, "console"):
         command, _, expected = block.partition("\n")
         assert cli.main(command.removeprefix("$ python -m dml_jax ").split()) == 0
         actual = capsys.readouterr().out
         assert CHANGING.sub("…", actual) == CHANGING.sub("…", expected)
+
+
+@pytest.mark.exhaustive
+def test_scaling_runs_on_eight_devices() -> None:
+    program = """
+import doctest, jax, pages
+jax.config.update("jax_num_cpu_devices", 8)
+found = doctest.DocTestRunner().run(pages.session(pages.DOCS / "scaling.md"))
+assert found.attempted and not found.failed and jax.device_count() == 8
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
 
 
 PICTURED = [ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md"]

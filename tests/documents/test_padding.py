@@ -1,10 +1,8 @@
 """Gradients of examples and recipes do not depend on what the padding holds."""
 
-import doctest
 import importlib
 import importlib.util
 import pathlib
-import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pages
 import pytest
 
 from dml_jax import onnx_backend
@@ -80,21 +79,15 @@ def speaker_recognition(variant: int) -> Callable[[float], Any]:
 
 def from_tensorflow() -> Callable[[float], Any]:
     nnx = importlib.import_module("flax.nnx")
-    guide = (DOCS / "from-tensorflow.md").read_text()
-    (block,) = re.findall(r"```pycon\n((?:(?!```).)*def scores.*?)```", guide, re.S)
-    names: dict[str, Any] = {}
-    for example in doctest.DocTestParser().get_examples(block):
-        exec(example.source.replace("docs/", f"{DOCS}/"), names)
+    page = pages.names_of(pages.DOCS / "from-tensorflow.md", until="found = scores")
+    frames, lengths = page["frames"], page["lengths"]
+    valid = (np.arange(5) < lengths[:, None])[..., None]
 
-    def loss(readers: Any, x: Any) -> Any:
-        names["forward"], names["backward"] = readers
-        scores = names["scores"](x, names["lengths"])
-        return jnp.mean(scores**2, where=names["valid"][..., None])
+    def loss(cells: Any, x: Any) -> Any:
+        return jnp.mean(page["scores"](cells, x, lengths) ** 2, where=valid)
 
-    readers = names["forward"], names["backward"]
-    valid = names["valid"][..., None]
     return lambda padding: nnx.grad(loss)(
-        readers, jnp.where(valid, names["frames"], padding)
+        page["cells"], jnp.where(valid, frames, padding)
     )
 
 
