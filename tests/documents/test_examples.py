@@ -23,7 +23,7 @@ pytestmark = pytest.mark.exhaustive
 
 
 def run_example(
-    path: pathlib.Path, *arguments: str, folder: pathlib.Path, status: int = 0
+    path: pathlib.Path, *arguments: str, folder: pathlib.Path
 ) -> subprocess.CompletedProcess[str]:
     """What an example prints, on CPU, with `folder` as the current one."""
     child = subprocess.run(
@@ -39,7 +39,7 @@ def run_example(
         text=True,
         timeout=300,
     )
-    assert child.returncode == status, child.stderr
+    assert child.returncode == 0, child.stderr
     return child
 
 
@@ -122,22 +122,3 @@ def test_long_sequences(
     found = re.findall(r"temporary memory +([\d,]+) bytes", outputs)
     memory = [int(number.replace(",", "")) for number in found]
     assert max(memory[1:]) < memory[0] / 2
-
-
-ERRORS = {
-    "data=2": r".* needs 2 devices and JAX has 1: .* XLA_FLAGS=\S+device_count=2",
-    "batch=8": r"expected data=2, time=4 or .* got 'batch=8'",
-    "data=0": r"expected .* got 'data=0'",
-    "data=2,data=4": r"expected .* got 'data=2,data=4'",
-}
-
-
-@pytest.mark.parametrize("mesh", ERRORS)
-def test_a_wrong_mesh_is_one_line(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mesh: str
-) -> None:
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    child = run_example(LONG_SEQUENCE, f"--mesh={mesh}", folder=tmp_path, status=2)
-    line = rf"long_sequence.py: error: argument --mesh: {ERRORS[mesh]}\n"
-    assert re.fullmatch(line, child.stderr), child.stderr
-    assert child.stdout == ""
