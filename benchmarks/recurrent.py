@@ -22,7 +22,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -36,9 +36,8 @@ from benchmarks.measure import Candidate
 from benchmarks.workloads import Device, dtype_named
 
 DTYPES = ("float32", "bfloat16", "float16")
-# Numbers that a matrix product or the residuals of a step may have at most.
-MULTIPLICATIONS = {"cpu": 2e9, "gpu": math.inf}
-STATES = 2**27  # of all steps, which fit the memory of a GPU
+MULTIPLICATIONS = {"cpu": 2e9, "gpu": math.inf}  # of a forward pass, at most
+STATES = 2**27  # of all steps, at most: a step keeps about ten times as many numbers
 
 
 class Size(NamedTuple):
@@ -76,7 +75,7 @@ def records(
         try:
             figures = _figures(arrays, device, settings)
         except Exception as error:  # such as too little memory
-            print(f"{name}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+            _report(name, error)
             figures = dict(forward={}, step={})
         for mode, candidates in figures.items():
             yield dict(
@@ -147,51 +146,55 @@ def _figures(
     arrays: Any, device: Device, settings: measure.Settings
 ) -> dict[str, dict[str, Any]]:
     """The summaries of all candidates, forward and in a step."""
-    found = networks.networks(device, arrays[1].dtype)
-    programs = _compiled(found, arrays)
-    outputs: dict[str, Callable[[], Any]] = {
-        name: programs["forward", name][0].call for name in found
-    }
+    layers, x, lengths = arrays
+    programs = _programs(arrays, networks.networks(device, x.dtype))
     candidates: dict[str, list[Candidate]] = dict(forward=[], step=[])
     for (mode, _), (candidate, _) in programs.items():
         candidates[mode].append(candidate)
-    for peer in networks.torch_networks(*arrays, device):
+    outputs: dict[str, Any] = {c.name: c.call() for c in candidates["forward"]}
+    for peer in networks.torch_networks(layers, x, lengths, device):
         try:
             peer.wait(peer.step())
-        except RuntimeError as error:  # a dtype that torch lacks on a CPU
-            print(f"without {peer.name}: {error}", file=sys.stderr)
+        except RuntimeError as error:  # a dtype that torch lacks, or too little memory
+            _report(peer.name, error)
             continue
-        outputs[peer.name] = peer.outputs
-        for mode in candidates:
-            call = getattr(peer, mode)
-            candidates[mode].append(Candidate(peer.name, call, peer.wait))
-    ours = np.asarray(outputs["dml_jax"](), np.float32)
-    found = {}
+        outputs[peer.name] = peer.outputs()
+        for mode, chosen in candidates.items():
+            chosen.append(Candidate(peer.name, getattr(peer, mode), peer.wait))
+    ours = np.asarray(outputs["dml_jax"], np.float32)
+    summaries = {}
     for mode, chosen in candidates.items():
-        found[mode] = measure.summaries(measure.samples(chosen, settings), "dml_jax")
-        for name, figures in found[mode].items():
-            difference = np.abs(np.asarray(outputs[name](), np.float32) - ours).max()
+        samples = measure.samples(chosen, settings)
+        summaries[mode] = measure.summaries(samples, "dml_jax")
+        for name, figures in summaries[mode].items():
+            difference = np.abs(np.asarray(outputs[name], np.float32) - ours).max()
             figures["largest_difference"] = float(difference)
             if (mode, name) in programs:
                 figures["compile_seconds"] = programs[mode, name][1]
-    return found
+    return summaries
 
 
-def _compiled(
-    found: Mapping[str, networks.Network], arrays: Any
+def _programs(
+    arrays: Any, found: Mapping[str, networks.Network]
 ) -> dict[tuple[str, str], tuple[Candidate, float]]:
     """Programs by mode and network, and the seconds that each took to compile."""
     modes = dict(forward=networks.forward, step=networks.step)
 
-    def compiled(mode: str, name: str) -> tuple[Candidate, float]:
+    def compiled(mode: str, name: str) -> tuple[Candidate, float] | None:
         start = time.perf_counter()
         program = jax.jit(functools.partial(modes[mode], found[name]))
-        executable = program.lower(*arrays).compile()
+        try:
+            executable = program.lower(*arrays).compile()
+        except Exception as error:  # such as a library of CUDA that is missing
+            return _report(f"{name}, {mode}", error)
         seconds = time.perf_counter() - start
         return Candidate(name, functools.partial(executable, *arrays)), seconds
 
     keys = list(itertools.product(modes, found))
     with ThreadPoolExecutor() as pool:
-        return dict(
-            zip(keys, pool.map(compiled, *zip(*keys, strict=True)), strict=True)
-        )
+        results = list(pool.map(compiled, *zip(*keys, strict=True)))
+    return {key: pair for key, pair in zip(keys, results, strict=True) if pair}
+
+
+def _report(name: str, error: Exception) -> None:
+    print(f"without {name}: {str(error).partition(chr(10))[0]}", file=sys.stderr)

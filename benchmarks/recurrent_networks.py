@@ -29,7 +29,7 @@ LEARNING_RATE = 0.01
 
 def networks(device: Device, dtype: np.dtype) -> dict[str, Network]:
     """The networks in JAX by name, ours first."""
-    found = {
+    found: dict[str, Network] = {
         name: functools.partial(_network, layer)
         for name, layer in dict(
             dml_jax=_one_scan, two_scans=_two_scans, reverse_scan=_reverse_scan
@@ -229,8 +229,13 @@ def torch_networks(
 
     for name, run in dict(torch_packed=packed, torch_padded=padded).items():
         found = forward(run).float().cpu().numpy()  # before a step changes the weights
-        calls = (functools.partial(f, run) for f in (forward, step))
-        yield TorchNetwork(name, *calls, wait, lambda found=found: found)
+        yield TorchNetwork(
+            name,
+            functools.partial(forward, run),
+            functools.partial(step, run),
+            wait,
+            lambda found=found: found,
+        )
 
 
 def _torch_lstm(torch: Any, layers: Layers, where: str, dtype: Any) -> Any:

@@ -9,6 +9,7 @@ and write the bytes once. Not counted are waits for memory, and more than one tu
 loop whose number of turns depends on values or is not written.
 """
 
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -31,6 +32,14 @@ from benchmarks import programs
 from benchmarks.workloads import workloads
 
 CLOCK, BANDWIDTH = 1.5e9, 819e9  # of a v5e, in Hz and in bytes per second
+HEADER = """\
+# Reversals on a v5e
+
+Cycles in the final schedule of TPU's compiler (jax {}, libtpu {}), not run, at 1.5 GHz,
+in multiples of the time to read and write the bytes once at 819 GB/s.
+
+| layout | shape | dtype | dml_jax | plain JAX |
+| --- | --- | --- | --- | --- |"""
 LAYOUTS = ("rows", "rows-of-32", "features-256", "features-4", "flat", "columns")
 
 
@@ -78,15 +87,7 @@ def main() -> None:
     folder = pathlib.Path(FOLDER.name)
     topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
     sharding = jax.sharding.SingleDeviceSharding(topology.devices[0])
-    version = jax.lib.__version__
-    print("# Reversals on a v5e, estimated\n")
-    print(f"By the final schedule of TPU's compiler, jaxlib {version}; not run.\n")
-    print(
-        "Cycles at 1.5 GHz, in multiples of the time to read and write the bytes once"
-    )
-    print("at 819 GB/s; smaller is better.\n")
-    print("| layout | shape | dtype | dml_jax | XLA's gather |")
-    print("| --- | --- | --- | --- | --- |")
+    print(HEADER.format(jax.__version__, importlib.metadata.version("libtpu")))
     for workload in workloads("cpu"):
         _, layout, dtype = workload.name.split("/")
         if workload.group != "reverse" or layout not in LAYOUTS:
@@ -101,9 +102,8 @@ def main() -> None:
             for function in (programs.operator, programs.idiom)
         ]
         columns = " | ".join(f"{float(f'{n:.2g}'):g}" for n in multiples)
-        print(
-            f"| {layout} | `{list(workload.shape)}` | {dtype} | {columns} |", flush=True
-        )
+        row = f"| {layout} | `{list(workload.shape)}` | {dtype} | {columns} |"
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

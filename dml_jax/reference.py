@@ -5,7 +5,7 @@ line or one element at a time. It does not use JAX, and the operators do not use
 tests compare the two bit for bit, but for sequences of floats, which may differ by one
 unit in the last place.
 
-Arguments are not checked. Lengths outside of [0, axis size] are clamped.
+Arguments are not checked. Lengths outside [0, axis size] are clamped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Comparisons that tolerate nothing, but for the last bit of a sequence of floats.
-
-`assert_close` is for results of products.
-"""
+"""Comparisons: of bits, of sequences of floats, and of results of products."""
 
 from typing import Any
 

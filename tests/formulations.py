@@ -15,7 +15,7 @@ from dtypes import dtype_of, needs_x64
 from dml_jax import reference
 from dml_jax._reverse import primitive
 from dml_jax._reverse.xla import broadcast_shape
-from dml_jax._shared import jax_versions
+from dml_jax._shared import jax_versions, lowering
 from dml_jax.cli.verify_cases import random_bits
 
 # Asks JAX itself: the package's own answer is under test.
@@ -50,9 +50,8 @@ def as_lowered(reverse: Callable[..., Any], platform: str) -> Callable[..., Any]
         primitive._compute,
         implementation=None,
         formulation=formulation,
-        is_unpartitioned=True,
         uses_rotations=False,
-        max_shards=1,
+        program=lowering.Partitioning(is_whole=True),
     )
 
 

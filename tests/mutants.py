@@ -31,7 +31,7 @@ ARGUMENTS, ERRORS = "operators/test_arguments.py", "wrong_calls"
 SHARDED = "sharded/test_on_eight_devices.py"
 TESTS = {
     "strip_kernel": ["reverse/test_strip_kernel.py"],
-    "line_lengths": [RANDOM, ARGUMENTS, "shared"],
+    "operands": [RANDOM, ARGUMENTS, "shared"],
     "partition": [SHARDED, "operators/test_meshes_without_devices.py"],
     "lowering": ["operators/test_jax_versions.py", SHARDED],
     "jax_versions": ["operators/test_jax_versions.py", "operators/test_export.py"],

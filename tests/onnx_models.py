@@ -115,17 +115,24 @@ def prepared(text: str, **initializers: Any) -> onnx_backend.Model:
     return onnx_backend.prepare(parse(text, **initializers))
 
 
-def runtime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+def runtime_session(
+    model: onnx.ModelProto, is_optimized: bool = True
+) -> onnxruntime.InferenceSession:
     """ONNX Runtime on one CPU core, without its log."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    if not is_optimized:  # which rounds inputs of layers whose weights are quantized
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = level
     data = model.SerializeToString()
     return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
 
 
-def runtime_outputs(source: onnx.ModelProto, inputs: Iterable[Any]) -> list[Any]:
-    session = runtime_session(source)
+def runtime_outputs(
+    source: onnx.ModelProto, inputs: Iterable[Any], is_optimized: bool = True
+) -> list[Any]:
+    session = runtime_session(source, is_optimized)
     names = [value.name for value in session.get_inputs()]
     feeds = dict(zip(names, map(np.asarray, inputs), strict=True))
     return list(session.run(None, feeds))

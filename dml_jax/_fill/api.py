@@ -51,8 +51,8 @@ def fill_value_constant(
       TypeError: `sizes` is not a sequence of static integers, `value_data_type` is not
         a dtype of numbers, or `value` is not a scalar of its kind.
       ValueError: a size is negative, the product of the sizes that are not 0 is beyond
-        2^48, or the dtype is a 64-bit one outside of 64-bit mode.
-      OverflowError: `value` is an integer outside of these ranges.
+        2^48, or the dtype is a 64-bit one outside 64-bit mode.
+      OverflowError: `value` is an integer outside these ranges.
 
     Derivatives: linear in `value`, in both modes. The cotangent of `value` is the sum
     over the elements of the result's cotangent.
@@ -87,7 +87,7 @@ def fill_value_sequence(
     Args:
       sizes: the shape of the result.
       value_data_type: its dtype: any integer, any float with a zero, or complex.
-        `int`, `float` and `complex` are those of `jax.numpy`: 32-bit dtypes outside of
+        `int`, `float` and `complex` are those of `jax.numpy`: 32-bit dtypes outside
         64-bit mode.
       value_start: a number or a (traced) scalar array, of the kind of the dtype or a
         simpler one, which is cast to the dtype. A Python or NumPy integer may be in the
@@ -101,8 +101,8 @@ def fill_value_sequence(
       TypeError: `sizes` is not a sequence of static integers, `value_data_type` is not
         a dtype of numbers, or a value is not a scalar of its kind.
       ValueError: a size is negative, the product of the sizes that are not 0 is beyond
-        2^48, or the dtype is a 64-bit one outside of 64-bit mode.
-      OverflowError: `value_start` or `value_delta` is an integer outside of these
+        2^48, or the dtype is a 64-bit one outside 64-bit mode.
+      OverflowError: `value_start` or `value_delta` is an integer outside these
         ranges.
 
     Derivatives: 1 with respect to `value_start` and k with respect to `value_delta`, in

@@ -46,7 +46,7 @@ def bind(
 
 def _clamp(lengths: jax.Array, size: Size) -> jax.Array:
     """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
-    # 64-bit lengths may be used outside of the 64-bit mode in which they were made.
+    # 64-bit lengths may be used outside the 64-bit mode in which they were made.
     with bitwise.full_width(lengths.dtype):
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)

@@ -45,7 +45,7 @@ def reverse(
 # Rules --------------------------------------------------------------------------------
 
 
-def abstract_eval(x: Any, lengths: Any, *, axis: int, **_: Any) -> Any:
+def _abstract_eval(x: Any, lengths: Any, *, axis: int, **_: Any) -> Any:
     """The type of the result, with the sharding and the varying manual axes of `x`."""
     shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
     # A new ShapedArray would lose the varying manual axes; `update` keeps them.
@@ -70,37 +70,24 @@ def _jvp_of_x(tangent: Array, _: Any, lengths: Array, **params: Any):
 
 def _transpose(cotangent: Array, x: Any, lengths: Array, **params: Any):
     cotangent = reverse(cotangent, lengths, **params)
-    broadcast = broadcast_dimensions(x.aval.shape, cotangent.shape)
+    sizes = zip(x.aval.shape, cotangent.shape, strict=True)
+    broadcast = [d for d, (size, of_result) in enumerate(sizes) if size != of_result]
     # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
     if broadcast:
         cotangent = bitwise.sum_wide(cotangent, broadcast, keepdims=True)
     return cotangent, None
 
 
-def broadcast_dimensions(
-    shape: tuple[int, ...], result_shape: tuple[int, ...]
-) -> tuple[int, ...]:
-    """The dimensions along which an array of `shape` was broadcast."""
-    sizes = zip(shape, result_shape, strict=True)
-    return tuple(d for d, (size, in_result) in enumerate(sizes) if size != in_result)
-
-
 def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):
-    x, lengths = with_leading_batch(operands, dimensions)
+    # The mapped dimension comes first, with size 1 for an operand that is not mapped.
+    x, lengths = (
+        lax.expand_dims(operand, (0,)) if d is None else jnp.moveaxis(operand, d, 0)
+        for operand, d in zip(operands, dimensions, strict=True)
+    )
     return reverse(x, lengths, axis + 1, implementation), 0
 
 
-def with_leading_batch(operands: Any, dimensions: Any) -> list[Array]:
-    """The operands with the mapped dimension first, or with size 1 if not mapped."""
-    return [
-        lax.expand_dims(operand, (0,))
-        if dimension is None
-        else jnp.moveaxis(operand, dimension, 0)
-        for operand, dimension in zip(operands, dimensions, strict=True)
-    ]
-
-
-reverse_subsequences_p.def_abstract_eval(abstract_eval)
+reverse_subsequences_p.def_abstract_eval(_abstract_eval)
 ad.deflinear2(reverse_subsequences_p, _transpose)
 ad.defjvp(reverse_subsequences_p, _jvp_of_x, None)  # not linear in the lengths
 batching.primitive_batchers[reverse_subsequences_p] = _batch
@@ -154,13 +141,12 @@ def _compute(
     axis: int,
     implementation: Implementation | None,
     formulation: _Formulation | None,
-    is_unpartitioned: bool,
     uses_rotations: bool,
-    max_shards: int,
+    program: lowering.Partitioning,
 ) -> Array:
     """The reversal by the formulation if it applies, else by operations of XLA."""
     is_static = not any(map(jax.export.is_symbolic_dim, (*x.shape, *lengths.shape)))
-    if is_unpartitioned:
+    if program.is_whole:
         if implementation == "scatter":
             return xla.scatter(x, lengths, axis)
         if formulation is not None and is_static:
@@ -168,10 +154,10 @@ def _compute(
             if y is not None:
                 return y
     if (uses_rotations and is_static) and (
-        max_shards > 1 or not xla.has_long_steps(x.shape, lengths.shape, axis)
+        program.max_shards > 1 or not xla.has_long_steps(x.shape, lengths.shape, axis)
     ):
-        return xla.rotate_and_flip(x, lengths, axis, max_shards)
-    if is_unpartitioned:
+        return xla.rotate_and_flip(x, lengths, axis, program.max_shards)
+    if program.is_whole:
         return xla.gather(x, lengths, axis)
     # XLA partitions a scatter with several times the memory of a gather.
     return bitwise.by_integers(lambda bits: xla.gather(bits, lengths, axis), x)
@@ -186,7 +172,8 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         # XLA partitions the gather, and programs for platforms without a rule of their
         # own. On TPU it cannot call back into this package (jax-ml/jax#38196).
         is_left_to_xla = implementation == "gather" or platform in (None, "tpu")
-        if not is_left_to_xla and lowering.is_partitioned_by_callback(ctx):
+        program = lowering.partitioning(ctx)
+        if program.calls_back and not is_left_to_xla:
             whole = functools.partial(reverse, **params)
             of_shards = functools.partial(
                 partitioning.reverse_shards,
@@ -202,9 +189,8 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
         compute = functools.partial(
             _compute,
             formulation=_FORMULATIONS.get(platform) if implementation is None else None,
-            is_unpartitioned=lowering.is_unpartitioned(ctx),
-            uses_rotations=is_slow_gather or lowering.is_partly_manual(ctx),
-            max_shards=lowering.max_shards(ctx),
+            uses_rotations=is_slow_gather or program.is_partly_manual,
+            program=program,
             **params,
         )
         return lowering.lower(ctx, compute, x, lengths)

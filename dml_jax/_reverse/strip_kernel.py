@@ -223,7 +223,7 @@ def _load(builder: Any, strip: _Strip) -> None:
     count = copied or layout.word
     per_row = (layout.width + layout.margin) // count
     thread, row_step = builder.thread, layout.threads // per_row
-    # Columns outside of the table are replaced by its nearest ones.
+    # Columns outside the table are replaced by its nearest ones.
     low, high = strip.bounds
     place = thread % per_row * count
     column = builder.maximum(place - layout.margin, low)

@@ -43,7 +43,7 @@ def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
     got = describe(value)
     if isinstance(value, Tracer):
         got += (
-            ". Bind it with `functools.partial`, or, outside of `checked`, name it in "
+            ". Bind it with `functools.partial`, or, outside `checked`, name it in "
             "the `static_argnames` of `jax.jit`, so that it is not traced"
         )
         if "offsets" in name:

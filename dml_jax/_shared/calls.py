@@ -1,4 +1,4 @@
-"""Primitives outside of `jit`."""
+"""Primitives outside `jit`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from jax.core import Tracer
 
 
 def compiled(primitive: Any, *options: str) -> Callable[..., Any]:
-    """The implementation of a primitive outside of `jit`: one compiled program.
+    """The implementation of a primitive outside `jit`: one compiled program.
 
     Public functions bind primitives under `jit`, so it runs only if `jit` is disabled,
-    or if JAX searches a function without `jit` for the origin of a NaN.
+    or under `jax_debug_nans`, when JAX runs a function again without `jit` to find
+    where a NaN appeared.
     """
 
     def traced(*operands: jax.Array, **params: Any) -> Any:

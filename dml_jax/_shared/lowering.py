@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -13,55 +13,40 @@ from jax.interpreters import mlir
 from dml_jax._shared import bitwise, jax_versions
 
 
-def is_unpartitioned(ctx: Any) -> bool:
-    """True if each operand is a whole array, or a shard inside `shard_map`.
+class Partitioning(NamedTuple):
+    """What XLA may do to partition a program.
 
-    False if XLA partitions the program, or may partition it after export.
+    Attributes:
+      is_whole: each operand is a whole array, or a shard inside `shard_map`.
+      max_shards: the most shards into which XLA may divide a dimension.
+      is_partly_manual: the program is inside a `shard_map` that leaves some axes of its
+        mesh to XLA. XLA ends the process where it partitions some gathers there.
+      calls_back: XLA can call back to partition an operator.
     """
+
+    is_whole: bool = False
+    max_shards: int = 1
+    is_partly_manual: bool = False
+    calls_back: bool = False
+
+
+def partitioning(ctx: Any) -> Partitioning:
+    """How XLA may partition the program of a lowering rule, also after an export."""
     with jax_versions.optional("the context of lowering rules"):
-        if ctx.module_context.lowering_parameters.for_export:
-            return False
-        context: Any = ctx.module_context.axis_context
+        module = ctx.module_context
+        context: Any = module.axis_context
+        is_final = not module.lowering_parameters.for_export
         if hasattr(context, "manual_axes"):
-            return set(context.manual_axes) == set(context.mesh.axis_names)
-        return getattr(context, "num_devices", None) == 1
-    return False
-
-
-def max_shards(ctx: Any) -> int:
-    """The most shards into which XLA may divide a dimension."""
-    with jax_versions.optional("the context of lowering rules"):
-        context: Any = ctx.module_context.axis_context
-        if hasattr(context, "manual_axes"):
-            sizes = context.mesh.shape.items()
-            return math.prod(n for name, n in sizes if name not in context.manual_axes)
-        return getattr(context, "num_devices", 1)
-    return 1
-
-
-def is_partly_manual(ctx: Any) -> bool:
-    """True inside a `shard_map` that leaves some axes of its mesh to XLA.
-
-    XLA ends the process where it partitions some gathers there.
-    """
-    with jax_versions.optional("the context of lowering rules"):
-        context: Any = ctx.module_context.axis_context
-        manual = getattr(context, "manual_axes", ())
-        return bool(manual) and set(manual) != set(context.mesh.axis_names)
-    return False
-
-
-def is_partitioned_by_callback(ctx: Any) -> bool:
-    """Whether XLA's partitioner can call back to partition an operator.
-
-    The number of devices must be known.
-    """
-    with jax_versions.optional("the context of lowering rules"):
-        if ctx.module_context.lowering_parameters.for_export:
-            return False
-        devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
-        return devices > 1
-    return False
+            manual, sizes = context.manual_axes, context.mesh.shape
+            free = [size for name, size in sizes.items() if name not in manual]
+            is_partly_manual = bool(manual and free)
+            is_whole = is_final and not free
+            return Partitioning(is_whole, math.prod(free), is_partly_manual)
+        devices = getattr(context, "num_devices", None)
+        calls_back = is_final and devices is not None and devices > 1
+        is_whole = is_final and devices == 1
+        return Partitioning(is_whole, devices or 1, calls_back=calls_back)
+    return Partitioning()
 
 
 def lower(ctx: Any, function: Callable[..., jax.Array], *operands: Any) -> Any:

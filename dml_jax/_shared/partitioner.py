@@ -48,7 +48,7 @@ def lower_partitioned(
     The result is None where this version of JAX lacks what this function uses.
 
     Args:
-      ctx: context of a lowering rule that `lowering.is_partitioned_by_callback`.
+      ctx: context of a lowering rule whose `lowering.partitioning` calls back.
       whole: the function of whole arrays.
       of_shards: the function of shards, `of_shards(*shards, mesh=..., spec=...)` with
         the mesh and the sharding of the result. `specs_of_operands` gives the

@@ -34,7 +34,9 @@ def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
         return value
     if wanted == 1:
         return dtype.type(_wrapped(function, name, int(value), dtype))
-    return np.asarray(value).astype(dtype)[()]
+    # NumPy makes an object of a large integer.
+    number = float(value) if isinstance(value, int) and wanted else value
+    return np.asarray(number).astype(dtype)[()]
 
 
 def real(function: str, name: str, value: Any) -> Any:

@@ -46,7 +46,7 @@ def _placed(f: Callable[[Any, Any], Any], init: Any, row: Any) -> Any:
     """`init`, sharded as the carry after a step is: `lax.scan` takes no other."""
     after, _ = jax.eval_shape(f, init, row)
 
-    def place(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+    def place(x: jax.Array, like: Any) -> jax.Array:
         x = jax_versions.vary_over(x, jax_versions.varying_axes(like))
         if like.sharding in (None, jax.typeof(x).sharding):
             return x

@@ -1,10 +1,10 @@
 """Run-time checks of values, which `checked` turns on.
 
 The operators define the result of every length on every platform, so no index is out of
-bounds and no check is needed. A length outside of its axis is probably a mistake,
+bounds and no check is needed. A length outside its axis is probably a mistake,
 though. `checked` compiles a variant of a function in which the operators report their
 lengths by callbacks. A context that is part of the key of `jit` selects the variant, so
-code outside of `checked` pays nothing. In contrast, an effect in every program, such as
+code outside `checked` pays nothing. In contrast, an effect in every program, such as
 that of `checkify.debug_check`, would take `jit` off its fast dispatch path.
 """
 
@@ -31,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _UNDER_TRANSFORMATION = (
-    "checked: the error can only be read outside of transformations; wrap the "
+    "checked: the error can only be read outside transformations; wrap the "
     "outermost function, as in `checked(jax.jit(fn))`"
 )
 
@@ -39,11 +39,11 @@ _UNDER_TRANSFORMATION = (
 def checked(fn: Callable[P, R]) -> Callable[P, R]:
     """Wraps `fn` so that it checks the values of its lengths.
 
-    Outside of `checked`, a negative length acts as 0 and a length beyond the axis acts
+    Outside `checked`, a negative length acts as 0 and a length beyond the axis acts
     as the axis size, on every platform. Inside, either raises a `ValueError` after the
     computation. The checks cover every operator of this package in `fn`, also inside
     `jit`, `vmap`, `grad`, `scan`, `remat` or `shard_map`. They are compiled into a
-    variant of `fn`, so code outside of `checked` pays nothing for them.
+    variant of `fn`, so code outside `checked` pays nothing for them.
 
     Args:
       fn: a function of arrays (pytrees of them) that JAX can trace. It is jitted.
@@ -55,7 +55,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
     Raises:
       ValueError: a length is outside [0, axis size]; the message has the smallest and
         the largest length. Or a NumPy argument has integers that do not fit 32 bits,
-        outside of 64-bit mode.
+        outside 64-bit mode.
       TypeError: the returned function was called under a transformation. JAX also
         raises one for an operator in a `shard_map` that leaves several axes to XLA.
 
@@ -113,11 +113,11 @@ def check_lengths(function: str, name: str, lengths: jax.Array, size: Any) -> No
     """Reports the extremes of `lengths` inside `checked`, and does nothing outside."""
     if not _is_active():
         return
-    # A 64-bit array may be used outside of the 64-bit mode in which it was made.
+    # A 64-bit array may be used outside the 64-bit mode in which it was made.
     with bitwise.full_width(lengths.dtype):
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)
-        # Callbacks outside of 64-bit mode receive 32 bits.
+        # Callbacks outside 64-bit mode receive 32 bits.
         words = lax.bitcast_convert_type(jnp.stack(_extremes(lengths)), jnp.uint32)
     check = _Check(next(_order), function, name, size)
     _call_back(functools.partial(_record, check, lengths.dtype.name), words)
@@ -127,11 +127,6 @@ def _require_concrete(leaf: Any) -> None:
     """Refuses traced values, and integers that `jit` would take modulo 2^32."""
     if isinstance(leaf, Tracer):
         raise TypeError(_UNDER_TRANSFORMATION)
-    if isinstance(leaf, (str, bytes)):
-        raise TypeError(
-            f"checked: arguments must be arrays; got {arguments.describe(leaf)}. Bind "
-            "options with `functools.partial`"
-        )
     is_integer = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "iu"
     if not is_integer or leaf.size == 0:
         return
@@ -139,7 +134,7 @@ def _require_concrete(leaf: Any) -> None:
     for value in (int(leaf.min()), int(leaf.max())):
         if not narrow.min <= value <= narrow.max:
             raise ValueError(
-                "checked: arguments must fit 32 bits outside of 64-bit mode, or JAX "
+                "checked: arguments must fit 32 bits outside 64-bit mode, or JAX "
                 f"takes them modulo 2^32; got {value}"
             )
 

@@ -61,7 +61,7 @@ def slice(
       TypeError: `input` is not array-like, or the other arguments are not sequences of
         static integers.
       ValueError: a sequence does not have one element for each dimension, a size or an
-        offset is negative, a stride is below 1, or a read is outside of `input`.
+        offset is negative, a stride is below 1, or a read is outside `input`.
 
     Derivatives: linear, both modes and every order; the transpose is `slice_grad`.
     Sharding: a dimension that is copied as a whole stays sharded without communication.
@@ -296,7 +296,7 @@ def _require_inside(
     last: Size,
     formula: str,
 ) -> None:
-    """Refuses reads up to index `last`, or an empty window, outside of `extent`."""
+    """Refuses reads up to index `last`, or an empty window, outside `extent`."""
     if size == 0 and offset > extent:
         raise ValueError(
             f"{operator}: `{name}[{d}]` must be at most {extent}, the size of "

@@ -114,22 +114,21 @@ def _transpose_lowering(platform: str | None) -> Callable[..., Any]:
         if window.covers(shape):
             reverse = functools.partial(xla.reverse, dims=window.reversed_dims)
             return _lower_typed(ctx, reverse, x)
-        may_call_back = platform in _WITH_CALLBACK
-        if may_call_back and lowering.is_partitioned_by_callback(ctx):
+        program = lowering.partitioning(ctx)
+        if platform in _WITH_CALLBACK and program.calls_back:
             lowered = _lower_partitioned(ctx, x, **params)
             if lowered is not None:
                 return lowered
-        without_gather = platform == "tpu" or lowering.is_partly_manual(ctx)
-        max_shards = lowering.max_shards(ctx) if without_gather else 1
+        avoids_gather = platform == "tpu" or program.is_partly_manual
         compute: Callable[..., Array]
         if 0 in ctx.avals_in[0].shape:
             compute = _zeros
-        elif lowering.is_unpartitioned(ctx):
+        elif program.is_whole:
             # For TPUs, XLA takes minutes to compile a pad with zeros between elements.
             is_slow = platform == "tpu" and max(window.strides, default=1) > 1
             compute = xla.gather_and_select if is_slow else xla.strided_slice_transpose
-        elif max_shards > 1:
-            compute = functools.partial(xla.spread, max_shards=max_shards)
+        elif avoids_gather and program.max_shards > 1:
+            compute = functools.partial(xla.spread, max_shards=program.max_shards)
         else:
             compute = xla.gather_and_select
         return lowering.lower(ctx, functools.partial(compute, **params), x)

@@ -66,7 +66,7 @@ class FunctionGraphNodeDesc(Struct):
       function: a pure function that JAX can trace. It takes an array for each input and
         returns an array, or a tuple or a list of arrays for several outputs. An array
         has the sizes of its tensor, whatever the strides, and its dtype. The function
-        is traced in 64-bit mode if one of the tensors has 64 bits, and outside of it
+        is traced in 64-bit mode if one of the tensors has 64 bits, and outside it
         otherwise. Graphs share a compiled program if it is the same object.
       inputs: the tensors that the function reads.
       outputs: the tensors that it computes, at least one.

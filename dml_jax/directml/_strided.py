@@ -210,7 +210,7 @@ def _batch(primitive: Any, operands: Any, dimensions: Any, **params: Any):
 
 def _lower(formulation: Any, ctx: Any, x: Any, **params: Any) -> Any:
     rank = 1 if formulation is _gather else len(params["layout"].sizes)
-    is_partitioned = not lowering.is_unpartitioned(ctx)
+    is_partitioned = not lowering.partitioning(ctx).is_whole
     lowered = functools.partial(formulation, is_partitioned=is_partitioned, **params)
     for _ in range(ctx.avals_in[0].ndim - rank):
         lowered = jax.vmap(lowered)

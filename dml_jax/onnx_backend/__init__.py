@@ -16,13 +16,13 @@ Shapes that nodes compute are constant while JAX traces. They may depend on the 
 of inputs, but not on the values of traced ones. The number of a Loop's iterations must
 be constant if the Loop has scan outputs or changes the shapes of values. Integers
 inside the model have ONNX's 64 bits in any mode. Other data of 64 bits has 32 bits in
-`jax_fn` and `apply` outside of 64-bit mode, as everywhere in JAX.
+`jax_fn` and `apply` outside 64-bit mode, as everywhere in JAX.
 
 Where ONNX is not specific, or implementations differ:
 
 - Concrete sequence lengths outside [0, time] are refused, as in ONNX Runtime, and so
-  are concrete indices outside of their axis. Traced ones are clamped.
-- Outside of 64-bit mode, JAX narrows int64 arguments of a transformed function. This is
+  are concrete indices outside their axis. Traced ones are clamped.
+- Outside 64-bit mode, JAX narrows int64 arguments of a transformed function. This is
   accepted for sequence lengths and indices, and refused for other inputs.
 - The last states of RNN, GRU and LSTM are zero for empty sequences, as in ONNX Runtime,
   also if there are initial states.

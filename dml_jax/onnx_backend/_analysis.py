@@ -1,4 +1,4 @@
-"""Which values of a graph determine shapes, and which a body captures."""
+"""Which values of a graph determine shapes, are statistics, or are captured."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
                 if name in inner
             )
     return frozenset(static - {""})
+
+
+def statistics_names(nodes: Sequence[Node]) -> frozenset[str]:
+    """The running means and variances, and the values that nodes copy to them."""
+    names: set[str] = set()
+    for node in reversed(nodes):
+        if node.kind == "BatchNormalization":
+            names.update(node.inputs[3:5])
+        elif node.kind in ("Identity", "Cast") and names.intersection(node.outputs):
+            names.update(node.inputs)
+        for graph in node.graphs():
+            names |= statistics_names(graph.nodes)
+    return frozenset(names)
 
 
 def captured_names(graph: Graph) -> frozenset[str]:

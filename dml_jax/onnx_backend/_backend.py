@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -38,7 +40,9 @@ class Backend(onnx.backend.base.Backend):
     """
 
     @classmethod
-    def is_compatible(cls, model: Source, device: str = "CPU", **kwargs: Any) -> bool:
+    def is_compatible(
+        cls, model: Source, device: str | None = None, **kwargs: Any
+    ) -> bool:
         """Whether `prepare` accepts a model.
 
         Args:
@@ -56,10 +60,11 @@ class Backend(onnx.backend.base.Backend):
     def prepare(
         cls,
         model: Source,
-        device: str = "CPU",
+        device: str | None = None,
         *,
         training: bool = False,
         lda_coeff: ArrayLike = 1.0,
+        outputs: Sequence[str] | None = None,
         operators: Functions | None = None,
         **kwargs: Any,
     ) -> Model:
@@ -68,11 +73,15 @@ class Backend(onnx.backend.base.Backend):
         Args:
           model: a model with its external data loaded, as by `load_model`; the path of
             its file, which `load_model` then reads; or the bytes of such a file.
-          device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1".
+          device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1"; JAX's default
+            device if it is None. `run` computes there, and `params` are there.
           training: whether ReverseSequence, and the reverse directions of RNN, GRU and
             LSTM, scale the gradients of their inputs by `lda_coeff`.
           lda_coeff: the coefficient, a real number or a (traced) scalar; without
             `training` it has no effect.
+          outputs: names of tensors of the graph, in place of its outputs, such as the
+            features before the last layer. Inputs and nodes that they do not depend on
+            are left out, also by `to_onnx`.
           operators: functions for operators that are not supported, or instead of
             those that are, by name or by domain and name. A function is called with a
             dictionary of the node's attributes and with its inputs, None for those that
@@ -113,16 +122,24 @@ class Backend(onnx.backend.base.Backend):
         }
         functions = _checked_functions(operators)
         source = _read(model)
-        inlined = validate_model(source, functions)
-        graph = convert(inlined, functions)
-        return Model(source, graph, _device(device), options)
+        if outputs is None:
+            graph = convert(validate_model(source, functions), functions)
+        else:
+            infos = _cut(source.graph, outputs)
+            graph = convert(validate_model(source, functions), functions)
+            graph = graph._replace(outputs=tuple(outputs))
+            source.graph.output.extend(_with_types(source, infos))
+        prepare = functools.partial(
+            cls.prepare, device=device, outputs=outputs, operators=operators, **options
+        )
+        return Model(source, graph, _device(device), options, prepare)
 
     @classmethod
     def run_node(
         cls,
         node: onnx.NodeProto,
         inputs: Any,
-        device: str = "CPU",
+        device: str | None = None,
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
@@ -202,7 +219,7 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
       The model.
 
     Raises:
-      ValueError: the file is not a model, or its data lies outside of its folder.
+      ValueError: the file is not a model, or its data lies outside its folder.
       OSError: the file cannot be read.
     """
     with as_value_error(os.fspath(path)):
@@ -233,6 +250,45 @@ def _read(model: Source) -> onnx.ModelProto:
     return source
 
 
+def _cut(graph: onnx.GraphProto, names: Any) -> list[onnx.ValueInfoProto]:
+    """Leaves what some tensors depend on, and no outputs; gives what is known of them.
+
+    ONNX's checker asks for types of outputs, which it may not find for these.
+    """
+    if not isinstance(names, (list, tuple)):
+        got = arguments.describe(names)
+        raise arguments.error(
+            TypeError, "prepare", "outputs", "be a list of names", got
+        )
+    known = _protos.tensor_names(graph)
+    for name in names:
+        if name not in known:
+            rule = "have names of tensors of the graph"
+            nearest = difflib.get_close_matches(str(name), known, 3, 0)
+            got = f"{arguments.describe(name)}. The nearest are {', '.join(nearest)}"
+            raise arguments.error(ValueError, "prepare", "outputs", rule, got)
+    infos = *graph.input, *graph.value_info, *graph.output
+    types = {info.name: info.type for info in infos}
+    for array in graph.initializer:
+        kind = onnx.helper.make_tensor_type_proto(array.data_type, array.dims)
+        types.setdefault(array.name, kind)
+    _protos.cut(graph, names)
+    del graph.output[:]
+    return [onnx.ValueInfoProto(name=name, type=types.get(name)) for name in names]
+
+
+def _with_types(
+    source: onnx.ModelProto, infos: list[onnx.ValueInfoProto]
+) -> list[onnx.ValueInfoProto]:
+    """Infers the types that outputs of a valid model do not have."""
+    if all(info.HasField("type") for info in infos) or source.ByteSize() >= 2**31:
+        return infos
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    model.graph.output.extend(infos)
+    return [*onnx.shape_inference.infer_shapes(model).graph.output]
+
+
 def _checked_functions(operators: Any) -> Functions:
     """The functions that are passed for operators."""
     if operators is None:
@@ -259,7 +315,12 @@ def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
-def _device(text: str) -> Any:
+def _device(text: str | None) -> Any:
+    if text is None:
+        config: Any = jax.config
+        default = config.jax_default_device
+        is_device = isinstance(default, jax.Device)
+        return default if is_device else jax.local_devices(backend=default)[0]
     if not isinstance(text, str):
         raise TypeError(
             f"onnx: `device` must be a string; got {arguments.describe(text)}"

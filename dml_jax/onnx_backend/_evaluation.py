@@ -8,7 +8,8 @@ Integers among which are symbolic sizes are NumPy arrays of objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -86,6 +87,17 @@ class Body(NamedTuple):
     def __call__(self, *inputs: Value) -> list[Any]:
         """The outputs of the graph."""
         return run_graph(self.graph, inputs, self.scope)
+
+
+@contextlib.contextmanager
+def modes() -> Iterator[None]:
+    """The modes of JAX in which nodes are evaluated, whatever the caller's are."""
+    with (
+        jax.enable_x64(True),  # shapes and indices have 64 bits
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+    ):
+        yield
 
 
 def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:

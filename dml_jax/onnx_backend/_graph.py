@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import onnx
 import onnx.checker
 import onnx.defs
 import onnx.helper
 import onnx.shape_inference
 
+from dml_jax.onnx_backend._analysis import captured_names
 from dml_jax.onnx_backend._errors import as_value_error, is_printable
-from dml_jax.onnx_backend._evaluation import Graph, Node, Operator, run_graph
+from dml_jax.onnx_backend._evaluation import (
+    Graph,
+    Node,
+    Operator,
+    Scope,
+    modes,
+    run_graph,
+)
 from dml_jax.onnx_backend._functions import (
     Inlined,
     defaults_of,
@@ -23,7 +32,7 @@ from dml_jax.onnx_backend._functions import (
     set_defaults,
 )
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF, MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._operators._arrays import dtype_of
+from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
 from dml_jax.onnx_backend._protos import (
     all_graphs,
     all_nodes,
@@ -279,7 +288,42 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
         name: array_of(tensor, f"onnx: `{own_name}`")
         for _, own_name, name, tensor in found
     }
-    return graph_of(inlined.model.graph, "", {}, constants)
+    graph = graph_of(inlined.model.graph, "", {}, constants)
+    return graph if has_functions else _with_float_weights(graph)
+
+
+def _with_float_weights(graph: Graph) -> Graph:
+    """The graph with constants in place of nodes that dequantize weights.
+
+    What only these nodes read is left out.
+    """
+    values = {
+        name: x for name, x in graph.constants.items() if name not in graph.inputs
+    }
+    floats = {}
+    for node in graph.nodes:
+        if node.kind == "Constant":
+            values[node.outputs[0]] = node.attributes.get("value")
+        if not _dequantizes(node, [values.get(name) for name in node.inputs if name]):
+            continue
+        part = Graph((), node.outputs, {}, (node,), {})
+        with modes():
+            (array,) = run_graph(part, (), Scope(values, {}, True))
+        if jnp.issubdtype(array.dtype, jnp.floating):
+            floats[node.outputs[0]] = array
+    nodes = [node for node in graph.nodes if floats.keys().isdisjoint(node.outputs)]
+    changed = graph._replace(constants={}, nodes=tuple(nodes))
+    unread = captured_names(graph._replace(constants={})) - captured_names(changed)
+    kept = {name: x for name, x in graph.constants.items() if name not in unread}
+    return changed._replace(constants={**kept, **floats})
+
+
+def _dequantizes(node: Node, given: list[Any]) -> bool:
+    """Whether a node converts a weight of integers or up to 8 bits."""
+    if not node.operator.since or not given or any(x is None for x in given):
+        return False
+    is_narrow_cast = node.kind == "Cast" and is_narrow(given[0].dtype)
+    return is_narrow_cast or node.kind == "DequantizeLinear"
 
 
 @functools.cache

@@ -65,11 +65,15 @@ def require_shape(
     name: str, shape: tuple[Any, ...], sizes: tuple[int | None, ...]
 ) -> None:
     """Refuses a shape with another rank or size than the graph's."""
-    if len(shape) != len(sizes) or any(
-        size not in (given, None) for size, given in zip(sizes, shape, strict=True)
-    ):
+    pairs = list(zip(sizes, shape, strict=False))
+    wrong = [i for i, (size, given) in enumerate(pairs) if size not in (given, None)]
+    if len(shape) != len(sizes) or wrong:
         expected = ", ".join("?" if size is None else str(size) for size in sizes)
-        raise ValueError(f"onnx: `{name}` must have shape ({expected}); got {shape}")
+        is_batch = len(shape) == len(sizes) and wrong == [0] and sizes[0] == 1
+        hint = ". For a batch, use `jax.vmap` of `jax_fn` or `apply`" * is_batch
+        raise ValueError(
+            f"onnx: `{name}` must have shape ({expected}); got {shape}{hint}"
+        )
 
 
 def wanted_outputs(names: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:

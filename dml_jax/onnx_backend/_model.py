@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import onnx
 import onnx.backend.base
-import onnx.numpy_helper
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import shape_names
+from dml_jax.onnx_backend._analysis import shape_names, statistics_names
 from dml_jax.onnx_backend._evaluation import (
     Graph,
     Scope,
     is_text,
+    modes,
     run_graph,
     traced,
     traced_shape,
@@ -32,13 +33,17 @@ from dml_jax.onnx_backend._inputs import (
     wanted_outputs,
     wrong_inputs,
 )
-from dml_jax.onnx_backend._operators._arrays import dtype_of
+from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
 from dml_jax.onnx_backend._programs import Programs
-from dml_jax.onnx_backend._protos import initializers
+from dml_jax.onnx_backend._protos import initializers, read_names, remove
+from dml_jax.onnx_backend._sharding import with_automatic_axes
 
 
 class Model(onnx.backend.base.BackendRep):
     """A model that `prepare` has checked.
+
+    It does not change, so that a copy is the model itself. It is hashable, for static
+    fields of modules. It can be pickled if the functions for operators can.
 
     Attributes:
       input_names: the inputs of the graph without an initializer, in order.
@@ -57,8 +62,10 @@ class Model(onnx.backend.base.BackendRep):
         graph: Graph,
         device: Any,
         options: Mapping[str, Any],
+        prepare: Callable[[bytes], Model],
     ):
         self.device = device
+        self._prepare = prepare
         self._source = source
         self._graph = graph
         self._options = options
@@ -78,34 +85,56 @@ class Model(onnx.backend.base.BackendRep):
         self.output_names = graph.outputs
         self._shape_names = shape_names(graph.nodes)
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
-        self._weights = {
+        others = self._shape_names | statistics_names(graph.nodes)
+        arrays = {
             name: array
             for name, array in graph.constants.items()
-            if array.ndim
-            and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-            and name not in self._shape_names
+            if array.ndim and name not in others
         }
+        self._weights = {
+            name: array
+            for name, array in arrays.items()
+            if jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+        }
+        self._weight_count = sum(
+            array.size
+            for name, array in arrays.items()
+            if name in self._weights or is_narrow(array.dtype)
+        )
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
             sum(array.nbytes for array in graph.constants.values()),
         )
 
+    def __copy__(self) -> Model:
+        return self
+
+    def __deepcopy__(self, _: Any) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._prepare, (self._source.SerializeToString(),)
+
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {self.dtypes[name]}" for name in self.input_names)
         outputs = ", ".join(self.output_names)
         count = sum(array.size for array in self._weights.values())
-        return f"Model({kinds} -> {outputs}; {count:,} parameters)"
+        total = self._weight_count  # with those that are integers of up to 8 bits
+        counts = f"{count:,}" if count == total else f"{count:,} of {total:,}"
+        return f"Model({kinds} -> {outputs}; {counts} parameters)"
 
     @property
     def params(self) -> dict[str, jax.Array]:
         """The weights by name: initializers of float dtypes with at least one axis.
 
-        So are Constant nodes with several floats, by the name of their output, in a
-        model without functions. Those that determine shapes are left out, and so are
-        scalars, such as a limit; `apply` accepts scalar initializers as well. Where the
-        branches of a node have weights of the same name, these are named by the node's
-        first output and the branch too, as "y.then_branch.w".
+        So are Constant nodes with several floats, and what DequantizeLinear makes of
+        constants, or Cast of those of up to 8 bits, by the name of the node's output,
+        in a model without functions. Left out are those that determine shapes, scalars,
+        such as a limit, and the running means and variances of BatchNormalization;
+        `apply` accepts the initializers among the last two as well. Where the branches
+        of a node have weights of the same name, these are named by the node's first
+        output and the branch too, as "y.then_branch.w".
 
         They are new arrays at each access, which may be donated.
         """
@@ -213,11 +242,13 @@ class Model(onnx.backend.base.BackendRep):
             too many or too few.
           ValueError: an input has the wrong shape, or a node refuses its inputs.
 
-        Outside of 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
+        Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
         everywhere in JAX. Integers inside the model keep their width.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
-        `lda_coeff` scales them only with `training=True`. Sharding: as the operators.
+        `lda_coeff` scales them only with `training=True`. Sharding: as XLA chooses, on
+        explicit axes of a mesh, too. There, an output with the batch of an input, which
+        is its first axis, is sharded along it as the input is.
         """
         return self._call({}, inputs, named, self._options)
 
@@ -269,6 +300,7 @@ class Model(onnx.backend.base.BackendRep):
 
         Returns:
           A new model, equal to the one that was prepared except for these initializers.
+          Those that Cast or DequantizeLinear made take the place of these nodes.
 
         Raises:
           TypeError, ValueError: `params` does not match the model.
@@ -278,19 +310,30 @@ class Model(onnx.backend.base.BackendRep):
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
         found = initializers(model.graph, bool(model.functions))
-        for name in params.keys() - {initializer.name for initializer in found}:
-            rule = "not have initializers of branches inside of functions"
+        nodes = {name: node for node in model.graph.node for name in node.output}
+        read = read_names(model.graph.node)
+        names = {initializer.name for initializer in found}
+        for name in [name for name in params if name not in names]:
+            if name in nodes:
+                array = self._converted(name, params[name])
+                model.graph.initializer.append(from_array(array, name))
+                model.graph.node.remove(nodes[name])
+                continue
+            rule = "not have initializers of branches inside functions"
             got = arguments.describe(name)
             raise arguments.error(NotImplementedError, "to_onnx", "params", rule, got)
         for *_, name, tensor in found:
             if name in params:
-                wanted = self._graph.constants[name].dtype
-                array = as_numpy(name, params[name]).astype(wanted)
-                new = onnx.numpy_helper.from_array(array, tensor.name)
+                new = from_array(self._converted(name, params[name]), tensor.name)
                 new.doc_string = tensor.doc_string
                 new.metadata_props.extend(tensor.metadata_props)
                 tensor.CopyFrom(new)
+        remove(model.graph.initializer, read - read_names(model.graph.node))
         return model
+
+    def _converted(self, name: str, value: Any) -> np.ndarray:
+        """A parameter in the dtype of the model's own."""
+        return as_numpy(name, value).astype(self._graph.constants[name].dtype)
 
     def _call(
         self,
@@ -301,7 +344,8 @@ class Model(onnx.backend.base.BackendRep):
     ) -> tuple[jax.Array, ...]:
         given = self._by_name(inputs, named)
         arrays = {name: self._checked_input(name, x) for name, x in given.items()}
-        outputs = self._outputs({**params, **arrays}, options)
+        values = {**params, **arrays}
+        outputs = with_automatic_axes(self._outputs, values, options)
         narrow = jax.dtypes.canonicalize_dtype
         return tuple(
             jax.numpy.asarray(x if is_text(x) else x.astype(narrow(x.dtype)))
@@ -358,11 +402,7 @@ class Model(onnx.backend.base.BackendRep):
         self, values: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[Any]:
         is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
-        with (
-            jax.enable_x64(True),  # shapes and indices have 64 bits
-            jax.numpy_rank_promotion("allow"),
-            jax.numpy_dtype_promotion("standard"),
-        ):
+        with modes():
             scope = Scope({}, options, is_wide)
             values = {name: self._widened(name, x) for name, x in values.items()}
             graph = self._graph._replace(inputs=tuple(values))

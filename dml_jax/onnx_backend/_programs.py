@@ -47,7 +47,7 @@ class Programs:
     def run(self, values: Values) -> list[np.ndarray] | None:
         """The function's outputs; None where it has to be called itself.
 
-        That is so if it cannot be compiled, if a value is outside of its range, and if
+        That is so if it cannot be compiled, if a value is outside its range, and if
         a program fails. The function then finds and names what is wrong.
         """
         for has_scalars in (False, True):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Set
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +53,42 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in all_nodes(graph.node):
         yield from graphs_of(node)
+
+
+def tensor_names(graph: onnx.GraphProto) -> list[str]:
+    """The inputs, the initializers, and the outputs of nodes, without those inside."""
+    parts = *graph.input, *graph.initializer
+    outputs = (name for node in graph.node for name in node.output if name)
+    return [*dict.fromkeys([*(part.name for part in parts), *outputs])]
+
+
+def read_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """The tensors that nodes read, and the graphs in their attributes."""
+    names: set[str] = set()
+    for node in all_nodes(nodes):
+        names.update(node.input)
+        names.update(info.name for graph in graphs_of(node) for info in graph.output)
+    return names - {""}
+
+
+def cut(graph: onnx.GraphProto, outputs: Iterable[str]) -> None:
+    """Removes all that some tensors do not depend on, inputs too."""
+    needed = {*outputs}
+    for i in reversed(range(len(graph.node))):
+        node = graph.node[i]
+        if needed.isdisjoint(node.output):
+            del graph.node[i]
+        else:
+            needed |= read_names([node])
+    for parts in (graph.initializer, graph.input):
+        remove(parts, {part.name for part in parts} - needed)
+
+
+def remove(parts: Any, names: Set[str]) -> None:
+    """Removes the initializers or inputs of some names."""
+    for i in reversed(range(len(parts))):
+        if parts[i].name in names:
+            del parts[i]
 
 
 def load(model: onnx.ModelProto, folder: str) -> None:

@@ -1,7 +1,7 @@
 """Checks of values while a program of `Model.run` is traced.
 
 A program clamps indices and sequence lengths. It therefore also returns whether any of
-them was outside of its range; `Model.run` then computes node by node for the error.
+them was outside its range; `Model.run` then computes node by node for the error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def note(is_outside: jax.Array) -> None:
 
 
 def note_outside(values: Any, least: Any, most: Any) -> None:
-    """Notes whether traced values are outside of a range, if checks are collected."""
+    """Notes whether traced values are outside a range, if checks are collected."""
     if are_collected():
         note((values < least) | (values > most))
 
@@ -55,7 +55,7 @@ def are_outside(checks: Sequence[jax.Array]) -> jax.Array:
 def with_check(function: Callable[..., Any]) -> Callable[..., tuple[Any, jax.Array]]:
     """The function, which also returns whether a check in it has failed.
 
-    It is the body of a loop or a branch, whose values cannot be noted outside of it.
+    It is the body of a loop or a branch, whose values cannot be noted outside it.
     """
 
     def checked(*inputs: Any) -> tuple[Any, jax.Array]:

@@ -4,9 +4,8 @@ import collections
 import functools
 import itertools
 import json
-import math
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,7 +26,7 @@ from benchmarks import (
 from benchmarks.command import main
 from benchmarks.measure import Candidate, Settings
 from benchmarks.programs import Arrays
-from benchmarks.random_shapes import KINDS, random_workloads
+from benchmarks.random_shapes import random_workloads
 from benchmarks.workloads import GROUPS, Device, Workload, workloads
 from dml_jax import reference
 
@@ -59,15 +58,7 @@ def reference_of(workload: Workload, arrays: Arrays) -> np.ndarray:
     return np.asarray(function(*(np.asarray(array)[()] for array in arrays)))
 
 
-@pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    previous = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", previous)
-
-
-@pytest.mark.usefixtures("quick_compilation", "with_jit")
+@pytest.mark.usefixtures("unoptimized", "with_jit")
 @pytest.mark.parametrize("similar", TINY.values(), ids=TINY)
 def test_ours_and_every_peer_agree_with_the_reference(
     similar: list[Workload], capsys: pytest.CaptureFixture[str]
@@ -122,21 +113,6 @@ def test_strided_reads_are_counted_in_whole_sectors() -> None:
     assert workload.bytes_read == 16379 * 16384 * 4  # element 7 lies in the first one
     (workload,) = (w for w in workloads("gpu") if w.name == "slice/crop/uint8")
     assert workload.bytes_read == 64 * 256 * 256 * 3  # no row shares one with the next
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_random_workloads_are_repeatable_and_of_the_sizes_of_a_device(
-    device: Device,
-) -> None:
-    found = list(itertools.islice(random_workloads(1, device), 14 * len(KINDS)))
-    assert found == list(itertools.islice(random_workloads(1, device), len(found)))
-    least, most = random_shapes.BYTES[device]
-    sizes = [math.prod(w.shape) * w.dtype.itemsize for w in found]
-    assert all(least // 128 <= size <= most for size in sizes)
-    moved = [w.bytes_read + w.bytes_written for w in found]
-    large = sum(nbytes >= least for nbytes in moved)
-    assert 0.6 < large / len(found) < 0.9
-    assert len(set(sizes)) > len(found) // 2
 
 
 def test_each_candidate_comes_after_both_neighbours() -> None:
@@ -247,30 +223,6 @@ def test_bad_result_is_refused_in_one_line(
     assert main(["compare", str(bad), str(good)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["run", "--only", "nothing-of-this-name"],
-        ["run", "--device", "abacus"],
-        ["run", "--quick", "--only", "rows", "--output", __file__],
-        ["compare", "missing.json", "missing.json"],
-        ["plot", "missing.json"],
-        [],
-    ],
-    ids=" ".join,
-)
-def test_bad_arguments_are_refused_in_one_line(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        status = main(words)
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("benchmarks: ")
 
 
 @pytest.mark.usefixtures("with_jit")
@@ -385,17 +337,6 @@ def test_workload_that_differs_from_plain_jax_is_reported(
     assert failed["candidates"] == {}
 
 
-def test_interrupted_run_leaves_no_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(programs, "arrays", interrupt)
-    assert main(["run", "--device", "cpu", "--quick", "--output", str(tmp_path)]) == 130
-    assert not list(tmp_path.iterdir())
-
-
 # Figures in documents -----------------------------------------------------------------
 
 END = "<!-- end of figures -->\n"
@@ -484,19 +425,3 @@ def test_page_of_a_run_has_every_record(folder: pathlib.Path) -> None:
     assert "| backward | shape | memcpy, ms | dml_jax | plain JAX | torch |" in lines
     assert "| rows/float32 | `[2, 8]` | 1 | 50 | 5.0 | 25 |" in lines
     assert sum(line.startswith("| ") for line in lines) == 3 * 2 + 3
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        (marked("speed gpu"), "a table is one of machine, layouts"),
-        (marked("machine random-gpu").replace(END, ""), "without its partner"),
-        (END + marked("machine random-gpu"), "without its partner: <!-- end"),
-        (marked("layouts abacus"), "random-abacus.json"),
-    ],
-)
-def test_bad_marker_is_refused(
-    document: str, message: str, folder: pathlib.Path, written: Write
-) -> None:
-    with pytest.raises((ValueError, OSError), match=message):
-        tables.rewritten(written("bad.md", document), folder)

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import re
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -103,16 +102,6 @@ def test_feature_levels():
     reversal = ["REVERSE_SUBSEQUENCES", "1-8", "FLOAT16/32/64 INT8/16/32/64 "
                 "UINT8/16/32/64", "UINT32/64"]  # fmt: skip
     assert ["5_0", *reversal] in levels
-
-
-@pytest.mark.exhaustive
-def test_the_command_line_imports_no_extras():
-    program = "import sys, dml_jax.cli; print(*sys.modules)"
-    run = [sys.executable, "-c", program]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    modules = {*done.stdout.split()}
-    assert "dml_jax.cli.command_line" in modules
-    assert not {"onnx", "tqdm"} & modules
 
 
 def test_what_computes_reversals():

@@ -139,31 +139,3 @@ def test_without_onnx(monkeypatch: pytest.MonkeyPatch):
         refuse("onnx", "m.onnx")
     with pytest.raises(ModuleNotFoundError, match=how):
         _ = dml_jax.onnx_backend
-
-
-ESCAPES = "a\x1b[31m\n\u202eb\ud800"
-
-
-def test_names_have_no_effect_on_a_terminal():
-    """A name with a lone surrogate is that of a file, which Python decodes."""
-    save("s.onnx", "(float[n] x) => (float[n] y) {y = Identity(x)}")
-    model = onnx.load("s.onnx")
-    size = model.graph.input[0].type.tensor_type.shape.dim[0]
-    size.dim_param = ESCAPES[:-1]
-    onnx.save(model, "s.onnx")
-    np.save("x.npy", X[0])
-    status, out, err = run("s.onnx")
-    assert (status, out) == (2, "")
-    assert r"x: float32[a\x1b[31m" in err
-    outcomes = [
-        (status, out, err),
-        run("s.onnx", "--input", "x=x.npy"),
-        run("m.onnx", "--input", f"x={ESCAPES}.npy", *X_AND_L[2:]),
-        run("m.onnx", *X_AND_L, "--output", f"y={ESCAPES}/y.npy"),
-        run("m.onnx", *X_AND_L, f"--{ESCAPES}"),
-        run(f"{ESCAPES}.onnx", "--debug"),
-        run(f"{ESCAPES}.json"),
-    ]
-    assert [outcome[0] for outcome in outcomes] == [2, 0, 2, 2, 2, 2, 2]
-    for _, *texts in outcomes:
-        assert all(map(str.isprintable, "\n".join(texts).split("\n")))

@@ -29,15 +29,6 @@ def test_help_names_every_option(name: str):
     assert OPTIONS[name] | {"--debug"} <= {*re.findall(r" (--?\w+)", out)}
 
 
-def test_the_limits_that_messages_name_are_accepted(monkeypatch: pytest.MonkeyPatch):
-    run_model = mock.Mock()
-    monkeypatch.setattr(dispatch_command, "load_model", mock.Mock())
-    monkeypatch.setattr(dispatch_command, "run_model", run_model)
-    assert command("dispatch", "m", "-i", "1" + "0" * 18, "-t", "1e12")[0] == 0
-    timing = run_model.call_args.args[1]
-    assert (timing.iterations, timing.milliseconds) == (10**18, 1e12)
-
-
 def test_no_device_at_all(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, "local_devices", mock.Mock(side_effect=AssertionError))
     config: Any = jax.config

@@ -53,21 +53,18 @@ MOVES = {  # layouts of each kind
 
 
 REPEATS = {  # sizes and strides: repeated elements, or overlapping windows, or both
-    "scalar": ((50_000,), (0,)),
     "rows": ((5_000, 3), (0, 1)),
-    "inner": ((3, 5_000), (1, 0)),
     "windows": ((3_000, 3_000), (1, 1)),
     "both": ((4, 300, 300), (0, 1, 1)),
 }
 
 
-@pytest.mark.parametrize("data_type", default_of(["FLOAT16", "FLOAT32"], "FLOAT16"))
 @pytest.mark.parametrize("name", default_of(REPEATS, "rows", "both"))
-def test_sums_of_repeated_elements_are_rounded_once(name: str, data_type: str) -> None:
+def test_sums_of_repeated_elements_are_rounded_once(name: str) -> None:
     """FLOAT16 has only even whole numbers above 2048."""
     sizes, strides = REPEATS[name]
-    source = tensor(sizes, strides, DataType[data_type])
-    desc = copy_of(source, tensor(sizes, None, DataType[data_type]))
+    source = tensor(sizes, strides, DataType.FLOAT16)
+    desc = copy_of(source, tensor(sizes, None, DataType.FLOAT16))
     dtype = source.data_type.dtype
     x = np.ones(buffer_size(source), dtype)
     counts = np.zeros(x.size, np.int64)

@@ -33,6 +33,7 @@ WITHOUT_EXAMPLES = {
 RUN = {"pycon", "python", "console"}
 WITH_FLAX = {  # which brings optax
     "from-flax.md",
+    "from-onnx.md",
     "from-pytorch.md",
     "from-tensorflow.md",
     "scaling.md",
@@ -115,7 +116,7 @@ def test_blocks_have_a_known_language(path: pathlib.Path) -> None:
     for language, block in FENCE.findall(text):
         assert language in RUN | SHOWN
         assert language == "pycon" or ">>> " not in block
-    rest = FENCE.sub("", text)  # other fences, and prompts outside of any
+    rest = FENCE.sub("", text)  # other fences, and prompts outside any
     assert not re.search(r"^ *(```|~~~|>>> |\$ )", rest, re.M)
 
 

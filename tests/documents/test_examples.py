@@ -1,24 +1,47 @@
-"""The examples that train networks, each in a process of its own."""
+"""The examples of the documents, each in a process of its own."""
 
+import concurrent.futures
 import importlib.util
 import os
 import pathlib
 import re
-import shutil
+import subprocess
+import sys
 import zipfile
 
 import jax
 import numpy as np
 import onnx
 import pytest
-from examples import EXAMPLES, run_example
 
 from dml_jax import onnx_backend
 
+EXAMPLES = pathlib.Path(__file__).parents[2] / "docs/examples"
 SPEAKERS = EXAMPLES / "speaker_recognition.py"
 MODELS = os.environ.get("DML_JAX_MODELS", "")
 
 pytestmark = pytest.mark.exhaustive
+
+
+def run_example(
+    path: pathlib.Path, *arguments: str, folder: pathlib.Path
+) -> subprocess.CompletedProcess[str]:
+    """What an example prints, on CPU, with `folder` as the current one."""
+    child = subprocess.run(
+        [sys.executable, "-W", "error", path, *arguments],
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_JIT": "0",  # with which examples are slow
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert child.returncode == 0, child.stderr
+    return child
 
 
 def test_fine_tuning(tmp_path: pathlib.Path) -> None:
@@ -56,19 +79,6 @@ def test_fine_tuning_of_silero_vad(tmp_path: pathlib.Path) -> None:
     assert not any("stft" in name for name in changed)
 
 
-def test_a_log_file_has_a_line_for_each_variant(tmp_path: pathlib.Path) -> None:
-    shutil.copy(SPEAKERS, tmp_path)  # which needs no other file
-    options = "--quick", "--seeds=1", "--epochs=1"
-    child = run_example(tmp_path / SPEAKERS.name, *options, folder=tmp_path)
-    assert child.stderr.splitlines() == [
-        "Training variant 1 of 4: forward only",
-        "Training variant 2 of 4: jnp.flip",
-        "Training variant 3 of 4: flip_sequences",
-        "Training variant 4 of 4: reverse_padded",
-    ]
-    assert child.stdout.endswith("Drawn in speaker_recognition.png\n")
-
-
 @pytest.mark.skipif(
     not importlib.util.find_spec("flax"), reason="needs the extra flax, as .ci/run has"
 )
@@ -88,3 +98,35 @@ def test_flip_sequences_is_that_of_flax() -> None:
     np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(longer[:, :5], expected)
     np.testing.assert_array_equal(longer[:, 5:], frames[:, :3])
+
+
+# Meshes -------------------------------------------------------------------------------
+
+LONG_SEQUENCE = EXAMPLES / "long_sequence.py"
+EIGHT = "--xla_force_host_platform_device_count=8"
+MESHES = ["data=1", "time=8", "data=2,time=4"]
+
+
+def test_long_sequences(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses are the same on one device and on meshes."""
+    # A program that runs once need not be optimized.
+    flags = os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0", EIGHT
+    monkeypatch.setenv("XLA_FLAGS", " ".join(flags))
+    # Neither the batch nor the time is a multiple of the sizes of the meshes.
+    options = "--batch=3", "--time=1000", "--features=3", "--steps=3"
+
+    def run(mesh: str) -> str:
+        words = *options, f"--mesh={mesh}"
+        return run_example(LONG_SEQUENCE, *words, folder=tmp_path).stdout
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        outputs = "\n".join(pool.map(run, MESHES))
+    found = re.findall(r"^step \d+: loss (\d+\.\d{5})$", outputs, re.M)
+    losses = np.array(found, float).reshape(len(MESHES), 3)
+    assert losses[0, -1] < losses[0, 0]
+    np.testing.assert_allclose(losses, losses[[0] * len(MESHES)], rtol=1e-3)
+    found = re.findall(r"temporary memory +([\d,]+) bytes", outputs)
+    memory = [int(number.replace(",", "")) for number in found]
+    assert max(memory[1:]) < memory[0] / 2

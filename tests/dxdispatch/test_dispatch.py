@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -273,63 +274,36 @@ def test_an_offset_in_an_output_keeps_what_is_before_and_after():
     assert dispatch(given)[-1] == line
 
 
-def refusal(changes: dict[str, Any]) -> str:
-    """The message about the changed reversal, without the name of the file."""
-    pathlib.Path("model.json").write_text(json.dumps(changed(changes)))
-    with pytest.raises(ValueError, match=r"^model\.json: ") as raised:
-        load_model("model.json")
-    return str(raised.value).removeprefix("model.json: ")
-
-
-INTEGERS = ["Axis", "InputTensor.Sizes[1]", "InputTensor.Strides[0]"]
-INTEGERS += ["InputTensor.DimensionCount", "InputTensor.TotalTensorSizeInBytes"]
-INTEGERS += ["InputTensor.GuaranteedBaseOffsetAlignment"]
-
-
 @pytest.mark.parametrize(
-    "value", [True, False, 1.0, 0.0, None, "1", [], -1, 2**64], ids=repr
-)
-@pytest.mark.parametrize("member", INTEGERS)
-def test_what_is_no_integer_of_the_structure_is_located(member: str, value: Any):
-    place = f"{REVERSE}.desc.{member}"
-    changes = {
-        f"{REVERSE}.desc.InputTensor.Strides": [3, 1],
-        place.replace("[", ".").replace("]", ""): value,
-    }
-    assert refusal(changes).startswith(f"`{place}` must be ")
-
-
-@pytest.mark.parametrize(
-    ("alignment", "offset", "rule"),
+    ("read", "written", "alignment", "rule"),
     [
-        (32, 4, "begin at a multiple of 32 bytes, not at 16"),
-        (8, 2, "begin at a multiple of 16 bytes, not at 8"),
-        (16, 8, "have 24 bytes for its tensor, not 8"),
-        (16, 12, "have 24 bytes for its tensor, not 0"),
+        (4, 20, 32, "begin at a multiple of 32 bytes, not at 16"),
+        (2, 20, 8, "begin at a multiple of 16 bytes, not at 8"),
+        (24, 0, 16, "have 24 bytes for its tensor, not 16"),
+        (28, 0, 16, "have 24 bytes for its tensor, not 0"),
+        (0, 0, 16, "not share bytes between `OutputTensor` and `InputTensor`"),
+        (0, 4, 16, "not share bytes between `OutputTensor` and `InputTensor`"),
+        (4, 0, 16, "not share bytes between `OutputTensor` and `InputTensor`"),
+        (0, 8, 16, None),
+        (8, 0, 16, None),
     ],
 )
-def test_an_offset_is_aligned_and_leaves_enough(alignment: int, offset: int, rule: str):
+def test_where_an_input_and_an_output_of_one_buffer_may_lie(
+    read: int, written: int, alignment: int, rule: str | None
+):
     changes: dict[str, Any] = {
-        "resources.x": buffer([0] * 4 + X),
+        "resources.x": buffer([0] * 28),
         f"{REVERSE}.desc.InputTensor.GuaranteedBaseOffsetAlignment": alignment,
-        f"{BIND}.InputTensor": {"name": "x", "elementOffset": offset},
-    }
-    head = f"`commands[0].bindings.InputTensor` must {rule}; got "
-    assert refusal(changes).startswith(head)
-
-
-@pytest.mark.parametrize(("read", "written"), [(0, 0), (0, 4), (4, 0), (0, 8), (8, 0)])
-def test_an_output_shares_no_bytes_with_an_input(read: int, written: int):
-    changes: dict[str, Any] = {
-        "resources.x": buffer([0] * 14),
         f"{BIND}.InputTensor": {"name": "x", "elementOffset": read},
         f"{BIND}.OutputTensor": {"name": "x", "elementOffset": written},
     }
-    if abs(read - written) < 6:
-        head = "`commands[0].bindings` must not share bytes between `OutputTensor` and"
-        assert refusal(changes).startswith(f"{head} `InputTensor`; got ")
-    else:
+    if rule is None:
         assert dispatch(changed(changes))
+        return
+    pathlib.Path("model.json").write_text(json.dumps(changed(changes)))
+    place = r"bindings(\.InputTensor)?"
+    with pytest.raises(ValueError, match=rf"{place}` must {re.escape(rule)}; got "):
+        load_model("model.json")
 
 
 def test_comments_and_trailing_commas():

@@ -61,6 +61,11 @@ def test_python_numbers_are_cast_as_jax_casts_them(name: str):
             assert_same_bits(fill_value_constant((), dtype, number), expected)
 
 
+def test_integers_of_no_width_of_numpy():
+    for dtype in ("bfloat16", "float32", "complex64"):
+        assert fill_value_constant((), dtype, 2**65) == 2.0**65
+
+
 # Derivatives --------------------------------------------------------------------------
 
 

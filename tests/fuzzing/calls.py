@@ -1,41 +1,17 @@
-"""Random calls, whose arguments are written in the forms that the functions take.
-
-The arguments are right by construction: `cases` has them as NumPy arrays, tuples and
-numbers, which the reference takes. `near_values` may be right or wrong.
-"""
+"""Random calls, of which an argument is changed to one that may be right or wrong."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from cases import REVERSALS, random_case, with_lengths
-from dtypes import DTYPES, dtype_of, needs_x64
-from forms import forms_of
+from dtypes import DTYPES, X64_ONLY, dtype_of, needs_x64
 
 from dml_jax.cli.verify_cases import random_bits
 
 Choose = Callable[[Sequence[Any]], Any]  # one of several values
 
-
-class Call(NamedTuple):
-    """Arguments as the function gets them, and as its reference gets them."""
-
-    function: str
-    values: dict[str, Any]
-    plain: dict[str, Any]
-
-    def replaced(self, name: str, value: Any) -> "Call":
-        values, plain = ({**part, name: value} for part in (self.values, self.plain))
-        return self._replace(values=values, plain=plain)
-
-
-OPTIONS = {
-    "training": [True, False, np.True_],
-    "lda_coeff": [1.0, 0, 0.5, -2, np.float16(3), np.array(2), jnp.float32(4), 2**70],
-    "name": ["n", None],
-    "implementation": ["gather", "scatter", None],
-}
+OPTIONS = "training", "lda_coeff", "implementation"  # of no effect on a result
 LENGTH_DTYPES = ["int32", "uint8", "int64", "uint32", "uint64"]
 
 
@@ -43,31 +19,24 @@ def chooser(random: np.random.Generator) -> Choose:
     return lambda values: values[random.integers(len(values))]
 
 
-def random_call(function: str, seed: int, x64: bool = False) -> Call:
-    """A call that gives a result, with options where it has some."""
-    random = np.random.default_rng(seed)
-    choose = chooser(random)
+def random_arguments(function: str, seed: int, x64: bool = False) -> dict[str, Any]:
+    """The arguments of a call that gives a result, as the reference takes them."""
+    choose = chooser(np.random.default_rng(seed))
     refused = ["bool", "float8_e8m0fnu"]  # by some of the functions
     names = [name for name in DTYPES if name not in refused]
     dtypes = [d for d in map(dtype_of, names) if x64 or not needs_x64(d)]
     case = random_case(function, seed, choose(dtypes))
     if function in REVERSALS:
         case = with_lengths(case, choose(LENGTH_DTYPES), seed)
-    plain = {**case.arrays, **case.options}
-    options = {name: plain.pop(name) for name in OPTIONS if name in plain}
-    if function == "reverse_sequence":
-        options |= {n: choose(OPTIONS[n]) for n in OPTIONS if random.random() < 0.3}
-    values = {n: choose(forms_of(n, value))(value) for n, value in plain.items()}
-    return Call(function, values | options, plain)
+    arguments = {**case.arrays, **case.options}
+    return {name: x for name, x in arguments.items() if name not in OPTIONS}
 
 
-# Near ones ----------------------------------------------------------------------------
-
-FAR = [2**31, -(2**31), 2**49, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)]
+FAR = [2**31, -(2**31), 2**49, 2**63 - 1, -(2**63)]
 REALS = [
-    *[0, 1, -3, 255, 256, -128, -129, 2**24 + 1, 2**31, 2**32, 2**63, 2**64, 2**70],
+    *[0, 1, -3, 255, 256, -128, -129, 2**24 + 1, 2**31, 2**32, 2**63],
     *[0.0, -0.0, 0.1, -1 / 3, 2.5, 500.0, 65504.0, 65600.0, 1e-45, 1e39, 1e-320, 1e308],
-    *[float("nan"), float("inf"), 10**400, True, False, 1j, 2 - 0.5j],
+    *[float("nan"), float("inf"), True, False, 1j, 2 - 0.5j],
 ]
 
 
@@ -90,7 +59,7 @@ def near_values(choose: Choose, name: str, plain: Any) -> Any:
         return np.ones(choose(others), choose(LENGTH_DTYPES))
     if isinstance(plain, np.ndarray):
         shape = choose([(4,), (3, 4), (2, 3, 2), (1, 4), (0, 3), plain.shape])
-        dtype = dtype_of(choose(DTYPES))
+        dtype = dtype_of(choose([name for name in DTYPES if name not in X64_ONLY]))
         return random_bits(np.random.default_rng(choose(range(9))), dtype, shape)
     if isinstance(plain, np.dtype):
         return dtype_of(choose(DTYPES))

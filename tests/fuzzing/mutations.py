@@ -7,10 +7,20 @@ from typing import Any
 from hypothesis import strategies as st
 
 LEAVES = [
-    *[0, -1, 1, 2, 3, 8, 2**31, 2**32, 2**63, 2**64, 10**400, 0.5, 1e308, 2.0],
-    *["", "nan", "INT8", "FLOAT64", "UNKNOWN", "deferred", "..", "/etc/passwd", "é"],
+    *[0, -1, 1, 2, 3, 8, 2**31, 2**32, 2**63, 2**64, 0.5, 1e308, 2.0],
+    *[
+        "",
+        "nan",
+        "INT8",
+        "FLOAT64",
+        "UNKNOWN",
+        "deferred",
+        "..",
+        "/etc/passwd",
+        "é",
+        "x.jpg",
+    ],
     *["../outside.bin", "../outside.npy", "in.bin", "in.npy", "link.bin"],
-    *["\0", "x.jpg"],
     *[None, True, False, [], {}, [[]], [1, [2]], {"a": {}}],
 ]
 

@@ -121,9 +121,8 @@ def dispatch(dispatchable: Any, command: Any, resources: Any, initial: Any) -> N
     previous[:] = expected_of(operator.steps[0].operator, inputs, previous)
 
 
-PIECES = [b'"', b",", b"{}", b"]", b"[" * 3000, b"1e9", b"null", b"//", b"/*"]
-PIECES += [b"\\u0000", b"\xff", b"9" * 500, b"\0", b"-", b"NaN", b"\xef\xbb\xbf"]
-PIECES += [b"1e999", b'{"a":']
+PIECES = [b'"', b",", b"{}", b"]", b"[", b"1e9", b"null", b"//", b"/*", b"\xff", b"-"]
+PIECES += [b"NaN", b"1e999", b'{"a":']
 
 
 def as_json(tree: Any) -> bytes:

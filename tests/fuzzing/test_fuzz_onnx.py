@@ -21,7 +21,6 @@ from outcomes import Refusal, outcome_of
 import dml_jax
 from dml_jax import onnx_backend, reference
 from dml_jax.cli.verify_cases import random_bits
-from dml_jax.onnx_backend._operators import control_flow
 
 NEWEST = onnx.defs.onnx_opset_version()
 DTYPES = [np.dtype(t) for t in ("f4", "i8", "u1", "?", "f2", "f8")]
@@ -145,9 +144,9 @@ def outcome_of_file(data: bytes) -> Any:
 
 WITHIN = ["in.bin", "./in.bin", "sub/../in.bin"]
 LOCATIONS = [*WITHIN, "../outside.bin", "link.bin", "loop.bin", "up/outside.bin", "sub"]
-LOCATIONS += ["", ".", "..", "none.bin", "/etc/passwd", "in.bin/", "in.bin\0", "~/x"]
-LOCATIONS += ["sub/../../outside.bin", "é" * 300, "model.onnx", "\\x"]
-NUMBERS = [0, 4, 28, 32, 33, -1, 2**31, 2**63, 2**64, 10**400, "x", "", "0x10", 1.5]
+LOCATIONS += ["", ".", "..", "none.bin", "/etc/passwd", "in.bin/", "~/x", "model.onnx"]
+LOCATIONS += ["sub/../../outside.bin"]
+NUMBERS = [0, 4, 28, 32, 33, -1, 2**31, 2**63, "x", "", "0x10", 1.5]
 
 
 def test_data_of_other_files_is_of_the_folder(fuzz: Any) -> None:
@@ -161,7 +160,7 @@ def test_data_of_other_files_is_of_the_folder(fuzz: Any) -> None:
         if location in WITHIN and not entries:
             assert_same_bits(result[0], WEIGHTS)
         elif not isinstance(result, Refusal):
-            assert location in (*WITHIN, "model.onnx", "in.bin\0")
+            assert location in (*WITHIN, "model.onnx")
 
 
 GRAPH = """<ir_version: 10, opset_import: ["": 25]>
@@ -184,45 +183,19 @@ def parsed() -> bytes:
     return model.SerializeToString()
 
 
-LOOP = """<ir_version: 10, opset_import: ["": 25]>
-g (float[3,4] x, int64[4] l) => (float[v,w] y, float[4] last, float[u,t] rows)
-<int64[2] shape = {-1, 2}, float[2,3] weight = {1, 2, 3, 4, 5, 6}> {
-  one = Constant<value_ints = [1]>()
-  three = Constant<value_int = 3>()
-  true = Constant<value: tensor = bool {1}>()
-  zero = Constant<value_floats = [0.0, 0.0, 0.0, 0.0]>()
-  largest, i = TopK(x, one)
-  joined = Concat<axis = 1>(x, largest, largest)
-  pairs = Reshape(joined, shape)
-  y = MatMul(pairs, weight)
-  last, rows = Loop (three, true, zero) <body = b
-    (int64 k, bool c, float[4] s) => (bool d, float[4] sum, float[4] row) {
-      part = Gather(x, k)
-      sum = Add(s, part)
-      row = If (c) <then_branch = p () => (float[4] n) {n = Neg(sum)},
-        else_branch = q () => (float[4] m) {m = Identity(sum)}>
-      d = Less(k, three)
-    }>
-}"""
 DATA = parsed()
-DATA_OF_LOOP = onnx.parser.parse_model(LOOP).SerializeToString()
 PIECES = [b"\xff" * 9, b"\x80", b"\0", b"in.bin", b"../outside.bin", b"/etc/passwd"]
 PIECES += [b"\x0a\x7f", b"offset", b"length", b"\x08\x01", b"\x70\x01", b"Slice", b"If"]
 
 
 @pytest.mark.parametrize("most", [1, 4])
-@pytest.mark.parametrize("model", [DATA, DATA_OF_LOOP], ids=["moves", "loop"])
-def test_changed_bytes(model: bytes, most: int, fuzz: Any) -> None:
+def test_changed_bytes(most: int, fuzz: Any) -> None:
     @fuzz
     def check(data: st.DataObject) -> None:
-        with mock.patch.object(control_flow, "MOST_ITERATIONS", 9):
-            outcome_of_file(data.draw(changed_bytes(model, PIECES, most)))
+        outcome_of_file(data.draw(changed_bytes(DATA, PIECES, most)))
 
 
 def test_the_file_that_is_changed_is_right() -> None:
-    y, last, rows = outcome_of_file(DATA_OF_LOOP)
-    assert (y.shape, last.tolist()) == ((9, 3), [3, 3, 3, 3])
-    assert rows[:, 0].tolist() == [-1, -2, -3]
     y, f, w = outcome_of_file(DATA)
     assert (y.shape, f.tolist()) == ((3, 4), [7, 7, 7])
     assert_same_bits(w, WEIGHTS)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from onnx_models import F, model_of, rows
+from onnx_models import F, add_types, model_of, rows
 
 from dml_jax import onnx_backend
 
@@ -67,6 +67,32 @@ def test_corners(text: str, inputs: str, place: str, wanted: str) -> None:
         gradient, slope = jax.jit(both)(given[number])
     np.testing.assert_allclose(gradient, slopes, 1e-6, 1e-6)
     np.testing.assert_allclose(slope, np.sum(slopes), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "x", "weight"),
+    [
+        ("", (2, 3, 7, 5), (4, 3, 7, 5)),
+        ("dilations = [3]", (2, 3, 7), (4, 3, 3)),
+        ("strides = [4]", (2, 3, 17), (4, 3, 4)),
+        ("strides = [3], pads = [1, 1]", (2, 3, 17), (4, 3, 1)),
+        ("strides = [4, 1]", (2, 3, 17, 6), (4, 3, 3, 6)),
+    ],
+)
+def test_convolutions_that_are_products(attributes: str, x: Any, weight: Any) -> None:
+    """Where places of the kernel do not overlap, gradients are products of matrices."""
+    given = np.zeros(x, F), np.zeros(weight, F)
+    text = f"y = Conv<{attributes}>(p, q)".replace("<>", "")
+    source = model_of(text, given)
+    add_types(source, given[:1])
+    model = onnx_backend.prepare(source)
+
+    def total(*given: Any) -> Any:
+        return jnp.sum(model.jax_fn(*given)[0] ** 2)
+
+    program = str(jax.make_jaxpr(jax.grad(total, (0, 1)))(*given))
+    assert "dot_general" in program
+    assert "conv_general_dilated" not in program
 
 
 # Updates of different elements, of one element, and with zeros.

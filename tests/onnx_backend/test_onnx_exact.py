@@ -144,7 +144,7 @@ EXACT: list[tuple[str, list[Any], Any]] = [
 @pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(("kind", "inputs", "wanted"), EXACT)
 def test_results_are_exact(kind: str, inputs: list[Any], wanted: Any) -> None:
-    """Also of constants, and of 64 bits outside of the mode, which stays as it is."""
+    """Also of constants, and of 64 bits outside the mode, which stays as it is."""
     arrays, wanted = list(map(np.asarray, inputs)), np.asarray(wanted)
     names = "pqrst"[: len(inputs)]
     result = f"{type_of(wanted.dtype)}[{','.join('uvw'[: wanted.ndim])}] y"

@@ -20,6 +20,7 @@ from onnx_models import (
     prepared,
     require_error,
     rows,
+    runtime_outputs,
 )
 
 from dml_jax import onnx_backend
@@ -133,7 +134,6 @@ prepare(b"{]") | ValueError | prepare:
 prepare(MODEL, training="no") | TypeError | prepare: `training` must be a bool; got str
 prepare(MODEL, lda_coeff="a") | TypeError | prepare: `lda_coeff` must be a real scalar
 prepare(MODEL, a=1, b=2) | TypeError | prepare: `kwargs` must be empty; got a, b$$
-prepare(MODEL, device=None) | TypeError | onnx: `device` must be a string; got NoneType
 prepare(MODEL, device=1) | TypeError | onnx: `device` must be a string; got int 1$$
 prepare(MODEL, operators=3) | TypeError | $operators
 prepare(MODEL, operators={"Neg": 3}) | TypeError | $operators
@@ -179,6 +179,19 @@ run_node(node("Cast"), [X], opset_version=True) | TypeError | $opset
 @pytest.mark.parametrize(("call", "error", "message"), CALLS)
 def test_calls(call: str, error: str, message: str) -> None:
     require_error(KINDS[error], message, eval, call, NAMES)
+
+
+def test_a_batch_of_one_in_the_file() -> None:
+    source = parse("float[1,3] x => float[1,3] y {y = Softmax(x)}")
+    model, batch = onnx_backend.prepare(source), ROW * np.float32([[1], [2]])
+    message = r"onnx: `x` must have shape \(1, 3\); got \(2, 3\)\. For a batch, use "
+    for call in (model.jax_fn, lambda x: model.apply({}, x), lambda x: model.run([x])):
+        require_error(ValueError, f"{message}`jax.vmap`", call, batch)
+    wanted = np.concatenate(
+        [runtime_outputs(source, [row])[0] for row in batch[:, None]]
+    )
+    (y,) = jax.vmap(model.jax_fn)(batch[:, None])
+    np.testing.assert_allclose(y[:, 0], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["FOO", "CPU:99", "CPU:-1", "CPU:x", "CPU:0:0", ""])

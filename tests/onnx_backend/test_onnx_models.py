@@ -1,5 +1,7 @@
 """Prepared ONNX models: run, transformed, exported, with defaults and static inputs."""
 
+import copy
+import pickle
 from typing import Any
 
 import jax
@@ -197,3 +199,24 @@ def test_defaults_that_shapes_depend_on() -> None:
     assert slicing.run({"x": x, "e": np.array([-1])})[0].tolist() == [0, 1, 2]
     y = jax.jit(lambda x: slicing.jax_fn(x, np.array([2]))[0])(x)
     assert y.tolist() == [2, 3]
+
+
+def scale(attributes: Any, x: Any) -> Any:
+    return attributes["factor"] * x
+
+
+def test_pickles_and_copies() -> None:
+    """A pickle has what `prepare` was given; a copy, also of what has it, is itself."""
+    text = "float[3,2] x => float[3,2] y {s = com.foo.Scale<factor = 2.0>(x) "
+    source = parse(text + "y = ReverseSequence(s, n)}", n=np.array([3, 2]))
+    options: Any = dict(training=True, lda_coeff=0.5, operators={"Scale": scale})
+    model, x = onnx_backend.prepare(source, "CPU:0", **options), np.ones((3, 2), "f")
+    again = pickle.loads(pickle.dumps(model))
+    assert again.to_onnx({}) == source
+    assert again.device == model.device
+    gradients = [
+        jax.grad(lambda x, fn=each.jax_fn: fn(x)[0].sum())(x) for each in (model, again)
+    ]
+    require_same(gradients, [2 * 0.5 * x] * 2)  # by the factor and the coefficient
+    assert copy.copy(model) is model
+    assert copy.deepcopy({"model": model})["model"] is model

@@ -9,7 +9,15 @@ import numpy as np
 import onnx
 import pytest
 from assertions import assert_same_bits
-from onnx_models import LOCAL, parse, prepared, require_error, rows, runtime_session
+from onnx_models import (
+    LOCAL,
+    parse,
+    prepared,
+    require_error,
+    rows,
+    runtime_outputs,
+    runtime_session,
+)
 
 from dml_jax import onnx_backend
 
@@ -144,6 +152,87 @@ def test_names_of_weights_are_unique(name: str) -> None:
         assert model.run([condition, np.ones(1, np.float32)])[0] == wanted
 
 
+# Statistics given to a node, through Identity, and from outside of a branch.
+STATISTICS = [
+    "y = BatchNormalization(x, s, b, m, v)",
+    "n = Identity(m) u = Identity(v) y = BatchNormalization(x, s, b, n, u)",
+    """c = Constant<value = bool {1}>() u = Identity(v) y = If(c) <
+      then_branch = g () => (float[2,3] t) {t = BatchNormalization(x, s, b, m, u)},
+      else_branch = h () => (float[2,3] e) {e = Identity(x)}>""",
+]
+
+
+@pytest.mark.parametrize("nodes", STATISTICS)
+def test_statistics_are_no_weights(nodes: str) -> None:
+    arrays = {name: np.float32([1, 2, 3]) for name in "sbmv"}
+    source = parse(f"float[2,3] x => float[2,3] y {{{nodes}}}", **arrays)
+    model, x = onnx_backend.prepare(source), X[:2]
+    assert [*model.params] == ["s", "b"]
+    statistics = {"m": np.float32([0, 1, -1]), "v": np.float32([4, 1, 0.25])}
+    (wanted,) = runtime_outputs(model.to_onnx(statistics), [x])
+    np.testing.assert_allclose(model.apply(statistics, x)[0], wanted, rtol=1e-5)
+
+
+# Two layers whose weights are stored in 8 bits, and the bias in 32.
+QUANTIZED = """float[n,3] x => float[n,2] y {
+  s = Constant<value = float {0.5}>()
+  z = Constant<value = int8 {1}>()
+  v = DequantizeLinear(v_q, s, z)
+  h = MatMul(x, v)
+  w = Cast<to = 1>(w_q)
+  u = Mul(w, rows)
+  c = DequantizeLinear<axis = 0>(c_q, scales)
+  y = Gemm(h, u, c)
+}"""
+INTEGERS: dict[str, Any] = {
+    "v_q": np.arange(-4, 5, dtype=np.int8).reshape(3, 3),
+    "w_q": np.arange(6, dtype=np.uint8).reshape(3, 2),
+    "rows": np.float32([[1], [2], [-1]]),
+    "c_q": np.array([100, -7], np.int32),
+    "scales": np.float32([0.25, 0.125]),
+}
+
+
+def test_weights_of_8_bits() -> None:
+    source = parse(QUANTIZED, **INTEGERS)
+    model = onnx_backend.prepare(source)
+    names = "x: float32 -> y"
+    assert repr(model) == f"Model({names}; {3 + 9 + 6 + 2} parameters)"
+    params = model.params
+    assert {*params} == {"rows", "v", "w", "c"}
+    wanted = {"v": (INTEGERS["v_q"] - 1.0) / 2, "w": INTEGERS["w_q"], "c": [25, -0.875]}
+    for name, array in wanted.items():
+        assert_same_bits(np.asarray(params[name]), np.float32(array))
+    (y,) = runtime_outputs(source, [X], is_optimized=False)
+    assert_same_bits(np.asarray(model.apply(params, X)[0]), y)
+    gradient = jax.grad(lambda p: model.apply(p, X)[0].sum())(params)
+    ones = np.ones((4, 2), np.float32)
+    product = X.T @ ones @ (params["w"] * INTEGERS["rows"]).T
+    np.testing.assert_allclose(gradient["v"], product, rtol=1e-6)
+    assert gradient["c"].tolist() == [4, 4]
+    assert model.to_onnx({}) == source
+    changed = {name: array + 1 for name, array in params.items()}
+    tuned = model.to_onnx(changed)
+    assert [node.output[0] for node in tuned.graph.node] == ["s", "z", "h", "u", "y"]
+    part = {"v": changed["v"]}  # the others stay in 8 bits
+    for given in (changed, part):
+        tuned = model.to_onnx(given)
+        (y,) = runtime_outputs(tuned, [X], is_optimized=False)
+        np.testing.assert_allclose(model.apply(given, X)[0], y, rtol=1e-6)
+        assert {*onnx_backend.prepare(tuned).params} == {*params}
+
+
+def test_weights_that_stay_integers_are_counted() -> None:
+    text = """uint8[n,3] x, int8[2] bias => float[n,2] y {
+      p = MatMulInteger(x, w) q = Cast<to = 1>(p) b = Cast<to = 1>(bias)
+      k = Constant<value = float[2] {1, 2}>() r = Mul(q, k) y = Add(r, b)}"""
+    arrays = {"w": np.ones((3, 2), np.int8), "bias": np.ones(2, np.int8)}
+    model = prepared(text, **arrays)
+    # `bias` is the default of an input.
+    assert repr(model) == "Model(x: uint8 -> y; 2 of 10 parameters)"
+    assert {*model.params} == {"k"}
+
+
 def test_constant_nodes_beside_functions_are_no_weights() -> None:
     """Inlining adds those of the functions, which `to_onnx` does not find."""
     text = "float[3] x => float[3] y {w = Constant<value = float[3] {1, 2, 3}>() "
@@ -158,7 +247,7 @@ def test_to_onnx_refuses_weights_inside_of_functions() -> None:
     text += "else_branch = h () => (float[1] b) {b = Neg(p)}>}"
     model = prepared(text)
     (name,) = model.params
-    message = "to_onnx: `params` must not have initializers of branches inside of func"
+    message = "to_onnx: `params` must not have initializers of branches inside func"
     require_error(NotImplementedError, message, model.to_onnx, model.params)
     params = {name: model.params[name] + 1}
     assert model.apply(params, True, np.ones(1, np.float32))[0] == 3

@@ -66,7 +66,7 @@ def model_with(place: str, tensor: TensorProto) -> onnx.ModelProto:
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The current folder, with a file of data, and links inside and outside of it."""
+    """The current folder, with a file of data, and links inside and outside it."""
     inside = tmp_path / "inside"
     inside.mkdir()
     monkeypatch.chdir(inside)

@@ -7,7 +7,6 @@ import inspect
 import pathlib
 import sys
 import typing
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,6 +25,8 @@ def name_of(function: Any) -> str:
 
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)
 def test_docstring_is_complete(function: Any) -> None:
+    assert inspect.isfunction(function)
+    assert function.__module__ == "dml_jax"
     text = inspect.getdoc(function)
     summary, *rest = text.split("\n\n")
     assert "\n" not in summary
@@ -40,22 +41,13 @@ def test_docstring_is_complete(function: Any) -> None:
 
 
 @pytest.mark.usefixtures("x32")
-@pytest.mark.parametrize("function", PUBLIC, ids=name_of)
-def test_example_gives_what_it_prints(function: Any) -> None:
-    (test,) = doctest.DocTestFinder(recurse=False).find(
-        function, globs={"dml_jax": dml_jax}
-    )
-    assert test.examples
-    result = doctest.DocTestRunner().run(test)
-    assert result.failed == 0
-
-
-@pytest.mark.usefixtures("x32")
-@pytest.mark.parametrize("module", [dml_jax, directml], ids=name_of)
-def test_examples_of_a_package(module: ModuleType) -> None:
-    result = doctest.testmod(module)
-    assert result.attempted
-    assert result.failed == 0
+@pytest.mark.parametrize("documented", [*PUBLIC, dml_jax, directml], ids=name_of)
+def test_example_gives_what_it_prints(documented: Any) -> None:
+    finder = doctest.DocTestFinder(recurse=not inspect.isfunction(documented))
+    tests = finder.find(documented, globs={"dml_jax": dml_jax, **vars(documented)})
+    results = [doctest.DocTestRunner().run(test) for test in tests]
+    assert sum(result.attempted for result in results)
+    assert not any(result.failed for result in results)
 
 
 NOT_OF_DIRECTML = "Support", "CompiledOperator", "OperatorDesc", "FunctionGraphNodeDesc"
@@ -77,12 +69,6 @@ def test_description_says_where_it_is_from(name: str) -> None:
     if inspect.isfunction(value) or dataclasses.is_dataclass(value):
         for parameter in inspect.signature(value).parameters:
             assert f"  {parameter}: " in text
-
-
-@pytest.mark.parametrize("function", PUBLIC, ids=name_of)
-def test_functions_are_plain_and_carry_the_public_path(function: Any) -> None:
-    assert inspect.isfunction(function)
-    assert function.__module__ == "dml_jax"
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=name_of)

@@ -1,4 +1,4 @@
-"""One of several processes: checks its shards of every operator, or sees one die.
+"""One of several processes, which checks its shards of every operator.
 
 `test_processes.py` starts them. Each has two devices, and the mesh has a row for every
 process: what is sharded over "hosts" is sharded across processes.
@@ -6,7 +6,6 @@ process: what is sharded over "hosts" is sharded across processes.
 
 import argparse
 import dataclasses
-import os
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -34,8 +33,6 @@ from jax.sharding import PartitionSpec as P
 
 import dml_jax
 from dml_jax.cli.verify_cases import Case
-
-DIED = 13  # the status of a process that was told to die
 
 Layout = Mapping[str, Any]
 
@@ -175,28 +172,11 @@ CHECKS = [
 ]
 
 
-def see_die(victim: int, calls: int, mesh: Mesh) -> None:
-    """One process exits, after some calls and before the last one."""
-    jax.config.update("jax_disable_jit", False)
-    case = subsequences((12 * jax.process_count(),), [9], 0)
-    x = put(case.arrays["input"], mesh, "t", BY_TIME)
-    reverse = jax.jit(lambda x: case.run(input=x)).lower(x).compile()
-    for _ in range(calls):
-        reverse(x).block_until_ready()
-    if jax.process_index() == victim:
-        os._exit(DIED)
-    reverse(x).block_until_ready()
-    print("survived", flush=True)
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address")
     parser.add_argument("processes", type=int)
     parser.add_argument("index", type=int)
-    parser.add_argument("--heartbeat", type=int, default=100)
-    parser.add_argument("--victim", type=int)
-    parser.add_argument("--calls", type=int)
     return parser.parse_args()
 
 
@@ -214,7 +194,6 @@ def main() -> None:
         cluster_detection_method="deactivate",
         coordinator_bind_address=arguments.address,
         initialization_timeout=60,
-        heartbeat_timeout_seconds=arguments.heartbeat,
         shutdown_timeout_seconds=20,
     )
     mesh = jax.make_mesh(
@@ -224,9 +203,6 @@ def main() -> None:
     )
     for row, index in zip(mesh.devices, range(arguments.processes), strict=True):
         assert {device.process_index for device in row} == {index}
-    if arguments.victim is not None:
-        see_die(arguments.victim, arguments.calls, mesh)
-        return
     for check, operation, layout in CHECKS:
         print(f"checking {operation.case.function} for {layout}", flush=True)
         check(operation, mesh, layout)

@@ -275,7 +275,7 @@ def draw_one(
 
 
 def draw_copies(pick: Picker, program: Program) -> Program:
-    """The program with what its copies share, and what is inside of a `shard_map`."""
+    """The program with what its copies share, and what is inside a `shard_map`."""
     outside, of_output = pick.chance(0.5), program.of_output
     may_be_shared = (
         program.operator.startswith("reverse")

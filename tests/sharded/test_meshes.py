@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from cases import BATCH_MAJOR, lengths_for, numbers, special_values
+from cases import BATCH_MAJOR, lengths_for, moved_back, numbers, special_values
 from devices import AUTO, EXPLICIT, MODES, mesh_of, put
 from dtypes import dtype_of
 from jax import lax
@@ -229,7 +229,7 @@ def turned(x: Any, module: Any = dml_jax) -> Any:
 )
 @pytest.mark.parametrize("run", [turned, shifted])
 def test_exported(run: Callable[..., Any], dtype: str) -> None:
-    """XLA does not ask the package how to partition it."""
+    """XLA does not ask the package how to partition it, or its derivative."""
     x = special_values((4, 8))
     if dtype not in ("float32", "complex64"):
         x = np.nan_to_num(x).clip(-3, 7)
@@ -238,19 +238,14 @@ def test_exported(run: Callable[..., Any], dtype: str) -> None:
     sharding = NamedSharding(mesh_of(a=4), P(None, "a"))
     program = jax.jit(run, in_shardings=sharding, out_shardings=sharding)
     exported = jax.export.export(program)(x)
-    y = jax.jit(exported.call)(jax.device_put(x, sharding))
-    assert_same_bits(y, run(x, reference))
-
-
-@pytest.mark.parametrize("run", [turned, shifted])
-def test_exported_with_its_derivative(run: Callable[..., Any]) -> None:
-    sharding = NamedSharding(mesh_of(a=4), P(None, "a"))
-    program = jax.jit(run, in_shardings=sharding, out_shardings=sharding)
-    x = numbers(4, 8)
-    exported = jax.export.export(program)(x)
-    exported = jax.export.deserialize(exported.serialize(vjp_order=1))
-    loss = jax.grad(lambda x: jnp.sum(exported.call(x) ** 2))
-    assert_same_bits(jax.jit(loss)(jax.device_put(x, sharding)), 2 * x)
+    on_devices = jax.device_put(x, sharding)
+    assert_same_bits(jax.jit(exported.call)(on_devices), run(x, reference))
+    if dtype == "float32":
+        exported = jax.export.deserialize(exported.serialize(vjp_order=1))
+        _, pull_back = jax.vjp(exported.call, on_devices)
+        y = run(x, reference)
+        expected = moved_back(lambda x: run(x, reference), x.shape, y)
+        assert_same_bits(pull_back(jax.device_put(y, sharding))[0], expected)
 
 
 def gradient_of_a_slice(x: Any) -> Any:
@@ -270,23 +265,17 @@ def test_compiled_programs_can_be_stored(run: Callable[..., Any]) -> None:
 # Two-bit integers ---------------------------------------------------------------------
 
 SLICES = {
-    "slice": lambda x, module: module.slice(x, (3, 0), (4, 999)),
-    "slice1": lambda x, module: module.slice1(x, (0, 0), (8, 999), (-1, 1)),
     "strided": lambda x, module: module.slice1(x, (1, 0), (7, 999), (-2, 1)),
     "slice_grad": lambda x, module: module.slice_grad(
         x, (16, 999), (1, 0), (15, 999), (-2, 1)
-    ),
-    "whole": lambda x, module: module.slice_grad(
-        x, (8, 999), (0, 0), (8, 999), (-1, 1)
     ),
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", default_of(["int2", "uint2"], "int2"))
 @pytest.mark.parametrize("name", SLICES)
-def test_slices_of_two_bit_integers(name: str, dtype: str, mode: AxisType) -> None:
-    x = random_bits(np.random.default_rng(0), dtype_of(dtype), (8, 999))
+def test_slices_of_two_bit_integers(name: str, mode: AxisType) -> None:
+    x = random_bits(np.random.default_rng(0), dtype_of("int2"), (8, 999))
     mesh = mesh_of(mode, a=4)
     with jax.set_mesh(mesh):
         y = jax.jit(lambda x: SLICES[name](x, dml_jax))(put(x, mesh, "a"))
@@ -350,5 +339,5 @@ def test_checked_constants_beyond_32_bits() -> None:
     run = shard_map(lambda x: reverse(x, lengths), P(), P())
     with pytest.raises(ValueError, match=f"got {-(2**35)} to {2**40}$"):
         dml_jax.checked(run)(X[:3])
-    with pytest.raises(TypeError, match=r"^checked: .* outside of transformations"):
+    with pytest.raises(TypeError, match=r"^checked: .* outside transformations"):
         jax.jit(lambda: dml_jax.checked(run)(X[:3]))()

@@ -173,23 +173,3 @@ def test_buffers_of_an_explicit_mesh_are_gathered() -> None:
     assert_same_bits(found, expected_of(desc, [x], -x))
     expected, _ = adjoint(desc, [], np.asarray(found))
     np.testing.assert_array_equal(by_x, expected)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("strides", [(2**31, 1, 1), (2**31, 3, 2), (2**31, 4, 1)])
-def test_positions_beyond_an_int32(strides: tuple[int, ...]) -> None:
-    """Outside of 64-bit mode: overlapping, woven and nested bytes, of 2 GiB."""
-    sizes, size, data_type = (2, 2, 3), 2**31 + 32, DataType.UINT8
-    large = BufferTensorDesc(data_type, sizes, strides, size)
-    packed = BufferTensorDesc(data_type, sizes)
-    x, sharding = np.zeros(size, np.uint8), sharding_of(2)
-    x[:16], x[2**31 : 2**31 + 16] = np.arange(1, 17), np.arange(101, 117)
-    with jax.enable_x64(False):
-        operator = dml.compile_operator(copy_of(large, packed))
-        bound = jax.device_put(x, sharding)
-        found = operator(bound)
-        assert_same_bits(found, expected_of(copy_of(large, packed), [x]))
-        if strides[1:] != (1, 1):
-            written = program(copy_of(packed, large))(found + np.uint8(1), bound)
-            again = operator(written)
-            assert_same_bits(again, found + np.uint8(1))

@@ -105,11 +105,3 @@ def test_arrays_of_any_layout_are_read_back(tmp_path: pathlib.Path, array: np.nd
     native = array.astype(array.dtype.newbyteorder("="))
     assert_same_bits(np.load(tmp_path / "y.npy"), array)
     assert_same_bits(array_files.read(tmp_path / "y.npy"), native)
-
-
-def test_pipes_and_devices_are_not_read(tmp_path: pathlib.Path):
-    os.mkfifo(tmp_path / "pipe.npy")
-    os.symlink("/dev/zero", tmp_path / "device.npy")
-    for name in ("pipe.npy", "device.npy"):
-        with pytest.raises(ValueError, match="a pipe or a device"):
-            array_files.read(tmp_path / name)

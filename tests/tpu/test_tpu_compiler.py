@@ -6,12 +6,11 @@ in which .ci/run runs these tests.
 
 import re
 
-import jax.numpy as jnp
 import pytest
 import tpu_compiler
 import tpu_programs
 from cases import EXAMPLES
-from dtypes import DTYPES, INTEGERS, SEQUENCE_FLOATS, dtype_of
+from dtypes import DTYPES, INTEGERS, SEQUENCE_FLOATS
 from tpu_compiler import GENERATIONS, Outcome
 
 pytestmark = [
@@ -73,10 +72,10 @@ def is_refused(dtype: str, outcome: Outcome) -> bool:
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_every_operator_and_dtype(generation: str) -> None:
-    """Forward, and for one generation the derivatives of every dtype with any."""
-    differentiable = {d for d in DTYPES if jnp.issubdtype(dtype_of(d), jnp.inexact)}
-    if generation != WITH_ALL_DTYPES:
-        differentiable = {"float32"}
+    """Forward, and derivatives in float32, and of one generation in others."""
+    differentiable = {"float32"}
+    if generation == WITH_ALL_DTYPES:
+        differentiable |= {"bfloat16", "complex64"}
     outcomes = compiled(
         generation,
         [

@@ -32,7 +32,6 @@ ARGUMENTS = {
     "dispatch m -q direct": "-q is not supported: it is for DirectX devices…",
     "dispatch m -o x": "-o is not supported: it is for PIX…",
     "dispatch m -b x:2,2": "-b is not supported: it is for ONNX models…",
-    "dispatch m --iterations 2": "unrecognized arguments: --iterations 2",
     "dispatch m -i 0": f"{ITERATIONS} 0",
     "dispatch m -i x": f"{ITERATIONS} x",
     "dispatch m -i 1000000000000000001": f"{ITERATIONS} …",
@@ -45,7 +44,6 @@ ARGUMENTS = {
     "dispatch m -v 3": "argument -v/--timing_verbosity: …",
     "dispatch m.onnx": "m.onnx: must be a DxDispatch model; ONNX models run with "
     "`python -m dml_jax onnx m.onnx`",
-    "onnx": "the following arguments are required: model",
     "onnx m --input x": SYNTAX.format("input", "x"),
     "onnx m --input =x.npy": SYNTAX.format("input", "=x.npy"),
     "onnx m --output y=y.txt": SYNTAX.format("output", "y=y.txt"),
@@ -69,7 +67,6 @@ OF_RUN = {
     "--lengths n.npy --x x.txt": "x.txt: must be an .npy file; got the suffix of …",
     "--lengths n.npy --output y.txt": "`--output` must be …",
     "--lengths n.npy --output missing/y.npy": "`--output` must be …",
-    "--axis 1": "the following arguments are required: --lengths",
 }
 
 # ONNX models --------------------------------------------------------------------------
@@ -155,35 +152,21 @@ OF_ARRAYS = {
     },
 }
 NAMED = parse("float[1] left => float[1] right {right = Identity(left)}")
-UNKNOWN, EARLY = onnx.parser.parse_model(TEXT), onnx.ModelProto()
-for value in UNKNOWN.graph.input:
-    value.type.tensor_type.shape.dim[0].dim_value = -1
-EARLY.CopyFrom(NAMED)
-EARLY.opset_import[0].version = -(2**40)
 # Files, what is in them where they are not those above, and the message.
 MODELS: list[tuple[str, str | bytes | None, str]] = [
     ("folder.npy", None, "folder.npy: Is a directory"),
     ("text.onnx", b"Not a model.", "text.onnx: must be an ONNX model; got other bytes"),
     ("empty.onnx", b"", "empty.onnx: must have a graph; got none"),
-    ("a\0.onnx", None, "a\\x00.onnx: embedded null byte"),
     ("a\x1b\n.onnx", None, "a\\x1b\\n.onnx: No such file or directory"),
     ("/dev/null", None, "/dev/null: must be an ONNX model; got a device"),
     ("abs.onnx", "(float[3] x) => (float[3] y) {y = Blob(x)}", "onnx: …Blob 'y'…"),
-    ("unknown.onnx", UNKNOWN.SerializeToString(),
-     "`--input` must be given for x: float32[?,b], l: int64[?]; got none. Write …"),
     ("bad.onnx", "(float[3] x) => (float[3] y) {y = Identity(z)}", "onnx: …'z'…"),
-    ("early.onnx", EARLY.SerializeToString(), "onnx: the model …Identity 'right'…"),
-    # Names that are no UTF-8, or more than a line.
-    *[("names.onnx", NAMED.SerializeToString().replace(name, other),
-       "onnx: names must be printable…")
-      for name, other in [
-          (b"left", b"\xff" * 4), (b"right", b"a\nbcd"), (b"Identity", b"\x1b[2Jabcd"),
-      ]],
+    ("names.onnx", NAMED.SerializeToString().replace(b"right", b"a\nbcd"),
+     "onnx: names must be printable…"),
 ]  # fmt: skip
 DATA: list[tuple[dict[str, str], str]] = [
     ({"location": "../out.bin"}, "…w…"),
     ({"location": "w.bin", "offset": "4"}, "…w…"),
-    ({"location": "n" * 300}, "data.onnx: …File name too long…"),
 ]
 
 
@@ -196,7 +179,7 @@ def refuse_model(name: str, content: str | bytes | None) -> None:
 
 
 def refuse_data(**where: str) -> None:
-    """A tensor whose data is outside of the folder, or not there in whole."""
+    """A tensor whose data is outside the folder, or not there in whole."""
     for name in ("w.bin", "../out.bin"):
         pathlib.Path(name).write_bytes(bytes(16))
     onnx.save(with_external_data(4, **where), "data.onnx")

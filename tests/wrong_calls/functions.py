@@ -55,20 +55,13 @@ SEQUENCES = arguments_named("sizes", "offsets", "strides")
 DTYPES = arguments_named("data_type")
 VALUES = arguments_named("value", "start", "delta")
 
-DATES = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "M8[D]")
 KEY = jax.random.key(0)
 STRUCT = jax.ShapeDtypeStruct((2,), np.int32)
 NO_INTEGERS = [None, "1", 1.0, np.nan, True, [1], np.timedelta64(1, "s"), STRUCT]
 
 
-class Untyped:
-    """An object with a dtype and a shape that is no array."""
-
-    dtype, shape, ndim = np.dtype(np.float32), (3, 4), 2
-
-
 def in_32_bits(value: Any) -> jax.Array:
-    """The weakly typed array that JAX makes of `value` outside of 64-bit mode."""
+    """The weakly typed array that JAX makes of `value` outside 64-bit mode."""
     with jax.enable_x64(False):
         return jnp.asarray(value)
 

@@ -70,7 +70,6 @@ def make_folder(parent: pathlib.Path) -> pathlib.Path:
     np.save(parent / "outside.npy", numbers)
     for name in ("outside.npy", "new.bin"):
         os.symlink(f"../{name}", folder / name)
-    os.symlink("loop.npy", folder / "loop.npy")
     os.symlink("..", folder / "up")
     os.mkfifo(folder / "fifo.bin")
     np.save(folder / "pickle.npy", np.array([None]), allow_pickle=True)
@@ -82,14 +81,12 @@ def make_folder(parent: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def wrong(name: str, model: Any, message: str, **files: bytes) -> Wrong:
+def wrong(name: str, model: Any, message: str) -> Wrong:
     """A model, as an object or bytes, in the current folder."""
 
     def run() -> None:
         content = model if isinstance(model, bytes) else json.dumps(model).encode()
-        for path, data in ({"model": content} | files).items():
-            suffix = "json" if path == "model" else "npy"
-            pathlib.Path(f"{path}.{suffix}").write_bytes(data)
+        pathlib.Path("model.json").write_bytes(content)
         refuse("dispatch", "model.json", "--max_bytes", 65536)
 
     return Wrong(name, run, Refused, f"model.json: {message}")
@@ -112,7 +109,6 @@ VALUES = {  # wrong values in places of the valid model, which the messages name
     "commands.0": [7],
     "resources.A": [None],
     A: [[], {"value": 1}],
-    f"{A}.0": [10**399],
     f"{A}.1": [1e39],
     "resources.A.initialValuesDataType": ["FLOAT", "UINT4", 1],
     "resources.A.sizeInBytes": [15, -1],
@@ -131,6 +127,7 @@ VALUES = {  # wrong values in places of the valid model, which the messages name
     f"{DESC}.Axis": [1],
     f"{IN}.Type": ["INVALID"],
     f"{IN}.DataType": ["INT4"],
+    f"{IN}.DimensionCount": [True, 1.0, None, "1", [], -1, 2**64],
     f"{IN}.Strides": [[1, 1]],
     f"{SLICE}.dmlCompileType": ["DmlCompileAll"],
     f"{SLICE}.executionFlags": ["FAST"],
@@ -152,12 +149,11 @@ VALUES = {  # wrong values in places of the valid model, which the messages name
     "commands.3.dimensions": [[3, 3], [1] * 65],
     SOURCE: [
         *["folder.bin", "fifo.bin", "empty.bin", "large.bin", "../outside.npy"],
-        *["up/outside.npy", "/dev/zero", "loop.npy", "x" * 300, "a\0b", "\ud800"],
-        *["pickle.npy", "complex.npy", "int16.npy"],
+        *["up/outside.npy", "/dev/zero", "pickle.npy", "complex.npy", "int16.npy"],
     ],
     TARGET: [
         *["x.txt", "fifo.bin", "../out.npy", "new.bin", "folder.bin/../../out.npy"],
-        *["up/out.npy", "/out.npy", "in.bin/out.npy", "x" * 300 + ".npy", "a\0.npy", 1],
+        *["up/out.npy", "/out.npy", "in.bin/out.npy", 1],
     ],
 }
 ELSEWHERE = [  # changes whose messages name another place
@@ -178,7 +174,6 @@ ELSEWHERE = [  # changes whose messages name another place
     (f"{IN}.Flags", ["NONE", "OWNED"], f"{IN}.Flags[1]"),
     (f"{IN}.Flags", "OWNED_BY_DML", f"{SLICE}.bindings"),
     (f"{IN}.Sizes", [2**32], f"{IN}.Sizes[0]"),
-    (f"{IN}.Sizes", [2**32 - 1] * 500, f"{IN}.Sizes"),
     (f"{IN}.Sizes", [2**32 - 1] * 8, IN),  # more than 2^64 bytes
     (IN, {"DataType": "FLOAT32", "Sizes": [200, 200], "Strides": [1, 1]},
      f"{IN}.Strides"),
@@ -231,10 +226,8 @@ MESSAGES = [
      "DML_OPERATOR_REVERSE_SUBSEQUENCES, …; got SLICE2"),
     (f"{DESC}.InputWindowSizes", [5], f"`{SLICE}`: DML_SLICE1_OPERATOR_DESC: "
      "`InputWindowOffsets[0] + InputWindowSizes[0]…"),
-    (f"resources.{'a' * 10**6}", {"initialValues": []},
+    (f"resources.{'a' * 999}", {"initialValues": []},
      f"`resources.{'a' * 197}….initialValues` must have at least one element; got []"),
-    *((f"{place}.{'a' * 10**6}", 1, f"`{named(place)}.{'a' * 99}…")
-      for place in ("resources.A", BIND)),
 ]  # fmt: skip
 
 # Texts and files ----------------------------------------------------------------------
@@ -246,11 +239,10 @@ TEXTS = [
      "true"),
     (TEXT[:-1].encode(), f"{JSON} line 26, column 2: …"),
     (b'{"a": /* 1}', f"{JSON} line 1, column …"),
-    (b"[" * 10**5, f"{JSON} got too many levels…"),
     (b'{"a": 1, "a": 2}', "`a` must be given once; got it twice"),
     *((TEXT.replace("[1, 2", f"[{text}, 2").encode(),
-       f"`{A}[0]` must be a number of …; got {text[:50]}…")
-      for text in ("NaN", "-Infinity", "1" * 401, "-" + "1" * 5000)),
+       f"`{A}[0]` must be a number of …; got {text}…")
+      for text in ("NaN", "-Infinity")),
     (TEXT.replace('"A": {', '"A": {"sizeInBytes": 16, "sizeInBytes": 16,', 1).encode(),
      "`resources.A.sizeInBytes` must be given once; got it twice"),
     (b"{}", "`the model` must have a member `resources`; got {}"),
@@ -258,11 +250,6 @@ TEXTS = [
     (TEXT.replace("[1, 2", "[1e999, 2").encode(), f"`{A}[0]` must be a number of…"),
     (TEXT.replace('"B"', '"\\ud800"').encode(), "`resources` must have printable…"),
 ]  # fmt: skip
-HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
-HEADERS = [  # which NumPy reads as Python
-    *(HEADER % str(shape) for shape in [(10**12,), (-1,), (2**40, 2**40)]),
-    *("{'shape': (1,", "{[]: 1}", "-" * 5000 + "1"),
-]
 PATHS = {
     "none.json": "No such file or directory",
     "folder.bin": "Is a directory",
@@ -289,11 +276,6 @@ def of_values() -> Iterator[Wrong]:
 def of_texts() -> Iterator[Wrong]:
     for text, message in TEXTS:
         yield wrong(f"text-{message[:40]}", text, message)
-    for header in HEADERS:
-        size = len(header).to_bytes(2, "little")
-        data = b"\x93NUMPY\1\0" + size + header.encode() + bytes(8)
-        message = f"`{SOURCE}` must be an .npy file without pickles (…"
-        yield wrong("header", changed(SOURCE, "x.npy"), message, x=data)
 
 
 def of_paths() -> Iterator[Wrong]:

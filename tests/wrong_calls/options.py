@@ -12,14 +12,12 @@ import dml_jax
 from wrong_calls.form import Wrong
 from wrong_calls.functions import (
     AXES,
-    DATES,
     KEY,
     LENGTHS,
     NO_INTEGERS,
     SEQUENCES,
     STRUCT,
     Row,
-    Untyped,
     X,
     arguments_named,
     of_rows,
@@ -56,9 +54,9 @@ GRADIENT_SIZES = arguments_named("gradient_sizes")
 
 NO_SEQUENCES = [
     *[1, 1.5, "11", b"11", {0, 1}, {0: 1}, iter([1, 1]), types.MappingProxyType({})],
-    *[np.array(1), np.ones((1, 2), int), jnp.ones((1, 2)), KEY, Untyped(), STRUCT],
+    *[np.array(1), np.ones((1, 2), int), jnp.ones((1, 2)), KEY, STRUCT],
 ]
-OF_NO_INTEGERS = [[[1], [1]], np.ones(2), np.ones(2, bool), np.array(["1"] * 2), DATES]
+OF_NO_INTEGERS = [[[1], [1]], np.ones(2), np.ones(2, bool), np.array(["1"] * 2)]
 READS: list[dict[str, Any]] = [
     *[{"offsets": (3, 0)}, {"offsets": (2**70, 0)}, {"offsets": (1, 1)}],
     *[{"sizes": (3, 2)}, {"strides": (1, 4)}, {"strides": None, "sizes": (1, 5)}],
@@ -116,7 +114,7 @@ MESSAGES: list[Row] = [
 
 REVERSE = functools.partial(dml_jax.reverse_sequence, X, LENGTHS)
 HINT = (
-    "Bind it with `functools.partial`, or, outside of `checked`, name it in the "
+    "Bind it with `functools.partial`, or, outside `checked`, name it in the "
     "`static_argnames` of `jax.jit`, so that it is not traced"
 )
 OF_PROGRAMS = [
@@ -131,12 +129,6 @@ OF_PROGRAMS = [
         lambda: dml_jax.checked(REVERSE)(batch_axis=0),
         TypeError,
         f"reverse_sequence: `batch_axis` must be…. {HINT}",
-    ),
-    Wrong(
-        "checked-implementation",
-        lambda: dml_jax.checked(REVERSE)(implementation="gather"),
-        TypeError,
-        "checked: …arguments must be arrays; got str 'gather'…",
     ),
     Wrong(
         "jit-offsets",

@@ -43,9 +43,7 @@ FORWARD: dict[str, Any] = {
 
 ROWS = [
     *[
-        Wrong(
-            f"checked-{name}", run, TypeError, "checked: …outside of transformations…"
-        )
+        Wrong(f"checked-{name}", run, TypeError, "checked: …outside transformations…")
         for name, run in UNDER.items()
     ],
     Wrong(

@@ -99,7 +99,7 @@ def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
 def indices_of(indices: Array, size: int) -> Array:
     """Indices along an axis; negative ones count from its end.
 
-    Constants outside of the axis are refused; traced indices are clamped, and those
+    Constants outside the axis are refused; traced indices are clamped, and those
     along an axis of a symbolic size.
     """
     if isinstance(indices, Tracer) or has_symbols([size]):
@@ -138,6 +138,11 @@ def clamped(name: str, values: Array, most: Any) -> Array:
     if outside.size:
         raise ValueError(f"`{name}` must be in [0, {most}]; got {outside[0]}")
     return numbers.astype(dtype)
+
+
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of numbers of up to 8 bits, as of quantized weights."""
+    return dtype.itemsize == 1 and dtype != np.bool_
 
 
 def at_least_float32(x: Array) -> jax.Array:

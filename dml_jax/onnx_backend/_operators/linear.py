@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.export
@@ -67,26 +67,66 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     _require_kernel(node, kernel)
     strides, dilations = strides_and_dilations(node, count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
-    rows = list(zip(np.shape(x)[2:], kernel, dilations, pads, strict=True))
-    for size, width, dilation, pad in rows:
+    windows = list(zip(kernel, strides, dilations, pads, strict=True))
+    for size, (width, _, dilation, pad) in zip(np.shape(x)[2:], windows, strict=True):
         require_window(size + sum(pad), (width - 1) * dilation + 1)
     require_shape("B", bias, np.shape(weight)[:1])
+    for i, window in enumerate(windows):
+        if attributes["group"] == 1 and _are_apart(np.shape(x)[i + 2], *window):
+            x, weight = _with_channels(x, weight, i + 2, *window)
+            windows[i] = _ELEMENT
     # Axes of one element have no part in a convolution, but XLA's CPU library takes
     # several times as long for windows along an axis before one.
-    singles = [i for i, row in enumerate(rows, 2) if row == (1, 1, 1, (0, 0))]
-    removed = tuple(singles[: count - 1])
-    strides, dilations, pads = (
-        [value for i, value in enumerate(values, 2) if i not in removed]
-        for values in (strides, dilations, pads)
-    )
+    rows = enumerate(zip(np.shape(x)[2:], windows, strict=True))
+    singles = [i for i, row in rows if row == (1, _ELEMENT)][: count - 1]
+    removed = tuple(i + 2 for i in singles)
     x, weight = x.squeeze(removed), weight.squeeze(removed)
-    result = _convolved(x, weight, strides, pads, dilations, attributes["group"])
+    windows = [window for i, window in enumerate(windows) if i not in singles]
+    result = _convolved(x, weight, windows, attributes["group"])
     result = result if bias is None else result + bias
     return jnp.expand_dims(jnp.moveaxis(result, -1, 1), removed)
 
 
+# Of a kernel along an axis: the width, the stride, the dilation and the padding.
+_Window: TypeAlias = tuple[int, int, int, tuple[int, int]]
+_ELEMENT: _Window = (1, 1, 1, (0, 0))
+
+
+def _are_apart(size: Any, *window: Any) -> bool:
+    """Whether the places of a kernel along an axis do not overlap, or are one."""
+    if has_symbols([size]) or window == _ELEMENT:
+        return False
+    width, stride, dilation, pad = window
+    reach = (width - 1) * dilation + 1
+    return stride >= reach or size + sum(pad) < reach + stride
+
+
+def _with_channels(
+    x: Array, weight: Array, axis: int, *window: Any
+) -> tuple[jax.Array, Array]:
+    """Makes channels of the elements of a kernel whose places are apart.
+
+    What is left to do along the axis is a product of matrices. XLA computes gradients
+    of convolutions by other convolutions, which can take a hundred times as long.
+    """
+    width, stride, dilation, (before, after) = window
+    reach, size = (width - 1) * dilation + 1, np.shape(x)[axis]
+    count = (size + before + after - reach) // stride + 1
+    step = max(stride, reach)
+    edges = [(0, 0, 0)] * np.ndim(x)
+    edges[axis] = before, count * step - size - before, 0
+    x = lax.pad(jnp.asarray(x), jnp.zeros((), x.dtype), edges)
+    x = x.reshape(*x.shape[:axis], count, step, *x.shape[axis + 1 :])
+    x = lax.slice_in_dim(x, 0, reach, dilation, axis + 1)
+    x = jnp.moveaxis(x, axis + 1, 2)
+    x = x.reshape(x.shape[0], x.shape[1] * width, *x.shape[3:])
+    weight = numpy_or_jax(weight).moveaxis(weight, axis, 2)
+    shape = weight.shape[0], weight.shape[1] * width, *weight.shape[3:]
+    return x, numpy_or_jax(weight).expand_dims(weight.reshape(shape), axis)
+
+
 def _convolved(
-    x: Array, weight: Array, strides: Any, pads: Any, dilations: Any, group: int
+    x: Array, weight: Array, windows: list[_Window], group: int
 ) -> jax.Array:
     """A convolution whose result has the channels last.
 
@@ -96,6 +136,9 @@ def _convolved(
     axes = "".join(map(str, range(np.ndim(x) - 2)))
     x = jnp.moveaxis(x, 1, -1)
     weight = numpy_or_jax(weight).moveaxis(weight, (0, 1), (-1, -2))
+    if group == 1 and {*windows} == {_ELEMENT}:
+        return jnp.matmul(x, weight.reshape(weight.shape[-2:]))
+    _, strides, dilations, pads = zip(*windows, strict=True)
     if _is_depthwise(x, weight, group):
         return _depthwise(x, weight, strides, pads, dilations)
     return lax.conv_general_dilated(
