@@ -9,6 +9,7 @@ Integers among which are symbolic sizes are NumPy arrays of objects.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,8 +24,38 @@ from jax.core import Tracer
 from dml_jax._shared import arguments
 
 Array: TypeAlias = jax.Array | np.ndarray
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rounded:
+    """Integers, which have no derivatives in JAX, and equal floats that have them."""
+
+    integers: jax.Array
+    numbers: jax.Array  # with the derivative of what was rounded
+
+
+# Operators that can be evaluated on these floats.
+_OF_FLOATS = (
+    *("Cast", "Concat", "ConvInteger", "DequantizeLinear", "Expand", "Flatten"),
+    *("Gather", "Identity", "MatMulInteger", "MatMulIntegerToFloat", "MaxPool", "Pad"),
+    *("QLinearConv", "QLinearMatMul", "Reshape", "Slice", "Split", "Squeeze"),
+    *("Transpose", "Unsqueeze"),
+)
 # The value of a name: an array, a sequence of arrays, or None if it is omitted.
-Value: TypeAlias = Array | tuple[Array, ...] | None
+Value: TypeAlias = Array | Rounded | tuple[Array, ...] | None
+
+
+@jax.custom_jvp
+def with_derivative(x: jax.Array, smooth: jax.Array) -> jax.Array:
+    """`x` with the derivative of `smooth`, an array of the same type."""
+    del smooth
+    return x
+
+
+@with_derivative.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    return primals[0], tangents[1]
 
 
 class Operator(NamedTuple):
@@ -108,7 +139,7 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     for node in graph.nodes:
         outputs = _evaluate(node, inner)
         values.update(zip(node.outputs, outputs, strict=False))
-    return [_in_mode(values[name], scope) for name in graph.outputs]
+    return [_in_mode(_integers(values[name]), scope) for name in graph.outputs]
 
 
 # Where JAX cannot compare symbolic sizes; releases have it in different modules.
@@ -120,13 +151,35 @@ _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeErro
 
 def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
     """The outputs of a node; its errors name the node."""
-    inputs = [scope.values[name] if name else None for name in node.inputs]
+    given = [scope.values[name] if name else None for name in node.inputs]
+    inputs = [_integers(value) for value in given]
+    node = node._replace(scope=scope)
     try:
-        return _outputs(node._replace(scope=scope), inputs)
+        outputs = _outputs(node, [*inputs])
+        is_rounded = any(isinstance(value, Rounded) for value in given)
+        if not (is_rounded and node.kind in _OF_FLOATS and node.operator.since):
+            return outputs
+        floats = [x.numbers if isinstance(x, Rounded) else x for x in given]
+        return [*map(_joined, outputs, _outputs(node, floats))]
     except jax.errors.JAXTypeError:
         raise
     except (*_KINDS, LookupError, ArithmeticError, _Inconclusive) as error:
         raise _named(error, node, inputs, scope) from None
+
+
+def _integers(value: Value) -> Any:
+    return value.integers if isinstance(value, Rounded) else value
+
+
+def _joined(exact: Any, smooth: Any) -> Value:
+    """An output of rounded inputs, with the derivative of the one of floats."""
+    exact = _integers(exact)
+    smooth = smooth.numbers if isinstance(smooth, Rounded) else smooth
+    if not jnp.issubdtype(smooth.dtype, jnp.floating):
+        return exact
+    if jnp.issubdtype(exact.dtype, jnp.floating):
+        return with_derivative(exact, smooth.astype(exact.dtype))
+    return Rounded(exact, with_derivative(exact.astype(smooth.dtype), smooth))
 
 
 def _named(
@@ -205,7 +258,12 @@ def _in_mode(value: Any, scope: Scope) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(_in_mode(array, scope) for array in value)
-    if value is None or scope.is_wide or value.dtype not in _NARROW:
+    if (
+        value is None
+        or isinstance(value, Rounded)
+        or scope.is_wide
+        or value.dtype not in _NARROW
+    ):
         return value
     return value.astype(_NARROW[value.dtype])
 
@@ -217,6 +275,7 @@ def _as_list(outputs: Any) -> list[Value]:
 
 
 def _as_constant(value: Value) -> Value:
+    value = _integers(value)
     if isinstance(value, tuple):
         return tuple(map(np.asarray, value))
     return None if value is None else np.asarray(value)
@@ -238,7 +297,7 @@ def traced(value: Any) -> Any:
 
 def as_sizes(value: Any) -> Value:
     """A constant of which NumPy may have returned the only element."""
-    if value is None or isinstance(value, (jax.Array, tuple)):
+    if value is None or isinstance(value, (jax.Array, tuple, Rounded)):
         return value
     array = np.asarray(value)
     is_known = array.dtype == object and not is_symbolic(array)
