@@ -152,15 +152,13 @@ _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeErro
 def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
     """The outputs of a node; its errors name the node."""
     given = [scope.values[name] if name else None for name in node.inputs]
-    inputs = [_integers(value) for value in given]
+    inputs = [*map(_integers, given)]
     node = node._replace(scope=scope)
     try:
         outputs = _outputs(node, [*inputs])
-        is_rounded = any(isinstance(value, Rounded) for value in given)
-        if not (is_rounded and node.kind in _OF_FLOATS and node.operator.since):
-            return outputs
-        floats = [x.numbers if isinstance(x, Rounded) else x for x in given]
-        return [*map(_joined, outputs, _outputs(node, floats))]
+        if node.kind in _OF_FLOATS and any(isinstance(x, Rounded) for x in given):
+            outputs = map(_joined, outputs, _outputs(node, [*map(_numbers, given)]))
+        return [*outputs]
     except jax.errors.JAXTypeError:
         raise
     except (*_KINDS, LookupError, ArithmeticError, _Inconclusive) as error:
@@ -171,15 +169,17 @@ def _integers(value: Value) -> Any:
     return value.integers if isinstance(value, Rounded) else value
 
 
+def _numbers(value: Value) -> Any:
+    return value.numbers if isinstance(value, Rounded) else value
+
+
 def _joined(exact: Any, smooth: Any) -> Value:
     """An output of rounded inputs, with the derivative of the one of floats."""
-    exact = _integers(exact)
-    smooth = smooth.numbers if isinstance(smooth, Rounded) else smooth
+    exact, smooth = _integers(exact), _numbers(smooth)
     if not jnp.issubdtype(smooth.dtype, jnp.floating):
         return exact
-    if jnp.issubdtype(exact.dtype, jnp.floating):
-        return with_derivative(exact, smooth.astype(exact.dtype))
-    return Rounded(exact, with_derivative(exact.astype(smooth.dtype), smooth))
+    joined = with_derivative(exact.astype(smooth.dtype), smooth)
+    return joined if exact.dtype == smooth.dtype else Rounded(exact, joined)
 
 
 def _named(
@@ -258,12 +258,7 @@ def _in_mode(value: Any, scope: Scope) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(_in_mode(array, scope) for array in value)
-    if (
-        value is None
-        or isinstance(value, Rounded)
-        or scope.is_wide
-        or value.dtype not in _NARROW
-    ):
+    if scope.is_wide or getattr(value, "dtype", None) not in _NARROW:
         return value
     return value.astype(_NARROW[value.dtype])
 

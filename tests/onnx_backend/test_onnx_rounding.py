@@ -64,9 +64,18 @@ LAYERS: dict[str, tuple[str, Any, np.ndarray]] = {
         f"""{ROUNDED} p = QLinearConv(q, x_s, x_z, k, w_s, w_z, y_s, y_z)
         y = DequantizeLinear(p, y_s, y_z)""", convolution, IMAGES),
     "integers that are moved": (
-        f"""{ROUNDED} t = Transpose<perm = [1, 0]>(q) c = Concat<axis = 0>(t, t)
-        y = DequantizeLinear(c, x_s, x_z)""",
-        lambda x: jnp.concatenate([x.T, x.T]), X),
+        f"""{ROUNDED} t = Transpose<perm = [1, 0]>(q) i = Identity(t)
+        fixed = Constant<value = uint8[1,3] {{120, 130, 140}}>()
+        c = Concat<axis = 0>(i, i, fixed) row = Constant<value_ints = [0]>()
+        u = Unsqueeze(c, row) pads = Constant<value_ints = [0, 1, 0, 0, 0, 0]>()
+        p = Pad(u, pads, x_z) m = MaxPool<kernel_shape = [1]>(p) v = Squeeze(m, row)
+        order = Constant<value_ints = [3, 0, 5, 13]>() g = Gather(v, order)
+        h, l = Split<num_outputs = 2>(g) w_shape = Constant<value_ints = [2, 2, 3]>()
+        e = Expand(h, w_shape) f = Flatten<axis = 2>(e)
+        shape = Constant<value_ints = [2, 6]>() r = Reshape(f, shape)
+        ends = Constant<value_ints = [2]>() s = Slice(r, row, ends, row)
+        y = DequantizeLinear(s, x_s, x_z)""",
+        lambda x: jnp.tile(jnp.concatenate([x[:, 2], 0 * x[:, 0]]), (2, 1)), X),
     "scales of channels": (
         """scales = Constant<value = float[3] {0.0625, 0.03125, 0.125}>()
         zeros = Constant<value = uint8[3] {128, 120, 100}>()
