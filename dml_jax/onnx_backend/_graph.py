@@ -294,14 +294,13 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
 
 def _with_float_weights(graph: Graph) -> Graph:
     """The graph with floats in place of nodes that make them of quantized weights."""
-    values = {
-        name: x for name, x in graph.constants.items() if name not in graph.inputs
-    }
+    constants = graph.constants.items()
+    values: dict[str, Any] = {n: x for n, x in constants if n not in graph.inputs}
     floats = {}
     for node in graph.nodes:
         if node.kind == "Constant":
             values[node.outputs[0]] = node.attributes.get("value")
-        given = [values.get(name) for name in node.inputs if name]
+        given: list[Any] = [values.get(name) for name in node.inputs if name]
         if any(x is None for x in given) or not node.operator.since:
             continue
         is_cast = node.kind == "Cast" and is_narrow(given[0])
@@ -314,7 +313,7 @@ def _with_float_weights(graph: Graph) -> Graph:
     nodes = tuple(n for n in graph.nodes if floats.keys().isdisjoint(n.outputs))
     unread = captured_names(graph._replace(constants={}))
     unread -= captured_names(graph._replace(constants={}, nodes=nodes))
-    kept = {name: x for name, x in graph.constants.items() if name not in unread}
+    kept = {name: x for name, x in constants if name not in unread}
     return graph._replace(constants={**kept, **floats}, nodes=nodes)
 
 

@@ -76,6 +76,12 @@ LAYERS: dict[str, tuple[str, Any, np.ndarray]] = {
         ends = Constant<value_ints = [2]>() s = Slice(r, row, ends, row)
         y = DequantizeLinear(s, x_s, x_z)""",
         lambda x: jnp.tile(jnp.concatenate([x[:, 2], 0 * x[:, 0]]), (2, 1)), X),
+    "a branch": (
+        f"""{ROUNDED} yes = Constant<value = bool {{1}}>() sum = ReduceSum(x)
+        none = Constant<value_float = -1e9>() more = Greater(sum, none)
+        both = And(more, yes) y = If(both) <
+          then_branch = t () => (float[3,6] d) {{d = DequantizeLinear(q, x_s, x_z)}},
+          else_branch = e () => (float[3,6] n) {{n = Neg(x)}}>""", identity, X),
     "scales of channels": (
         """scales = Constant<value = float[3] {0.0625, 0.03125, 0.125}>()
         zeros = Constant<value = uint8[3] {128, 120, 100}>()

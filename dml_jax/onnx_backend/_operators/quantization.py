@@ -244,7 +244,7 @@ def _require_of_channels(name: str, value: Any, weight: Array) -> None:
         require_scalar(name, value)
 
 
-def _qlinear_matmul(node: Node, *inputs: Array) -> jax.Array:
+def _qlinear_matmul(node: Node, *inputs: Array) -> Rounded:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     if np.ndim(a_scale) == 1 and np.size(a_scale) > 1:
         a_scale = a_scale.reshape(-1, 1)
@@ -256,7 +256,7 @@ def _qlinear_matmul(node: Node, *inputs: Array) -> jax.Array:
     return _requantized(product, a_scale, b_scale, y_scale, y_zero)
 
 
-def _qlinear_conv(node: Node, *inputs: Any) -> jax.Array:
+def _qlinear_conv(node: Node, *inputs: Any) -> Rounded:
     x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero, *bias = inputs
     for name, value in (
         ("x_scale", x_scale),
@@ -276,7 +276,7 @@ def _qlinear_conv(node: Node, *inputs: Any) -> jax.Array:
 
 def _requantized(
     total: jax.Array, a_scale: Array, b_scale: Array, y_scale: Array, y_zero: Array
-) -> jax.Array:
+) -> Rounded:
     scale = _wide(a_scale, np.float32) * _wide(b_scale, np.float32)
     factor = scale / _wide(y_scale, np.float32)
     return quantized(total.astype(jnp.float32) * factor, y_zero, y_zero.dtype)
