@@ -86,32 +86,23 @@ class Model(onnx.backend.base.BackendRep):
         self._shape_names = shape_names(graph.nodes)
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
         others = self._shape_names | statistics_names(graph.nodes)
-        arrays = {
-            name: array
-            for name, array in graph.constants.items()
-            if array.ndim and name not in others
-        }
         self._weights = {
             name: array
-            for name, array in arrays.items()
-            if jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+            for name, array in graph.constants.items()
+            if array.ndim
+            and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+            and name not in others
         }
-        self._weight_count = sum(
-            array.size
-            for name, array in arrays.items()
-            if name in self._weights or is_narrow(array.dtype)
-        )
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
             sum(array.nbytes for array in graph.constants.values()),
         )
 
-    def __copy__(self) -> Model:
+    def __deepcopy__(self, _: Any = None) -> Model:
         return self
 
-    def __deepcopy__(self, _: Any) -> Model:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._prepare, (self._source.SerializeToString(),)
@@ -120,8 +111,11 @@ class Model(onnx.backend.base.BackendRep):
         kinds = ", ".join(f"{name}: {self.dtypes[name]}" for name in self.input_names)
         outputs = ", ".join(self.output_names)
         count = sum(array.size for array in self._weights.values())
-        total = self._weight_count  # with those that are integers of up to 8 bits
-        counts = f"{count:,}" if count == total else f"{count:,} of {total:,}"
+        constants = self._graph.constants.items()
+        integers = [
+            x.size for n, x in constants if n not in self._weights and is_narrow(x)
+        ]
+        counts = f"{count:,} of {count + sum(integers):,}" if integers else f"{count:,}"
         return f"Model({kinds} -> {outputs}; {counts} parameters)"
 
     @property
@@ -309,31 +303,29 @@ class Model(onnx.backend.base.BackendRep):
         self._require_params("to_onnx", params)
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
-        found = initializers(model.graph, bool(model.functions))
+        found = {
+            name: tensor
+            for *_, name, tensor in initializers(model.graph, bool(model.functions))
+        }
         nodes = {name: node for node in model.graph.node for name in node.output}
         read = read_names(model.graph.node)
-        names = {initializer.name for initializer in found}
-        for name in [name for name in params if name not in names]:
-            if name in nodes:
-                array = self._converted(name, params[name])
-                model.graph.initializer.append(from_array(array, name))
-                model.graph.node.remove(nodes[name])
-                continue
-            rule = "not have initializers of branches inside functions"
-            got = arguments.describe(name)
-            raise arguments.error(NotImplementedError, "to_onnx", "params", rule, got)
-        for *_, name, tensor in found:
-            if name in params:
-                new = from_array(self._converted(name, params[name]), tensor.name)
+        for name, value in params.items():
+            array = as_numpy(name, value).astype(self._graph.constants[name].dtype)
+            if name in found:
+                tensor = found[name]
+                new = from_array(array, tensor.name)
                 new.doc_string = tensor.doc_string
                 new.metadata_props.extend(tensor.metadata_props)
                 tensor.CopyFrom(new)
+            elif name in nodes:
+                model.graph.initializer.append(from_array(array, name))
+                model.graph.node.remove(nodes[name])
+            else:
+                rule = "not have initializers of branches inside of functions"
+                got, kind = arguments.describe(name), NotImplementedError
+                raise arguments.error(kind, "to_onnx", "params", rule, got)
         remove(model.graph.initializer, read - read_names(model.graph.node))
         return model
-
-    def _converted(self, name: str, value: Any) -> np.ndarray:
-        """A parameter in the dtype of the model's own."""
-        return as_numpy(name, value).astype(self._graph.constants[name].dtype)
 
     def _call(
         self,

@@ -140,9 +140,9 @@ def clamped(name: str, values: Array, most: Any) -> Array:
     return numbers.astype(dtype)
 
 
-def is_narrow(dtype: np.dtype) -> bool:
-    """Whether a dtype is one of numbers of up to 8 bits, as of quantized weights."""
-    return dtype.itemsize == 1 and dtype != np.bool_
+def is_narrow(x: Array) -> bool:
+    """Whether an array has numbers of up to 8 bits, as quantized weights."""
+    return x.ndim > 0 and x.dtype.itemsize == 1 and x.dtype != np.bool_
 
 
 def at_least_float32(x: Array) -> jax.Array:
