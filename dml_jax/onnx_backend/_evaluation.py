@@ -43,6 +43,7 @@ class Scope(NamedTuple):
     values: Mapping[str, Value]
     options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
     is_wide: bool  # whether the caller is in 64-bit mode
+    float_dtype: Any = np.float32  # in which what is float32 in the model is computed
     is_expanded: bool = False  # whether nodes stand for one node of the model
 
 
@@ -168,7 +169,10 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
         inputs = [None if value is None else np.asarray(value) for value in inputs]
     is_folded = operator.is_folded and all(map(is_constant, inputs))
     if not is_folded:
-        inputs = [_in_mode(value, node.scope) for value in inputs]
+        inputs = [
+            x if i in operator.static else _in_mode(x, node.scope)
+            for i, x in enumerate(inputs)
+        ]
     if any(map(is_symbolic, inputs)):
         if not is_folded:
             numbered = enumerate(inputs)
@@ -187,15 +191,18 @@ _NARROW = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex
 
 
 def _in_mode(value: Any, scope: Scope) -> Any:
-    """The value, without floats of 64 bits if the caller is not in 64-bit mode.
+    """The value in the dtype in which it is computed.
 
-    JAX would narrow their derivatives. Integers have none, and keep their width.
+    Outside of 64-bit mode, that of floats has at most 32 bits, since JAX would narrow
+    their derivatives. Integers have none, and keep their width.
     """
     if isinstance(value, tuple):
         return tuple(_in_mode(array, scope) for array in value)
-    if value is None or scope.is_wide or value.dtype not in _NARROW:
-        return value
-    return value.astype(_NARROW[value.dtype])
+    if value is None:
+        return None
+    dtype = value.dtype if scope.is_wide else _NARROW.get(value.dtype, value.dtype)
+    dtype = scope.float_dtype if dtype == np.float32 else dtype
+    return value if dtype == value.dtype else value.astype(dtype)
 
 
 def _as_list(outputs: Any) -> list[Value]:

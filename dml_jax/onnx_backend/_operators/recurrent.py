@@ -27,6 +27,7 @@ from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import (
     clamped,
     has_symbols,
+    in_float32,
     option,
     require_rank,
     require_shape,
@@ -369,6 +370,6 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
 
 
 OPERATORS = {
-    name: Operator(functools.partial(recurrence, kind), 7)
+    name: Operator(in_float32(functools.partial(recurrence, kind)), 7)
     for name, kind in KINDS.items()
 }
