@@ -17,6 +17,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import onnx.defs
+from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
@@ -95,9 +96,16 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     values = {**scope.values, **graph.constants, **given}
     inner = scope._replace(values=values)
     for node in graph.nodes:
-        outputs = _evaluate(node, inner)
-        values.update(zip(node.outputs, outputs, strict=False))
+        pairs = zip(node.outputs, _evaluate(node, inner), strict=False)
+        values.update({name: _named_value(name, value) for name, value in pairs})
     return [_in_mode(values[name], scope) for name in graph.outputs]
+
+
+def _named_value(name: str, value: Value) -> Value:
+    """A traced float array with the name that policies of `jax.checkpoint` know."""
+    if isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.floating):
+        return checkpoint_name(value, name)
+    return value
 
 
 # Where JAX cannot compare symbolic sizes; releases have it in different modules.
