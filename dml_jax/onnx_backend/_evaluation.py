@@ -19,6 +19,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import onnx.defs
+from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
@@ -75,6 +76,7 @@ class Scope(NamedTuple):
     values: Mapping[str, Value]
     options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
     is_wide: bool  # whether the caller is in 64-bit mode
+    float_dtype: Any = np.float32  # in which what is float32 in the model is computed
     is_expanded: bool = False  # whether nodes stand for one node of the model
 
 
@@ -137,9 +139,16 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     values = {**scope.values, **graph.constants, **given}
     inner = scope._replace(values=values)
     for node in graph.nodes:
-        outputs = _evaluate(node, inner)
-        values.update(zip(node.outputs, outputs, strict=False))
+        pairs = zip(node.outputs, _evaluate(node, inner), strict=False)
+        values.update({name: _named_value(name, value) for name, value in pairs})
     return [_in_mode(_integers(values[name]), scope) for name in graph.outputs]
+
+
+def _named_value(name: str, value: Value) -> Value:
+    """A traced float array with the name that policies of `jax.checkpoint` know."""
+    if isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.floating):
+        return checkpoint_name(value, name)
+    return value
 
 
 # Where JAX cannot compare symbolic sizes; releases have it in different modules.
@@ -233,7 +242,10 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
         inputs = [None if value is None else np.asarray(value) for value in inputs]
     is_folded = operator.is_folded and all(map(is_constant, inputs))
     if not is_folded:
-        inputs = [_in_mode(value, node.scope) for value in inputs]
+        inputs = [
+            x if i in operator.static else _in_mode(x, node.scope)
+            for i, x in enumerate(inputs)
+        ]
     if any(map(is_symbolic, inputs)):
         if not is_folded:
             numbered = enumerate(inputs)
@@ -252,15 +264,17 @@ _NARROW = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex
 
 
 def _in_mode(value: Any, scope: Scope) -> Any:
-    """The value, without floats of 64 bits if the caller is not in 64-bit mode.
+    """The value in the dtype in which it is computed.
 
-    JAX would narrow their derivatives. Integers have none, and keep their width.
+    Outside of 64-bit mode, that of floats has at most 32 bits, since JAX would narrow
+    their derivatives. Integers have none, and keep their width.
     """
     if isinstance(value, tuple):
         return tuple(_in_mode(array, scope) for array in value)
-    if scope.is_wide or getattr(value, "dtype", None) not in _NARROW:
-        return value
-    return value.astype(_NARROW[value.dtype])
+    given = getattr(value, "dtype", None)
+    dtype = given if scope.is_wide else _NARROW.get(given, given)
+    dtype = scope.float_dtype if dtype == np.float32 else dtype
+    return value if dtype == given else value.astype(dtype)
 
 
 def _as_list(outputs: Any) -> list[Value]:

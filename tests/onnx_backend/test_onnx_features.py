@@ -18,7 +18,7 @@ SCORES = """float[n,3] x, float[n,2] wanted => float loss {
   d = Sub(r, wanted)
   loss = ReduceSumSquare<keepdims = 0>(d)
 }"""
-# Branches read what is outside of them.
+# Branches read what is outside them.
 BRANCHES = """float[n,3] x, bool c, float[2] u => float[n,2] y {
   p = MatMul(x, w)
   q = Identity(p)

@@ -1,7 +1,7 @@
 """Quantized numbers: y = (x - zero point) * scale.
 
 Products are exact sums of integers of 32 bits. Rounding has the derivative of the
-identity inside of the range of the integers, and 0 outside, as in fake quantization.
+identity inside the range of the integers, and 0 outside, as in fake quantization.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def quantized(x: jax.Array, zero: Any, dtype: Any) -> Rounded:
 
 
 def _rounded(result: jax.Array, number: jax.Array, x: jax.Array) -> Rounded:
-    """What `number` is rounded to, with the derivative of `x` inside of the range."""
+    """What `number` is rounded to, with the derivative of `x` inside the range."""
     is_integer = jnp.issubdtype(result.dtype, jnp.integer)
     info = (jnp.iinfo if is_integer else jnp.finfo)(result.dtype)
     is_inside = (number >= float(info.min)) & (number <= float(info.max))
