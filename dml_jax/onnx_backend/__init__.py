@@ -22,8 +22,6 @@ Where ONNX is not specific, or implementations differ:
 
 - Concrete sequence lengths outside [0, time] are refused, as in ONNX Runtime, and so
   are concrete indices outside their axis. Traced ones are clamped.
-- Outside 64-bit mode, JAX narrows int64 arguments of a transformed function. This is
-  accepted for sequence lengths and indices, and refused for other inputs.
 - The last states of RNN, GRU and LSTM are zero for empty sequences, as in ONNX Runtime,
   also if there are initial states.
 - The elements of a Range are start + i * delta, rounded once, and their number is

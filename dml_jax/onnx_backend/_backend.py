@@ -79,9 +79,9 @@ class Backend(onnx.backend.base.Backend):
             LSTM, scale the gradients of their inputs by `lda_coeff`.
           lda_coeff: the coefficient, a real number or a (traced) scalar; without
             `training` it has no effect.
-          outputs: names of tensors of the graph, in place of its outputs, such as the
-            features before the last layer. Inputs and nodes that they do not depend on
-            are left out, also by `to_onnx`.
+          outputs: names of outputs of nodes, in place of the graph's outputs, such as
+            the features before the last layer. Inputs and nodes that they do not depend
+            on are left out, also by `to_onnx`.
           operators: functions for operators that are not supported, or instead of
             those that are, by name or by domain and name. A function is called with a
             dictionary of the node's attributes and with its inputs, None for those that
@@ -125,10 +125,12 @@ class Backend(onnx.backend.base.Backend):
         if outputs is None:
             graph = convert(validate_model(source, functions), functions)
         else:
-            infos = _cut(source.graph, outputs)
+            _cut(source.graph, outputs)  # ONNX's checker may not find their types
             graph = convert(validate_model(source, functions), functions)
             graph = graph._replace(outputs=tuple(outputs))
-            source.graph.output.extend(_with_types(source, infos))
+            source.graph.output.extend(onnx.ValueInfoProto(name=n) for n in outputs)
+            if source.ByteSize() < 2**31:
+                source = onnx.shape_inference.infer_shapes(source)
         prepare = functools.partial(
             cls.prepare, device=device, outputs=outputs, operators=operators, **options
         )
@@ -250,43 +252,20 @@ def _read(model: Source) -> onnx.ModelProto:
     return source
 
 
-def _cut(graph: onnx.GraphProto, names: Any) -> list[onnx.ValueInfoProto]:
-    """Leaves what some tensors depend on, and no outputs; gives what is known of them.
-
-    ONNX's checker asks for types of outputs, which it may not find for these.
-    """
+def _cut(graph: onnx.GraphProto, names: Any) -> None:
+    """Leaves what some tensors depend on, and no outputs."""
     if not isinstance(names, (list, tuple)):
-        got = arguments.describe(names)
-        raise arguments.error(
-            TypeError, "prepare", "outputs", "be a list of names", got
-        )
-    known = _protos.tensor_names(graph)
+        rule, got = "be a list of names", arguments.describe(names)
+        raise arguments.error(TypeError, "prepare", "outputs", rule, got)
+    known = [name for node in graph.node for name in node.output if name]
     for name in names:
         if name not in known:
-            rule = "have names of tensors of the graph"
+            rule = "have names of outputs of nodes"
             nearest = difflib.get_close_matches(str(name), known, 3, 0)
             got = f"{arguments.describe(name)}. The nearest are {', '.join(nearest)}"
             raise arguments.error(ValueError, "prepare", "outputs", rule, got)
-    infos = *graph.input, *graph.value_info, *graph.output
-    types = {info.name: info.type for info in infos}
-    for array in graph.initializer:
-        kind = onnx.helper.make_tensor_type_proto(array.data_type, array.dims)
-        types.setdefault(array.name, kind)
     _protos.cut(graph, names)
     del graph.output[:]
-    return [onnx.ValueInfoProto(name=name, type=types.get(name)) for name in names]
-
-
-def _with_types(
-    source: onnx.ModelProto, infos: list[onnx.ValueInfoProto]
-) -> list[onnx.ValueInfoProto]:
-    """Infers the types that outputs of a valid model do not have."""
-    if all(info.HasField("type") for info in infos) or source.ByteSize() >= 2**31:
-        return infos
-    model = onnx.ModelProto()
-    model.CopyFrom(source)
-    model.graph.output.extend(infos)
-    return [*onnx.shape_inference.infer_shapes(model).graph.output]
 
 
 def _checked_functions(operators: Any) -> Functions:

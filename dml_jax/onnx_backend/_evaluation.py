@@ -9,6 +9,7 @@ Integers among which are symbolic sizes are NumPy arrays of objects.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,13 +19,44 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import onnx.defs
+from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
 
 Array: TypeAlias = jax.Array | np.ndarray
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rounded:
+    """Integers, which have no derivatives in JAX, and equal floats that have them."""
+
+    integers: jax.Array
+    numbers: jax.Array  # with the derivative of what was rounded
+
+
+# Operators that can be evaluated on these floats.
+_OF_FLOATS = (
+    *("Cast", "Concat", "ConvInteger", "DequantizeLinear", "Expand", "Flatten"),
+    *("Gather", "Identity", "MatMulInteger", "MatMulIntegerToFloat", "MaxPool", "Pad"),
+    *("QLinearConv", "QLinearMatMul", "Reshape", "Slice", "Split", "Squeeze"),
+    *("Transpose", "Unsqueeze"),
+)
 # The value of a name: an array, a sequence of arrays, or None if it is omitted.
-Value: TypeAlias = Array | tuple[Array, ...] | None
+Value: TypeAlias = Array | Rounded | tuple[Array, ...] | None
+
+
+@jax.custom_jvp
+def with_derivative(x: jax.Array, smooth: jax.Array) -> jax.Array:
+    """`x` with the derivative of `smooth`, an array of the same type."""
+    del smooth
+    return x
+
+
+@with_derivative.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    return primals[0], tangents[1]
 
 
 class Operator(NamedTuple):
@@ -44,6 +76,7 @@ class Scope(NamedTuple):
     values: Mapping[str, Value]
     options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
     is_wide: bool  # whether the caller is in 64-bit mode
+    float_dtype: Any = np.float32  # in which what is float32 in the model is computed
     is_expanded: bool = False  # whether nodes stand for one node of the model
 
 
@@ -106,9 +139,16 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     values = {**scope.values, **graph.constants, **given}
     inner = scope._replace(values=values)
     for node in graph.nodes:
-        outputs = _evaluate(node, inner)
-        values.update(zip(node.outputs, outputs, strict=False))
-    return [_in_mode(values[name], scope) for name in graph.outputs]
+        pairs = zip(node.outputs, _evaluate(node, inner), strict=False)
+        values.update({name: _named_value(name, value) for name, value in pairs})
+    return [_in_mode(_integers(values[name]), scope) for name in graph.outputs]
+
+
+def _named_value(name: str, value: Value) -> Value:
+    """A traced float array with the name that policies of `jax.checkpoint` know."""
+    if isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.floating):
+        return checkpoint_name(value, name)
+    return value
 
 
 # Where JAX cannot compare symbolic sizes; releases have it in different modules.
@@ -120,13 +160,35 @@ _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeErro
 
 def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
     """The outputs of a node; its errors name the node."""
-    inputs = [scope.values[name] if name else None for name in node.inputs]
+    given = [scope.values[name] if name else None for name in node.inputs]
+    inputs = [*map(_integers, given)]
+    node = node._replace(scope=scope)
     try:
-        return _outputs(node._replace(scope=scope), inputs)
+        outputs = _outputs(node, [*inputs])
+        if node.kind in _OF_FLOATS and any(isinstance(x, Rounded) for x in given):
+            outputs = map(_joined, outputs, _outputs(node, [*map(_numbers, given)]))
+        return [*outputs]
     except jax.errors.JAXTypeError:
         raise
     except (*_KINDS, LookupError, ArithmeticError, _Inconclusive) as error:
         raise _named(error, node, inputs, scope) from None
+
+
+def _integers(value: Value) -> Any:
+    return value.integers if isinstance(value, Rounded) else value
+
+
+def _numbers(value: Value) -> Any:
+    return value.numbers if isinstance(value, Rounded) else value
+
+
+def _joined(exact: Any, smooth: Any) -> Value:
+    """An output of rounded inputs, with the derivative of the one of floats."""
+    exact, smooth = _integers(exact), _numbers(smooth)
+    if not jnp.issubdtype(smooth.dtype, jnp.floating):
+        return exact
+    joined = with_derivative(exact.astype(smooth.dtype), smooth)
+    return joined if exact.dtype == smooth.dtype else Rounded(exact, joined)
 
 
 def _named(
@@ -180,7 +242,10 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
         inputs = [None if value is None else np.asarray(value) for value in inputs]
     is_folded = operator.is_folded and all(map(is_constant, inputs))
     if not is_folded:
-        inputs = [_in_mode(value, node.scope) for value in inputs]
+        inputs = [
+            x if i in operator.static else _in_mode(x, node.scope)
+            for i, x in enumerate(inputs)
+        ]
     if any(map(is_symbolic, inputs)):
         if not is_folded:
             numbered = enumerate(inputs)
@@ -199,15 +264,17 @@ _NARROW = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex
 
 
 def _in_mode(value: Any, scope: Scope) -> Any:
-    """The value, without floats of 64 bits if the caller is not in 64-bit mode.
+    """The value in the dtype in which it is computed.
 
-    JAX would narrow their derivatives. Integers have none, and keep their width.
+    Outside of 64-bit mode, that of floats has at most 32 bits, since JAX would narrow
+    their derivatives. Integers have none, and keep their width.
     """
     if isinstance(value, tuple):
         return tuple(_in_mode(array, scope) for array in value)
-    if value is None or scope.is_wide or value.dtype not in _NARROW:
-        return value
-    return value.astype(_NARROW[value.dtype])
+    given = getattr(value, "dtype", None)
+    dtype = given if scope.is_wide else _NARROW.get(given, given)
+    dtype = scope.float_dtype if dtype == np.float32 else dtype
+    return value if dtype == given else value.astype(dtype)
 
 
 def _as_list(outputs: Any) -> list[Value]:
@@ -217,6 +284,7 @@ def _as_list(outputs: Any) -> list[Value]:
 
 
 def _as_constant(value: Value) -> Value:
+    value = _integers(value)
     if isinstance(value, tuple):
         return tuple(map(np.asarray, value))
     return None if value is None else np.asarray(value)
@@ -238,7 +306,7 @@ def traced(value: Any) -> Any:
 
 def as_sizes(value: Any) -> Value:
     """A constant of which NumPy may have returned the only element."""
-    if value is None or isinstance(value, (jax.Array, tuple)):
+    if value is None or isinstance(value, (jax.Array, tuple, Rounded)):
         return value
     array = np.asarray(value)
     is_known = array.dtype == object and not is_symbolic(array)

@@ -293,37 +293,28 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
 
 
 def _with_float_weights(graph: Graph) -> Graph:
-    """The graph with constants in place of nodes that dequantize weights.
-
-    What only these nodes read is left out.
-    """
-    values = {
-        name: x for name, x in graph.constants.items() if name not in graph.inputs
-    }
+    """The graph with floats in place of nodes that make them of quantized weights."""
+    constants = graph.constants.items()
+    values: dict[str, Any] = {n: x for n, x in constants if n not in graph.inputs}
     floats = {}
     for node in graph.nodes:
         if node.kind == "Constant":
             values[node.outputs[0]] = node.attributes.get("value")
-        if not _dequantizes(node, [values.get(name) for name in node.inputs if name]):
+        given: list[Any] = [values.get(name) for name in node.inputs if name]
+        if any(x is None for x in given) or not node.operator.since:
             continue
-        part = Graph((), node.outputs, {}, (node,), {})
-        with modes():
-            (array,) = run_graph(part, (), Scope(values, {}, True))
-        if jnp.issubdtype(array.dtype, jnp.floating):
-            floats[node.outputs[0]] = array
-    nodes = [node for node in graph.nodes if floats.keys().isdisjoint(node.outputs)]
-    changed = graph._replace(constants={}, nodes=tuple(nodes))
-    unread = captured_names(graph._replace(constants={})) - captured_names(changed)
-    kept = {name: x for name, x in graph.constants.items() if name not in unread}
-    return changed._replace(constants={**kept, **floats})
-
-
-def _dequantizes(node: Node, given: list[Any]) -> bool:
-    """Whether a node converts a weight of integers or up to 8 bits."""
-    if not node.operator.since or not given or any(x is None for x in given):
-        return False
-    is_narrow_cast = node.kind == "Cast" and is_narrow(given[0].dtype)
-    return is_narrow_cast or node.kind == "DequantizeLinear"
+        is_cast = node.kind == "Cast" and is_narrow(given[0])
+        if is_cast or node.kind == "DequantizeLinear":
+            part = Graph((), node.outputs, {}, (node,), {})
+            with modes():
+                (array,) = run_graph(part, (), Scope(values, {}, True))
+            if jnp.issubdtype(array.dtype, jnp.floating):
+                floats[node.outputs[0]] = array
+    nodes = tuple(n for n in graph.nodes if floats.keys().isdisjoint(n.outputs))
+    unread = captured_names(graph._replace(constants={}))
+    unread -= captured_names(graph._replace(constants={}, nodes=nodes))
+    kept = {name: x for name, x in constants if name not in unread}
+    return graph._replace(constants={**kept, **floats}, nodes=nodes)
 
 
 @functools.cache

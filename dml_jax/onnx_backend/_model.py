@@ -38,6 +38,9 @@ from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
 
+# Dtypes in which float32 may be computed.
+_HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)
+
 
 class Model(onnx.backend.base.BackendRep):
     """A model that `prepare` has checked.
@@ -86,32 +89,23 @@ class Model(onnx.backend.base.BackendRep):
         self._shape_names = shape_names(graph.nodes)
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
         others = self._shape_names | statistics_names(graph.nodes)
-        arrays = {
-            name: array
-            for name, array in graph.constants.items()
-            if array.ndim and name not in others
-        }
         self._weights = {
             name: array
-            for name, array in arrays.items()
-            if jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+            for name, array in graph.constants.items()
+            if array.ndim
+            and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+            and name not in others
         }
-        self._weight_count = sum(
-            array.size
-            for name, array in arrays.items()
-            if name in self._weights or is_narrow(array.dtype)
-        )
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
             sum(array.nbytes for array in graph.constants.values()),
         )
 
-    def __copy__(self) -> Model:
+    def __deepcopy__(self, _: Any = None) -> Model:
         return self
 
-    def __deepcopy__(self, _: Any) -> Model:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._prepare, (self._source.SerializeToString(),)
@@ -120,8 +114,11 @@ class Model(onnx.backend.base.BackendRep):
         kinds = ", ".join(f"{name}: {self.dtypes[name]}" for name in self.input_names)
         outputs = ", ".join(self.output_names)
         count = sum(array.size for array in self._weights.values())
-        total = self._weight_count  # with those that are integers of up to 8 bits
-        counts = f"{count:,}" if count == total else f"{count:,} of {total:,}"
+        constants = self._graph.constants.items()
+        integers = [
+            x.size for n, x in constants if n not in self._weights and is_narrow(x)
+        ]
+        counts = f"{count:,} of {count + sum(integers):,}" if integers else f"{count:,}"
         return f"Model({kinds} -> {outputs}; {counts} parameters)"
 
     @property
@@ -231,7 +228,8 @@ class Model(onnx.backend.base.BackendRep):
           inputs: arrays of the shapes and dtypes of the graph, in the order of
             `input_names`; to override defaults, in the order of all the graph's inputs,
             where trailing defaults may be omitted. Those in `static_names` must not be
-            traced: close over them. Those of dtype int64 may be int32.
+            traced: close over them. Those of dtype int64 may be int32, and those of
+            dtype float32 may be bfloat16 or float16.
           named: inputs by name, after those in order.
 
         Returns:
@@ -244,6 +242,9 @@ class Model(onnx.backend.base.BackendRep):
 
         Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
         everywhere in JAX. Integers inside the model keep their width.
+
+        With inputs or weights of bfloat16 or float16, the model computes in this dtype
+        where it says float32. Sums, normalizations and softmax are in float32.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
         `lda_coeff` scales them only with `training=True`. Sharding: as XLA chooses, on
@@ -266,7 +267,7 @@ class Model(onnx.backend.base.BackendRep):
         Args:
           params: arrays by the names of initializers, such as `params`, or part of
             them; the model's own are used for the others. Shapes and dtypes are those
-            of the model.
+            of the model; float32 may be bfloat16 or float16.
           inputs: as for `jax_fn`.
           training: as for `prepare`, whose value is the default.
           lda_coeff: as for `prepare`, whose value is the default.
@@ -309,31 +310,29 @@ class Model(onnx.backend.base.BackendRep):
         self._require_params("to_onnx", params)
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
-        found = initializers(model.graph, bool(model.functions))
+        found = {
+            name: tensor
+            for *_, name, tensor in initializers(model.graph, bool(model.functions))
+        }
         nodes = {name: node for node in model.graph.node for name in node.output}
         read = read_names(model.graph.node)
-        names = {initializer.name for initializer in found}
-        for name in [name for name in params if name not in names]:
-            if name in nodes:
-                array = self._converted(name, params[name])
-                model.graph.initializer.append(from_array(array, name))
-                model.graph.node.remove(nodes[name])
-                continue
-            rule = "not have initializers of branches inside functions"
-            got = arguments.describe(name)
-            raise arguments.error(NotImplementedError, "to_onnx", "params", rule, got)
-        for *_, name, tensor in found:
-            if name in params:
-                new = from_array(self._converted(name, params[name]), tensor.name)
+        for name, value in params.items():
+            array = as_numpy(name, value).astype(self._graph.constants[name].dtype)
+            if name in found:
+                tensor = found[name]
+                new = from_array(array, tensor.name)
                 new.doc_string = tensor.doc_string
                 new.metadata_props.extend(tensor.metadata_props)
                 tensor.CopyFrom(new)
+            elif name in nodes:
+                model.graph.initializer.append(from_array(array, name))
+                model.graph.node.remove(nodes[name])
+            else:
+                rule = "not have initializers of branches inside functions"
+                got, kind = arguments.describe(name), NotImplementedError
+                raise arguments.error(kind, "to_onnx", "params", rule, got)
         remove(model.graph.initializer, read - read_names(model.graph.node))
         return model
-
-    def _converted(self, name: str, value: Any) -> np.ndarray:
-        """A parameter in the dtype of the model's own."""
-        return as_numpy(name, value).astype(self._graph.constants[name].dtype)
 
     def _call(
         self,
@@ -343,7 +342,9 @@ class Model(onnx.backend.base.BackendRep):
         options: Mapping[str, Any],
     ) -> tuple[jax.Array, ...]:
         given = self._by_name(inputs, named)
-        arrays = {name: self._checked_input(name, x) for name, x in given.items()}
+        arrays = {
+            name: self._checked_input(name, x, _HALVES) for name, x in given.items()
+        }
         values = {**params, **arrays}
         outputs = with_automatic_axes(self._outputs, values, options)
         narrow = jax.dtypes.canonicalize_dtype
@@ -367,7 +368,8 @@ class Model(onnx.backend.base.BackendRep):
                 raise arguments.error(ValueError, function, "params", rule, got)
             dtype, shape = getattr(value, "dtype", None), np.shape(value)
             wanted = jax.dtypes.canonicalize_dtype(array.dtype)
-            if dtype not in (wanted, array.dtype) or shape != array.shape:
+            halves = _HALVES if array.dtype == np.float32 else ()
+            if dtype not in (wanted, array.dtype, *halves) or shape != array.shape:
                 rule = f"be a {wanted} array of shape {array.shape}"
                 got = arguments.describe(value)
                 path = f"params[{name!r}]"
@@ -403,25 +405,51 @@ class Model(onnx.backend.base.BackendRep):
     ) -> list[Any]:
         is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
         with modes():
-            scope = Scope({}, options, is_wide)
+            scope = Scope({}, options, is_wide, self._float_dtype(values))
             values = {name: self._widened(name, x) for name, x in values.items()}
             graph = self._graph._replace(inputs=tuple(values))
             return [*map(traced, run_graph(graph, tuple(values.values()), scope))]
+
+    def _float_dtype(self, values: Mapping[str, Any]) -> Any:
+        """The dtype for float32: that of inputs and weights of 16 bits in its place."""
+        found = {
+            np.dtype(value.dtype)
+            for name, value in values.items()
+            if value.dtype in _HALVES and self._dtype(name) == np.float32
+        }
+        if len(found) > 1:
+            got = " and ".join(sorted(map(str, found)))
+            raise TypeError(
+                "onnx: inputs and `params` of 16 bits for float32 must have one dtype; "
+                f"got {got}"
+            )
+        return found.pop() if found else np.float32
+
+    def _dtype(self, name: str) -> np.dtype:
+        """The dtype that an input or a weight has in the model."""
+        return (
+            self.dtypes[name]
+            if name in self.dtypes
+            else self._graph.constants[name].dtype
+        )
 
     def _widened(self, name: str, value: Any) -> Any:
         """An integer input of 64 bits that was given in 32 bits."""
         dtype = self.dtypes.get(name, value.dtype)
         return value.astype(dtype) if dtype in (np.int64, np.uint64) else value
 
-    def _checked_input(self, name: str, value: Any) -> jax.Array | np.ndarray:
-        """Checks an input against the graph's dtype and shape."""
+    def _checked_input(
+        self, name: str, value: Any, halves: tuple[Any, ...] = ()
+    ) -> jax.Array | np.ndarray:
+        """Checks an input's shape and dtype; `halves` are valid for float32, too."""
         if isinstance(value, Tracer) and name in self._shape_names:
             error = traced_shape(name, value)
             raise TypeError(f"onnx: {error}")
         given = value
         if not isinstance(value, jax.Array) or name in self._shape_names:
             value = as_numpy(name, value)
-        if value.dtype != self.dtypes[name]:
+        is_half = self.dtypes[name] == np.float32 and value.dtype in halves
+        if value.dtype != self.dtypes[name] and not is_half:
             value = self._of_other_dtype(name, value, hasattr(given, "dtype"))
         require_shape(name, value.shape, self._sizes[name])
         return value

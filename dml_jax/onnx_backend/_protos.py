@@ -55,13 +55,6 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         yield from graphs_of(node)
 
 
-def tensor_names(graph: onnx.GraphProto) -> list[str]:
-    """The inputs, the initializers, and the outputs of nodes, without those inside."""
-    parts = *graph.input, *graph.initializer
-    outputs = (name for node in graph.node for name in node.output if name)
-    return [*dict.fromkeys([*(part.name for part in parts), *outputs])]
-
-
 def read_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """The tensors that nodes read, and the graphs in their attributes."""
     names: set[str] = set()

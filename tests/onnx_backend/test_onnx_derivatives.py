@@ -69,6 +69,12 @@ def test_corners(text: str, inputs: str, place: str, wanted: str) -> None:
     np.testing.assert_allclose(slope, np.sum(slopes), 1e-6, 1e-6)
 
 
+def convolution(attributes: str, given: Any) -> onnx_backend.Model:
+    source = model_of(f"y = Conv<{attributes}>(p, q)".replace("<>", ""), given)
+    add_types(source, given[:1])
+    return onnx_backend.prepare(source)
+
+
 @pytest.mark.parametrize(
     ("attributes", "x", "weight"),
     [
@@ -82,10 +88,7 @@ def test_corners(text: str, inputs: str, place: str, wanted: str) -> None:
 def test_convolutions_that_are_products(attributes: str, x: Any, weight: Any) -> None:
     """Where places of the kernel do not overlap, gradients are products of matrices."""
     given = np.zeros(x, F), np.zeros(weight, F)
-    text = f"y = Conv<{attributes}>(p, q)".replace("<>", "")
-    source = model_of(text, given)
-    add_types(source, given[:1])
-    model = onnx_backend.prepare(source)
+    model = convolution(attributes, given)
 
     def total(*given: Any) -> Any:
         return jnp.sum(model.jax_fn(*given)[0] ** 2)
@@ -93,6 +96,46 @@ def test_convolutions_that_are_products(attributes: str, x: Any, weight: Any) ->
     program = str(jax.make_jaxpr(jax.grad(total, (0, 1)))(*given))
     assert "dot_general" in program
     assert "conv_general_dilated" not in program
+
+
+GAPS = [
+    ("dilations = [2, 2]", (2, 1, 12, 9), (8, 1, 3, 3)),
+    ("dilations = [2, 1], strides = [1, 2], pads = [1, 0, 2, 1]", (2, 2, 12, 9),
+     (16, 2, 3, 3)),
+    ("strides = [3]", (2, 1, 29), (8, 1, 8)),
+    ("strides = [2], dilations = [3]", (2, 3, 29), (8, 3, 5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("attributes", "x", "weight"), GAPS)
+def test_convolutions_with_gaps_on_a_gpu(attributes: str, x: Any, weight: Any) -> None:
+    """The program for GPUs has products of matrices, that for CPUs convolutions."""
+    given = np.zeros(x, F), np.zeros(weight, F)
+    model = convolution(attributes, given)
+
+    def total(*given: Any) -> Any:
+        return jnp.sum(model.jax_fn(*given)[0] ** 2)
+
+    traced = jax.jit(jax.grad(total, (0, 1))).trace(*given)
+    for platform, has_convolutions in (("cuda", False), ("cpu", True)):
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("stablehlo.convolution" in program) == has_convolutions
+
+
+@pytest.mark.parametrize(("attributes", "x", "weight"), GAPS)
+def test_results_on_a_gpu(
+    attributes: str, x: Any, weight: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The formulation for GPUs, run here, has the results and derivatives of XLA's."""
+    random = np.random.default_rng(0)
+    given = [random.standard_normal(shape).astype(F) for shape in (x, weight)]
+    model = convolution(attributes, given)
+    wanted, backward = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, cuda, **_: cuda(*x))
+    found, ours = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+    np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+    for y, expected in zip(ours(wanted), backward(wanted), strict=True):
+        np.testing.assert_allclose(y, expected, 1e-4, 1e-4)
 
 
 # Updates of different elements, of one element, and with zeros.

@@ -18,7 +18,7 @@ SCORES = """float[n,3] x, float[n,2] wanted => float loss {
   d = Sub(r, wanted)
   loss = ReduceSumSquare<keepdims = 0>(d)
 }"""
-# Branches read what is outside of them.
+# Branches read what is outside them.
 BRANCHES = """float[n,3] x, bool c, float[2] u => float[n,2] y {
   p = MatMul(x, w)
   q = Identity(p)
@@ -34,7 +34,7 @@ OTHERS = {"c": np.array(True), "u": X[0, :2], "wanted": X[:, :2]}
 CASES: list[tuple[str, list[str], dict[str, Any], str]] = [
     (SCORES, ["features"], {"x": X}, "w b"),
     (SCORES, ["p"], {"x": X}, "w"),
-    (SCORES, ["r", "p", "x", "b"], {"x": X}, "w b"),
+    (SCORES, ["r", "p"], {"x": X}, "w b"),
     (SCORES, ["loss"], {"x": X, "wanted": X[:, :2]}, "w b"),
     (BRANCHES, ["f"], {"x": X, "c": np.array(True)}, "w b"),
     (BRANCHES, ["f"], {"x": X, "c": np.array(False)}, "w b"),
@@ -70,9 +70,9 @@ def test_a_part_that_is_not_supported_is_cut_off() -> None:
 
 
 WRONG = rows(r"""
-["feature"] | ValueError | have names of tensors of the graph; got str 'feature'\. The
-  nearest are features, wanted, r$$
-["features", 3] | ValueError | have names of tensors of the graph; got int 3\. The
+["feature"] | ValueError | have names of outputs of nodes; got str 'feature'\. The
+  nearest are features, r, p$$
+["features", 3] | ValueError | have names of outputs of nodes; got int 3\. The
 "features" | TypeError | be a list of names; got str 'features'$$
 """)
 

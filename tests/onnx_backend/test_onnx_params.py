@@ -152,7 +152,7 @@ def test_names_of_weights_are_unique(name: str) -> None:
         assert model.run([condition, np.ones(1, np.float32)])[0] == wanted
 
 
-# Statistics given to a node, through Identity, and from outside of a branch.
+# Statistics given to a node, through Identity, and from outside a branch.
 STATISTICS = [
     "y = BatchNormalization(x, s, b, m, v)",
     "n = Identity(m) u = Identity(v) y = BatchNormalization(x, s, b, n, u)",
@@ -373,3 +373,26 @@ def test_functions_see_the_mode_of_the_caller() -> None:
     model = onnx_backend.prepare(parse(text), operators=operators)
     jax.jit(model.jax_fn)(X[0])
     assert seen == [np.float32]
+
+
+@pytest.mark.parametrize(("name", "kept"), [("a", 5), ("b", 7), ("none", None)])
+def test_checkpoints_by_name(name: str, kept: int | None) -> None:
+    """A policy names tensors of the model; no others are kept for the backward pass."""
+    model = prepared(
+        """float[n, 3] x => float[n, 2] y {
+          p = MatMul(x, u)
+          a = Tanh(p)
+          q = MatMul(a, v)
+          b = Tanh(q)
+          y = MatMul(b, w)
+        }""",
+        **{
+            n: np.ones(shape, np.float32)
+            for n, shape in {"u": (3, 5), "v": (5, 7), "w": (7, 2)}.items()
+        },
+    )
+    policy = jax.checkpoint_policies.save_only_these_names(name)
+    apply = jax.checkpoint(model.apply, policy=policy)
+    _, backward = jax.vjp(lambda params: apply(params, X), model.params)
+    saved = {x.shape[1] for x in jax.tree.leaves(backward) if len(x) == len(X)}
+    assert saved & {5, 7} == ({kept} if kept else set())

@@ -36,6 +36,19 @@ MODELS: list[tuple[str, list[Any]]] = [
        f = Cast<to = 9>(mask) zero = Constant<value_float = 0.0>()
        y = Where(f, x, zero)}""",
      [FRAMES, [[1, 1, 0], [1, 0, 0]]]),
+    ("""float[2,3] x, int64[2] labels => float loss {
+       loss = NegativeLogLikelihoodLoss<reduction = "sum">(x, labels)}""",
+     [FRAMES, [2, 0]]),
+    ("""float[1,1,2,4] x, int64[1,2] position_ids => float[1,1,2,4] y {
+       c = Constant<value = float[3,2] {1, 0, 0, 1, 0.5, 2}>()
+       s = Constant<value = float[3,2] {0, 1, 1, 0, 2, 0.5}>()
+       y = RotaryEmbedding(x, c, s, position_ids)}""",
+     [np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4), [[2, 0]]]),
+    # One key is left, so that the result is its value.
+    ("""float[2,1,1,2] q, float[2,1,3,2] k, int64[2] nonpad_kv_seqlen =>
+       float[2,1,1,2] y {y = Attention(q, k, k, , , , nonpad_kv_seqlen)}""",
+     [np.ones((2, 1, 1, 2), np.float32),
+      np.arange(12, dtype=np.float32).reshape(2, 1, 3, 2), [1, 1]]),
     # A mask from lengths, and positions.
     ("""int64[2] n => bool[2,3] m {
        t = Constant<value_ints = [0, 1, 2]>() a = Constant<value_ints = [1]>()

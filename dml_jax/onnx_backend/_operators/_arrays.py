@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
@@ -140,9 +141,9 @@ def clamped(name: str, values: Array, most: Any) -> Array:
     return numbers.astype(dtype)
 
 
-def is_narrow(dtype: np.dtype) -> bool:
-    """Whether a dtype is one of numbers of up to 8 bits, as of quantized weights."""
-    return dtype.itemsize == 1 and dtype != np.bool_
+def is_narrow(x: Array) -> bool:
+    """Whether an array has numbers of up to 8 bits, as quantized weights."""
+    return x.ndim > 0 and x.dtype.itemsize == 1 and x.dtype != np.bool_
 
 
 def at_least_float32(x: Array) -> jax.Array:
@@ -153,17 +154,18 @@ def at_least_float32(x: Array) -> jax.Array:
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """An operator with sums, for which floats of 16 bits become float32.
 
-    Its result is rounded to their dtype once.
+    Its results are rounded to their dtype once.
     """
 
     def is_narrow(x: Any) -> bool:
         return x is not None and x.dtype in (jnp.float16, jnp.bfloat16)
 
-    def evaluate(node: Node, *inputs: Any) -> Array:
+    def evaluate(node: Node, *inputs: Any) -> Any:
         if not is_narrow(inputs[0]):
             return function(node, *inputs)
         wide = [at_least_float32(x) if is_narrow(x) else x for x in inputs]
-        return function(node, *wide).astype(inputs[0].dtype)
+        rounded = methodcaller("astype", inputs[0].dtype)
+        return jax.tree.map(rounded, function(node, *wide))
 
     return evaluate
 

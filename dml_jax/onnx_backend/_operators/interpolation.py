@@ -57,7 +57,7 @@ def _resize(
             y = _resized_axis(node, y, axis, scale, count, window)
     is_rounded = node.attributes["mode"] == "cubic" or node.attributes.get("antialias")
     if is_rounded and jnp.issubdtype(x.dtype, jnp.integer):
-        return quantized(y, None, x.dtype)
+        return quantized(y, None, x.dtype).integers
     return y.astype(x.dtype)
 
 

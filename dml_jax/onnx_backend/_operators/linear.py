@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, TypeAlias
 
@@ -57,6 +58,11 @@ def _einsum(node: Node, *inputs: Array) -> Array:
 # Convolutions -------------------------------------------------------------------------
 
 
+# Of a kernel along an axis: the width, the stride, the dilation and the padding.
+_Window: TypeAlias = tuple[int, int, int, tuple[int, int]]
+_ELEMENT: _Window = (1, 1, 1, (0, 0))
+
+
 def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     """The Conv of a node's attributes."""
     count = np.ndim(x) - 2
@@ -71,40 +77,61 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     for size, (width, _, dilation, pad) in zip(np.shape(x)[2:], windows, strict=True):
         require_window(size + sum(pad), (width - 1) * dilation + 1)
     require_shape("B", bias, np.shape(weight)[:1])
+    compute = functools.partial(_on_places, windows, attributes["group"])
+    if _are_patches_few(np.shape(x), np.shape(weight), windows):
+        # On GPUs, XLA has slow kernels for the gradients; on CPUs, patches are slower.
+        patches = functools.partial(compute, lambda *_: True)
+        slide = functools.partial(compute, _are_apart)
+        arguments = jnp.asarray(x), jnp.asarray(weight)
+        result = lax.platform_dependent(*arguments, cuda=patches, default=slide)
+    else:
+        result = compute(_are_apart, x, weight)
+    return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
+
+
+def _on_places(
+    windows: list[_Window], group: int, is_product: Any, x: Array, weight: Array
+) -> jax.Array:
+    """A convolution, which is a product along the axes that `is_product` selects."""
+    windows = [*windows]
     for i, window in enumerate(windows):
-        if attributes["group"] == 1 and _are_apart(np.shape(x)[i + 2], *window):
+        is_known = group == 1 and not has_symbols([np.shape(x)[i + 2]])
+        if is_known and window != _ELEMENT and is_product(np.shape(x)[i + 2], *window):
             x, weight = _with_channels(x, weight, i + 2, *window)
             windows[i] = _ELEMENT
     # Axes of one element have no part in a convolution, but XLA's CPU library takes
     # several times as long for windows along an axis before one.
     rows = enumerate(zip(np.shape(x)[2:], windows, strict=True))
-    singles = [i for i, row in rows if row == (1, _ELEMENT)][: count - 1]
+    singles = [i for i, row in rows if row == (1, _ELEMENT)][: len(windows) - 1]
     removed = tuple(i + 2 for i in singles)
     x, weight = x.squeeze(removed), weight.squeeze(removed)
     windows = [window for i, window in enumerate(windows) if i not in singles]
-    result = _convolved(x, weight, windows, attributes["group"])
-    result = result if bias is None else result + bias
+    result = _convolved(x, weight, windows, group)
     return jnp.expand_dims(jnp.moveaxis(result, -1, 1), removed)
 
 
-# Of a kernel along an axis: the width, the stride, the dilation and the padding.
-_Window: TypeAlias = tuple[int, int, int, tuple[int, int]]
-_ELEMENT: _Window = (1, 1, 1, (0, 0))
-
-
-def _are_apart(size: Any, *window: Any) -> bool:
+def _are_apart(size: int, *window: Any) -> bool:
     """Whether the places of a kernel along an axis do not overlap, or are one."""
-    if has_symbols([size]) or window == _ELEMENT:
-        return False
     width, stride, dilation, pad = window
     reach = (width - 1) * dilation + 1
     return stride >= reach or size + sum(pad) < reach + stride
 
 
+def _are_patches_few(shape: Any, weight: Any, windows: list[_Window]) -> bool:
+    """Whether the patches under a kernel with gaps are at most twice the result."""
+    if has_symbols(shape) or shape[1] != weight[1]:
+        return False
+    has_gaps = any(
+        window[1:3] != (1, 1) and not _are_apart(size, *window)
+        for size, window in zip(shape[2:], windows, strict=True)
+    )
+    return has_gaps and math.prod(weight[1:]) <= 2 * weight[0]
+
+
 def _with_channels(
     x: Array, weight: Array, axis: int, *window: Any
 ) -> tuple[jax.Array, Array]:
-    """Makes channels of the elements of a kernel whose places are apart.
+    """Makes channels of the elements of a kernel at each of its places.
 
     What is left to do along the axis is a product of matrices. XLA computes gradients
     of convolutions by other convolutions, which can take a hundred times as long.
@@ -112,11 +139,14 @@ def _with_channels(
     width, stride, dilation, (before, after) = window
     reach, size = (width - 1) * dilation + 1, np.shape(x)[axis]
     count = (size + before + after - reach) // stride + 1
-    step = max(stride, reach)
+    step = max(stride, reach) if count == 1 else stride
+    parts = -(-reach // step)  # whose first elements are `step` apart
     edges = [(0, 0, 0)] * np.ndim(x)
-    edges[axis] = before, count * step - size - before, 0
+    edges[axis] = before, (count - 1 + parts) * step - size - before, 0
     x = lax.pad(jnp.asarray(x), jnp.zeros((), x.dtype), edges)
-    x = x.reshape(*x.shape[:axis], count, step, *x.shape[axis + 1 :])
+    x = x.reshape(*x.shape[:axis], count - 1 + parts, step, *x.shape[axis + 1 :])
+    slices = [lax.slice_in_dim(x, i, i + count, axis=axis) for i in range(parts)]
+    x = jnp.concatenate(slices, axis + 1)
     x = lax.slice_in_dim(x, 0, reach, dilation, axis + 1)
     x = jnp.moveaxis(x, axis + 1, 2)
     x = x.reshape(x.shape[0], x.shape[1] * width, *x.shape[3:])

@@ -1,7 +1,7 @@
 """Operators of the domain com.microsoft, most of which ONNX Runtime's optimizer writes.
 
-Their meaning is that of ONNX Runtime. DynamicQuantizeLSTM and DynamicQuantizeMatMul
-round their inputs, and have the derivatives of the operators that do not.
+Their meaning is that of ONNX Runtime. Those that round their inputs have the
+derivatives of the operators that do not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator, with_derivative
 from dml_jax.onnx_backend._operators import linear, quantization, recurrent
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
@@ -24,9 +24,8 @@ from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
 from dml_jax.onnx_backend._operators.normalization import standardized
 from dml_jax.onnx_backend._operators.quantization import (
     centered,
+    dynamically_quantized,
     matmul_of_bytes,
-    quantized,
-    quotient,
 )
 
 _ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
@@ -148,13 +147,8 @@ def _unpacked(x: Array, bits: int) -> jax.Array:
 
 def _as_bytes(x: Array) -> Array:
     """Rounds to 256 steps of the range of `x`, with the derivative of the identity."""
-    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
-    scale = quotient(high - low, np.array(255), np.dtype(x.dtype))
-    scale = jnp.where(scale > 0, scale, 1)
-    zero = quantized(quotient(-low, scale, np.dtype(x.dtype)), None, np.uint8)
-    steps = quantized(quotient(x, scale, np.dtype(x.dtype)), zero, np.uint8)
-    rounded = centered(steps, zero).astype(x.dtype) * scale
-    return x + jax.lax.stop_gradient(rounded - x)
+    steps, scale, zero = dynamically_quantized(x)
+    return with_derivative(centered(steps.integers, zero).astype(x.dtype) * scale, x)
 
 
 def _matmul_dynamic(

@@ -47,7 +47,8 @@ def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
 
 
 def _softmax(function: Callable[..., jax.Array]) -> Operator:
-    return Operator(_along_axis(lambda x, axis: function(with_masks(x), axis)), 1)
+    along_axis = _along_axis(lambda x, axis: function(with_masks(x), axis))
+    return Operator(in_float32(along_axis), 1)
 
 
 def _hardmax(x: jax.Array, axis: int) -> jax.Array:
@@ -189,7 +190,7 @@ OPERATORS = {
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),
     "InstanceNormalization": Operator(in_float32(_instance_normalization), 6),
-    "MeanVarianceNormalization": Operator(_mean_variance_normalization, 9),
+    "MeanVarianceNormalization": Operator(in_float32(_mean_variance_normalization), 9),
     "LpNormalization": Operator(in_float32(_lp_normalization), 1),
     "LRN": Operator(in_float32(_local_response_normalization), 1),
     "Dropout": Operator(_dropout, 7, static=(1, 2)),

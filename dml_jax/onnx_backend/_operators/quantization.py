@@ -1,6 +1,7 @@
 """Quantized numbers: y = (x - zero point) * scale.
 
-Products are exact sums of integers of 32 bits.
+Products are exact sums of integers of 32 bits. Rounding has the derivative of the
+identity inside the range of the integers, and 0 outside, as in fake quantization.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._cast import cast
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._evaluation import (
+    Array,
+    Node,
+    Operator,
+    Rounded,
+    with_derivative,
+)
 from dml_jax.onnx_backend._operators._arrays import (
     axis_of,
     dtype_of,
@@ -28,7 +35,7 @@ from dml_jax.onnx_backend._operators._arrays import (
 from dml_jax.onnx_backend._operators.linear import convolution
 
 
-def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
+def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> Rounded:
     attributes = node.attributes
     dtype: np.dtype = np.dtype(np.uint8 if zero is None else zero.dtype)
     if zero is None and attributes["output_dtype"]:
@@ -42,7 +49,20 @@ def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array
         return quantized(quotient(x, scale, precision), zero, dtype)
     number = _wide(x, precision) / _wide(scale, precision)
     number = number if zero is None else number + _wide(zero, precision)
-    return cast(number, dtype, bool(attributes["saturate"]))
+    return _rounded(cast(number, dtype, bool(attributes["saturate"])), number, number)
+
+
+def dynamically_quantized(x: Array) -> list[Any]:
+    """`x` in 256 steps, and the scale and zero point, which have no derivatives.
+
+    That of the product of steps and scale would depend on what rounding changes.
+    """
+    fixed, dtype = lax.stop_gradient(x), np.dtype(x.dtype)
+    low, high = jnp.minimum(jnp.min(fixed), 0), jnp.maximum(jnp.max(fixed), 0)
+    scale = quotient(high - low, np.array(255), dtype)
+    step = jnp.where(scale > 0, scale, 1)
+    zero = quantized(quotient(-low, step, dtype), None, np.uint8).integers
+    return [quantized(quotient(x, step, dtype), zero, np.uint8), scale, zero]
 
 
 def quotient(x: Array, scale: Array, dtype: np.dtype) -> jax.Array:
@@ -52,16 +72,25 @@ def quotient(x: Array, scale: Array, dtype: np.dtype) -> jax.Array:
     rounding moves ties. In 64 bits, that makes no difference.
     """
     a, b = (lax.stop_gradient(_wide(_wide(y, dtype), np.float64)) for y in (x, scale))
-    return (a / b).astype(dtype)
+    return with_derivative((a / b).astype(dtype), _wide(x, dtype) / _wide(scale, dtype))
 
 
-def quantized(x: jax.Array, zero: Any, dtype: Any) -> jax.Array:
+def quantized(x: jax.Array, zero: Any, dtype: Any) -> Rounded:
     """Rounds `x` to integers, ties to even, and clamps them to the range of `dtype`."""
     info = jnp.iinfo(dtype)
     number = jnp.rint(x).astype(jnp.float32)
     number = number if zero is None else number + _wide(zero, np.float32)
-    number = jnp.clip(number, int(info.min), int(info.max))
-    return number.astype(jnp.int32).astype(dtype)
+    clipped = jnp.clip(number, int(info.min), int(info.max))
+    return _rounded(clipped.astype(jnp.int32).astype(dtype), number, x)
+
+
+def _rounded(result: jax.Array, number: jax.Array, x: jax.Array) -> Rounded:
+    """What `number` is rounded to, with the derivative of `x` inside the range."""
+    is_integer = jnp.issubdtype(result.dtype, jnp.integer)
+    info = (jnp.iinfo if is_integer else jnp.finfo)(result.dtype)
+    is_inside = (number >= float(info.min)) & (number <= float(info.max))
+    smooth = jnp.where(is_inside, x, lax.stop_gradient(x)).astype(np.float32)
+    return Rounded(result, with_derivative(result.astype(np.float32), smooth))
 
 
 def _dequantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
@@ -148,6 +177,8 @@ def matmul_of_bytes(a: Array, b: Array, a_zero: Any, b_zero: Any) -> jax.Array:
         return matmul_of_bytes(a, b[:, None], a_zero, b_zero).squeeze(-1)
     require_broadcastable("a_zero_point", a_zero, (*np.shape(a)[:-1], 1))
     require_broadcastable("b_zero_point", b_zero, (*np.shape(b)[:-2], 1, b.shape[-1]))
+    if jnp.issubdtype(jnp.promote_types(a.dtype, b.dtype), jnp.floating):
+        return jnp.matmul(centered(a, a_zero), centered(b, b_zero))
     (a, p), (b, q) = _signed(a, a_zero), _signed(b, b_zero)
     product = jnp.matmul(a, b, preferred_element_type=jnp.int32)
     sums_a = a.sum(-1, dtype=np.int32, keepdims=True)
@@ -176,6 +207,8 @@ def _exact_product(
     def by_floats(b: jax.Array) -> jax.Array:
         return product(a.astype(jnp.float32), b.astype(jnp.float32)).astype(jnp.int32)
 
+    if jnp.issubdtype(jnp.promote_types(a.dtype, b.dtype), jnp.floating):
+        return product(a.astype(jnp.float32), b.astype(jnp.float32))
     if largest * 255 < 2**24:
         return by_floats(b)
     if count * 255 * 16 < 2**24:
@@ -211,7 +244,7 @@ def _require_of_channels(name: str, value: Any, weight: Array) -> None:
         require_scalar(name, value)
 
 
-def _qlinear_matmul(node: Node, *inputs: Array) -> jax.Array:
+def _qlinear_matmul(node: Node, *inputs: Array) -> Rounded:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     if np.ndim(a_scale) == 1 and np.size(a_scale) > 1:
         a_scale = a_scale.reshape(-1, 1)
@@ -223,7 +256,7 @@ def _qlinear_matmul(node: Node, *inputs: Array) -> jax.Array:
     return _requantized(product, a_scale, b_scale, y_scale, y_zero)
 
 
-def _qlinear_conv(node: Node, *inputs: Any) -> jax.Array:
+def _qlinear_conv(node: Node, *inputs: Any) -> Rounded:
     x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero, *bias = inputs
     for name, value in (
         ("x_scale", x_scale),
@@ -243,13 +276,14 @@ def _qlinear_conv(node: Node, *inputs: Any) -> jax.Array:
 
 def _requantized(
     total: jax.Array, a_scale: Array, b_scale: Array, y_scale: Array, y_zero: Array
-) -> jax.Array:
+) -> Rounded:
     scale = _wide(a_scale, np.float32) * _wide(b_scale, np.float32)
     factor = scale / _wide(y_scale, np.float32)
     return quantized(total.astype(jnp.float32) * factor, y_zero, y_zero.dtype)
 
 
 OPERATORS = {
+    "DynamicQuantizeLinear": Operator(lambda _, x: dynamically_quantized(x), 11),
     "QuantizeLinear": Operator(_quantize, 10),
     "DequantizeLinear": Operator(_dequantize, 10),
     "MatMulInteger": Operator(_matmul_integer, 10),

@@ -80,7 +80,6 @@ def _table(
 OPERATORS = {
     **_table(9, "Shrink"),
     **_table(10, "ThresholdedRelu"),
-    **_table(11, "DynamicQuantizeLinear"),
     **_table(12, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
     **_table(14, "HardSwish"),
     **_table(18, "CenterCropPad", 1),
