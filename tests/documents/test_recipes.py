@@ -71,8 +71,9 @@ def two_reversals() -> Recipe:
     return nnx_recipe(names["Bidirectional"](FEATURES, 8, rngs=rngs()))
 
 
-def linen_recipe(module: str) -> Recipe:
-    layer = page("from-flax", until=f"class {module}")[module](hidden=8)
+def linen() -> Recipe:
+    names = page("from-flax", until="class LinenBidirectional")
+    layer = names["LinenBidirectional"](hidden=8)
     frames = jnp.zeros((2, 3, FEATURES))
     weights = layer.init(jax.random.key(0), frames, jnp.array([3, 2]))
     return weights, layer.apply
@@ -116,8 +117,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "the tutorial": tutorial,
     "from Flax, one scan": both_ways,
     "from Flax, two reversals": two_reversals,
-    "from Flax, Linen, one scan": lambda: linen_recipe("LinenBothWays"),
-    "from Flax, Linen, two reversals": lambda: linen_recipe("LinenBidirectional"),
+    "from Flax, Linen, two reversals": linen,
     "from Flax, Equinox": equinox,
     "from TensorFlow": from_tensorflow,
     "from PyTorch, LSTM": lambda: from_pytorch("lstm"),
