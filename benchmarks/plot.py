@@ -62,7 +62,7 @@ def gains(records: Records) -> Figure:
                 for name in ("jnp", "dml_jax")
             )
             rows = row + offset + random.uniform(-0.13, 0.13, len(of_kind))
-            style = dict(label=None if row else label, color=colour, linewidth=0)
+            style: Any = dict(label=None if row else label, color=colour, linewidth=0)
             axes.scatter(plain / ours, rows, 12, alpha=0.5, **style)
             median = np.median(plain / ours)
             axes.plot(

@@ -57,11 +57,7 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def read_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """The tensors that nodes read, and the graphs in their attributes."""
-    names: set[str] = set()
-    for node in all_nodes(nodes):
-        names.update(node.input)
-        names.update(info.name for graph in graphs_of(node) for info in graph.output)
-    return names - {""}
+    return {name for node in all_nodes(nodes) for name in node.input if name}
 
 
 def cut(graph: onnx.GraphProto, outputs: Iterable[str]) -> None:

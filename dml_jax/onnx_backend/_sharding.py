@@ -43,7 +43,7 @@ def with_automatic_axes(
         NamedSharding(mesh, PartitionSpec(*map(batches.get, y.shape[:1])))
         for y in jax.eval_shape(call, shapes)
     ]
-    automatic = jax.sharding.auto_axes(
+    automatic: Any = jax.sharding.auto_axes(
         call, axes=mesh.explicit_axes, out_sharding=shardings
     )
     return automatic(sharded)

@@ -31,7 +31,8 @@ def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:
         sequence_lens = clamped("sequence_lens", sequence_lens, time)
     axes = {"batch_axis": node.attributes["batch_axis"], "time_axis": time_axis}
     if is_text(input):  # which JAX has not
-        return dml_jax.reference.reverse_sequence(input, sequence_lens, **axes)
+        arrays = np.asarray(input), np.asarray(sequence_lens)
+        return dml_jax.reference.reverse_sequence(*arrays, **axes)
     return dml_jax.reverse_sequence(input, sequence_lens, **axes, **node.scope.options)
 
 
