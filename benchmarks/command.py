@@ -21,6 +21,7 @@ from benchmarks import (
     compare,
     measure,
     random_shapes,
+    readers,
     real_models,
     recurrent,
     results,
@@ -42,6 +43,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks recurrent --seconds 540  bidirectional LSTMs, and other libraries
   python -m benchmarks scale                    on 1, 2, 4, ... devices
   python -m benchmarks models FOLDER            ONNX models that packages ship
+  python -m benchmarks readers FOLDER           which libraries read and train them
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot benchmarks/results/random-gpu.json
   python -m benchmarks tables                   the figures into the documents
@@ -122,6 +124,10 @@ def _parser() -> argparse.ArgumentParser:
     option("folder", **path(help="of the wheels"))
     about = "without JAX's asynchronous dispatch on CPUs"
     option("--synchronous", action="store_true", help=about)
+    option = add("readers", _readers, readers.__doc__, "output")
+    option("folder", **path(help="of the wheels"))
+    option("--train", action="store_true", help="measure a step of training")
+    option("--only", metavar="PATTERN", help="models whose name is this; * and ?")
     option = add("compare", _compare, compare.__doc__)
     option("old", **path())
     option("new", **path())
@@ -203,6 +209,15 @@ def _models(options: argparse.Namespace) -> int:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         kind = "models-synchronous"
     return _finish(options, kind, real_models.records(folder, options.quick))
+
+
+def _readers(options: argparse.Namespace) -> int:
+    options.device = "cpu"
+    folder, only = vars(options).pop("folder"), options.only or "*"
+    if options.train:
+        made = readers.training_records(folder, only)
+        return _finish(options, "model-training", made)
+    return _finish(options, "readers", readers.records(folder, only))
 
 
 def _finish(

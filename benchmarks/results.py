@@ -17,7 +17,10 @@ import jax
 import dml_jax
 
 SCHEMA = 2
-LIBRARIES = ("jax", "jaxlib", "numpy", "torch", "onnxruntime", "flax")
+LIBRARIES = (
+    *("jax", "jaxlib", "numpy", "torch", "onnxruntime", "flax"),
+    *("onnx2torch", "onnx2pytorch", "jaxonnxruntime"),
+)
 
 Document = Mapping[str, Any]
 

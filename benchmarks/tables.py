@@ -48,6 +48,8 @@ def whole(found: Document) -> str:
     """A page with every record: the time of its baseline, and the others' speed."""
     options = found["options"]
     sections = [f"# {options['kind']}, {options['device']}", _machine(found)]
+    if options["kind"] == "readers":
+        return "\n\n".join([*sections, _readers_of(found), _errors(found)]) + "\n"
     sections.append("Speeds in per cent of the baseline's; larger is better.")
     for group, records in results.groups(found).items():
         baselines = {record["baseline"] for record in records}
@@ -180,6 +182,56 @@ def _models(load: Load, words: Sequence[str]) -> str:
     return _table([*titles, "first call, s", "difference", "first input"], rows)
 
 
+def _readers(load: Load, words: Sequence[str]) -> str:
+    (device,) = words
+    return _readers_of(load(f"readers-{device}"))
+
+
+def _readers_of(found: Document) -> str:
+    """A row for each model: whether each reader has ONNX Runtime's results."""
+    names = [*found["records"][0]["candidates"]]
+    rows, counts = [], dict.fromkeys(names, 0)
+    for record in found["records"]:
+        cells = []
+        for name in names:
+            outcome = record["candidates"][name]
+            is_right = outcome.get("difference", 1) <= outcome.get("tolerance", 0)
+            counts[name] += is_right
+            wrong = "other results" if "difference" in outcome else "no"
+            cells.append("yes" if is_right else wrong)
+        rows.append([record["name"].partition("/")[2], record["version"], *cells])
+    total = len(found["records"])
+    rows.append(["read", "", *(f"{counts[name]} of {total}" for name in names)])
+    return _table(["model", "version", *names], rows)
+
+
+def _model_training(load: Load, words: Sequence[str]) -> str:
+    """A row for each model, batch and reader: times of a step and of the first one."""
+    (device,) = words
+    rows, ratios = [], []
+    for record in load(f"model-training-{device}")["records"]:
+        reader = record["baseline"]
+        ours, theirs = (record["candidates"][name] for name in ("dml_jax", reader))
+        ratios.append(ours["ratio"]["median"])
+        name, batch, _ = record["name"].partition("/")[2].rsplit("/", 2)
+        cells = [name, batch.removeprefix("batch "), reader, f"{ratios[-1]:.2g}"]
+        firsts = (f"{record['first_calls'][n]:.1f}" for n in ("dml_jax", reader))
+        rows.append([*cells, *map(_milliseconds, (ours, theirs)), *firsts])
+    rows.append(["median", "", "", f"{statistics.median(ratios):.2f}", *[""] * 4])
+    titles = ["model", "batch", "reader", "ratio", "step, ms", "reader's step, ms"]
+    return _table([*titles, "first step, s", "reader's first step, s"], rows)
+
+
+def _errors(found: Document) -> str:
+    """Why models are not read."""
+    return "\n".join(
+        f"- {record['name'].partition('/')[2]}, {name}: {outcome['error']}"
+        for record in found["records"]
+        for name, outcome in record["candidates"].items()
+        if "error" in outcome
+    )
+
+
 # Tables by layout ---------------------------------------------------------------------
 
 
@@ -283,6 +335,8 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "training": _training,
     "recurrent": _recurrent,
     "models": _models,
+    "readers": _readers,
+    "model-training": _model_training,
 }
 
 # Cells --------------------------------------------------------------------------------

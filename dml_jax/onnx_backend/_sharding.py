@@ -43,9 +43,8 @@ def with_automatic_axes(
         NamedSharding(mesh, PartitionSpec(*map(batches.get, y.shape[:1])))
         for y in jax.eval_shape(call, shapes)
     ]
-    automatic: Any = jax.sharding.auto_axes(
-        call, axes=mesh.explicit_axes, out_sharding=shardings
-    )
+    axes = mesh.explicit_axes
+    automatic: Any = jax.sharding.auto_axes(call, axes=axes, out_sharding=shardings)
     return automatic(sharded)
 
 

@@ -374,6 +374,15 @@ def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
     for device in ("gpu", "cpu"):
         written(f"random-{device}.json", result(*large, small, device=device))
         written(f"workloads-{device}.json", result(*fixed, device=device))
+    read, wrong = (dict(difference=d, tolerance=1e-5) for d in (1e-6, 1e-3))
+    outcomes = dict(dml_jax=read, onnx2torch=dict(error="KeyError: x"), other=wrong)
+    row = dict(name="readers/a/b", group="readers", version="1", candidates=outcomes)
+    document = result(row)
+    document["options"]["kind"] = "readers"
+    written("readers-cpu.json", document)
+    steps = record("model-training/a/b/batch 16/memcpy", dml_jax=0.5)
+    steps["first_calls"] = dict(memcpy=2.0, dml_jax=3.0)
+    written("model-training-cpu.json", result(steps))
     return tmp_path
 
 
@@ -397,6 +406,15 @@ SLOWER = """\
         ("machine random-cpu", "2 cores of an Abacus, jax 1, 2026-01-02.\n"),
         ("layouts gpu", LAYOUTS),
         ("slower gpu cpu", SLOWER),
+        (
+            "readers cpu",
+            "| a/b | 1 | yes | no | other results |\n"
+            "| read |  | 1 of 1 | 0 of 1 | 0 of 1 |\n",
+        ),
+        (
+            "model-training cpu",
+            "| a/b | 16 | memcpy | 0.5 | 0.5 | 1 | 3.0 | 2.0 |\n",
+        ),
         (
             "gains gpu cpu",
             "H200: 2.0 (flat), 10 (gradient of a reversal). "
@@ -425,3 +443,24 @@ def test_page_of_a_run_has_every_record(folder: pathlib.Path) -> None:
     assert "| backward | shape | memcpy, ms | dml_jax | plain JAX | torch |" in lines
     assert "| rows/float32 | `[2, 8]` | 1 | 50 | 5.0 | 25 |" in lines
     assert sum(line.startswith("| ") for line in lines) == 3 * 2 + 3
+
+
+def test_page_of_readers_has_the_errors(folder: pathlib.Path) -> None:
+    found = json.loads((folder / "readers-cpu.json").read_text())
+    assert "- a/b, onnx2torch: KeyError: x" in tables.whole(found).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (marked("speed gpu"), "a table is one of machine, layouts"),
+        (marked("machine random-gpu").replace(END, ""), "without its partner"),
+        (END + marked("machine random-gpu"), "without its partner: <!-- end"),
+        (marked("layouts abacus"), "random-abacus.json"),
+    ],
+)
+def test_bad_marker_is_refused(
+    document: str, message: str, folder: pathlib.Path, written: Write
+) -> None:
+    with pytest.raises((ValueError, OSError), match=message):
+        tables.rewritten(written("bad.md", document), folder)
