@@ -54,7 +54,7 @@ def gains(records: Records) -> Figure:
     random = np.random.default_rng(0)
     for row, kind in enumerate(random_shapes.KINDS):
         of_kind = [r["candidates"] for r in records if r["name"].split("/")[1] == kind]
-        for suffix, (label, colour, offset) in forms.items():
+        for suffix, (label, colour, offset) in forms.items() if of_kind else ():
             plain, ours = (
                 np.array(
                     [found[name + suffix]["seconds"]["median"] for found in of_kind]

@@ -22,7 +22,7 @@ from dml_jax import reference
 # Sums: a running one in a narrow dtype stops growing long before ----------------------
 
 NARROW = [(jnp.bfloat16, 50_000), (jnp.float16, 4097), (jnp.float8_e5m2, 1000)]
-OPTIONS = [{}, {"lda_coeff": 0.5}, {"training": False}]
+OPTIONS = [{}, {"training": False}]  # JAX sums those of a `custom_vjp`
 
 
 def rounded(number: Any, dtype: Any) -> np.ndarray:
@@ -42,7 +42,7 @@ def test_cotangent_of_an_input_that_many_lengths_share(
     (cotangent,) = pullback(jnp.asarray(np.tile(row, (count, 1, 1)), dtype))
     rows = [reference.reverse_sequence(row, [n], 0, 1) for n in range(4)]
     total = np.tensordot(np.bincount(lengths.ravel()), rows, 1)
-    assert_same_bits(cotangent, rounded(total * options.get("lda_coeff", 1), dtype))
+    assert_same_bits(cotangent, rounded(total, dtype))
 
 
 def wide(array: Any) -> jax.Array:
