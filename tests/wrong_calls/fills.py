@@ -22,7 +22,7 @@ from wrong_calls.functions import (
 
 CONSTANT = [("fill_value_constant", "value")]
 SEQUENCE_DTYPE = [("fill_value_sequence", "value_data_type")]
-NO_DTYPES = [None, "float99", "", 3, [1, 2], np.floating, KEY.dtype, "i4, nonsense"]
+NO_DTYPES = [None, "float99", "", 3, [1, 2], KEY.dtype, "i4, nonsense"]
 NO_DTYPES += [{"a": "f4"}, np.float32(1), jnp.ones(2, np.float32), KEY]
 # Of other things than numbers
 NO_DTYPES += [object, "M8[s]", str, "V4", "i4,f4", ">f4", np.longdouble]
