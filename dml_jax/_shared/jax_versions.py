@@ -88,6 +88,18 @@ def type_of_result(
     return jaxpr.out_avals[0]
 
 
+def mesh_of_new_arrays() -> Any:
+    """The mesh in the type of an array that a program creates, such as by `jnp.full`.
+
+    This is the mesh of the context; in some JAX versions, such as 0.8.1, it is empty.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return mesh
+    aval: Any = jax.make_jaxpr(lambda: lax.full((1,), 0))().out_avals[0]
+    return aval.sharding.mesh
+
+
 # Optional parts -----------------------------------------------------------------------
 
 
