@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     option("folder", **path(help="of the wheels"))
     about = "without JAX's asynchronous dispatch on CPUs"
     option("--synchronous", action="store_true", help=about)
-    option = add("readers", _readers, readers.__doc__, "output")
+    option = add("readers", _readers, readers.__doc__, "device", "output")
     option("folder", **path(help="of the wheels"))
     option("--train", action="store_true", help="measure a step of training")
     option("--only", metavar="PATTERN", help="models whose name is this; * and ?")
@@ -212,11 +212,11 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def _readers(options: argparse.Namespace) -> int:
-    options.device = "cpu"
     folder, only = vars(options).pop("folder"), options.only or "*"
     if options.train:
-        made = readers.training_records(folder, only)
+        made = readers.training_records(folder, only, options.device)
         return _finish(options, "model-training", made)
+    options.device = "cpu"
     return _finish(options, "readers", readers.records(folder, only))
 
 

