@@ -43,7 +43,9 @@ def partitioning(ctx: Any) -> Partitioning:
             is_whole = is_final and not free
             return Partitioning(is_whole, math.prod(free), is_partly_manual)
         devices = getattr(context, "num_devices", None)
-        calls_back = is_final and devices is not None and devices > 1
+        # GSPMD, which jax 0.8 still has beside Shardy, would need a rule of its own.
+        uses_shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
+        calls_back = is_final and uses_shardy and (devices or 1) > 1
         is_whole = is_final and devices == 1
         return Partitioning(is_whole, devices or 1, calls_back=calls_back)
     return Partitioning()
@@ -54,14 +56,14 @@ def lower(ctx: Any, function: Callable[..., jax.Array], *operands: Any) -> Any:
 
     The operations of `function` need no rules for shardings that are part of a type.
     """
-    ctx, mesh = without_explicit_axes(ctx)
+    ctx, mesh = _without_explicit_axes(ctx)
     # The 64-bit mode may have changed since the program was traced.
     width = bitwise.full_width(*ctx.avals_in)
     with jax.sharding.use_abstract_mesh(mesh), width:
         return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
-def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
+def _without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
     """The context and its mesh, with explicit axes made automatic."""
     mesh = ctx.avals_out[0].sharding.mesh
     with jax_versions.optional("the context of lowering rules"):

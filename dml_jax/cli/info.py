@@ -113,7 +113,7 @@ def _how_reversed(device: Any) -> str:
         program = jax.jit(reverse).lower(_COLUMNS, _THEIR_LENGTHS).as_text()
     if "mosaic_gpu" in program:
         return "a kernel, where it is faster than XLA"
-    why = "; ".join(jax_versions.missing().values())
+    why = "; ".join(jax_versions.missing.values())
     if device.platform == "gpu" and not why:
         why = "the kernel needs CUDA and compute capability 9.0"
     return f"XLA: {why}" if why else "XLA"

@@ -214,10 +214,12 @@ def _lower(formulation: Any, ctx: Any, x: Any, **params: Any) -> Any:
     lowered = functools.partial(formulation, is_partitioned=is_partitioned, **params)
     for _ in range(ctx.avals_in[0].ndim - rank):
         lowered = jax.vmap(lowered)
-    ctx, mesh = lowering.without_explicit_axes(ctx)
-    # Elements may have 64 bits, and so may positions beyond 2^31.
-    with jax.enable_x64(True), jax.sharding.use_abstract_mesh(mesh):
-        return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
+
+    def compute(x: jax.Array) -> jax.Array:
+        with jax.enable_x64(True):  # for positions beyond 2^31
+            return lowered(x)
+
+    return lowering.lower(ctx, compute, x)
 
 
 gather_p.def_impl(calls.compiled(gather_p, "layout"))
