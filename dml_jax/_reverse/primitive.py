@@ -23,6 +23,7 @@ import jax
 import jax.export
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
@@ -73,9 +74,14 @@ def _transpose(cotangent: Array, x: Any, lengths: Array, **params: Any):
     sizes = zip(x.aval.shape, cotangent.shape, strict=True)
     broadcast = [d for d, (size, of_result) in enumerate(sizes) if size != of_result]
     # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
-    if broadcast:
-        cotangent = bitwise.sum_wide(cotangent, broadcast, keepdims=True)
-    return cotangent, None
+    if not broadcast:
+        return cotangent, None
+    wide = dtype = cotangent.dtype
+    if jnp.issubdtype(dtype, jnp.inexact):
+        wide = np.promote_types(dtype, np.float32)
+    with bitwise.full_width(cotangent):
+        total = cotangent.sum(broadcast, wide, keepdims=True)
+        return total.astype(dtype), None
 
 
 def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):

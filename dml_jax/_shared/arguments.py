@@ -75,27 +75,15 @@ show = _short.repr
 @functools.cache
 def is_known(dtype: np.dtype) -> bool:
     """Whether JAX supports a dtype, unlike text, times and long doubles."""
-    if dtype == np.bool_ or not dtype.isnative or dtype.kind in "mM":
-        return dtype == np.bool_
-    if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.iinfo(dtype).bits in (2, 4, 8, 16, 32, 64)
-    is_long_double = dtype.kind + dtype.char in ("fg", "cG")
-    if is_long_double or not jnp.issubdtype(dtype, jnp.inexact):
+    if not dtype.isnative or not hasattr(jnp, dtype.name):
         return False
-    return jnp.finfo(dtype).bits in (4, 8, 16, 32, 64)
+    # Integers of 1 bit and floats of 6 bits are too new.
+    return dtype == np.bool_ or bitwise.width(dtype) in (2, 4, 8, 16, 32, 64)
 
 
 def has_zero(dtype: Any) -> bool:
     """Whether a dtype has a zero, unlike PRNG keys and powers of two."""
     return isinstance(dtype, np.dtype) and dtype != jnp.float8_e8m0fnu
-
-
-def conversion(given: Any, wanted: Any) -> str:
-    """How to convert an array of real numbers, for an error about its dtype."""
-    is_real = isinstance(given, np.dtype) and (
-        given.kind in "biuf" or (given.kind == "V" and is_known(given))
-    )
-    return f". Convert it by `.astype('{wanted}')`" if is_real else ""
 
 
 def require_width(function: str, name: str, dtype: np.dtype) -> None:

@@ -10,7 +10,7 @@ Two-bit integers are moved as int8: XLA ends the process where devices send them
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,11 +20,12 @@ import numpy as np
 from jax import lax
 
 UNSIGNED = {4: jnp.uint4, 8: jnp.uint8, 16: jnp.uint16}  # by bits
+_TWO_BITS = (jnp.int2, jnp.uint2)
 
 
 def to_bits(x: jax.Array) -> jax.Array:
     """`x`, or integers that hold its bits if it has narrow floats or 2-bit integers."""
-    if _is_of_two_bits(x.dtype):
+    if x.dtype in _TWO_BITS:
         return x.astype(jnp.int8)
     if not is_narrow_float(x.dtype):
         return x
@@ -46,15 +47,6 @@ def is_narrowed(dtype: Any) -> bool:
     if not isinstance(dtype, np.dtype) or dtype.itemsize < 8:
         return False
     return jax.dtypes.canonicalize_dtype(dtype) != dtype
-
-
-def sum_wide(x: jax.Array, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
-    """The sum over some axes, computed in at least float32 and rounded once."""
-    is_float = jnp.issubdtype(x.dtype, jnp.inexact)
-    wide = np.promote_types(x.dtype, np.float32) if is_float else x.dtype
-    with full_width(x.dtype):
-        total = jnp.sum(x.astype(wide), tuple(axes), wide, keepdims=keepdims)
-        return total.astype(x.dtype)
 
 
 def width(dtype: np.dtype) -> int:
@@ -99,13 +91,9 @@ def index_dtype(size: Any) -> np.dtype:
 
 def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
     """The inverse of `to_bits`."""
-    if _is_of_two_bits(dtype):
+    if dtype in _TWO_BITS:
         return bits.astype(dtype)
     return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
-
-
-def _is_of_two_bits(dtype: np.dtype) -> bool:
-    return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits == 2
 
 
 def unknown_zeros(x: jax.Array) -> jax.Array:

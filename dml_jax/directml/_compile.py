@@ -229,7 +229,10 @@ def _as_bound(
     value = jnp.asarray(value)
     if value.dtype != dtype:
         arguments.require_width(function, name, dtype)
-        got = f"{value.dtype}{arguments.conversion(value.dtype, dtype)}"
+        kinds = (jnp.bool_, jnp.integer, jnp.floating)
+        is_real = any(jnp.issubdtype(value.dtype, kind) for kind in kinds)
+        advice = f". Convert it by `.astype('{dtype}')`" if is_real else ""
+        got = f"{value.dtype}{advice}"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
     if not is_buffer and not _strided.is_logical(tensor, value):
