@@ -86,6 +86,14 @@ def has_zero(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype != jnp.float8_e8m0fnu
 
 
+def conversion(given: Any, wanted: Any) -> str:
+    """How to convert an array of real numbers, for an error about its dtype."""
+    is_real = isinstance(given, np.dtype) and (
+        given.kind in "biuf" or (given.kind == "V" and is_known(given))
+    )
+    return f". Convert it by `.astype('{wanted}')`" if is_real else ""
+
+
 def require_width(function: str, name: str, dtype: np.dtype) -> None:
     """Refuses a 64-bit dtype that JAX would narrow."""
     if bitwise.is_narrowed(dtype):

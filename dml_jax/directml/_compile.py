@@ -144,7 +144,7 @@ class CompiledOperator:
         """
         operators = [step.operator for step in self.steps]
         tensors = [t for desc in operators for t in (*desc.inputs, *desc.outputs)]
-        if not any(map(_is_wide, tensors)):
+        if all(tensor.data_type.bits < 64 for tensor in tensors):
             return contextlib.nullcontext()
         if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
             for name, tensor in self.outputs:
@@ -217,10 +217,6 @@ def compile_operator(
     )
 
 
-def _is_wide(tensor: BufferTensorDesc) -> bool:
-    return tensor.data_type.bits == 64
-
-
 def _as_bound(
     function: str, name: str, tensor: BufferTensorDesc, value: Any
 ) -> jax.Array:
@@ -229,10 +225,7 @@ def _as_bound(
     value = jnp.asarray(value)
     if value.dtype != dtype:
         arguments.require_width(function, name, dtype)
-        kinds = (jnp.bool_, jnp.integer, jnp.floating)
-        is_real = any(jnp.issubdtype(value.dtype, kind) for kind in kinds)
-        advice = f". Convert it by `.astype('{dtype}')`" if is_real else ""
-        got = f"{value.dtype}{advice}"
+        got = f"{value.dtype}{arguments.conversion(value.dtype, dtype)}"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
     is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
     if not is_buffer and not _strided.is_logical(tensor, value):
@@ -247,8 +240,7 @@ def _as_bound(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
-    # If `jit` is disabled, it does not convert NumPy arrays.
-    inputs, previous, constants = jax.tree.map(jnp.asarray, arrays)
+    inputs, previous, constants = arrays
     # The tensor of each source, and its elements or its buffer.
     found: dict[Source, tuple[BufferTensorDesc, jax.Array, bool]] = {}
     for i, (binding, array) in enumerate(zip(compiled.inputs, inputs, strict=True)):

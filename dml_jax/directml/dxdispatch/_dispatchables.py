@@ -137,7 +137,8 @@ _VIEW_DEFAULTS: dict[str, Any] = {
     "elementOffset": 0,
     "elementStride": 0,
     "elementSizeInBytes": 0,
-    "elementCount": 0,  # this and the next are for shaders and ONNX models
+    # These have no effect: they are for shaders and ONNX models.
+    "elementCount": 0,
     "format": "",
     "shape": [],
     "counter": None,
@@ -155,8 +156,6 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
     if isinstance(entry.value, dict):
         members = entry.members(("name",), _VIEW_DEFAULTS)
         name = members["name"]
-        if "counter" in entry.value:
-            context.resource(members["counter"])
         offset = _offset(entry, members, context.resource(name))
     resource = context.resource(name)
     alignment = max(
@@ -172,11 +171,6 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
 
 def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
     """The offset of a view in bytes."""
-    members["elementCount"].integer(UINT64)
-    members["counterOffsetBytes"].integer(UINT64)
-    members["format"].text()
-    for element in members["shape"].elements():
-        element.integer(range(-(2**63), 2**63))
     count = members["elementOffset"].integer(UINT64)
     given = members["elementSizeInBytes"].integer(UINT64)
     stride = members["elementStride"].integer()
