@@ -27,7 +27,7 @@ def bind(
     """
     lengths = _clamp(lengths, x.shape[axis])
     if coefficient is not None:
-        # The lengths are mapped, and vary, where the coefficient does.
+        # `vmap` then maps the lengths, and they vary, wherever the coefficient does.
         lengths = lengths + coefficient.astype(lengths.dtype) * 0
 
     def reverse(x: jax.Array) -> jax.Array:

@@ -5,12 +5,12 @@ for each element, is as fast as a copy where the threads of a warp read the same
 sectors, or find theirs in a cache. It fuses with surrounding operations. The kernel
 does not: between elementwise operations it adds two passes over memory.
 
-    gathered_parts     several neighbours have the same length, or a row is so short
-                       that they share a sector all the same
+    gathered_parts     several neighbours have the same length, or rows are so short
+                       that neighbours share a sector
     gather             a cache holds a sector until its last element has been read
-    strip_kernel       otherwise, where each element takes a sector
-    transposed_gather  the same, if an axis is too long for the kernel, or the GPU does
-                       not run it
+    strip_kernel       otherwise, where a gather would read a sector for each element
+    transposed_gather  instead of the kernel, if an axis is too long for it or the GPU
+                       does not run it
 
 Arrays are [rows, time, lines, step], and lengths [rows, 1, lines, 1]. One of the rows
 is a table of [time, lines * step].
@@ -94,12 +94,12 @@ def gathered_parts(x: Array, lengths: Array) -> Array | None:
     """Four gathers in one kernel, of parts of the rows, or of the time of a single row.
 
     A thread stores up to four neighbours at once, but only one if the number of all
-    elements is odd. With four parts, it stores as many of each.
+    elements is odd. With four parts, it stores up to four elements of each part.
     """
     itemsize = x.dtype.itemsize
     if not _shares_sectors(x) or itemsize > 4 or x.size * itemsize < _MIN_BYTES:
         return None
-    if itemsize == 4 and x.size % _PER_STORE == 0:  # a single gather stores as many
+    if itemsize == 4 and x.size % _PER_STORE == 0:  # so does a single gather
         return None
     if x.dtype != bool and bitwise.width(x.dtype) < 8:  # XLA packs them in bytes
         return None

@@ -4,9 +4,9 @@ The operators of DirectML and ONNX keep the names, the order and the axes of the
 specifications. `reverse_padded` has no options beside the axis, and takes lengths in
 the shape that a batch has. Two rules are choices:
 
-- Lengths have one dimension for each batch dimension, or none. NumPy would broadcast
-  lengths of shape [heads] against [batch, heads], and take those of shape [batch] for
-  them if both have the same size. So a missing dimension is an error.
+- Lengths have one dimension for each batch dimension, or none. A missing dimension is
+  an error, since broadcasting would take lengths of shape [batch] for [heads] in an
+  array [batch, heads, ...] if both sizes are equal.
 - With the time in dimension 0, the batch is dimension 1, as in time-major data.
 """
 

@@ -135,7 +135,7 @@ _FORMULATIONS: dict[str | None, _Formulation] = {
     # another pass over memory.
     "cpu": _Formulation(cpu.reversed_windows, max_bits_as_uint=8),
     "cuda": _Formulation(gpu.reverse),
-    # Not run on an AMD GPU, for which XLA generates loops by the same code.
+    # Not tested on AMD GPUs. XLA generates their loops by the same code.
     "rocm": _Formulation(gpu.gathered_parts),
 }
 

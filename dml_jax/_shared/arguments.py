@@ -1,9 +1,8 @@
 """Checks of the arguments of public functions, and the errors they raise.
 
-`jnp.asarray` converts arrays, with its own errors. The checks here are of what JAX does
-not know: static options, and scalars. They raise `TypeError` for a wrong type,
-`ValueError` for a wrong value, shape or option, and `OverflowError` for an integer that
-does not fit its dtype.
+`jnp.asarray` converts arrays, with its own errors. The checks here are for static
+options and scalars. They raise `TypeError` for a wrong type, `ValueError` for a wrong
+value, shape or option, and `OverflowError` for an integer that does not fit its dtype.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def integers(
     function: str, name: str, value: Any, count: int | None = None
 ) -> tuple[Size, ...]:
     """`value` as a tuple of static integers or symbolic sizes."""
-    if not isinstance(value, (tuple, list)):  # the usual ones
+    if not isinstance(value, (tuple, list)):  # the common case
         value = _as_sequence(function, name, value)
     result = tuple(
         element
@@ -140,7 +139,7 @@ def integers(
 
 
 def _as_sequence(function: str, name: str, value: Any) -> Any:
-    """A sequence of integers; its elements are not checked."""
+    """`value`, if it is a static sequence; its elements are not checked."""
     is_sequence = isinstance(value, (Sequence, np.ndarray, jax.Array))
     if not is_sequence or isinstance(value, (str, bytes)):
         rule = "be a sequence of integers, one for each dimension"

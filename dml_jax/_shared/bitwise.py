@@ -4,7 +4,7 @@ XLA on CPU widens bfloat16 and 8-bit floats to float32 around nearly every opera
 including data movement. That costs time and quiets signalling NaNs. Floats narrower
 than 32 bits are therefore moved as unsigned integers of their width. float4 is moved as
 it is: it has no NaNs, and XLA on CPU cannot compile a bitcast of it within a loop.
-Two-bit integers are moved as int8: XLA ends the process where devices send them.
+Two-bit integers are moved as int8: XLA aborts if devices exchange them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TWO_BITS = (jnp.int2, jnp.uint2)
 
 
 def to_bits(x: jax.Array) -> jax.Array:
-    """`x`, or integers that hold its bits if it has narrow floats or 2-bit integers."""
+    """`x`, but narrow floats as the integers of their bits, 2-bit integers as int8."""
     if x.dtype in _TWO_BITS:
         return x.astype(jnp.int8)
     if not is_narrow_float(x.dtype):
@@ -97,9 +97,9 @@ def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def unknown_zeros(x: jax.Array) -> jax.Array:
-    """Zeros in the unsigned dtype of `x` that the compiler does not know.
+    """Zeros in the unsigned dtype of `x`, which the compiler cannot prove to be zeros.
 
-    An OR with them changes nothing, but the compiler does not remove it.
+    It therefore keeps an OR with them, although the OR changes nothing.
     """
     one = x.dtype.type(1)
     return x * (x + one) & one

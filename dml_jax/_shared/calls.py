@@ -18,7 +18,7 @@ def compiled(primitive: Any, *options: str) -> Callable[..., Any]:
     """
 
     def traced(*operands: jax.Array, **params: Any) -> Any:
-        if not isinstance(operands[0], Tracer):  # the search ends here
+        if not isinstance(operands[0], Tracer):  # it is called without `jit`
             raise FloatingPointError(
                 f"invalid value (nan) encountered in {primitive.name}"
             )

@@ -76,9 +76,10 @@ def _vary_narrow_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> Any:
 def type_of_result(
     function: Callable[[jax.Array], jax.Array], aval: Any, shape: tuple[int, ...]
 ) -> Any:
-    """The type of `function(x)`, with the sharding and the varying manual axes.
+    """The type of `function(x)` for `x` of the type `aval`.
 
-    The result has this shape and the dtype of the operand, and is not weakly typed.
+    The result has this shape, the dtype of `x` and its varying manual axes. It is not
+    weakly typed.
     """
     if not getattr(aval.sharding.mesh, "explicit_axes", ()):
         return aval.update(shape=shape, weak_type=False)

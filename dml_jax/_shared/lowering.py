@@ -1,4 +1,4 @@
-"""Helpers for lowering rules: partitioning, formulations, and stored arrays."""
+"""What the lowering rules of several operators need."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class Partitioning(NamedTuple):
     """What XLA may do to partition a program.
 
     Attributes:
-      is_whole: each operand is a whole array, or a shard inside `shard_map`.
+      is_whole: XLA does not partition the program. Each operand is a whole array or,
+        inside a `shard_map`, a shard.
       max_shards: the most shards into which XLA may divide a dimension.
       is_partly_manual: the program is inside a `shard_map` that leaves some axes of its
-        mesh to XLA. XLA ends the process where it partitions some gathers there.
+        mesh to XLA. There, XLA aborts on some gathers.
       calls_back: XLA can call back to partition an operator.
     """
 
@@ -52,9 +53,9 @@ def partitioning(ctx: Any) -> Partitioning:
 
 
 def lower(ctx: Any, function: Callable[..., jax.Array], *operands: Any) -> Any:
-    """Lowers `function(*operands)`, which XLA partitions along explicit axes too.
+    """Lowers `function(*operands)` with the explicit axes of the mesh made automatic.
 
-    The operations of `function` need no rules for shardings that are part of a type.
+    XLA then partitions along them, and operations in `function` need no sharding rules.
     """
     ctx, mesh = _without_explicit_axes(ctx)
     # The 64-bit mode may have changed since the program was traced.
@@ -90,14 +91,14 @@ def reshard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
     return jax.sharding.reshard(cotangent, sharding)
 
 
-# With these, TPU's compiler fails on some shapes, or ends its process.
+# TPU's compiler fails or aborts on some shapes with these dtypes.
 _REFUSED_ON_TPU = ("int2", "uint2", "complex128")
 
 
 def refuse_on_tpu(ctx: Any, operator: str, *others: str) -> None:
     """Raises an error if a program for TPUs has a dtype that they do not support.
 
-    `others` are dtypes that the operator does not support there.
+    `others` are further dtypes that the operator does not support on TPU.
     """
     platforms = ctx.platforms or ctx.module_context.platforms
     name = ctx.avals_out[0].dtype.name

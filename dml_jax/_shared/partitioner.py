@@ -107,8 +107,8 @@ def lower_partitioned(
 class _KeptAlive:
     """Keeps a callback alive for as long as a program is compiled.
 
-    A compiled program is pickled with what it keeps alive, and callbacks cannot be. It
-    does not call them.
+    A compiled program is pickled with what it keeps alive, but a callback cannot be
+    pickled. The compiled program does not call it.
     """
 
     def __init__(self, callback: object) -> None:
@@ -192,8 +192,8 @@ def _tiles(sharding: Any, rank: int, devices: int) -> np.ndarray:
 def _axes(tiles: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """The axes of a mesh whose devices, in row-major order, have these tiles.
 
-    Each axis has a size, and for every dimension the step from the tile of a device to
-    that of the next one along the axis. The last axis is found first.
+    An axis is its size and, for every dimension, the difference between the tiles of
+    neighbouring devices. The last axis is found first.
     """
     axes, stride = [], 1
     while stride < len(tiles):

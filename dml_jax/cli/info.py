@@ -102,7 +102,7 @@ _THEIR_LENGTHS = jax.ShapeDtypeStruct((64, 1, 128), np.int32)
 
 
 def _reversals() -> _Rows:
-    """What computes reversals on each kind of device: the kernel, or XLA, and why."""
+    """What computes reversals on each kind of device; if it is XLA alone, also why."""
     kinds = {device.device_kind: device for device in devices.every()}
     return [(kind, _how_reversed(device)) for kind, device in kinds.items()]
 

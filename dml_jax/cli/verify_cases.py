@@ -120,7 +120,7 @@ def _gradient(input: jax.Array, sequence_lens: jax.Array, **options: Any) -> jax
 
 
 def _shape(random: Random, least_rank: int = 1) -> Shape:
-    """A shape of few elements, and now and then of none."""
+    """A shape of few elements, sometimes of none."""
     sizes: list[int] = []
     for _ in range(max(least_rank, random.choice(_RANKS))):
         room = _MOST_ELEMENTS // math.prod(sizes)

@@ -28,7 +28,7 @@ from dml_jax.directml._types import LATEST, DataType, FeatureLevel
 
 
 class Source(NamedTuple):
-    """An output of a node, or for None the program's input of this number."""
+    """An output of a node; if `node` is None, an input of the program."""
 
     node: int | None
     output: int = 0
@@ -62,7 +62,7 @@ class CompiledOperator:
       inputs: the names and tensors of the inputs, in binding order.
       outputs: the names and tensors of the outputs, in binding order.
       steps: the operators in the order in which they run.
-      results: for each output the output of a node that gives it.
+      results: the source of each output.
       constants: the nodes that are constants, and their bytes.
     """
 
@@ -122,7 +122,7 @@ class CompiledOperator:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: another process has another hash, and other devices."""
+        """The fields without cached values, which hold for this process alone."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     @functools.cached_property

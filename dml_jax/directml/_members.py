@@ -105,7 +105,7 @@ def _optional_integers(function: str, name: str, value: Any) -> Any:
 
 
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
-    """`value`, a number or its equivalent, as a member of an enumeration."""
+    """`value`, a number or what `_missing_` converts, as a member of an enumeration."""
     has_equivalents = "_missing_" in vars(enumeration)
     is_flag = bool(issubclass(enumeration, enum.Flag))
     try:
@@ -126,7 +126,7 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
         raise arguments.error(type(error), function, name, rule, got) from None
 
 
-# What the method `_missing_` of an enumeration may convert, as that of DataType does.
+# What `DataType._missing_` converts.
 _EQUIVALENTS = (str, type, np.dtype)
 
 
@@ -173,7 +173,7 @@ def _function(struct: str, name: str, value: Any) -> Any:
 
 
 def _a(kind: Any) -> str:
-    """The name of a class after its article, or those of a union."""
+    """The name of a class with its article, or the names of the classes in a union."""
     if isinstance(kind, types.UnionType):
         return " or ".join(part.__name__ for part in typing.get_args(kind))
     name = kind.__name__

@@ -10,9 +10,9 @@ the dtype of the elements, and would depend on whether 64-bit mode is on when th
 called. Leading dimensions, which vmap adds, are batch dimensions.
 
 Elements are moved as integers. XLA partitions a gather as a sum to which other shards
-contribute zeros, which keeps the bits of integers, but not of floats. It partitions
-pads incorrectly, and lowers slices of sharded rows to pads, so partitioned programs
-index packed layouts of larger buffers, too.
+contribute zeros, which keeps the bits of integers, but not of floats. A packed layout
+is a slice of its buffer. In partitioned programs it is indexed like other layouts,
+since XLA lowers slices of sharded rows to pads, which it partitions incorrectly.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from dml_jax._shared import bitwise, calls, jax_versions, lowering
 from dml_jax.directml._tensor import BufferTensorDesc, Layout
 
 
-def read(tensor: BufferTensorDesc, bound: jax.Array) -> jax.Array:
-    """The elements of a tensor; dimensions with a stride of 0 have size 1."""
-    if is_logical(tensor, bound):
-        return bound
-    return gather_p.bind(bound, layout=tensor.layout.compact)
+def read(tensor: BufferTensorDesc, buffer: jax.Array) -> jax.Array:
+    """The elements in a buffer; dimensions with a stride of 0 have size 1."""
+    return gather_p.bind(buffer, layout=tensor.layout.compact)
 
 
 def broadcast(elements: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
@@ -154,7 +152,7 @@ def _positions(layout: Layout) -> jax.Array:
 
 def _element_at(layout: Layout, size: int) -> tuple[jax.Array, jax.Array]:
     """For each position, whether it holds an element, and the index of the element."""
-    # DirectML limits positions to 32 bits, and those of 64 bits take twice the memory.
+    # DirectML limits positions to 32 bits, and 64 bits would take twice the memory.
     rest = lax.iota(jnp.uint32, size)
     is_element, index = jnp.ones(size, bool), jnp.zeros(size, jnp.uint32)
     packed = Layout.packed(layout.sizes).strides

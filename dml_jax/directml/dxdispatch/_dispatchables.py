@@ -92,7 +92,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
 
 
 def _struct(entry: Entry) -> Any:
-    """The structure of an operator, which may be one that this package lacks."""
+    """The structure of an operator; an error if this package lacks it."""
     name = entry.text().removeprefix(_PREFIX)
     if name not in _STRUCTS:
         operators = ", ".join(_PREFIX + name for name in _STRUCTS)
@@ -147,7 +147,7 @@ _VIEW_DEFAULTS: dict[str, Any] = {
 
 
 def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
-    """A view, from the name of a resource or an object, or an array of one such."""
+    """A view, given as the name of a resource or as an object, or an array of one."""
     if isinstance(entry.value, list):
         if len(entry.value) != 1:
             raise entry.error("be 1 resource")

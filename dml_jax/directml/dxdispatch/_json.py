@@ -117,7 +117,7 @@ class Entry:
                     f"{', '.join(known)}; got {shortened(name)}"
                     + "".join(f". Write {other}" for other in nearest)
                 )
-        for name in required:  # a misspelt one has been refused
+        for name in required:
             if name not in members:
                 raise self.error(f"have a member `{name}`")
         missing = defaults.keys() - members
