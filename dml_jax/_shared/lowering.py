@@ -44,7 +44,7 @@ def partitioning(ctx: Any) -> Partitioning:
             is_whole = is_final and not free
             return Partitioning(is_whole, math.prod(free), is_partly_manual)
         devices = getattr(context, "num_devices", None)
-        # GSPMD, which jax 0.8 still has beside Shardy, would need a rule of its own.
+        # GSPMD, which JAX deprecates, would need a rule for propagation as well.
         uses_shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
         calls_back = is_final and uses_shardy and (devices or 1) > 1
         is_whole = is_final and devices == 1
