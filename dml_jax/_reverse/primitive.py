@@ -28,7 +28,7 @@ from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
 from dml_jax._reverse import cpu, gpu, partitioning, xla
-from dml_jax._shared import bitwise, calls, lowering, partitioner
+from dml_jax._shared import bitwise, lowering, partitioner
 from dml_jax._shared.arguments import Implementation
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -205,7 +205,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 
 
 reverse_subsequences_p.def_impl(
-    calls.compiled(reverse_subsequences_p, "axis", "implementation")
+    lowering.compiled(reverse_subsequences_p, "axis", "implementation")
 )
 for _platform in (None, "tpu", *_FORMULATIONS):
     mlir.register_lowering(reverse_subsequences_p, _lowering(_platform), _platform)

@@ -1,4 +1,4 @@
-"""What the lowering rules of several operators need."""
+"""What the primitives of several operators need where they are compiled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax.core import Tracer
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.interpreters import mlir
 
@@ -104,6 +105,31 @@ def refuse_on_tpu(ctx: Any, operator: str, *others: str) -> None:
     name = ctx.avals_out[0].dtype.name
     if "tpu" in platforms and name in (*_REFUSED_ON_TPU, *others):
         raise NotImplementedError(f"{operator}: dtype {name} is not supported on TPU")
+
+
+def compiled(primitive: Any, *options: str) -> Callable[..., Any]:
+    """The implementation of a primitive outside `jit`: one compiled program.
+
+    Public functions bind primitives under `jit`, so it runs only if `jit` is disabled,
+    or under `jax_debug_nans`, when JAX runs a function again without `jit` to find
+    where a NaN appeared.
+    """
+
+    def traced(*operands: jax.Array, **params: Any) -> Any:
+        if not isinstance(operands[0], Tracer):  # it is called without `jit`
+            raise FloatingPointError(
+                f"invalid value (nan) encountered in {primitive.name}"
+            )
+        return primitive.bind(*operands, **params)
+
+    traced.__name__ = primitive.name
+    program = jax.jit(traced, static_argnames=options)
+
+    def run(*operands: jax.Array, **params: Any) -> Any:
+        with jax.disable_jit(False):
+            return program(*operands, **params)
+
+    return run
 
 
 def materialize(x: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._shared import bitwise, calls, jax_versions, lowering
+from dml_jax._shared import bitwise, jax_versions, lowering
 from dml_jax.directml._tensor import BufferTensorDesc, Layout
 
 
@@ -220,13 +220,13 @@ def _lower(formulation: Any, ctx: Any, x: Any, **params: Any) -> Any:
     return lowering.lower(ctx, compute, x)
 
 
-gather_p.def_impl(calls.compiled(gather_p, "layout"))
+gather_p.def_impl(lowering.compiled(gather_p, "layout"))
 gather_p.def_abstract_eval(_gather_abstract_eval)
 ad.deflinear2(gather_p, _gather_transpose)
 batching.primitive_batchers[gather_p] = functools.partial(_batch, gather_p)
 mlir.register_lowering(gather_p, functools.partial(_lower, _gather))
 
-scatter_p.def_impl(calls.compiled(scatter_p, "layout", "size", "is_distinct"))
+scatter_p.def_impl(lowering.compiled(scatter_p, "layout", "size", "is_distinct"))
 scatter_p.def_abstract_eval(_scatter_abstract_eval)
 ad.deflinear2(scatter_p, _scatter_transpose)
 batching.primitive_batchers[scatter_p] = functools.partial(_batch, scatter_p)
