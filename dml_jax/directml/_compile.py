@@ -275,12 +275,7 @@ def _operand(
     wanted: BufferTensorDesc,
 ) -> jax.Array:
     """The elements of a tensor, from the elements or the buffer of another."""
-    if _layout(given) == _layout(wanted):
+    if (given.data_type, given.layout) == (wanted.data_type, wanted.layout):
         return array if is_elements else _strided.read(wanted, array)
     buffer = _strided.flatten(given, array) if is_elements else array
     return _strided.read(wanted, _strided.reinterpret(buffer, wanted))
-
-
-def _layout(tensor: BufferTensorDesc) -> tuple[Any, ...]:
-    strides = None if tensor.is_packed else tensor.strides
-    return tensor.data_type, tensor.sizes, strides

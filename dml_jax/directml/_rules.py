@@ -117,14 +117,12 @@ def of_output(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     layout = tensor.layout
     if layout.is_nested:
         return
-    has_room = layout.element_count <= layout.extent
-    rule = f"give no two elements of Sizes {layout.sizes} the same position"
-    if has_room and layout.element_count > _MAX_ENUMERATED:
-        holds = False
-        rule = (
-            "be nested, each stride larger than the span of all smaller ones, where "
-            f"there are more than {_MAX_ENUMERATED} elements"
-        )
-    else:
-        holds = has_room and not layout.has_overlap
-    yield f"{member}.Strides", holds, rule, layout.strides
+    name, strides, count = f"{member}.Strides", layout.strides, layout.element_count
+    distinct = f"give no two elements of Sizes {layout.sizes} the same position"
+    nested = (
+        "be nested, each stride larger than the span of all smaller ones, where there "
+        f"are more than {_MAX_ENUMERATED} elements"
+    )
+    yield name, count <= layout.extent, distinct, strides
+    yield name, count <= _MAX_ENUMERATED, nested, strides
+    yield name, not layout.has_overlap, distinct, strides
