@@ -28,7 +28,7 @@ from dml_jax._reverse import strip_kernel, xla
 from dml_jax._shared import bitwise, jax_versions, lowering
 
 _SECTOR = 32  # bytes; the smallest read of memory
-_FIRST_LEVEL = 32 * 2**10  # bytes of a table; this cache of 256 KiB holds several
+_FIRST_LEVEL = 32 * 2**10  # bytes of a table; the cache of 256 KiB holds several
 _SECOND_LEVEL = 24 * 2**20  # bytes; half of an H100's cache
 _FEW_COLUMNS = 48  # neighbouring rows are then read at about the same time
 _PARTS = 4  # of a result; with more, XLA generates slower kernels

@@ -11,8 +11,8 @@ A thread loads and stores aligned words of 32 bits, or single elements if they a
 wider. Rows of the table may begin in the middle of a word:
 
     loads     If all rows of a strip are aligned, they are copied asynchronously, up to
-              16 bytes at once. Otherwise a thread joins two words to the one that it
-              stores in shared memory, where every row begins with a word.
+              16 bytes at once. Otherwise a thread joins parts of two words to one word
+              for shared memory, where every row begins with a word.
     stores    In each row, the words of a strip begin with the granule of the array that
               contains its first column, and end before the granule that contains the
               first column of the next strip. A granule is a sector, or part of one.
@@ -94,14 +94,14 @@ def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
 
 
 def _max_row_bytes(time: int, table_row_bytes: int) -> int:
-    """The most bytes of a row of a strip, or 0 if there is too much time."""
+    """The most bytes of a row of a strip, or 0 if the axis is too long."""
     whole = table_row_bytes + 2 * _WORD  # which may have parts of words at both ends
     sizes = (n for n in _ROW_BYTES if n <= _MAX_ROW_BYTES or n >= whole)
     return next((n for n in sizes if time * n <= _STRIP_BYTES), 0)
 
 
 def _threads(strip_bytes: int) -> int:
-    """The threads of a block, so that the blocks that run at once have enough."""
+    """The threads of a block, in proportion to the shared memory that it takes."""
     return min(_THREADS_AT_ONCE * strip_bytes // _STRIP_BYTES, _MAX_THREADS)
 
 
@@ -136,8 +136,8 @@ def _round_up(size: int, unit: int) -> int:
 def reverse(x: Array, lengths: Array) -> Array | None:
     """`x` [R, T, L, C], reversed along T by the `lengths` [R, 1, L, 1].
 
-    The result is None if there are too many rows for shared memory, or too many columns
-    for 32 bits. Elements are integers or floats of 8 to 64 bits.
+    The result is None if the axis is too long for shared memory, or if there are too
+    many columns for 32 bits. Elements are integers or floats of 8 to 64 bits.
     """
     rows, time, lines, step = x.shape
     layout = layout_for(time, lines * step, x.dtype.itemsize)

@@ -1,8 +1,8 @@
 """Random calls of every function.
 
-One generator draws the layout: everything that a program is compiled for but the dtype,
-such as shapes, axes and windows. Another one draws the values: random bits, and lengths
-inside the axis, at its ends and beyond.
+One generator draws the layout: the shapes, axes and windows for which a program is
+compiled. Another one draws the values: random bits, and lengths inside the axis, at its
+ends and beyond.
 """
 
 from __future__ import annotations
