@@ -32,29 +32,16 @@ def to_bits(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, UNSIGNED[jnp.finfo(x.dtype).bits])
 
 
-def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context that enables 64-bit mode if an array or dtype needs it.
-
-    Outside of the mode, 64-bit arrays keep their dtype, but arithmetic narrows them.
-    """
-    dtypes = (getattr(array, "dtype", array) for array in arrays)
-    needs_mode = any(map(is_narrowed, dtypes))
-    return jax.enable_x64(True) if needs_mode else contextlib.nullcontext()
+def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The inverse of `to_bits`."""
+    if dtype in _TWO_BITS:
+        return bits.astype(dtype)
+    return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
 
 
-def is_narrowed(dtype: Any) -> bool:
-    """Whether `dtype` has 64 bits, and JAX narrows it in the current mode."""
-    if not isinstance(dtype, np.dtype) or dtype.itemsize < 8:
-        return False
-    return jax.dtypes.canonicalize_dtype(dtype) != dtype
-
-
-def width(dtype: np.dtype) -> int:
-    """The number of significant bits of an element: 1 for bool, 4 for int4."""
-    if jnp.issubdtype(dtype, jnp.bool_):
-        return 1
-    is_integer = jnp.issubdtype(dtype, jnp.integer)
-    return (jnp.iinfo if is_integer else jnp.finfo)(dtype).bits
+def is_narrow_float(dtype: np.dtype) -> bool:
+    """Whether `dtype` is a float of fewer than 32 bits, but not float4."""
+    return jnp.issubdtype(dtype, jnp.floating) and 4 < jnp.finfo(dtype).bits < 32
 
 
 def by_integers(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
@@ -83,19 +70,6 @@ def by_key_data(movement: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
 
 
-def index_dtype(size: Any) -> np.dtype:
-    """The signed integers that index a dimension."""
-    is_long = not jax.export.is_symbolic_dim(size) and size >= 2**31
-    return np.dtype(np.int64 if is_long else np.int32)
-
-
-def from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The inverse of `to_bits`."""
-    if dtype in _TWO_BITS:
-        return bits.astype(dtype)
-    return lax.bitcast_convert_type(bits, dtype) if bits.dtype != dtype else bits
-
-
 def unknown_zeros(x: jax.Array) -> jax.Array:
     """Zeros in the unsigned dtype of `x`, which the compiler cannot prove to be zeros.
 
@@ -105,6 +79,35 @@ def unknown_zeros(x: jax.Array) -> jax.Array:
     return x * (x + one) & one
 
 
-def is_narrow_float(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a float of fewer than 32 bits, but not float4."""
-    return jnp.issubdtype(dtype, jnp.floating) and 4 < jnp.finfo(dtype).bits < 32
+# Widths -------------------------------------------------------------------------------
+
+
+def width(dtype: np.dtype) -> int:
+    """The number of significant bits of an element: 1 for bool, 4 for int4."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return 1
+    is_integer = jnp.issubdtype(dtype, jnp.integer)
+    return (jnp.iinfo if is_integer else jnp.finfo)(dtype).bits
+
+
+def index_dtype(size: Any) -> np.dtype:
+    """The signed integers that index a dimension."""
+    is_long = not jax.export.is_symbolic_dim(size) and size >= 2**31
+    return np.dtype(np.int64 if is_long else np.int32)
+
+
+def is_narrowed(dtype: Any) -> bool:
+    """Whether `dtype` has 64 bits, and JAX narrows it in the current mode."""
+    if not isinstance(dtype, np.dtype) or dtype.itemsize < 8:
+        return False
+    return jax.dtypes.canonicalize_dtype(dtype) != dtype
+
+
+def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context that enables 64-bit mode if an array or dtype needs it.
+
+    Outside of the mode, 64-bit arrays keep their dtype, but arithmetic narrows them.
+    """
+    dtypes = (getattr(array, "dtype", array) for array in arrays)
+    needs_mode = any(map(is_narrowed, dtypes))
+    return jax.enable_x64(True) if needs_mode else contextlib.nullcontext()
