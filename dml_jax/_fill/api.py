@@ -52,7 +52,7 @@ def fill_value_constant(
         a dtype of numbers, or `value` is not a scalar of its kind.
       ValueError: a size is negative, the product of the sizes that are not 0 is beyond
         2^48, or the dtype is a 64-bit one outside 64-bit mode.
-      OverflowError: `value` is an integer outside these ranges.
+      OverflowError: `value` is an integer outside both ranges.
 
     Derivatives: linear in `value`, in both modes. The cotangent of `value` is the sum
     over the elements of the result's cotangent.
@@ -92,7 +92,7 @@ def fill_value_sequence(
       value_start: a number or a (traced) scalar array, of the kind of the dtype or a
         simpler one, which is cast to the dtype. A Python or NumPy integer may be in the
         signed or the unsigned range of an integer dtype: -2 for uint8 is 254.
-      value_delta: likewise.
+      value_delta: the difference of neighbours, in the same forms.
 
     Returns:
       An array of shape `sizes` and dtype `value_data_type`.
@@ -102,8 +102,7 @@ def fill_value_sequence(
         a dtype of numbers, or a value is not a scalar of its kind.
       ValueError: a size is negative, the product of the sizes that are not 0 is beyond
         2^48, or the dtype is a 64-bit one outside 64-bit mode.
-      OverflowError: `value_start` or `value_delta` is an integer outside these
-        ranges.
+      OverflowError: `value_start` or `value_delta` is an integer outside both ranges.
 
     Derivatives: 1 with respect to `value_start` and k with respect to `value_delta`, in
     both modes, computed in at least float32.

@@ -24,7 +24,7 @@ from jax.extend.core.primitives import add_p
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._shared import bitwise, calls, jax_versions, lowering
+from dml_jax._shared import bitwise, jax_versions, lowering
 from dml_jax._shared.arguments import Size
 
 Sizes: TypeAlias = tuple[Size, ...]
@@ -175,7 +175,7 @@ def _iota(sizes: Sizes, d: int, counter: np.dtype) -> Array:
     return lax.broadcast_in_dim(index, sizes, (d,))
 
 
-sequence_p.def_impl(calls.compiled(sequence_p, "sizes"))
+sequence_p.def_impl(lowering.compiled(sequence_p, "sizes"))
 sequence_p.def_effectful_abstract_eval(_abstract_eval)
 ad.deflinear2(sequence_p, _transpose)
 batching.defbroadcasting(sequence_p)

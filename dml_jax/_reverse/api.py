@@ -261,18 +261,11 @@ def _canonicalize_output_name(value: Any) -> str | None:
 def _require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
     """Refuses lengths of another shape than `reverse_subsequences` takes."""
     full = (*shape[:axis], 1, *shape[axis + 1 :])
-    fits = len(lengths_shape) == len(full) and all(
-        size in (1, wanted) for size, wanted in zip(lengths_shape, full, strict=True)
-    )
-    if fits:
+    if operands.fits(lengths_shape, full):
         return
-    advice = ""
-    missing = operands.missing_dimensions(lengths_shape, full)
+    advice = operands.expansion("sequence_lengths", lengths_shape, full)
     if not lengths_shape:
         advice = f". For one length, pass shape {(1,) * len(shape)}"
-    elif missing:
-        dims = missing[0] if len(missing) == 1 else missing
-        advice = f". Pass `jnp.expand_dims(sequence_lengths, {dims})`"
     raise ValueError(
         f"reverse_subsequences: `sequence_lengths` must have shape {full}, 1 along "
         f"{axis=} and the size of `input` or 1 along every other dimension; got "

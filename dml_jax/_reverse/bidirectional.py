@@ -1,6 +1,7 @@
 """A recurrence over padded sequences in both directions.
 
-After `reverse_padded` both start at the first step, so one loop with one mask does.
+After `reverse_padded`, both directions start at the first step, so one loop with one
+mask computes both.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def bidirectional_scan(
 
     The backward direction reads from the last valid step to the first. An empty
     sequence keeps its initial carry. Padding has no influence, also if it is NaN: the
-    step gets zeros there, where its derivative must be finite. If `xs` are products
-    with weights, mask before them, or the gradient of these weights has 0 * NaN in it.
+    step gets zeros there, where its derivative must be finite. If `xs` are products of
+    data and weights, mask the data too, or NaNs reach the gradient of these weights.
 
     Args:
       step: function (weights, carry, x) -> (carry, y) of one direction, like that of

@@ -27,7 +27,7 @@ def bind(
     """
     lengths = _clamp(lengths, x.shape[axis])
     if coefficient is not None:
-        # The lengths are mapped, and vary, where the coefficient does.
+        # `vmap` then maps the lengths, and they vary, wherever the coefficient does.
         lengths = lengths + coefficient.astype(lengths.dtype) * 0
 
     def reverse(x: jax.Array) -> jax.Array:
@@ -46,21 +46,16 @@ def bind(
 
 def _clamp(lengths: jax.Array, size: Size) -> jax.Array:
     """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
+    is_symbolic = jax.export.is_symbolic_dim(size)
+    is_long = not is_symbolic and size >= 2**31
+    position = np.uint32 if is_long else np.int32
     # 64-bit lengths may be used outside the 64-bit mode in which they were made.
     with bitwise.full_width(lengths.dtype):
         if lengths.dtype.itemsize < 4:
             lengths = lengths.astype(jnp.int32)
+        if is_long and lengths.dtype == jnp.int32:
+            lengths = jnp.maximum(lengths, 0).astype(jnp.uint32)
+        dtype = lengths.dtype
+        limit = jnp.asarray(size).astype(dtype) if is_symbolic else dtype.type(size)
         # One operation, since XLA on CPU divides a loop by the number of operations.
-        is_small = not jax.export.is_symbolic_dim(size) and size < 2**31
-        if is_small and lengths.dtype == jnp.int32:
-            return lax.clamp(np.int32(0), lengths, np.int32(size))
-        lengths = jnp.maximum(lengths, 0)
-        if lengths.dtype == jnp.int32:
-            lengths = lengths.astype(jnp.uint32)
-        # Compared as unsigned or 64-bit: a uint32 of 2^31 must not turn negative.
-        if jax.export.is_symbolic_dim(size):
-            limit, position = jnp.asarray(size).astype(lengths.dtype), jnp.int32
-        else:
-            limit = lengths.dtype.type(size)
-            position = jnp.int32 if size < 2**31 else jnp.uint32
-        return jnp.minimum(lengths, limit).astype(position)
+        return lax.clamp(dtype.type(0), lengths, limit).astype(position)

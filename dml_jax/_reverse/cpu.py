@@ -46,9 +46,9 @@ def reversed_windows(x: Array, lengths: Array) -> Array | None:
     bits = _reverse_rows(flat, lengths.reshape(rows, 1))
     y = bitwise.from_bits(bits, x.dtype)
     # Wide elements are fused with elementwise operations. Narrow ones are materialized,
-    # since a fused transposition would be too slow. Short rows are not: LLVM would
-    # unroll the loop that reads them, and not vectorize it. The materialized array is
-    # made flat, so that XLA does not give the reshape another layout, and copy it.
+    # since a fused transposition would be too slow. Short rows are not materialized:
+    # LLVM would unroll the loop that reads them, instead of vectorizing it. The
+    # materialized array is flat, so that XLA does not copy it to another layout.
     if is_narrow and time >= _MIN_MATERIALIZED_ROW:
         y = lowering.materialize(lowering.materialize(y).reshape(-1))
     return y.reshape(x.shape)
@@ -75,9 +75,9 @@ def _windows(x: Array, starts: Array, size: int) -> Array:
 def _is_below(lengths: Array, size: int) -> Array:
     """Whether each of `size` positions is below the length of its row.
 
-    A comparison needs 32 bits for each position, so that a vector has fewer narrow
-    elements. From 32 elements on, the result is read from an array of ones followed by
-    zeros. Its elements are bytes, since XLA does not vectorize loads of booleans.
+    A comparison takes 32 bits for each position, also where elements are narrower. From
+    32 elements on, the result is read from an array of ones followed by zeros. Its
+    elements are bytes, since XLA does not vectorize loads of booleans.
     """
     if size < _MIN_MASKED_ROW:
         return lax.broadcasted_iota(jnp.int32, (1, size), 1) < lengths

@@ -5,12 +5,12 @@ for each element, is as fast as a copy where the threads of a warp read the same
 sectors, or find theirs in a cache. It fuses with surrounding operations. The kernel
 does not: between elementwise operations it adds two passes over memory.
 
-    gathered_parts     several neighbours have the same length, or a row is so short
-                       that they share a sector all the same
+    gathered_parts     several neighbours have the same length, or rows are so short
+                       that neighbours share a sector
     gather             a cache holds a sector until its last element has been read
-    strip_kernel       otherwise, where each element takes a sector
-    transposed_gather  the same, if an axis is too long for the kernel, or the GPU does
-                       not run it
+    strip_kernel       otherwise, where a gather would read a sector for each element
+    transposed_gather  instead of the kernel, if an axis is too long for it or the GPU
+                       does not run it
 
 Arrays are [rows, time, lines, step], and lengths [rows, 1, lines, 1]. One of the rows
 is a table of [time, lines * step].
@@ -28,7 +28,7 @@ from dml_jax._reverse import strip_kernel, xla
 from dml_jax._shared import bitwise, jax_versions, lowering
 
 _SECTOR = 32  # bytes; the smallest read of memory
-_FIRST_LEVEL = 32 * 2**10  # bytes of a table; this cache of 256 KiB holds several
+_FIRST_LEVEL = 32 * 2**10  # bytes of a table; the cache of 256 KiB holds several
 _SECOND_LEVEL = 24 * 2**20  # bytes; half of an H100's cache
 _FEW_COLUMNS = 48  # neighbouring rows are then read at about the same time
 _PARTS = 4  # of a result; with more, XLA generates slower kernels
@@ -94,12 +94,12 @@ def gathered_parts(x: Array, lengths: Array) -> Array | None:
     """Four gathers in one kernel, of parts of the rows, or of the time of a single row.
 
     A thread stores up to four neighbours at once, but only one if the number of all
-    elements is odd. With four parts, it stores as many of each.
+    elements is odd. With four parts, it stores up to four elements of each part.
     """
     itemsize = x.dtype.itemsize
     if not _shares_sectors(x) or itemsize > 4 or x.size * itemsize < _MIN_BYTES:
         return None
-    if itemsize == 4 and x.size % _PER_STORE == 0:  # a single gather stores as many
+    if itemsize == 4 and x.size % _PER_STORE == 0:  # so does a single gather
         return None
     if x.dtype != bool and bitwise.width(x.dtype) < 8:  # XLA packs them in bytes
         return None

@@ -37,15 +37,25 @@ def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
     raise arguments.error(TypeError, function, name, "have an integer dtype", got)
 
 
-def missing_dimensions(lengths_shape: Any, full: Any) -> tuple[int, ...]:
-    """Where to insert dimensions of size 1 so that lengths fit; () if nowhere."""
-    missing, sizes = [], list(lengths_shape)
-    for d, wanted in enumerate(full):
-        if sizes and sizes[0] in (1, wanted):
+def fits(shape: Any, wanted: Any) -> bool:
+    """Whether a shape of lengths has the wanted sizes, or 1 in their place."""
+    return len(shape) == len(wanted) and all(
+        size in (1, other) for size, other in zip(shape, wanted, strict=True)
+    )
+
+
+def expansion(name: str, shape: Any, wanted: Any) -> str:
+    """The advice to insert dimensions of size 1, if the lengths then fit."""
+    missing, sizes = [], list(shape)
+    for d, size in enumerate(wanted):
+        if sizes and sizes[0] in (1, size):
             sizes.pop(0)
         else:
             missing.append(d)
-    return () if sizes else tuple(missing)
+    if sizes or not missing:
+        return ""
+    dims = missing[0] if len(missing) == 1 else tuple(missing)
+    return f". Pass `jnp.expand_dims({name}, {dims})`"
 
 
 def canonicalize_axis(function: str, name: str, shape: Any, axis: Any) -> int:

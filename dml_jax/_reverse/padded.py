@@ -4,9 +4,9 @@ The operators of DirectML and ONNX keep the names, the order and the axes of the
 specifications. `reverse_padded` has no options beside the axis, and takes lengths in
 the shape that a batch has. Two rules are choices:
 
-- Lengths have one dimension for each batch dimension, or none. NumPy would broadcast
-  lengths of shape [heads] against [batch, heads], and take those of shape [batch] for
-  them if both have the same size. So a missing dimension is an error.
+- Lengths have one dimension for each batch dimension, or none. A missing dimension is
+  an error, since broadcasting would take lengths of shape [batch] for [heads] in an
+  array [batch, heads, ...] if both sizes are equal.
 - With the time in dimension 0, the batch is dimension 1, as in time-major data.
 """
 
@@ -87,10 +87,7 @@ def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Arr
 def _require_batch(shape: Any, lengths_shape: Any, axis: int) -> None:
     """Refuses lengths of another shape than `reverse_padded` takes."""
     batch = shape[:axis] or shape[1:2]
-    fits = len(lengths_shape) == len(batch) and all(
-        size in (1, wanted) for size, wanted in zip(lengths_shape, batch, strict=True)
-    )
-    if fits or not lengths_shape:
+    if operands.fits(lengths_shape, batch) or not lengths_shape:
         return
     rule = "be a scalar"
     if batch:
@@ -104,10 +101,9 @@ def _require_batch(shape: Any, lengths_shape: Any, axis: int) -> None:
 
 def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:
     """How to pass lengths that `reverse_padded` refuses."""
-    missing = operands.missing_dimensions(lengths_shape, batch)
-    if missing:
-        dims = missing[0] if len(missing) == 1 else missing
-        return f". Pass `jnp.expand_dims(lengths, {dims})`"
+    expansion = operands.expansion("lengths", lengths_shape, batch)
+    if expansion:
+        return expansion
     if [n for n in lengths_shape if n != 1] == [n for n in batch if n != 1]:
         return f". Pass `jnp.reshape(lengths, {batch})`"
     if axis < 2 <= len(shape) and lengths_shape == (shape[axis],):

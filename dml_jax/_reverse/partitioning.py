@@ -5,8 +5,8 @@ shard it, in shards of S steps, one of two algorithms applies. Neither holds mor
 few shards on a device.
 
 All-to-all, if another dimension is a multiple of P and P > 2: after an all-to-all, each
-device has whole lines, 1/P of them. It reverses those, and a second all-to-all restores
-the sharding. An element is sent at most twice.
+device has 1/P of the lines as a whole. It reverses them, and a second all-to-all
+restores the sharding. An element is sent at most twice.
 
 Permutations, otherwise: let m S + r = n - 1 be the last reversed step of a line. Step i
 of the result's shard on device d is

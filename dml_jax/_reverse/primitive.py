@@ -23,11 +23,12 @@ import jax
 import jax.export
 import jax.extend.core
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
 from dml_jax._reverse import cpu, gpu, partitioning, xla
-from dml_jax._shared import bitwise, calls, lowering, partitioner
+from dml_jax._shared import bitwise, lowering, partitioner
 from dml_jax._shared.arguments import Implementation
 
 reverse_subsequences_p = jax.extend.core.Primitive("reverse_subsequences")
@@ -73,9 +74,14 @@ def _transpose(cotangent: Array, x: Any, lengths: Array, **params: Any):
     sizes = zip(x.aval.shape, cotangent.shape, strict=True)
     broadcast = [d for d, (size, of_result) in enumerate(sizes) if size != of_result]
     # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
-    if broadcast:
-        cotangent = bitwise.sum_wide(cotangent, broadcast, keepdims=True)
-    return cotangent, None
+    if not broadcast:
+        return cotangent, None
+    wide = dtype = cotangent.dtype
+    if jnp.issubdtype(dtype, jnp.inexact):
+        wide = np.promote_types(dtype, np.float32)
+    with bitwise.full_width(cotangent):
+        total = cotangent.sum(broadcast, wide, keepdims=True)
+        return total.astype(dtype), None
 
 
 def _batch(operands: Any, dimensions: Any, *, axis: int, implementation: Any):
@@ -129,7 +135,7 @@ _FORMULATIONS: dict[str | None, _Formulation] = {
     # another pass over memory.
     "cpu": _Formulation(cpu.reversed_windows, max_bits_as_uint=8),
     "cuda": _Formulation(gpu.reverse),
-    # Not run on an AMD GPU, for which XLA generates loops by the same code.
+    # Not tested on AMD GPUs. XLA generates their loops by the same code.
     "rocm": _Formulation(gpu.gathered_parts),
 }
 
@@ -199,7 +205,7 @@ def _lowering(platform: str | None) -> Callable[..., Any]:
 
 
 reverse_subsequences_p.def_impl(
-    calls.compiled(reverse_subsequences_p, "axis", "implementation")
+    lowering.compiled(reverse_subsequences_p, "axis", "implementation")
 )
 for _platform in (None, "tpu", *_FORMULATIONS):
     mlir.register_lowering(reverse_subsequences_p, _lowering(_platform), _platform)

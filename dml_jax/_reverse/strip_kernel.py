@@ -11,8 +11,8 @@ A thread loads and stores aligned words of 32 bits, or single elements if they a
 wider. Rows of the table may begin in the middle of a word:
 
     loads     If all rows of a strip are aligned, they are copied asynchronously, up to
-              16 bytes at once. Otherwise a thread joins two words to the one that it
-              stores in shared memory, where every row begins with a word.
+              16 bytes at once. Otherwise a thread joins parts of two words to one word
+              for shared memory, where every row begins with a word.
     stores    In each row, the words of a strip begin with the granule of the array that
               contains its first column, and end before the granule that contains the
               first column of the next strip. A granule is a sector, or part of one.
@@ -43,16 +43,16 @@ _MAX_COUNT = 2**31 - 2**16  # signed 32-bit integers count columns, and a strip 
 # Bytes of the strips that a multiprocessor holds at once. Its first-level cache keeps
 # the other 60 KiB, for the sectors that neighbouring strips and warps share.
 _STRIP_BYTES = 192 * 2**10
-# Bytes of the rows of strips. Others have more conflicts between banks.
+# Bytes of a row of a strip. Other sizes cause more conflicts between banks.
 _ROW_BYTES = (512, 384, 256, 192, 128, 96, 64, 48, 40, 32)
-_MAX_ROW_BYTES = 256  # of one of several strips; wider ones are not faster
+_MAX_ROW_BYTES = 256  # if a table has several strips; wider rows are not faster
 _SECTOR = 32  # bytes
 _CHUNK = 16  # bytes; the most that a thread copies at once
 _WORD = 4  # bytes
 _WARPGROUP = 128  # threads
 _MAX_THREADS = 1024  # of a block
 _THREADS_AT_ONCE = 1536  # of a multiprocessor
-_MIN_THREADS_OF_SECTORS = 512  # that a block may have at least, to store sectors
+_THREADS_FOR_SECTORS = 512  # which any block may have, if it then stores sectors
 _ROWS_AT_ONCE = 8  # that a thread loads before it stores the first one
 
 
@@ -81,7 +81,7 @@ def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
     granule = _granule(columns, row, word, sector, _threads(time * row_bytes))
     margin = 0 if columns % granule == 0 else granule
     # A row of a strip begins up to `margin - 1` columns before the strip, so the strips
-    # must cover as many columns more.
+    # must cover that many more columns.
     covered = columns + max(margin - 1, 0)
     unit = sector if columns % sector == 0 else granule
     strips = _ceil(covered, (row - margin) // unit * unit)
@@ -94,14 +94,14 @@ def layout_for(time: int, columns: int, itemsize: int) -> Layout | None:
 
 
 def _max_row_bytes(time: int, table_row_bytes: int) -> int:
-    """The most bytes of a row of a strip, or 0 if there is too much time."""
+    """The most bytes of a row of a strip, or 0 if the axis is too long."""
     whole = table_row_bytes + 2 * _WORD  # which may have parts of words at both ends
     sizes = (n for n in _ROW_BYTES if n <= _MAX_ROW_BYTES or n >= whole)
     return next((n for n in sizes if time * n <= _STRIP_BYTES), 0)
 
 
 def _threads(strip_bytes: int) -> int:
-    """The threads of a block, so that the blocks that run at once have enough."""
+    """The threads of a block, in proportion to the shared memory that it takes."""
     return min(_THREADS_AT_ONCE * strip_bytes // _STRIP_BYTES, _MAX_THREADS)
 
 
@@ -110,14 +110,14 @@ def _granule(columns: int, row: int, word: int, sector: int, threads: int) -> in
 
     Stores of whole sectors are the fastest. Parts of sectors fill rows that are not a
     multiple of them. The words of a thread are some rows apart, so that they begin at
-    the same place in a granule. If that takes too many threads, granules are words. So
-    they are in narrow tables, where a margin would be a large part of a row.
+    the same place in a granule. If that takes too many threads, granules are words. In
+    narrow tables they are words, too, since a margin would be a large part of a row.
     """
     granule = math.gcd(row, sector)
     needed = (row - granule) // word * _rows_until_aligned(columns, granule)
     if row == granule or columns <= 2 * row:
         return word
-    return granule if needed <= max(threads, _MIN_THREADS_OF_SECTORS) else word
+    return granule if needed <= max(threads, _THREADS_FOR_SECTORS) else word
 
 
 def _rows_until_aligned(columns: int, granule: int) -> int:
@@ -136,8 +136,8 @@ def _round_up(size: int, unit: int) -> int:
 def reverse(x: Array, lengths: Array) -> Array | None:
     """`x` [R, T, L, C], reversed along T by the `lengths` [R, 1, L, 1].
 
-    The result is None if there are too many rows for shared memory, or too many columns
-    for 32 bits. Elements are integers or floats of 8 to 64 bits.
+    The result is None if the axis is too long for shared memory, or if there are too
+    many columns for 32 bits. Elements are integers or floats of 8 to 64 bits.
     """
     rows, time, lines, step = x.shape
     layout = layout_for(time, lines * step, x.dtype.itemsize)
@@ -273,7 +273,7 @@ class _Words(NamedTuple):
     row: Any  # of the first word
     row_step: int  # from one word to the next
     columns: list[Any]  # of the elements of each word
-    are_stored: list[Any] | None  # if they are in the table; None: all are
+    are_stored: list[Any] | None  # whether they are in the table; None if all are
 
 
 def _words(builder: Any, strip: _Strip) -> _Words:

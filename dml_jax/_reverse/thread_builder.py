@@ -105,7 +105,10 @@ class ThreadBuilder:
         return llvm.intr_fshr(high, low, bits)  # by `bits` modulo 32
 
     def store(self, at: Any, word: list[Any], are_stored: list[I32] | None) -> None:
-        """Stores a word, or those consecutive elements for which `are_stored` holds."""
+        """Stores a word, or only its elements for which `are_stored` holds.
+
+        These are consecutive.
+        """
         address = _at(self._target, _times(at, self.itemsize))
 
         def store_word() -> None:

@@ -4,7 +4,7 @@
                       where the reversed axis is not sharded
     rotate_and_flip   for TPUs, which gather single elements slowly, and for programs
                       that XLA partitions by itself along any axis
-    scatter           the same as a scatter, for programs that are not partitioned
+    scatter           one scatter of blocks, for programs that are not partitioned
 
 Where the lengths have size 1 along a dimension, so have the indices. XLA then moves
 whole blocks.
@@ -137,8 +137,8 @@ def _position(x: Array, axis: int, dtype: DTypeLike) -> Array:
 def scatter(x: Array, lengths: Array, axis: int) -> Array:
     """The reversal as one scatter of blocks, each with one row-major index.
 
-    Where the indices need more than three times the memory of the result, it is the
-    gather: XLA stores the indices of a scatter, and may copy the elements besides.
+    If the indices need more than three times the memory of the result, the gather runs
+    instead: XLA stores the indices of a scatter, and may copy the elements as well.
     """
     target = source_index(x.shape, lengths, axis)
     shape = broadcast_shape(x.shape, target.shape, axis)

@@ -76,9 +76,10 @@ def _vary_narrow_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> Any:
 def type_of_result(
     function: Callable[[jax.Array], jax.Array], aval: Any, shape: tuple[int, ...]
 ) -> Any:
-    """The type of `function(x)`, with the sharding and the varying manual axes.
+    """The type of `function(x)` for `x` of the type `aval`.
 
-    The result has this shape and the dtype of the operand, and is not weakly typed.
+    The result has this shape, the dtype of `x` and its varying manual axes. It is not
+    weakly typed.
     """
     if not getattr(aval.sharding.mesh, "explicit_axes", ()):
         return aval.update(shape=shape, weak_type=False)
@@ -109,33 +110,18 @@ def optional(part: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a new version may raise any
-        _warn(part, f"{type(error).__name__}: {error}")
+        if part in missing:
+            return
+        missing[part] = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"dml_jax: {part} failed with jax {jax.__version__} and is not used; "
+            f"results are the same, programs may be slower ({missing[part]})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
-def missing() -> dict[str, str]:
-    """The parts that failed so far: their errors."""
-    return dict(_missing)
-
-
-def _warn(part: str, error: str) -> None:
-    if part in _missing:
-        return
-    _missing[part] = error
-    warnings.warn(
-        f"dml_jax: {part} failed with jax {jax.__version__} and is not used; results "
-        f"are the same, programs may be slower ({error})",
-        RuntimeWarning,
-        stacklevel=4,
-    )
-
-
-_missing: dict[str, str] = {}
-
-
-def user_context(default: Any) -> Any:
-    """A value that is part of the key of `jit`, or None: it has no substitute."""
-    make = getattr(jax, "make_user_context", None)
-    return None if make is None else make(default)
+missing: dict[str, str] = {}  # the parts that failed so far, and their errors
 
 
 # The kernel ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Helpers for lowering rules: partitioning, formulations, and stored arrays."""
+"""What the primitives of several operators need where they are compiled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax.core import Tracer
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.interpreters import mlir
 
@@ -17,10 +18,11 @@ class Partitioning(NamedTuple):
     """What XLA may do to partition a program.
 
     Attributes:
-      is_whole: each operand is a whole array, or a shard inside `shard_map`.
+      is_whole: XLA does not partition the program. Each operand is a whole array or,
+        inside a `shard_map`, a shard.
       max_shards: the most shards into which XLA may divide a dimension.
       is_partly_manual: the program is inside a `shard_map` that leaves some axes of its
-        mesh to XLA. XLA ends the process where it partitions some gathers there.
+        mesh to XLA. There, XLA aborts on some gathers.
       calls_back: XLA can call back to partition an operator.
     """
 
@@ -43,25 +45,27 @@ def partitioning(ctx: Any) -> Partitioning:
             is_whole = is_final and not free
             return Partitioning(is_whole, math.prod(free), is_partly_manual)
         devices = getattr(context, "num_devices", None)
-        calls_back = is_final and devices is not None and devices > 1
+        # GSPMD, which JAX deprecates, would need a rule for propagation as well.
+        uses_shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
+        calls_back = is_final and uses_shardy and (devices or 1) > 1
         is_whole = is_final and devices == 1
         return Partitioning(is_whole, devices or 1, calls_back=calls_back)
     return Partitioning()
 
 
 def lower(ctx: Any, function: Callable[..., jax.Array], *operands: Any) -> Any:
-    """Lowers `function(*operands)`, which XLA partitions along explicit axes too.
+    """Lowers `function(*operands)` with the explicit axes of the mesh made automatic.
 
-    The operations of `function` need no rules for shardings that are part of a type.
+    XLA then partitions along them, and operations in `function` need no sharding rules.
     """
-    ctx, mesh = without_explicit_axes(ctx)
+    ctx, mesh = _without_explicit_axes(ctx)
     # The 64-bit mode may have changed since the program was traced.
     width = bitwise.full_width(*ctx.avals_in)
     with jax.sharding.use_abstract_mesh(mesh), width:
         return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
-def without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
+def _without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
     """The context and its mesh, with explicit axes made automatic."""
     mesh = ctx.avals_out[0].sharding.mesh
     with jax_versions.optional("the context of lowering rules"):
@@ -88,19 +92,44 @@ def reshard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
     return jax.sharding.reshard(cotangent, sharding)
 
 
-# With these, TPU's compiler fails on some shapes, or ends its process.
+# TPU's compiler fails or aborts on some shapes with these dtypes.
 _REFUSED_ON_TPU = ("int2", "uint2", "complex128")
 
 
 def refuse_on_tpu(ctx: Any, operator: str, *others: str) -> None:
     """Raises an error if a program for TPUs has a dtype that they do not support.
 
-    `others` are dtypes that the operator does not support there.
+    `others` are further dtypes that the operator does not support on TPU.
     """
     platforms = ctx.platforms or ctx.module_context.platforms
     name = ctx.avals_out[0].dtype.name
     if "tpu" in platforms and name in (*_REFUSED_ON_TPU, *others):
         raise NotImplementedError(f"{operator}: dtype {name} is not supported on TPU")
+
+
+def compiled(primitive: Any, *options: str) -> Callable[..., Any]:
+    """The implementation of a primitive outside `jit`: one compiled program.
+
+    Public functions bind primitives under `jit`, so it runs only if `jit` is disabled,
+    or under `jax_debug_nans`, when JAX runs a function again without `jit` to find
+    where a NaN appeared.
+    """
+
+    def traced(*operands: jax.Array, **params: Any) -> Any:
+        if not isinstance(operands[0], Tracer):  # it is called without `jit`
+            raise FloatingPointError(
+                f"invalid value (nan) encountered in {primitive.name}"
+            )
+        return primitive.bind(*operands, **params)
+
+    traced.__name__ = primitive.name
+    program = jax.jit(traced, static_argnames=options)
+
+    def run(*operands: jax.Array, **params: Any) -> Any:
+        with jax.disable_jit(False):
+            return program(*operands, **params)
+
+    return run
 
 
 def materialize(x: jax.Array) -> jax.Array:

@@ -15,9 +15,8 @@ with the same tiles.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -31,7 +30,6 @@ from dml_jax._version import __version__
 
 Entry: TypeAlias = Any  # of a PartitionSpec: None, a name, or a tuple of names
 Shape: TypeAlias = tuple[int, ...]
-Specs: TypeAlias = Sequence[PartitionSpec]
 
 
 @jax_versions.optional("`custom_partitioning`")
@@ -68,7 +66,7 @@ def lower_partitioned(
 
     def partition(_: Any, operands: Any, result: Any) -> tuple[Any, ...]:
         del operands
-        mesh, (spec,) = _decode([result.sharding], [len(result_shape)], devices)
+        mesh, spec = _decode(result.sharding, len(result_shape), devices)
         specs = [PartitionSpec(), *specs_of_operands(spec, shapes, result_shape)]
 
         def local(cache_salt: Any, *shards: jax.Array) -> jax.Array:
@@ -82,15 +80,8 @@ def lower_partitioned(
         shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
         return mesh, local, NamedSharding(mesh, spec), shardings
 
-    def infer(_: Any, operands: Any, result: Any) -> NamedSharding:
-        del result
-        shardings = [operand.sharding for operand in operands[1:]]
-        mesh, specs = _decode(shardings, list(map(len, shapes)), devices)
-        return NamedSharding(mesh, _spec_of_result(specs, shapes, result_shape))
-
     operator.def_partition(
         partition=partition,
-        infer_sharding_from_operands=infer,  # used without Shardy
         sharding_rule=_rule(shapes, result_shape),
         decode_shardings=False,
     )
@@ -116,8 +107,8 @@ def lower_partitioned(
 class _KeptAlive:
     """Keeps a callback alive for as long as a program is compiled.
 
-    A compiled program is pickled with what it keeps alive, and callbacks cannot be. It
-    does not call them.
+    A compiled program is pickled with what it keeps alive, but a callback cannot be
+    pickled. The compiled program does not call it.
     """
 
     def __init__(self, callback: object) -> None:
@@ -137,92 +128,58 @@ def specs_of_operands(
 
     Each dimension is sharded like the result's, unless it is broadcast from size 1.
     """
-
-    def entries(shape: Shape) -> Iterator[Entry]:
-        for entry, size, result_size in zip(spec, shape, result_shape, strict=True):
-            yield None if _is_broadcast(size, result_size) else entry
-
-    return [PartitionSpec(*entries(shape)) for shape in shapes]
-
-
-def _spec_of_result(
-    specs: Specs, shapes: Sequence[Shape], result_shape: Shape
-) -> PartitionSpec:
-    """The spec of the result of operands with the shardings `specs`."""
-    entries, used = [], set()
-    for d, size in enumerate(result_shape):
-        source = _source(shapes, d, size)
-        entry = () if source is None else names_of(specs[source][d])
-        entries.append(entry if used.isdisjoint(entry) else ())
-        used.update(entry)
-    return PartitionSpec(*(entry or None for entry in entries))
+    return [
+        PartitionSpec(
+            *(
+                None if size == 1 != result_size else entry
+                for entry, size, result_size in zip(
+                    spec, shape, result_shape, strict=True
+                )
+            )
+        )
+        for shape in shapes
+    ]
 
 
 def _rule(shapes: Sequence[Shape], result_shape: Shape) -> str:
-    """Shardy's sharding rule: the result shares factors with its `_source` alone.
+    """Shardy's sharding rule.
 
-    If the other operands shared them too, Shardy would gather the whole array where two
-    shardings of one dimension differ.
+    A dimension of the result shares its factor with the first operand that is not
+    broadcast along it. If the other operands shared it too, Shardy would gather the
+    whole array where two shardings of a dimension differ.
     """
-    operands = [
-        " ".join(
-            f"d{d}" if number == _source(shapes, d, size) else f"d{d}o{number}"
-            for d, size in enumerate(result_shape)
-        )
-        for number in range(len(shapes))
-    ]
-    factors = " ".join(f"d{d}" for d in range(len(result_shape)))
+    factors = [f"d{d}" for d in range(len(result_shape))]
+    operands = [[f"{f}o{number}" for f in factors] for number in range(len(shapes))]
+    for d, result_size in enumerate(result_shape):
+        for operand, shape in zip(operands, shapes, strict=True):
+            if shape[d] != 1 or result_size == 1:
+                operand[d] = factors[d]
+                break
     # The first operand, a scalar, has no dimensions.
-    return f"{', '.join(['', *operands])} -> {factors}"
-
-
-def _source(shapes: Sequence[Shape], d: int, result_size: int) -> int | None:
-    """The number of the operand whose sharding along `d` the result takes.
-
-    This is the first one that is not broadcast, or None if all are.
-    """
-    numbers = (
-        number
-        for number, shape in enumerate(shapes)
-        if not _is_broadcast(shape[d], result_size)
-    )
-    return next(numbers, None)
-
-
-def _is_broadcast(size: int, result_size: int) -> bool:
-    return size == 1 != result_size
+    return f"{', '.join(['', *map(' '.join, operands)])} -> {' '.join(factors)}"
 
 
 def _decode(
-    shardings: Sequence[Any], ranks: Sequence[int], devices: int
-) -> tuple[AbstractMesh, list[PartitionSpec]]:
-    """A mesh of all devices, and specs on it that are equivalent to `shardings`.
+    sharding: Any, rank: int, devices: int
+) -> tuple[AbstractMesh, PartitionSpec]:
+    """A mesh of all devices, and a spec on it that is equivalent to `sharding`.
 
-    If there is no such mesh, the specs replicate all arrays.
+    If there is no such mesh, the spec replicates the array.
     """
-    tiles = [_tiles(*array, devices) for array in zip(shardings, ranks, strict=True)]
-    axes = _axes(np.concatenate(tiles, axis=1))
-    mesh = AbstractMesh(
-        tuple(size for size, _ in axes), tuple(f"axis{i}" for i in range(len(axes)))
-    )
-    entries = [
-        _entry([(steps[column], size) for size, steps in axes])
-        for column in range(sum(ranks))
-    ]
+    axes = _axes(_tiles(sharding, rank, devices))
+    names = [f"axis{i}" for i in range(len(axes))]
+    mesh = AbstractMesh(tuple(size for size, _ in axes), tuple(names))
+    entries = [_entry([(steps[d], size) for size, steps in axes]) for d in range(rank)]
     if None in entries:
-        entries = [()] * len(entries)
-    names = (
-        tuple(mesh.axis_names[axis] for axis in entry or ()) or None
-        for entry in entries
+        return mesh, PartitionSpec(*[None] * rank)
+    return mesh, PartitionSpec(
+        *(tuple(names[axis] for axis in entry or ()) or None for entry in entries)
     )
-    return mesh, [PartitionSpec(*itertools.islice(names, rank)) for rank in ranks]
 
 
 def _tiles(sharding: Any, rank: int, devices: int) -> np.ndarray:
     """The indices of each device's tile, along every dimension."""
     tiles = np.zeros((devices, rank), int)
-    if sharding is None:
-        return tiles
     # Every possible number of tiles divides this shape.
     indices = sharding.devices_indices_map((devices,) * rank)
     for device, slices in enumerate(indices.values()):
@@ -235,8 +192,8 @@ def _tiles(sharding: Any, rank: int, devices: int) -> np.ndarray:
 def _axes(tiles: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """The axes of a mesh whose devices, in row-major order, have these tiles.
 
-    Each axis has a size, and for every dimension the step from the tile of a device to
-    that of the next one along the axis. The last axis is found first.
+    An axis is its size and, for every dimension, the difference between the tiles of
+    neighbouring devices. The last axis is found first.
     """
     axes, stride = [], 1
     while stride < len(tiles):

@@ -30,7 +30,7 @@ def scan(
     time = jax.tree.leaves(xs)[0].shape[0]
     if time != 0:
         init = _placed(f, init, jax.tree.map(lambda x: x[0], xs))
-    if jax.export.is_symbolic_dim(time):  # `lax.scan` unrolls no such loop
+    if jax.export.is_symbolic_dim(time):  # `lax.scan` cannot unroll it
         unroll = unroll or 1
     if unroll is not None:
         return lax.scan(f, init, xs, unroll=unroll)

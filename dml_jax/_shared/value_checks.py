@@ -10,12 +10,11 @@ that of `checkify.debug_check`, would take `jit` off its fast dispatch path.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.custom_batching
@@ -25,7 +24,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
-from dml_jax._shared import arguments, bitwise, jax_versions
+from dml_jax._shared import arguments, bitwise
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,7 +90,9 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for leaf in jax.tree.leaves((args, kwargs)):
             _require_concrete(leaf)
-        with _recorded() as extremes_of, _is_checking(True):
+        # A callback does not know to which run it belongs, so there is one at a time.
+        with _one_run, _is_checking(True):
+            _extremes_of.clear()
             result = program(*args, **kwargs)
             leaves = jax.tree.leaves(result)
             if any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -100,7 +101,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
                 jax.block_until_ready(result)
             finally:
                 jax.effects_barrier()
-        message = _first_error(extremes_of)
+            message = _first_error()
         message = _of_all_processes(message, [*jax.tree.leaves(args), *leaves])
         if message:
             raise ValueError(message)
@@ -111,7 +112,7 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
 
 def check_lengths(function: str, name: str, lengths: jax.Array, size: Any) -> None:
     """Reports the extremes of `lengths` inside `checked`, and does nothing outside."""
-    if not _is_active():
+    if _is_checking is None or not _is_checking.value:
         return
     # A 64-bit array may be used outside the 64-bit mode in which it was made.
     with bitwise.full_width(lengths.dtype):
@@ -168,32 +169,13 @@ class _Check(NamedTuple):
     size: Any
 
 
-_Extremes: TypeAlias = dict[_Check, tuple[int, int]]  # of all devices and iterations
-
-_is_checking: Any = jax_versions.user_context(False)
+# A part of the key of `jit`.
+_make_context: Any = getattr(jax, "make_user_context", None)
+_is_checking: Any = _make_context and _make_context(False)
 _order = itertools.count()
 _one_run = threading.RLock()
 _recording = threading.Lock()
-_recorded_extremes: _Extremes = {}
-
-
-def _is_active() -> bool:
-    return _is_checking is not None and _is_checking.value
-
-
-@contextlib.contextmanager
-def _recorded() -> Iterator[_Extremes]:
-    """Records what the checks report in this block.
-
-    A callback does not know to which run it belongs, so there is one run at a time.
-    """
-    global _recorded_extremes
-    with _one_run:
-        outer, _recorded_extremes = _recorded_extremes, {}
-        try:
-            yield _recorded_extremes
-        finally:
-            _recorded_extremes = outer
+_extremes_of: dict[_Check, tuple[int, int]] = {}  # of all devices and iterations
 
 
 def _call_back(receive: Callable[..., None], words: jax.Array) -> None:
@@ -215,13 +197,12 @@ def _call_back(receive: Callable[..., None], words: jax.Array) -> None:
 def _record(check: _Check, dtype: str, words: Any) -> None:
     smallest, largest = np.asarray(words, np.uint32).ravel().view(dtype).tolist()
     with _recording:
-        before = _recorded_extremes.get(check, (smallest, largest))
-        extremes = min(before[0], smallest), max(before[1], largest)
-        _recorded_extremes[check] = extremes
+        before = _extremes_of.get(check, (smallest, largest))
+        _extremes_of[check] = min(before[0], smallest), max(before[1], largest)
 
 
-def _first_error(extremes_of: _Extremes) -> str:
-    for check, (smallest, largest) in sorted(extremes_of.items()):
+def _first_error() -> str:
+    for check, (smallest, largest) in sorted(_extremes_of.items()):
         if smallest < 0 or largest > check.size:
             return (
                 f"{check.function}: `{check.name}` must be in [0, {check.size}]; got "

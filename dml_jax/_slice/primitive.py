@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.interpreters import ad, batching, mlir
 
-from dml_jax._shared import bitwise, calls, jax_versions, lowering, partitioner
+from dml_jax._shared import bitwise, jax_versions, lowering, partitioner
 from dml_jax._slice import partitioning, xla
 from dml_jax._slice.window import StridedWindow
 
@@ -75,12 +75,12 @@ def _transpose_batch(operands: Any, dimensions: Any, *, shape: Any, window: Any)
 
 
 slice_p.def_abstract_eval(_slice_abstract_eval)
-slice_p.def_impl(calls.compiled(slice_p, "window"))
+slice_p.def_impl(lowering.compiled(slice_p, "window"))
 ad.deflinear2(slice_p, _slice_transpose_rule)
 batching.primitive_batchers[slice_p] = _slice_batch
 
 transpose_p.def_abstract_eval(_transpose_abstract_eval)
-transpose_p.def_impl(calls.compiled(transpose_p, "shape", "window"))
+transpose_p.def_impl(lowering.compiled(transpose_p, "shape", "window"))
 ad.deflinear2(transpose_p, _transpose_transpose_rule)
 batching.primitive_batchers[transpose_p] = _transpose_batch
 

@@ -79,7 +79,7 @@ def spread(
 def _replicated_along(bits: Array, dims: list[int]) -> Array:
     """`bits`, not sharded along `dims`, inside a `shard_map` over some axes of a mesh.
 
-    There, XLA ends the process if a gather needs elements of other devices.
+    There, XLA aborts if a gather needs elements of other devices.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes or not dims:
         return bits

@@ -71,7 +71,7 @@ def _run(words: Sequence[str] | None, options: argparse.Namespace) -> int:
         _, unknown = parser.parse_known_args(
             _with_negative_values(sys.argv[1:] if words is None else words), options
         )
-        if unknown:  # the usage of the command is more useful than that of all
+        if unknown:  # the error then shows the usage of the command
             options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as end:  # argparse has printed the help or an error
         return int(end.code or 0)
@@ -99,7 +99,7 @@ def _with_negative_values(words: Sequence[str]) -> list[str]:
 
 def _print_error(text: str) -> None:
     if sys.stderr:
-        with contextlib.suppress(OSError):  # the status tells
+        with contextlib.suppress(OSError):  # the exit status shows the error
             printing.print_lines(text, sys.stderr)
 
 

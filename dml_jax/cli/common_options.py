@@ -12,7 +12,7 @@ def add_device(
     *names: str,
     default: str = "JAX's default device",
 ) -> None:
-    """Adds `--device` and other names of it."""
+    """Adds the option `--device`, also under other names."""
     text = "where to run: cpu, gpu, cuda:1, or part of a device's name"
     text += f" (default: {default})"
     parser.add_argument(*names, "--device", dest="device", help=text)

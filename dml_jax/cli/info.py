@@ -102,7 +102,7 @@ _THEIR_LENGTHS = jax.ShapeDtypeStruct((64, 1, 128), np.int32)
 
 
 def _reversals() -> _Rows:
-    """What computes reversals on each kind of device: the kernel, or XLA, and why."""
+    """What computes reversals on each kind of device; if it is XLA alone, also why."""
     kinds = {device.device_kind: device for device in devices.every()}
     return [(kind, _how_reversed(device)) for kind, device in kinds.items()]
 
@@ -113,7 +113,7 @@ def _how_reversed(device: Any) -> str:
         program = jax.jit(reverse).lower(_COLUMNS, _THEIR_LENGTHS).as_text()
     if "mosaic_gpu" in program:
         return "a kernel, where it is faster than XLA"
-    why = "; ".join(jax_versions.missing().values())
+    why = "; ".join(jax_versions.missing.values())
     if device.platform == "gpu" and not why:
         why = "the kernel needs CUDA and compute capability 9.0"
     return f"XLA: {why}" if why else "XLA"

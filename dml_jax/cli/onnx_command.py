@@ -56,7 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise RuntimeError(str(error)) from None
     device = devices.first(arguments.device)
-    _require_no_device(arguments.model)
     # onnx warns about keys of external data that it ignores.
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         proto = onnx_backend.load_model(arguments.model)
@@ -80,13 +79,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _print(kind: str, name: str, dtype: np.dtype, shape: Iterable[int]) -> None:
     printing.print_line(f"{kind} '{name}': {npy_files.describe(dtype, shape)}")
-
-
-def _require_no_device(path: str) -> None:
-    """Refuses devices such as /dev/zero, from which reading may never end."""
-    file = pathlib.Path(path)
-    if file.is_char_device() or file.is_block_device():
-        raise ValueError(f"{path}: must be an ONNX model; got a device")
 
 
 def _require_names(arguments: argparse.Namespace, model: Any, values: Any) -> None:

@@ -1,8 +1,8 @@
 r"""What the command line prints.
 
-Names in models, paths and messages of other libraries come from outside. They may hold
-what a terminal acts on, or what the output cannot encode. So everything is printed by
-`print_lines`, which writes escapes such as \x1b in their place.
+Names in models, paths and messages of other libraries may contain control characters,
+or characters that the output cannot encode. So everything is printed by `print_lines`,
+which replaces them by escapes such as \x1b.
 """
 
 from __future__ import annotations

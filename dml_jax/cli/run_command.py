@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             default = "" if is_required else f" (default: {parameter.default})"
             command.add_argument(
                 f"--{parameter.name.replace('_', '-')}",
-                dest=f"parameter {parameter.name}",  # apart from `run` and `name`
+                dest=f"parameter {parameter.name}",  # not to replace `run` or `name`
                 metavar="VALUE",
                 required=is_required,
                 default=argparse.SUPPRESS,

@@ -120,8 +120,8 @@ def within_a_unit(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
     NaNs are equal. In float64, products are rounded, too, or overflow, so the unit is
     that of the largest element, and an infinity may be a NaN. Some platforms flush
-    subnormal numbers to zero: a start, a result, or a delta, of which an element is a
-    multiple.
+    subnormal numbers to zero: a start, a result, or a delta, which the position of an
+    element multiplies.
     """
     info = ml_dtypes.finfo(expected.dtype)
     with np.errstate(invalid="ignore"):  # by signalling NaNs and differences of inf

@@ -1,8 +1,8 @@
 """Random calls of every function.
 
-One generator draws the layout: everything that a program is compiled for but the dtype,
-such as shapes, axes and windows. Another one draws the values: random bits, and lengths
-inside the axis, at its ends and beyond.
+One generator draws the layout: the shapes, axes and windows for which a program is
+compiled. Another one draws the values: random bits, and lengths inside the axis, at its
+ends and beyond.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _gradient(input: jax.Array, sequence_lens: jax.Array, **options: Any) -> jax
 
 
 def _shape(random: Random, least_rank: int = 1) -> Shape:
-    """A shape of few elements, and now and then of none."""
+    """A shape of few elements, sometimes of none."""
     sizes: list[int] = []
     for _ in range(max(least_rank, random.choice(_RANKS))):
         room = _MOST_ELEMENTS // math.prod(sizes)

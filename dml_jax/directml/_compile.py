@@ -28,7 +28,7 @@ from dml_jax.directml._types import LATEST, DataType, FeatureLevel
 
 
 class Source(NamedTuple):
-    """An output of a node, or for None the program's input of this number."""
+    """An output of a node; if `node` is None, an input of the program."""
 
     node: int | None
     output: int = 0
@@ -62,7 +62,7 @@ class CompiledOperator:
       inputs: the names and tensors of the inputs, in binding order.
       outputs: the names and tensors of the outputs, in binding order.
       steps: the operators in the order in which they run.
-      results: for each output the output of a node that gives it.
+      results: the source of each output.
       constants: the nodes that are constants, and their bytes.
     """
 
@@ -122,7 +122,7 @@ class CompiledOperator:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: another process has another hash, and other devices."""
+        """The fields without cached values, which hold for this process alone."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     @functools.cached_property
@@ -144,7 +144,7 @@ class CompiledOperator:
         """
         operators = [step.operator for step in self.steps]
         tensors = [t for desc in operators for t in (*desc.inputs, *desc.outputs)]
-        if not any(map(_is_wide, tensors)):
+        if all(tensor.data_type.bits < 64 for tensor in tensors):
             return contextlib.nullcontext()
         if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
             for name, tensor in self.outputs:
@@ -217,10 +217,6 @@ def compile_operator(
     )
 
 
-def _is_wide(tensor: BufferTensorDesc) -> bool:
-    return tensor.data_type.bits == 64
-
-
 def _as_bound(
     function: str, name: str, tensor: BufferTensorDesc, value: Any
 ) -> jax.Array:
@@ -244,8 +240,7 @@ def _as_bound(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
-    # If `jit` is disabled, it does not convert NumPy arrays.
-    inputs, previous, constants = jax.tree.map(jnp.asarray, arrays)
+    inputs, previous, constants = arrays
     # The tensor of each source, and its elements or its buffer.
     found: dict[Source, tuple[BufferTensorDesc, jax.Array, bool]] = {}
     for i, (binding, array) in enumerate(zip(compiled.inputs, inputs, strict=True)):
@@ -280,12 +275,7 @@ def _operand(
     wanted: BufferTensorDesc,
 ) -> jax.Array:
     """The elements of a tensor, from the elements or the buffer of another."""
-    if _layout(given) == _layout(wanted):
+    if (given.data_type, given.layout) == (wanted.data_type, wanted.layout):
         return array if is_elements else _strided.read(wanted, array)
     buffer = _strided.flatten(given, array) if is_elements else array
     return _strided.read(wanted, _strided.reinterpret(buffer, wanted))
-
-
-def _layout(tensor: BufferTensorDesc) -> tuple[Any, ...]:
-    strides = None if tensor.is_packed else tensor.strides
-    return tensor.data_type, tensor.sizes, strides

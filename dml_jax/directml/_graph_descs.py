@@ -67,7 +67,7 @@ class FunctionGraphNodeDesc(Struct):
         returns an array, or a tuple or a list of arrays for several outputs. An array
         has the sizes of its tensor, whatever the strides, and its dtype. The function
         is traced in 64-bit mode if one of the tensors has 64 bits, and outside it
-        otherwise. Graphs share a compiled program if it is the same object.
+        otherwise. Graphs with the same function object share a compiled program.
       inputs: the tensors that the function reads.
       outputs: the tensors that it computes, at least one.
       name: the name of the node in profiles and messages; None for the function's name.

@@ -1,8 +1,8 @@
 """What DirectML supports of an operator from a feature level on.
 
 The classes of the operators have the rows. A row applies from its feature level up to
-that of the operator's next row. The optional data types, those of 64 bits, count as
-supported.
+that of the operator's next row. Data types of 64 bits are optional in DirectML, and
+count as supported.
 """
 
 from __future__ import annotations

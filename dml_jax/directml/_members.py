@@ -28,9 +28,13 @@ class Struct:
     """
 
     def __post_init__(self) -> None:
-        struct = type(self).__name__
-        for name, convert in _converters(type(self)).items():
-            set_frozen(self, **{name: convert(struct, name, getattr(self, name))})
+        struct: Any = type(self)
+        for field in dataclasses.fields(struct):
+            name, kind = field.name, fields_of(struct)[field.name]
+            limits = field.metadata.get("limits", UINT)
+            value = getattr(self, name)
+            value = _converted(struct.__name__, name, value, kind, limits)
+            set_frozen(self, **{name: value})
 
 
 @functools.cache
@@ -46,33 +50,23 @@ def camel(member: str) -> str:
     return "".join(word.capitalize() for word in member.split("_"))
 
 
-@functools.cache
-def _converters(struct: Any) -> dict[str, Callable[[str, str, Any], Any]]:
-    return {
-        field.name: _converter(
-            fields_of(struct)[field.name], field.metadata.get("limits", UINT)
-        )
-        for field in dataclasses.fields(struct)
-    }
-
-
-def _converter(kind: Any, limits: range) -> Callable[[str, str, Any], Any]:
-    """The function that checks a value of a type, and converts it."""
+def _converted(struct: str, name: str, value: Any, kind: Any, limits: range) -> Any:
+    """The value of a field, converted to the field's type."""
     if kind is int:
-        return functools.partial(integer, limits=limits)
-    if kind in (Sequence[int], tuple[int, ...]):
-        return functools.partial(integers, limits=limits)
-    if kind == tuple[int, ...] | None:
-        return _optional_integers
+        return integer(struct, name, value, limits)
+    if value is None and kind == tuple[int, ...] | None:
+        return None
+    if kind in (Sequence[int], tuple[int, ...], tuple[int, ...] | None):
+        return integers(struct, name, value, limits)
     if kind == str | None:
-        return arguments.optional_name
+        return arguments.optional_name(struct, name, value)
     if kind == Callable[..., Any]:
-        return _function
+        return _function(struct, name, value)
     if typing.get_origin(kind) is Sequence:
-        return functools.partial(_instances, kind=typing.get_args(kind)[0])
+        return _instances(struct, name, value, typing.get_args(kind)[0])
     if isinstance(kind, enum.EnumType):
-        return functools.partial(member_of, enumeration=kind)
-    return functools.partial(instance_of, kind=kind)
+        return member_of(struct, name, value, kind)
+    return instance_of(struct, name, value, kind)
 
 
 def set_frozen(instance: Any, **values: Any) -> None:
@@ -100,12 +94,8 @@ def integers(
     return numbers
 
 
-def _optional_integers(function: str, name: str, value: Any) -> Any:
-    return None if value is None else integers(function, name, value)
-
-
 def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
-    """`value`, a number or its equivalent, as a member of an enumeration."""
+    """`value`, a number or what `_missing_` converts, as a member of an enumeration."""
     has_equivalents = "_missing_" in vars(enumeration)
     is_flag = bool(issubclass(enumeration, enum.Flag))
     try:
@@ -126,7 +116,7 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
         raise arguments.error(type(error), function, name, rule, got) from None
 
 
-# What the method `_missing_` of an enumeration may convert, as that of DataType does.
+# What `DataType._missing_` converts.
 _EQUIVALENTS = (str, type, np.dtype)
 
 
@@ -173,7 +163,7 @@ def _function(struct: str, name: str, value: Any) -> Any:
 
 
 def _a(kind: Any) -> str:
-    """The name of a class after its article, or those of a union."""
+    """The name of a class with its article, or the names of the classes in a union."""
     if isinstance(kind, types.UnionType):
         return " or ".join(part.__name__ for part in typing.get_args(kind))
     name = kind.__name__

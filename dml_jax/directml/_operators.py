@@ -1,7 +1,7 @@
 """The operators: for each its description, what a level supports, and its rules.
 
-Each class mirrors one C structure, with members in snake_case. From their types follow
-the conversion of the members, the tensors that are bound, and how a DxDispatch model is
+Each class mirrors one C structure, with members in snake_case. The types of the members
+determine how they are converted, which tensors are bound, and how a DxDispatch model is
 read. `levels` has a row for each feature level that changed the operator. `validate`
 checks DirectML's rules, and `evaluate` calls the public function of the operator.
 """

@@ -1,9 +1,9 @@
 """The rules that CreateOperator checks.
 
-A rule is a member, whether the rule holds, what it says, and the value. A rule is only
-asked for if all rules before it hold. Members are named as in C, since the rules are
-DirectML's. If a rule depends on the feature level, the value is followed by the level
-from which it is allowed.
+A rule is a member, whether the rule holds, what it says, and the value. A generator
+yields a rule only after all earlier ones hold. Members are named as in C, since the
+rules are DirectML's. If a rule depends on the feature level, the value is followed by
+the level from which it is allowed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def equal(member: str, got: Any, other: str, expected: Any) -> Rule:
 def of_level(
     rows: tuple[Support, ...], tensors: dict[str, BufferTensorDesc], level: FeatureLevel
 ) -> Iterator[Rule]:
-    """Whether an operator exists at a level, with such data types and ranks."""
+    """Whether a level has the operator, with the data types and ranks of tensors."""
     first, existing = rows[0].since, [row for row in rows if row.since <= level]
     yield "FeatureLevel", bool(existing), f"be {first.label} or later", level.label
     for member, tensor in tensors.items():
@@ -117,14 +117,12 @@ def of_output(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     layout = tensor.layout
     if layout.is_nested:
         return
-    has_room = layout.element_count <= layout.extent
-    rule = f"give no two elements of Sizes {layout.sizes} the same position"
-    if has_room and layout.element_count > _MAX_ENUMERATED:
-        holds = False
-        rule = (
-            "be nested, each stride larger than the span of all smaller ones, where "
-            f"there are more than {_MAX_ENUMERATED} elements"
-        )
-    else:
-        holds = has_room and not layout.has_overlap
-    yield f"{member}.Strides", holds, rule, layout.strides
+    name, strides, count = f"{member}.Strides", layout.strides, layout.element_count
+    distinct = f"give no two elements of Sizes {layout.sizes} the same position"
+    nested = (
+        "be nested, each stride larger than the span of all smaller ones, where there "
+        f"are more than {_MAX_ENUMERATED} elements"
+    )
+    yield name, count <= layout.extent, distinct, strides
+    yield name, count <= _MAX_ENUMERATED, nested, strides
+    yield name, not layout.has_overlap, distinct, strides

@@ -10,9 +10,9 @@ the dtype of the elements, and would depend on whether 64-bit mode is on when th
 called. Leading dimensions, which vmap adds, are batch dimensions.
 
 Elements are moved as integers. XLA partitions a gather as a sum to which other shards
-contribute zeros, which keeps the bits of integers, but not of floats. It partitions
-pads incorrectly, and lowers slices of sharded rows to pads, so partitioned programs
-index packed layouts of larger buffers, too.
+contribute zeros, which keeps the bits of integers, but not of floats. A packed layout
+is a slice of its buffer. In partitioned programs it is indexed like other layouts,
+since XLA lowers slices of sharded rows to pads, which it partitions incorrectly.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dml_jax._shared import bitwise, calls, jax_versions, lowering
+from dml_jax._shared import bitwise, jax_versions, lowering
 from dml_jax.directml._tensor import BufferTensorDesc, Layout
 
 
-def read(tensor: BufferTensorDesc, bound: jax.Array) -> jax.Array:
-    """The elements of a tensor; dimensions with a stride of 0 have size 1."""
-    if is_logical(tensor, bound):
-        return bound
-    return gather_p.bind(bound, layout=tensor.layout.compact)
+def read(tensor: BufferTensorDesc, buffer: jax.Array) -> jax.Array:
+    """The elements in a buffer; dimensions with a stride of 0 have size 1."""
+    return gather_p.bind(buffer, layout=tensor.layout.compact)
 
 
 def broadcast(elements: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
@@ -154,7 +152,7 @@ def _positions(layout: Layout) -> jax.Array:
 
 def _element_at(layout: Layout, size: int) -> tuple[jax.Array, jax.Array]:
     """For each position, whether it holds an element, and the index of the element."""
-    # DirectML limits positions to 32 bits, and those of 64 bits take twice the memory.
+    # DirectML limits positions to 32 bits, and 64 bits would take twice the memory.
     rest = lax.iota(jnp.uint32, size)
     is_element, index = jnp.ones(size, bool), jnp.zeros(size, jnp.uint32)
     packed = Layout.packed(layout.sizes).strides
@@ -214,19 +212,21 @@ def _lower(formulation: Any, ctx: Any, x: Any, **params: Any) -> Any:
     lowered = functools.partial(formulation, is_partitioned=is_partitioned, **params)
     for _ in range(ctx.avals_in[0].ndim - rank):
         lowered = jax.vmap(lowered)
-    ctx, mesh = lowering.without_explicit_axes(ctx)
-    # Elements may have 64 bits, and so may positions beyond 2^31.
-    with jax.enable_x64(True), jax.sharding.use_abstract_mesh(mesh):
-        return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
+
+    def compute(x: jax.Array) -> jax.Array:
+        with jax.enable_x64(True):  # for positions beyond 2^31
+            return lowered(x)
+
+    return lowering.lower(ctx, compute, x)
 
 
-gather_p.def_impl(calls.compiled(gather_p, "layout"))
+gather_p.def_impl(lowering.compiled(gather_p, "layout"))
 gather_p.def_abstract_eval(_gather_abstract_eval)
 ad.deflinear2(gather_p, _gather_transpose)
 batching.primitive_batchers[gather_p] = functools.partial(_batch, gather_p)
 mlir.register_lowering(gather_p, functools.partial(_lower, _gather))
 
-scatter_p.def_impl(calls.compiled(scatter_p, "layout", "size", "is_distinct"))
+scatter_p.def_impl(lowering.compiled(scatter_p, "layout", "size", "is_distinct"))
 scatter_p.def_abstract_eval(_scatter_abstract_eval)
 ad.deflinear2(scatter_p, _scatter_transpose)
 batching.primitive_batchers[scatter_p] = functools.partial(_batch, scatter_p)

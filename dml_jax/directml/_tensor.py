@@ -135,22 +135,12 @@ class Layout(NamedTuple):
 
     @property
     def has_overlap(self) -> bool:
-        """Whether two elements have the same position; not for nested layouts.
-
-        The rows along the longest dimension are not enumerated, only where they start.
-        Two rows overlap if their starts are less than a row's length of strides apart.
-        """
-        dims = sorted((self.sizes[d], self.strides[d]) for d in self.order)
-        if any(stride == 0 for _, stride in dims):
-            return True
-        *others, (length, step) = dims
-        starts = np.zeros(1, np.int64)
-        for size, stride in others:
-            starts = np.add.outer(starts, np.arange(size, dtype=np.int64) * stride)
-        steps, rest = np.divmod(starts, step)
-        # Starts with different rests are at least a row apart in these keys.
-        keys = np.sort(rest * (steps.max() + length) + steps, axis=None)
-        return bool((np.diff(keys) < length).any())
+        """Whether two elements have the same position, found by enumerating them."""
+        positions = np.zeros(1, np.int64)
+        for d in self.order:
+            steps = np.arange(self.sizes[d], dtype=np.int64) * self.strides[d]
+            positions = np.add.outer(positions, steps)
+        return np.unique(positions).size < positions.size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,5 +110,5 @@ def test_what_computes_reversals():
 
 def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch):
     missing = {"the kernel for Hopper GPUs": "AttributeError: it is gone"}
-    monkeypatch.setattr(info.jax_versions, "missing", lambda: missing)
+    monkeypatch.setattr(info.jax_versions, "missing", missing)
     assert info._how_reversed(CPU) == "XLA: AttributeError: it is gone"

@@ -28,7 +28,7 @@ REVERSED = reference.reverse_subsequences(X, LENGTHS[:, None, None], 1)
 
 @pytest.fixture(autouse=True)
 def nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_versions, "_missing", {})
+    monkeypatch.setattr(jax_versions, "missing", {})
 
 
 # The state of JAX ---------------------------------------------------------------------

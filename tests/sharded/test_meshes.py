@@ -149,7 +149,7 @@ def test_shardings_without_their_mesh(sizes: dict[str, int], spec: P) -> None:
     """The mesh that the package finds has the same tiles, device by device."""
     mesh, devices, shape = mesh_of(**sizes), math.prod(sizes.values()), (48, 48)
     sharding = NamedSharding(mesh, spec)
-    found, (of_result,) = partitioner._decode([sharding], [2], devices)
+    found, of_result = partitioner._decode(sharding, 2, devices)
     assert found.size == devices
     found = Mesh(mesh.devices.reshape(found.axis_sizes), found.axis_names)
     actual = NamedSharding(found, of_result).devices_indices_map(shape)
@@ -205,7 +205,7 @@ def test_without_callbacks_of_the_partitioner(
         return pull_back(y)[0]
 
     monkeypatch.setattr("dml_jax._shared.partitioner.custom_partitioning", raises)
-    monkeypatch.setattr("dml_jax._shared.jax_versions._missing", {})
+    monkeypatch.setattr("dml_jax._shared.jax_versions.missing", {})
     mesh = mesh_of(mode, a=4, b=2)
     with jax.set_mesh(mesh), pytest.warns(RuntimeWarning, match="it is gone"):
         y = jax.jit(pull_back)(put(X, mesh, "a", "b"))

@@ -189,16 +189,10 @@ ELSEWHERE = [  # changes whose messages name another place
         for member, value, place in [
             ("elementStride", 2**32, "elementStride"),
             ("elementSizeInBytes", 2**64, "elementSizeInBytes"),
-            ("elementCount", "4", "elementCount"),
-            ("format", 41, "format"),
-            ("shape", [2.5], "shape[0]"),
             ("offset", 4, "offset"),
-            ("counter", "Z", "counter"),
-            ("counterOffsetBytes", -1, "counterOffsetBytes"),
         ]
     ),
     (f"{BIND}.InputTensor", "B", BIND),
-    (TARGET, "./out.bin/out.npy", TARGET),
     ("commands.3.dimensions", [-1], "commands.3.dimensions[0]"),
 ]  # fmt: skip
 MESSAGES = [

@@ -92,7 +92,7 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
 
 
 def _struct(entry: Entry) -> Any:
-    """The structure of an operator, which may be one that this package lacks."""
+    """The structure of an operator; an error if this package lacks it."""
     name = entry.text().removeprefix(_PREFIX)
     if name not in _STRUCTS:
         operators = ", ".join(_PREFIX + name for name in _STRUCTS)
@@ -137,7 +137,8 @@ _VIEW_DEFAULTS: dict[str, Any] = {
     "elementOffset": 0,
     "elementStride": 0,
     "elementSizeInBytes": 0,
-    "elementCount": 0,  # this and the next are for shaders and ONNX models
+    # These have no effect: they are for shaders and ONNX models.
+    "elementCount": 0,
     "format": "",
     "shape": [],
     "counter": None,
@@ -146,7 +147,7 @@ _VIEW_DEFAULTS: dict[str, Any] = {
 
 
 def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
-    """A view, from the name of a resource or an object, or an array of one such."""
+    """A view, given as the name of a resource or as an object, or an array of one."""
     if isinstance(entry.value, list):
         if len(entry.value) != 1:
             raise entry.error("be 1 resource")
@@ -155,8 +156,6 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
     if isinstance(entry.value, dict):
         members = entry.members(("name",), _VIEW_DEFAULTS)
         name = members["name"]
-        if "counter" in entry.value:
-            context.resource(members["counter"])
         offset = _offset(entry, members, context.resource(name))
     resource = context.resource(name)
     alignment = max(
@@ -172,11 +171,6 @@ def _view(entry: Entry, tensor: BufferTensorDesc, context: Context) -> View:
 
 def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
     """The offset of a view in bytes."""
-    members["elementCount"].integer(UINT64)
-    members["counterOffsetBytes"].integer(UINT64)
-    members["format"].text()
-    for element in members["shape"].elements():
-        element.integer(range(-(2**63), 2**63))
     count = members["elementOffset"].integer(UINT64)
     given = members["elementSizeInBytes"].integer(UINT64)
     stride = members["elementStride"].integer()

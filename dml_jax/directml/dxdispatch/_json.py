@@ -117,7 +117,7 @@ class Entry:
                     f"{', '.join(known)}; got {shortened(name)}"
                     + "".join(f". Write {other}" for other in nearest)
                 )
-        for name in required:  # a misspelt one has been refused
+        for name in required:
             if name not in members:
                 raise self.error(f"have a member `{name}`")
         missing = defaults.keys() - members
@@ -154,10 +154,6 @@ def parse(text: str) -> Entry:
         raise ValueError(
             f"`the model` must be valid JSON; {position}: {error.msg}{got}"
         ) from None
-    except RecursionError:
-        raise ValueError(
-            "`the model` must be valid JSON; got too many levels"
-        ) from None
     return Entry(value, "")
 
 
@@ -179,19 +175,12 @@ class _Object(dict[str, Any]):
         self.repeated = next((name for name in counts if counts[name] > 1), None)
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_Object,
-    # Python limits the digits of an integer, and more are beyond every range.
-    parse_int=lambda digits: int(digits[:400]),
-)
+_DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 
 
 def shown(value: Any) -> str:
     """A value as printable JSON, shortened if it is long."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        return f"{type(value).__name__} with too many levels"
+    text = json.dumps(value, ensure_ascii=False)
     text = text if text.isprintable() else json.dumps(value)
     return shortened(text, 60)
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import pathlib
-from collections.abc import Iterable
 
 from dml_jax.directml import FeatureLevel
 from dml_jax.directml._types import LATEST
-from dml_jax.directml.dxdispatch._commands import Command, WriteFile, parse_command
-from dml_jax.directml.dxdispatch._dispatchables import (
-    Dispatchable,
-    parse_dispatchable,
-)
+from dml_jax.directml.dxdispatch._commands import Command, parse_command
+from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, parse_dispatchable
 from dml_jax.directml.dxdispatch._files import Folders
-from dml_jax.directml.dxdispatch._json import Entry, parse, shortened
+from dml_jax.directml.dxdispatch._json import Entry, parse
 from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
 MOST_BYTES = 2**32  # 4 GiB
@@ -111,36 +106,13 @@ def _text(path: pathlib.Path) -> str:
 
 def _model(root: Entry, context: Context) -> Model:
     members = root.members(required=("resources", "dispatchables", "commands"))
-    command_entries = members["commands"].elements()
     for name, entry in members["resources"].entries().items():
         context.resources[name] = parse_resource(entry, context)
     dispatchables = {
         name: parse_dispatchable(entry, context)
         for name, entry in members["dispatchables"].entries().items()
     }
-    commands = tuple(
-        parse_command(entry, dispatchables, context) for entry in command_entries
-    )
-    _require_separate_files(command_entries, commands)
-    texts = (
-        json.dumps(entry.value, separators=(",", ":")) for entry in command_entries
-    )
-    return Model(context.resources, dispatchables, commands, tuple(texts))
-
-
-def _require_separate_files(
-    entries: Iterable[Entry], commands: Iterable[Command]
-) -> None:
-    """Refuses a file that is written to a folder if another file has its name."""
-    targets = {
-        command.path: entry.entries()["targetPath"]
-        for entry, command in zip(entries, commands, strict=True)
-        if isinstance(command, WriteFile)
-    }
-    # Sorted, a path is followed by those below it.
-    for path, below in itertools.pairwise(sorted(targets)):
-        if below.is_relative_to(path):
-            name = shortened(targets[path].value)
-            raise targets[below].error(
-                f"not be inside {name}, a file that the model writes"
-            )
+    entries = members["commands"].elements()
+    commands = (parse_command(entry, dispatchables, context) for entry in entries)
+    texts = (json.dumps(entry.value, separators=(",", ":")) for entry in entries)
+    return Model(context.resources, dispatchables, tuple(commands), tuple(texts))

@@ -52,8 +52,8 @@ class Context:
     """The state that the parsers of a model share.
 
     Attributes:
-      folders: the folder of the model, that of its input files, that of its output
-        files, and the current one.
+      folders: the folders of the model, of its input files and of its output files,
+        and the current one.
       feature_level: the level at which operators are validated.
       max_bytes: the maximum size of all buffers together.
       resources: the buffers that have been parsed.

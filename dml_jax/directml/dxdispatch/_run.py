@@ -36,8 +36,8 @@ class Timing:
       milliseconds: the time during which samples are taken, instead of `iterations`.
       interval: the minimum time in milliseconds between the starts of two samples.
       warmup_samples: the number of initial samples to leave out of the median at
-        verbosity 0, and to report separately at higher ones. The last sample is never
-        one of them.
+        verbosity 0, and to report separately at verbosity 1 and 2. At least one sample
+        is left.
       verbosity: 0 for the median, 1 for all statistics, 2 for each sample as well.
 
     Raises:

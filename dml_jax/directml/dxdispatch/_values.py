@@ -55,7 +55,7 @@ def parse_number(entry: Entry, data_type: DataType) -> Any:
 def parse_scalar(entry: Entry, data_type: DataType) -> ScalarUnion:
     """A DML_SCALAR_UNION: a number, or an object with the member that holds it."""
     if isinstance(entry.value, dict):
-        if data_type is DataType.FLOAT16:  # the union has no such member, only its bits
+        if data_type is DataType.FLOAT16:  # the union has its bits alone
             bits = entry.members(required=("UInt16",))["UInt16"].integer(range(2**16))
             return ScalarUnion(uint16=bits)
         kind = {"f": "Float", "u": "UInt", "i": "Int"}[data_type.dtype.kind]
