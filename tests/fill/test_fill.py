@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from cases import numbers
 from dtypes import FLOATS, SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
-from dml_jax import fill_value_constant, fill_value_sequence, reference
+from dml_jax import fill_value_constant, fill_value_sequence
 
 
 @pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
@@ -160,45 +159,6 @@ def test_cotangents_are_summed_widely(dtype: Any, count: int) -> None:
     zero = jnp.zeros((), dtype)
     by_start, _ = jax.vjp(sequence, zero, zero)[1](ones)
     assert_same_bits(by_start, total)
-
-
-# Known scalars ------------------------------------------------------------------------
-
-
-NUMBERS = [(0, 1), (0.1, 0.3), (2**20, 0.3), (100, -3), (0.1, 1e20 / 3)]
-NUMBERS += [(0, -1), (0, -0.0), (-0.0, 1), (-0.0, 0), (-0.0, -0.0)]
-
-
-@pytest.mark.usefixtures("with_jit", "nans_are_data")
-@pytest.mark.parametrize("sizes", [(5,), (137, 3)], ids=str)
-@pytest.mark.parametrize("constant", [lambda x: x, jnp.asarray], ids=["numpy", "jax"])
-@pytest.mark.parametrize(
-    "name",
-    default_of(
-        ["bfloat16", "float32", "float64", "float8_e5m2"], "bfloat16", "float64"
-    ),
-)
-def test_scalars_that_are_known_in_a_program(
-    name: str, constant: Callable[..., Any], sizes: tuple[int, ...]
-):
-    """In one program, and each alone."""
-    dtype = dtype_of(name)
-    with np.errstate(over="ignore"):
-        pairs = list(np.array(NUMBERS).astype(dtype))
-    # In the dtype, but not in float64, the product overflows.
-    if dtype != np.float64:
-        pairs += [np.array([-np.inf, ml_dtypes.finfo(dtype).max], dtype)]
-    with jax.enable_x64(needs_x64(dtype)):
-        fills = [
-            functools.partial(fill_value_sequence, sizes, dtype, *map(constant, pair))
-            for pair in pairs
-        ]
-        results = jax.jit(lambda: [fill() for fill in fills])()
-        alone = [jax.jit(fill)() for fill in fills[::3]]
-        for found, given in ((results, pairs), (alone, pairs[::3])):
-            for result, pair in zip(found, given, strict=True):
-                expected = reference.fill_value_sequence(sizes, dtype, *pair)
-                assert_same_sequence(result, expected)
 
 
 # Size ---------------------------------------------------------------------------------
