@@ -228,10 +228,11 @@ def test_weights_carry_and_inputs_as_a_pair_or_stacked() -> None:
 )
 def test_16_bits(dtype: str, tolerance: float) -> None:
     arrays = weights_of("lstm", dtype=dtype), frames(dtype=dtype)
-    found = layer("lstm", *arrays, LENGTHS)
+    run = jax.jit(partial(layer, "lstm"))
+    found = run(*arrays, LENGTHS)
     assert {y.dtype.name for y in jax.tree.leaves(found)} == {dtype}
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
-    expected = layer("lstm", *wide, LENGTHS)
+    expected = run(*wide, LENGTHS)
     found = jax.tree.map(lambda y: y.astype(jnp.float32), found)
     assert_close(found, expected, tolerance)
 
@@ -299,12 +300,18 @@ def with_checks(kind: str, *arrays: Any) -> Any:
     return checked(partial(gradients, kind))(*arrays)
 
 
-@pytest.mark.parametrize(
-    "run", [over_ensemble, over_batches, with_remat, with_checks, gradients]
-)
+ARRAYS = weights_of("tanh"), frames(), jnp.asarray(LENGTHS)
+compiled = jax.jit(partial(gradients, "tanh"))
+
+
+@pytest.mark.parametrize("run", [over_ensemble, over_batches, with_remat])
 def test_transformations(run: Any) -> None:
-    arrays = weights_of("tanh"), frames(), jnp.asarray(LENGTHS)
-    assert_close(run("tanh", *arrays), jax.jit(partial(gradients, "tanh"))(*arrays))
+    assert_close(jax.jit(partial(run, "tanh"))(*ARRAYS), compiled(*ARRAYS))
+
+
+@pytest.mark.parametrize("run", [with_checks, gradients])
+def test_without_jit(run: Any) -> None:
+    assert_close(run("tanh", *ARRAYS), compiled(*ARRAYS))
 
 
 def test_forward_mode_agrees_with_reverse_mode() -> None:

@@ -130,12 +130,17 @@ def test_results_on_a_gpu(
     random = np.random.default_rng(0)
     given = [random.standard_normal(shape).astype(F) for shape in (x, weight)]
     model = convolution(attributes, given)
-    wanted, backward = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+
+    def run(*given: Any) -> Any:
+        y, backward = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+        return y, backward(y)
+
+    wanted, expected = jax.jit(run)(*given)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, cuda, **_: cuda(*x))
-    found, ours = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+    found, ours = jax.jit(lambda *given: run(*given))(*given)
     np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
-    for y, expected in zip(ours(wanted), backward(wanted), strict=True):
-        np.testing.assert_allclose(y, expected, 1e-4, 1e-4)
+    for y, z in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(y, z, 1e-4, 1e-4)
 
 
 # Updates of different elements, of one element, and with zeros.

@@ -16,13 +16,12 @@ from devices import AUTO, EXPLICIT, MODES, mesh_of, put
 from dtypes import dtype_of
 from jax import lax
 from jax.experimental import serialize_executable
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
-from dml_jax._shared import partitioner
 from dml_jax.cli.verify_cases import random_bits
 
 TIME = (None, "time")
@@ -129,31 +128,6 @@ def test_a_fill_has_the_mesh_of_other_new_arrays(function: str) -> None:
     with jax.set_mesh(mesh_of(EXPLICIT, data=4, model=2)):
         y = run(*scalars)
     assert_same_bits(y, np.asarray(fill(*scalars)))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "spec"),
-    [
-        (dict(a=8), P("a", None)),
-        (dict(a=2, b=4), P("b", "a")),
-        (dict(a=4, b=2), P(("b", "a"), None)),
-        (dict(a=2, b=4), P(("a", "b"))),
-        (dict(a=2, b=3), P("b", "a")),
-        (dict(a=3, b=2), P(None, ("b", "a"))),
-        (dict(a=2, b=2, c=2), P("b", ("c", "a"))),
-        (dict(a=2, b=2, c=2), P(None, "b")),
-        (dict(a=2, b=4), P()),
-    ],
-)
-def test_shardings_without_their_mesh(sizes: dict[str, int], spec: P) -> None:
-    """The mesh that the package finds has the same tiles, device by device."""
-    mesh, devices, shape = mesh_of(**sizes), math.prod(sizes.values()), (48, 48)
-    sharding = NamedSharding(mesh, spec)
-    found, (of_result,) = partitioner._decode([sharding], [2], devices)
-    assert found.size == devices
-    found = Mesh(mesh.devices.reshape(found.axis_sizes), found.axis_names)
-    actual = NamedSharding(found, of_result).devices_indices_map(shape)
-    assert actual == sharding.devices_indices_map(shape)
 
 
 # Contexts -----------------------------------------------------------------------------
