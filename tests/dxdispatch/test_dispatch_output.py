@@ -168,17 +168,6 @@ def test_feature_level(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str
     assert cli.main(["dispatch", "model.json", "--dml_feature_level", "4.0"]) == 0
 
 
-def test_the_checks_of_jax_are_off():
-    given = model({"r": buffer(["nan", "inf"])}, commands=[show("r")])
-    sequence = {"valueStart": "inf", "valueDelta": "-inf", "valueCount": 3}
-    given["resources"]["s"] = {
-        "initialValuesDataType": "FLOAT32",
-        "initialValues": sequence,
-    }
-    with jax.debug_nans(True), jax.debug_infs(True), jax.transfer_guard("disallow"):
-        assert dispatch(given) == ["Resource 'r': nan, inf"]
-
-
 TIMINGS = {"iterations": 0, "repeat": 0, "milliseconds": -1.0, "interval": float("nan")}
 TIMINGS |= {"warmup_samples": -1, "verbosity": -1}
 
