@@ -111,15 +111,6 @@ def test_initial_values_with_an_offset_are_not_in_the_way():
     assert np.load("y.npy").tolist() == [2, 1, 3, 6, 5, 4, -1, -1, -1, -1]
 
 
-def test_written_files_are_read_back():
-    values = ["nan", "inf", 5e-324, -0.0]
-    dispatch(model({"r": buffer(values, "FLOAT64")}, commands=[save("r", "r.npy")]))
-    read = {"r": {"initialValues": {"sourcePath": "r.npy"}}}
-    dispatch(model(read, commands=[save("r", "again.npy")]))
-    assert_same_bits(np.load("r.npy"), np.load("again.npy"))
-    assert_same_bits(np.load("r.npy"), np.array([np.nan, np.inf, 5e-324, -0.0]))
-
-
 def test_files_are_written_to_the_current_folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -96,20 +96,6 @@ def test_complex_derivatives():
     assert by_delta == jnp.sum(2 * k * (start + k * delta))
 
 
-def test_linear_transposes() -> None:
-    constant = functools.partial(fill_value_constant, (2, 3), "float32")
-    (transposed,) = jax.linear_transpose(constant, jnp.float32(1))(numbers(2, 3))
-    assert transposed == numbers(2, 3).sum()
-    values = jnp.ones(4, jnp.float32)
-    (transposed,) = jax.linear_transpose(jax.vmap(constant), values)(numbers(4, 2, 3))
-    assert_same_bits(transposed, numbers(4, 2, 3).sum((1, 2)))
-    sequence = functools.partial(fill_value_sequence, (2, 3), "float32")
-    transpose = jax.linear_transpose(sequence, jnp.float32(1), jnp.float32(1))
-    start, delta = transpose(numbers(2, 3))
-    assert start == numbers(2, 3).sum()
-    assert delta == np.vdot(np.arange(6), numbers(2, 3))
-
-
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)
 def test_cotangents_of_mapped_scalars(axes: tuple[int | None, int | None]) -> None:
     fill = functools.partial(fill_value_sequence, (3,), "float32")
