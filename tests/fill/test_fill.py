@@ -96,27 +96,23 @@ def test_complex_derivatives():
     assert by_delta == jnp.sum(2 * k * (start + k * delta))
 
 
-@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)
-def test_cotangents_of_mapped_scalars(axes: tuple[int | None, int | None]) -> None:
+AXES = [[(0, None)], [(None, 0)], [(0, 0)], [(0, None), (None, 0)]]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_cotangents_of_mapped_scalars(axes: list[tuple[int | None, ...]]) -> None:
+    """The axes of each `vmap`, from the outer one on."""
     fill = functools.partial(fill_value_sequence, (3,), "float32")
-    scalars = [np.ones(() if axis is None else 2, np.float32) for axis in axes]
-    _, pull_back = jax.vjp(jax.vmap(fill, axes), *scalars)
-    cotangent = numbers(2, 3)
+    for pair in reversed(axes):
+        fill = jax.vmap(fill, pair)
+    cotangent = numbers(*(2, 4)[: len(axes)], 3)
     terms = cotangent, cotangent * np.arange(3, dtype=np.float32)
-    for found, axis, term in zip(pull_back(cotangent), axes, terms, strict=True):
-        assert_same_bits(found, term.sum(None if axis is None else 1))
-
-
-def test_cotangents_of_scalars_that_two_vmaps_map() -> None:
-    def fills(start: jax.Array, delta: jax.Array) -> jax.Array:
-        fill = functools.partial(fill_value_sequence, (3,), "float32")
-        return jax.vmap(jax.vmap(fill, (None, 0)), (0, None))(start, delta)
-
-    cotangent, k = numbers(2, 4, 3), np.arange(3, dtype=np.float32)
-    _, pull_back = jax.vjp(fills, jnp.ones(2), jnp.ones(4))
-    by_start, by_delta = pull_back(cotangent)
-    assert_same_bits(by_start, cotangent.sum((1, 2)))
-    assert_same_bits(by_delta, (cotangent * k).sum((0, 2)))
+    sums = [
+        term.sum((*(d for d, pair in enumerate(axes) if pair[i] is None), -1))
+        for i, term in enumerate(terms)
+    ]
+    _, pull_back = jax.vjp(fill, *map(np.ones_like, sums))
+    jax.tree.map(assert_same_bits, pull_back(cotangent), (*sums,))
 
 
 NARROW = [(jnp.bfloat16, 50_000), (jnp.float16, 4097), (jnp.float8_e5m2, 1000)]

@@ -1,6 +1,5 @@
 """Arrays, meshes and contexts that random programs do not have."""
 
-import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -73,36 +72,18 @@ def test_long_fills(name: str, mode: AxisType, dtype: str) -> None:
 
     with jax.set_mesh(mesh), jax.enable_x64(dtype == "int64"):
         found = run()
-    expected = np.array(positions_of_ends(sizes, sharding)) * delta + start
+    corners = [
+        [range(size)[part][end] for size, part in zip(sizes, index, strict=True)]
+        for index in sharding.devices_indices_map(sizes).values()
+        for end in (0, -1)
+    ]
+    expected = np.ravel_multi_index(np.transpose(corners), sizes) * delta + start
     if dtype == "float16":
         expected = np.minimum(expected, 65504)
     assert_same_bits(found, expected.astype(dtype))
 
 
-def positions_of_ends(sizes: tuple[int, ...], sharding: NamedSharding) -> list[int]:
-    """The row-major positions of the first and the last element of every shard."""
-    strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
-    found = []
-    for index in sharding.devices_indices_map(sizes).values():
-        parts = [range(size)[part] for size, part in zip(sizes, index, strict=True)]
-        for end in (0, -1):
-            found.append(np.dot([part[end] for part in parts], strides))
-    return found
-
-
 # Meshes -------------------------------------------------------------------------------
-
-
-def test_the_gather_on_two_meshes() -> None:
-    """XLA partitions it, for arguments on different meshes too."""
-    scale = put(np.float32(2), mesh_of(a=2, b=4))
-
-    @jax.jit
-    def run(x: jax.Array, scale: jax.Array) -> jax.Array:
-        return reverse(x, LENGTHS, implementation="gather") * scale
-
-    y = run(put(X, mesh_of(time=8), "time"), scale)
-    assert_same_bits(y, 2 * REVERSED)
 
 
 def test_automatic_axes_within_an_explicit_program() -> None:
