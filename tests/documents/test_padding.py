@@ -13,8 +13,7 @@ import pytest
 
 from dml_jax import onnx_backend
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
-EXAMPLES = DOCS / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "docs/examples"
 LENGTHS = np.array([0, 16, 29], np.int32)
 
 pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
