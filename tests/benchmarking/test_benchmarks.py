@@ -136,36 +136,13 @@ def summary(median: float) -> dict[str, float]:
     return dict(median=median, q1=0.95 * median, q3=1.05 * median)
 
 
-def record(name: str, **ratios: float) -> dict[str, Any]:
-    """A record of an array of 256 MiB, with the ratios of candidates to a memcpy."""
+def record(name: str, ratio: float) -> dict[str, Any]:
+    """A record with the ratio of dml_jax to a memcpy."""
     return dict(
-        name=name,
-        group=name.partition("/")[0],
-        operator="fill_value_sequence" if "sequence" in name else "reverse_sequence",
-        baseline="memcpy",
+        name=f"reverse/{name}/float32",
         dtype="float32",
         shape=[2, 8],
-        bytes_read=2**28,
-        bytes_written=2**28,
-        candidates={
-            candidate: dict(seconds=summary(1e-3 * ratio), ratio=summary(ratio))
-            for candidate, ratio in dict(memcpy=1.0, **ratios).items()
-        },
-    )
-
-
-def result(*records: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
-    return dict(
-        schema=2,
-        date="2026-01-02T03:04:05+00:00",
-        versions=dict(jax="1", torch="2", flax=None),
-        machine=dict(
-            device={"cpu": "cpu", "gpu": "NVIDIA H200"}[device],
-            processor="Abacus",
-            cpu_count=2,
-        ),
-        options=dict(device=device, kind="workloads", quick=False),
-        records=records,
+        candidates=dict(dml_jax=dict(ratio=summary(ratio))),
     )
 
 
@@ -183,9 +160,10 @@ def written(tmp_path: pathlib.Path) -> Write:
 
 def named(**ratios: float) -> dict[str, Any]:
     """A result with one record for each ratio of dml_jax."""
-    names = ratios.items()
-    return result(
-        *(record(f"reverse/{n}/float32", dml_jax=ratio) for n, ratio in names)
+    return dict(
+        schema=2,
+        options=dict(device="cpu", kind="workloads", quick=False),
+        records=[record(name, ratio) for name, ratio in ratios.items()],
     )
 
 
@@ -339,115 +317,19 @@ def test_workload_that_differs_from_plain_jax_is_reported(
 
 # Figures in documents -----------------------------------------------------------------
 
+RESULTS = pathlib.Path(tables.__file__).with_name("results")
 END = "<!-- end of figures -->\n"
 
 
-def marked(words: str, figures: str = "") -> str:
+def marked(words: str) -> str:
     """A document with one table."""
-    return f"Before.\n\n<!-- figures: {words} -->\n{figures}{END}\nAfter.\n"
+    return f"Before.\n\n<!-- figures: {words} -->\n{END}\nAfter.\n"
 
 
 def test_figures_of_the_documents_are_those_of_the_results(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["tables", "--check"]) == 0, capsys.readouterr().out
-
-
-@pytest.fixture
-def folder(tmp_path: pathlib.Path, written: Write) -> pathlib.Path:
-    """A folder with results of two devices."""
-    large = [
-        record(
-            f"random/{kind}/0/2x8/float32",
-            **dict(dml_jax=ratio, jnp=2.0, dml_jax_between=2 * ratio, jnp_between=2.0),
-        )
-        for kind, ratio in (("rows", 1.25), ("rows", 1.0), ("rows", 4.0), ("flat", 1.0))
-    ]
-    between = dict(dml_jax_between=1.0, jnp_between=1.0)
-    small = record("random/flat/1/2x8/float32", dml_jax=3.0, jnp=1.0, **between)
-    small |= dict(bytes_read=4, bytes_written=4)
-    fixed = [
-        record("backward/rows/float32", dml_jax=2.0, jnp=20.0, torch=4.0),
-        record("fill/sequence/float32", dml_jax=1.0, jnp=1.0),
-        record("pipeline/sequence/float32", dml_jax=2.0, jnp=4.0),
-    ]
-    for device in ("gpu", "cpu"):
-        written(f"random-{device}.json", result(*large, small, device=device))
-        written(f"workloads-{device}.json", result(*fixed, device=device))
-    read, wrong = (dict(difference=d, tolerance=1e-5) for d in (1e-6, 1e-3))
-    outcomes = dict(dml_jax=read, onnx2torch=dict(error="KeyError: x"), other=wrong)
-    row = dict(name="readers/a/b", group="readers", version="1", candidates=outcomes)
-    document = result(row)
-    document["options"]["kind"] = "readers"
-    written("readers-cpu.json", document)
-    steps = record("model-training/a/b/batch 16/memcpy", dml_jax=0.5)
-    steps["first_calls"] = dict(memcpy=2.0, dml_jax=3.0)
-    written("model-training-cpu.json", result(steps))
-    return tmp_path
-
-
-NONE = "\N{EN DASH}"
-LAYOUTS = f"""\
-| rows | 3 | 80 (25 to 100) | 1.6 (0.50 to 2.0) | 40 (12 to 50) | 0.80 (0.25 to 1.0) |
-| flat | 1 | 100 (100 to 100) | 2.0 (2.0 to 2.0) | 50 (50 to 50) | 1.0 (1.0 to 1.0) |
-| gradient of a reversal | 1 | 50 (50 to 50) | 10 (10 to 10) | {NONE} | {NONE} |
-| fills | 1 | 100 (100 to 100) | 1.0 (1.0 to 1.0) | 50 (50 to 50) | 2.0 (2.0 to 2.0) |
-"""
-SLOWER = """\
-| rows | 1 of 3, 2.0 | 2 of 3, 4.0 | 1 of 3, 2.0 | 2 of 3, 4.0 |
-| flat | 1 of 2, 3.0 | 0 of 2 | 1 of 2, 3.0 | 0 of 2 |
-"""
-
-
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        ("machine workloads-gpu", "NVIDIA H200, jax 1, torch 2, 2026-01-02.\n"),
-        ("machine random-cpu", "2 cores of an Abacus, jax 1, 2026-01-02.\n"),
-        ("layouts gpu", LAYOUTS),
-        ("slower gpu cpu", SLOWER),
-        (
-            "readers cpu",
-            "| a/b | 1 | yes | no | other results |\n"
-            "| read |  | 1 of 1 | 0 of 1 | 0 of 1 |\n",
-        ),
-        (
-            "model-training cpu",
-            "| a/b | 16 | memcpy | 0.5 | 0.5 | 1 | 3.0 | 2.0 |\n",
-        ),
-        (
-            "gains gpu cpu",
-            "H200: 2.0 (flat), 10 (gradient of a reversal). "
-            "CPU: 2.0 (flat), 10 (gradient of a reversal). "
-            "All others: 1.0 to 1.6.\n",
-        ),
-    ],
-)
-def test_marker_says_which_table(
-    words: str, lines: str, folder: pathlib.Path, written: Write
-) -> None:
-    path = written("document.md", marked(words, "old\n"))
-    text = tables.rewritten(path, folder)
-    assert set(lines.splitlines()) <= set(text.splitlines())
-    before, _, after = text.partition(f"<!-- figures: {words} -->\n")
-    assert before == "Before.\n\n"
-    assert after.endswith(f"{END}\nAfter.\n")
-    path.write_text(text)
-    assert tables.rewritten(path, folder) == text
-
-
-def test_page_of_a_run_has_every_record(folder: pathlib.Path) -> None:
-    found = json.loads((folder / "workloads-gpu.json").read_text())
-    lines = tables.whole(found).splitlines()
-    assert "# workloads, gpu" in lines
-    assert "| backward | shape | memcpy, ms | dml_jax | plain JAX | torch |" in lines
-    assert "| rows/float32 | `[2, 8]` | 1 | 50 | 5.0 | 25 |" in lines
-    assert sum(line.startswith("| ") for line in lines) == 3 * 2 + 3
-
-
-def test_page_of_readers_has_the_errors(folder: pathlib.Path) -> None:
-    found = json.loads((folder / "readers-cpu.json").read_text())
-    assert "- a/b, onnx2torch: KeyError: x" in tables.whole(found).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -459,8 +341,6 @@ def test_page_of_readers_has_the_errors(folder: pathlib.Path) -> None:
         (marked("layouts abacus"), "random-abacus.json"),
     ],
 )
-def test_bad_marker_is_refused(
-    document: str, message: str, folder: pathlib.Path, written: Write
-) -> None:
+def test_bad_marker_is_refused(document: str, message: str, written: Write) -> None:
     with pytest.raises((ValueError, OSError), match=message):
-        tables.rewritten(written("bad.md", document), folder)
+        tables.rewritten(written("bad.md", document), RESULTS)

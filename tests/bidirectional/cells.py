@@ -52,20 +52,3 @@ def layer(kind: str, weights: Any, x: jax.Array, lengths: jax.Array, **options: 
     zeros = jnp.zeros((x.shape[0], weights[0]["hh"].shape[1]), x.dtype)
     init = ((zeros,) * STATES[kind],) * 2
     return bidirectional_scan(CELLS[kind], weights, init, gates, lengths, **options)
-
-
-def layer_by_rows(kind: str, weights: Any, x: jax.Array, lengths: Any) -> Any:
-    """The same by loops in Python, each row alone and without its padding."""
-    directions = []
-    for w, is_reversed in zip(weights, (False, True), strict=True):
-        rows = []
-        for row, n in zip(x, lengths, strict=True):
-            state = jnp.zeros(w["hh"].shape[1], x.dtype)
-            carry, ys = (state,) * STATES[kind], [state] * len(row)
-            for t in reversed(range(n)) if is_reversed else range(n):
-                gates = row[t] @ w["ih"].T + w["b_ih"]
-                carry, ys[t] = CELLS[kind](w, carry, gates)
-            rows.append((carry, jnp.stack(ys)))
-        directions.append(jax.tree.map(lambda *rows: jnp.stack(rows), *rows))
-    (forward, ys), (backward, reversed_ys) = directions
-    return (forward, backward), (ys, reversed_ys)

@@ -1,4 +1,4 @@
-"""Scans in both directions, against torch, each row alone, and exact integers."""
+"""Scans in both directions, against torch, and exact integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_close, assert_same_bits
-from cells import CELLS, layer, layer_by_rows
+from cells import CELLS, layer
 from sampling import default_of
 
 from dml_jax import bidirectional_scan, checked
@@ -87,42 +87,36 @@ def network(kind: str, layers: Any, x: jax.Array) -> Any:
 
 @over_cells
 @pytest.mark.usefixtures("x32")
-def test_results_are_those_of_torch(kind: str) -> None:
-    layers, x = torch_layers(kind), RESULTS[f"{kind}/frames"]
-    names = ["outputs", "h_n", "c_n"][: 3 if kind == "lstm" else 2]
-    found = jax.jit(partial(network, kind))(layers, x)
-    assert_close(found, [RESULTS[f"{kind}/{name}"] for name in names])
-
-
-@over_cells
-@pytest.mark.usefixtures("x32")
-def test_gradients_are_those_of_torch(kind: str) -> None:
+def test_results_and_gradients_are_those_of_torch(kind: str) -> None:
     def loss(layers: Any, x: jax.Array) -> Any:
-        return sum(jnp.sum(y * y) for y in network(kind, layers, x))
+        found = network(kind, layers, x)
+        return sum(jnp.sum(y * y) for y in found), found
 
     layers, x = torch_layers(kind), RESULTS[f"{kind}/frames"]
-    found = jax.jit(jax.grad(loss, (0, 1)))(layers, x)
+    run = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    (_, found), gradients = run(layers, x)
+    names = ["outputs", "h_n", "c_n"][: 3 if kind == "lstm" else 2]
+    assert_close(found, [RESULTS[f"{kind}/{name}"] for name in names])
     wanted = torch_layers(kind, "gradient/"), RESULTS[f"{kind}/gradient/frames"]
-    assert_close(found, wanted)
+    assert_close(gradients, wanted)
 
 
 @pytest.mark.parametrize("kind", default_of(CELLS, "gru"))
-@pytest.mark.usefixtures("x32")
-def test_results_and_gradients_are_those_of_each_row_alone(kind: str) -> None:
-    """Also of rows of length 0, which torch refuses."""
+def test_an_empty_row_has_no_influence(kind: str) -> None:
+    """Torch refuses it. Its results and its gradient are zeros."""
 
-    def squares(layer: Any, weights: Any, x: jax.Array) -> Any:
-        found = layer(kind, weights, x, LENGTHS)
-        return sum(jnp.sum(y * y) for y in jax.tree.leaves(found)), found
+    @jax.jit
+    def run(weights: Any, x: jax.Array, lengths: Any) -> Any:
+        found = layer(kind, weights, x, lengths)
+        return found, jax.grad(partial(loss, kind), (0, 1))(weights, x, lengths)
 
-    arrays = weights_of(kind), frames()
-    run = partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
-    found = jax.jit(run(partial(squares, layer)))(*arrays)
-    assert_close(found, jax.jit(run(partial(squares, layer_by_rows)))(*arrays))
-    (_, results), (_, gradient) = found
-    for y in jax.tree.leaves(results):
-        assert not np.any(y[LENGTHS == 0])
-    assert not np.any(gradient[np.arange(TIME) >= LENGTHS[:, None]])
+    weights, x, is_full = weights_of(kind), frames(), LENGTHS > 0
+    results, (of_weights, of_x) = run(weights, x, LENGTHS)
+    for y in (*jax.tree.leaves(results), of_x):
+        assert not np.any(y[~is_full])
+    whole = jax.tree.map(lambda y: y[is_full], (results, of_x))
+    expected, gradients = run(weights, x[is_full], LENGTHS[is_full])
+    assert_close((*whole, of_weights), (expected, *gradients[::-1]))
 
 
 def running_sum(weight: Any, carry: Any, x: Any) -> Any:
@@ -228,10 +222,11 @@ def test_weights_carry_and_inputs_as_a_pair_or_stacked() -> None:
 )
 def test_16_bits(dtype: str, tolerance: float) -> None:
     arrays = weights_of("lstm", dtype=dtype), frames(dtype=dtype)
-    found = layer("lstm", *arrays, LENGTHS)
+    run = jax.jit(partial(layer, "lstm"))
+    found = run(*arrays, LENGTHS)
     assert {y.dtype.name for y in jax.tree.leaves(found)} == {dtype}
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
-    expected = layer("lstm", *wide, LENGTHS)
+    expected = run(*wide, LENGTHS)
     found = jax.tree.map(lambda y: y.astype(jnp.float32), found)
     assert_close(found, expected, tolerance)
 
@@ -299,12 +294,18 @@ def with_checks(kind: str, *arrays: Any) -> Any:
     return checked(partial(gradients, kind))(*arrays)
 
 
-@pytest.mark.parametrize(
-    "run", [over_ensemble, over_batches, with_remat, with_checks, gradients]
-)
+ARRAYS = weights_of("tanh"), frames(), jnp.asarray(LENGTHS)
+compiled = jax.jit(partial(gradients, "tanh"))
+
+
+@pytest.mark.parametrize("run", [over_ensemble, over_batches, with_remat])
 def test_transformations(run: Any) -> None:
-    arrays = weights_of("tanh"), frames(), jnp.asarray(LENGTHS)
-    assert_close(run("tanh", *arrays), jax.jit(partial(gradients, "tanh"))(*arrays))
+    assert_close(jax.jit(partial(run, "tanh"))(*ARRAYS), compiled(*ARRAYS))
+
+
+@pytest.mark.parametrize("run", [with_checks, gradients])
+def test_without_jit(run: Any) -> None:
+    assert_close(run("tanh", *ARRAYS), compiled(*ARRAYS))
 
 
 def test_forward_mode_agrees_with_reverse_mode() -> None:

@@ -236,7 +236,7 @@ def random_graph(random: np.random.Generator) -> dml.GraphDesc:
 
 
 @pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("seed", default_of(range(200), *range(30)))
+@pytest.mark.parametrize("seed", default_of(range(120), *range(30)))
 def test_a_random_graph_is_the_composition_of_its_nodes(seed: int) -> None:
     """Inner types of 64 bits need no 64-bit mode."""
     random = np.random.default_rng(seed)
@@ -286,32 +286,6 @@ def test_a_pickle_has_the_fields_alone() -> None:
     assert pickle.dumps(compiled) == before
     loaded = pickle.loads(before)
     assert (loaded, hash(loaded)) == (compiled, hash(compiled))
-
-
-def two_readers(first: DataType, other: DataType, total: int) -> dml.GraphDesc:
-    """A graph whose input is read as one data type and as another."""
-    nodes = [
-        copy_of(BufferTensorDesc(t, (total * 8 // t.bits,), None, total))
-        for t in (first, other)
-    ]
-    return graph(nodes, [(0, 0, 0), (0, 1, 0)], [(0, 0), (1, 1)])
-
-
-@pytest.mark.usefixtures("nans_are_data")
-@pytest.mark.parametrize("total", default_of([12, 28], 12))
-@pytest.mark.parametrize("first", TYPES, ids=lambda t: t.name)
-def test_no_byte_of_an_input_is_lost(first: DataType, total: int) -> None:
-    size = -(-total * 8 // first.bits)
-    content = np.random.default_rng(total).integers(0, 256, 40, np.uint8)
-    bound = content[: size * first.bits // 8].view(first.dtype)
-    for other in (DataType.UINT8, DataType.INT32):
-        desc = two_readers(first, other, total)
-        compiled = dml.compile_graph(desc)
-        assert compiled.inputs[0].tensor.buffer_size == size
-        with jax.enable_x64(True):
-            results = compiled(bound)
-        for found, wanted in zip(results, expected(desc, bound), strict=True):
-            assert_same_bits(np.asarray(found), wanted)
 
 
 def test_an_input_that_no_other_edge_reads_needs_no_more_elements() -> None:

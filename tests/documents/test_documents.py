@@ -6,8 +6,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -139,28 +137,6 @@ def test_examples(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert cli.main(command.removeprefix("$ python -m dml_jax ").split()) == 0
         actual = capsys.readouterr().out
         assert CHANGING.sub("…", actual) == CHANGING.sub("…", expected)
-
-
-@pytest.mark.exhaustive
-def test_scaling_runs_on_eight_devices() -> None:
-    program = """
-import doctest, jax, pages
-jax.config.update("jax_num_cpu_devices", 8)
-found = doctest.DocTestRunner().run(pages.session(pages.DOCS / "scaling.md"))
-assert found.attempted and not found.failed and jax.device_count() == 8
-"""
-    child = subprocess.run(
-        [sys.executable, "-c", program],
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert child.returncode == 0, child.stdout + child.stderr
 
 
 PICTURED = [ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md"]

@@ -1,6 +1,5 @@
-"""Gradients of examples and recipes do not depend on what the padding holds."""
+"""Gradients of the examples do not depend on what the padding holds."""
 
-import importlib
 import importlib.util
 import pathlib
 from collections.abc import Callable
@@ -10,13 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pages
 import pytest
 
 from dml_jax import onnx_backend
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
-EXAMPLES = DOCS / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "docs/examples"
 LENGTHS = np.array([0, 16, 29], np.int32)
 
 pytestmark = pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
@@ -77,24 +74,9 @@ def speaker_recognition(variant: int) -> Callable[[float], Any]:
     return gradient
 
 
-def from_tensorflow() -> Callable[[float], Any]:
-    nnx = importlib.import_module("flax.nnx")
-    page = pages.names_of(pages.DOCS / "from-tensorflow.md", until="found = scores")
-    frames, lengths = page["frames"], page["lengths"]
-    valid = (np.arange(5) < lengths[:, None])[..., None]
-
-    def loss(cells: Any, x: Any) -> Any:
-        return jnp.mean(page["scores"](cells, x, lengths) ** 2, where=valid)
-
-    return lambda padding: nnx.grad(loss)(
-        page["cells"], jnp.where(valid, frames, padding)
-    )
-
-
 CASES: dict[str, Callable[[], Callable[[float], Any]]] = {
     "long_sequence": long_sequence,
     "fine_tuning": fine_tuning,
-    "from_tensorflow": from_tensorflow,
     **{
         f"speaker_recognition, variant {i}": lambda i=i: speaker_recognition(i)
         for i in range(3)

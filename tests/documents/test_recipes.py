@@ -179,18 +179,3 @@ def test_gradients_do_not_depend_on_the_padding(recipe: Recipe, edge: str) -> No
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(wanted))
     found = gradient(weights, *batch(edge))
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
-
-
-def test_an_ensemble_is_mapped(recipe: Recipe) -> None:
-    weights, apply = recipe
-    members = [jax.tree.map(lambda w, k=k: k * jnp.asarray(w), weights) for k in (1, 2)]
-    ensemble = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
-    frames, lengths = batch("an empty row")
-    found = jax.vmap(apply, in_axes=(0, None, None))(ensemble, frames, lengths)
-    for k, member in enumerate(members):
-        wanted = apply(member, frames, lengths)
-        jax.tree.map(
-            lambda x, y, k=k: np.testing.assert_allclose(x[k], y, rtol=0, atol=1e-6),
-            found,
-            wanted,
-        )

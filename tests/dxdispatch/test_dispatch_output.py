@@ -111,15 +111,6 @@ def test_initial_values_with_an_offset_are_not_in_the_way():
     assert np.load("y.npy").tolist() == [2, 1, 3, 6, 5, 4, -1, -1, -1, -1]
 
 
-def test_written_files_are_read_back():
-    values = ["nan", "inf", 5e-324, -0.0]
-    dispatch(model({"r": buffer(values, "FLOAT64")}, commands=[save("r", "r.npy")]))
-    read = {"r": {"initialValues": {"sourcePath": "r.npy"}}}
-    dispatch(model(read, commands=[save("r", "again.npy")]))
-    assert_same_bits(np.load("r.npy"), np.load("again.npy"))
-    assert_same_bits(np.load("r.npy"), np.array([np.nan, np.inf, 5e-324, -0.0]))
-
-
 def test_files_are_written_to_the_current_folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -166,17 +157,6 @@ def test_feature_level(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str
     assert cli.main(["dispatch", "model.json", "--dml_feature_level", "2.1"]) == 2
     assert "must be 4 at feature level 2_1" in capsys.readouterr().err
     assert cli.main(["dispatch", "model.json", "--dml_feature_level", "4.0"]) == 0
-
-
-def test_the_checks_of_jax_are_off():
-    given = model({"r": buffer(["nan", "inf"])}, commands=[show("r")])
-    sequence = {"valueStart": "inf", "valueDelta": "-inf", "valueCount": 3}
-    given["resources"]["s"] = {
-        "initialValuesDataType": "FLOAT32",
-        "initialValues": sequence,
-    }
-    with jax.debug_nans(True), jax.debug_infs(True), jax.transfer_guard("disallow"):
-        assert dispatch(given) == ["Resource 'r': nan, inf"]
 
 
 TIMINGS = {"iterations": 0, "repeat": 0, "milliseconds": -1.0, "interval": float("nan")}

@@ -163,17 +163,6 @@ def test_fractions_are_cut(given: np.dtype, to: np.dtype) -> None:
     assert_same_bits(cast(x, to), np.trunc(x.astype(F64)).astype(to))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("to", TARGETS, ids=str)
-@pytest.mark.parametrize("given", [F32, F64], ids=str)
-def test_jit_gives_the_same(given: np.dtype, to: np.dtype) -> None:
-    x = numbers(given)
-    fn = onnx_backend.prepare(model_of(given, to)).jax_fn
-    for x64 in {True, F64 in (given, to)}:
-        with jax.enable_x64(x64):
-            assert_same_floats(jax.jit(fn)(x)[0], cast(x, to))
-
-
 @pytest.mark.parametrize(
     ("given", "to"), pairs([F64, F32, NARROW[0]], [F64, F32, *NARROW[:2]])
 )

@@ -75,6 +75,10 @@ def convolution(attributes: str, given: Any) -> onnx_backend.Model:
     return onnx_backend.prepare(source)
 
 
+def gradients_of(model: onnx_backend.Model) -> Any:
+    return jax.grad(lambda *given: jnp.sum(model.jax_fn(*given)[0] ** 2), (0, 1))
+
+
 @pytest.mark.parametrize(
     ("attributes", "x", "weight"),
     [
@@ -88,12 +92,8 @@ def convolution(attributes: str, given: Any) -> onnx_backend.Model:
 def test_convolutions_that_are_products(attributes: str, x: Any, weight: Any) -> None:
     """Where places of the kernel do not overlap, gradients are products of matrices."""
     given = np.zeros(x, F), np.zeros(weight, F)
-    model = convolution(attributes, given)
-
-    def total(*given: Any) -> Any:
-        return jnp.sum(model.jax_fn(*given)[0] ** 2)
-
-    program = str(jax.make_jaxpr(jax.grad(total, (0, 1)))(*given))
+    gradients = gradients_of(convolution(attributes, given))
+    program = str(jax.make_jaxpr(gradients)(*given))
     assert "dot_general" in program
     assert "conv_general_dilated" not in program
 
@@ -111,12 +111,8 @@ GAPS = [
 def test_convolutions_with_gaps_on_a_gpu(attributes: str, x: Any, weight: Any) -> None:
     """The program for GPUs has products of matrices, that for CPUs convolutions."""
     given = np.zeros(x, F), np.zeros(weight, F)
-    model = convolution(attributes, given)
-
-    def total(*given: Any) -> Any:
-        return jnp.sum(model.jax_fn(*given)[0] ** 2)
-
-    traced = jax.jit(jax.grad(total, (0, 1))).trace(*given)
+    gradients = gradients_of(convolution(attributes, given))
+    traced = jax.jit(gradients).trace(*given)
     for platform, has_convolutions in (("cuda", False), ("cpu", True)):
         program = traced.lower(lowering_platforms=(platform,)).as_text()
         assert ("stablehlo.convolution" in program) == has_convolutions
@@ -130,12 +126,17 @@ def test_results_on_a_gpu(
     random = np.random.default_rng(0)
     given = [random.standard_normal(shape).astype(F) for shape in (x, weight)]
     model = convolution(attributes, given)
-    wanted, backward = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+
+    def run(*given: Any) -> Any:
+        y, backward = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+        return y, backward(y)
+
+    wanted, expected = jax.jit(run)(*given)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, cuda, **_: cuda(*x))
-    found, ours = jax.vjp(lambda *given: model.jax_fn(*given)[0], *given)
+    found, ours = jax.jit(lambda *given: run(*given))(*given)
     np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
-    for y, expected in zip(ours(wanted), backward(wanted), strict=True):
-        np.testing.assert_allclose(y, expected, 1e-4, 1e-4)
+    for y, z in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(y, z, 1e-4, 1e-4)
 
 
 # Updates of different elements, of one element, and with zeros.

@@ -49,6 +49,9 @@ string[3,2] x => string[2,2] y {n = Constant<value_ints = [3, 2]>()
   e = Constant<value_ints = [3]>() y = Slice(i, s, e)} |
   np.array([["a", "b"], ["c", ""], ["longer", "ü"]]) | [["c", "b"], ["a", "ü"]]
 => bool y {y = OptionalHasElement()} |  | False
+@11 double[n] x => int64[1] y {y = ArgMax(x)} | np.array([2.0, 3.0, 3.0]) | [1]
+double[1] x => double[1] y {y = LeakyRelu(x)} | np.array([-3.0]) |
+  [-3 * np.float32(0.01).item()]
 $erase | [1], [2], -2 | [2]
 $erase | [1], [2], 1 | [1]
 $erase | [1], [2], -1 | [1]

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import F, model_of, parse, require_error, rows
+from sampling import default_of
 
 from dml_jax import onnx_backend
 
@@ -146,7 +147,9 @@ def tokens() -> Task:
     return source, [given], given[:, 0] % 3, 0.05
 
 
-@pytest.mark.parametrize("task", [recogniser, images, tokens])
+@pytest.mark.parametrize(
+    "task", default_of([recogniser, images, tokens], images, tokens)
+)
 def test_fine_tuning(task: Callable[[], Task]) -> None:
     """The loss after some steps is that of float32; weights stay in float32."""
     source, inputs, classes, rate = task()

@@ -100,21 +100,6 @@ def test_vmap() -> None:
     assert_same_bits(y, np.stack(list(map(expected, batch, lens))))
 
 
-def test_export_of_symbolic_sizes() -> None:
-    text = "float[t,b] x, int32[b] n => float[t,b] y {m = Cast<to = 7>(n) "
-    fn = prepared(text + "y = ReverseSequence(x, m)}").jax_fn
-    with jax.enable_x64(True):
-        symbols = jax.export.symbolic_shape("t, b")
-        shapes = (
-            jax.ShapeDtypeStruct(symbols, np.float32),
-            jax.ShapeDtypeStruct(symbols[1:], np.int32),
-        )
-        export = jax.export.export(jax.jit(fn), platforms=["cpu", "cuda", "tpu"])
-        (y,) = export(*shapes).call(X[..., 0], LENS.astype("i4"))
-    wanted = reference.reverse_sequence(X[..., 0], LENS, batch_axis=1, time_axis=0)
-    assert_same_bits(y, wanted)
-
-
 # Values that determine shapes ---------------------------------------------------------
 
 

@@ -66,6 +66,7 @@ float[2] y, float[n,2] z {i = Constant<value_floats = [0.0, 0.0]>()
   y, z = Scan<num_scan_inputs = 1, body = g (float[2] s, float[2] u) =>
     (float[2] t, float[2] v) {t = Add(s, u) v = Neg(t)}>(i, p)} | f(5, 2) | p
 y = Gather(p, q) | f(5, 2), np.array([1, -1]) | p
+s = Cast<to = 7>(q) y = ReverseSequence(p, s) | f(5, 2), np.int32([3, 5]) | p
 float[n,2] y {s = Shape(p) n = Constant<value_int = 0>() b = Gather(s, n)
   y = Loop(b, , p) <body = g (int64 k, bool c, float[m,2] s) => (bool c, float[m,2] t) {
     t = Add(s, s)}>} | f(5, 2) | p
@@ -120,7 +121,9 @@ def exported(
 @pytest.mark.usefixtures("unoptimized", "with_jit")
 @pytest.mark.parametrize(
     ("text", "inputs", "batched"),
-    default_of(MODELS, *(row for row in MODELS if row[0].startswith("s = Sh"))),
+    default_of(
+        MODELS, *(row for row in MODELS if row[0].startswith(("s = Sh", "s = Cast")))
+    ),
 )
 def test_a_batch_of_any_size(text: str, inputs: str, batched: str) -> None:
     """Compared with the model for its own sizes, which other tests compare."""

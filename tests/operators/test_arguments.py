@@ -5,7 +5,6 @@ every transformation.
 """
 
 import functools
-import re
 from typing import Any
 
 import jax
@@ -27,7 +26,6 @@ with jax.enable_x64(True):
     WIDE = jnp.asarray(np.array([2**40, 1, 2]))  # keeps its dtype in every mode
 ARRAYS = {
     "list": [1, 2.5, 3],
-    "tuple": ([1, 2, 3], [4, 5, 6]),
     "range": range(1, 4),
     "float64": np.array([0.1, 2, 3]),
     "int64": np.array([2**40 + 1, 2, 3]),
@@ -36,8 +34,6 @@ ARRAYS = {
     "wide": WIDE,
     "bfloat16": list(np.arange(3).astype(jnp.bfloat16)),
 }
-NO_ARRAYS = [None, "abc", {1}, [[1, 2], [3]], np.array(["a"]), np.zeros(2, "M8[s]")]
-NO_ARRAYS += [np.ma.array([1, 2]), [2**70, 1], jax.ShapeDtypeStruct((2,), "int32")]
 OF_DATA: dict[str, Any] = {
     "reverse_padded": lambda x: dml_jax.reverse_padded(x, 0, axis=0),
     "reverse_subsequences": lambda x: dml_jax.reverse_subsequences(x, [0], 0),
@@ -49,35 +45,17 @@ OF_DATA: dict[str, Any] = {
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("function", OF_DATA)
-@pytest.mark.parametrize("name", [name for name in ARRAYS if name != "tuple"])
+@pytest.mark.parametrize("name", ARRAYS)
 def test_arrays_are_converted(name: str, function: str) -> None:
     converted = jnp.asarray(ARRAYS[name])
     assert_same_bits(OF_DATA[function](ARRAYS[name]), np.asarray(converted))
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["tuple", "float64"])
-def test_arrays_of_a_batch_are_converted(name: str) -> None:
-    x = np.atleast_2d(np.asarray(ARRAYS[name])).tolist()
+@pytest.mark.parametrize("x", [((1, 2, 3), (4, 5, 6)), [[0.1, 2, 3]]], ids=str)
+def test_arrays_of_a_batch_are_converted(x: Any) -> None:
     y = dml_jax.reverse_sequence(x, [0] * len(x), batch_axis=0)
     assert_same_bits(y, np.asarray(jnp.asarray(x)))
-
-
-@pytest.mark.parametrize("function", OF_DATA)
-@pytest.mark.parametrize("value", NO_ARRAYS, ids=lambda value: type(value).__name__)
-def test_errors_of_conversion_are_those_of_jax(value: Any, function: str) -> None:
-    with pytest.raises((TypeError, ValueError, OverflowError)) as raised:
-        OF_DATA[function](value)
-    with pytest.raises(raised.type, match=re.escape(str(raised.value))):
-        jnp.asarray(value)
-
-
-@pytest.mark.usefixtures("x32")
-def test_data_of_64_bits_is_narrowed_as_under_jit() -> None:
-    x = np.arange(10.0).reshape(2, 5) / 7
-    expected = reference.reverse_padded(x.astype(np.float32), np.array([3, 5]))
-    for run in (dml_jax.reverse_padded, jax.jit(dml_jax.reverse_padded)):
-        assert_same_bits(run(x, [3, 5]), expected)
 
 
 # Lengths: they count by value ---------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import EXAMPLES, moved_back, numbers, with_dtype
@@ -77,17 +76,6 @@ def test_window_of_symbolic_batch(name: str, dtype: Any) -> None:
         assert_same_bits(exported.call(x), y)
         expected = moved_back(partial(run, reference), x.shape, y)
         assert_same_bits(exported.vjp().call(x, y)[0], expected)
-
-
-def test_derivative_of_a_fill_of_symbolic_size() -> None:
-    def derivative(like: Any, start: Any, delta: Any) -> jax.Array:
-        fill = partial(dml_jax.fill_value_sequence, like.shape, "float32", start)
-        return jax.jvp(fill, (delta,), (jnp.ones_like(delta),))[1]
-
-    arguments = specs(["rows, columns", "", ""], ["int8", "float32", "float32"])
-    call = export_for_all(derivative, *arguments).call
-    result = call(np.zeros((7, 43), np.int8), np.float32(-3.2), np.float32(0.1))
-    assert_same_bits(result, numbers(7, 43) - 1)
 
 
 OPERATORS = ["reverse_subsequences", "slice", "slice_grad", "fill_value_sequence"]

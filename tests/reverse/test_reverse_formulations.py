@@ -170,18 +170,6 @@ def test_indices_beyond_int32(formulation: Callable[..., jax.Array]):
 REVERSE = functools.partial(reverse_subsequences, axis=1)
 
 
-@pytest.mark.parametrize("platform", ["cuda", "rocm"])
-def test_gpus_without_the_kernel_gather_parts(
-    platform: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
-    x = jax.ShapeDtypeStruct((2**16, 2**10), "uint8")
-    lengths = jax.ShapeDtypeStruct((2**16, 1), "int32")
-    text = text_for(platform, REVERSE, x, lengths).as_text()
-    assert joins_parts(text)
-    assert "custom_call" not in text
-
-
 def joins_parts(text: str) -> bool:
     """Whether a program concatenates four arrays of one dimension.
 
@@ -216,27 +204,29 @@ IN_PARTS = {
 }
 
 
-@pytest.mark.parametrize("name", IN_PARTS)
-def test_programs_for_gpus_in_parts(name: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("name", "platform"), [*((name, "cuda") for name in IN_PARTS), ("rows", "rocm")]
+)
+def test_programs_for_gpus_in_parts(
+    name: str, platform: str, monkeypatch: pytest.MonkeyPatch
+):
     shape, lengths, dtype, is_divided = IN_PARTS[name]
     monkeypatch.undo()
     monkeypatch.setattr(jax_versions, "runs_mosaic", lambda: False)
     with jax.enable_x64(dtype == "float64"):
         x = jax.ShapeDtypeStruct(shape, dtype)
         n = jax.ShapeDtypeStruct(lengths, "int32")
-        text = text_for("cuda", REVERSE, x, n).as_text()
+        text = text_for(platform, REVERSE, x, n).as_text()
     assert joins_parts(text) == is_divided
+    assert "custom_call" not in text
 
 
-def test_exported_and_small_programs_are_one_gather(monkeypatch: pytest.MonkeyPatch):
+def test_exported_programs_are_one_gather():
     x, lengths = data((8, 40), "uint8"), jnp.ones((8, 1), jnp.int32)
     exported = jax.export.export(jax.jit(REVERSE), platforms=["cuda", "cpu"])
-    exported = exported(x, lengths).mlir_module()
-    monkeypatch.undo()
-    small = text_for("cuda", REVERSE, x, lengths).as_text()
-    for program in (exported, small):
-        assert "concatenate" not in program
-        assert "custom_call" not in program
+    program = exported(x, lengths).mlir_module()
+    assert "concatenate" not in program
+    assert "custom_call" not in program
 
 
 # Shapes of the operand and the lengths, and whether a step has 128 elements.
@@ -275,6 +265,7 @@ def test_tpus_take_the_implementation_that_is_asked_for():
         assert "stablehlo.reverse" not in text
 
 
+@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize(
     "dtype",
     default_of(

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from formulations import data, lines, on_a_hopper, require_reversed, text_for_cuda
+from formulations import lines, on_a_hopper, require_reversed, text_for_cuda
 from sampling import default_of
 
 from dml_jax import reference, reverse_subsequences
@@ -152,6 +152,9 @@ LINES = {
     "half-sectors": ((4001, 130), 0, (1, 130)),
     "quarters-of-sectors": ((5001, 131), 0, (1, 131)),
     "chunks-of-quarters": ((5001, 132), 0, (1, 132)),
+    "words-of-four-rows": ((2, 1025, 1), 1, (2, 1, 1)),
+    "words-of-two-rows": ((2, 1025, 2), 1, (2, 1, 2)),
+    "words-within-two-rows": ((2, 1025, 3), 1, (2, 1, 3)),
 }
 
 
@@ -184,18 +187,6 @@ def test_random_shapes(seed: int, compiled: Callable[..., Any]):
         require_reversed(REVERSE, x, lengths, 1, compiled)
 
 
-@pytest.mark.parametrize("columns", [1, 2, 3])
-def test_words_of_many_rows(columns: int):
-    time = 1025
-    x = data((2, time, columns), "uint8")
-    lengths = np.full((2, columns), time)
-    layout = layout_for(time, columns, 1)
-    assert layout is not None
-    assert layout.word == 4
-    y = reverse_in_numpy(x, lengths, 1, layout)
-    assert_same_bits(y, x[:, ::-1])
-
-
 # The itemsize, the time and the columns; and in bytes the granules that strips store,
 # their rows, and what a thread copies at once.
 LAYOUTS = {
@@ -222,6 +213,7 @@ LAYOUTS = {
     "within-words": ((2, 50, 601), dict(copied=0)),
     "odd-columns-of-32-bit": ((4, 784, 101), dict(copied=4)),
     "odd-columns-of-64-bit": ((8, 100, 101), dict(copied=8)),
+    "columns-within-a-word": ((1, 1025, 1), dict(word=4)),
 }
 
 
@@ -233,6 +225,7 @@ def test_how_strips_are_laid_out(name: str):
     found = dict(
         granule=layout.granule,
         pitch=layout.pitch,
+        word=layout.word,
         copied=strip_kernel._copied_at_once(columns, layout, itemsize),
     )
     assert expected.items() <= {k: n * itemsize for k, n in found.items()}.items()

@@ -13,8 +13,8 @@ HERE = pathlib.Path(__file__).parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("random programs over meshes")
-    group.addoption("--programs", metavar="COUNT", type=int, default=400)
-    group.addoption("--first-program", metavar="SEED", type=int, default=0)
+    group.addoption("--programs", metavar="COUNT", type=int, default=240)
+    group.addoption("--first-program", metavar="SEED", type=int, default=60)
 
 
 def pytest_ignore_collect(

@@ -1,6 +1,5 @@
 """Arrays, meshes and contexts that random programs do not have."""
 
-import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -16,13 +15,12 @@ from devices import AUTO, EXPLICIT, MODES, mesh_of, put
 from dtypes import dtype_of
 from jax import lax
 from jax.experimental import serialize_executable
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sampling import default_of
 
 import dml_jax
 from dml_jax import reference
-from dml_jax._shared import partitioner
 from dml_jax.cli.verify_cases import random_bits
 
 TIME = (None, "time")
@@ -74,36 +72,18 @@ def test_long_fills(name: str, mode: AxisType, dtype: str) -> None:
 
     with jax.set_mesh(mesh), jax.enable_x64(dtype == "int64"):
         found = run()
-    expected = np.array(positions_of_ends(sizes, sharding)) * delta + start
+    corners = [
+        [range(size)[part][end] for size, part in zip(sizes, index, strict=True)]
+        for index in sharding.devices_indices_map(sizes).values()
+        for end in (0, -1)
+    ]
+    expected = np.ravel_multi_index(np.transpose(corners), sizes) * delta + start
     if dtype == "float16":
         expected = np.minimum(expected, 65504)
     assert_same_bits(found, expected.astype(dtype))
 
 
-def positions_of_ends(sizes: tuple[int, ...], sharding: NamedSharding) -> list[int]:
-    """The row-major positions of the first and the last element of every shard."""
-    strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
-    found = []
-    for index in sharding.devices_indices_map(sizes).values():
-        parts = [range(size)[part] for size, part in zip(sizes, index, strict=True)]
-        for end in (0, -1):
-            found.append(np.dot([part[end] for part in parts], strides))
-    return found
-
-
 # Meshes -------------------------------------------------------------------------------
-
-
-def test_the_gather_on_two_meshes() -> None:
-    """XLA partitions it, for arguments on different meshes too."""
-    scale = put(np.float32(2), mesh_of(a=2, b=4))
-
-    @jax.jit
-    def run(x: jax.Array, scale: jax.Array) -> jax.Array:
-        return reverse(x, LENGTHS, implementation="gather") * scale
-
-    y = run(put(X, mesh_of(time=8), "time"), scale)
-    assert_same_bits(y, 2 * REVERSED)
 
 
 def test_automatic_axes_within_an_explicit_program() -> None:
@@ -129,31 +109,6 @@ def test_a_fill_has_the_mesh_of_other_new_arrays(function: str) -> None:
     with jax.set_mesh(mesh_of(EXPLICIT, data=4, model=2)):
         y = run(*scalars)
     assert_same_bits(y, np.asarray(fill(*scalars)))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "spec"),
-    [
-        (dict(a=8), P("a", None)),
-        (dict(a=2, b=4), P("b", "a")),
-        (dict(a=4, b=2), P(("b", "a"), None)),
-        (dict(a=2, b=4), P(("a", "b"))),
-        (dict(a=2, b=3), P("b", "a")),
-        (dict(a=3, b=2), P(None, ("b", "a"))),
-        (dict(a=2, b=2, c=2), P("b", ("c", "a"))),
-        (dict(a=2, b=2, c=2), P(None, "b")),
-        (dict(a=2, b=4), P()),
-    ],
-)
-def test_shardings_without_their_mesh(sizes: dict[str, int], spec: P) -> None:
-    """The mesh that the package finds has the same tiles, device by device."""
-    mesh, devices, shape = mesh_of(**sizes), math.prod(sizes.values()), (48, 48)
-    sharding = NamedSharding(mesh, spec)
-    found, of_result = partitioner._decode(sharding, 2, devices)
-    assert found.size == devices
-    found = Mesh(mesh.devices.reshape(found.axis_sizes), found.axis_names)
-    actual = NamedSharding(found, of_result).devices_indices_map(shape)
-    assert actual == sharding.devices_indices_map(shape)
 
 
 # Contexts -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import programs
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
-# Programs of the default run, by kind.
+# Programs of the default run, by kind; others begin at --first-program.
 SAMPLE = {"any": 60, "local": 40, "large": 30, "lengths": 20}
 BATCH = 250  # programs for a process, which keeps all that it has compiled
 

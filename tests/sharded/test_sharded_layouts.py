@@ -15,6 +15,7 @@ from assertions import assert_same_bits
 from descriptions import MOVES, adjoint, bound, buffer_size, copy_of, expected_of
 from devices import EXPLICIT, mesh_of
 from devices import put as put_on
+from graphs import tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
@@ -50,13 +51,6 @@ def draw_desc(data: st.DataObject, data_type: DataType, devices: int) -> Any:
     return dataclasses.replace(
         desc, **{name: rounded_up(getattr(desc, name), devices) for name in members}
     )
-
-
-def tensor(
-    sizes: tuple[int, ...], strides: tuple[int, ...], count: int
-) -> BufferTensorDesc:
-    """Of float32, in a buffer of `count` elements."""
-    return BufferTensorDesc(DataType.FLOAT32, sizes, strides, 4 * count)
 
 
 def draw_array(
@@ -145,7 +139,10 @@ def test_random_layouts(data_type: DataType, devices: int) -> None:
 
 def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
     """Elements are made and used on the devices that hold them."""
-    desc = copy_of(tensor((6, 5), (11, 2), 72), tensor((6, 5), (1, 7), 40))
+    desc = copy_of(
+        tensor((6, 5), strides=(11, 2), total=288),
+        tensor((6, 5), strides=(1, 7), total=160),
+    )
     sharding = sharding_of(8)
     operator, random = program(desc), np.random.default_rng(0)
     x, buffer = (random.integers(-9, 9, n).astype(np.float32) for n in (72, 40))
@@ -163,7 +160,7 @@ def test_neighbours_of_a_strided_operator_are_partitioned_rightly() -> None:
 
 def test_buffers_of_an_explicit_mesh_are_gathered() -> None:
     """The operator reads and keeps elements that are the same on every device."""
-    desc = copy_of(tensor((2, 3), (5, 1), 16), tensor((2, 3), (1, 4), 16))
+    desc = copy_of(*(tensor((2, 3), strides=s, total=64) for s in ((5, 1), (1, 4))))
     mesh = mesh_of(EXPLICIT, x=8)
     x, operator = np.arange(16, dtype=np.float32), program(desc)
     with jax.set_mesh(mesh):

@@ -1,11 +1,13 @@
 """A scan in both directions whose batch is sharded: results, types and collectives."""
 
+import doctest
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pages
 import pytest
 from assertions import assert_close
 from devices import AUTO, EXPLICIT, collectives, compile_for, mesh_of, put
@@ -52,6 +54,16 @@ def test_batch(run: Any, of_lengths: P, mode: AxisType) -> None:
     assert_close(found, jax.jit(run)(WEIGHTS, X, LENGTHS))
     for y in jax.tree.leaves(found):
         assert y.sharding.is_equivalent_to(NamedSharding(mesh, P("a")), y.ndim)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("x32")
+def test_the_page_about_scaling() -> None:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        page = pages.session(pages.DOCS / "scaling.md")
+        results = doctest.DocTestRunner().run(page)
+    assert results.attempted
+    assert not results.failed
 
 
 @pytest.mark.parametrize("run", [layer, gradient])

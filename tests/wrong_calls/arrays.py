@@ -1,6 +1,6 @@
 """Lengths that are not integers, and arrays whose shapes or dtypes do not fit.
 
-What is not an array has the error of `jnp.asarray`; see `operators/test_arguments.py`.
+What is not an array has the error of `jnp.asarray`.
 """
 
 from typing import Any
