@@ -179,3 +179,54 @@ def test_gradients_do_not_depend_on_the_padding(recipe: Recipe, edge: str) -> No
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(wanted))
     found = gradient(weights, *batch(edge))
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_an_ensemble_is_mapped(recipe: Recipe) -> None:
+    weights, apply = recipe
+    members = [jax.tree.map(lambda w, k=k: k * jnp.asarray(w), weights) for k in (1, 2)]
+    ensemble = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+    frames, lengths = batch("an empty row")
+    found = jax.vmap(apply, in_axes=(0, None, None))(ensemble, frames, lengths)
+    for k, member in enumerate(members):
+        wanted = apply(member, frames, lengths)
+        jax.tree.map(
+            lambda x, y, k=k: np.testing.assert_allclose(x[k], y, rtol=0, atol=1e-6),
+            found,
+            wanted,
+        )
+
+
+def test_two_reversals_have_the_bits_of_flax() -> None:
+    """At valid steps, in the carry and in gradients; padding of NaN changes nothing."""
+    nnx = importlib.import_module("flax.nnx")
+    names = page("from-flax", until="class Bidirectional")
+    masked = names["masked"]
+    layer = names["Bidirectional"](FEATURES, 8, rngs=rngs())
+    theirs = nnx.Bidirectional(layer.forward, layer.backward, return_carry=True)
+    lengths = jnp.array([3, 5, 1])
+    frames = jax.random.normal(jax.random.key(0), (3, 5, FEATURES))
+    unknown = jnp.where(masked(jnp.ones_like(frames), lengths) > 0, frames, jnp.nan)
+
+    def ours_of(layer: Any, frames: jax.Array) -> Any:
+        return layer(frames, lengths)
+
+    def theirs_of(layer: Any, frames: jax.Array) -> Any:
+        carry, outputs = layer(frames, seq_lengths=lengths)
+        return masked(outputs, lengths), carry
+
+    def gradient(apply: Any, layer: Any, frames: jax.Array) -> Any:
+        def loss(layer: Any) -> jax.Array:
+            return jnp.sum(apply(layer, frames)[0] ** 2)
+
+        return jax.tree.leaves(nnx.grad(loss)(layer))
+
+    assert_same(ours_of(layer, frames), theirs_of(theirs, frames))
+    wanted = gradient(theirs_of, theirs, frames)
+    assert_same(gradient(ours_of, layer, frames), wanted)
+    assert_same(gradient(ours_of, layer, unknown), wanted)
+    assert any(jnp.isnan(w).any() for w in gradient(theirs_of, theirs, unknown))
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    for ours, theirs in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
