@@ -38,7 +38,7 @@ from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
 
-# Dtypes in which float32 may be computed.
+# Dtypes in which products of float32 may be computed.
 _HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)
 
 
@@ -405,13 +405,13 @@ class Model(onnx.backend.base.BackendRep):
     ) -> list[Any]:
         is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
         with modes():
-            scope = Scope({}, options, is_wide, self._float_dtype(values))
+            scope = Scope({}, options, is_wide, self._product_dtype(values))
             values = {name: self._widened(name, x) for name, x in values.items()}
             graph = self._graph._replace(inputs=tuple(values))
             return [*map(traced, run_graph(graph, tuple(values.values()), scope))]
 
-    def _float_dtype(self, values: Mapping[str, Any]) -> Any:
-        """The dtype for float32: that of inputs and weights of 16 bits in its place."""
+    def _product_dtype(self, values: Mapping[str, Any]) -> Any:
+        """The dtype of products: that of what has 16 bits in place of float32."""
         found = {
             np.dtype(value.dtype)
             for name, value in values.items()
@@ -434,9 +434,10 @@ class Model(onnx.backend.base.BackendRep):
         )
 
     def _widened(self, name: str, value: Any) -> Any:
-        """An integer input of 64 bits that was given in 32 bits."""
-        dtype = self.dtypes.get(name, value.dtype)
-        return value.astype(dtype) if dtype in (np.int64, np.uint64) else value
+        """An integer of 64 bits or a float of 32 bits that was given in fewer."""
+        dtype = self._dtype(name)
+        are_wide = np.int64, np.uint64, np.float32
+        return value.astype(dtype) if dtype in are_wide else value
 
     def _checked_input(
         self, name: str, value: Any, halves: tuple[Any, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +14,7 @@ import onnx.helper
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
-from dml_jax.onnx_backend._evaluation import Array, Node, traced_shape
+from dml_jax.onnx_backend._evaluation import Array, Node, is_constant, traced_shape
 from dml_jax.onnx_backend._range_checks import note_outside
 
 
@@ -154,18 +153,35 @@ def at_least_float32(x: Array) -> jax.Array:
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """An operator with sums, for which floats of 16 bits become float32.
 
-    Its results are rounded to their dtype once.
+    Its result is rounded to their dtype once.
     """
 
     def is_narrow(x: Any) -> bool:
         return x is not None and x.dtype in (jnp.float16, jnp.bfloat16)
 
-    def evaluate(node: Node, *inputs: Any) -> Any:
+    def evaluate(node: Node, *inputs: Any) -> Array:
         if not is_narrow(inputs[0]):
             return function(node, *inputs)
         wide = [at_least_float32(x) if is_narrow(x) else x for x in inputs]
-        rounded = methodcaller("astype", inputs[0].dtype)
-        return jax.tree.map(rounded, function(node, *wide))
+        return function(node, *wide).astype(inputs[0].dtype)
+
+    return evaluate
+
+
+def product(function: Callable[..., Any], count: int | None = 2) -> Callable[..., Any]:
+    """An operator whose first inputs are multiplied, in 16 bits if inputs have them.
+
+    The others, such as a bias, are added in float32.
+    """
+
+    def evaluate(node: Node, *inputs: Any) -> Array:
+        dtype = node.scope.product_dtype
+        is_float32 = inputs[0].dtype == np.float32
+        if dtype == np.float32 or not is_float32 or all(map(is_constant, inputs)):
+            return function(node, *inputs)
+        factors = [x.astype(dtype) for x in inputs[:count]]
+        rest = () if count is None else inputs[count:]
+        return function(node, *factors, *rest).astype(np.float32)
 
     return evaluate
 
