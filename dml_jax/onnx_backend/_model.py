@@ -243,8 +243,8 @@ class Model(onnx.backend.base.BackendRep):
         Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
         everywhere in JAX. Integers inside the model keep their width.
 
-        With inputs or weights of bfloat16 or float16, the model computes in this dtype
-        where it says float32. Sums, normalizations and softmax are in float32.
+        With inputs or weights of bfloat16 or float16 for float32, matrix products and
+        convolutions are in this dtype. All else is as the model says, outputs too.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
         `lda_coeff` scales them only with `training=True`. Sharding: as XLA chooses, on

@@ -168,20 +168,18 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     return evaluate
 
 
-def product(function: Callable[..., Any], count: int | None = 2) -> Callable[..., Any]:
-    """An operator whose first inputs are multiplied, in 16 bits if inputs have them.
+def product(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that multiplies its first two inputs, in 16 bits if the caller does.
 
-    The others, such as a bias, are added in float32.
+    Others, such as a bias, stay in float32, and so do constants.
     """
 
     def evaluate(node: Node, *inputs: Any) -> Array:
         dtype = node.scope.product_dtype
-        is_float32 = inputs[0].dtype == np.float32
-        if dtype == np.float32 or not is_float32 or all(map(is_constant, inputs)):
+        if inputs[0].dtype != np.float32 or all(map(is_constant, inputs)):
             return function(node, *inputs)
-        factors = [x.astype(dtype) for x in inputs[:count]]
-        rest = () if count is None else inputs[count:]
-        return function(node, *factors, *rest).astype(np.float32)
+        factors = (x.astype(dtype) if x.dtype == np.float32 else x for x in inputs[:2])
+        return function(node, *factors, *inputs[2:]).astype(np.float32)
 
     return evaluate
 

@@ -27,15 +27,12 @@ from dml_jax.onnx_backend._operators._arrays import (
 
 
 def _matmul(node: Node, a: Array, b: Array) -> Array:
-    # Without sums, as of positions and frequencies, products are as exact as others.
-    return (_outer if np.shape(a)[-1:] == (1,) else _inner)(node, a, b)
+    if np.shape(a)[-1:] == (1,):  # such as positions, which 16 bits do not hold
+        return jnp.matmul(a, b)
+    return _matmul_of_floats(node, a, b)
 
 
-def _outer(_: Node, a: Array, b: Array) -> jax.Array:
-    return jnp.matmul(a, b)
-
-
-_inner = product(_outer)
+_matmul_of_floats = product(lambda _, a, b: jnp.matmul(a, b))
 
 
 def _gemm(node: Node, a: Array, b: Array, c: Any = None) -> Array:
@@ -370,7 +367,7 @@ def _columns_to_image(
 OPERATORS = {
     "MatMul": Operator(_matmul, 1),
     "Gemm": Operator(product(_gemm), 7),
-    "Einsum": Operator(product(_einsum, None), 12),
+    "Einsum": Operator(product(_einsum), 12),
     "Det": Operator(lambda _, x: jnp.linalg.det(x), 11),
     "Conv": Operator(product(convolution), 1),
     "ConvTranspose": Operator(product(_transposed_convolution), 1),

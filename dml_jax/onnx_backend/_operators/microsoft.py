@@ -223,7 +223,7 @@ _FUNCTIONS = {
     "BiasGelu": _gelu,
     "FastGelu": _gelu,
     "QuickGelu": _quick_gelu,
-    "MatMulNBits": product(_matmul_of_bits, 1),
+    "MatMulNBits": product(_matmul_of_bits),
     "DynamicQuantizeMatMul": _matmul_dynamic,
     "MatMulIntegerToFloat": _matmul_to_float,
     "DynamicQuantizeLSTM": _quantized_lstm,
