@@ -82,6 +82,8 @@ class Model(onnx.backend.base.BackendRep):
             name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
             for name, tensor in self._inputs.items()
         }
+        constants = graph.constants.items()
+        self._dtypes = {name: x.dtype for name, x in constants} | self.dtypes
         self._sizes = {name: sizes_of(info) for name, info in self._inputs.items()}
         self.input_names = tuple(n for n in self._inputs if n not in graph.constants)
         self.default_names = tuple(n for n in self._inputs if n in graph.constants)
@@ -91,7 +93,7 @@ class Model(onnx.backend.base.BackendRep):
         others = self._shape_names | statistics_names(graph.nodes)
         self._weights = {
             name: array
-            for name, array in graph.constants.items()
+            for name, array in constants
             if array.ndim
             and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
             and name not in others
@@ -415,7 +417,7 @@ class Model(onnx.backend.base.BackendRep):
         found = {
             np.dtype(value.dtype)
             for name, value in values.items()
-            if value.dtype in _HALVES and self._dtype(name) == np.float32
+            if value.dtype in _HALVES and self._dtypes[name] == np.float32
         }
         if len(found) > 1:
             got = " and ".join(sorted(map(str, found)))
@@ -425,17 +427,9 @@ class Model(onnx.backend.base.BackendRep):
             )
         return found.pop() if found else np.float32
 
-    def _dtype(self, name: str) -> np.dtype:
-        """The dtype that an input or a weight has in the model."""
-        return (
-            self.dtypes[name]
-            if name in self.dtypes
-            else self._graph.constants[name].dtype
-        )
-
     def _widened(self, name: str, value: Any) -> Any:
         """An integer of 64 bits or a float of 32 bits that was given in fewer."""
-        dtype = self._dtype(name)
+        dtype = self._dtypes[name]
         are_wide = np.int64, np.uint64, np.float32
         return value.astype(dtype) if dtype in are_wide else value
 

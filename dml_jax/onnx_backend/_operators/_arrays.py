@@ -36,7 +36,12 @@ def positions(shape: Sequence[Any], axis: int) -> Array:
     """The positions along an axis, of size 1 on all others."""
     namespace = numpy_or_jax(sizes=shape)
     numbers = namespace.arange(shape[axis], dtype=index_dtype(shape[axis]))
-    return numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return numbers.reshape(along(axis, len(shape)))
+
+
+def along(axis: int, rank: int) -> list[int]:
+    """The shape of numbers along an axis of an array."""
+    return [-1 if i == axis else 1 for i in range(rank)]
 
 
 def named(name: str) -> Callable[..., Array]:
