@@ -143,21 +143,13 @@ def speech_quality() -> Any:
     return dict(input_1=levels), lambda y: jnp.mean((y - wanted) ** 2), 3e-5
 
 
-def echo_quality() -> Any:
-    """The score of one spectrogram."""
-    x = np.random.default_rng(0).standard_normal((1, 3, 120, 160)).astype(np.float32)
-    feeds = dict(input=x, h0=np.zeros((4, 1, 64), np.float32))
-    return feeds, lambda y: jnp.mean((y - 3) ** 2), 1e-4
-
-
-# Functions of inputs, a loss of the outputs, and a rate.
+# Functions that give the inputs, a loss of the outputs, and a rate.
 TASKS: list[tuple[str, Callable[[], Any]]] = [
     ("silero-vad/silero_vad_op18_ifless", silero),
     ("silero-vad/silero_vad_16k_sequence", silero_sequence),
     ("basic-pitch/nmp", basic_pitch),
     ("captcha-whisperer/captcha_crnn", captcha),
     ("speechmos/model_v8", speech_quality),
-    ("speechmos/Run_1663829550_Stage_0", echo_quality),
 ]
 
 
@@ -194,7 +186,6 @@ def test_fine_tuning_in_bfloat16(name: str, task: Callable[[], Any]) -> None:
 
     with jax.numpy_dtype_promotion("standard"):  # which optax needs
         wanted, found = losses(np.float32), losses(jnp.bfloat16)
-    print(f"{name}: {wanted[0]:.5f} to {wanted[-1]:.5f}, and {found[-1]:.5f}")
-    assert wanted == sorted(wanted, reverse=True)  # no rate at which it jumps
+    assert wanted == sorted(wanted, reverse=True)  # at larger rates, it jumps
     assert wanted[-1] < 0.9 * wanted[0]
     assert abs(found[-1] - wanted[-1]) < 0.02 * wanted[-1]
