@@ -89,23 +89,29 @@ def voices() -> tuple[Any, Any]:
     return frames.astype(np.float32), np.arange(16) < 8
 
 
-def cross_entropy(odds: Any, wanted: Any) -> Any:
-    """That of probabilities."""
-    return -jnp.mean(jnp.log(jnp.where(wanted, odds, 1 - odds) + 1e-7))
+def cross_entropy(probabilities: Any, wanted: Any) -> Any:
+    """The mean loss of a binary classification."""
+    return -jnp.mean(
+        jnp.log(jnp.where(wanted, probabilities, 1 - probabilities) + 1e-7)
+    )
 
 
 def silero() -> Any:
     frames, labels = voices()
     state = np.zeros((2, 16, 128), np.float32)
     feeds = dict(input=frames, state=state, sr=np.array(16000))
-    return feeds, lambda odds, _: cross_entropy(odds[:, 0], labels), 1e-4
+    return (
+        feeds,
+        lambda probabilities, _: cross_entropy(probabilities[:, 0], labels),
+        1e-4,
+    )
 
 
 def silero_sequence() -> Any:
     frames, labels = voices()
     state = np.zeros((1, 1, 128), np.float32)
     feeds = dict(input=frames, h=state, c=state)
-    return feeds, lambda odds, *_: cross_entropy(odds, labels), 1e-4
+    return feeds, lambda probabilities, *_: cross_entropy(probabilities, labels), 1e-4
 
 
 def basic_pitch() -> Any:
@@ -114,7 +120,11 @@ def basic_pitch() -> Any:
     wanted = np.arange(88) == keys[:, None, None]
     waves = notes(27.5 * 2 ** (keys / 12), 43844, 22050)[..., None]
     name = "serving_default_input_2:0"
-    return {name: waves}, lambda _, odds, __: cross_entropy(odds, wanted), 1e-4
+    return (
+        {name: waves},
+        lambda _, probabilities, __: cross_entropy(probabilities, wanted),
+        1e-4,
+    )
 
 
 def captcha() -> Any:
