@@ -122,11 +122,10 @@ class Backend(onnx.backend.base.Backend):
         }
         functions = _checked_functions(operators)
         source = _read(model)
-        if outputs is None:
-            graph = convert(validate_model(source, functions), functions)
-        else:
+        if outputs is not None:
             _cut(source.graph, outputs)  # ONNX's checker may not find their types
-            graph = convert(validate_model(source, functions), functions)
+        graph = convert(validate_model(source, functions), functions)
+        if outputs is not None:
             graph = graph._replace(outputs=tuple(outputs))
             source.graph.output.extend(onnx.ValueInfoProto(name=n) for n in outputs)
             if source.ByteSize() < 2**31:

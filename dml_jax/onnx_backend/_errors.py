@@ -30,11 +30,6 @@ def as_value_error(prefix: str, *more: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{prefix}: {_first_line(error)}") from None
 
 
-def is_printable(name: object) -> bool:
-    """Whether a name fits in one line; protobuf returns invalid UTF-8 as bytes."""
-    return isinstance(name, str) and name.isprintable()
-
-
 def _first_line(error: BaseException) -> str:
     """The message of an error, without the dump of the model that may follow.
 
@@ -45,5 +40,4 @@ def _first_line(error: BaseException) -> str:
     for line in lines[1:3]:
         text = f"{text} {line}" if text.endswith(":") else text
     node = re.search(r"Bad node spec for node\. Name: (.+) OpType: (\w+)", str(error))
-    text = f"{node[2]} '{node[1]}': {text}" if node else text
-    return text if text.isprintable() else ascii(text)
+    return f"{node[2]} '{node[1]}': {text}" if node else text

@@ -76,7 +76,7 @@ class Scope(NamedTuple):
     values: Mapping[str, Value]
     options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
     is_wide: bool  # whether the caller is in 64-bit mode
-    float_dtype: Any = np.float32  # in which what is float32 in the model is computed
+    product_dtype: Any = np.float32  # in which products of float32 are computed
     is_expanded: bool = False  # whether nodes stand for one node of the model
 
 
@@ -242,10 +242,7 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
         inputs = [None if value is None else np.asarray(value) for value in inputs]
     is_folded = operator.is_folded and all(map(is_constant, inputs))
     if not is_folded:
-        inputs = [
-            x if i in operator.static else _in_mode(x, node.scope)
-            for i, x in enumerate(inputs)
-        ]
+        inputs = [_in_mode(value, node.scope) for value in inputs]
     if any(map(is_symbolic, inputs)):
         if not is_folded:
             numbered = enumerate(inputs)
@@ -264,17 +261,14 @@ _NARROW = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex
 
 
 def _in_mode(value: Any, scope: Scope) -> Any:
-    """The value in the dtype in which it is computed.
+    """The value, without floats of 64 bits if the caller is not in 64-bit mode.
 
-    Outside of 64-bit mode, that of floats has at most 32 bits, since JAX would narrow
-    their derivatives. Integers have none, and keep their width.
+    JAX would narrow their derivatives. Integers have none, and keep their width.
     """
     if isinstance(value, tuple):
         return tuple(_in_mode(array, scope) for array in value)
-    given = getattr(value, "dtype", None)
-    dtype = given if scope.is_wide else _NARROW.get(given, given)
-    dtype = scope.float_dtype if dtype == np.float32 else dtype
-    return value if dtype == given else value.astype(dtype)
+    dtype = None if scope.is_wide else _NARROW.get(getattr(value, "dtype", None))
+    return value.astype(dtype) if dtype else value
 
 
 def _as_list(outputs: Any) -> list[Value]:

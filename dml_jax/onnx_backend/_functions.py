@@ -7,7 +7,6 @@ keeps the opset of its function.
 
 from __future__ import annotations
 
-import graphlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,8 +16,6 @@ import onnx.helper
 import onnx.inliner
 
 from dml_jax.onnx_backend._protos import all_nodes
-
-MOST_NODES = 2**16  # after functions are inlined
 
 _Key: TypeAlias = tuple[str, str, str]  # the domain, name and overload of a function
 
@@ -48,7 +45,6 @@ def inline(model: onnx.ModelProto) -> Inlined:
     own = versions.get("", 1)
     if not model.functions:
         return Inlined(model, own)
-    _require_few_nodes(model)
     _record_opset(model.graph.node, own)
     _set_all_defaults(model)
     for function in model.functions:
@@ -73,25 +69,6 @@ def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
     for node in all_nodes(nodes):
         del node.metadata_props[:]
         node.metadata_props.add(key="opset", value=str(opset))
-
-
-def _require_few_nodes(model: onnx.ModelProto) -> None:
-    """Refuses functions that call each other so often that inlining does not end."""
-    bodies = {_key(function): function.node for function in model.functions}
-    called = {key: [*map(_key, all_nodes(nodes))] for key, nodes in bodies.items()}
-    calls = {key: bodies.keys() & {*keys} for key, keys in called.items()}
-    sizes: dict[_Key, int] = {}  # of a call; other nodes have size 1
-    try:
-        for key in graphlib.TopologicalSorter(calls).static_order():
-            sizes[key] = sum(sizes.get(inner, 1) for inner in called[key])
-    except graphlib.CycleError:
-        return  # ONNX refuses functions that call themselves, and names one
-    total = sum(sizes.get(_key(node), 1) for node in all_nodes(model.graph.node))
-    if total > MOST_NODES:
-        raise ValueError(
-            f"the model must have at most {MOST_NODES} nodes after its functions are "
-            f"inlined; got {total}"
-        )
 
 
 def _key(part: onnx.FunctionProto | onnx.NodeProto) -> _Key:

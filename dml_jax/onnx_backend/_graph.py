@@ -15,7 +15,7 @@ import onnx.helper
 import onnx.shape_inference
 
 from dml_jax.onnx_backend._analysis import captured_names
-from dml_jax.onnx_backend._errors import as_value_error, is_printable
+from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._evaluation import (
     Graph,
     Node,
@@ -57,7 +57,6 @@ Functions = Mapping[Any, Callable[..., Any]]
 
 def validate_model(model: onnx.ModelProto, functions: Functions) -> Inlined:
     """Checks that a model is valid and supported, and inlines its functions."""
-    _require_printable(model)
     require_loaded(model)
     _require_shapes(model.graph)
     model = _without_negative_sizes(model)
@@ -149,7 +148,6 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
 
 def require_supported(inlined: Inlined, functions: Functions) -> None:
     """Refuses a model with unsupported parts; the message lists all of them."""
-    _require_printable(inlined.model)
     graph = inlined.model.graph
     missing, others, kinds = [], [], {}
     for node in all_nodes(graph.node):
@@ -203,20 +201,6 @@ def _function_of(
     domains = _DOMAINS if node.domain in _DOMAINS else (node.domain,)
     keys = [*((domain, node.op_type) for domain in domains), node.op_type]
     return next((functions[key] for key in keys if key in functions), None)
-
-
-def _require_printable(model: onnx.ModelProto) -> None:
-    """Refuses names that would break the lines of messages, or control a terminal."""
-    names = []
-    for graph in all_graphs(model.graph):
-        parts = *graph.input, *graph.output, *graph.initializer
-        names += [part.name for part in parts]
-    for part in (model.graph, *model.functions):
-        for node in all_nodes(part.node):
-            names += [node.op_type, node.domain, node.name, *node.input, *node.output]
-    for name in names:
-        if not is_printable(name):
-            raise ValueError(f"onnx: names must be printable; got {name!a}")
 
 
 def convert(inlined: Inlined, functions: Functions) -> Graph:

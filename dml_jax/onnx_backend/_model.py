@@ -38,7 +38,7 @@ from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
 
-# Dtypes in which float32 may be computed.
+# Dtypes in which products of float32 may be computed.
 _HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)
 
 
@@ -82,6 +82,8 @@ class Model(onnx.backend.base.BackendRep):
             name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
             for name, tensor in self._inputs.items()
         }
+        constants = graph.constants.items()
+        self._dtypes = {name: x.dtype for name, x in constants} | self.dtypes
         self._sizes = {name: sizes_of(info) for name, info in self._inputs.items()}
         self.input_names = tuple(n for n in self._inputs if n not in graph.constants)
         self.default_names = tuple(n for n in self._inputs if n in graph.constants)
@@ -91,7 +93,7 @@ class Model(onnx.backend.base.BackendRep):
         others = self._shape_names | statistics_names(graph.nodes)
         self._weights = {
             name: array
-            for name, array in graph.constants.items()
+            for name, array in constants
             if array.ndim
             and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
             and name not in others
@@ -243,8 +245,8 @@ class Model(onnx.backend.base.BackendRep):
         Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
         everywhere in JAX. Integers inside the model keep their width.
 
-        With inputs or weights of bfloat16 or float16, the model computes in this dtype
-        where it says float32. Sums, normalizations and softmax are in float32.
+        With inputs or weights of bfloat16 or float16 for float32, matrix products and
+        convolutions are in this dtype. All else is as the model says, outputs too.
 
         Derivatives: those of the operators, with respect to inputs of float dtypes;
         `lda_coeff` scales them only with `training=True`. Sharding: as XLA chooses, on
@@ -405,17 +407,17 @@ class Model(onnx.backend.base.BackendRep):
     ) -> list[Any]:
         is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
         with modes():
-            scope = Scope({}, options, is_wide, self._float_dtype(values))
+            scope = Scope({}, options, is_wide, self._product_dtype(values))
             values = {name: self._widened(name, x) for name, x in values.items()}
             graph = self._graph._replace(inputs=tuple(values))
             return [*map(traced, run_graph(graph, tuple(values.values()), scope))]
 
-    def _float_dtype(self, values: Mapping[str, Any]) -> Any:
-        """The dtype for float32: that of inputs and weights of 16 bits in its place."""
+    def _product_dtype(self, values: Mapping[str, Any]) -> Any:
+        """The dtype of products: that of what has 16 bits in place of float32."""
         found = {
             np.dtype(value.dtype)
             for name, value in values.items()
-            if value.dtype in _HALVES and self._dtype(name) == np.float32
+            if value.dtype in _HALVES and self._dtypes[name] == np.float32
         }
         if len(found) > 1:
             got = " and ".join(sorted(map(str, found)))
@@ -425,18 +427,11 @@ class Model(onnx.backend.base.BackendRep):
             )
         return found.pop() if found else np.float32
 
-    def _dtype(self, name: str) -> np.dtype:
-        """The dtype that an input or a weight has in the model."""
-        return (
-            self.dtypes[name]
-            if name in self.dtypes
-            else self._graph.constants[name].dtype
-        )
-
     def _widened(self, name: str, value: Any) -> Any:
-        """An integer input of 64 bits that was given in 32 bits."""
-        dtype = self.dtypes.get(name, value.dtype)
-        return value.astype(dtype) if dtype in (np.int64, np.uint64) else value
+        """An integer of 64 bits or a float of 32 bits that was given in fewer."""
+        dtype = self._dtypes[name]
+        are_wide = np.int64, np.uint64, np.float32
+        return value.astype(dtype) if dtype in are_wide else value
 
     def _checked_input(
         self, name: str, value: Any, halves: tuple[Any, ...] = ()

@@ -20,9 +20,7 @@ import onnx.helper
 import onnx.numpy_helper
 from google.protobuf.message import Message
 
-from dml_jax.onnx_backend._errors import as_value_error, is_printable
-
-MOST_LEVELS = 16  # of graphs in graphs
+from dml_jax.onnx_backend._errors import as_value_error
 
 
 def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -33,19 +31,12 @@ def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def all_nodes(
-    nodes: Iterable[onnx.NodeProto], level: int = 0
-) -> Iterator[onnx.NodeProto]:
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes, and those of the graphs in their attributes."""
     for node in nodes:
         yield node
         for graph in graphs_of(node):
-            if level == MOST_LEVELS:
-                raise ValueError(
-                    f"onnx: graphs must be nested at most {MOST_LEVELS} levels deep; "
-                    "got more"
-                )
-            yield from all_nodes(graph.node, level + 1)
+            yield from all_nodes(graph.node)
 
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -101,10 +92,9 @@ def _byte_count(tensor: onnx.TensorProto) -> int:
 def require_loaded(model: onnx.ModelProto) -> None:
     """Refuses tensors with external data, even if no node uses them."""
     for path, tensor in _external_tensors(model):
-        name = tensor.name if tensor.name and is_printable(tensor.name) else path
         raise ValueError(
-            f"onnx: `{name}` must be loaded, as `load_model` does; got data in another "
-            "file"
+            f"onnx: `{tensor.name or path}` must be loaded, as `load_model` does; got "
+            "data in another file"
         )
 
 

@@ -374,14 +374,3 @@ def test_as_many_iterations_as_the_limit() -> None:
     with mock.patch.object(control_flow, "MOST_ITERATIONS", 2):
         _, sums = jax.jit(lambda x: model.jax_fn(x, MANY, TRUE))(X)
     assert sums.shape == (2, 2)
-
-
-def test_nesting_is_limited() -> None:
-    source = parse(CHOICE)
-    branch = source.graph.node[0].attribute[0].g
-    for _ in range(20):
-        del branch.node[:]
-        branch.node.append(parse(CHOICE).graph.node[0])
-        branch = branch.node[0].attribute[0].g
-    message = "onnx: graphs must be nested at most 16 levels deep; got more$"
-    require_error(ValueError, message, onnx_backend.prepare, source)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from onnx_models import TEXTS, parse, prepared, require_error, rows, runtime_session
+from onnx_models import TEXTS, parse, prepared, rows, runtime_session
 
 from dml_jax import onnx_backend
 
@@ -87,20 +87,3 @@ def test_metadata_of_nodes_is_ignored(opset: int) -> None:
         for key, value in (("opset", "x"), ("a", "1"), ("opset", "7")):
             part.node[0].metadata_props.add(key=key, value=value)
     assert_same_bits(onnx_backend.run_model(model, [X])[0], X)
-
-
-def test_calls_of_functions_are_limited() -> None:
-    """25 functions of two calls each have 2^25 nodes."""
-    functions = "\n".join(
-        f"""<domain: "local", opset_import: ["": 25, "local": 1]> f{i} (p) => (q) {{
-          r = {f"local.f{i - 1}" if i else "Neg"}(p)
-          q = {f"local.f{i - 1}" if i else "Neg"}(r)
-        }}"""
-        for i in range(25)
-    )
-    source = parse(f"float[2] x => float[2] y {{y = local.f24(x)}}\n{functions}")
-    message = (
-        "onnx: the model must have at most 65536 nodes after its functions are "
-        "inlined; got 33554432$"
-    )
-    require_error(ValueError, message, onnx_backend.prepare, source)

@@ -144,9 +144,8 @@ def test_run_node_reads_no_files() -> None:
         require_error(ValueError, message, onnx_backend.run_node, node, [])
 
 
-@pytest.mark.parametrize("name", ["", "a\nb"])
-def test_the_message_names_the_path_to_a_tensor_without_a_name(name: str) -> None:
-    model = model_with("attribute(g, 4).t.CopyFrom(w)", external(name=name))
+def test_the_message_names_the_path_to_a_tensor_without_a_name() -> None:
+    model = model_with("attribute(g, 4).t.CopyFrom(w)", external(name=""))
     message = rf"onnx: `graph.node\[1\].attribute\[0\].t` {NOT_LOADED}"
     require_error(ValueError, message, onnx_backend.prepare, model)
 

@@ -1,15 +1,17 @@
-"""Models that Python packages ship: outputs, gradients and new weights.
+"""Models that Python packages ship: outputs, gradients, new weights, fine-tuning.
 
 The packages are in the folder that DML_JAX_MODELS names. ONNX Runtime is the oracle.
 """
 
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from benchmarks.real_models import MODELS, RealModel, difference, inputs, session
@@ -66,3 +68,134 @@ def test_gradients_and_new_weights(real: RealModel) -> None:
         assert np.isfinite(gradient).all()
     wanted = session(model.to_onnx(params).SerializeToString()).run(None, feeds)
     assert difference(found, wanted) < real.tolerance
+
+
+# Fine-tuning --------------------------------------------------------------------------
+
+
+def notes(pitches: Any, size: int, rate: int) -> np.ndarray:
+    """Notes with harmonics that fade, and a little noise."""
+    time, random = np.arange(size) / rate, np.random.default_rng(0)
+    phases = np.multiply.outer(pitches, 2 * np.pi * time)
+    waves = sum(np.sin(k * phases) / k for k in range(1, 6))
+    noise = random.standard_normal(waves.shape)
+    return (0.1 * waves * np.exp(-time) + 0.003 * noise).astype(np.float32)
+
+
+def voices() -> tuple[Any, Any]:
+    """Eight steps with a voice, and eight of noise, for a detector of voices."""
+    noise = 0.05 * np.random.default_rng(1).standard_normal((8, 576))
+    frames = np.vstack([notes(110 * 2 ** (np.arange(8) / 6), 576, 16000), noise])
+    return frames.astype(np.float32), np.arange(16) < 8
+
+
+def cross_entropy(probabilities: Any, wanted: Any) -> Any:
+    """The mean loss of a binary classification."""
+    return -jnp.mean(
+        jnp.log(jnp.where(wanted, probabilities, 1 - probabilities) + 1e-7)
+    )
+
+
+def silero() -> Any:
+    frames, labels = voices()
+    state = np.zeros((2, 16, 128), np.float32)
+    feeds = dict(input=frames, state=state, sr=np.array(16000))
+    return (
+        feeds,
+        lambda probabilities, _: cross_entropy(probabilities[:, 0], labels),
+        1e-4,
+    )
+
+
+def silero_sequence() -> Any:
+    frames, labels = voices()
+    state = np.zeros((1, 1, 128), np.float32)
+    feeds = dict(input=frames, h=state, c=state)
+    return feeds, lambda probabilities, *_: cross_entropy(probabilities, labels), 1e-4
+
+
+def basic_pitch() -> Any:
+    """Two notes, of 88 keys."""
+    keys = np.array([39, 46])
+    wanted = np.arange(88) == keys[:, None, None]
+    waves = notes(27.5 * 2 ** (keys / 12), 43844, 22050)[..., None]
+    name = "serving_default_input_2:0"
+    return (
+        {name: waves},
+        lambda _, probabilities, __: cross_entropy(probabilities, wanted),
+        1e-4,
+    )
+
+
+def captcha() -> Any:
+    """Four dark strokes on a bright ground for each text."""
+    random = np.random.default_rng(0)
+    texts, image = random.integers(0, 36, (8, 4)), np.ones((8, 3, 60, 160))
+    for i, k in np.ndindex(8, 4):
+        top, left = random.integers(10, 20), 40 * k + 10
+        image[i, :, top : top + 30, left : left + 3] = 0
+        image[i, :, top : top + 3, left : left + 10 + texts[i, k] % 10] = 0
+    image = (image + 0.05 * random.standard_normal(image.shape)).astype(np.float32)
+
+    def loss(logits: Any) -> Any:
+        logits = jnp.moveaxis(logits, 1, 0)
+        none = jnp.zeros(logits.shape[:2]), texts, jnp.zeros(texts.shape)
+        return optax.ctc_loss(logits, *none, blank_id=36).mean()
+
+    return dict(image=image), loss, 1e-4
+
+
+def speech_quality() -> Any:
+    """Scores of four spectrograms."""
+    noise = np.abs(np.random.default_rng(0).standard_normal((4, 900, 120)))
+    levels = (1 + np.log10(1e-3 + noise) / 4).astype(np.float32)
+    wanted = np.array([[4], [3], [2], [3]])
+    return dict(input_1=levels), lambda y: jnp.mean((y - wanted) ** 2), 3e-5
+
+
+# Functions that give the inputs, a loss of the outputs, and a rate.
+TASKS: list[tuple[str, Callable[[], Any]]] = [
+    ("silero-vad/silero_vad_op18_ifless", silero),
+    ("silero-vad/silero_vad_16k_sequence", silero_sequence),
+    ("basic-pitch/nmp", basic_pitch),
+    ("captcha-whisperer/captcha_crnn", captcha),
+    ("speechmos/model_v8", speech_quality),
+]
+
+
+@pytest.mark.parametrize(("name", "task"), TASKS, ids=[name for name, _ in TASKS])
+def test_fine_tuning_in_bfloat16(name: str, task: Callable[[], Any]) -> None:
+    """The loss after 20 steps of Adam is within 2 % of that of float32."""
+    (real,) = (real for real in MODELS if real.name == name)
+    model = onnx_backend.prepare(read(real))
+    feeds, loss, rate = task()
+    # The filters of a spectrogram, as wide as its windows, are not trained.
+    params = {n: w for n, w in model.params.items() if w.shape[-1] != 256}
+    optimizer = optax.adam(rate)
+
+    def losses(dtype: Any) -> list[float]:
+        given = {
+            n: jnp.asarray(x, dtype if x.dtype == np.float32 else None)
+            for n, x in feeds.items()
+        }
+
+        @jax.jit
+        def step(params: Any, state: Any) -> Any:
+            def total(params: Any) -> Any:
+                return loss(*model.apply(params, **given))
+
+            value, gradient = jax.value_and_grad(total)(params)
+            updates, state = optimizer.update(gradient, state)
+            return optax.apply_updates(params, updates), state, value
+
+        state, values = (params, optimizer.init(params)), []
+        for _ in range(21):
+            *state, value = step(*state)
+            values.append(float(value))
+        return values
+
+    with jax.numpy_dtype_promotion("standard"):  # which optax needs
+        wanted, found = losses(np.float32), losses(jnp.bfloat16)
+    assert wanted == sorted(wanted, reverse=True)  # at larger rates, it jumps
+    assert wanted[-1] < 0.9 * wanted[0]
+    assert abs(found[-1] - wanted[-1]) < 0.02 * wanted[-1]

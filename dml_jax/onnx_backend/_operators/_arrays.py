@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +14,7 @@ import onnx.helper
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
-from dml_jax.onnx_backend._evaluation import Array, Node, traced_shape
+from dml_jax.onnx_backend._evaluation import Array, Node, is_constant, traced_shape
 from dml_jax.onnx_backend._range_checks import note_outside
 
 
@@ -37,7 +36,12 @@ def positions(shape: Sequence[Any], axis: int) -> Array:
     """The positions along an axis, of size 1 on all others."""
     namespace = numpy_or_jax(sizes=shape)
     numbers = namespace.arange(shape[axis], dtype=index_dtype(shape[axis]))
-    return numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return numbers.reshape(along(axis, len(shape)))
+
+
+def along(axis: int, rank: int) -> list[int]:
+    """The shape of numbers along an axis of an array."""
+    return [-1 if i == axis else 1 for i in range(rank)]
 
 
 def named(name: str) -> Callable[..., Array]:
@@ -154,18 +158,33 @@ def at_least_float32(x: Array) -> jax.Array:
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """An operator with sums, for which floats of 16 bits become float32.
 
-    Its results are rounded to their dtype once.
+    Its result is rounded to their dtype once.
     """
 
     def is_narrow(x: Any) -> bool:
         return x is not None and x.dtype in (jnp.float16, jnp.bfloat16)
 
-    def evaluate(node: Node, *inputs: Any) -> Any:
+    def evaluate(node: Node, *inputs: Any) -> Array:
         if not is_narrow(inputs[0]):
             return function(node, *inputs)
         wide = [at_least_float32(x) if is_narrow(x) else x for x in inputs]
-        rounded = methodcaller("astype", inputs[0].dtype)
-        return jax.tree.map(rounded, function(node, *wide))
+        return function(node, *wide).astype(inputs[0].dtype)
+
+    return evaluate
+
+
+def product(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that multiplies its first two inputs, in 16 bits if the caller does.
+
+    Others, such as a bias, stay in float32, and so do constants.
+    """
+
+    def evaluate(node: Node, *inputs: Any) -> Array:
+        dtype = node.scope.product_dtype
+        if inputs[0].dtype != np.float32 or all(map(is_constant, inputs)):
+            return function(node, *inputs)
+        factors = (x.astype(dtype) if x.dtype == np.float32 else x for x in inputs[:2])
+        return function(node, *factors, *inputs[2:]).astype(np.float32)
 
     return evaluate
 

@@ -199,11 +199,7 @@ def _unique(node: Node, x: Array) -> list[Any]:
     inverse = inverse.reshape(-1)
     if not node.attributes["sorted"]:
         order = np.argsort(first)
-        values, first, counts = (
-            np.take(values, order, axis),
-            first[order],
-            counts[order],
-        )
+        values, first, counts = values.take(order, axis), first[order], counts[order]
         inverse = np.argsort(order)[inverse]
     return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from jax import lax
 
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
+    along,
     at_least_float32,
     axes_of,
     in_float32,
@@ -104,14 +105,9 @@ def _resized_axis(
         result = _weighted(node, x, axis, places, scale)
     if _mode_of(node) != "tf_crop_and_resize":
         return result
-    outside = ((places < 0) | (places > size - 1)).reshape(_along(x.shape, axis))
+    outside = ((places < 0) | (places > size - 1)).reshape(along(axis, x.ndim))
     value = jnp.asarray(node.attributes["extrapolation_value"]).astype(x.dtype)
     return jnp.where(outside, value, result)
-
-
-def _along(shape: Sequence[int], axis: int) -> list[int]:
-    """The shape of numbers along an axis of a shape."""
-    return [-1 if i == axis else 1 for i in range(len(shape))]
 
 
 def _weighted(
@@ -132,7 +128,7 @@ def _weighted(
     used = np.any(weights != 0, 0)
     taps, weights = np.clip(taps[:, used], 0, size - 1), weights[:, used]
     parts = (
-        jnp.take(x, tap, axis, mode="clip") * weight.reshape(_along(x.shape, axis))
+        jnp.take(x, tap, axis, mode="clip") * weight.reshape(along(axis, x.ndim))
         for tap, weight in zip(taps.T, weights.T.astype(x.dtype), strict=True)
     )
     return functools.reduce(jnp.add, parts)
@@ -318,7 +314,7 @@ def _affine_grid(node: Node, theta: Array, size: Array) -> jax.Array:
     axes = []
     for i, n in enumerate(sizes):
         steps = np.arange(n) / max(n - 1, 1) if is_aligned else (np.arange(n) + 0.5) / n
-        axes.append((2 * steps - 1).reshape(_along(sizes, i)))
+        axes.append((2 * steps - 1).reshape(along(i, count)))
     # The last axis comes first, and the column of translations last.
     points = np.stack(np.broadcast_arrays(*axes[::-1], 1.0), -1).astype(theta.dtype)
     highest = lax.Precision.HIGHEST

@@ -18,11 +18,21 @@ from dml_jax.onnx_backend._operators._arrays import (
     integers,
     numpy_or_jax,
     option,
+    product,
     require_broadcastable,
     require_count,
     require_rank,
     require_shape,
 )
+
+
+def _matmul(node: Node, a: Array, b: Array) -> Array:
+    if np.shape(a)[-1:] == (1,):  # such as positions, which 16 bits do not hold
+        return jnp.matmul(a, b)
+    return _matmul_of_floats(node, a, b)
+
+
+_matmul_of_floats = product(lambda _, a, b: jnp.matmul(a, b))
 
 
 def _gemm(node: Node, a: Array, b: Array, c: Any = None) -> Array:
@@ -355,11 +365,11 @@ def _columns_to_image(
 
 
 OPERATORS = {
-    "MatMul": Operator(lambda _, a, b: jnp.matmul(a, b), 1),
-    "Gemm": Operator(_gemm, 7),
-    "Einsum": Operator(_einsum, 12),
+    "MatMul": Operator(_matmul, 1),
+    "Gemm": Operator(product(_gemm), 7),
+    "Einsum": Operator(product(_einsum), 12),
     "Det": Operator(lambda _, x: jnp.linalg.det(x), 11),
-    "Conv": Operator(convolution, 1),
-    "ConvTranspose": Operator(_transposed_convolution, 1),
+    "Conv": Operator(product(convolution), 1),
+    "ConvTranspose": Operator(product(_transposed_convolution), 1),
     "Col2Im": Operator(_columns_to_image, 18, static=(1, 2)),
 }

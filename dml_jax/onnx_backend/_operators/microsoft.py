@@ -17,6 +17,7 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator, with_derivat
 from dml_jax.onnx_backend._operators import linear, quantization, recurrent
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
+    product,
     require_broadcastable,
     require_shape,
 )
@@ -41,7 +42,7 @@ _ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
 def _fused_convolution(
     node: Node, x: Array, weight: Array, bias: Any = None, added: Any = None
 ) -> jax.Array:
-    result = jnp.asarray(linear.convolution(node, x, weight, bias))
+    result = linear.OPERATORS["Conv"].evaluate(node, x, weight, bias)
     require_shape("Z", added, result.shape)
     result = result if added is None else result + added
     name = node.attributes.get("activation", "")
@@ -215,14 +216,14 @@ def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
 
 _FUNCTIONS = {
     "FusedConv": _fused_convolution,
-    "FusedMatMul": _fused_matmul,
+    "FusedMatMul": product(_fused_matmul),
     "SkipLayerNormalization": _skip_normalization,
     "SkipSimplifiedLayerNormalization": _skip_normalization,
     "Gelu": _gelu,
     "BiasGelu": _gelu,
     "FastGelu": _gelu,
     "QuickGelu": _quick_gelu,
-    "MatMulNBits": _matmul_of_bits,
+    "MatMulNBits": product(_matmul_of_bits),
     "DynamicQuantizeMatMul": _matmul_dynamic,
     "MatMulIntegerToFloat": _matmul_to_float,
     "DynamicQuantizeLSTM": _quantized_lstm,

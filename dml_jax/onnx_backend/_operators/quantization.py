@@ -25,6 +25,7 @@ from dml_jax.onnx_backend._evaluation import (
     with_derivative,
 )
 from dml_jax.onnx_backend._operators._arrays import (
+    along,
     axis_of,
     dtype_of,
     numpy_or_jax,
@@ -143,7 +144,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
                 f"`scale` and `zero_point` must have shape ({size},), the size of axis "
                 f"{axis}; got {np.shape(parameter)}"
             )
-        return parameter.reshape([-1 if i == axis else 1 for i in range(np.ndim(x))])
+        return parameter.reshape(along(axis, np.ndim(x)))
     if block < 1 or np.shape(parameter)[axis] != -(-size // block):
         raise ValueError(
             f"`block_size` must divide axis {axis} of size {size} into as many blocks "

@@ -26,7 +26,6 @@ from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import (
     clamped,
-    in_float32,
     option,
     require_rank,
     require_shape,
@@ -367,6 +366,6 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
 
 
 OPERATORS = {
-    name: Operator(in_float32(functools.partial(recurrence, kind)), 7)
+    name: Operator(functools.partial(recurrence, kind), 7)
     for name, kind in KINDS.items()
 }

@@ -160,12 +160,10 @@ def _depth_to_space(node: Node, x: Array) -> jax.Array:
     batch, channels, height, width = np.shape(x)
     block = node.attributes["blocksize"]
     outer = channels // block**2
-    if node.attributes["mode"] == "DCR":
-        parts = jnp.reshape(x, (batch, block, block, outer, height, width))
-        parts = jnp.transpose(parts, (0, 3, 4, 1, 5, 2))
-    else:
-        parts = jnp.reshape(x, (batch, outer, block, block, height, width))
-        parts = jnp.transpose(parts, (0, 1, 4, 2, 5, 3))
+    is_depth_first = node.attributes["mode"] == "DCR"
+    depth = (block, block, outer) if is_depth_first else (outer, block, block)
+    order = (0, 3, 4, 1, 5, 2) if is_depth_first else (0, 1, 4, 2, 5, 3)
+    parts = jnp.reshape(x, (batch, *depth, height, width)).transpose(order)
     return parts.reshape(batch, outer, height * block, width * block)
 
 
