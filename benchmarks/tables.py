@@ -116,7 +116,8 @@ def _machine(found: Document) -> str:
     libraries = [
         f"{_title(library)} {versions[library]}"
         for library in results.LIBRARIES
-        if versions.get(library) and library in {"jax", *measured}
+        if versions.get(library)
+        and any(name.startswith(library) for name in {"jax", *measured})
     ]
     return ", ".join([name, *libraries, found["date"][:10]]) + "."
 
@@ -137,24 +138,20 @@ def _training(load: Load, words: Sequence[str]) -> str:
 
 def _recurrent(load: Load, words: Sequence[str]) -> str:
     """A row for each library: how many times as long it takes, and its compilation."""
-    (device,) = words
-    groups = results.groups(load(f"recurrent-{device}"))
-    names = [
-        name for records in groups.values() for r in records for name in r["candidates"]
-    ]
+    columns, titles = [], []
+    for device in words:
+        groups = results.groups(load(f"recurrent-{device}"))
+        for mode, records in groups.items():
+            columns.append([record["candidates"] for record in records])
+            titles.append(f"{device.upper()}: {mode}")
+    names = dict.fromkeys(name for column in columns for row in column for name in row)
     rows = []
-    for name in dict.fromkeys(names):
-        cells = []
-        for mode in ("forward", "step"):
-            found = [
-                r["candidates"][name] for r in groups[mode] if name in r["candidates"]
-            ]
-            ratios = [figures["ratio"]["median"] for figures in found]
-            seconds = [f["compile_seconds"] for f in found if "compile_seconds" in f]
-            cells += [str(len(found)), _spread(ratios), _spread(seconds)]
-        rows.append([f"`{name}`", *cells])
-    titles = ["networks", "times as long", "compilation, s"]
-    return _table(["", *titles, *(f"step: {title}" for title in titles)], rows)
+    for name in names:
+        found = [[row[name] for row in column if name in row] for column in columns]
+        cells = [_spread(f["ratio"]["median"] for f in figures) for figures in found]
+        seconds = (f["compile_seconds"] for f in found[1] if "compile_seconds" in f)
+        rows.append([f"`{name}`", *cells, _spread(seconds)])
+    return _table(["", *titles, f"{titles[1]}, compilation, s"], rows)
 
 
 def _models(load: Load, words: Sequence[str]) -> str:
@@ -206,20 +203,21 @@ def _readers_of(found: Document) -> str:
 
 
 def _model_training(load: Load, words: Sequence[str]) -> str:
-    """A row for each model, batch and reader: times of a step and of the first one."""
-    (device,) = words
-    rows, ratios = [], []
-    for record in load(f"model-training-{device}")["records"]:
-        reader = record["baseline"]
-        ours, theirs = (record["candidates"][name] for name in ("dml_jax", reader))
-        ratios.append(ours["ratio"]["median"])
-        name, batch, _ = record["name"].partition("/")[2].rsplit("/", 2)
-        cells = [name, batch.removeprefix("batch "), reader, f"{ratios[-1]:.2g}"]
-        firsts = (f"{record['first_calls'][n]:.1f}" for n in ("dml_jax", reader))
-        rows.append([*cells, *map(_milliseconds, (ours, theirs)), *firsts])
-    rows.append(["median", "", "", f"{statistics.median(ratios):.2f}", *[""] * 4])
-    titles = ["model", "batch", "reader", "ratio", "step, ms", "reader's step, ms"]
-    return _table([*titles, "first step, s", "reader's first step, s"], rows)
+    """A row for each model and reader: ratios for devices and batches; their median."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    titles = [f"{d.upper()}, batch {batch}" for d in words for batch in (1, 16)]
+    for device in words:
+        for record in load(f"model-training-{device}")["records"]:
+            name, batch, reader = record["name"].partition("/")[2].rsplit("/", 2)
+            figures = record["candidates"]["dml_jax"]["ratio"]["median"]
+            rows.setdefault((name, reader), {})[f"{device.upper()}, {batch}"] = figures
+    cells = [
+        [*names, *(f"{row[t]:.2f}" if t in row else _EMPTY for t in titles)]
+        for names, row in rows.items()
+    ]
+    known = [[row[t] for row in rows.values() if t in row] for t in titles]
+    ends = ["median (least to greatest)", "", *map(_spread, known)]
+    return _table(["model", "reader", *titles], [*cells, ends])
 
 
 def _errors(found: Document) -> str:
