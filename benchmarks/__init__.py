@@ -13,7 +13,7 @@ for dml_jax and for its peers alike; absolute times are for orientation.
 - `peers`: other libraries on the same arrays
 - `measure`: warm-up, batches, rounds, quartiles
 - `session`: a run over workloads, and the baselines
-- `training`, `scaling`, `real_models`: runs of programs around the operators
+- `scaling`, `real_models`, `readers`: runs of programs around the operators
 - `tpu_schedule`: what TPU's compiler estimates, without a TPU
 - `recurrent`, `recurrent_networks`: bidirectional LSTMs of this and other libraries
 - `results`, `tables`, `plot`, `compare`: the file of a run, and what it tells

@@ -28,18 +28,16 @@ from benchmarks import (
     scaling,
     session,
     tables,
-    training,
     workloads,
 )
 
 _ABOUT = """\
 Measures dml_jax and its peers against the speed of memory.
 
-  python -m benchmarks record --seconds 480     all that docs/performance.md shows
+  python -m benchmarks record --seconds 480     the operators of docs/performance.md
   python -m benchmarks run --group slice fill   the workloads of some groups
   python -m benchmarks run --only 'rows/*16'    those with such names
   python -m benchmarks random --seconds 300     random shapes of each layout
-  python -m benchmarks train                    a step of a bidirectional network
   python -m benchmarks recurrent --seconds 540  bidirectional LSTMs, and other libraries
   python -m benchmarks scale                    on 1, 2, 4, ... devices
   python -m benchmarks models FOLDER            ONNX models that packages ship
@@ -54,9 +52,9 @@ figure is a speed in per cent of that of a baseline that is measured in turns wi
 The exit status is 1 if a workload fails, or its result differs from plain JAX's.
 """
 _RECORD = """\
-Measures within some time what docs/performance.md shows of a device: random shapes for
-60 % of it, a training step on a GPU, and then the table of workloads as far as time
-allows, fills first.
+Measures within some time what docs/performance.md shows of the operators on a device:
+random shapes for 60 % of it, and then the table of workloads as far as time allows,
+fills first.
 """
 _PLOT = "Draws a run of random shapes, or one over numbers of devices, with matplotlib."
 
@@ -118,7 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     about = recurrent.__doc__
     option = add("recurrent", _recurrent, about, "device", "output", "seconds", "quick")
     option("--seed", type=int, default=0, help="of the shapes (default: 0)")
-    add("train", _train, training.__doc__, "device", "output", "quick")
     add("scale", _scale, scaling.__doc__, "device", "output", "quick")
     option = add("models", _models, real_models.__doc__, "output", "quick")
     option("folder", **path(help="of the wheels"))
@@ -158,8 +155,6 @@ def _record(options: argparse.Namespace) -> int:
     vars(options).update(seed=0, quick=False, only=None, group=None)
     options.seconds *= 0.6
     status = _random(options)
-    if options.device == "gpu":  # a CPU takes many seconds for a step
-        status |= _train(options)
     options.seconds = end - time.monotonic()
     return status | _run(options)
 
@@ -184,11 +179,6 @@ def _random(options: argparse.Namespace) -> int:
     shapes = random_shapes.random_workloads(options.seed, device)
     made = session.records(shapes, device, measure.QUICK, options.seconds)
     return _finish(options, "random", made)
-
-
-def _train(options: argparse.Namespace) -> int:
-    made = training.records(options.device, options.quick)
-    return _finish(options, "training", made)
 
 
 def _recurrent(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Bidirectional LSTMs over padded sequences: `bidirectional_scan` against others.
 
-First, on a GPU, the network of the training benchmark in each dtype, then random ones
-until the time is over: 8 to 128 sequences of 50 to 1,500 steps, 40 to 512 features, 64
+First, on a GPU, a fixed network in each dtype, then random networks until the time is
+over: 8 to 128 sequences of 50 to 1,500 steps, 40 to 512 features, 64
 to 1,024 units and 1 to 3 layers. On a CPU, they are those of less work. Each is run
 forward, and in a training step. A record has the time to compile each program, side by
 side with the others in threads, and how far its outputs are from ours. The baseline is

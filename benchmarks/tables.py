@@ -122,20 +122,6 @@ def _machine(found: Document) -> str:
     return ", ".join([name, *libraries, found["date"][:10]]) + "."
 
 
-def _training(load: Load, words: Sequence[str]) -> str:
-    """A line for each network: the times of a step, and ratios to the baseline."""
-    (device,) = words
-    lines = []
-    for record in load(f"training-{device}")["records"]:
-        times = []
-        for name, figures in record["candidates"].items():
-            time = f"{_title(name)} {_milliseconds(figures)} ms"
-            ratio = f" ({figures['ratio']['median']:.3f})"
-            times.append(time if name == record["baseline"] else time + ratio)
-        lines.append(f"{record['name'].partition('/')[2]}: {', '.join(times)}.")
-    return "\n".join(lines)
-
-
 def _recurrent(load: Load, words: Sequence[str]) -> str:
     """A row for each library: how many times as long it takes, and its compilation."""
     columns, titles = [], []
@@ -330,7 +316,6 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "layouts": _layouts,
     "gains": _gains,
     "slower": _slower,
-    "training": _training,
     "recurrent": _recurrent,
     "models": _models,
     "readers": _readers,

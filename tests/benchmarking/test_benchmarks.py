@@ -236,19 +236,6 @@ def test_record_from_end_to_end(
 
 
 @pytest.mark.usefixtures("with_jit")
-def test_training_steps(tmp_path: pathlib.Path) -> None:
-    words = ["train", "--device", "cpu", "--quick", "--output", str(tmp_path)]
-    assert main(words) == 0
-    (record,) = json.loads((tmp_path / "training-cpu.json").read_text())["records"]
-    assert record["candidates"].keys() >= {"unreversed", "jnp", "dml_jax"}
-    document = tmp_path / "page.md"
-    document.write_text("<!-- figures: training cpu -->\n<!-- end of figures -->\n")
-    lines = tables.rewritten(document, tmp_path).splitlines()
-    assert lines[1].startswith("2-layer-lstm: without reversals ")
-    assert " ms, plain JAX " in lines[1]
-
-
-@pytest.mark.usefixtures("with_jit")
 def test_recurrent_networks(tmp_path: pathlib.Path) -> None:
     """All libraries compute the same outputs, and a step has the gradients of all."""
     words = ["recurrent", "--device", "cpu", "--quick", "--output", str(tmp_path)]
