@@ -251,7 +251,7 @@ def test_recurrent_networks(tmp_path: pathlib.Path) -> None:
     document = tmp_path / "page.md"
     document.write_text("<!-- figures: recurrent cpu -->\n<!-- end of figures -->\n")
     lines = tables.rewritten(document, tmp_path).splitlines()
-    assert lines[3].startswith("| `dml_jax` | 1 | 1.0 (1.0 to 1.0) | ")
+    assert lines[3].startswith("| `dml_jax` | 1.0 (1.0 to 1.0) | ")
     assert main(["plot", str(path), "--output", str(tmp_path)]) == 0
     assert (tmp_path / "recurrent-cpu.png").exists()
 
