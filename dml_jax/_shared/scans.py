@@ -23,10 +23,8 @@ def scan(
     init: Any,
     xs: Any,
     unroll: int | bool | None = None,
-    *,
-    elsewhere: int = 1,
 ) -> tuple[Any, Any]:
-    """`lax.scan`; if `unroll` is None, it is 8 on a GPU and `elsewhere` on others."""
+    """`lax.scan`; if `unroll` is None, it is 8 on a GPU and 1 on others."""
     time = jax.tree.leaves(xs)[0].shape[0]
     if time != 0:
         init = _placed(f, init, jax.tree.map(lambda x: x[0], xs))
@@ -38,7 +36,7 @@ def scan(
     def unrolled(steps: int) -> Callable[..., Any]:
         return lambda init, xs: lax.scan(f, init, xs, unroll=steps)
 
-    gpu, other = unrolled(STEPS_ON_GPU), unrolled(elsewhere)
+    gpu, other = unrolled(STEPS_ON_GPU), unrolled(1)
     return lax.platform_dependent(init, xs, cuda=gpu, rocm=gpu, default=other)
 
 

@@ -166,16 +166,13 @@ class Direction(NamedTuple):
 def _scan(
     cell: Cell, directions: Direction, lengths: Any
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """The outputs [D, time, batch, H] of D directions, and their last states.
-
-    An iteration of the loop has two steps, on a GPU more: each iteration has a cost.
-    """
+    """The outputs [D, time, batch, H] of D directions, and their last states."""
 
     def scan(direction: Direction) -> Any:
         gates, weights = _projected(cell, direction)
         step = functools.partial(_step, cell, weights, lengths)
         rows = gates, direction.times
-        states, outputs = scans.scan(step, direction.states, rows, elsewhere=2)
+        states, outputs = scans.scan(step, direction.states, rows)
         return outputs, states
 
     outputs, states = jax.vmap(scan)(directions)
