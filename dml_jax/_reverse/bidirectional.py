@@ -43,7 +43,8 @@ def bidirectional_scan(
         `lax.scan`. The arrays of `carry`, `x` and `y` are [batch, ...].
       weights: a tuple of two pytrees of arrays (forward, backward), which the step
         reads. Or stacked: any pytree but a tuple, of arrays [2, ...]. May be None.
-      init: the initial carry of arrays [batch, ...], as a tuple of two or stacked.
+      init: the initial carry of arrays [batch, ...], as a tuple of two or stacked. Of
+        an LSTM, ((h, c), (h, c)).
       xs: arrays [batch, time, ...], as a tuple of two or stacked; (x, x) for the same.
       lengths: integers of shape [batch], or of another shape as in `reverse_padded`.
       axis: the dimension of time in the arrays of one direction; may be negative.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -93,14 +94,20 @@ def checked(fn: Callable[P, R]) -> Callable[P, R]:
         # A callback does not know to which run it belongs, so there is one at a time.
         with _one_run, _is_checking(True):
             _extremes_of.clear()
-            result = program(*args, **kwargs)
-            leaves = jax.tree.leaves(result)
-            if any(isinstance(leaf, Tracer) for leaf in leaves):
-                raise TypeError(_UNDER_TRANSFORMATION)
             try:
-                jax.block_until_ready(result)
-            finally:
-                jax.effects_barrier()
+                result = program(*args, **kwargs)
+                leaves = jax.tree.leaves(result)
+                if any(isinstance(leaf, Tracer) for leaf in leaves):
+                    raise TypeError(_UNDER_TRANSFORMATION)
+                try:
+                    jax.block_until_ready(result)
+                finally:
+                    jax.effects_barrier()
+            except jax.errors.JaxRuntimeError as error:
+                signalled = _of_signal(error)
+                if signalled is None:
+                    raise
+                raise signalled from None
             message = _first_error()
         message = _of_all_processes(message, [*jax.tree.leaves(args), *leaves])
         if message:
@@ -199,6 +206,14 @@ def _record(check: _Check, dtype: str, words: Any) -> None:
     with _recording:
         before = _extremes_of.get(check, (smallest, largest))
         _extremes_of[check] = min(before[0], smallest), max(before[1], largest)
+
+
+def _of_signal(error: Exception) -> BaseException | None:
+    """What a signal has raised within a callback, where XLA reports its text."""
+    found = re.search(r"^(?:KeyboardInterrupt|SystemExit: (\d+))", str(error), re.M)
+    if found is None:
+        return None
+    return SystemExit(int(found[1])) if found[1] else KeyboardInterrupt()
 
 
 def _first_error() -> str:

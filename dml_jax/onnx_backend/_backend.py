@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, scalars
 from dml_jax.onnx_backend import _protos
-from dml_jax.onnx_backend._errors import as_value_error
+from dml_jax.onnx_backend._errors import as_value_error, with_nearest
 from dml_jax.onnx_backend._functions import Inlined
 from dml_jax.onnx_backend._graph import (
     Functions,
@@ -260,8 +259,7 @@ def _cut(graph: onnx.GraphProto, names: Any) -> None:
     for name in names:
         if name not in known:
             rule = "have names of outputs of nodes"
-            nearest = difflib.get_close_matches(str(name), known, 3, 0)
-            got = f"{arguments.describe(name)}. The nearest are {', '.join(nearest)}"
+            got = with_nearest(name, known)
             raise arguments.error(ValueError, "prepare", "outputs", rule, got)
     _protos.cut(graph, names)
     del graph.output[:]

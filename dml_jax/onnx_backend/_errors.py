@@ -1,14 +1,18 @@
-"""Converts errors of ONNX and protobuf to errors of this package."""
+"""Errors of ONNX and protobuf as errors of this package, and parts of messages."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx.checker
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
+
+from dml_jax._shared import arguments
 
 # ONNX raises RuntimeError for errors of the file system.
 _ERRORS = (
@@ -28,6 +32,12 @@ def as_value_error(prefix: str, *more: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{prefix}: must be an ONNX model; got other bytes") from None
     except (*_ERRORS, *more) as error:
         raise ValueError(f"{prefix}: {_first_line(error)}") from None
+
+
+def with_nearest(name: Any, known: Iterable[str]) -> str:
+    """A wrong name, and the known names that are most like it."""
+    nearest = difflib.get_close_matches(str(name), known, 3, 0)
+    return f"{arguments.describe(name)}. The nearest are {', '.join(nearest)}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments, bitwise, scalars
 from dml_jax.onnx_backend._analysis import shape_names, statistics_names
+from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._evaluation import (
     Graph,
     Scope,
@@ -366,7 +367,7 @@ class Model(onnx.backend.base.BackendRep):
             array = self._graph.constants.get(name)
             if array is None or name in self._shape_names:
                 rule = "have names of initializers that shapes do not depend on"
-                got = arguments.describe(name)
+                got = with_nearest(name, self._weights)
                 raise arguments.error(ValueError, function, "params", rule, got)
             dtype, shape = getattr(value, "dtype", None), np.shape(value)
             wanted = jax.dtypes.canonicalize_dtype(array.dtype)

@@ -28,6 +28,21 @@ def message(function: str, argument: str, smallest: int, largest: int) -> str:
 GOOD = np.array([0, 4, 2])
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), SystemExit(143)], ids=repr)
+def test_a_signal_while_lengths_are_reported(
+    raised: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exception is raised, and not an error of XLA, which calls back."""
+
+    def record(*_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr("dml_jax._shared.value_checks._record", record)
+    with pytest.raises(type(raised)) as found:
+        dml_jax.checked(lambda x: reverse(x, jnp.asarray(GOOD)))(X)
+    assert found.value.args == raised.args
+
+
 @pytest.mark.parametrize("sizes", [(0,), (0, 3), (3, 0), (2, 0, 2)], ids=str)
 def test_vmap_over_nothing(sizes: tuple[int, ...]):
     function = functools.partial(dml_jax.reverse_subsequences, axis=0)
