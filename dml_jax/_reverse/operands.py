@@ -24,7 +24,9 @@ def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
     """
     is_numpy = isinstance(value, (np.ndarray, np.generic))
     with bitwise.full_width(value.dtype if is_numpy else None):
-        lengths = jnp.asarray(value)
+        # Of a copy, since jax 0.12 finds the 64-bit array again by the caller's object,
+        # and passes it to programs of 32-bit arguments.
+        lengths = jnp.asarray(np.array(value) if is_numpy else value)
     if jnp.issubdtype(lengths.dtype, jnp.integer):
         return lengths
     got = str(lengths.dtype)

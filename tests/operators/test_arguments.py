@@ -151,3 +151,13 @@ def test_constants_of_jax_are_static_inside_of_jit(dtype: Any):
     sizes = jnp.array([2, 3], dtype)
     result = jax.jit(lambda: dml_jax.fill_value_constant(sizes, "int8", 1))()
     assert_same_bits(result, np.ones((2, 3), np.int8))
+
+
+@pytest.mark.usefixtures("x32", "with_caches")
+def test_a_program_of_lengths_in_64_bits_leaves_them_to_others() -> None:
+    """JAX may keep the array that it makes of an object of NumPy while it traces."""
+    lengths = np.array([2, 0, 3])
+    reverse = jax.jit(lambda x: dml_jax.reverse_padded(x, lengths))
+    assert reverse(numbers(3, 4)).shape == (3, 4)
+    assert jnp.asarray(lengths).dtype == jnp.int32
+    assert_same_bits(jax.jit(jnp.negative)(lengths), np.int32([-2, 0, -3]))
