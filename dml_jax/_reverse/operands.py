@@ -19,7 +19,7 @@ LengthsLike: TypeAlias = ArrayLike | Sequence[Any]  # lists, nested or not, of i
 def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
     """`value` as an array of integers, in which NumPy's integers keep all their bits.
 
-    Outside of 64-bit mode, JAX would take them modulo 2^32: a length of 2^32 + 1 would
+    Outside 64-bit mode, JAX would take them modulo 2^32: a length of 2^32 + 1 would
     act as 1, not as the axis size.
     """
     is_numpy = isinstance(value, (np.ndarray, np.generic))

@@ -73,7 +73,7 @@ def _transpose(cotangent: Array, x: Any, lengths: Array, **params: Any):
     cotangent = reverse(cotangent, lengths, **params)
     sizes = zip(x.aval.shape, cotangent.shape, strict=True)
     broadcast = [d for d, (size, of_result) in enumerate(sizes) if size != of_result]
-    # Outside of jit, a sum over no dimensions would quiet signalling NaNs.
+    # Outside jit, a sum over no dimensions would quiet signalling NaNs.
     if not broadcast:
         return cotangent, None
     wide = dtype = cotangent.dtype

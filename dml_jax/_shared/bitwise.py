@@ -106,7 +106,7 @@ def is_narrowed(dtype: Any) -> bool:
 def full_width(*arrays: Any) -> contextlib.AbstractContextManager[Any]:
     """A context that enables 64-bit mode if an array or dtype needs it.
 
-    Outside of the mode, 64-bit arrays keep their dtype, but arithmetic narrows them.
+    Outside the mode, 64-bit arrays keep their dtype, but arithmetic narrows them.
     """
     dtypes = (getattr(array, "dtype", array) for array in arrays)
     needs_mode = any(map(is_narrowed, dtypes))

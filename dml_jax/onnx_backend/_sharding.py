@@ -1,7 +1,7 @@
 """Graphs of arrays on meshes with explicit axes.
 
 Many operations of JAX cannot tell the sharding of their result from those of their
-operands. Inside of a graph, the axes are therefore automatic.
+operands. Inside a graph, the axes are therefore automatic.
 """
 
 from __future__ import annotations
