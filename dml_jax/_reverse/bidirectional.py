@@ -1,8 +1,4 @@
-"""A recurrence over padded sequences in both directions.
-
-After `reverse_padded`, both directions start at the first step, so one loop with one
-mask computes both.
-"""
+"""A recurrence over padded sequences in both directions, in one loop with one mask."""
 
 from __future__ import annotations
 
