@@ -99,7 +99,7 @@ def gathered_parts(x: Array, lengths: Array) -> Array | None:
     itemsize = x.dtype.itemsize
     if not _shares_sectors(x) or itemsize > 4 or x.size * itemsize < _MIN_BYTES:
         return None
-    if itemsize == 4 and x.size % _PER_STORE == 0:  # so does a single gather
+    if itemsize == 4 and x.size % _PER_STORE == 0:  # a single gather does, too
         return None
     if x.dtype != bool and bitwise.width(x.dtype) < 8:  # XLA packs them in bytes
         return None

@@ -26,7 +26,7 @@ def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
     with bitwise.full_width(value.dtype if is_numpy else None):
         # Of a copy, since jax 0.12 finds the 64-bit array again by the caller's object,
         # and passes it to programs of 32-bit arguments.
-        lengths = jnp.asarray(np.array(value) if is_numpy else value)
+        lengths = jnp.asarray(value.copy() if is_numpy else value)
     if jnp.issubdtype(lengths.dtype, jnp.integer):
         return lengths
     got = str(lengths.dtype)

@@ -24,7 +24,7 @@ def scan(
     xs: Any,
     unroll: int | bool | None = None,
 ) -> tuple[Any, Any]:
-    """`lax.scan`; if `unroll` is None, it is 8 on a GPU and 1 on others."""
+    """`lax.scan`; if `unroll` is None, it is 8 on a GPU and 1 elsewhere."""
     time = jax.tree.leaves(xs)[0].shape[0]
     if time != 0:
         init = _placed(f, init, jax.tree.map(lambda x: x[0], xs))

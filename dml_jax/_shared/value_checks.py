@@ -209,8 +209,10 @@ def _record(check: _Check, dtype: str, words: Any) -> None:
 
 
 def _of_signal(error: Exception) -> BaseException | None:
-    """What a signal has raised within a callback, where XLA reports its text."""
-    found = re.search(r"^(?:KeyboardInterrupt|SystemExit: (\d+))", str(error), re.M)
+    """The exception that a signal raised in a callback; XLA reports its text alone."""
+    found = re.search(
+        r"^(?:KeyboardInterrupt:? ?|SystemExit: (\d+))$", str(error), re.M
+    )
     if found is None:
         return None
     return SystemExit(int(found[1])) if found[1] else KeyboardInterrupt()
