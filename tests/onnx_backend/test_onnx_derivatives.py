@@ -1,5 +1,6 @@
 """Derivatives where a function has a corner, or is NaN without care."""
 
+import re
 from typing import Any
 
 import jax
@@ -96,6 +97,44 @@ def test_convolutions_that_are_products(attributes: str, x: Any, weight: Any) ->
     program = str(jax.make_jaxpr(gradients)(*given))
     assert "dot_general" in program
     assert "conv_general_dilated" not in program
+
+
+@pytest.mark.parametrize(
+    ("attributes", "x", "weight"),
+    [
+        ("strides = [2]", (2, 3, 17), (4, 3, 6)),
+        ("strides = [3, 1], pads = [1, 0, 0, 2]", (2, 3, 17, 6), (4, 3, 6, 5)),
+        ("strides = [2, 2]", (2, 1, 9, 8), (4, 1, 4, 4)),
+    ],
+)
+def test_strides_that_divide_the_kernel(attributes: str, x: Any, weight: Any) -> None:
+    """Gradients are convolutions without strides and dilations."""
+    given = np.zeros(x, F), np.zeros(weight, F)
+    gradients = gradients_of(convolution(attributes, given))
+    program = str(jax.make_jaxpr(gradients)(*given))
+    steps = re.findall(r"(?:window_strides|[lr]hs_dilation)=\(([^)]*)\)", program)
+    assert steps
+    assert {*"".join(steps)} <= {*"1, "}
+
+
+def test_channels_are_last_between_convolutions() -> None:
+    """XLA's program of a training step has no image whose five channels are first."""
+    text = """a = Conv<pads = [1, 1, 1, 1]>(p, q) b = Mul(a, r)
+    c = BatchNormalization(b, s, s, s, s) d = HardSwish(c)
+    e = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(d) y = Conv(e, t)"""
+    shapes = (2, 3, 12, 10), (5, 3, 3, 3), (5, 1, 1), (5,), (7, 5, 2, 2)
+    x, *weights = given = [np.ones(shape, F) for shape in shapes]
+    source = model_of(text, given)
+    add_types(source, given[:1])
+    model = onnx_backend.prepare(source)
+
+    def loss(*weights: Any) -> Any:
+        return jnp.sum(model.jax_fn(x, *weights)[0] ** 2)
+
+    step = jax.jit(jax.grad(loss, (0, 1, 2, 3)))
+    program = step.lower(*weights).compile().as_text()
+    assert re.search(r"f32\[2,(12|6),(10|5),5\]", program)
+    assert not re.search(r"f32\[2,5,(12|6),(10|5)\]", program)
 
 
 GAPS = [

@@ -133,7 +133,9 @@ def _gelu(node: Node, x: Array) -> Array:
 def _table(since: int, **functions: Any) -> dict[str, Operator]:
     """Operators that are supported from the same opset on."""
     return {
-        name: Operator(named(f) if isinstance(f, str) else f, since)
+        name: Operator(
+            named(f) if isinstance(f, str) else f, since, is_elementwise=True
+        )
         for name, f in functions.items()
     }
 

@@ -96,19 +96,25 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
         result = lax.platform_dependent(*arguments, cuda=patches, default=slide)
     else:
         result = compute(_are_apart, x, weight)
-    return result if bias is None else result + jnp.reshape(bias, (-1, *[1] * count))
+    result = result if bias is None else result + bias
+    return jnp.moveaxis(result, -1, 1)
 
 
 def _on_places(
     windows: list[_Window], group: int, is_product: Any, x: Array, weight: Array
 ) -> jax.Array:
-    """A convolution, which is a product along the axes that `is_product` selects."""
+    """A convolution, which is a product along the axes that `is_product` selects.
+
+    The channels of the result are last.
+    """
     windows = [*windows]
     for i, window in enumerate(windows):
-        is_known = group == 1 and not has_symbols([np.shape(x)[i + 2]])
-        if is_known and window != _ELEMENT and is_product(np.shape(x)[i + 2], *window):
-            x, weight = _with_channels(x, weight, i + 2, *window)
-            windows[i] = _ELEMENT
+        size, (width, stride, dilation, _) = np.shape(x)[i + 2], window
+        if group > 1 or has_symbols([size]) or window == _ELEMENT:
+            continue
+        are_taken = is_product(size, *window)
+        if are_taken or (stride > 1 == dilation and width % stride == 0):
+            x, weight, windows[i] = _with_channels(x, weight, i + 2, window, are_taken)
     # Axes of one element have no part in a convolution, but XLA's CPU library takes
     # several times as long for windows along an axis before one.
     rows = enumerate(zip(np.shape(x)[2:], windows, strict=True))
@@ -117,7 +123,7 @@ def _on_places(
     x, weight = x.squeeze(removed), weight.squeeze(removed)
     windows = [window for i, window in enumerate(windows) if i not in singles]
     result = _convolved(x, weight, windows, group)
-    return jnp.expand_dims(jnp.moveaxis(result, -1, 1), removed)
+    return jnp.expand_dims(result, tuple(axis - 1 for axis in removed))
 
 
 def _are_apart(size: int, *window: Any) -> bool:
@@ -139,12 +145,13 @@ def _are_patches_few(shape: Any, weight: Any, windows: list[_Window]) -> bool:
 
 
 def _with_channels(
-    x: Array, weight: Array, axis: int, *window: Any
-) -> tuple[jax.Array, Array]:
-    """Makes channels of the elements of a kernel at each of its places.
+    x: Array, weight: Array, axis: int, window: _Window, are_taken: bool
+) -> tuple[jax.Array, Array, _Window]:
+    """Makes channels of adjacent elements along an axis, so that no stride is left.
 
-    What is left to do along the axis is a product of matrices. XLA computes gradients
-    of convolutions by other convolutions, which can take a hundred times as long.
+    These are all elements under the kernel if they `are_taken`. What is left to do
+    along the axis is then a product of matrices. XLA computes gradients of convolutions
+    with strides by other convolutions, which can take a hundred times as long.
     """
     width, stride, dilation, (before, after) = window
     reach, size = (width - 1) * dilation + 1, np.shape(x)[axis]
@@ -155,14 +162,21 @@ def _with_channels(
     edges[axis] = before, (count - 1 + parts) * step - size - before, 0
     x = lax.pad(jnp.asarray(x), jnp.zeros((), x.dtype), edges)
     x = x.reshape(*x.shape[:axis], count - 1 + parts, step, *x.shape[axis + 1 :])
-    slices = [lax.slice_in_dim(x, i, i + count, axis=axis) for i in range(parts)]
-    x = jnp.concatenate(slices, axis + 1)
-    x = lax.slice_in_dim(x, 0, reach, dilation, axis + 1)
-    x = jnp.moveaxis(x, axis + 1, 2)
-    x = x.reshape(x.shape[0], x.shape[1] * width, *x.shape[3:])
-    weight = numpy_or_jax(weight).moveaxis(weight, axis, 2)
-    shape = weight.shape[0], weight.shape[1] * width, *weight.shape[3:]
-    return x, numpy_or_jax(weight).expand_dims(weight.reshape(shape), axis)
+    if are_taken:
+        slices = [lax.slice_in_dim(x, i, i + count, axis=axis) for i in range(parts)]
+        x = jnp.concatenate(slices, axis + 1)
+        x = lax.slice_in_dim(x, 0, reach, dilation, axis + 1)
+        parts = 1
+    shape = np.shape(weight)
+    weight = weight.reshape(*shape[:axis], parts, width // parts, *shape[axis + 1 :])
+    x, weight = (_merged(array, axis + 1) for array in (x, weight))
+    return x, weight, (parts, 1, 1, (0, 0))
+
+
+def _merged(x: Array, axis: int) -> Any:
+    """`x` with the elements of an axis as channels."""
+    x = numpy_or_jax(x).moveaxis(x, axis, 2)
+    return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
 
 
 def _convolved(

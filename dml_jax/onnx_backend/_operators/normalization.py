@@ -83,9 +83,10 @@ def _batch_normalization(
     factor = jnp.asarray(scale) / jnp.sqrt(
         at_least_float32(variance) + node.attributes["epsilon"]
     )
-    sizes = (-1, *[1] * (np.ndim(x) - 2)) if is_spatial else sizes
-    mean, factor, bias = (jnp.reshape(part, sizes) for part in (mean, factor, bias))
-    return [((x - mean) * factor + bias).astype(dtype), *outputs]
+    is_image = is_spatial and np.ndim(x) > 2
+    x = jnp.moveaxis(x, 1, -1) if is_image else x
+    x = ((x - mean) * factor + bias).astype(dtype)
+    return [jnp.moveaxis(x, -1, 1) if is_image else x, *outputs]
 
 
 def standardized(

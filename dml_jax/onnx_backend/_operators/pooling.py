@@ -1,14 +1,14 @@
 """Pooling of windows, and of whole images.
 
 A window is reduced along one axis after the other, by operations on strided slices,
-which XLA fuses. Their derivatives in both modes are those of the operations: where a
-window has several largest elements, these share the gradient.
+which XLA fuses, with the channels last, as in convolutions. Their derivatives in both
+modes are those of the operations: where a window has several largest elements, these
+share the gradient.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -66,11 +66,21 @@ class _Windows(NamedTuple):
         )
 
 
+def _on_images(pool: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator from a function of images whose channels are last."""
+
+    def evaluate(node: Node, x: Array) -> Any:
+        _require_elements(x)
+        outputs = pool(node, jnp.moveaxis(x, 1, -1))
+        return jax.tree.map(lambda y: jnp.moveaxis(y, -1, 1), outputs)
+
+    return evaluate
+
+
 def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
     """The windows along each axis, and the padding that the node asks for."""
     kernel, attributes = node.attributes["kernel_shape"], node.attributes
-    sizes = np.shape(x)[2:]
-    _require_elements(x)
+    sizes = np.shape(x)[1:-1]
     if len(kernel) != len(sizes):
         raise ValueError(
             f"`kernel_shape` must have {len(sizes)} elements, as many as `X` has "
@@ -82,7 +92,7 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
     is_rounded_up = attributes["ceil_mode"] and not is_automatic
     windows = []
     rows = zip(sizes, kernel, strides, dilations, pads, strict=True)
-    for axis, (size, width, stride, dilation, (low, high)) in enumerate(rows, 2):
+    for axis, (size, width, stride, dilation, (low, high)) in enumerate(rows, 1):
         reach = (width - 1) * dilation + 1
         require_window(size + low + high, reach)
         free = size + low + high - reach
@@ -103,23 +113,24 @@ def _require_elements(x: Array) -> None:
         )
 
 
-def _pooled(x: Array, windows: list[_Windows], operation: Any, value: Any) -> jax.Array:
+def _pooled(x: Any, windows: list[_Windows], operation: Any, value: Any) -> jax.Array:
     return functools.reduce(
-        lambda y, window: window.reduce(y, operation, value), windows, jnp.asarray(x)
+        lambda y, window: window.reduce(y, operation, value), windows, x
     )
 
 
-def _max_pool(node: Node, x: Array) -> list[Any]:
+def _max_pool(node: Node, x: jax.Array) -> list[Any]:
     windows, _ = _windows_of(node, x)
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
     lowest = -np.inf if is_float else jnp.iinfo(x.dtype).min
     if len(node.outputs) < 2:
         return [_pooled(x, windows, lax.max, lowest)]
     order = "F" if node.attributes["storage_order"] else "C"
-    batch, sizes = np.shape(x)[:2], np.shape(x)[2:]
-    places = np.arange(np.prod(sizes)).reshape((1, 1, *sizes), order=order)
-    images = positions((math.prod(batch),), 0).reshape((*batch, *[1] * len(sizes)))
-    elements, numbers = [jnp.asarray(x)], [jnp.asarray(places)]
+    batch, *sizes, channels = x.shape
+    places = np.arange(np.prod(sizes)).reshape((1, *sizes, 1), order=order)
+    images = positions((batch * channels,), 0)
+    images = images.reshape((batch, *[1] * len(sizes), channels))
+    elements, numbers = [x], [jnp.asarray(places)]
     for window in windows:
         elements = _slices(elements, window, lowest)
         numbers = _slices(numbers, window, 0)
@@ -134,11 +145,11 @@ def _slices(arrays: list[jax.Array], window: _Windows, value: Any) -> list[jax.A
     return [part for x in arrays for part in window.slices(window.padded(x, value))]
 
 
-def _average_pool(node: Node, x: Array) -> jax.Array:
+def _average_pool(node: Node, x: jax.Array) -> jax.Array:
     windows, pads = _windows_of(node, x)
-    ones = jnp.ones((1, 1, *np.shape(x)[2:]), x.dtype)
+    ones = jnp.ones((1, *x.shape[1:-1], 1), x.dtype)
     if node.attributes["count_include_pad"]:
-        ones = jnp.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
+        ones = jnp.pad(ones, [(0, 0), *pads, (0, 0)], constant_values=1)
         rows = zip(windows, pads, strict=True)
         inner = [w._replace(low=0, high=w.high - high) for w, (_, high) in rows]
     else:
@@ -146,7 +157,7 @@ def _average_pool(node: Node, x: Array) -> jax.Array:
     return _pooled(x, windows, lax.add, 0) / _pooled(ones, inner, lax.add, 0)
 
 
-def _lp_pool(node: Node, x: Array) -> jax.Array:
+def _lp_pool(node: Node, x: jax.Array) -> jax.Array:
     windows, _ = _windows_of(node, x)
     return norm(x, node.attributes["p"], lambda y: _pooled(y, windows, lax.add, 0))
 
@@ -167,9 +178,9 @@ def _global_lp_pool(node: Node, x: Array) -> jax.Array:
 
 
 OPERATORS = {
-    "MaxPool": Operator(_max_pool, 1),
-    "AveragePool": Operator(in_float32(_average_pool), 1),
-    "LpPool": Operator(in_float32(_lp_pool), 2),
+    "MaxPool": Operator(_on_images(_max_pool), 1),
+    "AveragePool": Operator(_on_images(in_float32(_average_pool)), 1),
+    "LpPool": Operator(_on_images(in_float32(_lp_pool)), 2),
     "GlobalMaxPool": Operator(_global(jnp.max), 1),
     "GlobalAveragePool": Operator(in_float32(_global(jnp.mean)), 1),
     "GlobalLpPool": Operator(in_float32(_global_lp_pool), 2),

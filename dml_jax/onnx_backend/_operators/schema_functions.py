@@ -71,22 +71,23 @@ def _table(
     names: str,
     *static: int,
     check: Callable[..., None] = lambda *_: None,
+    is_elementwise: bool = False,
 ) -> dict[str, Operator]:
     """Operators that are supported from the same opset on."""
-    operator = Operator(None, since, static, check=check)
+    operator = Operator(None, since, static, is_elementwise=is_elementwise, check=check)
     return dict.fromkeys(names.split(), operator)
 
 
 OPERATORS = {
-    **_table(9, "Shrink"),
-    **_table(10, "ThresholdedRelu"),
+    **_table(9, "Shrink", is_elementwise=True),
+    **_table(10, "ThresholdedRelu", is_elementwise=True),
     **_table(12, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
-    **_table(14, "HardSwish"),
+    **_table(14, "HardSwish", is_elementwise=True),
     **_table(18, "CenterCropPad", 1),
-    **_table(18, "Mish"),
+    **_table(18, "Mish", is_elementwise=True),
     **_table(23, "Attention", check=_attention),
     **_table(23, "RotaryEmbedding", check=_rotary_embedding),
-    **_table(24, "Swish"),
+    **_table(24, "Swish", is_elementwise=True),
     **_table(27, "CausalConvWithState LinearAttention"),
     **_table(28, "SwiGLU"),
 }
