@@ -19,13 +19,7 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments, scalars
 from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error, with_nearest
-from dml_jax.onnx_backend._functions import Inlined
-from dml_jax.onnx_backend._graph import (
-    Functions,
-    convert,
-    require_supported,
-    validate_model,
-)
+from dml_jax.onnx_backend._graph import Functions, convert, validate_model
 from dml_jax.onnx_backend._inputs import as_numpy, wrong_inputs
 from dml_jax.onnx_backend._model import Model
 
@@ -128,7 +122,14 @@ class Backend(onnx.backend.base.Backend):
             graph = graph._replace(outputs=tuple(outputs))
             source.graph.output.extend(onnx.ValueInfoProto(name=n) for n in outputs)
             if source.ByteSize() < 2**31:
-                source = onnx.shape_inference.infer_shapes(source)
+                with as_value_error("onnx"):
+                    source = onnx.shape_inference.infer_shapes(source)
+            for info in source.graph.output:
+                if info.type.WhichOneof("value") not in ("tensor_type", None):
+                    kind, name = NotImplementedError, repr(info.name)
+                    raise arguments.error(
+                        kind, "prepare", "outputs", "be tensors", name
+                    )
         prepare = functools.partial(
             cls.prepare, device=device, outputs=outputs, operators=operators, **options
         )
@@ -167,7 +168,6 @@ class Backend(onnx.backend.base.Backend):
             for name, value in zip(node.input, inputs, strict=True)
             if name
         }
-        operators = _checked_functions(kwargs.get("operators"))
         newest = onnx.defs.onnx_opset_version()
         opset = kwargs.pop("opset_version", newest)
         opset = arguments.integer("run_node", "opset_version", opset)
@@ -176,14 +176,10 @@ class Backend(onnx.backend.base.Backend):
                 f"run_node: `opset_version` must be 1 to {newest}; got {opset}"
             )
         infos = [_info(name, array) for name, array in arrays.items()]
-        results = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output]
-        graph = onnx.helper.make_graph([node], "node", infos, results)
+        graph = onnx.helper.make_graph([node], "node", infos, [])
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
-        _protos.require_loaded(model)
-        require_supported(Inlined(model, opset), operators)
-        with as_value_error("onnx"):
-            model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        kwargs.setdefault("outputs", [name for name in node.output if name])
         prepared = cls.prepare(model, device, **kwargs)
         # One node takes longer to compile than to run.
         return prepared._computed(arrays, prepared.output_names, is_compiled=False)

@@ -69,6 +69,15 @@ def test_a_part_that_is_not_supported_is_cut_off() -> None:
     assert model.run([X[0]])[0].tolist() == [0, -1, -2]
 
 
+def test_outputs_that_are_sequences() -> None:
+    text = "float[3] x => float[3] y {s = SequenceConstruct(x, x) y = Neg(x)}"
+    message = "prepare: `outputs` must be tensors; got 's'$"
+    given = {"outputs": ["y", "s"]}
+    require_error(
+        NotImplementedError, message, onnx_backend.prepare, parse(text), **given
+    )
+
+
 WRONG = rows(r"""
 ["feature"] | ValueError | have names of outputs of nodes; got str 'feature'\. The
   nearest are features, r, p$$

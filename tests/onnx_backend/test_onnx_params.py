@@ -363,6 +363,8 @@ def test_functions_for_operators() -> None:
     assert_same_bits(model.run([X])[1], 10 * (X + 1))
     node = onnx.helper.make_node("Frob", ["x"], ["y"])
     require_error(NotImplementedError, "onnx: ", onnx_backend.run_node, node, [X])
+    (y,) = onnx_backend.run_node(node, [X], operators={"Frob": lambda _, x: -x})
+    assert_same_bits(y, -X)
 
 
 @pytest.mark.usefixtures("x32")
