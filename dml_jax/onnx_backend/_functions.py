@@ -39,12 +39,12 @@ class Inlined(NamedTuple):
 
 def inline(model: onnx.ModelProto) -> Inlined:
     """Replaces all calls of functions, nested ones too, by the functions' nodes."""
-    model, original = onnx.ModelProto(), model
-    model.CopyFrom(original)
     versions = _versions(model)
     own = versions.get("", 1)
     if not model.functions:
         return Inlined(model, own)
+    model, original = onnx.ModelProto(), model
+    model.CopyFrom(original)
     _record_opset(model.graph.node, own)
     _set_all_defaults(model)
     for function in model.functions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
@@ -88,21 +88,15 @@ def _require_shapes(graph: onnx.GraphProto) -> None:
 
 
 def _without_negative_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model in which sizes below 0, as old exporters write them, are unknown."""
-    if not any(dim.dim_value < 0 for dim in _dims(model)):
-        return model
+    """A copy in which sizes below 0, as old exporters write them, are unknown."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    for dim in _dims(changed):
-        if dim.dim_value < 0:
-            dim.ClearField("dim_value")
-    return changed
-
-
-def _dims(model: onnx.ModelProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    for graph in all_graphs(model.graph):
+    for _, graph in all_graphs(changed.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
-            yield from info.type.tensor_type.shape.dim
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_value < 0:
+                    dim.ClearField("dim_value")
+    return changed
 
 
 def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> None:
@@ -155,7 +149,7 @@ def require_supported(inlined: Inlined, functions: Functions) -> None:
         if fault is not None:
             missing.append(f"{_label(node)}{fault}")
             kinds[node.op_type] = None
-    for inner in all_graphs(graph):
+    for _, inner in all_graphs(graph):
         if inner.sparse_initializer:
             others.append("sparse initializers")
         kinds_of_values = _VALUES if inner is graph else _VALUES_OF_BODIES
@@ -322,14 +316,9 @@ def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:
 
     ONNX infers those that are missing.
     """
-    loops = (n for n in all_nodes(inlined.model.graph.node) if n.op_type in _LOOPS)
-    kinds = [info.type for n in loops for body in graphs_of(n) for info in body.output]
-    are_known = all(
-        kind.HasField("sequence_type") or kind.tensor_type.HasField("shape")
-        for kind in kinds
-    )
+    has_loops = any(n.op_type in _LOOPS for n in all_nodes(inlined.model.graph.node))
     # ONNX infers by one opset, and none of 2 GB or more.
-    if are_known or inlined.is_mixed() or inlined.model.ByteSize() >= 2**31:
+    if not has_loops or inlined.is_mixed() or inlined.model.ByteSize() >= 2**31:
         return inlined.model
     return onnx.shape_inference.infer_shapes(inlined.model)
 

@@ -8,11 +8,10 @@ search the files in the current folder.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx.external_data_helper
@@ -20,15 +19,13 @@ import onnx.helper
 import onnx.numpy_helper
 from google.protobuf.message import Message
 
+from dml_jax._shared import bitwise
 from dml_jax.onnx_backend._errors import as_value_error
 
 
-def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs in the attributes of a node."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -39,11 +36,15 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(graph.node)
 
 
-def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph, and those in the attributes of its nodes."""
-    yield graph
-    for node in all_nodes(graph.node):
-        yield from graphs_of(node)
+def all_graphs(
+    graph: onnx.GraphProto, path: str = ""
+) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """A graph, and those in the attributes of its nodes, with their paths."""
+    yield path, graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from all_graphs(attribute.g, path_of(path, node, attribute))
 
 
 def read_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
@@ -84,8 +85,7 @@ def _byte_count(tensor: onnx.TensorProto) -> int:
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     bits = 8 * dtype.itemsize
     if dtype.kind == "V":  # those of ml_dtypes, which may be packed
-        is_float = jnp.issubdtype(dtype, jnp.floating)
-        bits = (jnp.finfo if is_float else jnp.iinfo)(dtype).bits
+        bits = bitwise.width(dtype)
     return -(-math.prod(tensor.dims) * bits // 8)
 
 
@@ -132,12 +132,12 @@ def initializers(graph: onnx.GraphProto, has_functions: bool) -> list[Initialize
     """
     found = [
         (path, name, tensor)
-        for path, inner in _paths(graph)
+        for path, inner in all_graphs(graph)
         for name, tensor in _named_tensors(inner, has_functions)
     ]
     counts = Counter(name for _, name, _ in found)
     taken = {*counts, *(name for n in all_nodes(graph.node) for name in n.output)}
-    taken.update(info.name for inner in all_graphs(graph) for info in inner.input)
+    taken.update(info.name for _, inner in all_graphs(graph) for info in inner.input)
     result = []
     for path, own_name, tensor in found:
         name = own_name
@@ -174,28 +174,18 @@ def path_of(outer: str, node: onnx.NodeProto, attribute: onnx.AttributeProto) ->
     return f"{outer}{output}.{attribute.name}."
 
 
-def _paths(
-    graph: onnx.GraphProto, path: str = ""
-) -> Iterator[tuple[str, onnx.GraphProto]]:
-    yield path, graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _paths(attribute.g, path_of(path, node, attribute))
-
-
-def _external_tensors(model: Message) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """All tensors in a model whose data is external, with the paths to them."""
-    queue = deque([("", model)])
-    while queue:
-        path, message = queue.popleft()
-        if isinstance(message, onnx.TensorProto):
-            if message.data_location == onnx.TensorProto.EXTERNAL:
-                yield path, message
-            continue
-        for field, value in message.ListFields():
-            name = f"{path}.{field.name}" if path else field.name
-            if isinstance(value, Message):
-                queue.append((name, value))
-            elif field.message_type is not None:
-                queue += [(f"{name}[{i}]", part) for i, part in enumerate(value)]
+def _external_tensors(
+    message: Message, path: str = ""
+) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """All tensors in a message whose data is external, with the paths to them."""
+    if isinstance(message, onnx.TensorProto):
+        if message.data_location == onnx.TensorProto.EXTERNAL:
+            yield path, message
+        return
+    for field, value in message.ListFields():
+        name = f"{path}.{field.name}" if path else field.name
+        if isinstance(value, Message):
+            yield from _external_tensors(value, name)
+        elif field.message_type is not None:
+            for i, part in enumerate(value):
+                yield from _external_tensors(part, f"{name}[{i}]")
