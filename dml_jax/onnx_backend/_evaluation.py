@@ -275,20 +275,18 @@ def _outputs(node: Node, inputs: list[Any]) -> Sequence[Value]:
     if any(is_text(value) for value in inputs):
         inputs = [None if value is None else np.asarray(value) for value in inputs]
     is_folded = operator.is_folded and all(map(is_constant, inputs))
+    has_sizes = any(map(is_symbolic, inputs))
+    if is_folded and not has_sizes:
+        with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
+            outputs = _as_list(operator.evaluate(node, *inputs))
+            return [jax.tree.map(np.asarray, _integers(value)) for value in outputs]
     if not is_folded:
-        inputs = [_in_mode(value, node.scope) for value in inputs]
-    if any(map(is_symbolic, inputs)):
-        if not is_folded:
-            numbered = enumerate(inputs)
-            inputs = [x if i in operator.static else traced(x) for i, x in numbered]
-        outputs = map(as_sizes, _as_list(operator.evaluate(node, *inputs)))
-        return [_in_mode(value, node.scope) for value in outputs]
-    if not is_folded:
-        outputs = _as_list(operator.evaluate(node, *inputs))
-        return [_in_mode(value, node.scope) for value in outputs]
-    with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
-        outputs = _as_list(operator.evaluate(node, *inputs))
-        return [_as_constant(value) for value in outputs]
+        numbered = enumerate(_in_mode(value, node.scope) for value in inputs)
+        inputs = [x if i in operator.static else traced(x) for i, x in numbered]
+    outputs = _as_list(operator.evaluate(node, *inputs))
+    if has_sizes:
+        outputs = map(as_sizes, outputs)
+    return [_in_mode(value, node.scope) for value in outputs]
 
 
 _NARROW = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
@@ -309,13 +307,6 @@ def _as_list(outputs: Any) -> list[Value]:
     """The outputs of an operator as a list; a single output may come without one."""
     # A tuple is one output, a sequence of arrays.
     return outputs if isinstance(outputs, list) else [outputs]
-
-
-def _as_constant(value: Value) -> Value:
-    value = _integers(value)
-    if isinstance(value, tuple):
-        return tuple(map(np.asarray, value))
-    return None if value is None else np.asarray(value)
 
 
 def is_symbolic(value: Value) -> bool:
@@ -352,9 +343,7 @@ def traced_shape(name: str, value: Any) -> TypeError:
 
 def is_constant(value: Value) -> bool:
     """Whether a value is constant while JAX traces."""
-    if isinstance(value, tuple):
-        return all(map(is_constant, value))
-    return value is None or isinstance(value, np.ndarray)
+    return all(isinstance(array, np.ndarray) for array in jax.tree.leaves(value))
 
 
 def is_text(value: Any) -> bool:
