@@ -247,7 +247,7 @@ def _read(model: Source) -> onnx.ModelProto:
 
 
 def _cut(graph: onnx.GraphProto, names: Any) -> None:
-    """Leaves what some tensors depend on, and no outputs."""
+    """Leaves the nodes, weights and inputs that some tensors depend on, no outputs."""
     if not isinstance(names, (list, tuple)):
         rule, got = "be a list of names", arguments.describe(names)
         raise arguments.error(TypeError, "prepare", "outputs", rule, got)
@@ -257,7 +257,15 @@ def _cut(graph: onnx.GraphProto, names: Any) -> None:
             rule = "have names of outputs of nodes"
             got = with_nearest(name, known)
             raise arguments.error(ValueError, "prepare", "outputs", rule, got)
-    _protos.cut(graph, names)
+    needed = {*names}
+    for i in reversed(range(len(graph.node))):
+        node = graph.node[i]
+        if needed.isdisjoint(node.output):
+            del graph.node[i]
+        else:
+            needed |= _protos.read_names([node])
+    for parts in (graph.initializer, graph.input):
+        _protos.remove(parts, {part.name for part in parts} - needed)
     del graph.output[:]
 
 

@@ -39,6 +39,8 @@ from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
 
+# A class of named tuples takes long to make.
+_class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)
 # Dtypes in which products of float32 may be computed.
 _HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)
 
@@ -139,10 +141,7 @@ class Model(onnx.backend.base.BackendRep):
         They are new arrays at each access, which may be donated.
         """
         # Arrays, not tracers, also for a caller that is traced.
-        with (
-            jax.ensure_compile_time_eval(),
-            jax.default_device(self.device),
-        ):
+        with jax.ensure_compile_time_eval(), jax.default_device(self.device):
             return {n: jax.numpy.array(array) for n, array in self._weights.items()}
 
     def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -220,7 +219,7 @@ class Model(onnx.backend.base.BackendRep):
                 results = self._outputs(placed, self._options)
                 results = map(np.array, jax.block_until_ready(results))
             found = dict(zip(self.output_names, results, strict=True))
-        return _outputs_class(wanted)(*(found[name] for name in wanted))
+        return _class_of_outputs("Outputs", wanted)(*(found[name] for name in wanted))
 
     def jax_fn(
         self, /, *inputs: ArrayLike, **named: ArrayLike
@@ -470,9 +469,3 @@ class Model(onnx.backend.base.BackendRep):
         raise TypeError(
             f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
         )
-
-
-@functools.lru_cache
-def _outputs_class(names: tuple[str, ...]) -> Any:
-    """The class of named tuples of outputs, which takes long to make."""
-    return onnx.backend.base.namedtupledict("Outputs", names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
@@ -40,8 +40,9 @@ class Programs:
         """`nbytes` is the size of the weights, of which each program has a copy."""
         self._function = function
         self._static = static
-        self._most = min(MOST_PROGRAMS, max(4, MOST_BYTES // max(nbytes, 1)))
-        self._entries: collections.OrderedDict[Any, _Entry] = collections.OrderedDict()
+        most = min(MOST_PROGRAMS, max(4, MOST_BYTES // max(nbytes, 1)))
+        # The argument of an entry is the key of its program.
+        self._entry = functools.lru_cache(most)(lambda _: _Entry())
         self._lock = threading.Lock()
 
     def run(self, values: Values) -> list[np.ndarray] | None:
@@ -72,15 +73,11 @@ class Programs:
             for name, x in values.items()
         )
         with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
-            if len(self._entries) > self._most:
-                self._entries.popitem(last=False)
-        if not entry.is_settled:
-            with entry.lock:  # other threads wait for the same program
-                if not entry.is_settled:
-                    entry.program = _compiled(self._function, values, names)
-                    entry.is_settled = True
+            entry = self._entry(key)
+        with entry.lock:  # other threads wait for the same program
+            if not entry.is_settled:
+                entry.program = _compiled(self._function, values, names)
+                entry.is_settled = True
         return entry.program
 
 

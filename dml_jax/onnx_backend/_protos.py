@@ -52,19 +52,6 @@ def read_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     return {name for node in all_nodes(nodes) for name in node.input if name}
 
 
-def cut(graph: onnx.GraphProto, outputs: Iterable[str]) -> None:
-    """Removes all that some tensors do not depend on, inputs too."""
-    needed = {*outputs}
-    for i in reversed(range(len(graph.node))):
-        node = graph.node[i]
-        if needed.isdisjoint(node.output):
-            del graph.node[i]
-        else:
-            needed |= read_names([node])
-    for parts in (graph.initializer, graph.input):
-        remove(parts, {part.name for part in parts} - needed)
-
-
 def remove(parts: Any, names: Set[str]) -> None:
     """Removes the initializers or inputs of some names."""
     for i in reversed(range(len(parts))):
