@@ -8,7 +8,7 @@ keeps the opset of its function.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import onnx
 import onnx.defs
@@ -16,8 +16,6 @@ import onnx.helper
 import onnx.inliner
 
 from dml_jax.onnx_backend._protos import all_nodes
-
-_Key: TypeAlias = tuple[str, str, str]  # the domain, name and overload of a function
 
 
 class Inlined(NamedTuple):
@@ -71,7 +69,8 @@ def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
         node.metadata_props.add(key="opset", value=str(opset))
 
 
-def _key(part: onnx.FunctionProto | onnx.NodeProto) -> _Key:
+def _key(part: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
+    """The domain, name and overload of a function, or of one that a node calls."""
     name = part.name if isinstance(part, onnx.FunctionProto) else part.op_type
     return _domain(part), name, part.overload
 
