@@ -88,7 +88,8 @@ class Backend(onnx.backend.base.Backend):
         Raises:
           TypeError: an option is unknown or of the wrong type.
           ValueError: the model is not valid, or there is no such device.
-          NotImplementedError: the model has unsupported nodes; the message lists all.
+          NotImplementedError: the model has unsupported nodes, all of which the message
+            lists; or one of `outputs` is a sequence.
           OSError: the file cannot be read.
 
         Example:
