@@ -53,10 +53,9 @@ def _stft(
     require_rank("signal", x, 3)
     _require_parts("signal", x, (1, 2))
     size, stride = np.shape(x)[1], integer("frame_step", step)
-    if window is not None:
-        require_rank("window", window, 1)
-    width = size if window is None else np.shape(window)[0]
+    width = size if window is None else np.size(window)
     width = width if length is None else integer("frame_length", length)
+    require_shape("window", window, (width,))
     if stride < 1 or not 1 <= width <= size:
         raise ValueError(
             "`frame_step` must be at least 1, and `frame_length` at most the length "
@@ -65,7 +64,6 @@ def _stft(
     starts = jnp.arange((size - width) // stride + 1, dtype=jnp.int32) * stride
     frames = jnp.asarray(x)[:, starts[:, None] + np.arange(width, dtype=np.int32)]
     if window is not None:
-        require_shape("window", window, (width,))
         frames = frames * jnp.asarray(window)[:, None]
     return _transformed(frames, width, 2, bool(node.attributes["onesided"]))
 
