@@ -50,9 +50,8 @@ def _hardmax(x: jax.Array, axis: int) -> jax.Array:
     if not x.size:
         return x
     size = x.shape[axis]
-    places = jnp.expand_dims(lax.argmax(x, axis, index_dtype(size)), axis)
-    numbers = lax.broadcasted_iota(places.dtype, x.shape, axis)
-    return (numbers == places).astype(x.dtype)
+    places = lax.argmax(x, axis, index_dtype(size))
+    return jax.nn.one_hot(places, size, dtype=x.dtype, axis=axis)
 
 
 def _batch_normalization(
