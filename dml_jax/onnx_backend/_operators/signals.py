@@ -100,11 +100,9 @@ def _as_pairs(x: jax.Array) -> jax.Array:
 
 def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
     count, length, rate = map(integer, ("num_mel_bins", "dft_length", "rate"), inputs)
-    edges = [
-        2595 * math.log10(1 + np.ravel(hertz).item() / 700) for hertz in inputs[3:]
-    ]
+    first, last = (2595 * math.log10(1 + np.ravel(x).item() / 700) for x in inputs[3:])
     require_size(node, "num_mel_bins", (length // 2 + 1, count))
-    mels = edges[0] + np.arange(count + 2) * (edges[1] - edges[0]) / (count + 2)
+    mels = first + np.arange(count + 2) * (last - first) / (count + 2)
     hertz = 700 * (10 ** (mels / 2595) - 1)
     bins = np.floor((length + 1) * hertz / rate).astype(np.int64)
     low, center, high = bins[:-2], bins[1:-1], bins[2:]
