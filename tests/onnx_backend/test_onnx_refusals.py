@@ -36,9 +36,9 @@ y = ReverseSequence<batch_axis = 2, time_axis = 1>(p, q) | X, LENGTHS |
   reverse_sequence: `batch_axis`
 y = ReverseSequence<batch_axis = 0, time_axis = 2>(p, q) | X, LENGTHS |
   reverse_sequence: `time_axis`
-y = Slice(p, q, q, q) | X, [0, 0] | `axes` must be unique; got 0 twice$$
+y = Slice(p, q, q, q) | X, [0, 0] | `axes` must be unique; got \[0, 0\]$$
 y = Slice(p, q, r, s, t) | X, [0, 0], [0, 0], [-1, 1], [1, 1] | `axes` must be unique;
-  got 1 twice$$
+  got \[1, 1\]$$
 y = Slice(p, q, r, s, t) | X, [0], [0], [2], [1] | `axes` must be in \[-2, 2\); got 2$$
 @9 y = Slice<starts = [0], ends = [1], axes = [4]>(p) | X, [0] | `axes` must be in
 y = Slice(p, q, r, s, t) | X, [0], [0], [0], [0] | `steps` must be nonzero; got \[0\]$$

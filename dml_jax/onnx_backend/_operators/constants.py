@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -57,10 +56,8 @@ def _converted(node: Node, input: Array, dtype: np.dtype) -> Array:
     for each in (given, dtype):
         if not arguments.is_known(each):
             raise TypeError(f"`to` and the input must be dtypes of JAX; got {each}")
-    is_float8 = dtype.name.startswith("float8")
-    return cast(
-        jnp.asarray(input), dtype, is_float8 and bool(node.attributes["saturate"])
-    )
+    saturate = dtype.name.startswith("float8") and bool(node.attributes["saturate"])
+    return cast(jnp.asarray(input), dtype, saturate)
 
 
 def _bit_cast(node: Node, x: Array) -> Array:
@@ -70,18 +67,13 @@ def _bit_cast(node: Node, x: Array) -> Array:
             raise TypeError(f"`to` and the input must be dtypes of JAX; got {given}")
     if x.dtype == jnp.bool_:
         x = x.astype(np.uint8)
-    if dtype == jnp.bool_:
-        return _bits(x, np.dtype(np.uint8)) != 0
-    return _bits(x, dtype)
-
-
-def _bits(x: Array, dtype: np.dtype) -> jax.Array:
-    result = lax.bitcast_convert_type(x, dtype)
+    is_bool = dtype == jnp.bool_
+    result = lax.bitcast_convert_type(x, jnp.uint8 if is_bool else dtype)
     if result.shape != np.shape(x):
         raise ValueError(
             f"`to` must have as many bits as the input, {x.dtype}; got {dtype}"
         )
-    return result
+    return result != 0 if is_bool else result
 
 
 def _eye_like(node: Node, x: Array) -> Array:

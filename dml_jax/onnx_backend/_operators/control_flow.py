@@ -26,7 +26,6 @@ from dml_jax.onnx_backend._evaluation import (
     Node,
     Operator,
     is_constant,
-    is_text,
     traced,
 )
 from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
@@ -158,8 +157,6 @@ def _concrete_condition(value: Any) -> bool:
 
 
 def _stacked(rows: Sequence[Any]) -> Array:
-    if any(map(is_text, rows)):
-        return np.stack([np.asarray(row) for row in rows])
     return (np if all(map(is_constant, rows)) else jnp).stack(rows)
 
 
@@ -189,12 +186,9 @@ def _without_invariants(body: Body, initial: Sequence[Any]) -> tuple[Body, list[
     """
     graph, scope = body
     inputs, outputs = graph.inputs[2:], graph.outputs[1 : 1 + len(initial)]
-    kept = [name != new for name, new in zip(inputs, outputs, strict=True)]
-    fixed = {
-        name: value
-        for name, value, is_kept in zip(inputs, initial, kept, strict=True)
-        if not is_kept
-    }
+    rows = zip(inputs, outputs, initial, strict=True)
+    fixed = {name: value for name, new, value in rows if name == new}
+    kept = [name not in fixed for name in inputs]
     scanned = graph.outputs[1 + len(initial) :]
     graph = graph._replace(
         inputs=(*graph.inputs[:2], *itertools.compress(inputs, kept)),
@@ -217,14 +211,15 @@ def _constant_trip_count(
     condition_body = _condition_of(body, len(initial))
     graph = condition_body.graph
     if graph.outputs[0] == graph.inputs[1]:  # the condition stays true
-        if most is None:
-            raise _too_many("no limit")
-        return _bounded(most)
+        if most is None or most > MOST_ITERATIONS:
+            raise _too_many("no limit" if most is None else most)
+        return most
     given = dict(zip(body.graph.inputs[2:], initial, strict=True))
     carried = [given[name] for name in graph.inputs[2:]]
     times = 0
     while most is None or times < most:
-        _bounded(times + 1)
+        if times == MOST_ITERATIONS:
+            raise _too_many(times + 1)
         outputs = condition_body(np.array(times, np.int64), np.array(True), *carried)
         if isinstance(outputs[0], Tracer):
             return None
@@ -235,18 +230,12 @@ def _constant_trip_count(
     return times
 
 
-def _bounded(times: int) -> int:
-    if times > MOST_ITERATIONS:
-        raise _too_many(times)
-    return times
-
-
 def _condition_of(body: Body, count: int) -> Body:
     """The part of a body that its condition depends on, over all iterations."""
     graph = body.graph
     new_names = dict(zip(graph.inputs[2:], graph.outputs[1 : 1 + count], strict=True))
-    needed = {graph.outputs[0]}
-    while True:
+    needed, before = {graph.outputs[0]}, 0
+    while len(needed) > before:
         before = len(needed)
         for node in reversed(graph.nodes):
             if needed & {*node.outputs}:
@@ -254,8 +243,6 @@ def _condition_of(body: Body, count: int) -> Body:
                 for inner in node.graphs():
                     needed |= captured_names(inner)
         needed |= {new for old, new in new_names.items() if old in needed}
-        if len(needed) == before:
-            break
     carried = [name for name in new_names if name in needed]
     graph = graph._replace(
         inputs=(*graph.inputs[:2], *carried),

@@ -161,14 +161,13 @@ def _one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     require_shape("values", values, (2,))
     axis = normalized("axis", node.attributes["axis"], np.ndim(indices) + 1)
     require_size(node, "depth", (*np.shape(indices), count))
-    places = jnp.expand_dims(jnp.asarray(indices), axis)
+    places = jnp.asarray(indices)
     # `depth` may be beyond a narrow dtype; floats are truncated.
     is_unsigned = jnp.issubdtype(places.dtype, jnp.unsignedinteger)
     places = places.astype(jnp.uint64 if is_unsigned else jnp.int64)
     places = jnp.where(places < 0, places + count, places)
-    numbers = jnp.arange(count, dtype=places.dtype)
-    numbers = jnp.expand_dims(numbers, [i for i in range(np.ndim(places)) if i != axis])
-    return jnp.where(places == numbers, values[1], values[0])
+    is_chosen = jax.nn.one_hot(places, count, dtype=bool, axis=axis)
+    return jnp.where(is_chosen, values[1], values[0])
 
 
 def _non_zero(_: Node, x: Array) -> Array:

@@ -54,20 +54,15 @@ def _fused_convolution(
 
 
 def _fused_matmul(node: Node, a: Array, b: Array) -> jax.Array:
-    arrays = [
-        _transposed(
-            jnp.asarray(x),
-            bool(node.attributes.get(f"transBatch{name}", 0)),
-            bool(node.attributes.get(f"trans{name}", 0)),
-        )
-        for name, x in zip("AB", (a, b), strict=True)
-    ]
-    return jnp.matmul(*arrays) * jnp.asarray(node.attributes.get("alpha", 1.0), a.dtype)
+    product = jnp.matmul(_transposed(node, "A", a), _transposed(node, "B", b))
+    return product * jnp.asarray(node.attributes.get("alpha", 1.0), a.dtype)
 
 
-def _transposed(x: jax.Array, is_batch_inner: bool, is_swapped: bool) -> jax.Array:
+def _transposed(node: Node, name: str, x: Array) -> jax.Array:
     """A matrix of each batch, whose axes may be before the last one."""
-    x = jnp.moveaxis(x, 0, -2) if is_batch_inner and x.ndim > 2 else x
+    is_batch_inner = node.attributes.get(f"transBatch{name}", 0)
+    is_swapped = node.attributes.get(f"trans{name}", 0)
+    x = jnp.moveaxis(x, 0, -2) if is_batch_inner and x.ndim > 2 else jnp.asarray(x)
     return jnp.swapaxes(x, -1, -2) if is_swapped and x.ndim > 1 else x
 
 

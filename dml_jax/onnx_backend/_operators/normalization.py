@@ -20,12 +20,12 @@ from dml_jax.onnx_backend._operators._arrays import (
     in_float32,
     index_dtype,
     norm,
-    normalized,
     numpy_or_jax,
     require_broadcastable,
     require_shape,
     with_masks,
 )
+from dml_jax.onnx_backend._operators.shapes import flatten
 
 
 def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
@@ -35,13 +35,9 @@ def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:
     """
 
     def evaluate(node: Node, x: Array) -> Array:
-        is_flat, shape = node.version < 13, np.shape(x)
-        axis = node.attributes["axis"]
-        if not is_flat:
-            return function(jnp.asarray(x), normalized("axis", axis, len(shape)))
-        axis = axis if axis == len(shape) else normalized("axis", axis, len(shape))
-        rows = jnp.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
-        return jnp.reshape(function(rows, 1), shape)
+        if node.version < 13:
+            return function(jnp.asarray(flatten(node, x)), 1).reshape(np.shape(x))
+        return function(jnp.asarray(x), axis_of(node, x))
 
     return evaluate
 
@@ -54,9 +50,8 @@ def _hardmax(x: jax.Array, axis: int) -> jax.Array:
     if not x.size:
         return x
     size = x.shape[axis]
-    places = jnp.expand_dims(lax.argmax(x, axis, index_dtype(size)), axis)
-    numbers = lax.broadcasted_iota(places.dtype, x.shape, axis)
-    return (numbers == places).astype(x.dtype)
+    places = lax.argmax(x, axis, index_dtype(size))
+    return jax.nn.one_hot(places, size, dtype=x.dtype, axis=axis)
 
 
 def _batch_normalization(

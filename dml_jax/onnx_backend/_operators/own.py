@@ -15,10 +15,10 @@ import dml_jax
 import dml_jax.reference
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator, is_text
 from dml_jax.onnx_backend._operators._arrays import (
+    axes_of,
     clamped,
     has_symbols,
     integers,
-    normalized,
     require_scalar,
 )
 
@@ -46,9 +46,9 @@ def _slice(
 ) -> Array:
     if node.version == 1:
         starts, ends = node.attributes["starts"], node.attributes["ends"]
-        axes = node.attributes.get("axes")
     starts, ends = integers("starts", starts), integers("ends", ends)
-    axes = list(range(len(starts))) if axes is None else integers("axes", axes)
+    axes = node.attributes.get("axes", range(len(starts))) if axes is None else axes
+    axes = axes_of(node, np.ndim(data), axes) or []
     steps = [1] * len(starts) if steps is None else integers("steps", steps)
     counts = len(starts), len(ends), len(axes), len(steps)
     if len(set(counts)) != 1:
@@ -59,12 +59,7 @@ def _slice(
     if 0 in steps:
         raise ValueError(f"`steps` must be nonzero; got {steps}")
     windows: list[tuple[Any, ...]] = [(0, size, 1) for size in np.shape(data)]
-    seen = set()
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = normalized("axes", axis, np.ndim(data))
-        if axis in seen:
-            raise ValueError(f"`axes` must be unique; got {axis} twice")
-        seen.add(axis)
         windows[axis] = _window(windows[axis][1], start, end, step)
     if isinstance(data, np.ndarray):
         part = data[tuple(builtins.slice(o, o + size) for o, size, _ in windows)]
@@ -94,10 +89,9 @@ def _range(node: Node, start: Array, limit: Array, delta: Array) -> Array:
         raise ValueError(
             f"`stash_type` must be 1 (FLOAT) or 11 (DOUBLE); got {stash_type}"
         )
-    first, last, step = (
-        _finite_scalar(name, value)
-        for name, value in (("start", start), ("limit", limit), ("delta", delta))
-    )
+    first = _finite_scalar("start", start)
+    last = _finite_scalar("limit", limit)
+    step = _finite_scalar("delta", delta)
     if step == 0:
         raise ValueError("`delta` must be nonzero; got 0")
     if has_symbols((first, last, step)):

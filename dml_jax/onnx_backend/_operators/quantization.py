@@ -258,19 +258,16 @@ def _qlinear_matmul(node: Node, *inputs: Array) -> Rounded:
 
 
 def _qlinear_conv(node: Node, *inputs: Any) -> Rounded:
-    x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero, *bias = inputs
-    for name, value in (
-        ("x_scale", x_scale),
-        ("y_scale", y_scale),
-        ("y_zero_point", y_zero),
-    ):
-        require_scalar(name, value)
+    x, x_scale, x_zero, weight, w_scale, w_zero, y_scale, y_zero, *more = inputs
+    bias = more[0] if more else None
+    require_scalar("x_scale", x_scale)
+    require_scalar("y_scale", y_scale)
+    require_scalar("y_zero_point", y_zero)
     _require_of_channels("w_scale", w_scale, weight)
-    require_shape("B", bias[0] if bias else None, np.shape(weight)[:1])
+    require_shape("B", bias, np.shape(weight)[:1])
     result = _conv_integer(node, x, weight, x_zero, w_zero)
     channels = (-1, *[1] * (np.ndim(x) - 2))
-    if bias and bias[0] is not None:
-        result = result + jnp.reshape(bias[0], channels)
+    result = result if bias is None else result + jnp.reshape(bias, channels)
     w_scale = jnp.reshape(w_scale, channels)
     return _requantized(result, jnp.reshape(x_scale, ()), w_scale, y_scale, y_zero)
 

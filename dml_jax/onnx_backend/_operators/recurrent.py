@@ -24,12 +24,7 @@ import dml_jax
 from dml_jax._shared import scans
 from dml_jax.onnx_backend._evaluation import Array, Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
-from dml_jax.onnx_backend._operators._arrays import (
-    clamped,
-    option,
-    require_rank,
-    require_shape,
-)
+from dml_jax.onnx_backend._operators._arrays import clamped, option, require_axes
 
 
 class Activation(NamedTuple):
@@ -222,14 +217,21 @@ def recurrence(
     *initial, peepholes = (*more, None, None, None)[: kind.states + 1]
     order = _ORDERS[option(node, "direction", [*_ORDERS])]
     cells = _cells(kind, node.attributes, len(order))
-    require_rank("X", x, 3)
-    require_rank("R", r, 3)
     hidden = node.attributes.get("hidden_size", np.shape(r)[-1])
+    count, rows = len(order), kind.gates * hidden
+    states = f"batch {count}" if is_batch_first else f"{count} batch"
+    require_axes(
+        X=(x, f"{'batch time' if is_batch_first else 'time batch'} inputs"),
+        W=(w, f"{count} {rows} inputs"),
+        R=(r, f"{count} {rows} {hidden}"),
+        B=(b, f"{count} {2 * rows}"),
+        P=(peepholes, f"{count} {3 * hidden}"),
+        initial_h=(initial[0], f"{states} {hidden}"),
+        initial_c=(initial[-1], f"{states} {hidden}"),
+        sequence_lens=(sequence_lens, "batch"),
+    )
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)
     time, batch, _ = x.shape
-    named = {"W": w, "R": r, "B": b, "P": peepholes}
-    named |= dict(zip(("initial_h", "initial_c"), initial, strict=False))
-    _require_shapes(node, named, x, kind.gates, len(cells), hidden)
     lengths = _lengths(sequence_lens, time, batch)
     if lengths is not None:
         x = _masked(x, jnp.arange(time, dtype=jnp.int32)[:, None] < lengths)
@@ -240,7 +242,7 @@ def recurrence(
 
     def first(states: Any) -> jax.Array:
         if states is None:
-            return jnp.zeros((len(cells), batch, hidden), x.dtype)
+            return jnp.zeros((count, batch, hidden), x.dtype)
         states = exchanged(states)
         return states if lengths is None else _masked(states, lengths > 0)
 
@@ -260,7 +262,6 @@ def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
     """The lengths; None if all sequences have all steps."""
     if sequence_lens is None:
         return jnp.zeros(batch, jnp.int32) if time == 0 else None
-    require_shape("sequence_lens", sequence_lens, (batch,))
     return clamped("sequence_lens", sequence_lens, time)
 
 
@@ -322,29 +323,6 @@ def _activations(
         parameters = tuple(given.pop(0) if given else n for given, n in pairs)
         functions.append(Activation(name.lower(), parameters))
     return tuple(functions)
-
-
-def _require_shapes(
-    node: Node,
-    inputs: Mapping[str, Any],
-    x: jax.Array,
-    gates: int,
-    directions: int,
-    hidden: int,
-) -> None:
-    """Checks the shapes of the inputs other than `x`, which has the time first."""
-    rows, states = gates * hidden, [directions, x.shape[1]]
-    states = states[::-1] if node.attributes["layout"] else states
-    shapes = {
-        "W": (directions, rows, x.shape[2]),
-        "R": (directions, rows, hidden),
-        "B": (directions, 2 * rows),
-        "P": (directions, 3 * hidden),
-        "initial_h": (*states, hidden),
-        "initial_c": (*states, hidden),
-    }
-    for name, array in inputs.items():
-        require_shape(name, array, shapes[name])
 
 
 def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:

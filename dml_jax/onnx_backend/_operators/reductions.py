@@ -29,12 +29,10 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
 
     def evaluate(node: Node, x: Array, axes: Any = None) -> Array:
         numbers = axes_of(node, np.ndim(x), axes) or []
-        if not numbers and node.attributes["noop_with_empty_axes"]:
-            selected: Any = ()
-        else:
-            selected = tuple(numbers or range(np.ndim(x)))
+        if not numbers and not node.attributes["noop_with_empty_axes"]:
+            numbers = [*range(np.ndim(x))]
         keepdims = bool(node.attributes["keepdims"])
-        return function(x, axis=selected, keepdims=keepdims).astype(x.dtype)
+        return function(x, axis=tuple(numbers), keepdims=keepdims).astype(x.dtype)
 
     return evaluate
 
@@ -91,18 +89,16 @@ def _extreme_index(name: str) -> Callable[..., Array]:
     return evaluate
 
 
-def _cumulative(function: Callable[..., jax.Array], first: int) -> Callable[..., Array]:
-    """An operator from a cumulative function and the value for no elements."""
+def _cumulative(function: Callable[..., jax.Array]) -> Callable[..., Array]:
+    """An operator from `jnp.cumulative_sum` or `jnp.cumulative_prod`."""
 
     def evaluate(node: Node, x: Array, axis: Array) -> Array:
         number = normalized("axis", integer("axis", axis), np.ndim(x))
         is_reversed = node.attributes["reverse"]
+        is_exclusive = bool(node.attributes["exclusive"])
         x = jnp.flip(x, number) if is_reversed else jnp.asarray(x)
-        total = function(x, number, dtype=x.dtype)
-        if node.attributes["exclusive"]:
-            widths = [(int(i == number), 0) for i in range(np.ndim(x))]
-            total = jnp.pad(total, widths, constant_values=first)
-            total = jax.lax.slice_in_dim(total, 0, np.shape(x)[number], axis=number)
+        total = function(x, axis=number, dtype=x.dtype, include_initial=is_exclusive)
+        total = jax.lax.slice_in_dim(total, 0, np.shape(x)[number], axis=number)
         return jnp.flip(total, number) if is_reversed else total
 
     return evaluate
@@ -143,7 +139,7 @@ OPERATORS = {
     "ReduceMin": Operator(_reduction(_extremum("min")), 1, static=(1,)),
     "ArgMax": Operator(_extreme_index("argmax"), 1),
     "ArgMin": Operator(_extreme_index("argmin"), 1),
-    "CumSum": Operator(in_float32(_cumulative(jnp.cumsum, 0)), 11, static=(1,)),
-    "CumProd": Operator(in_float32(_cumulative(jnp.cumprod, 1)), 26, static=(1,)),
+    "CumSum": Operator(in_float32(_cumulative(jnp.cumulative_sum)), 11, static=(1,)),
+    "CumProd": Operator(in_float32(_cumulative(jnp.cumulative_prod)), 26, static=(1,)),
     "TopK": Operator(_top_k, 1, static=(1,)),
 }

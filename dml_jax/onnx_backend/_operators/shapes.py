@@ -52,7 +52,8 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
     return numpy_or_jax(x, sizes=sizes).reshape(x, sizes)
 
 
-def _flatten(node: Node, x: Array) -> Array:
+def flatten(node: Node, x: Array) -> Array:
+    """A matrix, whose columns are the axes from `axis` on."""
     axis, rank = node.attributes["axis"], np.ndim(x)
     if not -rank <= axis <= rank:
         raise ValueError(f"`axis` must be in [{-rank}, {rank}]; got {axis}")
@@ -62,9 +63,7 @@ def _flatten(node: Node, x: Array) -> Array:
 
 def _squeeze(node: Node, x: Array, axes: Any = None) -> Array:
     numbers = axes_of(node, np.ndim(x), axes)
-    if numbers is None:
-        numbers = [axis for axis, size in enumerate(np.shape(x)) if size == 1]
-    return x.squeeze(tuple(numbers))
+    return x.squeeze(None if numbers is None else tuple(numbers))
 
 
 def _unsqueeze(node: Node, x: Array, axes: Any = None) -> Array:
@@ -181,7 +180,7 @@ OPERATORS = {
     "Shape": Operator(_shape, 1),
     "Size": Operator(lambda _, x: _sizes(math.prod(np.shape(x))), 1),
     "Reshape": Operator(_reshape, 5, (1,)),
-    "Flatten": Operator(_flatten, 1),
+    "Flatten": Operator(flatten, 1),
     "Squeeze": Operator(_squeeze, 1, (1,)),
     "Unsqueeze": Operator(_unsqueeze, 1, (1,)),
     "Transpose": Operator(lambda node, x: x.transpose(node.attributes.get("perm")), 1),

@@ -53,10 +53,9 @@ def _stft(
     require_rank("signal", x, 3)
     _require_parts("signal", x, (1, 2))
     size, stride = np.shape(x)[1], integer("frame_step", step)
-    if window is not None:
-        require_rank("window", window, 1)
-    width = size if window is None else np.shape(window)[0]
+    width = size if window is None else np.size(window)
     width = width if length is None else integer("frame_length", length)
+    require_shape("window", window, (width,))
     if stride < 1 or not 1 <= width <= size:
         raise ValueError(
             "`frame_step` must be at least 1, and `frame_length` at most the length "
@@ -65,7 +64,6 @@ def _stft(
     starts = jnp.arange((size - width) // stride + 1, dtype=jnp.int32) * stride
     frames = jnp.asarray(x)[:, starts[:, None] + np.arange(width, dtype=np.int32)]
     if window is not None:
-        require_shape("window", window, (width,))
         frames = frames * jnp.asarray(window)[:, None]
     return _transformed(frames, width, 2, bool(node.attributes["onesided"]))
 
@@ -102,11 +100,9 @@ def _as_pairs(x: jax.Array) -> jax.Array:
 
 def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
     count, length, rate = map(integer, ("num_mel_bins", "dft_length", "rate"), inputs)
-    edges = [
-        2595 * math.log10(1 + np.ravel(hertz).item() / 700) for hertz in inputs[3:]
-    ]
+    first, last = (2595 * math.log10(1 + np.ravel(x).item() / 700) for x in inputs[3:])
     require_size(node, "num_mel_bins", (length // 2 + 1, count))
-    mels = edges[0] + np.arange(count + 2) * (edges[1] - edges[0]) / (count + 2)
+    mels = first + np.arange(count + 2) * (last - first) / (count + 2)
     hertz = 700 * (10 ** (mels / 2595) - 1)
     bins = np.floor((length + 1) * hertz / rate).astype(np.int64)
     low, center, high = bins[:-2], bins[1:-1], bins[2:]
