@@ -121,6 +121,7 @@ n = Constant<value_int = 5>() y = STFT(p, n, q) | SIGNAL, floats(16)
 OTHERS = rows(
     r"""
 y, i = MaxPool<kernel_shape = [3, 2], pads = [1, 1, 1, 1], strides = [2, 2]>(p) | IMAGE
+n = Constant<value_ints = [-1, 2, 0, -1]>() y = Pad(p, n) | FRAMES
 y = Resize<mode = "cubic">(p, , q) | floats(3, 0), F([2, 1])
 y = Resize(p, , q) | floats(0, 2), F([2, 2])
 y = ConvTranspose(p, q) | floats(1, 1, 0), floats(1, 2, 3)
