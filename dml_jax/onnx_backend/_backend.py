@@ -88,8 +88,8 @@ class Backend(onnx.backend.base.Backend):
         Raises:
           TypeError: an option is unknown or of the wrong type.
           ValueError: the model is not valid, or there is no such device.
-          NotImplementedError: the model has unsupported nodes, all of which the message
-            lists; or one of `outputs` is a sequence.
+          NotImplementedError: the model has unsupported nodes (the message lists all),
+            or one of `outputs` is not a tensor.
           OSError: the file cannot be read.
 
         Example:
@@ -127,9 +127,9 @@ class Backend(onnx.backend.base.Backend):
                     source = onnx.shape_inference.infer_shapes(source)
             for info in source.graph.output:
                 if info.type.WhichOneof("value") not in ("tensor_type", None):
-                    kind, name = NotImplementedError, repr(info.name)
+                    rule, got = "be names of tensors", f"{info.name!r}, which is none"
                     raise arguments.error(
-                        kind, "prepare", "outputs", "be tensors", name
+                        NotImplementedError, "prepare", "outputs", rule, got
                     )
         prepare = functools.partial(
             cls.prepare, device=device, outputs=outputs, operators=operators, **options
@@ -180,7 +180,8 @@ class Backend(onnx.backend.base.Backend):
         graph = onnx.helper.make_graph([node], "node", infos, [])
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
-        kwargs.setdefault("outputs", [name for name in node.output if name])
+        if kwargs.get("outputs") is None:
+            kwargs["outputs"] = [name for name in node.output if name]
         prepared = cls.prepare(model, device, **kwargs)
         # One node takes longer to compile than to run.
         return prepared._computed(arrays, prepared.output_names, is_compiled=False)
@@ -248,7 +249,7 @@ def _read(model: Source) -> onnx.ModelProto:
 
 
 def _cut(graph: onnx.GraphProto, names: Any) -> None:
-    """Leaves the nodes, weights and inputs that some tensors depend on, no outputs."""
+    """Removes outputs, and nodes, weights and inputs that tensors do not depend on."""
     if not isinstance(names, (list, tuple)):
         rule, got = "be a list of names", arguments.describe(names)
         raise arguments.error(TypeError, "prepare", "outputs", rule, got)

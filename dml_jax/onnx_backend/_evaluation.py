@@ -43,7 +43,7 @@ _OF_FLOATS = (
     *("QLinearConv", "QLinearMatMul", "Reshape", "Slice", "Split", "Squeeze"),
     *("Transpose", "Unsqueeze"),
 )
-# Operators whose results have their channels last, before a transpose.
+# Operators that compute with the channels last, and transpose the result.
 _OF_IMAGES = "AveragePool", "BatchNormalization", "Conv", "LpPool", "MaxPool"
 # The value of a name: an array, a sequence of arrays, or None if it is omitted.
 Value: TypeAlias = Array | Rounded | tuple[Array, ...] | None
@@ -68,7 +68,7 @@ class Operator(NamedTuple):
     since: int = 0  # the first version of it that `evaluate` implements
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
     is_folded: bool = True  # computed at once if the inputs are constant
-    is_elementwise: bool = False  # and broadcasts its inputs
+    is_elementwise: bool = False  # on single elements, with broadcasting
     # Refuses inputs of an operator that ONNX's body of it computes, not `evaluate`.
     check: Callable[..., None] | None = None
 
@@ -143,36 +143,39 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     inner = scope._replace(values=values)
     images: set[str] = set()
     for node in graph.nodes:
-        if node.kind in _OF_IMAGES:
-            images.update(node.outputs)
-        elif node.operator.is_elementwise and not images.isdisjoint(node.inputs):
-            images.update(node.outputs)
+        is_image = node.kind in _OF_IMAGES
+        if node.operator.is_elementwise and not images.isdisjoint(node.inputs):
+            is_image = True
             node = node._replace(operator=_with_channels_last(node.operator))
+        images.update(filter(None, node.outputs) if is_image else ())
         pairs = zip(node.outputs, _evaluate(node, inner), strict=False)
         values.update({name: _named_value(name, value) for name, value in pairs})
     return [_in_mode(_integers(values[name]), scope) for name in graph.outputs]
 
 
 def _with_channels_last(operator: Operator) -> Operator:
-    """An elementwise operator, computed with the channels last while JAX traces.
+    """An elementwise operator that computes with the channels last while JAX traces.
 
-    Convolutions and pools have them last, too. XLA removes two inverse transposes, but
-    moves none past an operation.
+    Convolutions and pools do so, too. XLA cancels a transpose and its inverse if they
+    are adjacent, but does not move a transpose past an operation.
     """
 
     def evaluate(node: Node, *inputs: Any) -> Any:
-        rank = len(jnp.broadcast_shapes(*map(np.shape, inputs)))
+        rank = max(map(np.ndim, inputs))
         if rank < 3 or not any(isinstance(x, Tracer) for x in inputs):
             return operator.evaluate(node, *inputs)
-        outputs = operator.evaluate(node, *(_moved(x, rank) for x in inputs))
+        try:
+            outputs = operator.evaluate(node, *(_moved(x, rank) for x in inputs))
+        except (TypeError, ValueError):  # an error must have the shapes of the inputs
+            return operator.evaluate(node, *inputs)
         return jax.tree.map(lambda y: jnp.moveaxis(y, -1, 1), outputs)
 
     return operator._replace(evaluate=evaluate)
 
 
 def _moved(x: Any, rank: int) -> Any:
-    """`x` with `rank` axes, the second one last; scalars stay as they are."""
-    if np.shape(x) in ((), (1,)):  # of None, too
+    """`x` with `rank` axes, the second one last. None and scalars are unchanged."""
+    if np.shape(x) in ((), (1,)):
         return x
     x = x.reshape(*[1] * (rank - x.ndim), *x.shape)
     return x.transpose(0, *range(2, rank), 1)

@@ -70,7 +70,7 @@ def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
 
 
 def _key(part: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
-    """The domain, name and overload of a function, or of one that a node calls."""
+    """The domain, name and overload of a function, or of the one a node calls."""
     name = part.name if isinstance(part, onnx.FunctionProto) else part.op_type
     return _domain(part), name, part.overload
 

@@ -39,7 +39,7 @@ from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
 
-# A class of named tuples takes long to make.
+# Making a class of named tuples is slow.
 _class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)
 # Dtypes in which products of float32 may be computed.
 _HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)

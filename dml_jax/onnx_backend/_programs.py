@@ -41,7 +41,7 @@ class Programs:
         self._function = function
         self._static = static
         most = min(MOST_PROGRAMS, max(4, MOST_BYTES // max(nbytes, 1)))
-        # The argument of an entry is the key of its program.
+        # A cache of entries by the keys of programs.
         self._entry = functools.lru_cache(most)(lambda _: _Entry())
         self._lock = threading.Lock()
 

@@ -113,12 +113,11 @@ def test_strides_that_divide_the_kernel(attributes: str, x: Any, weight: Any) ->
     gradients = gradients_of(convolution(attributes, given))
     program = str(jax.make_jaxpr(gradients)(*given))
     steps = re.findall(r"(?:window_strides|[lr]hs_dilation)=\(([^)]*)\)", program)
-    assert steps
-    assert {*"".join(steps)} <= {*"1, "}
+    assert {*re.findall(r"\d+", " ".join(steps))} == {"1"}
 
 
 def test_channels_are_last_between_convolutions() -> None:
-    """XLA's program of a training step has no image whose five channels are first."""
+    """XLA's program of a training step has no image with channels before its axes."""
     text = """a = Conv<pads = [1, 1, 1, 1]>(p, q) b = Mul(a, r)
     c = BatchNormalization(b, s, s, s, s) d = HardSwish(c)
     e = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(d) y = Conv(e, t)"""

@@ -85,7 +85,7 @@ def test_constant_of_shape_keeps_bits() -> None:
     tensor = onnx.numpy_helper.from_array(payload)
     node = helper.make_node("ConstantOfShape", ["shape"], ["y"], value=tensor)
     with jax.debug_nans(True):
-        (y,) = onnx_backend.run_node(node, [np.array([2, 3])])
+        (y,) = onnx_backend.run_node(node, [np.array([2, 3])], outputs=None)
     assert_same_bits(y, np.broadcast_to(payload, (2, 3)))
 
 

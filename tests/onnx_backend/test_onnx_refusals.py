@@ -1,5 +1,6 @@
 """Nodes that refuse their inputs, most of which ONNX Runtime refuses, too."""
 
+import jax
 import numpy as np
 import pytest
 from onnx_models import LENGTHS, F, X, model_of, require_error, rows, runtime_outputs
@@ -82,6 +83,8 @@ float[b,d,l] y {y = Conv(p, q)} | X[None, :, :2], X[None, :, :3] | `X` must have
   least 3 elements with padding on each axis of the kernel; got 2$$
 float[b,d,l] y {y = Conv<dilations = [2]>(p, q)} | X[None], X[None, :, :3] | `X` must
   have at least 5
+float[b,d,l] y {y = Conv<strides = [2]>(p, q)} | X[None], X[None, :2, :2] | $fit Conv;
+  got `X` \(1, 3, 4\), `W` \(1, 2, 2\): 3 channels for a kernel of 2$$
 float[b,d,l] y {y = Conv(p, q, r)} | X[None], X[None, [0, 1, 2] * 2].reshape(2, 3, 4),
   X[0, :1] | `B` must have shape \(2,\); got \(1,\)$$
 @15 y = BatchNormalization(p, q, q, q, q) | X[:, :1], X[0], X[0] | `scale` must have
@@ -301,3 +304,13 @@ def test_refused(text: str, inputs: str, message: str, is_shared: bool) -> None:
     if is_shared:
         with pytest.raises(ERRORS):
             runtime_outputs(model, arrays)
+
+
+def test_messages_have_the_shapes_of_inputs() -> None:
+    """Operators on images, whose channels are last while JAX traces."""
+    arrays = np.zeros((1, 3, 5, 5), np.float32), np.zeros((4, 3, 2, 2), np.float32)
+    bound = np.zeros(4, np.float32)
+    text = "float[a,b,c,d] y {a = Conv(p, q) y = Clip(a, r)}"
+    model = onnx_backend.prepare(model_of(text, [*arrays, bound]))
+    message = r"Clip 'y': `min` must be a scalar; got shape \(4,\)$"
+    require_error(ValueError, message, jax.jit(model.jax_fn), *arrays, bound)

@@ -135,6 +135,19 @@ def test_a_batch_of_any_size(text: str, inputs: str, batched: str) -> None:
     require_close(found, model.run(given), 1e-6)
 
 
+def test_recurrent_weights_of_any_size() -> None:
+    arrays = f(2, 3, 5), f(1, 4, 5), f(1, 4, 4)
+    model = onnx_backend.prepare(model_of("y, h = RNN(p, q, r)", arrays))
+    shapes = "2,batch,5", "1,batch + 1,5", "1,batch + 1,batch + 1"
+    scope = jax.export.SymbolicScope()
+    types = [
+        jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape, scope=scope), np.float32)
+        for shape in shapes
+    ]
+    program = jax.export.export(jax.jit(model.jax_fn))(*types)
+    require_close(program.call(*arrays), model.run(arrays), 1e-6)
+
+
 # ONNX's own tests whose first axis is no batch, or cannot have any size: it is cut,
 # named by its size, multiplied, or the number of elements depends on their values.
 NO_BATCH = """

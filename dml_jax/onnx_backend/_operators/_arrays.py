@@ -242,22 +242,22 @@ def require_scalar(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be a scalar; got shape {np.shape(value)}")
 
 
-def require_axes(**inputs: tuple[Any, str]) -> None:
+def require_axes(**inputs: tuple[Any, str | tuple[Any, ...]]) -> None:
     """Refuses inputs whose axes do not have the sizes that their names say.
 
-    An input has the names of its axes, or their sizes. Axes of the same name have the
-    same size. An input that is omitted has any shape.
+    Axes have names, in a string with spaces or in a tuple, which may also have sizes.
+    Those of the same name have the same size. An input that is omitted has any shape.
     """
     sizes: dict[str, Any] = {}
     for name, (array, axes) in inputs.items():
         if array is None:
             continue
-        shape, names = np.shape(array), axes.split()
-        wanted = [int(n) if n.isdigit() else sizes.get(n, n) for n in names]
+        shape, names = np.shape(array), axes.split() if isinstance(axes, str) else axes
+        wanted = [sizes.get(n, n) for n in names]
         pairs = zip(wanted, shape, strict=False)
         is_other = any(size != n for size, n in pairs if not isinstance(size, str))
         if len(shape) != len(wanted) or is_other:
-            rule = f"({', '.join(map(str, wanted))})"
+            rule = f"({', '.join(map(str, wanted))}{',' * (len(wanted) == 1)})"
             raise ValueError(f"`{name}` must have shape {rule}; got {shape}")
         sizes.update(zip(names, shape, strict=True))
 

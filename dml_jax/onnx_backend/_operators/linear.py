@@ -81,6 +81,9 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     require_rank("W", weight, np.ndim(x))
     kernel, attributes = np.shape(weight)[2:], node.attributes
     _require_kernel(node, kernel)
+    channels = attributes["group"] * np.shape(weight)[1]
+    if np.shape(x)[1] != channels:
+        raise ValueError(f"{np.shape(x)[1]} channels for a kernel of {channels}")
     strides, dilations = strides_and_dilations(node, count)
     pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
     windows = list(zip(kernel, strides, dilations, pads, strict=True))
@@ -112,9 +115,10 @@ def _on_places(
         size, (width, stride, dilation, _) = np.shape(x)[i + 2], window
         if group > 1 or has_symbols([size]) or window == _ELEMENT:
             continue
-        are_taken = is_product(size, *window)
-        if are_taken or (stride > 1 == dilation and width % stride == 0):
-            x, weight, windows[i] = _with_channels(x, weight, i + 2, window, are_taken)
+        is_single = is_product(size, *window)
+        if is_single or (stride > 1 == dilation and width % stride == 0):
+            x, weight = _with_channels(x, weight, i + 2, window, is_single)
+            windows[i] = np.shape(weight)[i + 2], 1, 1, (0, 0)
     # Axes of one element have no part in a convolution, but XLA's CPU library takes
     # several times as long for windows along an axis before one.
     rows = enumerate(zip(np.shape(x)[2:], windows, strict=True))
@@ -145,36 +149,36 @@ def _are_patches_few(shape: Any, weight: Any, windows: list[_Window]) -> bool:
 
 
 def _with_channels(
-    x: Array, weight: Array, axis: int, window: _Window, are_taken: bool
-) -> tuple[jax.Array, Array, _Window]:
+    x: Array, weight: Array, axis: int, window: _Window, is_product: bool
+) -> tuple[jax.Array, Array]:
     """Makes channels of adjacent elements along an axis, so that no stride is left.
 
-    These are all elements under the kernel if they `are_taken`. What is left to do
-    along the axis is then a product of matrices. XLA computes gradients of convolutions
-    with strides by other convolutions, which can take a hundred times as long.
+    If `is_product`, all elements under the kernel become channels, and what is left
+    along the axis is a product of matrices. Otherwise as many as the stride do, and a
+    convolution is left. XLA computes gradients of strided convolutions by dilated ones,
+    which can take a hundred times as long.
     """
     width, stride, dilation, (before, after) = window
     reach, size = (width - 1) * dilation + 1, np.shape(x)[axis]
     count = (size + before + after - reach) // stride + 1
     step = max(stride, reach) if count == 1 else stride
-    parts = -(-reach // step)  # whose first elements are `step` apart
+    parts = -(-reach // step)  # blocks of `step` elements under the kernel
     edges = [(0, 0, 0)] * np.ndim(x)
     edges[axis] = before, (count - 1 + parts) * step - size - before, 0
     x = lax.pad(jnp.asarray(x), jnp.zeros((), x.dtype), edges)
     x = x.reshape(*x.shape[:axis], count - 1 + parts, step, *x.shape[axis + 1 :])
-    if are_taken:
+    if is_product:
         slices = [lax.slice_in_dim(x, i, i + count, axis=axis) for i in range(parts)]
         x = jnp.concatenate(slices, axis + 1)
         x = lax.slice_in_dim(x, 0, reach, dilation, axis + 1)
         parts = 1
     shape = np.shape(weight)
     weight = weight.reshape(*shape[:axis], parts, width // parts, *shape[axis + 1 :])
-    x, weight = (_merged(array, axis + 1) for array in (x, weight))
-    return x, weight, (parts, 1, 1, (0, 0))
+    return _merged(x, axis + 1), _merged(weight, axis + 1)
 
 
 def _merged(x: Array, axis: int) -> Any:
-    """`x` with the elements of an axis as channels."""
+    """Merges an axis into the channels, which are the second axis."""
     x = numpy_or_jax(x).moveaxis(x, axis, 2)
     return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
 

@@ -78,10 +78,9 @@ def _batch_normalization(
     factor = jnp.asarray(scale) / jnp.sqrt(
         at_least_float32(variance) + node.attributes["epsilon"]
     )
-    is_image = is_spatial and np.ndim(x) > 2
-    x = jnp.moveaxis(x, 1, -1) if is_image else x
-    x = ((x - mean) * factor + bias).astype(dtype)
-    return [jnp.moveaxis(x, -1, 1) if is_image else x, *outputs]
+    axis = 1 if is_spatial and np.ndim(x) > 1 else -1
+    x = (jnp.moveaxis(x, axis, -1) - mean) * factor + bias
+    return [jnp.moveaxis(x.astype(dtype), -1, axis), *outputs]
 
 
 def standardized(

@@ -1,7 +1,7 @@
 """Pooling of windows, and of whole images.
 
 A window is reduced along one axis after the other, by operations on strided slices,
-which XLA fuses, with the channels last, as in convolutions. Their derivatives in both
+which XLA fuses. As in convolutions, the channels are last. The derivatives in both
 modes are those of the operations: where a window has several largest elements, these
 share the gradient.
 """

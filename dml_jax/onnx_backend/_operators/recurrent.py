@@ -219,15 +219,15 @@ def recurrence(
     cells = _cells(kind, node.attributes, len(order))
     hidden = node.attributes.get("hidden_size", np.shape(r)[-1])
     count, rows = len(order), kind.gates * hidden
-    states = f"batch {count}" if is_batch_first else f"{count} batch"
+    states = ("batch", count) if is_batch_first else (count, "batch")
     require_axes(
-        X=(x, f"{'batch time' if is_batch_first else 'time batch'} inputs"),
-        W=(w, f"{count} {rows} inputs"),
-        R=(r, f"{count} {rows} {hidden}"),
-        B=(b, f"{count} {2 * rows}"),
-        P=(peepholes, f"{count} {3 * hidden}"),
-        initial_h=(initial[0], f"{states} {hidden}"),
-        initial_c=(initial[-1], f"{states} {hidden}"),
+        X=(x, "batch time inputs" if is_batch_first else "time batch inputs"),
+        W=(w, (count, rows, "inputs")),
+        R=(r, (count, rows, hidden)),
+        B=(b, (count, 2 * rows)),
+        P=(peepholes, (count, 3 * hidden)),
+        initial_h=(initial[0], (*states, hidden)),
+        initial_c=(initial[-1], (*states, hidden)),
         sequence_lens=(sequence_lens, "batch"),
     )
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)

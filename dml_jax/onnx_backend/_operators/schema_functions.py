@@ -56,12 +56,11 @@ def _rotary_embedding(
     is_flat = np.ndim(x) == 3
     size = np.shape(x)[-1] // (node.attributes.get("num_heads", 1) if is_flat else 1)
     half = (node.attributes["rotary_embedding_dim"] or size) // 2
-    half = half if isinstance(half, int) else "half"  # of symbolic sizes
-    rows = "batch steps" if positions is None else "rows"
+    rows = ("batch", "steps") if positions is None else ("rows",)
     require_axes(
         X=(x, "batch steps hidden" if is_flat else "batch heads steps size"),
-        cos_cache=(cos, f"{rows} {half}"),
-        sin_cache=(sin, f"{rows} {half}"),
+        cos_cache=(cos, (*rows, half)),
+        sin_cache=(sin, (*rows, half)),
         position_ids=(positions, "batch steps"),
     )
 

@@ -53,7 +53,7 @@ def _reshape(node: Node, x: Array, shape: Array) -> Array:
 
 
 def flatten(node: Node, x: Array) -> Array:
-    """A matrix, whose columns are the axes from `axis` on."""
+    """`x` as a matrix, whose columns are the axes from `axis` on as one."""
     axis, rank = node.attributes["axis"], np.ndim(x)
     if not -rank <= axis <= rank:
         raise ValueError(f"`axis` must be in [{-rank}, {rank}]; got {axis}")

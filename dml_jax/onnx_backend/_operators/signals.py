@@ -53,6 +53,8 @@ def _stft(
     require_rank("signal", x, 3)
     _require_parts("signal", x, (1, 2))
     size, stride = np.shape(x)[1], integer("frame_step", step)
+    if window is not None:
+        require_rank("window", window, 1)
     width = size if window is None else np.size(window)
     width = width if length is None else integer("frame_length", length)
     require_shape("window", window, (width,))
