@@ -99,8 +99,8 @@ y = Conv<strides = [4, 1], dilations = [2, 3]>(p, q) |
 y = Conv<strides = [2, 5], dilations = [2, 4]>(p, q) |
   floats(2, 3, 4, 8), floats(6, 3, 2, 2)
 y = Conv<strides = [2], pads = [0, 1]>(p, q) | floats(2, 3, 6), floats(6, 3, 1)
-y = Conv<strides = [2, 3], pads = [1, 0, 2, 2]>(p, q) |
-  floats(2, 3, 9, 8), floats(4, 3, 4, 6)
+y = Conv<strides = [2, 6], pads = [1, 0, 2, 2]>(p, q) |
+  floats(2, 3, 9, 37), floats(4, 3, 4, 18)
 a = Conv(p, q) b = PRelu(a, r) c = HardSwish(b) d = Less(c, s) e = Where(d, c, t)
   f = Clip(e, , u) y = MaxPool<kernel_shape = [2, 2]>(f) | IMAGE, floats(4, 3, 2, 2),
   floats(4, 1, 1), floats(9), floats(1, 4, 1, 1), F(0.5)

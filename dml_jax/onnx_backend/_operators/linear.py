@@ -71,6 +71,7 @@ def _einsum(node: Node, *inputs: Array) -> Array:
 # Of a kernel along an axis: the width, the stride, the dilation and the padding.
 _Window: TypeAlias = tuple[int, int, int, tuple[int, int]]
 _ELEMENT: _Window = (1, 1, 1, (0, 0))
+_LONG = 16  # the least width of a kernel for which XLA's strided gradients are slow
 
 
 def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
@@ -113,10 +114,11 @@ def _on_places(
     windows = [*windows]
     for i, window in enumerate(windows):
         size, (width, stride, dilation, _) = np.shape(x)[i + 2], window
+        is_long = width >= _LONG and stride > 1 == dilation and width % stride == 0
         if group > 1 or has_symbols([size]) or window == _ELEMENT:
             continue
         is_single = is_product(size, *window)
-        if is_single or (stride > 1 == dilation and width % stride == 0):
+        if is_single or is_long:
             x, weight = _with_channels(x, weight, i + 2, window, is_single)
             windows[i] = np.shape(weight)[i + 2], 1, 1, (0, 0)
     # Axes of one element have no part in a convolution, but XLA's CPU library takes
@@ -156,7 +158,7 @@ def _with_channels(
     If `is_product`, all elements under the kernel become channels, and what is left
     along the axis is a product of matrices. Otherwise as many as the stride do, and a
     convolution is left. XLA computes gradients of strided convolutions by dilated ones,
-    which can take a hundred times as long.
+    which take up to a hundred times as long for products and long kernels.
     """
     width, stride, dilation, (before, after) = window
     reach, size = (width - 1) * dilation + 1, np.shape(x)[axis]
