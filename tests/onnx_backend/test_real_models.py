@@ -123,7 +123,7 @@ def basic_pitch() -> Any:
     return (
         {name: waves},
         lambda _, probabilities, __: cross_entropy(probabilities, wanted),
-        1e-4,
+        1e-5,  # at 1e-4, another order of sums changes the float32 loss by 5 %
     )
 
 
