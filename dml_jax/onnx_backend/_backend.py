@@ -126,8 +126,9 @@ class Backend(onnx.backend.base.Backend):
                 with as_value_error("onnx"):
                     source = onnx.shape_inference.infer_shapes(source)
             for info in source.graph.output:
-                if info.type.WhichOneof("value") not in ("tensor_type", None):
-                    rule, got = "be names of tensors", f"{info.name!r}, which is none"
+                kind = info.type.WhichOneof("value")
+                if kind not in ("tensor_type", None):
+                    rule, got = "be names of tensors", f"{info.name!r} of {kind}"
                     raise arguments.error(
                         NotImplementedError, "prepare", "outputs", rule, got
                     )
@@ -249,7 +250,7 @@ def _read(model: Source) -> onnx.ModelProto:
 
 
 def _cut(graph: onnx.GraphProto, names: Any) -> None:
-    """Removes outputs, and nodes, weights and inputs that tensors do not depend on."""
+    """Removes the outputs, and what some tensors do not depend on."""
     if not isinstance(names, (list, tuple)):
         rule, got = "be a list of names", arguments.describe(names)
         raise arguments.error(TypeError, "prepare", "outputs", rule, got)

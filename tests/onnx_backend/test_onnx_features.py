@@ -71,7 +71,7 @@ def test_a_part_that_is_not_supported_is_cut_off() -> None:
 
 def test_outputs_that_are_sequences() -> None:
     text = "float[3] x => float[3] y {s = SequenceConstruct(x, x) y = Neg(x)}"
-    message = "prepare: `outputs` must be names of tensors; got 's', which is none$"
+    message = "prepare: `outputs` must be names of tensors; got 's' of sequence_type$"
     given = {"outputs": ["y", "s"]}
     require_error(
         NotImplementedError, message, onnx_backend.prepare, parse(text), **given

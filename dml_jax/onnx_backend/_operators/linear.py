@@ -114,9 +114,9 @@ def _on_places(
     windows = [*windows]
     for i, window in enumerate(windows):
         size, (width, stride, dilation, _) = np.shape(x)[i + 2], window
-        is_long = width >= _LONG and stride > 1 == dilation and width % stride == 0
         if group > 1 or has_symbols([size]) or window == _ELEMENT:
             continue
+        is_long = width >= _LONG and stride > 1 == dilation and width % stride == 0
         is_single = is_product(size, *window)
         if is_single or is_long:
             x, weight = _with_channels(x, weight, i + 2, window, is_single)
@@ -156,9 +156,9 @@ def _with_channels(
     """Makes channels of adjacent elements along an axis, so that no stride is left.
 
     If `is_product`, all elements under the kernel become channels, and what is left
-    along the axis is a product of matrices. Otherwise as many as the stride do, and a
-    convolution is left. XLA computes gradients of strided convolutions by dilated ones,
-    which take up to a hundred times as long for products and long kernels.
+    along the axis is a product of matrices. Otherwise, every `stride` elements become
+    channels, and what is left is a convolution without a stride. XLA computes gradients
+    of strided convolutions by dilated ones, which can take a hundred times as long.
     """
     width, stride, dilation, (before, after) = window
     reach, size = (width - 1) * dilation + 1, np.shape(x)[axis]
