@@ -42,13 +42,14 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks scale                    on 1, 2, 4, ... devices
   python -m benchmarks models FOLDER            ONNX models that packages ship
   python -m benchmarks readers FOLDER           which libraries read and train them
+  python -m benchmarks show benchmarks/results/readers-cpu.json
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot benchmarks/results/random-gpu.json
   python -m benchmarks tables                   the figures into the documents
 
-A run prints its figures and writes them to a JSON file and a Markdown file, by default
-in benchmarks/results, where the name of a run of some workloads has -part in it. A
-figure is a speed in per cent of that of a baseline that is measured in turns with it.
+A run prints its figures, as `show` does, and writes them to a JSON file, by default in
+benchmarks/results, where the name of a run of some workloads has -part in it. A figure
+is a speed in per cent of that of a baseline that is measured in turns with it.
 The exit status is 1 if a workload fails, or its result differs from plain JAX's.
 """
 _RECORD = """\
@@ -125,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     option("folder", **path(help="of the wheels"))
     option("--train", action="store_true", help="measure a step of training")
     option("--only", metavar="PATTERN", help="models whose name is this; * and ?")
+    option = add("show", _show, "Prints the figures of a run.")
+    option("result", **path())
     option = add("compare", _compare, compare.__doc__)
     option("old", **path())
     option("new", **path())
@@ -213,7 +216,7 @@ def _readers(options: argparse.Namespace) -> int:
 def _finish(
     options: argparse.Namespace, kind: str, records: Iterable[dict[str, Any]]
 ) -> int:
-    """Measures, writes the files of the run and prints its figures."""
+    """Measures, writes the file of the run and prints its figures."""
     options.output.mkdir(parents=True, exist_ok=True)
     told = vars(options) | dict(kind=kind)
     for name in ("command", "output", "seconds"):
@@ -225,9 +228,7 @@ def _finish(
     with jax.default_device(jax.devices(options.device)[0]):
         found = results.document(told, _saved(told, records, path))
     results.save(found, path)
-    text = tables.whole(found)
-    path.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
+    print(tables.whole(found))
     return int(any(not record["candidates"] for record in found["records"]))
 
 
@@ -247,6 +248,11 @@ def _saved(
 # What can be read from results --------------------------------------------------------
 
 
+def _show(options: argparse.Namespace) -> int:
+    print(tables.whole(results.load(options.result)))
+    return 0
+
+
 def _compare(options: argparse.Namespace) -> int:
     old, new = results.load(options.old), results.load(options.new)
     text, slower = compare.table(old, new)
@@ -264,14 +270,9 @@ def _plot(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace) -> int:
     root = _HERE.parent
-    texts = {
-        path.with_suffix(".md"): tables.whole(results.load(path))
-        for path in sorted(RESULTS.glob("*.json"))
-    }
     for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
-        texts[path] = tables.rewritten(path, RESULTS)
-    for path, text in texts.items():
-        if path.exists() and text == path.read_text(encoding="utf-8"):
+        text = tables.rewritten(path, RESULTS)
+        if text == path.read_text(encoding="utf-8"):
             continue
         if options.check:
             print(f"{path}: the figures are not those of the results")

@@ -65,7 +65,10 @@ def _cores() -> int | None:
 
 
 def save(found: Document, path: pathlib.Path) -> None:
-    text = json.dumps(found, indent=1) + "\n"  # whole before the file is opened
+    """Writes a line of what all records share, and then a line for each record."""
+    head = json.dumps(dict(found, records=[])).removesuffix("]}")
+    lines = ",\n".join(map(json.dumps, found["records"]))
+    text = f"{head}\n{lines}\n]}}\n"  # whole before the file is opened
     path.write_text(text, encoding="utf-8")
 
 

@@ -8,7 +8,7 @@
 
 A marker has a line of its own, with the name of a table in `TABLES` and its devices or
 results. The rest of the document does not change. With --check nothing is written, and
-the exit status is 1 if a file would change.
+the exit status is 1 if a document would change.
 
 Shares are speeds in per cent of that of the baseline, so larger is better. Gains are
 multiples of the speed of plain JAX.
@@ -49,7 +49,7 @@ def whole(found: Document) -> str:
     options = found["options"]
     sections = [f"# {options['kind']}, {options['device']}", _machine(found)]
     if options["kind"] == "readers":
-        return "\n\n".join([*sections, _readers_of(found), _errors(found)]) + "\n"
+        return "\n\n".join([*sections, _readers_of(found)]) + "\n"
     sections.append("Speeds in per cent of the baseline's; larger is better.")
     for group, records in results.groups(found).items():
         baselines = {record["baseline"] for record in records}
@@ -204,16 +204,6 @@ def _model_training(load: Load, words: Sequence[str]) -> str:
     known = [[row[t] for row in rows.values() if t in row] for t in titles]
     ends = ["median (least to greatest)", "", *map(_spread, known)]
     return _table(["model", "reader", *titles], [*cells, ends])
-
-
-def _errors(found: Document) -> str:
-    """Why models are not read."""
-    return "\n".join(
-        f"- {record['name'].partition('/')[2]}, {name}: {outcome['error']}"
-        for record in found["records"]
-        for name, outcome in record["candidates"].items()
-        if "error" in outcome
-    )
 
 
 # Tables by layout ---------------------------------------------------------------------

@@ -6,6 +6,7 @@ their own elements: an element has the colour of the one that it was copied from
 """
 
 import pathlib
+import re
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -54,6 +55,8 @@ def save(draw, path):
     figure.set_size_inches(width * 0.42, height * 0.42)
     figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
     plt.close(figure)
+    # matplotlib writes a line for each point of an outline.
+    path.write_text(re.sub(r' ?\n(?=["A-Za-z])', " ", path.read_text()))
 
 
 def bidirectional_scan(axes):

@@ -182,6 +182,14 @@ def test_compare_fails_where_a_ratio_grew_beyond_spread_and_tolerance(
     assert main(["compare", new, old, "--tolerance", "3"]) == 0
 
 
+def records_of(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The records of a file, which has a line for each."""
+    _, *lines, _ = path.read_text().splitlines()
+    records = [json.loads(line.removesuffix(",")) for line in lines]
+    assert records == json.loads(path.read_text())["records"]
+    return records
+
+
 GOOD = named(rows=1.0)
 
 
@@ -214,20 +222,18 @@ def test_record_from_end_to_end(
     words = ["--device", "cpu", "--seconds", "1"]
     assert main(["record", *words, "--output", str(tmp_path / "new")]) == 0
     names = sorted(path.name for path in (tmp_path / "new").iterdir())
-    assert names == [
-        *("random-cpu.json", "random-cpu.md", "workloads-cpu.json", "workloads-cpu.md")
-    ]
+    assert names == ["random-cpu.json", "workloads-cpu.json"]
     path = tmp_path / "new" / "random-cpu.json"
     found = json.loads(path.read_text())
     assert found["versions"]["jax"] == jax.__version__
-    first = found["records"][0]
+    first = records_of(path)[0]
     assert first["name"] == next(random_workloads(0, "cpu")).name
     assert first["candidates"].keys() == {
         *("memcpy", "dml_jax", "jnp", "dml_jax_between", "jnp_between")
     }
     figures = first["candidates"]["dml_jax"]["seconds"]
     assert figures["q1"] <= figures["median"] <= figures["q3"]
-    assert path.with_suffix(".md").read_text() in capsys.readouterr().out
+    assert tables.whole(found) in capsys.readouterr().out
     fixed = json.loads((tmp_path / "new" / "workloads-cpu.json").read_text())
     assert fixed["records"][0]["name"] == "fill/sequence/float32"
     assert main(["compare", str(path), str(path)]) == 0
@@ -311,6 +317,16 @@ END = "<!-- end of figures -->\n"
 def marked(words: str) -> str:
     """A document with one table."""
     return f"Before.\n\n<!-- figures: {words} -->\n{END}\nAfter.\n"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda p: p.stem)
+def test_a_result_has_a_line_for_each_record_and_is_shown(
+    path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    for record in records_of(path):
+        assert f"\n| {record['name'].partition('/')[2]} | " in shown
 
 
 def test_figures_of_the_documents_are_those_of_the_results(
