@@ -15,8 +15,8 @@ import typing as _typing
 from dml_jax._reverse.padded import reverse_padded
 from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
 
-# Recurrences over padded sequences
-from dml_jax._reverse.bidirectional import bidirectional_scan
+# Recurrences over padded or packed sequences
+from dml_jax._reverse.padded_scan import bidirectional_scan, padded_scan
 
 # Strided slices and their adjoint
 from dml_jax._slice.api import slice, slice1, slice_grad
@@ -39,6 +39,7 @@ __all__ = [
     "checked",
     "fill_value_constant",
     "fill_value_sequence",
+    "padded_scan",
     "reverse_padded",
     "reverse_sequence",
     "reverse_subsequences",

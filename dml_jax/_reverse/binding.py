@@ -25,7 +25,7 @@ def bind(
 
     Lengths have the rank of `x`, or that rank without dimensions of size 1 at the end.
     """
-    lengths = _clamp(lengths, x.shape[axis])
+    lengths = clamp(lengths, x.shape[axis])
     if coefficient is not None:
         # `vmap` then maps the lengths, and they vary, wherever the coefficient does.
         lengths = lengths + coefficient.astype(lengths.dtype) * 0
@@ -44,7 +44,7 @@ def bind(
     return bitwise.by_key_data(reverse, x)
 
 
-def _clamp(lengths: jax.Array, size: Size) -> jax.Array:
+def clamp(lengths: jax.Array, size: Size) -> jax.Array:
     """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
     is_symbolic = jax.export.is_symbolic_dim(size)
     is_long = not is_symbolic and size >= 2**31

@@ -79,24 +79,24 @@ def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Arr
     lengths = operands.as_lengths(_NAME, "lengths", lengths)
     x = jnp.asarray(x)
     axis = operands.canonicalize_axis(_NAME, "x", x.shape, axis)
-    _require_batch(x.shape, lengths.shape, axis)
+    require_batch(_NAME, "x", x.shape, lengths.shape, axis)
     value_checks.check_lengths(_NAME, "lengths", lengths, x.shape[axis])
     return _reverse_padded(x, lengths, axis=axis)
 
 
-def _require_batch(shape: Any, lengths_shape: Any, axis: int) -> None:
-    """Refuses lengths of another shape than `reverse_padded` takes."""
+def require_batch(
+    function: str, name: str, shape: Any, lengths_shape: Any, axis: int
+) -> None:
+    """Refuses lengths of another shape than sequences in the array `name` have."""
     batch = shape[:axis] or shape[1:2]
     if operands.fits(lengths_shape, batch) or not lengths_shape:
         return
     rule = "be a scalar"
     if batch:
         where = f"before {axis=}" if axis else f"in dimension 1, with {axis=}"
-        rule += (
-            f" or have shape {batch}, the sizes of `x` {where}, or 1 for any of them"
-        )
+        rule += f" or have shape {batch}, the sizes of `{name}` {where}, or 1 for any of them"
     got = f"{lengths_shape}{_advice(shape, lengths_shape, batch, axis)}"
-    raise arguments.error(ValueError, _NAME, "lengths", rule, got)
+    raise arguments.error(ValueError, function, "lengths", rule, got)
 
 
 def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:

@@ -35,12 +35,10 @@ _Inline: Any = getattr(jax, "Inline", None)  # since jax 0.12
 INLINE: Any = _Inline.JAX_EARLY if _Inline else True
 
 
-def varying_axes(x: jax.Array) -> frozenset[str]:
-    """The manual mesh axes over which `x` varies."""
-    aval = jax.typeof(x)
-    if hasattr(aval, "manual_axis_type"):
-        return aval.manual_axis_type.varying
-    return aval.vma  # before jax 0.9
+def varying_axes(x: Any) -> frozenset[str]:
+    """The manual mesh axes over which an array, or one of this type, varies."""
+    aval = x if hasattr(x, "manual_axis_type") else jax.typeof(x)
+    return aval.manual_axis_type.varying
 
 
 def vary_over(x: jax.Array, axes: frozenset[str]) -> jax.Array:
@@ -56,9 +54,7 @@ def vary_over(x: jax.Array, axes: frozenset[str]) -> jax.Array:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    if hasattr(lax, "pcast"):
-        return lax.pcast(x, axes, to="varying")
-    return lax.pvary(x, axes)  # pyright: ignore[reportAttributeAccessIssue]
+    return lax.pcast(x, axes, to="varying")
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

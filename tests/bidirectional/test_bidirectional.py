@@ -395,12 +395,12 @@ TWO = "must be a tuple (forward, backward) with equal shapes, or stacked [2, ...
         ),
         (
             dict(lengths=LENGTHS[:3]),
-            "reverse_padded: `lengths` must be a scalar or have shape (5,), the sizes "
-            "of `x` before axis=1, or 1 for any of them; got (3,)",
+            "bidirectional_scan: `lengths` must be a scalar or have shape (5,), the "
+            "sizes of `xs` before axis=1, or 1 for any of them; got (3,)",
         ),
         (
             dict(axis=4),
-            "reverse_padded: `axis` 4 is out of bounds for array of dimension 3",
+            "bidirectional_scan: `axis` 4 is out of bounds for array of dimension 3",
         ),
     ],
 )

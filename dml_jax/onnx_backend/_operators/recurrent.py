@@ -165,9 +165,9 @@ def _scan(
 
     def scan(direction: Direction) -> Any:
         gates, weights = _projected(cell, direction)
-        step = functools.partial(_step, cell, weights, lengths)
+        step = functools.partial(_step, cell, lengths)
         rows = gates, direction.times
-        states, outputs = scans.scan(step, direction.states, rows)
+        states, outputs = scans.scan(step, weights, direction.states, rows)
         return outputs, states
 
     outputs, states = jax.vmap(scan)(directions)
@@ -190,7 +190,7 @@ def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
     return gates, Weights(direction.recurrent.T, inner, direction.peepholes)
 
 
-def _step(cell: Cell, weights: Weights, lengths: Any, state: Any, row: Any) -> Any:
+def _step(cell: Cell, lengths: Any, weights: Weights, state: Any, row: Any) -> Any:
     """The states after a step, and its output, which is zero after a sequence's end."""
     inputs, time = row
     new = cell.kind.step(cell, weights, state, inputs)
