@@ -55,13 +55,13 @@ def scan(
         return lax.scan(functools.partial(step, weights), init, xs)
     row = jax.tree.map(lambda x: lax.index_in_dim(x, 0, keepdims=False), xs)
     leaves, tree = jax.tree.flatten(init)
-    types: list[Any] = []
-    while types != [*map(jax.typeof, leaves)]:
+    while True:  # a carry may become another one, and have its sharding a step later
+        trace = jax.make_jaxpr(step, return_shape=True)
+        traced, results = trace(weights, tree.unflatten(leaves), row)
         types = [*map(jax.typeof, leaves)]
-        traced, results = jax.make_jaxpr(step, return_shape=True)(
-            weights, tree.unflatten(leaves), row
-        )
         leaves = [*map(_placed, leaves, traced.out_avals)]
+        if types == [*map(jax.typeof, leaves)]:
+            break
 
     def pure(operands: Any, carry: Any, x: Any) -> tuple[list[Any], list[Any]]:
         constants, weights = operands
@@ -206,9 +206,10 @@ def _by_carry(step: Step, weights: Any, carries: list[Any], xs: Any) -> Any:
 
 # Sums of 16-bit floats ----------------------------------------------------------------
 
-# The transposes of these operations are sums, which XLA on CPU computes in 16 bits.
-_SPREADS = "broadcast_in_dim", "gather"
-_PRODUCTS = "dot_general", "conv_general_dilated"
+# The transposes of what spreads an operand are sums. XLA on CPU adds 16-bit floats up in
+# 16 bits, also those of products.
+_SPREADING = "add", "broadcast_in_dim", "div", "gather", "mul", "sub"
+_PRODUCTS = "conv_general_dilated", "dot_general"
 
 
 def _with_sums_in_float32(linear: Callable[..., Any], operands: list[Any]) -> Any:
@@ -237,17 +238,20 @@ def _computed(equation: Any, operands: list[Any]) -> Sequence[Any]:
     primitive, params = equation.primitive, equation.params
     if primitive.name in ("jit", "pjit"):
         return _run(params["jaxpr"], operands)
-    dtype = equation.outvars[0].aval.dtype
-    bind = functools.partial(primitive.bind, **params)
+    bind, result = functools.partial(primitive.bind, **params), equation.outvars[0].aval
 
-    def wide(*operands: Any, **changed: Any) -> Any:
-        wide = [x.astype(jnp.float32) if x.dtype == dtype else x for x in operands]
-        return bind(*wide, **changed).astype(dtype)
+    def wide(*operands: Any, **changed: Any) -> jax.Array:
+        of_dtype = [x.dtype == result.dtype for x in operands]
+        pairs = zip(operands, of_dtype, strict=True)
+        found = bind(*(x.astype(jnp.float32) if k else x for x, k in pairs), **changed)
+        return found.astype(result.dtype)
 
-    if primitive.name not in _SPREADS + _PRODUCTS or not bitwise.is_narrow_float(dtype):
-        found = bind(*operands)
-        return found if primitive.multiple_results else [found]
-    if primitive.name in _SPREADS:
+    is_narrow = bitwise.is_narrow_float(result.dtype)
+    if is_narrow and primitive.name in _PRODUCTS:
+        wide = functools.partial(wide, preferred_element_type=jnp.dtype(jnp.float32))
+        return [lax.platform_dependent(*operands, cpu=wide, default=bind)]
+    spreads = any(x.shape != result.shape for x in operands)
+    if is_narrow and spreads and primitive.name in _SPREADING:
         return [wide(*operands)]
-    wide = functools.partial(wide, preferred_element_type=jnp.dtype(jnp.float32))
-    return [lax.platform_dependent(*operands, cpu=wide, default=bind)]
+    found = bind(*operands)
+    return found if primitive.multiple_results else [found]

@@ -136,6 +136,10 @@ def clamped(name: str, values: Array, most: Any) -> Array:
     """
     dtype = index_dtype(most)
     if isinstance(values, Tracer):
+        if jax.export.is_symbolic_dim(most):
+            # Nodes are traced in 64-bit mode. If one asks for the value of the size, a
+            # loop over this axis cannot be exported outside that mode.
+            most = jnp.ones(most, dtype).sum(dtype=dtype)
         note_outside(values, 0, most)
         return jnp.clip(values, 0, most).astype(dtype)
     numbers = np.asarray(values)  # operations of JAX would each be a program

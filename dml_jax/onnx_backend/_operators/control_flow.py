@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from dml_jax._shared import scans
 from dml_jax.onnx_backend._analysis import captured_names, shape_names
 from dml_jax.onnx_backend._evaluation import (
     Array,
@@ -256,16 +257,16 @@ def _known_loop(body: Body, times: int, initial: Sequence[Any]) -> Any:
     """A loop with a known number of iterations, which can be differentiated."""
     count = len(initial)
 
-    def step(carried: Any, iteration: Any) -> Any:
+    def step(_: Any, carried: Any, iteration: Any) -> Any:
         outputs, is_outside = _body_arrays(body, iteration, carried)
         return outputs[1 : 1 + count], (outputs[1 + count :], is_outside)
 
     first = _arrays(initial)
-    if _types(first) != _types(jax.eval_shape(step, first, np.int64(0))[0]):
+    if _types(first) != _types(jax.eval_shape(step, None, first, np.int64(0))[0]):
         outputs = _iterate(body, times, None, initial)
         return outputs[:count], outputs[count:]
     iterations = np.arange(times, dtype=np.int64)
-    last, (rows, is_outside) = lax.scan(step, first, iterations, times)
+    last, (rows, is_outside) = scans.scan(step, None, first, iterations, 1)
     note(is_outside)
     return last, rows
 
@@ -355,14 +356,14 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
 def _compiled_scan(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
     count, function = len(initial), _checked(body)
 
-    def step(carried: Any, row: Any) -> Any:
+    def step(_: Any, carried: Any, row: Any) -> Any:
         outputs, is_outside = function(*carried, *row)
         return outputs[:count], (outputs[count:], is_outside)
 
     first = _arrays(initial)
     row = tuple(row[0] for row in rows)
-    _require_same_types(first, jax.eval_shape(step, first, row)[0])
-    last, (results, is_outside) = lax.scan(step, first, tuple(rows))
+    _require_same_types(first, jax.eval_shape(step, None, first, row)[0])
+    last, (results, is_outside) = scans.scan(step, None, first, tuple(rows), 1)
     note(is_outside)
     return last, results
 
