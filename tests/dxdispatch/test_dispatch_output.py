@@ -1,6 +1,7 @@
 """What the dispatch command prints, measures and writes, and where it runs."""
 
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -8,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,6 +71,24 @@ def test_print_verbose():
         "Resource 'float':",
         "[0] 1 (0x3F800000)",
     ]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_print_holds_no_string_for_each_element(verbose: bool):
+    """It would have about 60 bytes."""
+    count, out = 2**16, io.StringIO()
+    resource = buffer({"valueCount": count, "value": 101}, "UINT8")
+    given = model({"r": resource}, commands=[show("r", verbose=verbose)])
+    pathlib.Path("model.json").write_text(json.dumps(given))
+    loaded = load_model("model.json")
+    tracemalloc.start()
+    run_model(loaded, report=functools.partial(print, file=out))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    lines = [f"[{i:5}] 101 (0x65)" for i in range(count)]
+    expected = "\n".join(["", *lines]) if verbose else f" {', '.join(['101'] * count)}"
+    assert out.getvalue() == f"Resource 'r':{expected}\n"
+    assert peak < 50 * count
 
 
 # Files --------------------------------------------------------------------------------
