@@ -16,6 +16,7 @@ from cases import numbers
 from dtypes import FLOATS, SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
+import dml_jax
 from dml_jax import fill_value_constant, fill_value_sequence, reference
 
 
@@ -67,13 +68,17 @@ def test_zeros_of_known_sequences_keep_their_sign(name: str):
         assert_same_bits(result, reference.fill_value_sequence((3,), dtype, *pair))
 
 
-@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("name", [*FLOATS, "complex64"])
 def test_python_numbers_are_cast_as_jax_casts_them(name: str):
     dtype = dtype_of(name)
+    numbers = [0.1, -1 / 3, 1, 2, 5.75, 1e-9, -1e-9]
     with jax.enable_x64(needs_x64(dtype)):
-        for number in (0.1, -1 / 3, 2, 5.75):
+        for number in [*numbers, *[complex(1, -0.0)] * (dtype.kind == "c")]:
             expected = np.asarray(jnp.asarray(number, dtype))
-            assert_same_bits(fill_value_constant((), dtype, number), expected)
+            for module in (dml_jax, reference):
+                actual = module.fill_value_constant((), dtype, number)
+                assert_same_bits(actual, expected)
 
 
 def test_integers_of_no_width_of_numpy():
