@@ -26,8 +26,8 @@ ARGUMENTS = {
     "dispatch": "one of the arguments model -m/--model is required",
     "dispatch m -m n": "argument -m/--model: not allowed with argument model",
     "dispatch m --dml_feature_level 7": "argument --dml_feature_level: must be one …",
-    "dispatch -s": "-s is not supported: `python -m dml_jax info` lists the devices",
-    "dispatch -S": "-S is not supported: `python -m dml_jax info` shows the versions",
+    "dispatch -s": "-s is not supported: `dml-jax info` lists the devices",
+    "dispatch -S": "-S is not supported: `dml-jax info` shows the versions",
     "dispatch m -d": "-d is not supported: JAX has no debug layers; `--debug` …",
     "dispatch m -q direct": "-q is not supported: it is for DirectX devices…",
     "dispatch m -o x": "-o is not supported: it is for PIX…",
@@ -43,12 +43,12 @@ ARGUMENTS = {
     "dispatch m -I nan": "argument -I/--dispatch_interval: …",
     "dispatch m -v 3": "argument -v/--timing_verbosity: …",
     "dispatch m.onnx": "m.onnx: must be a DxDispatch model; ONNX models run with "
-    "`python -m dml_jax onnx m.onnx`",
+    "`dml-jax onnx m.onnx`",
     "onnx m --input x": SYNTAX.format("input", "x"),
     "onnx m --input =x.npy": SYNTAX.format("input", "=x.npy"),
     "onnx m --output y=y.txt": SYNTAX.format("output", "y=y.txt"),
-    "onnx m.json": "m.json: must be an ONNX model; DxDispatch models run with `python "
-    "-m dml_jax dispatch m.json`",
+    "onnx m.json": "m.json: must be an ONNX model; DxDispatch models run with `dml-jax "
+    "dispatch m.json`",
     "verify --cases 0": "argument --cases: …",
     "verify --seed -1": "argument --seed: …",
     "verify --only checked": "argument --only: …",
