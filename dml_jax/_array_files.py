@@ -29,7 +29,8 @@ def read(path: pathlib.Path) -> np.ndarray:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a pipe may wait
         raise ValueError("a pipe or a device")
     try:
-        with _located(path), warnings.catch_warnings(action="error"):
+        # NumPy warns about files of Python 2.
+        with _located(path), warnings.catch_warnings(action="ignore"):
             array = np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise

@@ -51,7 +51,7 @@ _REFUSED = {
         "-f --onnx_free_dim_name_override -F --onnx_free_dim_denotation_override "
         "-l --onnx_graph_optimization_level -L --onnx_logging_level "
         "-p --print_onnx_bindings -x --enable_ort_extensions"
-    ): ("it is for ONNX models, which `dml-jax onnx` runs without ONNX Runtime"),
+    ): "it is for ONNX models, which `dml-jax onnx` runs without ONNX Runtime",
 }
 
 

@@ -101,7 +101,7 @@ def test_dtypes_that_files_do_not_name_are_refused(name: str) -> None:
     np.save("x.npy", np.ones((2, 3), name))
     status, _, err = command("run", "reverse_padded", "--x", "x.npy", "--lengths", "3")
     got = np.load("x.npy").dtype
-    message = f"x.npy: must hold numbers; got {got}. {reason}"
+    message = f"x.npy: must hold numbers of a dtype of JAX; got {got}. {reason}"
     assert (status, err) == (2, f"dml_jax: {message}\n")
 
 

@@ -58,12 +58,24 @@ ARGUMENTS |= {
     f"verify --device {name}": f"`--device` must be one of {DEVICES}; got {name}"
     for name in ("abacus", "cpu:99")
 }
+NOT_OF_JAX = {
+    "words": np.array([["a", "bc"]]),
+    "dates": np.zeros((3, 4), "datetime64[D]"),
+    "long-double": np.zeros((3, 4), np.longdouble),
+    "long-complex": np.zeros((3, 4), np.clongdouble),
+    "records": np.zeros((3, 4), "f4,i4"),
+}
 OF_RUN = {
     "--lengths n.npy --axis 7": "reverse_padded: `axis` 7 is out of bounds…",
     "--lengths n.npy --axis true": "reverse_padded: `axis` must be a static…",
     "--lengths [1,2] --axis 1": "reverse_padded: `lengths` must be a scalar or…",
     "--lengths z.npy": "z.npy: No such file…",
     "--lengths n.npy --x some": "Value …",
+    **{
+        f"--lengths n.npy --x {name}.npy": f"{name}.npy: must hold numbers of a dtype "
+        f"of JAX; got {array.dtype}"
+        for name, array in NOT_OF_JAX.items()
+    },
     "--lengths n.npy --x x.txt": "x.txt: must be an .npy file; got the suffix of …",
     "--lengths n.npy --output y.txt": "`--output` must be …",
     "--lengths n.npy --output missing/y.npy": "`--output` must be …",
@@ -101,7 +113,7 @@ def make_files() -> None:
     save("m.onnx", TEXT)
     save("large.onnx", "(int64[1] s) => (float[n] y) {y = ConstantOfShape(s)}")
     arrays = dict(x=X, l=LENGTHS, n=LENGTHS[:3], long=LENGTHS + 1, s=np.array([2**46]))
-    for name, array in arrays.items():
+    for name, array in (arrays | NOT_OF_JAX).items():
         np.save(f"{name}.npy", array)
     np.save("objects.npy", np.array([print]), allow_pickle=True)
     np.savez("zipped", X)
