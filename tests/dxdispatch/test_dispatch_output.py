@@ -24,6 +24,8 @@ from models import buffer, model, reversal, save, show
 import dml_jax
 from dml_jax import cli, fill_value_sequence
 from dml_jax.directml.dxdispatch import Timing, load_model, run_model
+from dml_jax.directml.dxdispatch._files import Folders
+from dml_jax.directml.dxdispatch._json import Entry
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -208,6 +210,23 @@ def test_a_link_that_takes_the_place_of_a_path_is_not_followed(
     with pytest.raises(OSError, match=r"A link has taken its place: .*r\.dat"):
         run_model(loaded, report=lambda _: None)
     assert (tmp_path / "outside/new/folder/r.dat").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("text", ["//host/share/x", r"\\host\share\x", "d:x"])
+def test_a_path_on_another_drive_is_refused_before_any_access(text: str):
+    """Windows would send credentials to a host. A pure path cannot be accessed."""
+    base = pathlib.PureWindowsPath("C:/models")
+    folders: Any = Folders(base, base, base, base)
+    folders.__dict__["_resolved"] = [base]
+    with pytest.raises(ValueError, match="must be inside the model's folder"):
+        folders.source_path(Entry(text, "x"))
+
+
+def test_no_folder_is_on_a_drive_that_does_not_exist(monkeypatch: pytest.MonkeyPatch):
+    pathlib.Path("model.json").write_text(json.dumps(reversal()))
+    monkeypatch.setattr(pathlib.Path, "exists", lambda _: False)
+    with pytest.raises(ValueError, match="`output_path` must be a folder; got out"):
+        load_model("model.json", output_path="out")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
