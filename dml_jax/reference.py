@@ -125,9 +125,10 @@ def fill_value_constant(
 ) -> np.ndarray:
     """y[k] = value."""
     dtype = np.dtype(value_data_type)
-    if dtype.kind == "b" or getattr(value, "dtype", None) == dtype:
-        return np.full(tuple(sizes), value, dtype)
-    value = fill_value_sequence([1], dtype, value, -0.0)[0]  # x + -0 is x, even for -0
+    if _is_integer(dtype):
+        value = fill_value_sequence([1], dtype, value, 0)[0]
+    elif dtype.kind not in "bc" and getattr(value, "dtype", None) != dtype:
+        value = nearest(value, dtype)
     return np.full(tuple(sizes), value, dtype)
 
 
@@ -176,6 +177,8 @@ def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
         exponent -= 1
     ulp = Fraction(2) ** (max(exponent, int(info.minexp)) - int(info.nmant))
     rounded = round(value / ulp) * ulp  # Python rounds a Fraction's ties to even
+    if rounded == 0:  # or -0, or the smallest value of a dtype that has no zero
+        return dtype.type(float(value))
     if abs(rounded) > Fraction(float(info.max)):
         return dtype.type(-math.inf if value < 0 else math.inf)
     return dtype.type(float(rounded))

@@ -125,8 +125,9 @@ def _compute(sizes: Sizes, start: Array, delta: Array) -> Array:
 
     with bitwise.full_width(word):
         k = jnp.broadcast_to(_position(sizes).astype(word), shape)
-        # `jnp.add` would report NaNs under `jax_error_checking_behavior_nan`.
-        total = lax.add(everywhere(start), lax.mul(k, everywhere(delta)))
+        # XLA simplifies 0 + x to x if 0 is a literal, although 0 + -0 is 0. `jnp` would
+        # report NaNs under `jax_error_checking_behavior_nan`.
+        total = lax.sub(everywhere(start), lax.mul(k, lax.neg(everywhere(delta))))
         if dtype in (jnp.bfloat16, jnp.float16):
             total = _rounded(total, int(jnp.finfo(dtype).nmant))
         return total.astype(dtype)

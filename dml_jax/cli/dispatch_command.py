@@ -31,8 +31,8 @@ longer than a second show a progress bar if tqdm is installed.
 
 # Other options of DxDispatch, and why they are not supported.
 _REFUSED = {
-    "-s --show_adapters": "`python -m dml_jax info` lists the devices",
-    "-S --show_dependencies": "`python -m dml_jax info` shows the versions",
+    "-s --show_adapters": "`dml-jax info` lists the devices",
+    "-S --show_dependencies": "`dml-jax info` shows the versions",
     "-d": "JAX has no debug layers; `--debug` shows tracebacks",
     (
         "-q --queue_type --clear_shader_caches --disable_agility_sdk "
@@ -51,10 +51,7 @@ _REFUSED = {
         "-f --onnx_free_dim_name_override -F --onnx_free_dim_denotation_override "
         "-l --onnx_graph_optimization_level -L --onnx_logging_level "
         "-p --print_onnx_bindings -x --enable_ort_extensions"
-    ): (
-        "it is for ONNX models, which `python -m dml_jax onnx` runs without ONNX "
-        "Runtime"
-    ),
+    ): "it is for ONNX models, which `dml-jax onnx` runs without ONNX Runtime",
 }
 
 
@@ -139,7 +136,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.model.lower().endswith(".onnx"):
         raise ValueError(
             f"{arguments.model}: must be a DxDispatch model; ONNX models run with "
-            f"`python -m dml_jax onnx {arguments.model}`"
+            f"`dml-jax onnx {arguments.model}`"
         )
     device = devices.first(arguments.device)
     names = [field.name for field in dataclasses.fields(Timing)]

@@ -12,9 +12,9 @@ from dml_jax import _array_files
 
 
 def read(path: pathlib.Path) -> np.ndarray:
-    """The array of an .npy file."""
+    """The array of an .npy file, which may then be replaced."""
     try:
-        return _array_files.read(path)
+        return np.array(_array_files.read(path))
     except ValueError as error:
         raise ValueError(
             f"{path}: must be an .npy file without pickles, as `numpy.save` writes it; "

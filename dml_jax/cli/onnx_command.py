@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.model.lower().endswith(".json"):
         raise ValueError(
             f"{arguments.model}: must be an ONNX model; DxDispatch models run with "
-            f"`python -m dml_jax dispatch {arguments.model}`"
+            f"`dml-jax dispatch {arguments.model}`"
         )
     try:
         from dml_jax import onnx_backend

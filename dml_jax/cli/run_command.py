@@ -108,8 +108,10 @@ def _value(text: str, parameter: inspect.Parameter) -> Any:
     path = pathlib.Path(text)
     if path.suffix.lower() == ".npy":
         array = npy_files.read(path)
-        if array.dtype.kind == "V":
-            raise ValueError(f"{text}: must hold numbers; got {array.dtype}. {_RAW}")
+        if array.dtype.char not in f"?{np.typecodes['AllInteger']}efdFD":
+            is_raw = array.dtype.kind == "V" and array.dtype.fields is None
+            got = f"{array.dtype}. {_RAW}" if is_raw else array.dtype
+            raise ValueError(f"{text}: must hold numbers of a dtype of JAX; got {got}")
         return array
     for literal in (text, f"[{text}]"):
         with contextlib.suppress(ValueError, RecursionError):

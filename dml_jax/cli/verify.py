@@ -88,8 +88,11 @@ def _problem(row: Row, number: int, device: Any, debug: bool) -> str:
     with jax.enable_x64(dtype.itemsize == 8), np.errstate(all="ignore"):
         expected = row.expected(case)
         try:
-            actual = np.asarray(row.actual(case, device)())
-            problem = _difference(actual, expected, row.function)
+            call = row.actual(case, device)
+            if number % 5 == 0:  # a program in which the arrays are literals
+                call = jax.jit(call)
+            with jax.default_device(device):
+                problem = _difference(np.asarray(call()), expected, row.function)
         except Exception as error:
             if debug:
                 traceback.print_exc()
@@ -118,10 +121,10 @@ def _difference(actual: np.ndarray, expected: np.ndarray, function: str) -> str:
 def within_a_unit(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Which floats of a sequence differ by at most one unit in the last place.
 
-    NaNs are equal. In float64, products are rounded, too, or overflow, so the unit is
-    that of the largest element, and an infinity may be a NaN. Some platforms flush
-    subnormal numbers to zero: a start, a result, or a delta, which the position of an
-    element multiplies.
+    NaNs are equal, and zeros have a sign. In float64, products are rounded, too, or
+    overflow, so the unit is that of the largest element, and an infinity may be a NaN.
+    Some platforms flush subnormal numbers to zero: a start, a result, or a delta, which
+    the position of an element multiplies.
     """
     info = ml_dtypes.finfo(expected.dtype)
     with np.errstate(invalid="ignore"):  # by signalling NaNs and differences of inf
@@ -136,7 +139,8 @@ def within_a_unit(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     tolerance = np.ldexp(1.0, exponents - int(info.nmant))
     if info.minexp <= np.finfo(np.float32).minexp:
         tolerance = np.maximum(tolerance, y.size * float(info.smallest_normal))
-    return are_alike | (error <= tolerance)
+    has_sign = (x != 0) | (y != 0) | (np.signbit(x) == np.signbit(y))
+    return has_sign & (are_alike | (error <= tolerance))
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -256,12 +256,13 @@ def _constant(layout: Random, values: Random, dtype: np.dtype) -> Case:
 
 
 def _terms(layout: Random, values: Random, dtype: np.dtype) -> Case:
-    """A start and a delta of random bits, or floats whose sums often cancel."""
+    """A start and a delta of random bits, or floats: from 0, or with a sum of 0."""
     sizes = _sizes(layout)
     start, delta = random_bits(values, dtype, (2,))
     if dtype in _FLOATS and values.integers(2):
         delta = dtype.type(values.normal())
-        start = dtype.type(-float(delta) * values.integers(math.prod(sizes) + 1))
+        position = values.choice([0, values.integers(math.prod(sizes) + 1)])
+        start = dtype.type(-float(delta) * position)
     options = {"sizes": sizes, "value_data_type": dtype}
     terms = {"value_start": start, "value_delta": delta}
     return Case("fill_value_sequence", terms, options)

@@ -95,9 +95,9 @@ class CompiledOperator:
 
         Raises:
           TypeError: the number of arrays or the dtype of one is wrong.
-          ValueError: an array has neither the shape nor the size of its tensor; a NumPy
-            array has 64 bits while 64-bit mode is off; or an output has 64 bits while
-            the mode is off and no argument has.
+          ValueError: an array has neither the shape nor the size of its tensor; or a
+            tensor has 64 bits while 64-bit mode is off, and is bound to a NumPy array,
+            or is an output and no argument has 64 bits.
 
         Derivatives: those of the operators, in both modes, also with respect to the
         kept parts of buffers. The gradient of an element that is read more than once is
@@ -110,16 +110,21 @@ class CompiledOperator:
             outputs = (None,) * len(self.outputs)
         previous = self._bind("outputs", self.outputs, outputs)
         with self._mode(bound, previous):
-            results = _execute(self, bound, previous, self._arrays)
+            # An array that is made in a mesh is of no use outside it.
+            in_mesh = not jax.sharding.get_abstract_mesh().empty
+            constants = self._data if in_mesh else self._arrays
+            results = _execute(self, bound, previous, constants)
         return results if len(results) > 1 else results[0]
+
+    @property
+    def _data(self) -> tuple[np.ndarray, ...]:
+        return tuple(np.frombuffer(data, np.uint8) for _, data in self.constants)
 
     @functools.cached_property
     def _arrays(self) -> tuple[jax.Array, ...]:
         """The constants on JAX's default device, also for a caller that is traced."""
         with jax.ensure_compile_time_eval():
-            return tuple(
-                jnp.asarray(np.frombuffer(data, np.uint8)) for _, data in self.constants
-            )
+            return tuple(map(jnp.asarray, self._data))
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields without cached values, which hold for this process alone."""
@@ -222,17 +227,18 @@ def _as_bound(
 ) -> jax.Array:
     """`value` as an array that can be bound to a tensor."""
     dtype = tensor.data_type.dtype
-    value = jnp.asarray(value)
-    if value.dtype != dtype:
+    array = jnp.asarray(value)
+    given = value.dtype if isinstance(value, np.ndarray) else array.dtype
+    if not given == array.dtype == dtype:  # JAX narrows 64 bits outside 64-bit mode
         arguments.require_width(function, name, dtype)
-        got = f"{value.dtype}{arguments.conversion(value.dtype, dtype)}"
+        got = f"{given}{arguments.conversion(given, dtype)}"
         raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
-    is_buffer = value.ndim == 1 and value.shape[0] >= tensor.buffer_size
-    if not is_buffer and not _strided.is_logical(tensor, value):
+    is_buffer = array.ndim == 1 and array.shape[0] >= tensor.buffer_size
+    if not is_buffer and not _strided.is_logical(tensor, array):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
         rule = f"{shape}be a flat buffer of at least {tensor.buffer_size} elements"
-        raise arguments.error(ValueError, function, name, rule, f"shape {value.shape}")
-    return value
+        raise arguments.error(ValueError, function, name, rule, f"shape {array.shape}")
+    return array
 
 
 # Execution ----------------------------------------------------------------------------

@@ -209,7 +209,9 @@ supports_device = Backend.supports_device
 
 
 def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Reads a model and its external data, which must be in the same folder.
+    """Reads a model and its external data, which must be in its folder.
+
+    If the model is a link, its data may be links to the folder of the model's file.
 
     Args:
       path: the model's file.
@@ -218,12 +220,12 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
       The model.
 
     Raises:
-      ValueError: the file is not a model, or its data lies outside its folder.
+      ValueError: the file is not a model, or its data lies elsewhere.
       OSError: the file cannot be read.
     """
     with as_value_error(os.fspath(path)):
         model = onnx.load(path, format="protobuf", load_external_data=False)
-        _protos.load(model, os.path.dirname(os.path.abspath(path)))
+        _protos.load(model, os.fspath(path))
     if not model.HasField("graph"):
         raise ValueError(f"{os.fspath(path)}: must have a graph; got none")
     return model

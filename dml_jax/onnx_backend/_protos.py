@@ -1,13 +1,14 @@
 """Graphs, nodes and tensors of an ONNX model, at every depth.
 
-A tensor may have its data in another file. Only `load` reads such files, and only from
-the folder of the model. All other functions refuse these tensors, because ONNX would
-search the files in the current folder.
+A tensor may have its data in another file. Only `load` reads such files. All other
+functions refuse these tensors, because ONNX would search the files in the current
+folder.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from typing import Any, NamedTuple
@@ -59,9 +60,21 @@ def remove(parts: Any, names: Set[str]) -> None:
             del parts[i]
 
 
-def load(model: onnx.ModelProto, folder: str) -> None:
-    """Reads the external data of a model's tensors from files in a folder."""
+def load(model: onnx.ModelProto, path: str) -> None:
+    """Reads external data from the folder of a model, or of the file it is a link to.
+
+    ONNX refuses links, as all files in Hugging Face's cache are.
+    """
+    own = os.path.dirname(os.path.abspath(path))
+    folders = [os.path.realpath(own), os.path.dirname(os.path.realpath(path))]
     for _, tensor in _external_tensors(model):
+        folder = own
+        for entry in tensor.external_data:
+            link = f"{own}/{entry.value}"  # `join` would return an absolute path
+            if entry.key == "location" and os.path.islink(link):
+                parent, name = os.path.split(os.path.realpath(link))
+                if parent in folders:
+                    folder, entry.value = parent, name
         has_length = any(entry.key == "length" for entry in tensor.external_data)
         onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
         if not has_length:  # the rest of the file

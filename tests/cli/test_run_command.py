@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import pathlib
 import re
 
@@ -14,7 +15,7 @@ from command_line import run as command
 
 import dml_jax
 from dml_jax import reference
-from dml_jax.cli import info
+from dml_jax.cli import info, npy_files
 from dml_jax.cli.verify_cases import Case
 
 
@@ -33,6 +34,17 @@ def words_of(case: Case) -> list[str]:
         text = value.name if is_dtype else json.dumps(value)
         words += [f"--{name.replace('_', '-')}", text]
     return words
+
+
+def test_an_array_does_not_change_with_its_file() -> None:
+    """Windows does not replace a file that is mapped."""
+    path, x = pathlib.Path("x.npy"), np.arange(3)
+    np.save(path, x)
+    array = npy_files.read(path)
+    with path.open("r+b") as file:
+        file.seek(-x.nbytes, os.SEEK_END)
+        file.write(bytes(x.nbytes))
+    assert_same_bits(array, x)
 
 
 BEYOND = EXAMPLES["inference"]  # which has lengths of -1 and beyond the axis
@@ -101,7 +113,7 @@ def test_dtypes_that_files_do_not_name_are_refused(name: str) -> None:
     np.save("x.npy", np.ones((2, 3), name))
     status, _, err = command("run", "reverse_padded", "--x", "x.npy", "--lengths", "3")
     got = np.load("x.npy").dtype
-    message = f"x.npy: must hold numbers; got {got}. {reason}"
+    message = f"x.npy: must hold numbers of a dtype of JAX; got {got}. {reason}"
     assert (status, err) == (2, f"dml_jax: {message}\n")
 
 

@@ -1,6 +1,7 @@
 """What the dispatch command prints, measures and writes, and where it runs."""
 
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -8,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +24,8 @@ from models import buffer, model, reversal, save, show
 import dml_jax
 from dml_jax import cli, fill_value_sequence
 from dml_jax.directml.dxdispatch import Timing, load_model, run_model
+from dml_jax.directml.dxdispatch._files import Folders
+from dml_jax.directml.dxdispatch._json import Entry
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -69,6 +73,24 @@ def test_print_verbose():
         "Resource 'float':",
         "[0] 1 (0x3F800000)",
     ]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_print_holds_no_string_for_each_element(verbose: bool):
+    """It would have about 60 bytes."""
+    count, out = 2**16, io.StringIO()
+    resource = buffer({"valueCount": count, "value": 101}, "UINT8")
+    given = model({"r": resource}, commands=[show("r", verbose=verbose)])
+    pathlib.Path("model.json").write_text(json.dumps(given))
+    loaded = load_model("model.json")
+    tracemalloc.start()
+    run_model(loaded, report=functools.partial(print, file=out))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    lines = [f"[{i:5}] 101 (0x65)" for i in range(count)]
+    expected = "\n".join(["", *lines]) if verbose else f" {', '.join(['101'] * count)}"
+    assert out.getvalue() == f"Resource 'r':{expected}\n"
+    assert peak < 50 * count
 
 
 # Files --------------------------------------------------------------------------------
@@ -188,6 +210,23 @@ def test_a_link_that_takes_the_place_of_a_path_is_not_followed(
     with pytest.raises(OSError, match=r"A link has taken its place: .*r\.dat"):
         run_model(loaded, report=lambda _: None)
     assert (tmp_path / "outside/new/folder/r.dat").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("text", ["//host/share/x", r"\\host\share\x", "d:x"])
+def test_a_path_on_another_drive_is_refused_before_any_access(text: str):
+    """Windows would send credentials to a host. A pure path cannot be accessed."""
+    base = pathlib.PureWindowsPath("C:/models")
+    folders: Any = Folders(base, base, base, base)
+    folders.__dict__["_resolved"] = [base]
+    with pytest.raises(ValueError, match="must be inside the model's folder"):
+        folders.source_path(Entry(text, "x"))
+
+
+def test_no_folder_is_on_a_drive_that_does_not_exist(monkeypatch: pytest.MonkeyPatch):
+    pathlib.Path("model.json").write_text(json.dumps(reversal()))
+    monkeypatch.setattr(pathlib.Path, "exists", lambda _: False)
+    with pytest.raises(ValueError, match="`output_path` must be a folder; got out"):
+        load_model("model.json", output_path="out")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])

@@ -1,6 +1,7 @@
 """Fills: order, special values, modular integers, derivatives and size."""
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -15,7 +16,8 @@ from cases import numbers
 from dtypes import FLOATS, SEQUENCE_FLOATS, dtype_of, needs_x64
 from sampling import default_of
 
-from dml_jax import fill_value_constant, fill_value_sequence
+import dml_jax
+from dml_jax import fill_value_constant, fill_value_sequence, reference
 
 
 @pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
@@ -51,13 +53,32 @@ def test_known_constants_keep_every_bit(name: str):
             assert_same_bits(result, np.full((3, 3, 7), value))
 
 
-@pytest.mark.parametrize("name", SEQUENCE_FLOATS)
+@pytest.mark.parametrize(
+    "name", default_of([*SEQUENCE_FLOATS, "complex64"], "float16", "float32")
+)
+def test_zeros_of_known_sequences_keep_their_sign(name: str):
+    """XLA simplifies sums with a literal 0."""
+    dtype = dtype_of(name)
+    terms = itertools.product(np.array([0.0, -0.0, 0.5, -0.5], dtype), repeat=2)
+    pairs, fill = list(terms), functools.partial(fill_value_sequence, (3,), dtype)
+    with jax.enable_x64(needs_x64(dtype)):
+        results = jax.jit(lambda: [fill(*pair) for pair in pairs])()
+        results += [jax.jit(functools.partial(fill, s))(d) for s, d in pairs]
+    for pair, result in zip(pairs * 2, results, strict=True):
+        assert_same_bits(result, reference.fill_value_sequence((3,), dtype, *pair))
+
+
+@pytest.mark.usefixtures("nans_are_data")
+@pytest.mark.parametrize("name", [*FLOATS, "complex64"])
 def test_python_numbers_are_cast_as_jax_casts_them(name: str):
     dtype = dtype_of(name)
+    numbers = [0.1, -1 / 3, 1, 2, 5.75, 1e-9, -1e-9]
     with jax.enable_x64(needs_x64(dtype)):
-        for number in (0.1, -1 / 3, 2, 5.75):
+        for number in [*numbers, *[complex(1, -0.0)] * (dtype.kind == "c")]:
             expected = np.asarray(jnp.asarray(number, dtype))
-            assert_same_bits(fill_value_constant((), dtype, number), expected)
+            for module in (dml_jax, reference):
+                actual = module.fill_value_constant((), dtype, number)
+                assert_same_bits(actual, expected)
 
 
 def test_integers_of_no_width_of_numpy():

@@ -16,6 +16,7 @@ from onnx_models import (
     parse,
     require_error,
     type_of,
+    with_external_data,
 )
 
 from dml_jax import onnx_backend
@@ -96,6 +97,49 @@ def test_external_data(
     monkeypatch.chdir("/")
     loaded = onnx_backend.load_model(folder / "m.onnx")
     assert loaded == model_with(place, in_memory)
+
+
+# Links in the folder of a model, what they lead to, and whether the model may read it.
+# The model is a link to store/m, as in the cache of Hugging Face, or a file.
+LINKS = [
+    ("link", "w.bin", "../store/w", True),
+    ("link", "sub/w.bin", "../../store/w", True),
+    ("link", "w.bin", "beside.bin", True),
+    ("link", "beside.bin", None, True),
+    ("link", "w.bin", "../store/link", False),
+    ("link", "w.bin", "../store/sub/w", False),
+    ("link", "w.bin", "../outside.bin", False),
+    ("link", "../inside/w.bin", "../outside.bin", False),
+    ("link", "../store/w", None, False),
+    ("link", "/store/w", None, False),
+    ("file", "w.bin", "beside.bin", True),
+    ("file", "w.bin", "../store/w", False),
+    ("file", "/inside/w.bin", "beside.bin", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "location", "target", "is_read"), LINKS)
+def test_links_to_external_data(
+    tmp_path: pathlib.Path, kind: str, location: str, target: str | None, is_read: bool
+) -> None:
+    """Those that lead to the folder of the model or of the file that it links to."""
+    (tmp_path / "inside" / "sub").mkdir(parents=True)
+    (tmp_path / "store" / "sub").mkdir(parents=True)
+    for path in ("inside/beside.bin", "store/w", "store/sub/w", "outside.bin"):
+        (tmp_path / path).write_bytes(DATA.tobytes())
+    (tmp_path / "store" / "link").symlink_to("../outside.bin")
+    if location.startswith("/"):
+        location = f"{tmp_path}{location}"
+    if target:
+        (tmp_path / "inside" / location).symlink_to(target)
+    model, path = with_external_data(4, location=location), tmp_path / "inside/m.onnx"
+    onnx.save(model, tmp_path / "store/m" if kind == "link" else path)
+    if kind == "link":
+        path.symlink_to("../store/m")
+    if is_read:
+        assert_same_bits(onnx_backend.prepare(path).run([])[0], DATA)
+    else:
+        require_error(ValueError, f"{path}: ", onnx_backend.load_model, path)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, bool, "bfloat16", "int4"])

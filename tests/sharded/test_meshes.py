@@ -1,5 +1,7 @@
 """Arrays, meshes and contexts that random programs do not have."""
 
+import contextlib
+import itertools
 import re
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +13,10 @@ import numpy as np
 import pytest
 from assertions import assert_same_bits
 from cases import BATCH_MAJOR, lengths_for, moved_back, numbers, special_values
+from descriptions import copy_of
 from devices import AUTO, EXPLICIT, MODES, mesh_of, put
 from dtypes import dtype_of
+from graphs import graph, tensor
 from jax import lax
 from jax.experimental import serialize_executable
 from jax.sharding import AxisType, NamedSharding
@@ -20,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from sampling import default_of
 
 import dml_jax
-from dml_jax import reference
+from dml_jax import directml, reference
 from dml_jax.cli.verify_cases import random_bits
 
 TIME = (None, "time")
@@ -165,6 +169,19 @@ def test_without_callbacks_of_the_partitioner(
     with jax.set_mesh(mesh), pytest.warns(RuntimeWarning, match="it is gone"):
         y = jax.jit(pull_back)(put(X, mesh, "a", "b"))
     assert_same_bits(y, X / 2)
+
+
+def test_constants_of_a_directml_graph() -> None:
+    """The mesh of the first call is not that of the next one."""
+    nodes = [X.tobytes(), copy_of(tensor(SHAPE))]
+    desc = graph(nodes, [], [(1, 0)], [(0, 1, 0)])
+    sizes = [(AUTO, 4), (EXPLICIT, 4), (EXPLICIT, 2)]
+    meshes = [None, *(mesh_of(mode, a=size) for mode, size in sizes)]
+    for pair in itertools.permutations(meshes, 2):
+        run = directml.compile_graph(desc)
+        for mesh in pair:
+            with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+                assert_same_bits(run(), X)
 
 
 def shifted(x: Any, module: Any = dml_jax) -> Any:

@@ -89,6 +89,15 @@ def test_an_error_tells_why_a_file_is_not_written(tmp_path: pathlib.Path, name: 
     assert not any(tmp_path.iterdir())
 
 
+def test_files_of_python_2(tmp_path: pathlib.Path):
+    """Their sizes are long integers, of which NumPy warns."""
+    np.save(tmp_path / "x.npy", ARRAY)
+    data = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(data.replace(b"(2, 3), }  ", b"(2L, 3L), }"))
+    assert b"3L" in (tmp_path / "x.npy").read_bytes()
+    assert_same_bits(array_files.read(tmp_path / "x.npy"), ARRAY)
+
+
 LAYOUTS = [
     np.zeros((), np.int8),
     np.zeros((0, 3), np.float64),

@@ -48,6 +48,13 @@ BOUND: list[tuple[dml.OperatorDesc, Any, Any, type[Exception], str]] = [
     (PADDED, [FLAT[7]], [ARRAY], ValueError, "`OutputTensor` …"),
     *[(wide(dtype), [np.zeros((2, 3), dtype)], None, ValueError, "`InputTensor` …")
       for dtype in ("float64", "int64")],
+    (copy_of(X), [np.ones((2, 3))], None, TypeError,
+     "`InputTensor` must have dtype float32; got float64. Convert it by "
+     "`.astype('float32')`"),
+    (wide("int32"), [np.ones((2, 3), np.int64)], None, TypeError, "`InputTensor` …"),
+    (REVERSE, [ARRAY, np.ones((2, 1), np.uint64)], None, TypeError,
+     "`SequenceLengthsTensor` …"),
+    (FILL, [], [np.ones((2, 3))], TypeError, "`OutputTensor` …"),
     (wide("int16"), [[1.0, 2.0]], None, TypeError,
      "`InputTensor` must have dtype int16; got float32. Convert it by "
      "`.astype('int16')`"),

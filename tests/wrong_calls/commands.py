@@ -26,8 +26,8 @@ ARGUMENTS = {
     "dispatch": "one of the arguments model -m/--model is required",
     "dispatch m -m n": "argument -m/--model: not allowed with argument model",
     "dispatch m --dml_feature_level 7": "argument --dml_feature_level: must be one …",
-    "dispatch -s": "-s is not supported: `python -m dml_jax info` lists the devices",
-    "dispatch -S": "-S is not supported: `python -m dml_jax info` shows the versions",
+    "dispatch -s": "-s is not supported: `dml-jax info` lists the devices",
+    "dispatch -S": "-S is not supported: `dml-jax info` shows the versions",
     "dispatch m -d": "-d is not supported: JAX has no debug layers; `--debug` …",
     "dispatch m -q direct": "-q is not supported: it is for DirectX devices…",
     "dispatch m -o x": "-o is not supported: it is for PIX…",
@@ -43,12 +43,12 @@ ARGUMENTS = {
     "dispatch m -I nan": "argument -I/--dispatch_interval: …",
     "dispatch m -v 3": "argument -v/--timing_verbosity: …",
     "dispatch m.onnx": "m.onnx: must be a DxDispatch model; ONNX models run with "
-    "`python -m dml_jax onnx m.onnx`",
+    "`dml-jax onnx m.onnx`",
     "onnx m --input x": SYNTAX.format("input", "x"),
     "onnx m --input =x.npy": SYNTAX.format("input", "=x.npy"),
     "onnx m --output y=y.txt": SYNTAX.format("output", "y=y.txt"),
-    "onnx m.json": "m.json: must be an ONNX model; DxDispatch models run with `python "
-    "-m dml_jax dispatch m.json`",
+    "onnx m.json": "m.json: must be an ONNX model; DxDispatch models run with `dml-jax "
+    "dispatch m.json`",
     "verify --cases 0": "argument --cases: …",
     "verify --seed -1": "argument --seed: …",
     "verify --only checked": "argument --only: …",
@@ -58,12 +58,24 @@ ARGUMENTS |= {
     f"verify --device {name}": f"`--device` must be one of {DEVICES}; got {name}"
     for name in ("abacus", "cpu:99")
 }
+NOT_OF_JAX = {
+    "words": np.array([["a", "bc"]]),
+    "dates": np.zeros((3, 4), "datetime64[D]"),
+    "long-double": np.zeros((3, 4), np.longdouble),
+    "long-complex": np.zeros((3, 4), np.clongdouble),
+    "records": np.zeros((3, 4), "f4,i4"),
+}
 OF_RUN = {
     "--lengths n.npy --axis 7": "reverse_padded: `axis` 7 is out of bounds…",
     "--lengths n.npy --axis true": "reverse_padded: `axis` must be a static…",
     "--lengths [1,2] --axis 1": "reverse_padded: `lengths` must be a scalar or…",
     "--lengths z.npy": "z.npy: No such file…",
     "--lengths n.npy --x some": "Value …",
+    **{
+        f"--lengths n.npy --x {name}.npy": f"{name}.npy: must hold numbers of a dtype "
+        f"of JAX; got {array.dtype}"
+        for name, array in NOT_OF_JAX.items()
+    },
     "--lengths n.npy --x x.txt": "x.txt: must be an .npy file; got the suffix of …",
     "--lengths n.npy --output y.txt": "`--output` must be …",
     "--lengths n.npy --output missing/y.npy": "`--output` must be …",
@@ -101,7 +113,7 @@ def make_files() -> None:
     save("m.onnx", TEXT)
     save("large.onnx", "(int64[1] s) => (float[n] y) {y = ConstantOfShape(s)}")
     arrays = dict(x=X, l=LENGTHS, n=LENGTHS[:3], long=LENGTHS + 1, s=np.array([2**46]))
-    for name, array in arrays.items():
+    for name, array in (arrays | NOT_OF_JAX).items():
         np.save(f"{name}.npy", array)
     np.save("objects.npy", np.array([print]), allow_pickle=True)
     np.savez("zipped", X)

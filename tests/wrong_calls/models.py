@@ -72,6 +72,7 @@ def make_folder(parent: pathlib.Path) -> pathlib.Path:
         os.symlink(f"../{name}", folder / name)
     os.symlink("..", folder / "up")
     os.mkfifo(folder / "fifo.bin")
+    np.save(folder / "folder.bin" / "In.npy", numbers)
     np.save(folder / "pickle.npy", np.array([None]), allow_pickle=True)
     np.save(folder / "complex.npy", numbers.astype(np.complex64))
     np.save(folder / "int16.npy", numbers.astype(np.int16))
@@ -208,6 +209,9 @@ MESSAGES = [
      'current one, `input_path` or `output_path`; got "outside.npy"'),
     (SOURCE, "none.npy", f"`{SOURCE}` must be a file that exists, in the model's "
      'folder or the current one; got "none.npy"'),
+    *((SOURCE, path, f"`{SOURCE}` must be a file that …; got {json.dumps(path)}. Write "
+       "folder.bin/In.npy: / separates folders, and capitals count")
+      for path in ("folder.bin\\In.npy", "Folder.bin/in.npy", "FOLDER.BIN\\IN.NPY")),
     (TARGET, "\ud800", f"`{named(TARGET)}` must be a printable string; got "
      '"\\ud800"'),
     (D, "deferred", f"`{D}` must be known when the model is read: deferred buffers "

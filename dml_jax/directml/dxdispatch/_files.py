@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import pathlib
+import re
 import stat
 
 import numpy as np
@@ -42,7 +44,14 @@ class Folders:
         folder = (
             "the model's folder" if self.of_inputs == self.of_model else self.of_inputs
         )
-        raise entry.error(f"be a file that exists, in {folder} or the current one")
+        error = entry.error(f"be a file that exists, in {folder} or the current one")
+        text = glob.escape(entry.text().replace("\\", "/"))  # as on Windows
+        pattern = re.sub(r"[^\W\d_]", lambda c: f"[{c[0].lower()}{c[0].upper()}]", text)
+        for base in (self.of_inputs, self.current):
+            for name in glob.iglob(pattern, root_dir=base):
+                hint = f"Write {name}: / separates folders, and capitals count"
+                raise ValueError(f"{error}. {hint}")
+        raise error
 
     def target_path(self, entry: Entry) -> pathlib.Path:
         """The file to write, relative to the folder of outputs."""
@@ -62,9 +71,16 @@ class Folders:
 
     def _resolve(self, entry: Entry, base: pathlib.Path) -> pathlib.Path:
         """A path with all links resolved, which must be inside one of the folders."""
-        text = entry.text()
+        outside = entry.error(
+            "be inside the model's folder, the current one, `input_path` or "
+            "`output_path`"
+        )
+        path = base / entry.text()
+        # Before any access, since a path of Windows may name another computer.
+        if path.drive not in (base.drive, *(folder.drive for folder in self._resolved)):
+            raise outside
         try:
-            path = (base / text).resolve()
+            path = path.resolve()
             # Raises if a name is too long, or if there is a loop of links.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.stat()
@@ -72,10 +88,7 @@ class Folders:
             reason = getattr(error, "strerror", None) or str(error)
             raise entry.error(f"be a path that can be read ({reason})") from None
         if not any(map(path.is_relative_to, self._resolved)):
-            raise entry.error(
-                "be inside the model's folder, the current one, `input_path` or "
-                "`output_path`"
-            )
+            raise outside
         return path
 
 

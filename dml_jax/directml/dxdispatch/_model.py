@@ -85,7 +85,8 @@ def load_model(
 
 def _is_folder(path: pathlib.Path) -> bool:
     """Whether a path is a folder, or can be made one."""
-    return next(p for p in (path, *path.absolute().parents) if p.exists()).is_dir()
+    paths = (path, *path.absolute().parents)
+    return next((p for p in paths if p.exists()), path).is_dir()
 
 
 def _text(path: pathlib.Path) -> str:

@@ -76,7 +76,7 @@ def run_model(
     Args:
       model: the result of `load_model`.
       timing: how often dispatches run.
-      report: called with each line; the default prints it.
+      report: called with one or more lines; the default prints them.
       progress: called with the iterations of a dispatch and its name; returns the
         iterations, as `tqdm.tqdm` does.
       print_commands: whether to report each command as JSON before it runs, and its
@@ -111,8 +111,8 @@ def run_model(
                 for line in _statistics(name, samples, timing):
                     report(line)
             elif isinstance(command, Print):
-                shown = _shown(model.resources[command.resource], command.is_verbose)
-                report(f"Resource '{shortened(command.resource)}':{shown}")
+                for text in _shown(command, model.resources[command.resource]):
+                    report(text)
             else:
                 _write(command, model.resources[command.resource])
                 name, target = map(shortened, (command.resource, command.target))
@@ -220,18 +220,27 @@ def _statistics(name: str, samples: list[float], timing: Timing) -> Iterator[str
             yield f"iteration {i}: {sample:.4f} ms (CPU)"
 
 
-def _shown(resource: Resource, is_verbose: bool) -> str:
-    """The elements with six significant digits, as C++ streams print them."""
+def _shown(command: Print, resource: Resource) -> Iterator[str]:
+    """Lines with the elements in six significant digits, as C++ streams print them."""
     elements = resource.printed_elements()
-    texts = [f"{x:.6g}" if x.dtype.kind == "f" else str(x) for x in elements]
-    if not is_verbose:
-        return " " + ", ".join(texts)
-    size, width = elements.itemsize, len(str(len(texts)))
-    words = elements.view(f"u{size}").tolist()
-    return "".join(
-        f"\n[{i:{width}}] {text} (0x{word:0{2 * size}X})"
-        for i, (text, word) in enumerate(zip(texts, words, strict=True))
+    title = f"Resource '{shortened(command.resource)}':"
+    texts = (f"{x:.6g}" if x.dtype.kind == "f" else str(x) for x in elements)
+    if not command.is_verbose:
+        yield f"{title} {', '.join(_in_parts(', ', texts))}"
+        return
+    yield title
+    size, width = elements.itemsize, len(str(elements.size))
+    words = elements.view(f"u{size}")
+    lines = (
+        f"[{i:{width}}] {text} (0x{words[i]:0{2 * size}X})"
+        for i, text in enumerate(texts)
     )
+    yield from _in_parts("\n", lines)
+
+
+def _in_parts(separator: str, texts: Iterator[str]) -> Iterator[str]:
+    """Joins 4096 texts at a time, because each of them takes 60 bytes and more."""
+    return iter(lambda: separator.join(itertools.islice(texts, 4096)), "")
 
 
 def _write(command: WriteFile, resource: Resource) -> None:
