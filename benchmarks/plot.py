@@ -86,7 +86,7 @@ def gains(records: Records) -> Figure:
 
 def steps(of_kinds: Mapping[str, Records]) -> Figure:
     """The times of a training step of the first network, a bar for each library."""
-    figure = Figure(figsize=(4.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(4.4, 4), layout="constrained")
     panels = figure.subplots(len(recurrent_networks.OURS), sharex=True)
     titles = "both directions", "one direction"
     for axes, title, ours in zip(panels, titles, recurrent_networks.OURS, strict=True):

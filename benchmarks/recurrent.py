@@ -25,6 +25,7 @@ largest element.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -49,12 +50,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 MULTIPLICATIONS = {"cpu": 1e9, "gpu": math.inf}  # of a forward pass, at most
 STATES = 2**27  # of all steps, at most: a step keeps about ten times as many numbers
 DATA_PARALLEL = """\
-A training step of LSTMs in both directions, with the batch on one device and on two.
-
-The mesh has an automatic axis, and each device has all weights. `bidirectional_scan` is
-compared with `lax.scan of both`: both directions in one `lax.scan` by `jax.vmap`. A
-record also has the number of all-reduces in loops: each is an exchange of gradients in
-every iteration.
+A training step of LSTMs in both directions, with the batch on one device and on two of
+an automatic axis. `lax.scan of both` is one `lax.scan` of both by `jax.vmap`.
+A record has the all-reduces in loops: exchanges of gradients in every iteration.
 """
 
 Record = dict[str, Any]
@@ -87,7 +85,6 @@ class Case(NamedTuple):
     networks: Mapping[str, networks.Network]
     arrays: Any
     expected: Any = None  # of the mode `gradient`
-    devices: int = 1
 
 
 FIXED = Size(37, 777, 80, 256, 2)
@@ -120,8 +117,7 @@ def data_parallel_records(device: Device, quick: bool) -> Iterator[Record]:
         batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("batch")))
         name, named = f"{_by(size)}/{count}", networks.sharded_networks(device)
         operands = layers, *batch
-        case = Case(name, "bidirectional_scan", ("step",), named, operands, None, count)
-        cases.append(case)
+        cases.append(Case(name, "bidirectional_scan", ("step",), named, operands))
     yield from _records(cases, device, Settings(2 if quick else 6, 0.0))
 
 
@@ -212,23 +208,16 @@ def _records(
     programs = _compiled(cases)
     for case in cases:
         layers, x, lengths = case.arrays
-        of_torch: dict[Any, networks.Program] = {}
-        if "forward" in case.modes:
-            try:
+        with _left_out_if_it_fails(case.name, "torch"):
+            if "forward" in case.modes:
                 of_torch = networks.torch_programs(layers, x, lengths, device)
-            except RuntimeError as error:  # such as too little memory
-                _report(f"torch, {case.name}", error)
+                programs |= {(case.name, case.ours, *k): p for k, p in of_torch.items()}
         for mode in case.modes:
-            key = group, name = f"{case.ours}, {mode}", case.name
-            found = {k[-1]: program for k, program in programs.items() if k[:-1] == key}
-            found |= {k[-1]: program for k, program in of_torch.items() if k[0] == mode}
-            try:
-                figures = _figures(case, mode, found, settings)
-            except Exception as error:  # such as too little memory for ours
-                _report(f"{group}/{name}", error)
-                figures = {}
+            group, figures = f"{case.ours}, {mode}", {}
+            with _left_out_if_it_fails(case.name, group):
+                figures = _figures(case, mode, programs, settings)
             yield dict(
-                name=f"{group}/{name}",
+                name=f"{group}/{case.name}",
                 group=group,
                 baseline=case.ours,
                 dtype=x.dtype.name,
@@ -237,13 +226,23 @@ def _records(
                 units=layers[0]["u"].shape[1],
                 layers=len(layers),
                 valid_steps=int(lengths.sum()),
-                devices=case.devices,
+                devices=len(x.devices()),
                 candidates=figures,
             )
 
 
+@contextlib.contextmanager
+def _left_out_if_it_fails(*names: str) -> Iterator[None]:
+    """As where CUDA lacks a library, torch a dtype, or the device memory."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        print(f"without {', '.join(names)}: {reason}", file=sys.stderr)
+
+
 def _compiled(cases: Sequence[Case]) -> dict[tuple[str, ...], networks.Program]:
-    """The programs that compile, by group, case and network."""
+    """Programs by case, ours, mode and network."""
 
     def timed(function: Callable[..., Any], *arrays: Any) -> tuple[Any, float]:
         start = time.perf_counter()
@@ -254,29 +253,23 @@ def _compiled(cases: Sequence[Case]) -> dict[tuple[str, ...], networks.Program]:
         for case in cases:
             # Steps first, which take longer.
             for mode, name in itertools.product(case.modes[::-1], case.networks):
-                key = f"{case.ours}, {mode}", case.name, name
+                key = case.name, case.ours, mode, name
                 program = jax.jit(functools.partial(_MODES[mode], case.networks[name]))
-                try:
+                with _left_out_if_it_fails(*key):
                     lowered, seconds = timed(program.lower, *case.arrays)
-                except Exception as error:
-                    _report(", ".join(key), error)
-                    continue
-                futures[key] = pool.submit(timed, lowered.compile), seconds, case
+                    futures[key] = pool.submit(timed, lowered.compile), seconds, case
     for key, (future, seconds, case) in futures.items():
-        try:
+        with _left_out_if_it_fails(*key):
             executable, more = future.result()
-        except Exception as error:  # such as a library of CUDA that is missing
-            _report(", ".join(key), error)
-            continue
-        candidate = Candidate(key[-1], functools.partial(executable, *case.arrays))
-        sizes = executable.memory_analysis()
-        facts: Record = dict(
-            memory_bytes=sizes.temp_size_in_bytes + sizes.output_size_in_bytes,
-            compile_seconds=seconds + more,
-        )
-        if case.devices > 1:
-            facts |= dict(all_reduces_in_loops=_all_reduces(executable.as_text()))
-        found[key] = candidate, functools.partial(dict, facts)
+            sizes, facts = executable.memory_analysis(), {}
+            facts["memory_bytes"] = (
+                sizes.temp_size_in_bytes + sizes.output_size_in_bytes
+            )
+            facts["compile_seconds"] = seconds + more
+            if len(case.arrays[1].devices()) > 1:
+                facts["all_reduces_in_loops"] = _all_reduces(executable.as_text())
+            candidate = Candidate(key[-1], functools.partial(executable, *case.arrays))
+            found[key] = candidate, functools.partial(dict, facts)
     return found
 
 
@@ -293,37 +286,28 @@ def _all_reduces(text: str) -> int:
 
 
 def _figures(
-    case: Case, mode: str, programs: Mapping[str, networks.Program], settings: Settings
+    case: Case,
+    mode: str,
+    programs: Mapping[tuple[str, ...], networks.Program],
+    settings: Settings,
 ) -> Record:
     """The summaries of all candidates that run, with facts and errors of each."""
-    outcomes, facts = {}, {}
-    for name, (candidate, facts_of) in programs.items():
-        try:
-            outcome = candidate.call()
-            candidate.wait(outcome)
-            facts[name] = facts_of()
-        except Exception as error:  # a dtype that torch lacks, or too little memory
-            _report(f"{case.ours}, {mode}, {case.name}, {name}", error)
-            continue
-        outcomes[name] = outcome if mode == "step" else networks.as_numpy(outcome)
-    candidates = [programs[name][0] for name in outcomes]
+    candidates, outcomes, facts = [], {}, {}
+    for key, (candidate, facts_of) in programs.items():
+        if key[:-1] == (case.name, case.ours, mode):
+            with _left_out_if_it_fails(*key):
+                outcome = candidate.call()
+                candidate.wait(outcome)
+                facts[candidate.name] = facts_of()
+                candidates.append(candidate)
+                if mode != "step":
+                    outcomes[candidate.name] = networks.as_numpy(outcome)
     figures = measure.summaries(measure.samples(candidates, settings), case.ours)
-    expected = case.expected or outcomes[case.ours]
     for name, found in figures.items():
         found |= facts[name]
         if mode != "step":
-            found["largest_error"] = _largest_error(outcomes[name], expected)
+            expected = case.expected or outcomes[case.ours]
+            pairs = zip(*map(jax.tree.leaves, (outcomes[name], expected)), strict=True)
+            errors = (np.abs(x - y).max() / np.abs(y).max() for x, y in pairs)
+            found["largest_error"] = float(max(errors))
     return figures
-
-
-def _largest_error(found: Any, expected: Any) -> float:
-    """The largest difference of an array, over its largest element."""
-
-    def error(found: Any, expected: Any) -> float:
-        return float(np.abs(found - expected).max() / np.abs(expected).max())
-
-    return max(jax.tree.leaves(jax.tree.map(error, found, expected)))
-
-
-def _report(name: str, error: Exception) -> None:
-    print(f"without {name}: {str(error).partition(chr(10))[0]}", file=sys.stderr)

@@ -109,7 +109,7 @@ def _network(layer: Any, layers: Layers, x: jax.Array, lengths: jax.Array) -> ja
 def _lstm(weights: dict[str, jax.Array], carry: Any, x: jax.Array) -> Any:
     h, c = carry
     w, u, b = (weights[name].astype(h.dtype) for name in "wub")
-    i, f, g, o = jnp.split(x @ w + h @ u + b, 4, axis=-1)
+    i, f, g, o = jnp.split(x @ w + h @ u + b[None], 4, axis=-1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     h = jax.nn.sigmoid(o) * jnp.tanh(c)
     return (h, c), h
