@@ -262,10 +262,8 @@ def _compiled(cases: Sequence[Case]) -> dict[tuple[str, ...], networks.Program]:
         with _left_out_if_it_fails(*key):
             executable, more = future.result()
             sizes, facts = executable.memory_analysis(), {}
-            facts["memory_bytes"] = (
-                sizes.temp_size_in_bytes + sizes.output_size_in_bytes
-            )
-            facts["compile_seconds"] = seconds + more
+            allocated = sizes.temp_size_in_bytes + sizes.output_size_in_bytes
+            facts |= dict(memory_bytes=allocated, compile_seconds=seconds + more)
             if len(case.arrays[1].devices()) > 1:
                 facts["all_reduces_in_loops"] = _all_reduces(executable.as_text())
             candidate = Candidate(key[-1], functools.partial(executable, *case.arrays))
@@ -299,9 +297,9 @@ def _figures(
                 outcome = candidate.call()
                 candidate.wait(outcome)
                 facts[candidate.name] = facts_of()
-                candidates.append(candidate)
                 if mode != "step":
                     outcomes[candidate.name] = networks.as_numpy(outcome)
+                candidates.append(candidate)
     figures = measure.summaries(measure.samples(candidates, settings), case.ours)
     for name, found in figures.items():
         found |= facts[name]
