@@ -38,8 +38,9 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks run --group slice fill   the workloads of some groups
   python -m benchmarks run --only 'rows/*16'    those with such names
   python -m benchmarks random --seconds 300     random shapes of each layout
-  python -m benchmarks recurrent --seconds 540  bidirectional LSTMs, and other libraries
+  python -m benchmarks recurrent --seconds 300  LSTMs, and those of other libraries
   python -m benchmarks scale                    on 1, 2, 4, ... devices
+  python -m benchmarks data-parallel            a training step on 1 and 2 devices
   python -m benchmarks models FOLDER            ONNX models that packages ship
   python -m benchmarks readers FOLDER           which libraries read and train them
   python -m benchmarks show benchmarks/results/readers-cpu.json
@@ -61,7 +62,6 @@ _PLOT = "Draws a run of random shapes, or one over numbers of devices, with matp
 
 _HERE = pathlib.Path(__file__).parent
 RESULTS = _HERE / "results"
-SECONDS_BETWEEN_SAVES = 10
 
 
 class _Parser(argparse.ArgumentParser):
@@ -118,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     option = add("recurrent", _recurrent, about, "device", "output", "seconds", "quick")
     option("--seed", type=int, default=0, help="of the shapes (default: 0)")
     add("scale", _scale, scaling.__doc__, "device", "output", "quick")
+    about = recurrent.DATA_PARALLEL
+    add("data-parallel", _data_parallel, about, "device", "output", "quick")
     option = add("models", _models, real_models.__doc__, "output", "quick")
     option("folder", **path(help="of the wheels"))
     about = "without JAX's asynchronous dispatch on CPUs"
@@ -195,6 +197,11 @@ def _scale(options: argparse.Namespace) -> int:
     return _finish(options, "scaling", made)
 
 
+def _data_parallel(options: argparse.Namespace) -> int:
+    made = recurrent.data_parallel_records(options.device, options.quick)
+    return _finish(options, "data-parallel", made)
+
+
 def _models(options: argparse.Namespace) -> int:
     options.device = "cpu"
     folder, kind = vars(options).pop("folder"), "models"
@@ -235,13 +242,11 @@ def _finish(
 def _saved(
     told: dict[str, Any], records: Iterable[dict[str, Any]], path: pathlib.Path
 ) -> Iterator[dict[str, Any]]:
-    """The records, which are also saved now and then: a run may be stopped."""
-    found, last = [], time.monotonic()
+    """The records, each of which is saved: a run may be stopped."""
+    found = []
     for record in records:
         found.append(record)
-        if time.monotonic() - last > SECONDS_BETWEEN_SAVES:
-            results.save(results.document(told, found), path)
-            last = time.monotonic()
+        results.save(results.document(told, found), path)
         yield record
 
 

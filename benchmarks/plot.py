@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks import random_shapes, results
+from benchmarks import random_shapes, recurrent_networks, results
 from benchmarks.results import Document
 
 _GREY, _BLUE, _ORANGE = "#80868f", "#3f8bdb", "#f28e1c"
@@ -36,7 +36,7 @@ def save(found: Document, folder: pathlib.Path) -> pathlib.Path:
     if kind == "random":
         figure, name = gains(results.groups(found)["random"]), f"random-{device}.png"
     elif kind == "recurrent":
-        figure, name = steps(results.groups(found)["step"]), f"recurrent-{device}.png"
+        figure, name = steps(results.groups(found)), f"recurrent-{device}.png"
     elif kind == "scaling":
         figure, name = devices(found["records"]), "devices.png"
     else:
@@ -84,28 +84,22 @@ def gains(records: Records) -> Figure:
     return figure
 
 
-_NETWORKS = dict(
-    dml_jax="bidirectional_scan",
-    two_scans="two scans",
-    flax="nnx.Bidirectional",
-    torch_packed="torch, packed",
-)
-_NETWORKS["jax.experimental.rnn"] = "cuDNN in JAX"
-
-
-def steps(records: Records) -> Figure:
+def steps(of_kinds: Mapping[str, Records]) -> Figure:
     """The times of a training step of the first network, a bar for each library."""
-    record = records[0]
-    names = [name for name in _NETWORKS if name in record["candidates"]][::-1]
-    times = [1e3 * record["candidates"][n]["seconds"]["median"] for n in names]
-    figure = Figure(figsize=(4.4, 1.9), layout="constrained")
-    axes = figure.subplots()
-    colours = [_BLUE if name == "dml_jax" else _ORANGE for name in names]
-    bars = axes.barh([_NETWORKS[name] for name in names], times, color=colours)
-    axes.bar_label(bars, fmt="%.3g", padding=3)
-    axes.margins(x=0.12)
-    axes.set(xlabel=f"training step, ms ({record['dtype']})")
-    axes.spines[["top", "right"]].set_visible(False)
+    figure = Figure(figsize=(4.4, 4), layout="constrained")
+    panels = figure.subplots(len(recurrent_networks.OURS), sharex=True)
+    titles = "both directions", "one direction"
+    for axes, title, ours in zip(panels, titles, recurrent_networks.OURS, strict=True):
+        record = of_kinds[f"{ours}, step"][0]
+        found = dict(reversed(record["candidates"].items()))
+        times = [1e3 * figures["seconds"]["median"] for figures in found.values()]
+        colours = [_BLUE if name == ours else _ORANGE for name in found]
+        bars = axes.barh([*found], times, color=colours)
+        axes.bar_label(bars, fmt="%.3g", padding=3)
+        axes.margins(x=0.12)
+        axes.set_title(f"{title}, {record['dtype']}", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set(xlabel="training step, ms")
     return figure
 
 

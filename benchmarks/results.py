@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -37,13 +38,14 @@ def document(
             device=jax.devices(options["device"])[0].device_kind,
             platform=f"{platform.system()} {platform.machine()}",
             processor=_processor(),
-            cpu_count=_cores(),
+            cpu_count=cores(),
         ),
         options=dict(options),
         records=list(records),
     )
 
 
+@functools.cache
 def _versions() -> dict[str, str | None]:
     ours = dict(python=platform.python_version(), dml_jax=dml_jax.__version__)
     installed = {d.name: d.version for d in importlib.metadata.distributions()}
@@ -57,7 +59,7 @@ def _processor() -> str:
     return model[1] if model else platform.processor()
 
 
-def _cores() -> int | None:
+def cores() -> int | None:
     """The cores that this process may use, as `taskset` restricts them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

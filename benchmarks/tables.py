@@ -24,7 +24,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import random_shapes, results
+from benchmarks import random_shapes, recurrent_networks, results
 from benchmarks.results import Document
 
 Load = Callable[[str], Document]
@@ -113,6 +113,7 @@ def _machine(found: Document) -> str:
     if found["options"]["device"] == "cpu":
         name = "{cpu_count} cores of an {processor}".format(**found["machine"])
     measured = set().union(*(record["candidates"] for record in found["records"]))
+    measured = {name.replace("nnx.", "flax.nnx.") for name in measured}
     libraries = [
         f"{_title(library)} {versions[library]}"
         for library in results.LIBRARIES
@@ -123,21 +124,65 @@ def _machine(found: Document) -> str:
 
 
 def _recurrent(load: Load, words: Sequence[str]) -> str:
-    """A row for each library: how many times as long it takes, and its compilation."""
-    columns, titles = [], []
-    for device in words:
-        groups = results.groups(load(f"recurrent-{device}"))
-        for mode, records in groups.items():
-            columns.append([record["candidates"] for record in records])
-            titles.append(f"{device.upper()}: {mode}")
-    names = dict.fromkeys(name for column in columns for row in column for name in row)
-    rows = []
-    for name in names:
-        found = [[row[name] for row in column if name in row] for column in columns]
-        cells = [_spread(f["ratio"]["median"] for f in figures) for figures in found]
-        seconds = (f["compile_seconds"] for f in found[1] if "compile_seconds" in f)
-        rows.append([f"`{name}`", *cells, _spread(seconds)])
-    return _table(["", *titles, f"{titles[1]}, compilation, s"], rows)
+    """A row for each pair of ours and another: how many times as much that takes."""
+    (device,) = words
+    groups, rows = results.groups(load(f"recurrent-{device}")), []
+    for ours in recurrent_networks.OURS:
+        forward, step = (
+            [record["candidates"] for record in groups[f"{ours}, {mode}"]]
+            for mode in ("forward", "step")
+        )
+        for name in dict.fromkeys(name for found in step for name in found):
+            cells = [_times(forward, name, ours, "ratio")]
+            for figure in ("ratio", "memory_bytes", "compile_seconds"):
+                cells.append(_times(step, name, ours, figure))
+            if name != ours:
+                rows.append([f"`{ours}`", f"`{name}`", *cells])
+    titles = ["ours", "the other", "forward", "training step", "memory", "compilation"]
+    return _table(titles, rows)
+
+
+def _recurrent_gradients(load: Load, words: Sequence[str]) -> str:
+    """A row for each network with weights in 16 bits: multiples of ours, and errors."""
+    (device,) = words
+    ours, rows = "bidirectional_scan", []
+    (record,) = results.groups(load(f"recurrent-{device}"))[f"{ours}, gradient"]
+    for name, figures in record["candidates"].items():
+        cells = [
+            _times([record["candidates"]], name, ours, figure)
+            for figure in ("ratio", "memory_bytes")
+        ]
+        rows.append([f"`{name}`", *cells, f"{figures['largest_error']:.1g}"])
+    return _table(["", "gradient", "memory", "largest error"], rows)
+
+
+def _times(records: Sequence[Record], name: str, ours: str, figure: str) -> str:
+    """Multiples of a figure of ours."""
+
+    def value(figures: Record) -> float:
+        found = figures[figure]
+        return found["median"] if isinstance(found, Mapping) else found
+
+    return _spread(
+        value(record[name]) / value(record[ours])
+        for record in records
+        if figure in record.get(name, {})
+    )
+
+
+def _data_parallel(load: Load, words: Sequence[str]) -> str:
+    """A row for each network and formulation: times, and exchanges in loops."""
+    (device,) = words
+    rows: dict[tuple[str, str], list[str]] = {}
+    for record in load(f"data-parallel-{device}")["records"]:
+        for name, figures in record["candidates"].items():
+            key = record["name"].split("/")[1], f"`{name}`"
+            cells = rows.setdefault(key, [])
+            cells.append(_milliseconds(figures))
+            if record["devices"] > 1:
+                cells.append(str(figures["all_reduces_in_loops"]))
+    titles = ["network", "", "one device, ms", "two, ms", "all-reduces in loops"]
+    return _table(titles, [[*key, *cells] for key, cells in rows.items()])
 
 
 def _models(load: Load, words: Sequence[str]) -> str:
@@ -307,6 +352,8 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "gains": _gains,
     "slower": _slower,
     "recurrent": _recurrent,
+    "recurrent-gradients": _recurrent_gradients,
+    "data-parallel": _data_parallel,
     "models": _models,
     "readers": _readers,
     "model-training": _model_training,
@@ -320,10 +367,10 @@ def _share(figures: Mapping[str, Any]) -> float:
 
 
 def _spread(figures: Iterable[float]) -> str:
-    """The median, the least and the greatest."""
+    """The median, the least and the greatest; a single figure alone."""
     known = list(figures)
-    if not known:
-        return _EMPTY
+    if len(known) < 2:
+        return _short(known[0]) if known else _EMPTY
     ends = statistics.median(known), min(known), max(known)
     return "{} ({} to {})".format(*map(_short, ends))
 

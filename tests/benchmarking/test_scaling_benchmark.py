@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import tables
 from benchmarks.command import main
 
 pytestmark = pytest.mark.exhaustive
@@ -18,11 +19,10 @@ COUNTS = (1, 2, 4)
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("scaling")
+def run(command: str, folder: pathlib.Path) -> str:
+    """The output of a quick run, in a process of its own."""
     child = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "scale", "--quick", "--output", folder],
+        [sys.executable, "-m", "benchmarks", command, "--quick", "--output", folder],
         cwd=REPOSITORY,
         env={
             **os.environ,
@@ -36,8 +36,28 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         timeout=300,
     )
     assert child.returncode == 0, child.stderr
-    assert "strong/backward/4" in child.stdout
+    return child.stdout
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("scaling")
+    assert "strong/backward/4" in run("scale", folder)
     return folder / "scaling-cpu.json"
+
+
+def test_only_the_loop_of_lax_scan_exchanges_gradients(tmp_path: pathlib.Path) -> None:
+    run("data-parallel", tmp_path)
+    found = json.loads((tmp_path / "data-parallel-cpu.json").read_text())
+    assert [record["devices"] for record in found["records"]] == [1, 2]
+    document = tmp_path / "page.md"
+    block = "<!-- figures: data-parallel cpu -->\n<!-- end of figures -->\n"
+    document.write_text(block)
+    ours, scan = tables.rewritten(document, tmp_path).splitlines()[3:5]
+    assert ours.startswith("| 4x20x8x16x2 | `bidirectional_scan` | ")
+    assert ours.endswith(" | 0 |")
+    assert scan.startswith("| 4x20x8x16x2 | `lax.scan of both` | ")
+    assert not scan.endswith(" | 0 |")
 
 
 def test_quick_run_has_every_mode_and_number_of_devices(path: pathlib.Path) -> None:
