@@ -288,7 +288,8 @@ def assert_like_parent(ours: Any, theirs: Any, weights: Any) -> None:
         return carry, jnp.where(valid, outputs, 0)
 
     def loss(apply: Any, weights: Any) -> jax.Array:
-        return sum(jnp.sum(x**2) for x in jax.tree.leaves(results(apply, weights)))
+        squares = [jnp.sum(x**2) for x in jax.tree.leaves(results(apply, weights))]
+        return jnp.sum(jnp.stack(squares))
 
     for function in (results, jax.grad(loss, 1)):
         found, wanted = (
