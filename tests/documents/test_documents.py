@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import tomllib
 from typing import Any
 
 import jax
@@ -161,3 +162,17 @@ def test_links_lead_to_files() -> None:
     for path in [ROOT / "README.md", *GUIDES]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), (path.name, target)
+
+
+def test_oldest_versions_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = ["Python" + project["requires-python"], *project["dependencies"]]
+    oldest = dict(text.lower().split(">=") for text in texts)
+    page = " ".join((DOCS / "install.md").read_text().split())
+    sentence = (
+        "Python {python}, jax {jax}, jaxlib {jaxlib}, ml_dtypes {ml_dtypes} "
+        "and NumPy {numpy}, or newer"
+    )
+    assert sentence.format(**oldest) in page
+    readme = (ROOT / "README.md").read_text()
+    assert f"Python {oldest['python']} or newer" in readme

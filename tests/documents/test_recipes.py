@@ -46,8 +46,8 @@ def nnx_recipe(module: Any) -> Recipe:
     nnx = importlib.import_module("flax.nnx")
     graph, weights, others = nnx.split(module, nnx.Param, ...)
 
-    def apply(weights: Any, *arrays: Any) -> Any:
-        return nnx.merge(graph, weights, others, copy=True)(*arrays)
+    def apply(weights: Any, *arrays: Any, **options: Any) -> Any:
+        return nnx.merge(graph, weights, others, copy=True)(*arrays, **options)
 
     return weights, apply
 
@@ -61,26 +61,59 @@ def tutorial() -> Recipe:
     return nnx_recipe(names["Recogniser"](FEATURES, 8, classes=2, rngs=rngs()))
 
 
-def both_ways() -> Recipe:
-    names = page("from-flax", until="class BothWays")
-    return nnx_recipe(names["BothWays"](FEATURES, 8, rngs=rngs()))
+def linen_model(layer: Any, cell: str, is_compact: bool = True) -> Any:
+    """A model with the layer, made in `@nn.compact` or in `setup`."""
+    nn = importlib.import_module("flax.linen")
+
+    def make() -> Any:
+        return layer(*(nn.RNN(getattr(nn, cell)(8)) for _ in range(2)))
+
+    class Compact(nn.Module):
+        @nn.compact
+        def __call__(self, frames: jax.Array, lengths: jax.Array) -> jax.Array:
+            return make()(frames, seq_lengths=lengths)
+
+    class Setup(nn.Module):
+        def setup(self) -> None:
+            self.layer = make()
+
+        def __call__(self, frames: jax.Array, lengths: jax.Array) -> jax.Array:
+            return self.layer(frames, seq_lengths=lengths)
+
+    return Compact() if is_compact else Setup()
+
+
+def nnx_rnns(make: Callable[..., Any], cell: str = "GRUCell") -> list[Any]:
+    nnx = importlib.import_module("flax.nnx")
+    keys = nnx.Rngs(0)
+    return [
+        make(getattr(nnx, cell)(FEATURES, 8, rngs=keys), return_carry=True)
+        for _ in range(2)
+    ]
+
+
+def subclass() -> Recipe:
+    names = page("from-flax", until="class Bidirectional")
+    rnns = nnx_rnns(names["RNN"])
+    weights, apply = nnx_recipe(names["Bidirectional"](*rnns, return_carry=True))
+    return weights, lambda w, x, n: apply(w, x, seq_lengths=n)
 
 
 def two_reversals() -> Recipe:
-    names = page("from-flax", until="class Bidirectional")
-    return nnx_recipe(names["Bidirectional"](FEATURES, 8, rngs=rngs()))
+    names = page("from-flax", until="class TwoReversals")
+    return nnx_recipe(names["TwoReversals"](*nnx_rnns(names["nnx"].RNN)))
 
 
 def linen() -> Recipe:
     names = page("from-flax", until="class LinenBidirectional")
-    layer = names["LinenBidirectional"](hidden=8)
+    layer = linen_model(names["LinenBidirectional"], "GRUCell")
     frames = jnp.zeros((2, 3, FEATURES))
     weights = layer.init(jax.random.key(0), frames, jnp.array([3, 2]))
     return weights, layer.apply
 
 
 def equinox() -> Recipe:
-    names = page("from-flax", until="model = EquinoxBothWays")
+    names = page("from-flax", until="model = EquinoxBidirectional")
     arrays, others = names["equinox"].partition(
         names["model"], names["equinox"].is_array
     )
@@ -95,9 +128,12 @@ def from_tensorflow() -> Recipe:
     nnx = importlib.import_module("flax.nnx")
     names = page("from-tensorflow", until="cells = ported")
     graph, weights = nnx.split(names["cells"])
-    return weights, lambda weights, *arrays: names["read"](
-        nnx.merge(graph, weights), *arrays
-    )
+
+    def apply(weights: Any, frames: jax.Array, lengths: jax.Array) -> Any:
+        mask = jnp.arange(frames.shape[1]) < lengths[:, None]
+        return names["read"](nnx.merge(graph, weights), frames, mask)
+
+    return weights, apply
 
 
 def from_pytorch(kind: str) -> Recipe:
@@ -115,9 +151,9 @@ def from_pytorch(kind: str) -> Recipe:
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "the tutorial": tutorial,
-    "from Flax, one scan": both_ways,
+    "from Flax, NNX": subclass,
+    "from Flax, Linen": linen,
     "from Flax, two reversals": two_reversals,
-    "from Flax, Linen, two reversals": linen,
     "from Flax, Equinox": equinox,
     "from TensorFlow": from_tensorflow,
     "from PyTorch, LSTM": lambda: from_pytorch("lstm"),
@@ -199,9 +235,9 @@ def test_an_ensemble_is_mapped(recipe: Recipe) -> None:
 def test_two_reversals_have_the_bits_of_flax() -> None:
     """At valid steps, in the carry and in gradients; padding of NaN changes nothing."""
     nnx = importlib.import_module("flax.nnx")
-    names = page("from-flax", until="class Bidirectional")
+    names = page("from-flax", until="class TwoReversals")
     masked = names["masked"]
-    layer = names["Bidirectional"](FEATURES, 8, rngs=rngs())
+    layer = names["TwoReversals"](*nnx_rnns(nnx.RNN))
     theirs = nnx.Bidirectional(layer.forward, layer.backward, return_carry=True)
     lengths = jnp.array([3, 5, 1])
     frames = jax.random.normal(jax.random.key(0), (3, 5, FEATURES))
@@ -230,3 +266,150 @@ def test_two_reversals_have_the_bits_of_flax() -> None:
 def assert_same(found: Any, wanted: Any) -> None:
     for ours, theirs in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+# Subclasses, dropout and CTC ----------------------------------------------------------
+
+CELLS = "GRUCell", "OptimizedLSTMCell"
+
+
+def frames_and_lengths() -> tuple[jax.Array, jax.Array, jax.Array]:
+    frames = jax.random.normal(jax.random.key(0), (3, 5, FEATURES))
+    lengths = jnp.array([3, 5, 1])
+    return frames, lengths, (jnp.arange(5) < lengths[:, None])[..., None]
+
+
+def assert_like_parent(ours: Any, theirs: Any, weights: Any) -> None:
+    """Functions of weights have the same results, and gradients of valid steps."""
+    *_, valid = frames_and_lengths()
+
+    def results(apply: Any, weights: Any) -> Any:
+        carry, outputs = apply(weights)
+        return carry, jnp.where(valid, outputs, 0)
+
+    def loss(apply: Any, weights: Any) -> jax.Array:
+        squares = [jnp.sum(x**2) for x in jax.tree.leaves(results(apply, weights))]
+        return jnp.sum(jnp.stack(squares))
+
+    for function in (results, jax.grad(loss, 1)):
+        found, wanted = (
+            jax.jit(function, static_argnums=0)(apply, weights)
+            for apply in (ours, theirs)
+        )
+        assert jax.tree.structure(found) == jax.tree.structure(wanted)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=2e-6),
+            found,
+            wanted,
+        )
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("time_major", [False, True])
+def test_subclasses_of_nnx_are_like_their_parents(cell: str, time_major: bool) -> None:
+    nnx = importlib.import_module("flax.nnx")
+    names = page("from-flax", until="class Bidirectional")
+    frames, lengths, _ = frames_and_lengths()
+    options = dict(time_major=time_major, return_carry=True)
+
+    def both(kind: Any, rnn: Any) -> Any:
+        return kind(*nnx_rnns(rnn, cell), **options)
+
+    def one(kind: Any, **more: Any) -> Any:
+        return kind(nnx_rnns(kind, cell)[0].cell, **options, **more)
+
+    start = nnx_rnns(nnx.RNN, cell)[0].cell.initialize_carry((3, FEATURES), rngs())
+    start = jax.tree.map(lambda x: x + 0.5, start)
+
+    for parent, child in [
+        (both(nnx.Bidirectional, nnx.RNN), both(names["Bidirectional"], names["RNN"])),
+        (one(nnx.RNN), one(names["RNN"])),
+        (one(nnx.RNN, reverse=True, keep_order=True), one(names["RNN"], reverse=True)),
+    ]:
+        states = [nnx.to_flat_state(nnx.state(module)) for module in (parent, child)]
+        assert states[0].paths == states[1].paths
+
+        def apply(module: Any, weights: Any) -> Any:
+            _, apply = nnx_recipe(module)
+            if not time_major:
+                return apply(weights, frames, seq_lengths=lengths)
+            init = (start, start) if isinstance(module, nnx.Bidirectional) else start
+            x, given = jnp.swapaxes(frames, 0, 1), dict(initial_carry=init)
+            carry, outputs = apply(weights, x, seq_lengths=lengths, **given)
+            return carry, jnp.swapaxes(outputs, 0, 1)
+
+        functions = [lambda w, m=module: apply(m, w) for module in (child, parent)]
+        assert_like_parent(*functions, nnx_recipe(parent)[0])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("is_compact", [True, False])
+def test_a_subclass_of_linen_loads_a_checkpoint(cell: str, is_compact: bool) -> None:
+    linen = importlib.import_module("flax.linen")
+    child = page("from-flax", until="class LinenBidirectional")["LinenBidirectional"]
+    frames, lengths, _ = frames_and_lengths()
+    parent, ours = (
+        linen_model(layer, cell, is_compact) for layer in (linen.Bidirectional, child)
+    )
+    checkpoint = parent.init(jax.random.key(1), frames, lengths)
+    if is_compact:
+        assert set(checkpoint["params"]) == {f"{cell}_0", f"{cell}_1"}
+    assert_same(ours.init(jax.random.key(1), frames, lengths), checkpoint)
+    functions = [
+        lambda w, m=model: ((), m.apply(w, frames, lengths)) for model in (ours, parent)
+    ]
+    assert_like_parent(*functions, checkpoint)
+
+
+def test_dropout_is_that_of_a_loop() -> None:
+    names = page("from-flax", until="def with_dropout")
+    frames, lengths, _ = frames_and_lengths()
+    cells = tuple(rnn.cell for rnn in nnx_rnns(names["nnx"].RNN))
+    key = jax.random.key(7)
+    _, found = names["with_dropout"](cells, frames, lengths, key)
+    keys = jax.random.split(key, 3)
+    masks = [names["kept"](k, 3, 5, 8) for k in keys[:2]]
+    of_state = names["kept"](keys[2], 3, 8)
+    assert all(0 < np.mean(mask == 0) < 0.5 for mask in (*masks, of_state))
+    for direction, cell in enumerate(cells):
+        for row, n in enumerate(lengths.tolist()):
+            state = jnp.zeros(8)
+            for t in [range(n), reversed(range(n))][direction]:
+                state, output = cell(state * of_state[row], frames[row, t])
+                wanted = output * masks[direction][row, t]
+                np.testing.assert_allclose(found[direction][row, t], wanted, atol=1e-6)
+
+
+def test_ctc_is_that_of_each_utterance_alone() -> None:
+    names = page("operators/bidirectional_scan", until="def ctc")
+    random = np.random.default_rng(0)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(random.normal(size=shape, scale=0.5), jnp.float32)
+
+    weights = {
+        "convolutions": [{"kernel": normal(3, 4, 4), "bias": normal(4)}] * 2,
+        "cells": tuple(names["params"](jax.random.key(k), 4, 8) for k in range(2)),
+        "scores": normal(16, 5),
+    }
+    lengths, counts = jnp.array([13, 22, 9]), jnp.array([2, 3, 1])
+    labels = jnp.array([[1, 2, 0], [4, 3, 4], [2, 0, 0]])
+    valid = jnp.arange(24) < lengths[:, None]
+    frames = jnp.where(valid[..., None], normal(3, 24, 4), jnp.nan)
+
+    @jax.jit
+    @jax.value_and_grad
+    def total(weights: Any, *batch: jax.Array) -> jax.Array:
+        return jnp.sum(names["ctc"](weights, *batch))
+
+    found = total(weights, frames, lengths, labels, counts)
+    alone = [
+        total(weights, x[None, :n], n[None], y[None, :count], count[None])
+        for x, n, y, count in zip(frames, lengths, labels, counts, strict=True)
+    ]
+    wanted = jax.tree.map(lambda *parts: sum(parts), *alone)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
+        found,
+        wanted,
+    )
