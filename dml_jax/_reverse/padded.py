@@ -94,7 +94,8 @@ def require_batch(
     rule = "be a scalar"
     if batch:
         where = f"before {axis=}" if axis else f"in dimension 1, with {axis=}"
-        rule += f" or have shape {batch}, the sizes of `{name}` {where}, or 1 for any of them"
+        rule += f" or have shape {batch}, the sizes of `{name}` {where}"
+        rule += ", or 1 for any of them"
     got = f"{lengths_shape}{_advice(shape, lengths_shape, batch, axis)}"
     raise arguments.error(ValueError, function, "lengths", rule, got)
 

@@ -1,9 +1,9 @@
 """Recurrences over padded or packed sequences, in one direction or in both.
 
 Each step has an id: 0 at the padding, and one number within a sequence. Lengths and
-masks are ids of 0 and 1. Padding keeps the carry, so that a scan backwards in time needs
-no reversal by lengths. Where the id is another one than that of the last step which was
-not padding, the carry starts from `init` again.
+masks are ids of 0 and 1. Padding keeps the carry, so that a scan backwards in time
+needs no reversal by lengths. The carry starts from `init` again where the id differs
+from that of the last step that is not padding.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def padded_scan(
       ValueError: both `lengths` and `segment_ids` are given, `xs` has no arrays or they
         differ in time, a shape does not fit, or the step changes its weights.
 
-    Derivatives: forward and reverse mode of any order; 0 for padding. Only the carry goes
-    through a loop. Gradients of 16-bit weights are summed in float32. The derivative
-    computes the step again: what it prints or counts, it does twice. Sharding: the batch
-    may be sharded on automatic, explicit or manual axes. Devices exchange the gradients
-    of the weights once. The time axis may not be sharded.
+    Derivatives: forward and reverse mode of any order; 0 for padding. Only the carry
+    goes through a loop, and gradients of 16-bit weights are summed in float32. The
+    derivative computes the step again, for all times at once. Sharding: the batch may
+    be sharded on automatic, explicit or manual axes. Devices exchange the gradients of
+    the weights once. The time axis may not be sharded.
 
     Example:
       >>> import jax.numpy as jnp
@@ -127,8 +127,10 @@ def bidirectional_scan(
       init: the initial carry of arrays [batch, ...], as a tuple of two or stacked. Of
         an LSTM, ((h, c), (h, c)).
       xs: arrays [batch, time, ...], as a tuple of two or stacked; (x, x) for the same.
-      lengths, axis, segment_ids, unroll: as in `padded_scan`; dimensions are those of
-        one direction.
+      lengths: integers of shape [batch], as in `padded_scan`.
+      axis: the dimension of time in the arrays of one direction.
+      segment_ids: integers or booleans [batch, time], as in `padded_scan`.
+      unroll: the steps in one iteration of the loop, as in `padded_scan`.
 
     Returns:
       (carry, ys), both tuples (forward, backward): the carry of each row after its last
@@ -239,7 +241,7 @@ def _segment_ids(name: str, ids: jax.Array, shapes: Any, axis: int) -> jax.Array
 
 
 def _require_batch(
-    name: str, init: PyTree, xs: PyTree, ids: jax.Array | None, axis: int, where: str
+    name: str, init: PyTree, xs: PyTree, ids: Any, axis: int, where: str
 ) -> None:
     shape = jax.tree.leaves(xs)[0].shape
     batch = (shape[:axis] or shape[1:2])[: 0 if ids is None else ids.ndim - 1]
@@ -250,7 +252,7 @@ def _require_batch(
 
 
 class _Static:
-    """A step as a part of the key of `jit`: the function itself, which needs no hash."""
+    """A step in the key of `jit`, compared by identity: some functions have no hash."""
 
     def __init__(self, function: Step) -> None:
         self.function = function
@@ -432,7 +434,7 @@ def _placement(arrays: Any, first: int, rank: int) -> Callable[[PyTree, int], Py
     ]
     batch = next((spec for spec in specs if any(spec)), None)
     if not mesh.explicit_axes or batch is None:
-        return lambda tree, start: tree
+        return lambda tree, _: tree
 
     def place(start: int, x: jax.Array) -> jax.Array:
         spec = [*jax.typeof(x).sharding.spec]
