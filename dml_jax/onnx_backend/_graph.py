@@ -276,10 +276,15 @@ def _with_float_weights(graph: Graph) -> Graph:
     values: dict[str, Any] = {n: x for n, x in constants if n not in graph.inputs}
     floats = {}
     for node in graph.nodes:
+        if not node.operator.since:  # a function in `operators`
+            continue
         if node.kind == "Constant":
-            values[node.outputs[0]] = node.attributes.get("value")
+            values[node.outputs[0]] = node.operator.evaluate(node)
+        if node.kind == "Dropout" and node.inputs[2:]:  # an error in training mode
+            part = Graph(node.inputs, (), {}, (node,), {})
+            run_graph(part, [*map(values.get, node.inputs)], Scope({}, {}, True))
         given: list[Any] = [values.get(name) for name in node.inputs if name]
-        if any(x is None for x in given) or not node.operator.since:
+        if any(x is None for x in given):
             continue
         is_cast = node.kind == "Cast" and is_narrow(given[0])
         if is_cast or node.kind == "DequantizeLinear":

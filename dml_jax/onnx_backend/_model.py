@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import shape_names, statistics_names
+from dml_jax.onnx_backend._analysis import names_of, shape_names
 from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._evaluation import (
     Graph,
@@ -93,13 +93,15 @@ class Model(onnx.backend.base.BackendRep):
         self.output_names = graph.outputs
         self._shape_names = shape_names(graph.nodes)
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
-        others = self._shape_names | statistics_names(graph.nodes)
+        others = self._shape_names | names_of("statistics", graph.nodes)
+        states = names_of("states", graph.nodes)
         self._weights = {
             name: array
             for name, array in constants
             if array.ndim
             and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
             and name not in others
+            and (name not in states or array.any())
         }
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),

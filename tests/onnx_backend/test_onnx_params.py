@@ -367,6 +367,33 @@ def test_functions_for_operators() -> None:
     assert_same_bits(y, -X)
 
 
+# Names of operators of ONNX, functions, and nodes in which these are called.
+NAMESAKES = rows("""
+Pad | lambda _, q: q & np.uint8(6) | s = Constant<value_float = 0.5>()
+  q = QuantizeLinear(x, s) y = com.foo.Pad(q)
+BatchNormalization | lambda _, x, *w: x | y = com.foo.BatchNormalization(x, w, w, w, w)
+Size | lambda _, x: np.array([-1]) | s = com.foo.Size(x) y = Reshape(x, s)
+Constant | lambda attributes: 2 * attributes["value"] |
+  y = com.foo.Constant<value = float[2] {1, 2}>()
+""")
+
+
+@pytest.mark.parametrize(("name", "function", "nodes"), NAMESAKES)
+def test_functions_with_names_of_operators(
+    name: str, function: str, nodes: str
+) -> None:
+    """They do what they do by any other name."""
+    found = []
+    for other in (name, "Blob"):
+        text = nodes.replace(f"foo.{name}", f"foo.{other}")
+        source = parse(f"float[4,3] x => float[n] y {{{text}}}", w=X[0])
+        operators = {("com.foo", other): eval(function)}
+        model = onnx_backend.prepare(source, operators=operators)
+        (y,) = model.run([X])
+        found.append([{*model.params}, model.static_names, y.dtype, y.tolist()])
+    assert found[0] == found[1]
+
+
 @pytest.mark.usefixtures("x32")
 def test_functions_see_the_mode_of_the_caller() -> None:
     seen = []

@@ -254,7 +254,7 @@ def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndar
 
 
 OPERATORS = {
-    "Gather": Operator(_gather, 1),
+    "Gather": Operator(_gather, 1, of_floats=True),
     "GatherElements": Operator(_gather_elements, 11),
     "GatherND": Operator(_gather_nd, 11),
     "ScatterElements": Operator(_scatter_elements, 11),

@@ -179,7 +179,9 @@ OPERATORS = {
     "Softmax": _softmax(jax.nn.softmax),
     "LogSoftmax": _softmax(jax.nn.log_softmax),
     "Hardmax": Operator(_along_axis(_hardmax), 1),
-    "BatchNormalization": Operator(_batch_normalization, 7),
+    "BatchNormalization": Operator(
+        _batch_normalization, 7, of_images=True, statistics=slice(3, 5)
+    ),
     "LayerNormalization": Operator(_layer_normalization, 17),
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),

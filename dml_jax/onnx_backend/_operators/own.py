@@ -123,7 +123,7 @@ def _finite_scalar(name: str, value: Array) -> Any:
 
 OPERATORS = {
     "ReverseSequence": Operator(_reverse_sequence, 10),
-    "Slice": Operator(_slice, 1, static=(1, 2, 3, 4)),
+    "Slice": Operator(_slice, 1, static=(1, 2, 3, 4), of_floats=True),
     "Range": Operator(_range, 11, static=(0, 1, 2)),
     "ConstantOfShape": Operator(_constant_of_shape, 9, static=(0,)),
 }

@@ -283,9 +283,9 @@ def _requantized(
 OPERATORS = {
     "DynamicQuantizeLinear": Operator(lambda _, x: dynamically_quantized(x), 11),
     "QuantizeLinear": Operator(_quantize, 10),
-    "DequantizeLinear": Operator(_dequantize, 10),
-    "MatMulInteger": Operator(_matmul_integer, 10),
-    "ConvInteger": Operator(_conv_integer, 10),
-    "QLinearMatMul": Operator(_qlinear_matmul, 10),
-    "QLinearConv": Operator(_qlinear_conv, 10),
+    "DequantizeLinear": Operator(_dequantize, 10, of_floats=True),
+    "MatMulInteger": Operator(_matmul_integer, 10, of_floats=True),
+    "ConvInteger": Operator(_conv_integer, 10, of_floats=True),
+    "QLinearMatMul": Operator(_qlinear_matmul, 10, of_floats=True),
+    "QLinearConv": Operator(_qlinear_conv, 10, of_floats=True),
 }
