@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments, scalars
 from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error, with_nearest
-from dml_jax.onnx_backend._graph import Functions, convert, validate_model
+from dml_jax.onnx_backend._graph import Functions, convert, split_shared, validate_model
 from dml_jax.onnx_backend._inputs import as_numpy, wrong_inputs
 from dml_jax.onnx_backend._model import Model
 
@@ -118,6 +118,7 @@ class Backend(onnx.backend.base.Backend):
         source = _read(model)
         if outputs is not None:
             _cut(source.graph, outputs)  # ONNX's checker may not find their types
+        split_shared(source.graph)
         graph = convert(validate_model(source, functions), functions)
         if outputs is not None:
             graph = graph._replace(outputs=tuple(outputs))

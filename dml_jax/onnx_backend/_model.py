@@ -135,10 +135,10 @@ class Model(onnx.backend.base.BackendRep):
         So are Constant nodes with several floats, and what DequantizeLinear makes of
         constants, or Cast of those of up to 8 bits, by the name of the node's output,
         in a model without functions. Left out are those that determine shapes, scalars,
-        such as a limit, and the running means and variances of BatchNormalization;
-        `apply` accepts the initializers among the last two as well. Where the branches
-        of a node have weights of the same name, these are named by the node's first
-        output and the branch too, as "y.then_branch.w".
+        such as a limit, the running means and variances of BatchNormalization, and
+        initial states of zeros; `apply` accepts the initializers among the last three
+        as well. Where the branches of a node have weights of the same name, these are
+        named by the node's first output and the branch too, as "y.then_branch.w".
 
         They are new arrays at each access, which may be donated.
         """
@@ -305,7 +305,8 @@ class Model(onnx.backend.base.BackendRep):
 
         Returns:
           A new model, equal to the one that was prepared except for these initializers.
-          Those that Cast or DequantizeLinear made take the place of these nodes.
+          Statistics of BatchNormalization do not share arrays with weights in it. Those
+          that Cast or DequantizeLinear made take the place of these nodes.
 
         Raises:
           TypeError, ValueError: `params` does not match the model.
