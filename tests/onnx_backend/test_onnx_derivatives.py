@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from assertions import assert_same_bits
 from jax.test_util import check_grads
 from onnx_models import F, add_types, model_of, rows
 
@@ -200,3 +201,31 @@ def test_products_of_updates(places: str, updates: str, kind: str) -> None:
 
     with jax.enable_x64(True):
         check_grads(result, (x, u), 1, eps=1e-4)
+
+
+# Nodes whose results are elements of p, each of them some thousand times.
+REPEATED = rows("""
+y = Gather(p, q) | np.zeros(4096, int)
+y = GatherElements(p, q) | np.zeros(4096, int)
+float16[k] y {y = GatherND(p, q)} | np.zeros((4096, 1), int)
+n = Constant<value_ints = [8191]>() y = Resize<mode = "nearest">(p, , , n) | 0
+y = DequantizeLinear<axis = 0, block_size = 4096>(q, p) | np.ones(8192, np.int8)
+""")
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+@pytest.mark.parametrize(("text", "inputs"), REPEATED)
+def test_gradients_of_repeated_elements(text: str, inputs: str, dtype: Any) -> None:
+    """They are counts, which sums of 16 bits do not reach."""
+    given = [np.array([0, 1], dtype), *eval(f"[{inputs}]")]
+    text = text.replace("float16", np.dtype(dtype).name)
+    model = onnx_backend.prepare(model_of(text, given))
+
+    def total(x: Any) -> Any:
+        return jnp.sum(model.jax_fn(x, *given[1:])[0].astype(F)) / 64
+
+    (places,) = model.run(given)
+    wanted = np.bincount(places.astype(int), minlength=2) / 64
+    gradient = jax.jit(jax.grad(total))(given[0])
+    assert_same_bits(np.asarray(gradient), wanted.astype(dtype))

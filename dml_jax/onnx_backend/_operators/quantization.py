@@ -33,6 +33,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_scalar,
     require_shape,
 )
+from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.linear import convolution
 
 
@@ -151,7 +152,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
             f"as the scale has, {np.shape(parameter)[axis]}; got {block}"
         )
     places = np.arange(size) // block
-    return numpy_or_jax(parameter).take(parameter, places, axis)
+    return taken(lambda x: numpy_or_jax(x).take(x, places, axis), parameter)
 
 
 # Products -----------------------------------------------------------------------------
