@@ -163,7 +163,7 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
             node.domain = added.domain
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
-        elif is_known and schema.has_function:
+        elif is_known:
             set_defaults(node, defaults_of(schema))
     return checked
 

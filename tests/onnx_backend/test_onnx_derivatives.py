@@ -19,7 +19,7 @@ LINE = F([[[[0, 1, 2]]]])  # an image
 NAMES = {"F": F, "np": np, "NAN": NAN, "INF": INF, "ONES": ONES, "LINE": LINE}
 # Nodes, the inputs p, q, ..., the one of the derivatives, and those of the sum of y:
 # the slopes to the right where two differ, as of torch's grid_sample; 0 for zeros, as
-# of jax.numpy.linalg.norm; 0 where all is masked.
+# of jax.numpy.linalg.norm and torch's pow; 0 where all is masked.
 CORNERS = rows(r"""
 y = GridSample<align_corners = 1>(p, q) | LINE, F([[[[-1, 0], [0, 0]]]]) | 1 |
   [[[[1, 0], [1, 0]]]]
@@ -39,6 +39,8 @@ y = MeanVarianceNormalization<axes = [0]>(p) | F([2, 2]) | 0 | [0, 0]
 y = ReduceLogSumExp(p) | F([-INF, -INF]) | 0 | [0, 0]
 y = ReduceLogSumExp(p) | F([-INF, 0]) | 0 | [0, 1]
 y = Celu(p) | F([-100, 0, 100]) | 0 | F([np.exp(-100), 1, 1])
+y = Pow(p, q) | F([0, 2]), F([0]) | 0 | [0, 0]
+y = Pow(p, q) | F([0, 2]), F([0, 0]) | 1 | [0, np.log(2)]
 s = Softmax(p) n = IsNaN(s) z = Constant<value_float = 0.0>() y = Where(n, z, s) |
   F([-INF, -INF]) | 0 | [0, 0]
 s = LogSoftmax(p) n = IsNaN(s) z = Constant<value_float = 0.0>() y = Where(n, z, s) |

@@ -60,7 +60,7 @@ def dynamically_quantized(x: Array) -> list[Any]:
     That of the product of steps and scale would depend on what rounding changes.
     """
     fixed, dtype = lax.stop_gradient(x), np.dtype(x.dtype)
-    low, high = jnp.minimum(jnp.min(fixed), 0), jnp.maximum(jnp.max(fixed), 0)
+    low, high = jnp.min(fixed, initial=0), jnp.max(fixed, initial=0)
     scale = quotient(high - low, np.array(255), dtype)
     step = jnp.where(scale > 0, scale, 1)
     zero = quantized(quotient(-low, step, dtype), None, np.uint8).integers
