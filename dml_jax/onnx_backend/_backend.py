@@ -243,9 +243,11 @@ def _read(model: Source) -> onnx.ModelProto:
         if not source.HasField("graph"):
             raise ValueError("prepare: `model` must have a graph; got none")
     else:
+        is_torch = any(c.__module__.startswith("torch.") for c in type(model).__mro__)
+        hint = ". `torch.onnx.export(module, inputs, path)` writes one" * is_torch
         raise TypeError(
             "prepare: `model` must be an onnx.ModelProto, a path or bytes; got "
-            f"{arguments.describe(model)}"
+            f"{arguments.describe(model)}{hint}"
         )
     return source
 

@@ -333,9 +333,9 @@ def as_sizes(value: Any) -> Value:
 
 
 def traced_shape(name: str, value: Any) -> TypeError:
-    """The error for a traced value that a shape depends on."""
+    """The error for a traced value that a shape or an option depends on."""
     return TypeError(
-        f"`{name}` must be a constant, since a shape depends on it; got "
+        f"`{name}` must be a constant, since a shape or an option depends on it; got "
         f"{arguments.describe(value)}. Close over it instead of passing it to the "
         "function that is transformed"
     )

@@ -146,7 +146,7 @@ class Model(onnx.backend.base.BackendRep):
         with jax.ensure_compile_time_eval(), jax.default_device(self.device):
             return {n: jax.numpy.array(array) for n, array in self._weights.items()}
 
-    def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def run(self, inputs: Any = (), /, *others: Any, **named: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
 
         The first call with inputs of some shapes and dtypes, and some values of those
@@ -163,7 +163,7 @@ class Model(onnx.backend.base.BackendRep):
             the graph's inputs, where trailing defaults may be omitted.
           others: empty, or the inputs by name if `inputs` is None or the names of the
             outputs to return, as in ONNX Runtime: `run(None, {"x": x})`.
-          kwargs: must be empty; part of ONNX's interface.
+          named: inputs by name, after those in order.
 
         Returns:
           The outputs as a named tuple in the order of `output_names`, or of the names.
@@ -175,8 +175,6 @@ class Model(onnx.backend.base.BackendRep):
           NotImplementedError: a Cast from or to strings or float8_e8m0fnu.
           RuntimeError: the device has not enough memory.
         """
-        if kwargs:
-            raise TypeError(f"run: `kwargs` must be empty; got {', '.join(kwargs)}")
         wanted = self.output_names
         if len(others) == 1 and isinstance(others[0], Mapping):
             wanted = wanted_outputs(inputs, self.output_names)
@@ -184,7 +182,9 @@ class Model(onnx.backend.base.BackendRep):
         if others:
             got = f"{1 + len(others)} arguments"
             raise wrong_inputs(self.input_names, got, self.default_names)
-        given = inputs if isinstance(inputs, Mapping) else self._by_name(inputs)
+        if not isinstance(inputs, Mapping):
+            inputs, named = self._by_name(inputs, named or None), {}
+        given = {**inputs, **named}
         if not set(self.input_names) <= given.keys() <= self._inputs.keys():
             got = ", ".join(map(str, given)) or "none"
             raise wrong_inputs(self.input_names, got, self.default_names, given)

@@ -68,6 +68,8 @@ float[3] x => bool y {s = SequenceConstruct(x, x) o = Optional(s)
 float16[1,1,2] x, float16[1] s, float16[1] b => float16[1,1,2] y {
   y, m, v = BatchNormalization<training_mode = 1>(x, s, b, b, s)} |
   np.float16([[[-300, 300]]]), np.float16([1]), np.float16([0]) | [[[-1, 1]]]
+float[1] x => float[1] y {r = Constant<value_float = 0.0>()
+  t = Constant<value: tensor = bool {1}>() y = Dropout(x, r, t)} | np.float32([2]) | [2]
 """,
     erase="int64[1] a, int64[1] b, int64 place => int64[n] y {"
     "s = SequenceConstruct(a, b) e = SequenceErase(s, place) "

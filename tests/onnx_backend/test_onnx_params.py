@@ -367,7 +367,8 @@ def test_inputs_of_any_name() -> None:
         f"{signature} => float[5] y {{y = Concat<axis = 0>({', '.join(names)})}}"
     )
     given = {name: np.float32([i]) for i, name in enumerate(names)}
-    for (y,) in (model.jax_fn(**given), model.apply({}, **given), model.run(given)):
+    results = model.jax_fn(**given), model.apply({}, **given), model.run(**given)
+    for (y,) in results:
         assert y.tolist() == [0, 1, 2, 3, 4]
 
 

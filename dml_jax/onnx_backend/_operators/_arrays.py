@@ -212,7 +212,8 @@ def require_constant(**inputs: Any) -> None:
     """Refuses traced inputs, on whose values the shape of an output depends."""
     for name, value in inputs.items():
         if isinstance(value, Tracer):
-            raise traced_shape(name, value)
+            error = traced_shape(name, value)
+            raise TypeError(f"{error}, or end the model before it by `outputs=`")
 
 
 def require_rank(name: str, array: Any, rank: int) -> None:

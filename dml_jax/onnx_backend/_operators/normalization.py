@@ -168,8 +168,9 @@ def _local_response_normalization(node: Node, x: Array) -> jax.Array:
 
 
 def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -> Any:
-    if is_training is not None and np.any(is_training) and np.any(ratio != 0):
-        raise NotImplementedError("`training_mode` must be false; got true")
+    if np.any(is_training) and np.any(ratio != 0):
+        rule = "`training_mode` must be false; got true. Export in eval mode"
+        raise NotImplementedError(rule)
     dtype = x.dtype if node.version < 10 else np.bool_
     namespace = numpy_or_jax(sizes=np.shape(x))
     return [x, namespace.ones(np.shape(x), dtype)][: len(node.outputs)]
