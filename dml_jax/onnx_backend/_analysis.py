@@ -6,16 +6,12 @@ from collections.abc import Sequence
 
 from dml_jax.onnx_backend._evaluation import Graph, Node
 
-# Operators whose outputs depend on the shapes of their inputs only, or on how many
-# arrays a sequence or an optional value has.
-_OF_SHAPES = ("Shape", "Size", "SequenceLength", "OptionalHasElement")
-
 
 def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
     """The values that determine shapes, and all that they are computed from."""
     static: set[str] = set()
     for node in reversed(nodes):
-        if static.intersection(node.outputs) and node.kind not in _OF_SHAPES:
+        if static.intersection(node.outputs) and not node.operator.of_shapes:
             static.update(node.inputs)
             for graph in node.graphs():
                 static.update(captured_names(graph))
@@ -33,16 +29,15 @@ def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
     return frozenset(static - {""})
 
 
-def statistics_names(nodes: Sequence[Node]) -> frozenset[str]:
-    """The running means and variances, and the values that nodes copy to them."""
+def names_of(kind: str, nodes: Sequence[Node]) -> frozenset[str]:
+    """Inputs of a kind, "statistics" or "states", and what nodes copy to them."""
     names: set[str] = set()
     for node in reversed(nodes):
-        if node.kind == "BatchNormalization":
-            names.update(node.inputs[3:5])
-        elif node.kind in ("Identity", "Cast") and names.intersection(node.outputs):
+        names.update(node.inputs[getattr(node.operator, kind)])
+        if node.operator.is_copy and names.intersection(node.outputs):
             names.update(node.inputs)
         for graph in node.graphs():
-            names |= statistics_names(graph.nodes)
+            names |= names_of(kind, graph.nodes)
     return frozenset(names)
 
 

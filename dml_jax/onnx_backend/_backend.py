@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments, scalars
 from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error, with_nearest
-from dml_jax.onnx_backend._graph import Functions, convert, validate_model
+from dml_jax.onnx_backend._graph import Functions, convert, split_shared, validate_model
 from dml_jax.onnx_backend._inputs import as_numpy, wrong_inputs
 from dml_jax.onnx_backend._model import Model
 
@@ -118,6 +118,7 @@ class Backend(onnx.backend.base.Backend):
         source = _read(model)
         if outputs is not None:
             _cut(source.graph, outputs)  # ONNX's checker may not find their types
+        split_shared(source.graph)
         graph = convert(validate_model(source, functions), functions)
         if outputs is not None:
             graph = graph._replace(outputs=tuple(outputs))
@@ -244,9 +245,11 @@ def _read(model: Source) -> onnx.ModelProto:
         if not source.HasField("graph"):
             raise ValueError("prepare: `model` must have a graph; got none")
     else:
+        is_torch = any(c.__module__.startswith("torch.") for c in type(model).__mro__)
+        hint = ". `torch.onnx.export(module, inputs, path)` writes one" * is_torch
         raise TypeError(
             "prepare: `model` must be an onnx.ModelProto, a path or bytes; got "
-            f"{arguments.describe(model)}"
+            f"{arguments.describe(model)}{hint}"
         )
     return source
 

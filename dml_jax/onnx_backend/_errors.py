@@ -37,7 +37,8 @@ def as_value_error(prefix: str, *more: type[Exception]) -> Iterator[None]:
 def with_nearest(name: Any, known: Iterable[str]) -> str:
     """A wrong name, and the known names that are most like it."""
     nearest = difflib.get_close_matches(str(name), known, 3, 0)
-    return f"{arguments.describe(name)}. The nearest are {', '.join(nearest)}"
+    hint = f"The nearest are {', '.join(nearest)}" if nearest else "There are none"
+    return f"{arguments.describe(name)}. {hint}"
 
 
 def _first_line(error: BaseException) -> str:

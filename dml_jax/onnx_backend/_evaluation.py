@@ -36,15 +36,6 @@ class Rounded:
     numbers: jax.Array  # with the derivative of what was rounded
 
 
-# Operators that can be evaluated on these floats.
-_OF_FLOATS = (
-    *("Cast", "Concat", "ConvInteger", "DequantizeLinear", "Expand", "Flatten"),
-    *("Gather", "Identity", "MatMulInteger", "MatMulIntegerToFloat", "MaxPool", "Pad"),
-    *("QLinearConv", "QLinearMatMul", "Reshape", "Slice", "Split", "Squeeze"),
-    *("Transpose", "Unsqueeze"),
-)
-# Operators that compute with the channels last, and transpose the result.
-_OF_IMAGES = "AveragePool", "BatchNormalization", "Conv", "LpPool", "MaxPool"
 # The value of a name: an array, a sequence of arrays, or None if it is omitted.
 Value: TypeAlias = Array | Rounded | tuple[Array, ...] | None
 
@@ -69,6 +60,12 @@ class Operator(NamedTuple):
     static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
     is_folded: bool = True  # computed at once if the inputs are constant
     is_elementwise: bool = False  # on single elements, with broadcasting
+    of_floats: bool = False  # it can be evaluated on the floats of `Rounded`
+    of_images: bool = False  # it computes with the channels last, and transposes
+    of_shapes: bool = False  # it reads no values, but shapes or numbers of arrays
+    is_copy: bool = False  # of its first input, perhaps in another dtype or shape
+    statistics: slice = slice(0)  # inputs that are running means and variances
+    states: slice = slice(0)  # inputs that are initial states
     # Refuses inputs of an operator that ONNX's body of it computes, not `evaluate`.
     check: Callable[..., None] | None = None
 
@@ -143,7 +140,7 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
     inner = scope._replace(values=values)
     images: set[str] = set()
     for node in graph.nodes:
-        is_image = node.kind in _OF_IMAGES
+        is_image = node.operator.of_images
         if node.operator.is_elementwise and not images.isdisjoint(node.inputs):
             is_image = True
             node = node._replace(operator=_with_channels_last(node.operator))
@@ -202,7 +199,7 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
     node = node._replace(scope=scope)
     try:
         outputs = _outputs(node, [*inputs])
-        if node.kind in _OF_FLOATS and any(isinstance(x, Rounded) for x in given):
+        if node.operator.of_floats and any(isinstance(x, Rounded) for x in given):
             outputs = map(_joined, outputs, _outputs(node, [*map(_numbers, given)]))
         return [*outputs]
     except jax.errors.JAXTypeError:
@@ -336,9 +333,9 @@ def as_sizes(value: Any) -> Value:
 
 
 def traced_shape(name: str, value: Any) -> TypeError:
-    """The error for a traced value that a shape depends on."""
+    """The error for a traced value that a shape or an option depends on."""
     return TypeError(
-        f"`{name}` must be a constant, since a shape depends on it; got "
+        f"`{name}` must be a constant, since a shape or an option depends on it; got "
         f"{arguments.describe(value)}. Close over it instead of passing it to the "
         "function that is transformed"
     )

@@ -76,10 +76,38 @@ def validate_model(model: onnx.ModelProto, functions: Functions) -> Inlined:
     return inlined
 
 
+def split_shared(graph: onnx.GraphProto) -> None:
+    """Copies the arrays that running statistics share with weights.
+
+    Exporters merge equal arrays, such as the scale and the variance of a new layer.
+    """
+    roots, others = {}, set()
+    statistics: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in graph.node:
+        operator, places = _known(node), range(len(node.input))
+        for i in places:
+            root = roots.get(node.input[i], node.input[i])
+            if node.op_type == "Identity":
+                roots |= dict.fromkeys(node.output, root)
+            elif operator is not None and i in places[operator.statistics]:
+                statistics.setdefault(root, []).append((node, i))
+            else:
+                others.add(root)
+    others -= {info.name for info in graph.input}
+    for tensor in [*graph.initializer]:
+        if tensor.name in others and tensor.name in statistics:
+            graph.initializer.add().CopyFrom(tensor)
+            graph.initializer[-1].name += ".statistics"
+            for node, i in statistics[tensor.name]:
+                node.input[i] = graph.initializer[-1].name
+
+
 def _require_shapes(graph: onnx.GraphProto) -> None:
-    """Refuses tensors without a shape, as ONNX does without their names."""
+    """Refuses what has no type or no shape, as ONNX does without the names."""
     for info in (*graph.input, *graph.output):
         kind = info.type
+        if kind.WhichOneof("value") is None:
+            raise ValueError(f"onnx: `{info.name}` must have a type; got none")
         if kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape"):
             raise ValueError(
                 f"onnx: `{info.name}` must have a shape, whose sizes may be unknown; "
@@ -135,7 +163,7 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
             node.domain = added.domain
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
-        elif is_known and schema.has_function:
+        elif is_known:
             set_defaults(node, defaults_of(schema))
     return checked
 
@@ -276,10 +304,15 @@ def _with_float_weights(graph: Graph) -> Graph:
     values: dict[str, Any] = {n: x for n, x in constants if n not in graph.inputs}
     floats = {}
     for node in graph.nodes:
+        if not node.operator.since:  # a function in `operators`
+            continue
         if node.kind == "Constant":
-            values[node.outputs[0]] = node.attributes.get("value")
+            values[node.outputs[0]] = node.operator.evaluate(node)
+        if node.kind == "Dropout" and node.inputs[2:]:  # an error in training mode
+            part = Graph(node.inputs, (), {}, (node,), {})
+            run_graph(part, [*map(values.get, node.inputs)], Scope({}, {}, True))
         given: list[Any] = [values.get(name) for name in node.inputs if name]
-        if any(x is None for x in given) or not node.operator.since:
+        if any(x is None for x in given):
             continue
         is_cast = node.kind == "Cast" and is_narrow(given[0])
         if is_cast or node.kind == "DequantizeLinear":

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import shape_names, statistics_names
+from dml_jax.onnx_backend._analysis import names_of, shape_names
 from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._evaluation import (
     Graph,
@@ -93,13 +93,15 @@ class Model(onnx.backend.base.BackendRep):
         self.output_names = graph.outputs
         self._shape_names = shape_names(graph.nodes)
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
-        others = self._shape_names | statistics_names(graph.nodes)
+        others = self._shape_names | names_of("statistics", graph.nodes)
+        states = names_of("states", graph.nodes)
         self._weights = {
             name: array
             for name, array in constants
             if array.ndim
             and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
             and name not in others
+            and (name not in states or array.any())
         }
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
@@ -133,10 +135,10 @@ class Model(onnx.backend.base.BackendRep):
         So are Constant nodes with several floats, and what DequantizeLinear makes of
         constants, or Cast of those of up to 8 bits, by the name of the node's output,
         in a model without functions. Left out are those that determine shapes, scalars,
-        such as a limit, and the running means and variances of BatchNormalization;
-        `apply` accepts the initializers among the last two as well. Where the branches
-        of a node have weights of the same name, these are named by the node's first
-        output and the branch too, as "y.then_branch.w".
+        such as a limit, the running means and variances of BatchNormalization, and
+        initial states of zeros; `apply` accepts the initializers among the last three
+        as well. Where the branches of a node have weights of the same name, these are
+        named by the node's first output and the branch too, as "y.then_branch.w".
 
         They are new arrays at each access, which may be donated.
         """
@@ -144,7 +146,7 @@ class Model(onnx.backend.base.BackendRep):
         with jax.ensure_compile_time_eval(), jax.default_device(self.device):
             return {n: jax.numpy.array(array) for n, array in self._weights.items()}
 
-    def run(self, inputs: Any, *others: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def run(self, inputs: Any = (), /, *others: Any, **named: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
 
         The first call with inputs of some shapes and dtypes, and some values of those
@@ -161,7 +163,7 @@ class Model(onnx.backend.base.BackendRep):
             the graph's inputs, where trailing defaults may be omitted.
           others: empty, or the inputs by name if `inputs` is None or the names of the
             outputs to return, as in ONNX Runtime: `run(None, {"x": x})`.
-          kwargs: must be empty; part of ONNX's interface.
+          named: inputs by name, after those in order.
 
         Returns:
           The outputs as a named tuple in the order of `output_names`, or of the names.
@@ -173,8 +175,6 @@ class Model(onnx.backend.base.BackendRep):
           NotImplementedError: a Cast from or to strings or float8_e8m0fnu.
           RuntimeError: the device has not enough memory.
         """
-        if kwargs:
-            raise TypeError(f"run: `kwargs` must be empty; got {', '.join(kwargs)}")
         wanted = self.output_names
         if len(others) == 1 and isinstance(others[0], Mapping):
             wanted = wanted_outputs(inputs, self.output_names)
@@ -182,7 +182,9 @@ class Model(onnx.backend.base.BackendRep):
         if others:
             got = f"{1 + len(others)} arguments"
             raise wrong_inputs(self.input_names, got, self.default_names)
-        given = inputs if isinstance(inputs, Mapping) else self._by_name(inputs)
+        if not isinstance(inputs, Mapping):
+            inputs, named = self._by_name(inputs, named or None), {}
+        given = {**inputs, **named}
         if not set(self.input_names) <= given.keys() <= self._inputs.keys():
             got = ", ".join(map(str, given)) or "none"
             raise wrong_inputs(self.input_names, got, self.default_names, given)
@@ -303,7 +305,8 @@ class Model(onnx.backend.base.BackendRep):
 
         Returns:
           A new model, equal to the one that was prepared except for these initializers.
-          Those that Cast or DequantizeLinear made take the place of these nodes.
+          Statistics of BatchNormalization do not share arrays with weights in it. Those
+          that Cast or DequantizeLinear made take the place of these nodes.
 
         Raises:
           TypeError, ValueError: `params` does not match the model.

@@ -162,7 +162,8 @@ def _named_tensors(
 
 def is_weight(node: onnx.NodeProto) -> bool:
     """Whether a node is a Constant of several floats, as exporters write weights."""
-    if node.op_type != "Constant" or [a.name for a in node.attribute] != ["value"]:
+    is_known = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+    if not is_known or [a.name for a in node.attribute] != ["value"]:
         return False
     tensor = node.attribute[0].t
     return tensor.data_type in _FLOATS and math.prod(tensor.dims) > 1

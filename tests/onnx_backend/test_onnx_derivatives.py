@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from assertions import assert_same_bits
 from jax.test_util import check_grads
 from onnx_models import F, add_types, model_of, rows
 
@@ -18,7 +19,7 @@ LINE = F([[[[0, 1, 2]]]])  # an image
 NAMES = {"F": F, "np": np, "NAN": NAN, "INF": INF, "ONES": ONES, "LINE": LINE}
 # Nodes, the inputs p, q, ..., the one of the derivatives, and those of the sum of y:
 # the slopes to the right where two differ, as of torch's grid_sample; 0 for zeros, as
-# of jax.numpy.linalg.norm; 0 where all is masked.
+# of jax.numpy.linalg.norm and torch's pow; 0 where all is masked.
 CORNERS = rows(r"""
 y = GridSample<align_corners = 1>(p, q) | LINE, F([[[[-1, 0], [0, 0]]]]) | 1 |
   [[[[1, 0], [1, 0]]]]
@@ -38,6 +39,8 @@ y = MeanVarianceNormalization<axes = [0]>(p) | F([2, 2]) | 0 | [0, 0]
 y = ReduceLogSumExp(p) | F([-INF, -INF]) | 0 | [0, 0]
 y = ReduceLogSumExp(p) | F([-INF, 0]) | 0 | [0, 1]
 y = Celu(p) | F([-100, 0, 100]) | 0 | F([np.exp(-100), 1, 1])
+y = Pow(p, q) | F([0, 2]), F([0]) | 0 | [0, 0]
+y = Pow(p, q) | F([0, 2]), F([0, 0]) | 1 | [0, np.log(2)]
 s = Softmax(p) n = IsNaN(s) z = Constant<value_float = 0.0>() y = Where(n, z, s) |
   F([-INF, -INF]) | 0 | [0, 0]
 s = LogSoftmax(p) n = IsNaN(s) z = Constant<value_float = 0.0>() y = Where(n, z, s) |
@@ -200,3 +203,31 @@ def test_products_of_updates(places: str, updates: str, kind: str) -> None:
 
     with jax.enable_x64(True):
         check_grads(result, (x, u), 1, eps=1e-4)
+
+
+# Nodes whose results are elements of p, each of them some thousand times.
+REPEATED = rows("""
+y = Gather(p, q) | np.zeros(4096, int)
+y = GatherElements(p, q) | np.zeros(4096, int)
+float16[k] y {y = GatherND(p, q)} | np.zeros((4096, 1), int)
+n = Constant<value_ints = [8191]>() y = Resize<mode = "nearest">(p, , , n) | 0
+y = DequantizeLinear<axis = 0, block_size = 4096>(q, p) | np.ones(8192, np.int8)
+""")
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+@pytest.mark.parametrize(("text", "inputs"), REPEATED)
+def test_gradients_of_repeated_elements(text: str, inputs: str, dtype: Any) -> None:
+    """They are counts, which sums of 16 bits do not reach."""
+    given = [np.array([0, 1], dtype), *eval(f"[{inputs}]")]
+    text = text.replace("float16", np.dtype(dtype).name)
+    model = onnx_backend.prepare(model_of(text, given))
+
+    def total(x: Any) -> Any:
+        return jnp.sum(model.jax_fn(x, *given[1:])[0].astype(F)) / 64
+
+    (places,) = model.run(given)
+    wanted = np.bincount(places.astype(int), minlength=2) / 64
+    gradient = jax.jit(jax.grad(total))(given[0])
+    assert_same_bits(np.asarray(gradient), wanted.astype(dtype))

@@ -68,6 +68,8 @@ float[3] x => bool y {s = SequenceConstruct(x, x) o = Optional(s)
 float16[1,1,2] x, float16[1] s, float16[1] b => float16[1,1,2] y {
   y, m, v = BatchNormalization<training_mode = 1>(x, s, b, b, s)} |
   np.float16([[[-300, 300]]]), np.float16([1]), np.float16([0]) | [[[-1, 1]]]
+float[1] x => float[1] y {r = Constant<value_float = 0.0>()
+  t = Constant<value: tensor = bool {1}>() y = Dropout(x, r, t)} | np.float32([2]) | [2]
 """,
     erase="int64[1] a, int64[1] b, int64 place => int64[n] y {"
     "s = SequenceConstruct(a, b) e = SequenceErase(s, place) "
@@ -94,6 +96,10 @@ EIGHT = np.arange(8).reshape(4, 2)
 REVERSED = np.array([[4, 7], [2, 5], [0, 3], [6, 1]])
 
 
+def BRAIN(values: Any) -> np.ndarray:
+    return np.asarray(values, ml_dtypes.bfloat16)
+
+
 def one_hot(last: int, depth: int) -> np.ndarray:
     return np.eye(depth, dtype=int)[[1, 100, last]]
 
@@ -104,6 +110,7 @@ PAIR = LARGE[None, None, :2]
 SIDES = H([[[300, 400]]])  # as are their squares
 SPREAD = H([[[-300, 300]]])  # and their variance
 ONE, NONE = H([1]), H([0])
+MANY = np.zeros(4096, int)  # whose ones 16 bits do not count one by one
 # Operators, inputs and results that ONNX Runtime has not, or not exactly.
 EXACT: list[tuple[str, list[Any], Any]] = [
     *(("Range", *exact_range(*row)) for row in RANGES),
@@ -141,6 +148,13 @@ EXACT: list[tuple[str, list[Any], Any]] = [
     ("LRN<size = 1, alpha = 1.0, beta = 0.5>", [SIDES], H([[[1, 1]]])),
     ("InstanceNormalization", [SPREAD, ONE, NONE], H([[[-1, 1]]])),
     ("GroupNormalization<num_groups = 1>", [SPREAD, ONE, NONE], H([[[-1, 1]]])),
+    *(
+        (f'{kind}<reduction = "add">', [t([0]), index, t(MANY + 1)], t([4096]))
+        for kind, index in (("ScatterElements", MANY), ("ScatterND", MANY[:, None]))
+        for t in (H, BRAIN)
+    ),
+    ('ScatterElements<reduction = "mul">', [ONE, [0, 0, 0], H([300, 300, 0.25])],
+     H([22500])),
 ]  # fmt: skip
 
 

@@ -40,6 +40,11 @@ MODEL, BY_SCALAR = parse(COPY), "float s => float[n] y {[first] y = Range(s, s, 
 ERASING = """int64[1] a, int64 place => int64[n] y {s = SequenceConstruct(a, a)
   e = SequenceErase(s, place) y = ConcatFromSequence<axis = 0>(e)}"""
 NEGATING = parse("float[3] x => float[3] y {y = Neg(x)}")
+DROPPING = "float[3] x => float[3] y {y = Dropout(x, , t)}"
+SUPPRESSING = prepared(
+    "float[a,b,4] p, float[a,c,b] q => int64[n,3] y {y = NonMaxSuppression(p, q)}"
+)
+MODULE = type("Linear", (), {"__module__": "torch.nn.modules.linear"})()
 
 
 def node(kind: str, inputs: str = "a") -> onnx.NodeProto:
@@ -109,7 +114,18 @@ COPYING.run([np.ma.array(ROW, mask=True)]) | TypeError | onnx: `x` must be an ar
   without a mask; got MaskedArray$$
 COPYING.run([[[1], [1, 2]]]) | TypeError | onnx: `x` must be an array; got list
   \[\[1\], \[1, 2\]\]$$
-COPYING.run([ROW], a=1, b=2) | TypeError | run: `kwargs` must be empty; got a, b$$
+COPYING.run([ROW], a=1, b=2) | TypeError | onnx: `inputs` must be arrays for x; got 1 of
+  them and a, b. Pass `x`$$
+SUMMING.run(a=1, x=2) | TypeError | $three 0 of them and a, x, without z$by_name
+DEFAULTED.run({"a": ROW}, c=ROW) | TypeError | $default a, c, without x\. Pass `\[x\]`$$
+COPYING.apply({"w": ROW}, ROW) | ValueError | apply: `params` must have names of .*; got
+  str 'w'\. There are none$$
+prepared(DROPPING, t=np.array(True)) | NotImplementedError | Dropout 'y':
+  `training_mode` must be false; got true\. Export in eval mode$$
+jax.jit(prepared(f"bool t, {DROPPING}").jax_fn)(True, ROW) | TypeError | onnx: `t` must
+  be a constant, since a shape or an option depends on it; got traced bool
+jax.jit(SUPPRESSING.jax_fn)(X[None], X[None, :, :3]) | TypeError | NonMaxSuppression
+  'y': `boxes` must be a constant, .*, or end the model before it by `outputs=`$$
 PAIR.run(["w"], {"x": ROW}) | ValueError | .*`inputs` must be None or a list of y, z
 STRINGS.run([ONE]) | TypeError | onnx: `x` must have dtype string; got int64$$
 prepared(BY_SCALAR).run([np.float32(0)]) | ValueError | Range 'first': `delta`
@@ -129,6 +145,8 @@ prepared("@28 float6e2m3[3] x => float[3] y {y = Cast<to = 1>(x)}").run(
 prepare(None) | TypeError | $model
 prepare(1) | TypeError | $model
 prepare([MODEL]) | TypeError | $model
+prepare(MODULE) | TypeError | $model Linear .*\. `torch.onnx.export\(module, inputs,
+  path\)` writes one$$
 prepare(b"") | ValueError | prepare:
 prepare(b"{]") | ValueError | prepare:
 prepare(MODEL, training="no") | TypeError | prepare: `training` must be a bool; got str
@@ -231,9 +249,9 @@ TRACED = {
 def test_traced_inputs_that_shapes_depend_on(text: str) -> None:
     model, values = prepared(text), TRACED[text]
     message = (
-        r"onnx: `s` must be a constant, since a shape depends on it; got traced int.. "
-        r"array of shape \(1,\)\. Close over it instead of passing it to the function "
-        "that is transformed$"
+        r"onnx: `s` must be a constant, since a shape or an option depends on it; got "
+        r"traced int.. array of shape \(1,\)\. Close over it instead of passing it to "
+        "the function that is transformed$"
     )
     require_error(TypeError, message, jax.jit(model.jax_fn), *values)
     batch = [value[None] for value in values]

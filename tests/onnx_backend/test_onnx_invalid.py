@@ -128,7 +128,8 @@ m.ClearField('opset_import') | opset_import
 m.ClearField('graph') | 'graph'
 g.node[0].ClearField('output') | output size 0
 g.node[0].input[0] = '' | input 0
-g.output[0].ClearField('type') | 'type'
+g.output[0].ClearField('type') | `y` must have a type; got none
+g.input.add(name='z') | `z` must have a type; got none
 g.output[0].type.tensor_type.ClearField('shape') | `y` must have a shape, whose sizes
   may be unknown; got none
 w.ClearField('float_data'); w.raw_data = b'123' | w.*3 bytes

@@ -44,8 +44,10 @@ def expected(x: np.ndarray, lens: np.ndarray) -> np.ndarray:
 def test_run_accepts_inputs_by_position_and_by_name() -> None:
     reversing = onnx_backend.prepare(model())
     assert (reversing.input_names, reversing.output_names) == (("x", "lens"), ("y",))
-    for inputs in ([X, LENS], {"lens": LENS, "x": X}, (jnp.asarray(X), LENS)):
-        outputs: Any = reversing.run(inputs)
+    inputs = [X, LENS], {"lens": LENS, "x": X}, (jnp.asarray(X), LENS)
+    results: list[Any] = [*map(reversing.run, inputs), reversing.run(lens=LENS, x=X)]
+    results += reversing.run([X], lens=LENS), reversing.run({"x": X}, lens=LENS)
+    for outputs in results:
         assert isinstance(outputs.y, np.ndarray)
         assert_same_bits(outputs["y"], expected(X, LENS))
         assert_same_bits(outputs[0], expected(X, LENS))

@@ -173,6 +173,54 @@ def test_statistics_are_no_weights(nodes: str) -> None:
     np.testing.assert_allclose(model.apply(statistics, x)[0], wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = BatchNormalization(x, s, b, b, s)",
+        "u = Identity(s) v = Identity(u) y = BatchNormalization(x, s, b, b, v)",
+        "t = Identity(s) y = BatchNormalization(x, t, b, b, s)",
+    ],
+)
+def test_statistics_that_share_an_array_with_weights(nodes: str) -> None:
+    """Weights change alone."""
+    old = {"s": np.float32([1, 2, 3]), "b": np.float32([0, 1, 2])}
+    new = {"s": np.float32([3, 3, 1]), "b": np.float32([2, 0, 0])}
+    model = prepared(f"float[2,3] x => float[2,3] y {{{nodes}}}", **old)
+    assert {*model.params} == {"s", "b"}
+    text = "float[2,3] x => float[2,3] y {y = BatchNormalization(x, s, b, m, v)}"
+    wanted = runtime_outputs(parse(text, **new, m=old["b"], v=old["s"]), [X[:2]])
+    np.testing.assert_allclose(model.apply(new, X[:2]), wanted, rtol=1e-5)
+    found = runtime_outputs(model.to_onnx(new), [X[:2]])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+# Nodes, and the rows of their weights.
+RECURRENT = rows("""
+RNN<hidden_size = 2>(x, w, r, , , z) | 2
+GRU<hidden_size = 2>(x, w, r, , , z) | 6
+LSTM<hidden_size = 2>(x, w, r, , , z, z) | 8
+""")
+
+
+@pytest.mark.parametrize("moved", ["Identity(h)", "Expand(h, n)"])
+@pytest.mark.parametrize(("text", "count"), RECURRENT)
+def test_initial_states_of_zeros_are_no_weights(
+    text: str, count: str, moved: str
+) -> None:
+    shapes = {"w": (1, int(count), 3), "r": (1, int(count), 2), "h": (1, 4, 2)}
+    arrays = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes.items()}
+    nodes = f"n = Constant<value_ints = [1, 4, 2]>() z = {moved} y = {text}"
+    source = parse(f"float[t,4,3] x => float[t,d,4,2] y {{{nodes}}}", **arrays)
+    assert {*onnx_backend.prepare(source).params} == {"w", "r", "h"}
+    arrays["h"] *= 0
+    source = parse(f"float[t,4,3] x => float[t,d,4,2] y {{{nodes}}}", **arrays)
+    model, x = onnx_backend.prepare(source), np.stack([X, X])
+    assert {*model.params} == {"w", "r"}
+    state = {"h": np.ones((1, 4, 2), np.float32)}
+    wanted = runtime_outputs(model.to_onnx(state), [x])
+    np.testing.assert_allclose(model.apply(state, x), wanted, rtol=1e-5)
+
+
 # Two layers whose weights are stored in 8 bits, and the bias in 32.
 QUANTIZED = """float[n,3] x => float[n,2] y {
   s = Constant<value = float {0.5}>()
@@ -319,7 +367,8 @@ def test_inputs_of_any_name() -> None:
         f"{signature} => float[5] y {{y = Concat<axis = 0>({', '.join(names)})}}"
     )
     given = {name: np.float32([i]) for i, name in enumerate(names)}
-    for (y,) in (model.jax_fn(**given), model.apply({}, **given), model.run(given)):
+    results = model.jax_fn(**given), model.apply({}, **given), model.run(**given)
+    for (y,) in results:
         assert y.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -365,6 +414,33 @@ def test_functions_for_operators() -> None:
     require_error(NotImplementedError, "onnx: ", onnx_backend.run_node, node, [X])
     (y,) = onnx_backend.run_node(node, [X], operators={"Frob": lambda _, x: -x})
     assert_same_bits(y, -X)
+
+
+# Names of operators of ONNX, functions, and nodes in which these are called.
+NAMESAKES = rows("""
+Pad | lambda _, q: q & np.uint8(6) | s = Constant<value_float = 0.5>()
+  q = QuantizeLinear(x, s) y = com.foo.Pad(q)
+BatchNormalization | lambda _, x, *w: x | y = com.foo.BatchNormalization(x, w, w, w, w)
+Size | lambda _, x: np.array([-1]) | s = com.foo.Size(x) y = Reshape(x, s)
+Constant | lambda attributes: 2 * attributes["value"] |
+  y = com.foo.Constant<value = float[2] {1, 2}>()
+""")
+
+
+@pytest.mark.parametrize(("name", "function", "nodes"), NAMESAKES)
+def test_functions_with_names_of_operators(
+    name: str, function: str, nodes: str
+) -> None:
+    """They do what they do by any other name."""
+    found = []
+    for other in (name, "Blob"):
+        text = nodes.replace(f"foo.{name}", f"foo.{other}")
+        source = parse(f"float[4,3] x => float[n] y {{{text}}}", w=X[0])
+        operators = {("com.foo", other): eval(function)}
+        model = onnx_backend.prepare(source, operators=operators)
+        (y,) = model.run([X])
+        found.append([{*model.params}, model.static_names, y.dtype, y.tolist()])
+    assert found[0] == found[1]
 
 
 @pytest.mark.usefixtures("x32")

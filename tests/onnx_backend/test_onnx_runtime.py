@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
-from onnx_models import F, add_types, model_of, require_runtime, rows, runtime_outputs
+from onnx_models import (
+    F,
+    add_types,
+    model_of,
+    parse,
+    require_runtime,
+    rows,
+    runtime_outputs,
+)
 from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[attr-defined]
 from sampling import default_of
 
@@ -147,6 +155,8 @@ n = Constant<value_ints = [1, 1, 1, 4]>()
   np.arange(3, dtype=F)
 float[a,b,c,d] y {n = Constant<value_int = 5>() y = STFT(p, n, q)} |
   SIGNAL[..., 0], floats(16)
+a, s, z = DynamicQuantizeLinear(p) y = MatMulInteger(a, q, z) |
+  floats(0, 4), integers(U8, 4, 2)
 @12 y = Celu<alpha = -0.5>(p) | FRAMES
 @18 y = GroupNormalization<num_groups = 2>(p, q, r) |
   floats(2, 4, 3), floats(2), floats(2)
@@ -291,6 +301,14 @@ def test_windows_of_64_bits(kind: str, is_periodic: int) -> None:
     require_runtime(source, [np.array(5)], tolerance=1e-15)
 
 
+@pytest.mark.usefixtures("x32")
+def test_stft_is_onesided_by_default() -> None:
+    """ONNX's inference of shapes takes an omitted `onesided` for 0."""
+    text = "float[b,16,1] x => float[b,3,5,2] y {y = STFT(x, step, , width)}"
+    source = parse(text, step=np.array(4), width=np.array(8))
+    require_runtime(source, [floats(2, 16, 1)], tolerance=2e-5)
+
+
 def test_weights_of_two_bits() -> None:
     """ONNX Runtime's CPU kernel has other block sizes only."""
     text = f"float[a,b] y {{y = com.microsoft.MatMulNBits<{SIZES}, bits = 2>(p, q, r)}}"
@@ -381,6 +399,7 @@ a beta of 0 | y = Gemm<beta = 0.0>(p, q, r) | F([[1]]), F([[1]]), F([[NAN]]) |
 reflection beyond the axis | y = Pad<mode = "reflect">(p, q) | F([0, 1, 2]), [0, 4] |
   [0, 1, 2, 1, 0, 1, 2] | REFUSED
 the scale of zeros | z, y, i = DynamicQuantizeLinear(p) | F([0, 0, 0]) | 0 | 1
+the scale of nothing | z, y, i = DynamicQuantizeLinear(p) | F([]) | 0 | 1
 default parameters of Affine | one = Constant<value: tensor = float[1,1,1] {1.0}>()
   y, h = RNN<hidden_size = 1, activations = ["Affine"]>(p, one, one) | STEPS |
   [[[[0.5]]], [[[0.75]]]] | [[[[0]]], [[[0]]]]

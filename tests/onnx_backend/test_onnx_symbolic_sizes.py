@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import onnx.backend.test.loader
 import pytest
-from onnx_models import F, model_of, require_close, rows
+from assertions import assert_same_bits
+from onnx_models import F, model_of, require_close, require_error, rows
 from sampling import default_of
 
 from dml_jax import onnx_backend
@@ -76,6 +77,8 @@ s = Shape<end = 1>(p) m = Constant<value_ints = [-1]>() c = Concat<axis = 0>(m, 
   y = Reshape(p, c) | f(2, 3, 4) | p
 s = Size(p) c = Cast<to = 1>(s) t = ReduceSum<keepdims = 0>(p) y = Div(t, c) |
   f(2, 3) | p
+s = Shape<end = 1>(p) n = Constant<value_ints = [0]>() y = Slice(q, n, s) |
+  f(2, 3), f(9, 3) | p
 s = Shape(p) zero = Constant<value_int = 0>() b = Gather(s, zero)
   one = Constant<value_int = 1>() r = Range(zero, b, one) y = Mul(q, r) |
   f(2, 3), np.array(3) | p
@@ -135,6 +138,53 @@ def test_a_batch_of_any_size(text: str, inputs: str, batched: str) -> None:
     require_close(found, model.run(given), 1e-6)
 
 
+LEAST, MOST = -(2**63), 2**63 - 1  # as exporters write limits that are omitted
+LIMITS = [(0, MOST, 1), (1, MOST, 1), (0, -1, 1), (-1, LEAST, -1), (0, MOST, 2)]
+LIMITS += [(MOST, LEAST, -1), (LEAST, MOST, 3), (0, 2**31 - 1, 1), (0, 4, 1)]
+LIMITS += [(-3, MOST, 1), (1, -2, 1), (4, 1, -1)]
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+@pytest.mark.parametrize("constraints", [(), ("t >= 2", "t <= 1000")])
+@pytest.mark.parametrize(("start", "end", "step"), LIMITS)
+def test_slices_of_an_axis_of_any_size(
+    start: int, end: int, step: int, constraints: Any
+) -> None:
+    limits = [np.array([n]) for n in (start, end, step)]
+    model = onnx_backend.prepare(
+        model_of(
+            "a = Constant<value_ints = [1]>() y = Slice(p, q, r, a, s)",
+            [f(3, 2), *limits],
+        )
+    )
+    (types,) = jax.export.symbolic_args_specs(
+        (f(3, 2),), ("3, t",), constraints=constraints
+    )
+    function = jax.jit(lambda x: model.jax_fn(x, *limits)[0])
+    program = jax.export.export(function)(types)
+    for size in (2, 5, 8):
+        x = f(3, size)
+        assert_same_bits(np.asarray(program.call(x)), x[:, start:end:step])
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+def test_starts_that_may_be_before_an_axis_of_any_size() -> None:
+    """NumPy selects nothing from them backwards, ONNX the first element."""
+    source = "a = Constant<value_ints = [-3]>() b = Constant<value_ints = [-9]>() "
+    source += "s = Constant<value_ints = [-1]>() y = Slice(p, a, b, , s)"
+    model = onnx_backend.prepare(model_of(source, [f(5)]))
+
+    def program(*constraints: str) -> Any:
+        (types,) = jax.export.symbolic_args_specs((f(5),), "t", constraints=constraints)
+        return jax.export.export(jax.jit(model.jax_fn))(types)
+
+    message = r"Slice 'y': .* the start \(t - 3\) must be resolved"
+    require_error(ValueError, message, program)
+    x = f(8)
+    (y,) = program("t >= 3").call(x)
+    assert_same_bits(np.asarray(y), x[-3::-1])
+
+
 def test_recurrent_weights_of_any_size() -> None:
     arrays = f(2, 3, 5), f(1, 4, 5), f(1, 4, 4)
     model = onnx_backend.prepare(model_of("y, h = RNN(p, q, r)", arrays))
@@ -153,7 +203,7 @@ def test_recurrent_weights_of_any_size() -> None:
 NO_BATCH = """
 and_bcast4v4d or_bcast4v4d xor_bcast4v4d affine_grid center_crop_pad det_2d
 expand_dim_unchanged gemm_all_attributes matmul_1d_3d nonmaxsuppression nonzero
-reshape_negative_extended_dims resize scan9 slice split squeeze top_k_same_values
+reshape_negative_extended_dims resize scan9 split squeeze top_k_same_values
 unique
 """
 

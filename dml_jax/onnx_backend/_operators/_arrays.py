@@ -165,16 +165,18 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     Its result is rounded to their dtype once.
     """
 
-    def is_narrow(x: Any) -> bool:
-        return x is not None and x.dtype in (jnp.float16, jnp.bfloat16)
-
     def evaluate(node: Node, *inputs: Any) -> Array:
-        if not is_narrow(inputs[0]):
+        if not is_half(inputs[0]):
             return function(node, *inputs)
-        wide = [at_least_float32(x) if is_narrow(x) else x for x in inputs]
+        wide = [at_least_float32(x) if is_half(x) else x for x in inputs]
         return function(node, *wide).astype(inputs[0].dtype)
 
     return evaluate
+
+
+def is_half(x: Any) -> bool:
+    """Whether an array has floats of 16 bits."""
+    return x is not None and x.dtype in (jnp.float16, jnp.bfloat16)
 
 
 def product(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,7 +216,8 @@ def require_constant(**inputs: Any) -> None:
     """Refuses traced inputs, on whose values the shape of an output depends."""
     for name, value in inputs.items():
         if isinstance(value, Tracer):
-            raise traced_shape(name, value)
+            error = traced_shape(name, value)
+            raise TypeError(f"{error}, or end the model before it by `outputs=`")
 
 
 def require_rank(name: str, array: Any, rank: int) -> None:

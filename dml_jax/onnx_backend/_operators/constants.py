@@ -85,8 +85,8 @@ def _eye_like(node: Node, x: Array) -> Array:
 
 OPERATORS = {
     "Constant": Operator(_constant, 1),
-    "Identity": Operator(lambda _, x: x, 1),
-    "Cast": Operator(_cast, 1),
+    "Identity": Operator(lambda _, x: x, 1, of_floats=True, is_copy=True),
+    "Cast": Operator(_cast, 1, of_floats=True, is_copy=True),
     "CastLike": Operator(_cast_like, 15),
     "BitCast": Operator(_bit_cast, 26),
     "EyeLike": Operator(_eye_like, 9),

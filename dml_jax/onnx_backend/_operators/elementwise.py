@@ -41,6 +41,8 @@ def _power(_: Node, base: Array, exponent: Array) -> Array:
         is_integer = jnp.issubdtype(base.dtype, jnp.integer)
         wide = jnp.promote_types(base.dtype, exponent.dtype)
         base = base.astype(jnp.float64 if is_integer else wide)
+        # Not 0 to the power of 0, whose slope would be NaN.
+        base = namespace.where((base == 0) & (exponent == 0), 1, base)
     elif jnp.issubdtype(base.dtype, jnp.integer):
         return _integer_power(base, exponent.astype(np.int64)).astype(dtype)
     return namespace.power(base, exponent).astype(dtype)

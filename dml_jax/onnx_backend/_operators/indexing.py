@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._evaluation import Array, Node, Operator, with_derivative
 from dml_jax.onnx_backend._operators._arrays import (
+    at_least_float32,
     axis_of,
     clamped,
     indices_of,
     integer,
+    is_half,
     normalized,
     numpy_or_jax,
     option,
@@ -30,12 +33,21 @@ from dml_jax.onnx_backend._operators._arrays import (
 def _gather(node: Node, data: Array, indices: Array) -> Array:
     axis = axis_of(node, data)
     places = indices_of(indices, np.shape(data)[axis])
-    return numpy_or_jax(data, places).take(data, places, axis, mode="clip")
+    namespace = numpy_or_jax(data, places)
+    return taken(lambda x: namespace.take(x, places, axis, mode="clip"), data)
+
+
+def taken(take: Callable[[Any], Array], x: Array) -> Any:
+    """Elements of `x`, whose gradients are summed in float32 where they repeat."""
+    if not (is_half(x) and isinstance(x, Tracer)):
+        return take(x)
+    smooth = take(at_least_float32(x)).astype(x.dtype)
+    return with_derivative(take(x), smooth)  # which keeps the bits of NaNs
 
 
 def _gather_elements(node: Node, data: Array, indices: Array) -> Array:
     axis = axis_of(node, data)
-    return _taken(data, _element_places(data, axis, indices))
+    return _elements(data, _element_places(data, axis, indices))
 
 
 def _element_places(data: Array, axis: int, indices: Array) -> Any:
@@ -56,7 +68,7 @@ def _element_places(data: Array, axis: int, indices: Array) -> Any:
 def _gather_nd(node: Node, data: Array, indices: Array) -> Array:
     count = node.attributes["batch_dims"]
     data, indices = _with_an_axis(data, indices, count)
-    return _taken(data, _slice_places(data, indices, count))
+    return _elements(data, _slice_places(data, indices, count))
 
 
 def _with_an_axis(data: Array, indices: Array, batch_dims: int = 0) -> Any:
@@ -67,10 +79,10 @@ def _with_an_axis(data: Array, indices: Array, batch_dims: int = 0) -> Any:
     return data, np.zeros((*np.shape(indices)[:-1], 1), np.int64)
 
 
-def _taken(data: Array, places: Any) -> Array:
+def _elements(data: Array, places: Any) -> Array:
     """Elements of `data`, which NumPy cannot index with traced places."""
     is_traced = any(isinstance(place, Tracer) for place in places)
-    return (jnp.asarray(data) if is_traced else data)[places]
+    return taken(lambda x: (jnp.asarray(x) if is_traced else x)[places], data)
 
 
 def _slice_places(data: Array, indices: Array, batch_dims: int = 0) -> Any:
@@ -108,6 +120,9 @@ def _scatter_nd(node: Node, data: Array, indices: Array, updates: Array) -> jax.
 
 def _scatter(node: Node, data: Array, places: Any, updates: Array) -> jax.Array:
     reduction = option(node, "reduction", ["none", "add", "mul", "max", "min"])
+    if is_half(data) and reduction in ("add", "mul"):
+        wide = at_least_float32(data), places, at_least_float32(updates)
+        return _scatter(node, *wide).astype(data.dtype)
     data = jnp.asarray(data)
     if reduction == "mul":
         return _multiplied(data, updates, places)
@@ -254,7 +269,7 @@ def _shares(low: np.ndarray, high: np.ndarray, box: int, others: Any) -> np.ndar
 
 
 OPERATORS = {
-    "Gather": Operator(_gather, 1),
+    "Gather": Operator(_gather, 1, of_floats=True),
     "GatherElements": Operator(_gather_elements, 11),
     "GatherND": Operator(_gather_nd, 11),
     "ScatterElements": Operator(_scatter_elements, 11),

@@ -31,6 +31,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_shape,
     require_size,
 )
+from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.quantization import quantized
 
 
@@ -200,7 +201,7 @@ def _nearest(x: jax.Array, axis: int, places: np.ndarray) -> jax.Array:
     factor = len(numbers) // size
     if np.array_equal(numbers, np.arange(size * factor) // max(factor, 1)):
         return jnp.repeat(x, factor, axis)  # which is faster
-    return jnp.take(x, numbers, axis, mode="clip")
+    return taken(lambda x: jnp.take(x, numbers, axis, mode="clip"), x)
 
 
 def _kernel_of(node: Node) -> tuple[Callable[..., Any], int]:

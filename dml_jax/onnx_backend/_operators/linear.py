@@ -389,7 +389,7 @@ OPERATORS = {
     "Gemm": Operator(product(_gemm), 7),
     "Einsum": Operator(product(_einsum), 12),
     "Det": Operator(lambda _, x: jnp.linalg.det(x), 11),
-    "Conv": Operator(product(convolution), 1),
+    "Conv": Operator(product(convolution), 1, of_images=True),
     "ConvTranspose": Operator(product(_transposed_convolution), 1),
     "Col2Im": Operator(_columns_to_image, 18, static=(1, 2)),
 }

@@ -209,22 +209,21 @@ def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
     return centered(x, zero) * jnp.reshape(scale, shape)
 
 
-_FUNCTIONS = {
-    "FusedConv": _fused_convolution,
-    "FusedMatMul": product(_fused_matmul),
-    "SkipLayerNormalization": _skip_normalization,
-    "SkipSimplifiedLayerNormalization": _skip_normalization,
-    "Gelu": _gelu,
-    "BiasGelu": _gelu,
-    "FastGelu": _gelu,
-    "QuickGelu": _quick_gelu,
-    "MatMulNBits": product(_matmul_of_bits),
-    "DynamicQuantizeMatMul": _matmul_dynamic,
-    "MatMulIntegerToFloat": _matmul_to_float,
-    "DynamicQuantizeLSTM": _quantized_lstm,
-    "QuantizeLinear": quantization.OPERATORS["QuantizeLinear"].evaluate,
-    "DequantizeLinear": quantization.OPERATORS["DequantizeLinear"].evaluate,
-}
 # The operators of ONNX whose attributes those of these names have.
 ATTRIBUTES_OF = {"FusedConv": "Conv", "DynamicQuantizeLSTM": "LSTM"}
-OPERATORS = {name: Operator(function, 1) for name, function in _FUNCTIONS.items()}
+OPERATORS = {
+    "FusedConv": Operator(_fused_convolution, 1),
+    "FusedMatMul": Operator(product(_fused_matmul), 1),
+    "SkipLayerNormalization": Operator(_skip_normalization, 1),
+    "SkipSimplifiedLayerNormalization": Operator(_skip_normalization, 1),
+    "Gelu": Operator(_gelu, 1),
+    "BiasGelu": Operator(_gelu, 1),
+    "FastGelu": Operator(_gelu, 1),
+    "QuickGelu": Operator(_quick_gelu, 1),
+    "MatMulNBits": Operator(product(_matmul_of_bits), 1),
+    "DynamicQuantizeMatMul": Operator(_matmul_dynamic, 1),
+    "DynamicQuantizeLSTM": Operator(_quantized_lstm, 1, states=slice(5, 7)),
+    "MatMulIntegerToFloat": Operator(_matmul_to_float, 1, of_floats=True),
+    "QuantizeLinear": quantization.OPERATORS["QuantizeLinear"]._replace(since=1),
+    "DequantizeLinear": quantization.OPERATORS["DequantizeLinear"]._replace(since=1),
+}

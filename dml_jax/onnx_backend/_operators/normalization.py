@@ -168,8 +168,9 @@ def _local_response_normalization(node: Node, x: Array) -> jax.Array:
 
 
 def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -> Any:
-    if is_training is not None and np.any(is_training) and np.any(ratio != 0):
-        raise NotImplementedError("`training_mode` must be false; got true")
+    if np.any(is_training) and np.any(ratio != 0):
+        rule = "`training_mode` must be false; got true. Export in eval mode"
+        raise NotImplementedError(rule)
     dtype = x.dtype if node.version < 10 else np.bool_
     namespace = numpy_or_jax(sizes=np.shape(x))
     return [x, namespace.ones(np.shape(x), dtype)][: len(node.outputs)]
@@ -179,7 +180,9 @@ OPERATORS = {
     "Softmax": _softmax(jax.nn.softmax),
     "LogSoftmax": _softmax(jax.nn.log_softmax),
     "Hardmax": Operator(_along_axis(_hardmax), 1),
-    "BatchNormalization": Operator(_batch_normalization, 7),
+    "BatchNormalization": Operator(
+        _batch_normalization, 7, of_images=True, statistics=slice(3, 5)
+    ),
     "LayerNormalization": Operator(_layer_normalization, 17),
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),

@@ -60,7 +60,13 @@ def _slice(
         raise ValueError(f"`steps` must be nonzero; got {steps}")
     windows: list[tuple[Any, ...]] = [(0, size, 1) for size in np.shape(data)]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        windows[axis] = _window(windows[axis][1], start, end, step)
+        size = windows[axis][1]
+        if has_symbols((size, start, end)):  # which JAX compares
+            places = _places(size, start, end, step)
+            data = jnp.asarray(data)[(builtins.slice(None),) * axis + (places,)]
+            windows[axis] = 0, np.shape(data)[axis], 1
+        else:
+            windows[axis] = _window(size, start, end, step)
     if isinstance(data, np.ndarray):
         part = data[tuple(builtins.slice(o, o + size) for o, size, _ in windows)]
         return part[tuple(builtins.slice(None, None, step) for *_, step in windows)]
@@ -68,19 +74,23 @@ def _slice(
     return dml_jax.slice1(data, offsets, sizes, strides)
 
 
-def _window(size: Any, start: int, end: int, step: int) -> tuple[Any, Any, int]:
+def _places(size: Any, start: Any, end: Any, step: int) -> builtins.slice:
+    """The index of a slice by symbolic sizes, of which far limits are the ends."""
+    far, forward = 2**31 - 1, 1 if step > 0 else -1
+    if isinstance(start, int) and start * forward <= -far:
+        start = None
+    elif isinstance(start, int) and start < 0 > step:
+        start = start + size  # NumPy selects nothing from a start before the axis
+    is_last = isinstance(end, int) and end * forward >= far
+    return builtins.slice(start, None if is_last else end, step)
+
+
+def _window(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
     """Offset, size and stride of the window that a start, an end and a step select."""
-    if size == 0:
+    places = range(size)[max(start, -size) : end : step]
+    if not places:
         return 0, 0, 1
-    start, end = (index + size if index < 0 else index for index in (start, end))
-    is_reversed = step < 0
-    start = min(max(start, 0), size - is_reversed)
-    end = min(max(end, -is_reversed), size - is_reversed)
-    count = max(0, -((start - end) // step))
-    if not count:
-        return 0, 0, 1
-    reach = (count - 1) * step
-    return min(start, start + reach), abs(reach) + 1, step
+    return min(places[0], places[-1]), abs(places[-1] - places[0]) + 1, step
 
 
 def _range(node: Node, start: Array, limit: Array, delta: Array) -> Array:
@@ -123,7 +133,7 @@ def _finite_scalar(name: str, value: Array) -> Any:
 
 OPERATORS = {
     "ReverseSequence": Operator(_reverse_sequence, 10),
-    "Slice": Operator(_slice, 1, static=(1, 2, 3, 4)),
+    "Slice": Operator(_slice, 1, static=(1, 2, 3, 4), of_floats=True),
     "Range": Operator(_range, 11, static=(0, 1, 2)),
     "ConstantOfShape": Operator(_constant_of_shape, 9, static=(0,)),
 }

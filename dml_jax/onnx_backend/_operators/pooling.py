@@ -178,9 +178,9 @@ def _global_lp_pool(node: Node, x: Array) -> jax.Array:
 
 
 OPERATORS = {
-    "MaxPool": Operator(_on_images(_max_pool), 1),
-    "AveragePool": Operator(_on_images(in_float32(_average_pool)), 1),
-    "LpPool": Operator(_on_images(in_float32(_lp_pool)), 2),
+    "MaxPool": Operator(_on_images(_max_pool), 1, of_floats=True, of_images=True),
+    "AveragePool": Operator(_on_images(in_float32(_average_pool)), 1, of_images=True),
+    "LpPool": Operator(_on_images(in_float32(_lp_pool)), 2, of_images=True),
     "GlobalMaxPool": Operator(_global(jnp.max), 1),
     "GlobalAveragePool": Operator(in_float32(_global(jnp.mean)), 1),
     "GlobalLpPool": Operator(in_float32(_global_lp_pool), 2),

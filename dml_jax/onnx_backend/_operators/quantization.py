@@ -33,6 +33,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_scalar,
     require_shape,
 )
+from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.linear import convolution
 
 
@@ -59,7 +60,7 @@ def dynamically_quantized(x: Array) -> list[Any]:
     That of the product of steps and scale would depend on what rounding changes.
     """
     fixed, dtype = lax.stop_gradient(x), np.dtype(x.dtype)
-    low, high = jnp.minimum(jnp.min(fixed), 0), jnp.maximum(jnp.max(fixed), 0)
+    low, high = jnp.min(fixed, initial=0), jnp.max(fixed, initial=0)
     scale = quotient(high - low, np.array(255), dtype)
     step = jnp.where(scale > 0, scale, 1)
     zero = quantized(quotient(-low, step, dtype), None, np.uint8).integers
@@ -151,7 +152,7 @@ def _spread(node: Node, x: Array, parameter: Any) -> Any:
             f"as the scale has, {np.shape(parameter)[axis]}; got {block}"
         )
     places = np.arange(size) // block
-    return numpy_or_jax(parameter).take(parameter, places, axis)
+    return taken(lambda x: numpy_or_jax(x).take(x, places, axis), parameter)
 
 
 # Products -----------------------------------------------------------------------------
@@ -283,9 +284,9 @@ def _requantized(
 OPERATORS = {
     "DynamicQuantizeLinear": Operator(lambda _, x: dynamically_quantized(x), 11),
     "QuantizeLinear": Operator(_quantize, 10),
-    "DequantizeLinear": Operator(_dequantize, 10),
-    "MatMulInteger": Operator(_matmul_integer, 10),
-    "ConvInteger": Operator(_conv_integer, 10),
-    "QLinearMatMul": Operator(_qlinear_matmul, 10),
-    "QLinearConv": Operator(_qlinear_conv, 10),
+    "DequantizeLinear": Operator(_dequantize, 10, of_floats=True),
+    "MatMulInteger": Operator(_matmul_integer, 10, of_floats=True),
+    "ConvInteger": Operator(_conv_integer, 10, of_floats=True),
+    "QLinearMatMul": Operator(_qlinear_matmul, 10, of_floats=True),
+    "QLinearConv": Operator(_qlinear_conv, 10, of_floats=True),
 }

@@ -77,7 +77,7 @@ def _optional_element(_: Node, value: Any) -> Any:
 OPERATORS = {
     "SequenceEmpty": Operator(lambda _: (), 11),
     "SequenceConstruct": Operator(lambda _, *inputs: [inputs], 11),
-    "SequenceLength": Operator(lambda _, x: np.array(len(x), np.int64), 11),
+    "SequenceLength": Operator(lambda _, x: np.array(len(x)), 11, of_shapes=True),
     "SequenceAt": Operator(lambda _, x, i: x[_position(x, i, len(x))], 11, static=(1,)),
     "SplitToSequence": Operator(_split_to_sequence, 11, static=(1,)),
     "ConcatFromSequence": Operator(_concat_from_sequence, 11),
@@ -86,5 +86,7 @@ OPERATORS = {
     "SequenceMap": Operator(_sequence_map, 17),
     "Optional": Operator(lambda _, value=None: value, 15),
     "OptionalGetElement": Operator(_optional_element, 15),
-    "OptionalHasElement": Operator(lambda _, x=None: np.array(x is not None), 15),
+    "OptionalHasElement": Operator(
+        lambda _, x=None: np.array(x is not None), 15, of_shapes=True
+    ),
 }

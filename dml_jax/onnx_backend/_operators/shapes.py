@@ -177,18 +177,20 @@ def _space_to_depth(node: Node, x: Array) -> jax.Array:
 
 
 OPERATORS = {
-    "Shape": Operator(_shape, 1),
-    "Size": Operator(lambda _, x: _sizes(math.prod(np.shape(x))), 1),
-    "Reshape": Operator(_reshape, 5, (1,)),
-    "Flatten": Operator(flatten, 1),
-    "Squeeze": Operator(_squeeze, 1, (1,)),
-    "Unsqueeze": Operator(_unsqueeze, 1, (1,)),
-    "Transpose": Operator(lambda node, x: x.transpose(node.attributes.get("perm")), 1),
-    "Concat": Operator(_concat, 4),
-    "Split": Operator(_split, 2, (1,)),
-    "Expand": Operator(_expand, 8, (1,)),
+    "Shape": Operator(_shape, 1, of_shapes=True),
+    "Size": Operator(lambda _, x: _sizes(math.prod(np.shape(x))), 1, of_shapes=True),
+    "Reshape": Operator(_reshape, 5, (1,), of_floats=True),
+    "Flatten": Operator(flatten, 1, of_floats=True),
+    "Squeeze": Operator(_squeeze, 1, (1,), of_floats=True),
+    "Unsqueeze": Operator(_unsqueeze, 1, (1,), of_floats=True),
+    "Transpose": Operator(
+        lambda node, x: x.transpose(node.attributes.get("perm")), 1, of_floats=True
+    ),
+    "Concat": Operator(_concat, 4, of_floats=True),
+    "Split": Operator(_split, 2, (1,), of_floats=True),
+    "Expand": Operator(_expand, 8, (1,), of_floats=True, is_copy=True),
     "Tile": Operator(_tile, 6, (1,)),
-    "Pad": Operator(_pad, 2, (1, 3)),
+    "Pad": Operator(_pad, 2, (1, 3), of_floats=True),
     "Trilu": Operator(_trilu, 14, (1,)),
     "DepthToSpace": Operator(_depth_to_space, 1),
     "SpaceToDepth": Operator(_space_to_depth, 1),
