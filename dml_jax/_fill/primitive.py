@@ -73,7 +73,7 @@ def _abstract_eval(start: Any, delta: Any, *, sizes: Sizes) -> tuple[Any, Any]:
     total, effects = add_p.abstract_eval(start, delta)
     spec = PartitionSpec(*total.sharding.spec, *[None] * len(sizes))
     has_mesh = not (start.sharding.mesh.empty and delta.sharding.mesh.empty)
-    mesh = total.sharding.mesh if has_mesh else jax_versions.mesh_of_new_arrays()
+    mesh = total.sharding.mesh if has_mesh else jax.sharding.get_abstract_mesh()
     sharding = NamedSharding(mesh, spec)
     shape = (*total.shape, *sizes)
     return total.update(shape=shape, sharding=sharding, weak_type=False), effects

@@ -7,14 +7,17 @@ are used, with the first version that has each:
 
     jax.extend.core.Primitive, jax.interpreters.{ad, batching, mlir}     0.4
     ShapedArray.update, for the types of results                         0.4
+    jax.make_jaxpr, jax.extend.core.jaxpr_as_fun (`scans`, `wide_sums`)  0.4
     the context of a lowering rule (`lowering`, `partitioner`)           0.8
     jax.experimental.custom_partitioning(decode_shardings=False)         0.8
     jax.experimental.layout.with_layout_constraint                       0.8
     jax.make_user_context (`value_checks`)                               0.8
+    the transpose of a scan with any order of inputs (`scans`)           0.10
     Mosaic for GPUs: `plgpu.kernel`, `inline_mgpu`, `jaxlib.mlir`        0.10.2
 
-Primitives, `ShapedArray.update` and `make_user_context` have no substitute. Without the
-first two no primitive can be defined; without the last one, `checked` raises an error.
+Primitives, `ShapedArray.update`, jaxprs and `make_user_context` have no substitute.
+Without the first two no primitive can be defined, without the third no recurrence, and
+without the last one, `checked` raises an error.
 """
 
 from __future__ import annotations
@@ -83,18 +86,6 @@ def type_of_result(
     with jax.enable_x64(True):  # or else an operand of 64 bits would be narrowed
         jaxpr = jax.make_jaxpr(function)(aval.update(weak_type=False))
     return jaxpr.out_avals[0]
-
-
-def mesh_of_new_arrays() -> Any:
-    """The mesh in the type of an array that a program creates, such as by `jnp.full`.
-
-    This is the mesh of the context; in some JAX versions, such as 0.8.1, it is empty.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return mesh
-    aval: Any = jax.make_jaxpr(lambda: lax.full((1,), 0))().out_avals[0]
-    return aval.sharding.mesh
 
 
 # Optional parts -----------------------------------------------------------------------

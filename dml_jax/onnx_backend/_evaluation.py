@@ -21,6 +21,7 @@ import numpy as np
 import onnx.defs
 from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
+from jax.extend.core import InconclusiveDimensionOperation
 
 from dml_jax._shared import arguments
 
@@ -185,9 +186,6 @@ def _named_value(name: str, value: Value) -> Value:
     return value
 
 
-# Where JAX cannot compare symbolic sizes; releases have it in different modules.
-_NAME = "InconclusiveDimensionOperation"
-_Inconclusive = getattr(jax.errors, _NAME, None) or getattr(jax.core, _NAME)
 # Subclasses first. Errors of other types cannot always be made from a message.
 _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)
 
@@ -204,7 +202,7 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
         return [*outputs]
     except jax.errors.JAXTypeError:
         raise
-    except (*_KINDS, LookupError, ArithmeticError, _Inconclusive) as error:
+    except (*_KINDS, LookupError, ArithmeticError, InconclusiveDimensionOperation) as error:
         raise _named(error, node, inputs, scope) from None
 
 

@@ -38,10 +38,6 @@ OPERATORS: dict[str, Operator] = {
     name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()
 }
 
-OPERATORS |= {
-    name: OPERATORS[name]._replace(states=slice(5, 7)) for name in recurrent.KINDS
-}
-
 # Of the domain com.microsoft.
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
 ATTRIBUTES_OF: dict[str, str] = microsoft.ATTRIBUTES_OF

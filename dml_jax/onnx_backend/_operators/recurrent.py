@@ -341,6 +341,6 @@ def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
 
 
 OPERATORS = {
-    name: Operator(functools.partial(recurrence, kind), 7)
+    name: Operator(functools.partial(recurrence, kind), 7, states=slice(5, 7))
     for name, kind in KINDS.items()
 }
