@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-import jax.core
 import jax.export
 import jax.numpy as jnp
 import numpy as np
@@ -187,6 +186,7 @@ def _named_value(name: str, value: Value) -> Value:
 
 
 # Subclasses first. Errors of other types cannot always be made from a message.
+_OTHERS = LookupError, ArithmeticError, InconclusiveDimensionOperation
 _KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)
 
 
@@ -202,7 +202,7 @@ def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:
         return [*outputs]
     except jax.errors.JAXTypeError:
         raise
-    except (*_KINDS, LookupError, ArithmeticError, InconclusiveDimensionOperation) as error:
+    except (*_KINDS, *_OTHERS) as error:
         raise _named(error, node, inputs, scope) from None
 
 
