@@ -1,5 +1,6 @@
 """Models that are exported for a batch of any size."""
 
+import pathlib
 import re
 import warnings
 from collections.abc import Iterable
@@ -196,6 +197,39 @@ def test_recurrent_weights_of_any_size() -> None:
     ]
     program = jax.export.export(jax.jit(model.jax_fn))(*types)
     require_close(program.call(*arrays), model.run(arrays), 1e-6)
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
+@pytest.mark.parametrize("lengths", [(), (np.int32([1, 3]),)], ids=["full", "lengths"])
+@pytest.mark.parametrize(("kind", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrences_of_any_time(
+    kind: str, gates: int, lengths: Any, x64: bool
+) -> None:
+    """And their gradients, in both directions."""
+    arrays = f(5, 2, 3), f(2, 4 * gates, 3), f(2, 4 * gates, 4), *lengths
+    names = "p, q, r, , s" if lengths else "p, q, r"
+    text = f'y, h = {kind}<direction = "bidirectional", hidden_size = 4>({names})'
+    model = onnx_backend.prepare(model_of(text, arrays))
+    specs = "t, batch, 3", *["..."] * 2, *["batch"] * len(lengths)
+
+    def gradient(*arrays: Any) -> Any:
+        return jax.grad(lambda x: model.jax_fn(x, *arrays[1:])[0].sum())(arrays[0])
+
+    with jax.enable_x64(x64):
+        types = jax.export.symbolic_args_specs(arrays, specs)
+        for run in (jax.jit(model.jax_fn), jax.jit(gradient)):
+            found = jax.export.export(run)(*types).call(*arrays)
+            require_close(jax.tree.leaves(found), jax.tree.leaves(run(*arrays)), 1e-6)
+
+
+@pytest.mark.usefixtures("x32", "with_jit")
+def test_a_network_of_torch_of_any_time() -> None:
+    path = pathlib.Path(__file__).with_name("exports") / "torch_gru_script.onnx"
+    model, x = onnx_backend.prepare(path), f(8, 2, 4)
+    (types,) = jax.export.symbolic_args_specs((x,), "t, b, 4")
+    program = jax.export.export(jax.jit(model.jax_fn))(types)
+    require_close(program.call(x), model.run([x]), 1e-6)
 
 
 # ONNX's own tests whose first axis is no batch, or cannot have any size: it is cut,
