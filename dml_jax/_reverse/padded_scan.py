@@ -140,7 +140,7 @@ def bidirectional_scan(
       ValueError: an argument is neither a tuple of two nor stacked, or the two differ
         in shapes. Others as by `padded_scan`.
 
-    Derivatives and sharding: those of `padded_scan`.
+    Derivatives: those of `padded_scan`. Sharding: as there.
 
     Example:
       >>> import jax.numpy as jnp

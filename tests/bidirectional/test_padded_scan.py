@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_close, assert_same_bits
+from sampling import default_of
 
 from dml_jax import bidirectional_scan, padded_scan
 
@@ -46,7 +47,6 @@ MASKS: dict[str, Any] = dict(
     booleans=dict(segment_ids=HOLES != 0),
     packed=dict(segment_ids=PACKED),
 )
-over_masks = pytest.mark.parametrize("mask", MASKS)
 
 
 def cell(weights: Any, carry: Any, x: Any) -> Any:
@@ -100,7 +100,7 @@ def loss(scan: Any, step: Any = cell, **options: Any) -> Callable[..., jax.Array
 # Values and derivatives ---------------------------------------------------------------
 
 
-@over_masks
+@pytest.mark.parametrize("mask", default_of(MASKS, "all", "lengths", "packed"))
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
 def test_rows_are_read_as_if_alone(mask: str, reverse: bool) -> None:
     """The results and all gradients; padding is NaN."""
@@ -186,21 +186,20 @@ def doubled_in_reverse(x: jax.Array) -> jax.Array:
 doubled_in_reverse.defvjp(lambda x: (x, None), lambda _, g: (2 * g,))
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        jax.jit(cell),
-        jax.checkpoint(cell),
-        lambda w, c, x: cell(w, jax.tree.map(doubled_in_reverse, c), x),
-        lambda w, c, x: jax.lax.fori_loop(
-            0, 2, lambda _, p: cell(w, p[0], x), cell(w, c, x)
-        ),
-        lambda w, c, x: jax.lax.cond(w["b"][0] > 0, cell, cell, w, c, x),
-    ],
-    ids=["jit", "remat", "custom_vjp", "fori_loop", "cond"],
-)
-def test_steps_of_other_transformations(step: Any) -> None:
-    run = [jax.jit(jax.grad(loss(s, step))) for s in (padded_scan, by_rows)]
+CELLS: dict[str, Any] = {
+    "jit": jax.jit(cell),
+    "remat": jax.checkpoint(cell),
+    "custom_vjp": lambda w, c, x: cell(w, jax.tree.map(doubled_in_reverse, c), x),
+    "fori_loop": lambda w, c, x: jax.lax.fori_loop(
+        0, 2, lambda _, found: cell(w, found[0], x), cell(w, c, x)
+    ),
+    "cond": lambda w, c, x: jax.lax.cond(w["b"][0] > 0, cell, cell, w, c, x),
+}
+
+
+@pytest.mark.parametrize("name", default_of(CELLS, "custom_vjp", "cond"))
+def test_steps_of_other_transformations(name: str) -> None:
+    run = [jax.jit(jax.grad(loss(s, CELLS[name]))) for s in (padded_scan, by_rows)]
     assert_close(*(f(WEIGHTS, INIT, X) for f in run))
 
 

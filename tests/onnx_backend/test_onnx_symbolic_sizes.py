@@ -202,7 +202,9 @@ def test_recurrent_weights_of_any_size() -> None:
 @pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
 @pytest.mark.parametrize("lengths", [(), (np.int32([1, 3]),)], ids=["full", "lengths"])
-@pytest.mark.parametrize(("kind", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize(
+    ("kind", "gates"), default_of([("RNN", 1), ("GRU", 3), ("LSTM", 4)], ("GRU", 3))
+)
 def test_recurrences_of_any_time(
     kind: str, gates: int, lengths: Any, x64: bool
 ) -> None:

@@ -75,8 +75,8 @@ def test_description_says_where_it_is_from(name: str) -> None:
 def test_options_are_keyword_only(function: Any) -> None:
     parameters = inspect.signature(function).parameters.values()
     optional = [p for p in parameters if p.default is not inspect.Parameter.empty]
-    # `axis` as in jax.numpy, and arrays of the descriptor, which are not options
-    positional = {"axis", "strides", "output_sizes"}
+    # `axis` as in jax.numpy, and arrays, which are not options
+    positional = {"axis", "lengths", "strides", "output_sizes"}
     assert all(
         p.kind is inspect.Parameter.KEYWORD_ONLY
         for p in optional
@@ -99,7 +99,7 @@ def test_public_names_are_the_documented_ones() -> None:
 
 
 def test_the_reference_has_every_operator() -> None:
-    others = {"bidirectional_scan", "checked"}  # which take a function
+    others = {"bidirectional_scan", "checked", "padded_scan"}  # which take a function
     operators = set(dml_jax.__all__) - others
     assert set(reference.__all__) == operators | {"nearest"}
     assert all(hasattr(reference, name) for name in reference.__all__)

@@ -24,6 +24,7 @@ from devices import (
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from onnx_models import parse
+from sampling import default_of
 
 from dml_jax import bidirectional_scan, onnx_backend, padded_scan
 
@@ -170,8 +171,10 @@ def gradient_of_both(name: str, *arrays: Any) -> Any:
     return jax.value_and_grad(loss, (0, 1))(*arrays[:2])
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("of_lengths", ["one", "replicated", "sharded"])
+@pytest.mark.parametrize("name", default_of(STEPS, "sum", "shift"))
+@pytest.mark.parametrize(
+    "of_lengths", default_of(["one", "replicated", "sharded"], "one", "replicated")
+)
 def test_explicit_axes_of_any_carry(name: str, of_lengths: str) -> None:
     """One number for each sequence; `x` and `init` are sharded or not."""
     mesh, weight = mesh_of(EXPLICIT, a=8), np.float32(0.5)
@@ -187,12 +190,12 @@ def test_explicit_axes_of_any_carry(name: str, of_lengths: str) -> None:
             assert_close(run(weight, *arrays), expected, 1e-5)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", default_of(STEPS, "delay"))
 @pytest.mark.parametrize("types", [(AUTO, AUTO), (EXPLICIT, AUTO), (AUTO, EXPLICIT)])
 def test_a_shard_map_that_leaves_an_axis_to_xla(name: str, types: Any) -> None:
     mesh, weight = jax.make_mesh((4, 2), ("a", "b"), axis_types=types), np.float32(0.5)
 
-    def run(weight: Any, x: Any) -> jax.Array:
+    def run(weight: Any, x: Any) -> Any:
         return sum(y for y in both_scans(name, weight, x, 3) if y.ndim == 2)
 
     def loss(run: Any, weight: Any, x: Any) -> jax.Array:
