@@ -9,6 +9,7 @@ from that of the last step that is not padding.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -42,15 +43,16 @@ def padded_scan(
 ) -> tuple[PyTree, PyTree]:
     """Scans padded or packed sequences, with derivatives for all steps at once.
 
-    Padding keeps the carry, and has no influence, also if it is NaN: the step gets
-    zeros there, where its derivative must be finite. An empty sequence keeps `init`.
+    Padding keeps the carry and has no influence, even if it is NaN: the step gets zeros
+    there. Its derivative at zeros must be finite. An empty sequence keeps `init`.
 
     Args:
       step: function (weights, carry, x) -> (carry, y), like that of `lax.scan`. The
         arrays of `carry`, `x` and `y` are [batch, ...]. It may close over arrays; they
         have gradients, too. It must not change its weights.
       weights: pytree of arrays that the step reads; may be None.
-      init: the initial carry, a pytree of arrays [batch, ...] of any dtypes.
+      init: the initial carry, a pytree of arrays [batch, ...] of any dtypes. If there
+        are no lengths and no ids, they may have any shapes.
       xs: pytree of arrays [batch, time, ...], at least one.
       lengths: integers of shape [batch], or of another shape as in `reverse_padded`.
         Without lengths and `segment_ids`, all steps are read.
@@ -64,7 +66,7 @@ def padded_scan(
 
     Returns:
       (carry, ys): the carry after the last step that was read of each row, and the
-      outputs in the order of `xs`, with zeros at the padding.
+      outputs in the order of `xs`, with zeros at the padding (but for PRNG keys).
 
     Raises:
       TypeError: `lengths` or `segment_ids` have another dtype, or the step returns no
@@ -74,9 +76,9 @@ def padded_scan(
 
     Derivatives: forward and reverse mode of any order; 0 for padding. Only the carry
     goes through a loop, and gradients of 16-bit weights are summed in float32. The
-    derivative computes the step again, for all times at once. Sharding: the batch may
-    be sharded on automatic, explicit or manual axes. Devices exchange the gradients of
-    the weights once. The time axis may not be sharded.
+    derivative computes the step twice more, for all times at once. Sharding: the batch
+    may be sharded on automatic, explicit or manual axes. Devices exchange the gradients
+    of the weights once. The time axis may not be sharded on explicit or manual axes.
 
     Example:
       >>> import jax.numpy as jnp
@@ -99,7 +101,8 @@ def padded_scan(
     xs, init = _arrays(xs), _arrays(init)
     ids, axis = _ids(name, xs, lengths, segment_ids, axis)
     _require_batch(name, init, xs, ids, axis, "")
-    options = dict(name=name, axis=axis, unroll=unroll, reverse=bool(reverse))
+    options = dict(name=name, axis=axis, unroll=unroll)
+    options["reverse"] = arguments.flag(name, "reverse", reverse)
     return _one_direction(_Static(step), weights, init, xs, ids, **options)
 
 
@@ -162,7 +165,7 @@ def bidirectional_scan(
     """
     name = "bidirectional_scan"
     weights, init, xs = (
-        _arrays(_directions(name, *pair))
+        _directions(name, *pair)
         for pair in (("weights", weights), ("init", init), ("xs", xs))
     )
     ids, axis = _ids(name, xs, lengths, segment_ids, axis)
@@ -180,15 +183,25 @@ def _arrays(tree: PyTree) -> PyTree:
 
 def _directions(name: str, argument: str, value: PyTree) -> tuple[PyTree, PyTree]:
     is_pair = type(value) is tuple
-    if not is_pair and all(np.shape(x)[:1] == (2,) for x in jax.tree.leaves(value)):
+    is_stacked = type(value) not in (tuple, list) and all(
+        np.shape(x)[:1] == (2,) for x in jax.tree.leaves(value)
+    )
+    if is_stacked:
         return _unstacked(value)
     if is_pair and len(value) == 2:
-        forms = [[x.shape for x in jax.tree.leaves(_arrays(v))] for v in value]
-        trees = [*map(jax.tree.structure, value)]
-        if forms[0] == forms[1] and trees[0] == trees[1]:
-            return value
+        if type(value[0]) is not type(value[1]) and not _are_arrays(value):
+            kinds = " and ".join(type(v).__name__ for v in value)
+            rule = "have two pytrees of one kind"
+            raise arguments.error(TypeError, name, argument, rule, kinds)
+        first, second = map(_arrays, value)
+        if _forms(first) == _forms(second):
+            return first, second
     rule = "be a tuple (forward, backward) with equal shapes, or stacked [2, ...]"
     raise arguments.error(ValueError, name, argument, rule, _shapes(value))
+
+
+def _are_arrays(values: Any) -> bool:
+    return jax.tree.structure(values).num_leaves == len(values)
 
 
 def _shapes(tree: PyTree) -> str:
@@ -208,8 +221,8 @@ def _ids(
         raise arguments.error(ValueError, name, "axis", rule, given)
     time = shapes[0][axis]
     for shape in shapes:
-        if shape[axis : axis + 1] != (time,):
-            rule = f"have arrays of {time} steps in dimension {axis}"
+        if shape[: axis + 1] != shapes[0][: axis + 1]:
+            rule = f"have arrays of one batch and {time} steps in dimension {axis}"
             raise arguments.error(ValueError, name, "xs", rule, f"the shape {shape}")
     if segment_ids is not None:
         if lengths is not None:
@@ -219,6 +232,10 @@ def _ids(
         return jnp.moveaxis(ids, axis, 0), axis
     if lengths is None:
         return None, axis
+    if axis and np.shape(lengths) == shapes[0][: axis + 1]:
+        rule, got = "have no time", f"the shape {np.shape(lengths)} of a mask"
+        got += ". Pass it as `segment_ids`"
+        raise arguments.error(ValueError, name, "lengths", rule, got)
     lengths = operands.as_lengths(name, "lengths", lengths)
     for shape in shapes:
         require_batch(name, "xs", shape, lengths.shape, axis)
@@ -385,14 +402,15 @@ def _checked_results(
     hint = ""
     if name == "bidirectional_scan" and jax.tree.structure(carry).num_nodes == 1:
         hint = ". The states of an LSTM in both directions are ((h, c), (h, c))"
-    before = [*map(id, jax.tree.leaves(weights))]
+    before = jax.tree.leaves(weights)
     try:
         found = step(weights, carry, x)
     except (TypeError, ValueError) as error:
         if hint:
             error.add_note(f"{name}: the step got one array of `init`{hint}")
         raise
-    if [*map(id, jax.tree.leaves(weights))] != before:
+    after = jax.tree.leaves(weights)
+    if len(after) != len(before) or any(map(operator.is_not, before, after)):
         rule = "not change its weights, as dropout does; pass masks in `xs`"
         raise arguments.error(ValueError, name, "step", rule, "other weights")
     if type(found) is not tuple or len(found) != 2:
@@ -401,7 +419,8 @@ def _checked_results(
     new, y = map(_arrays, found)
     if _forms(new) != _forms(carry):
         rule = f"return a carry like the one that it gets, {_described(carry)}"
-        got = f"{_described(new)}{hint}"
+        same = jax.tree.structure(new) == jax.tree.structure(carry)
+        got = _described(new) + (hint if not same else "")
         raise arguments.error(TypeError, name, "step", rule, got)
     for array in jax.tree.leaves(y):
         if array.shape[: len(batch)] != batch:

@@ -1,8 +1,7 @@
 """Linear functions whose transposes add floats of up to 16 bits up in float32.
 
-The transpose of an operation that spreads an operand is a sum, as is the transpose of a
-product by one of its operands. JAX makes these sums in the dtype of the operand. A sum
-of 4,096 ones is 256 in bfloat16.
+The transposes of broadcasts and of products are sums, which JAX computes in the dtype
+of the operand. A sum of 4,096 ones is 256 in bfloat16.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _run(traced: Any, operands: Sequence[Any]) -> list[Any]:
 
 def _computed(equation: Any, operands: list[Any]) -> Sequence[Any]:
     primitive, params = equation.primitive, equation.params
-    if primitive.name in ("jit", "pjit"):
+    if primitive.name == "jit":
         return _run(params["jaxpr"], operands)
     bind, result = functools.partial(primitive.bind, **params), equation.outvars[0].aval
 

@@ -124,7 +124,7 @@ def test_both_directions_are_two_scans(mask: str) -> None:
     carry, ys = bidirectional_scan(
         cell, (WEIGHTS, backward), (INIT, INIT), (X, X), **MASKS[mask]
     )
-    one = partial(padded_scan, cell, init=INIT, xs=X, **MASKS[mask])
+    one = partial(by_rows, cell, init=INIT, x=X, **MASKS[mask])
     forward, second = one(weights=WEIGHTS), one(weights=backward, reverse=True)
     assert_close((carry, ys), tuple(zip(forward, second, strict=True)))
 
@@ -267,7 +267,8 @@ def test_no_loop_carries_or_returns_gradients_of_weights(scan: Any) -> None:
     loops = scans_of(jax.make_jaxpr(gradient)(*arrays).jaxpr)
     assert len(loops) >= 2  # forward and backward
     shapes = {w.shape for w in WEIGHTS.values()}
-    shapes |= {shape[::-1] for shape in shapes} | {(2, *shape) for shape in shapes}
+    shapes |= {shape[::-1] for shape in shapes}
+    shapes |= {(2, *shape) for shape in shapes}
     for loop in loops:
         assert not shapes & {v.aval.shape for v in loop.outvars}
 
@@ -370,11 +371,32 @@ WRONG: dict[str, Any] = {
     "no arrays": (of(xs=()), "`xs` must have arrays; got none"),
     "another time": (
         of(xs=(X, X[:, :1])),
-        r"`xs` must have arrays of 5 steps in dimension 1; got the shape \(4, 1, 3\)",
+        r"`xs` must have arrays of one batch and 5 steps in dimension 1; got .*4, 1, 3",
     ),
     "ranks": (
         of(xs=(X, X[..., 0]), axis=-2),
         "`axis` must not be negative for arrays of different ranks; got -2",
+    ),
+    "a mask as lengths": (
+        of(lengths=HOLES),
+        r"`lengths` must have no time; got .* of a mask. Pass it as `segment_ids`",
+    ),
+    "another batch": (
+        of(xs=(X, X[:3]), lengths=LENGTHS),
+        r"`xs` must have arrays of one batch and 5 steps .*; got the shape \(3, 5, 3\)",
+    ),
+    "directions of two kinds": (
+        of_both(weights=(WEIGHTS, [1.0])),
+        "bidirectional_scan: `weights` must have two pytrees of one kind; got dict and",
+    ),
+    "directions of two dtypes": (
+        of_both(xs=(X, X.astype("bfloat16"))),
+        r"`xs` must be a tuple \(forward, backward\) with equal shapes",
+    ),
+    "a list of two": (of_both(xs=[X, X]), "`xs` must be a tuple"),
+    "traced order": (
+        lambda: jax.jit(lambda r: padded_scan(cell, WEIGHTS, INIT, X, reverse=r))(True),
+        "`reverse` must be a bool; got traced",
     ),
     "ids of floats": (
         of(segment_ids=HOLES * 1.0),

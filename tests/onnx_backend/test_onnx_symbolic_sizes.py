@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx.backend.test.loader
@@ -102,6 +103,12 @@ s = Shape<end = 1>(p) n = Constant<value_ints = [1, 2, 3]>()
 )
 
 
+# 64-bit mode off, and on in exhaustive runs.
+in_both_modes = pytest.mark.parametrize(
+    "x64", default_of([False, True], False), ids=["x32", "x64"]
+)
+
+
 def exported(
     model: onnx_backend.Model, inputs: dict[str, np.ndarray], batched: Iterable[str]
 ) -> Any:
@@ -123,20 +130,26 @@ def exported(
 
 
 @pytest.mark.usefixtures("unoptimized", "with_jit")
+@in_both_modes
 @pytest.mark.parametrize(
     ("text", "inputs", "batched"),
     default_of(
         MODELS, *(row for row in MODELS if row[0].startswith(("s = Sh", "s = Cast")))
     ),
 )
-def test_a_batch_of_any_size(text: str, inputs: str, batched: str) -> None:
+def test_a_batch_of_any_size(text: str, inputs: str, batched: str, x64: bool) -> None:
     """Compared with the model for its own sizes, which other tests compare."""
     arrays = list(map(np.asarray, eval(f"[{inputs}]", NAMES)))
     model = onnx_backend.prepare(model_of(text, arrays))
     given = dict(zip("pqrs", arrays, strict=False))
-    with jax.enable_x64(True):
+    expected = model.run(given)
+    with jax.enable_x64(x64):
+        # In 32-bit mode, JAX makes arrays of 32 bits of all.
+        given, expected = jax.tree.map(
+            lambda x: np.asarray(jnp.asarray(x)), (given, expected)
+        )
         found = exported(model, given, batched).call(given)
-    require_close(found, model.run(given), 1e-6)
+    require_close(found, expected, 1e-6)
 
 
 LEAST, MOST = -(2**63), 2**63 - 1  # as exporters write limits that are omitted
@@ -200,7 +213,7 @@ def test_recurrent_weights_of_any_size() -> None:
 
 
 @pytest.mark.usefixtures("with_jit")
-@pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
+@in_both_modes
 @pytest.mark.parametrize("lengths", [(), (np.int32([1, 3]),)], ids=["full", "lengths"])
 @pytest.mark.parametrize(
     ("kind", "gates"), default_of([("RNN", 1), ("GRU", 3), ("LSTM", 4)], ("GRU", 3))

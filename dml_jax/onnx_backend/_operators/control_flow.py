@@ -361,7 +361,7 @@ def _compiled_scan(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> A
         return outputs[:count], (outputs[count:], is_outside)
 
     first = _arrays(initial)
-    row = tuple(row[0] for row in rows)
+    row = [jax.ShapeDtypeStruct(row.shape[1:], row.dtype) for row in rows]
     _require_same_types(first, jax.eval_shape(step, None, first, row)[0])
     last, (results, is_outside) = scans.scan(step, None, first, tuple(rows), 1)
     note(is_outside)
