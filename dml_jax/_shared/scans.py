@@ -29,8 +29,8 @@ from jax.extend.core import Literal, jaxpr_as_fun
 
 from dml_jax._shared import jax_versions, wide_sums
 
-# Between the iterations of a loop, a GPU waits: with one step in an iteration, a step of
-# training takes about twice as long. On a CPU, it does not.
+# Between the iterations of a loop, a GPU waits: with one step in an iteration, training
+# takes about twice as long. On a CPU, it does not.
 STEPS_ON_GPU = 8
 
 Step: TypeAlias = Callable[[Any, Any, Any], tuple[Any, Any]]
