@@ -3,6 +3,7 @@
 The packages are in the folder that DML_JAX_MODELS names. ONNX Runtime is the oracle.
 """
 
+import itertools
 import os
 import pathlib
 from collections.abc import Callable
@@ -196,6 +197,7 @@ def test_fine_tuning_in_bfloat16(name: str, task: Callable[[], Any]) -> None:
 
     with jax.numpy_dtype_promotion("standard"):  # which optax needs
         wanted, found = losses(np.float32), losses(jnp.bfloat16)
-    assert wanted == sorted(wanted, reverse=True)  # at larger rates, it jumps
+    # At larger rates, it jumps. The order of float32 sums changes it by up to 0.4 %.
+    assert all(b < 1.004 * a for a, b in itertools.pairwise(wanted))
     assert wanted[-1] < 0.9 * wanted[0]
     assert abs(found[-1] - wanted[-1]) < 0.02 * wanted[-1]
