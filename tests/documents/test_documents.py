@@ -26,7 +26,6 @@ WITHOUT_EXAMPLES = {
     "directml-reference.md",
     "index.md",
     "onnx-operators.md",
-    "performance.md",
     "tpu.md",
     "xla.md",
 }
@@ -36,6 +35,7 @@ WITH_FLAX = {  # which brings optax
     "from-onnx.md",
     "from-pytorch.md",
     "from-tensorflow.md",
+    "performance.md",
     "scaling.md",
     "tutorial.md",
 }
