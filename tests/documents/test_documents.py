@@ -45,6 +45,7 @@ SHOWN = {
     "sh",  # what installs or takes long
     "text",  # equations, and commands on other machines
     "{eval-rst}",
+    "{include} ../README.md",
     "{toctree}",
 }
 CHANGING = re.compile(r"\d+\.\d{4} ms|(?<=Running on ')[^']*")  # times and devices
