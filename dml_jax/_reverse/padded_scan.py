@@ -338,7 +338,7 @@ def _scan(
     ids: Any,
     directions: int = 0,
 ) -> tuple[PyTree, PyTree]:
-    """A scan of rows [time, batch, ...], or [time, 2, batch, ...] if `directions` is 1."""
+    """A scan of rows [time, batch, ...]; [time, 2, batch, ...] if `directions` is 1."""
     step, name, axis, unroll, reverse = options
     first = 1 + directions
     rank = axis if ids is None else max(axis, ids.ndim - first)
