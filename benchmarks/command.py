@@ -131,9 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     option("folder", **path(help="of the wheels"))
     option("--train", action="store_true", help="measure a step of training")
     option("--only", metavar="PATTERN", help="models whose name is this; * and ?")
-    option = add("networks", _networks, networks.__doc__, "output", "seconds", "quick")
-    of_both = dict(shared["device"], type=_device_of_both)
-    option("--device", **of_both)
+    about = networks.__doc__
+    option = add("networks", _networks, about, "output", "seconds", "quick")
+    option("--device", **dict(shared["device"], type=_device_of_torch))
     option("--only", metavar="PATTERN", help="networks whose name is this; * and ?")
     option = add("show", _show, "Prints the figures of a run.")
     option("result", **path())
@@ -162,8 +162,8 @@ def _device(text: str) -> str:
     return device
 
 
-def _device_of_both(text: str) -> str:
-    """A device on which torch has memory, too: JAX takes what it needs."""
+def _device_of_torch(text: str) -> str:
+    """A device that JAX shares with torch, if JAX does not compute on it yet."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     return _device(text)
 

@@ -1,19 +1,19 @@
 """A training step of networks that people export from torch, against torch itself.
 
-Networks have random weights. torch.onnx.export writes them, and prepare of
-dml_jax.onnx_backend reads them. A step computes the gradients of all parameters, for
-the mean square of the distance from a random target. Batches are normalized by running
-statistics, and nothing is dropped.
+Networks have random weights, torch.onnx.export writes them, and dml_jax.onnx_backend
+reads them. A step computes the gradients of all parameters, for the mean square of the
+distance from a random target. BatchNormalization uses its running mean and variance,
+and nothing is dropped.
 
 dml_jax, torch and torch.compile are measured in turns: in float32, with products in
 TF32 on a GPU, and in bfloat16. There, our inputs have this dtype, or our weights where
-inputs are integers, and torch has autocast. With --quick on a CPU, networks are small,
-and torch.compile generates no code.
+inputs are integers, and torch has autocast. With --quick, networks are small, and on a
+CPU torch.compile generates no code.
 
 A record has the time of a step, the memory that it allocates, and the seconds of the
 first call, which compiles. `largest_error` is the largest difference from the gradient
-that torch computes in float32 on the CPU, in parts of its largest element. `matched`
-says how many of the parameters of torch have their names in our gradient.
+that torch computes in float32 on the CPU, relative to the largest element. `matched`
+says for how many parameters of torch our gradient has the name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,30 +39,21 @@ NAMES = (
     *("BiLSTM tagger", "packed GRU"),
 )
 PACKAGES = "torch", "torchvision", "transformers", "onnx", "onnxscript"
-BASELINES = "torch.compile", "torch", "dml_jax"  # the first that runs
+LABELS = "dml_jax", "torch", "torch.compile"  # the last one that runs is the baseline
 
 Gradient = Mapping[str, np.ndarray]
 Record = dict[str, Any]
-
-
-class Program(NamedTuple):
-    """A step, the gradient of a call of it, and the bytes that it allocates."""
-
-    candidate: Candidate
-    gradient: Callable[[Any], Gradient]
-    memory: Callable[[], int | None]
+# A step, the gradient that a call of it returns or leaves, and what is known of it.
+Program = tuple[Candidate, Callable[[Any], Gradient], Callable[[], Record]]
 
 
 def records(device: Device, seconds: float, only: str, quick: bool) -> Iterator[Record]:
     """Records of networks, until the next one might take more than the time left."""
     missing = [name for name in PACKAGES if not importlib.util.find_spec(name)]
     if missing:
-        raise ImportError(f"networks needs more: pip install {' '.join(missing)}")
-    names = fnmatch.filter(NAMES, only)
-    if not names:
-        raise ValueError(f"no network is named like {only!r}: {', '.join(NAMES)}")
+        raise ImportError(f"networks: not installed: pip install {' '.join(missing)}")
     end = time.monotonic() + seconds
-    for name in names:
+    for name in fnmatch.filter(NAMES, only):
         start = time.monotonic()
         try:
             yield from _records(name, device, quick)
@@ -84,17 +75,16 @@ def _records(name: str, device: Device, quick: bool) -> Iterator[Record]:
     arrays = [jnp.asarray(x.numpy()) for x in inputs]
     net.to("cuda" if device == "gpu" else "cpu")
     backend = "aot_eager" if quick and device == "cpu" else "inductor"
+    settings = Settings(2, 0.0) if quick else Settings(8, 0.1)
     for dtype in ("float32", "bfloat16"):
         ours = functools.partial(program, model, params, arrays, target, dtype)
         theirs = functools.partial(torch_networks.program, net, inputs, target, dtype)
-        compiled = functools.partial(theirs, backend)
-        makers = {"dml_jax": ours, "torch": theirs, "torch.compile": compiled}
-        settings = Settings(2, 0.0) if quick else Settings(8, 0.1)
+        makers = ours, theirs, functools.partial(theirs, backend)
         figures = _figures(f"{name}, {dtype}", makers, expected, settings)
         yield dict(
             name=f"networks/{name}/{dtype}",
             group="networks",
-            baseline=next((n for n in BASELINES if n in figures), ""),
+            baseline=["", *figures][-1],
             dtype=dtype,
             shape=list(inputs[0].shape),
             parameters=len(expected),
@@ -107,34 +97,32 @@ def _records(name: str, device: Device, quick: bool) -> Iterator[Record]:
 
 def _figures(
     name: str,
-    makers: Mapping[str, Callable[[], Program]],
+    makers: Sequence[Callable[[], Program]],
     expected: Gradient,
     settings: Settings,
 ) -> Record:
     """The summaries of all that run, with the facts of each."""
     candidates, facts = [], {}
-    for label, make in makers.items():
+    for label, make in zip(LABELS, makers, strict=True):
         print(f"{name}: {label}", file=sys.stderr)
         with measure.left_out_if_it_fails(name, label):
             start = time.perf_counter()
-            made = make()
-            outcome = made.candidate.call()
-            made.candidate.wait(outcome)
-            facts[label] = dict(
-                first_call=time.perf_counter() - start,
-                largest_error=largest_error(made.gradient(outcome), expected),
-                memory_bytes=made.memory(),
-            )
-            candidates.append(made.candidate._replace(name=label))
-    baseline = next((n for n in BASELINES if n in facts), "")
-    if not baseline:
+            candidate, gradient, facts_of = make()
+            outcome = candidate.call()
+            candidate.wait(outcome)
+            found = dict(first_call=time.perf_counter() - start)
+            found["largest_error"] = largest_error(gradient(outcome), expected)
+            facts[label] = found | facts_of()
+            candidates.append(candidate._replace(name=label))
+    if not facts:
         return {}
-    figures = measure.summaries(measure.samples(candidates, settings), baseline)
+    samples = measure.samples(candidates, settings)
+    figures = measure.summaries(samples, candidates[-1].name)
     return {label: found | facts[label] for label, found in figures.items()}
 
 
 def largest_error(found: Gradient, expected: Gradient) -> float:
-    """Over all weights that are in both, in parts of the largest element."""
+    """Over all weights that are in both, relative to the largest element."""
     names = found.keys() & expected
     differences = [np.abs(found[n] - expected[n]).max() for n in names]
     return float(np.max(differences) / max(np.abs(expected[n]).max() for n in names))
@@ -160,9 +148,8 @@ def program(
 
     arrays = params, [narrow(x) for x in inputs], jnp.asarray(target)
     step = jax.jit(jax.value_and_grad(loss)).lower(*arrays).compile()
-    sizes = step.memory_analysis()
-    return Program(
-        Candidate("dml_jax", functools.partial(step, *arrays)),
-        lambda outcome: jax.tree.map(np.asarray, outcome[1]),
-        lambda: sizes.temp_size_in_bytes + sizes.output_size_in_bytes,
-    )
+    sizes: Any = step.memory_analysis()
+    allocated = sizes.temp_size_in_bytes + sizes.output_size_in_bytes
+    candidate = Candidate("dml_jax", functools.partial(step, *arrays))
+    facts = functools.partial(dict, memory_bytes=allocated)
+    return candidate, lambda outcome: jax.tree.map(np.asarray, outcome[1]), facts
