@@ -29,9 +29,7 @@ def network(name: str, quick: bool) -> Network:
     torch.manual_seed(0)
     makers = _resnet, _bert, _vit, _whisper, _tagger, _packed
     net, inputs = dict(zip(NAMES, makers, strict=True))[name](quick)
-    for part in net.eval().modules():
-        part.train(isinstance(part, torch.nn.RNNBase))  # which cuDNN asks for
-    return net, inputs
+    return net.eval(), inputs
 
 
 def exported(net: Any, inputs: Sequence[Any]) -> Any:
@@ -60,6 +58,8 @@ def program(
     net: Any, inputs: Sequence[Any], target: np.ndarray, dtype: str, backend: str = ""
 ) -> Program:
     """A step on the device of the network, compiled if there is a backend."""
+    for part in net.modules():
+        part.train(isinstance(part, torch.nn.RNNBase))  # which cuDNN asks for
     device = next(net.parameters()).device
     run = torch.compile(net, backend=backend) if backend else net
     # `pack_padded_sequence` takes lengths on the CPU.
