@@ -229,13 +229,13 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     """Converts the graph of a model.
 
     The outer graph gets the initializers of all graphs, by names that are unique, and
-    the Constant nodes that hold weights.
+    the Constant nodes of several floats.
     """
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
     has_functions = inlined.is_recorded
     found = initializers(inlined.model.graph, has_functions)
     unique: dict[str, dict[str, str]] = {}
-    for path, own_name, name, _ in found:
+    for path, _, own_name, name, _ in found:
         unique.setdefault(path, {})[own_name] = name
 
     def graph_of(
@@ -292,7 +292,7 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
 
     constants = {
         name: array_of(tensor, f"onnx: `{own_name}`")
-        for _, own_name, name, tensor in found
+        for *_, own_name, name, tensor in found
     }
     graph = graph_of(inlined.model.graph, "", {}, constants)
     return graph if has_functions else _with_float_weights(graph)
