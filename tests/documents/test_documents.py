@@ -41,6 +41,7 @@ WITH_FLAX = {  # which brings optax
 }
 SHOWN = {
     "cpp",  # what Python replaces
+    "py",  # what needs torch
     "json",  # a model of docs/examples
     "sh",  # what installs or takes long
     "text",  # equations, and commands on other machines
