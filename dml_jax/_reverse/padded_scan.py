@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -101,9 +101,9 @@ def padded_scan(
     xs, init = _arrays(xs), _arrays(init)
     ids, axis = _ids(name, xs, lengths, segment_ids, axis)
     _require_batch(name, init, xs, ids, axis, "")
-    options = dict(name=name, axis=axis, unroll=unroll)
-    options["reverse"] = arguments.flag(name, "reverse", reverse)
-    return _one_direction(_Static(step), weights, init, xs, ids, **options)
+    reverse = arguments.flag(name, "reverse", reverse)
+    options = _Options(_Static(step), name, axis, unroll, reverse)
+    return _one_direction(options, weights, init, xs, ids)
 
 
 def bidirectional_scan(
@@ -170,8 +170,8 @@ def bidirectional_scan(
     )
     ids, axis = _ids(name, xs, lengths, segment_ids, axis)
     _require_batch(name, init, xs, ids, axis, " in each direction")
-    options = dict(name=name, axis=axis, unroll=unroll)
-    return _both_directions(_Static(step), weights, init, xs, ids, **options)
+    options = _Options(_Static(step), name, axis, unroll, reverse=False)
+    return _both_directions(options, weights, init, xs, ids)
 
 
 # Arguments ----------------------------------------------------------------------------
@@ -281,59 +281,44 @@ class _Static:
         return id(self.function)
 
 
+class _Options(NamedTuple):
+    step: _Static
+    name: str  # of the public function
+    axis: int
+    unroll: int | bool | None
+    reverse: bool
+
+
 # Scans --------------------------------------------------------------------------------
 
 
-@functools.partial(
-    jax.jit, static_argnames=("step", "name", "axis", "unroll", "reverse")
-)
+@functools.partial(jax.jit, static_argnums=0)
 def _one_direction(
-    step: _Static,
-    weights: PyTree,
-    init: PyTree,
-    xs: PyTree,
-    ids: Any,
-    *,
-    name: str,
-    axis: int,
-    unroll: Any,
-    reverse: bool,
+    options: _Options, weights: PyTree, init: PyTree, xs: PyTree, ids: Any
 ) -> tuple[PyTree, PyTree]:
+    axis = options.axis
     rows = jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), xs)
-    first, rank = 1, axis if ids is None else max(axis, ids.ndim - 1)
-    masked = functools.partial(_masked, step.function, name, rank)
-    arrays = init, rows, ids
-    carry, ys = _scan(masked, weights, arrays, first, rank, unroll, reverse)
+    carry, ys = _scan(options, weights, init, rows, ids)
     return carry, jax.tree.map(lambda y: jnp.moveaxis(y, 0, axis), ys)
 
 
-@functools.partial(jax.jit, static_argnames=("step", "name", "axis", "unroll"))
+@functools.partial(jax.jit, static_argnums=0)
 def _both_directions(
-    step: _Static,
-    weights: PyTree,
-    init: PyTree,
-    xs: PyTree,
-    ids: Any,
-    *,
-    name: str,
-    axis: int,
-    unroll: Any,
+    options: _Options, weights: PyTree, init: PyTree, xs: PyTree, ids: Any
 ) -> tuple[PyTree, PyTree]:
     """One scan of both directions, which are dimension 1 of rows [time, 2, batch]."""
 
     def rows_of(forward: jax.Array, backward: jax.Array) -> jax.Array:
         return jnp.stack([forward, jnp.flip(backward, 0)], 1)
 
-    rank = axis if ids is None else max(axis, ids.ndim - 1)
-    masked = functools.partial(_masked, step.function, name, rank)
+    axis = options.axis
     weights, init = (
         jax.tree.map(lambda *pair: jnp.stack(pair), *pair) for pair in (weights, init)
     )
     xs = jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), xs)
     rows = jax.tree.map(rows_of, *xs)
     ids = None if ids is None else rows_of(ids, ids)
-    arrays = init, rows, ids
-    carry, ys = _scan(jax.vmap(masked), weights, arrays, 2, rank, unroll, False)
+    carry, ys = _scan(options, weights, init, rows, ids, directions=1)
     forward, backward = (jax.tree.map(lambda y, d=d: y[:, d], ys) for d in range(2))
     backward = jax.tree.map(lambda y: jnp.flip(y, 0), backward)
     ys = jax.tree.map(lambda y: jnp.moveaxis(y, 0, axis), (forward, backward))
@@ -346,23 +331,30 @@ def _unstacked(tree: PyTree) -> tuple[PyTree, PyTree]:
 
 
 def _scan(
-    masked: Any,
+    options: _Options,
     weights: PyTree,
-    arrays: Any,
-    first: int,
-    rank: int,
-    unroll: Any,
-    reverse: bool,
+    init: PyTree,
+    rows: PyTree,
+    ids: Any,
+    directions: int = 0,
 ) -> tuple[PyTree, PyTree]:
-    """A scan of a masked step; the batch begins at dimension `first` of rows."""
-    place = _placement(arrays, first, rank)
-    init, rows, ids = arrays
+    """A scan of rows [time, batch, ...]; [time, 2, batch, ...] if `directions` is 1."""
+    step, name, axis, unroll, reverse = options
+    first = 1 + directions
+    rank = axis if ids is None else max(axis, ids.ndim - first)
+    masked = functools.partial(_masked, step.function, name, rank)
+    place = _placement((init, rows, ids), first, rank)
     init, rows, ids = place(init, first - 1), place(rows, first), place(ids, first)
     if ids is not None:
         rows = _select(ids.astype(bool), rows)
     last = None if ids is None or ids.dtype == jnp.bool_ else jnp.zeros_like(ids[0])
     (carry, _), ys = scans.scan(
-        masked, (weights, init), (init, last), (rows, ids), unroll, reverse
+        jax.vmap(masked) if directions else masked,
+        (weights, init),
+        (init, last),
+        (rows, ids),
+        unroll,
+        reverse,
     )
     return carry, ys if ids is None else _select(ids.astype(bool), place(ys, first))
 
