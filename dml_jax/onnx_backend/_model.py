@@ -135,10 +135,10 @@ class Model(onnx.backend.base.BackendRep):
         Cast of those of up to 8 bits, by the name of the node's output. Left out are
         those that determine shapes, scalars, such as a limit, the running means and
         variances of BatchNormalization, and initial states of zeros; `apply` accepts
-        the last three as well. So it does Constant nodes with several floats, such as
-        frequencies, which are weights only if nothing else is. Where the branches of a
-        node have weights of the same name, these are named by the node's first output
-        and the branch too, as "y.then_branch.w".
+        the initializers among the last three as well. It also accepts Constant nodes
+        with several floats, such as frequencies, which are weights only if the file has
+        no others. Where the branches of a node have weights of the same name, these are
+        named by the node's first output and the branch too, as "y.then_branch.w".
 
         They are new arrays at each access, which may be donated.
         """
