@@ -70,16 +70,16 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     """Converts the graph of a model.
 
     The outer graph gets the initializers of all graphs, by names that are unique, and
-    the Constant nodes that hold weights.
+    the Constant nodes of several floats.
     """
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
     found = initializers(inlined.model.graph, inlined.is_recorded)
     unique: dict[str, dict[str, str]] = {}
-    for path, own_name, name, _ in found:
+    for path, _, own_name, name, _ in found:
         unique.setdefault(path, {})[own_name] = name
     constants = {
         name: array_of(tensor, f"onnx: `{own_name}`")
-        for _, own_name, name, tensor in found
+        for *_, own_name, name, tensor in found
     }
     graph = _Converter(inlined, functions, unique).graph(inlined.model.graph, "", {})
     graph = graph._replace(constants=constants)

@@ -89,7 +89,7 @@ class Model(onnx.backend.base.BackendRep):
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
         others = self._shape_names | names_of("statistics", graph.nodes)
         states = names_of("states", graph.nodes)
-        self._weights = {
+        weights = {
             name: array
             for name, array in constants
             if array.ndim
@@ -97,6 +97,11 @@ class Model(onnx.backend.base.BackendRep):
             and name not in others
             and (name not in states or array.any())
         }
+        found = initializers(source.graph, bool(source.functions))
+        nodes = {part.name for part in found if part.is_node}
+        # Some exporters write all weights as Constant nodes, and others write tables.
+        parameters = {n: x for n, x in weights.items() if n not in nodes}
+        self._weights = parameters or weights
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
@@ -126,12 +131,13 @@ class Model(onnx.backend.base.BackendRep):
     def params(self) -> dict[str, jax.Array]:
         """The weights by name: initializers of float dtypes with at least one axis.
 
-        So are Constant nodes with several floats, and what DequantizeLinear makes of
-        constants, or Cast of those of up to 8 bits, by the name of the node's output,
-        in a model without functions. Left out are those that determine shapes, scalars,
-        such as a limit, the running means and variances of BatchNormalization, and
-        initial states of zeros; `apply` accepts the initializers among the last three
-        as well. Where the branches of a node have weights of the same name, these are
+        In a model without functions, so is what DequantizeLinear makes of constants, or
+        Cast of those of up to 8 bits, by the name of the node's output. Left out are
+        those that determine shapes, scalars, such as a limit, the running means and
+        variances of BatchNormalization, and initial states of zeros; `apply` accepts
+        the initializers among the last three as well. It also accepts Constant nodes
+        with several floats, such as frequencies, which are weights only if the file has
+        no others. Where the branches of a node have weights of the same name, these are
         named by the node's first output and the branch too, as "y.then_branch.w".
 
         They are new arrays at each access, which may be donated.
