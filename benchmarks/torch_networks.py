@@ -106,6 +106,10 @@ def _gradient(net: Any) -> Gradient:
 
 # Networks, which are small if `quick` is true -----------------------------------------
 
+# Without these, sizes are those of BERT base and of ViT-B/16.
+_SMALL: dict[str, int] = dict(hidden_size=32, intermediate_size=64)
+_SMALL |= dict(num_hidden_layers=2, num_attention_heads=2)
+
 
 def _resnet(quick: bool) -> Network:
     counts, width = ((1, 1, 1, 1), 8) if quick else ((3, 4, 6, 3), 64)
@@ -114,22 +118,16 @@ def _resnet(quick: bool) -> Network:
 
 
 def _bert(quick: bool) -> Network:
-    config = transformers.BertConfig(**_small_sizes() if quick else {})
+    config = transformers.BertConfig(**(_SMALL if quick else {}))
     tokens = torch.randint(config.vocab_size, (2, 8) if quick else (16, 128))
     return transformers.BertForSequenceClassification(config), [tokens]
 
 
 def _vit(quick: bool) -> Network:
-    batch, size, options = (2, 32, _small_sizes()) if quick else (16, 224, {})
+    batch, size, options = (2, 32, _SMALL) if quick else (16, 224, {})
     config = transformers.ViTConfig(image_size=size, num_labels=1000, **options)
     images = torch.randn(batch, 3, size, size)
     return transformers.ViTForImageClassification(config), [images]
-
-
-def _small_sizes() -> dict[str, int]:
-    """The defaults are those of BERT base and of ViT-B/16."""
-    counts = dict(num_hidden_layers=2, num_attention_heads=2)
-    return dict(hidden_size=32, intermediate_size=64) | counts
 
 
 def _whisper(quick: bool) -> Network:
