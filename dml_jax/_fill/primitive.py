@@ -102,9 +102,8 @@ def _sum_like(aval: Any, x: Array) -> Array:
 def _lower(ctx: Any, *scalars: Any, sizes: Sizes) -> Any:
     # TPUs compute float64 as the sum of two float32, without its rounding.
     lowering.refuse_on_tpu(ctx, "fill_value_sequence", "float64")
-    # With explicit axes, the type of the result says that it is replicated. XLA does
-    # not see that. It shards the fill like the operations that use it, and each device
-    # computes its own shard.
+    # With explicit axes, the type of the result says that it is replicated. XLA is not
+    # told so. It shards the fill like its readers, and each device computes its shard.
     return lowering.lower(ctx, functools.partial(_compute, sizes), *scalars)
 
 
@@ -142,7 +141,7 @@ def _rounded(x: Array, bits: int) -> Array:
 
 
 def _position(sizes: Sizes) -> Array:
-    """The row-major position of every element, in uint32 or, if it counts more, uint64.
+    """The row-major position of every element; in uint64 for more than 2^32 elements.
 
     It is a sum over the dimensions instead of a reshaped iota, so that each device
     computes only the positions of its shard. Its dtype is an integer: XLA partitions an

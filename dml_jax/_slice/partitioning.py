@@ -7,7 +7,7 @@ ceil(S / stride) elements, of which the first is
     first(d) = ceil((d * S - start) / stride)
 
 They are in the shards of consecutive devices. For each distance between source and
-target, one `ppermute` sends the elements, in pieces as long as the longest. Each device
+target, one `ppermute` sends the elements, in pieces padded to the longest. Each device
 then computes the transpose for its shard.
 
 XLA's partitioner does not get the `lax.pad` of the whole array, because it partitions
@@ -66,9 +66,8 @@ def transpose_shards(
         devices = range(math.prod(mesh.shape[name] for name in names))
         sizes[d] = -(-extent // len(devices))
         capacity = -(-sizes[d] // stride)
-        # Two indices of each device's first element: the one in the operand ignores
-        # the ends of the window, and the one in the device's shard of the result is
-        # below `stride`.
+        # For each device's first element, its index in the operand, which may be
+        # outside (`_pieces` cuts it), and in the device's shard, below `stride`.
         firsts = [-((start - device * sizes[d]) // stride) for device in devices]
         indices = [start + stride * firsts[i] - i * sizes[d] for i in devices]
         pieces = _pieces(firsts, capacity, size, max(x.shape[d], 1))

@@ -32,7 +32,7 @@ from dml_jax.onnx_backend._functions import (
     set_defaults,
 )
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF, MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
+from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._protos import (
     all_graphs,
     all_nodes,
@@ -314,7 +314,7 @@ def _with_float_weights(graph: Graph) -> Graph:
         given: list[Any] = [values.get(name) for name in node.inputs if name]
         if any(x is None for x in given):
             continue
-        is_cast = node.kind == "Cast" and is_narrow(given[0])
+        is_cast = node.kind == "Cast" and is_quantized(given[0])
         if is_cast or node.kind == "DequantizeLinear":
             part = Graph((), node.outputs, {}, (node,), {})
             with modes():

@@ -34,7 +34,7 @@ from dml_jax.onnx_backend._inputs import (
     wanted_outputs,
     wrong_inputs,
 )
-from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
+from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
@@ -123,7 +123,7 @@ class Model(onnx.backend.base.BackendRep):
         count = sum(array.size for array in self._weights.values())
         constants = self._graph.constants.items()
         integers = [
-            x.size for n, x in constants if n not in self._weights and is_narrow(x)
+            x.size for n, x in constants if n not in self._weights and is_quantized(x)
         ]
         counts = f"{count:,} of {count + sum(integers):,}" if integers else f"{count:,}"
         return f"Model({kinds} -> {outputs}; {counts} parameters)"
