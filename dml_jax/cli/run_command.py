@@ -88,7 +88,11 @@ def run(arguments: argparse.Namespace) -> None:
         for name, kind in kinds.items()
         if f"parameter {name}" in arguments
     }
-    arrays = {n: x for n, x in values.items() if _is_checked(kinds[n], x)}
+    arrays = {  # numbers and lists are static
+        name: value
+        for name, value in values.items()
+        if isinstance(value, np.ndarray) and kinds[name] in (ArrayLike, LengthsLike)
+    }
     others = {n: x for n, x in values.items() if n not in arrays}
     function = functools.partial(function, **others)
     with jax.enable_x64(True), jax.default_device(device):
@@ -125,10 +129,3 @@ def _value(text: str, kind: Any) -> Any:
     if path.suffix and path.is_file():
         raise ValueError(f"{text}: must be an .npy file; got the suffix of another one")
     return text
-
-
-def _is_checked(kind: Any, value: Any) -> bool:
-    """Whether `checked` may take a value: a file's array, or lengths of any kind."""
-    if kind == LengthsLike:
-        return not isinstance(value, str)
-    return kind == ArrayLike and isinstance(value, np.ndarray)
