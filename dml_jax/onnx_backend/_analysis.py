@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dml_jax.onnx_backend._evaluation import Graph, Node
+from dml_jax.onnx_backend._nodes import Graph, Node
 
 
 def shape_names(nodes: Sequence[Node]) -> frozenset[str]:

@@ -19,9 +19,10 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments, scalars
 from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error, with_nearest
-from dml_jax.onnx_backend._graph import Functions, convert, split_shared, validate_model
+from dml_jax.onnx_backend._graph import convert, split_shared
 from dml_jax.onnx_backend._inputs import as_numpy, wrong_inputs
 from dml_jax.onnx_backend._model import Model
+from dml_jax.onnx_backend._validation import Functions, validate_model
 
 Source: TypeAlias = onnx.ModelProto | str | os.PathLike[str] | bytes
 

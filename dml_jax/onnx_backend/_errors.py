@@ -1,18 +1,23 @@
-"""Errors of ONNX and protobuf as errors of this package, and parts of messages."""
+"""Errors of ONNX, protobuf and nodes as errors of this package; parts of messages."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx.checker
+import onnx.defs
 import onnx.shape_inference
 from google.protobuf.message import DecodeError
+from jax.extend.core import InconclusiveDimensionOperation
 
 from dml_jax._shared import arguments
+from dml_jax.onnx_backend._nodes import Node
+from dml_jax.onnx_backend._values import Value
 
 # ONNX raises RuntimeError for errors of the file system.
 _ERRORS = (
@@ -21,6 +26,10 @@ _ERRORS = (
     RuntimeError,
     ValueError,
 )
+# Subclasses first. Errors of other types cannot always be made from a message.
+_KINDS = (NotImplementedError, OverflowError, TypeError, ValueError, RuntimeError)
+# What nodes may raise.
+OF_NODES = (*_KINDS, LookupError, ArithmeticError, InconclusiveDimensionOperation)
 
 
 @contextlib.contextmanager
@@ -39,6 +48,43 @@ def with_nearest(name: Any, known: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(str(name), known, 3, 0)
     hint = f"The nearest are {', '.join(nearest)}" if nearest else "There are none"
     return f"{arguments.describe(name)}. {hint}"
+
+
+def of_node(error: Exception, node: Node, inputs: Sequence[Value]) -> Exception:
+    """The error with the name of its node in front, and with names of inputs.
+
+    Messages of this package have their own, in backquotes; to those of JAX and NumPy
+    the shapes of all inputs are added.
+    """
+    kind = next((k for k in _KINDS if isinstance(error, k)), ValueError)
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = text.removeprefix(f"{node.kind}: ")  # which the label begins with
+    if node.scope.is_expanded:
+        if kind is ValueError:  # the model does not have these names
+            text = text.replace("`", "")
+    elif kind in (TypeError, ValueError) and not (
+        "`" in text or node.graphs() or node.operator.is_custom
+    ):
+        kind = ValueError
+        got = _shapes(node, inputs)
+        text = f"the inputs must fit {node.kind}; got {got}: {text}"
+    return kind(f"{node.label}: {text}")
+
+
+def _shapes(node: Node, inputs: Sequence[Value]) -> str:
+    """The shapes of a node's inputs, by ONNX's names."""
+    try:
+        schema = onnx.defs.get_schema(node.kind, node.version)
+        names = [parameter.name for parameter in schema.inputs]
+    except onnx.defs.SchemaError:
+        names = [*node.inputs]
+    names += names[-1:] * (len(inputs) - len(names))  # of an input that is repeated
+    shapes = (
+        f"`{name}` {[*map(np.shape, x)] if isinstance(x, tuple) else np.shape(x)}"
+        for name, x in zip(names, inputs, strict=False)
+        if x is not None
+    )
+    return ", ".join(shapes)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,79 +1,43 @@
-"""Validates ONNX models, and converts their graphs."""
+"""Converts the graphs of validated ONNX models."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import onnx
-import onnx.checker
 import onnx.defs
 import onnx.helper
 import onnx.shape_inference
 
 from dml_jax.onnx_backend._analysis import captured_names
 from dml_jax.onnx_backend._errors import as_value_error
-from dml_jax.onnx_backend._evaluation import (
-    Graph,
-    Node,
-    Operator,
-    Scope,
-    modes,
-    run_graph,
-)
-from dml_jax.onnx_backend._functions import (
-    Inlined,
-    defaults_of,
-    expand,
-    inline,
-    set_defaults,
-)
-from dml_jax.onnx_backend._operators import ATTRIBUTES_OF, MICROSOFT, OPERATORS, REFUSED
+from dml_jax.onnx_backend._evaluation import Body, modes, run_graph
+from dml_jax.onnx_backend._functions import Inlined, defaults_of, expand
+from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope
+from dml_jax.onnx_backend._operators import ATTRIBUTES_OF
 from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._protos import (
-    all_graphs,
     all_nodes,
     array_of,
-    graphs_of,
     initializers,
     is_weight,
     path_of,
-    require_loaded,
+)
+from dml_jax.onnx_backend._validation import (
+    MICROSOFT_DOMAIN,
+    NEWEST_OPSET,
+    Functions,
+    function_of,
+    known_operator,
+    label_of,
+    version_of,
 )
 
-# An operator that a later opset changes is refused.
-NEWEST_OPSET = 28
-_DOMAINS = ("", "ai.onnx")
 _LOOPS = ("Loop", "Scan")
-_VALUES = ("tensor_type", None)
-_VALUES_OF_BODIES = (*_VALUES, "sequence_type", "optional_type")
-_MICROSOFT = "com.microsoft"  # whose operators have one version
-# Functions by the name of an operator, or by its domain and name.
-Functions = Mapping[Any, Callable[..., Any]]
-
-
-def validate_model(model: onnx.ModelProto, functions: Functions) -> Inlined:
-    """Checks that a model is valid and supported, and inlines its functions."""
-    require_loaded(model)
-    _require_shapes(model.graph)
-    model = _without_negative_sizes(model)
-    newest = onnx.defs.onnx_opset_version()
-    for part in (model, *model.functions):
-        for opset in part.opset_import:
-            if opset.domain in _DOMAINS and opset.version > newest:
-                raise ValueError(
-                    f"onnx: `opset_import` must be at most {newest}; got "
-                    f"{opset.version}"
-                )
-    with as_value_error("onnx"):
-        inlined = inline(model)
-    require_supported(inlined, functions)
-    with as_value_error("onnx"):
-        _check(model, inlined, functions)
-    return inlined
 
 
 def split_shared(graph: onnx.GraphProto) -> None:
@@ -84,7 +48,7 @@ def split_shared(graph: onnx.GraphProto) -> None:
     roots, others = {}, set()
     statistics: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     for node in graph.node:
-        operator, places = _known(node), range(len(node.input))
+        operator, places = known_operator(node), range(len(node.input))
         for i in places:
             root = roots.get(node.input[i], node.input[i])
             if node.op_type == "Identity":
@@ -102,129 +66,6 @@ def split_shared(graph: onnx.GraphProto) -> None:
                 node.input[i] = graph.initializer[-1].name
 
 
-def _require_shapes(graph: onnx.GraphProto) -> None:
-    """Refuses what has no type or no shape, as ONNX does without the names."""
-    for info in (*graph.input, *graph.output):
-        kind = info.type
-        if kind.WhichOneof("value") is None:
-            raise ValueError(f"onnx: `{info.name}` must have a type; got none")
-        if kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape"):
-            raise ValueError(
-                f"onnx: `{info.name}` must have a shape, whose sizes may be unknown; "
-                "got none"
-            )
-
-
-def _without_negative_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which sizes below 0, as old exporters write them, are unknown."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    for _, graph in all_graphs(changed.graph):
-        for info in (*graph.input, *graph.output, *graph.value_info):
-            for dim in info.type.tensor_type.shape.dim:
-                if dim.dim_value < 0:
-                    dim.ClearField("dim_value")
-    return changed
-
-
-def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> None:
-    """Runs ONNX's checker; nodes of another opset are checked one by one."""
-    if not inlined.is_mixed():
-        checked = _with_known_operators(inlined, functions)
-        onnx.checker.check_model(checked, full_check=True)
-        return
-    onnx.checker.check_model(
-        model, full_check=True, skip_opset_compatibility_check=True
-    )
-    for node in all_nodes(inlined.model.graph.node):
-        if not any(graphs_of(node)) and not _function_of(node, functions):
-            context = onnx.checker.C.CheckerContext()
-            context.ir_version = model.ir_version
-            context.opset_imports = dict.fromkeys(_DOMAINS, inlined.opset(node))
-            onnx.checker.check_node(node, context)
-
-
-def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelProto:
-    """A model for ONNX's checker.
-
-    It refuses new and deprecated operators in ONNX's domain, and bodies without
-    default attributes.
-    """
-    checked = onnx.ModelProto()
-    checked.CopyFrom(inlined.model)
-    added = onnx.helper.make_opsetid("dml_jax.unknown", 1)
-    for node in all_nodes(checked.graph.node):
-        if node.domain not in _DOMAINS:
-            continue
-        opset, is_custom = inlined.opset(node), bool(_function_of(node, functions))
-        is_known = bool(_version(node, opset))
-        schema: Any = onnx.defs.get_schema(node.op_type, opset) if is_known else None
-        if schema.deprecated if is_known else is_custom:
-            node.domain = added.domain
-            if added not in checked.opset_import:
-                checked.opset_import.append(added)
-        elif is_known:
-            set_defaults(node, defaults_of(schema))
-    return checked
-
-
-def require_supported(inlined: Inlined, functions: Functions) -> None:
-    """Refuses a model with unsupported parts; the message lists all of them."""
-    graph = inlined.model.graph
-    missing, others, kinds = [], [], {}
-    for node in all_nodes(graph.node):
-        fault = _fault(node, inlined.opset(node), functions)
-        if fault is not None:
-            missing.append(f"{_label(node)}{fault}")
-            kinds[node.op_type] = None
-    for _, inner in all_graphs(graph):
-        if inner.sparse_initializer:
-            others.append("sparse initializers")
-        kinds_of_values = _VALUES if inner is graph else _VALUES_OF_BODIES
-        for info in (*inner.input, *inner.output):
-            if info.type.WhichOneof("value") not in kinds_of_values:
-                others.append(f"'{info.name}', which is not a tensor")
-    if missing or others:
-        functions_help = missing and not others
-        hint = ", ".join(f"{kind!r}: function" for kind in kinds)
-        hint = f". Functions for operators can be passed: operators={{{hint}}}"
-        raise NotImplementedError(
-            "onnx: the model must have only tensors and supported operators; got "
-            f"{', '.join([*missing, *others])}{hint if functions_help else ''}"
-        )
-
-
-def _fault(node: onnx.NodeProto, opset: int, functions: Functions) -> str | None:
-    """Why a node is not supported, None if it is."""
-    if _function_of(node, functions) is not None:
-        return None
-    operator = _known(node)
-    if operator is None:
-        reason = REFUSED.get(node.op_type) if node.domain in _DOMAINS else None
-        return f", because {reason}" if reason else ""
-    if not operator.since <= _version(node, opset) <= NEWEST_OPSET:
-        return f" of opset {opset}"
-    if any(a.name == "sparse_value" for a in node.attribute):
-        return " with a sparse value"
-    return None
-
-
-def _known(node: onnx.NodeProto) -> Operator | None:
-    """The operator of a node, None if it is not supported."""
-    if node.domain == _MICROSOFT:
-        return MICROSOFT.get(node.op_type)
-    return OPERATORS.get(node.op_type) if node.domain in _DOMAINS else None
-
-
-def _function_of(
-    node: onnx.NodeProto, functions: Functions
-) -> Callable[..., Any] | None:
-    """The function that is passed for a node."""
-    domains = _DOMAINS if node.domain in _DOMAINS else (node.domain,)
-    keys = [*((domain, node.op_type) for domain in domains), node.op_type]
-    return next((functions[key] for key in keys if key in functions), None)
-
-
 def convert(inlined: Inlined, functions: Functions) -> Graph:
     """Converts the graph of a model.
 
@@ -232,23 +73,42 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     the Constant nodes that hold weights.
     """
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
-    has_functions = inlined.is_recorded
-    found = initializers(inlined.model.graph, has_functions)
+    found = initializers(inlined.model.graph, inlined.is_recorded)
     unique: dict[str, dict[str, str]] = {}
     for path, own_name, name, _ in found:
         unique.setdefault(path, {})[own_name] = name
+    constants = {
+        name: array_of(tensor, f"onnx: `{own_name}`")
+        for _, own_name, name, tensor in found
+    }
+    graph = _Converter(inlined, functions, unique).graph(inlined.model.graph, "", {})
+    graph = graph._replace(constants=constants)
+    return graph if inlined.is_recorded else _with_float_weights(graph)
 
-    def graph_of(
-        graph: onnx.GraphProto, path: str, outer: Mapping[str, str], constants: Any
+
+class _Converter(NamedTuple):
+    """Converts graphs and their nodes.
+
+    A graph is known by its path from the outer one. `names` are those of constants that
+    it can read, with the unique ones.
+    """
+
+    inlined: Inlined
+    functions: Functions
+    unique: Mapping[str, Mapping[str, str]]  # names of each path's own constants
+
+    def graph(
+        self, graph: onnx.GraphProto, path: str, outer: Mapping[str, str]
     ) -> Graph:
-        own = unique.get(path, {})
+        own = self.unique.get(path, {})
         names = {**outer, **own, **{info.name: info.name for info in graph.input}}
+        has_functions = self.inlined.is_recorded
         nodes = (n for n in graph.node if has_functions or not is_weight(n))
         return Graph(
             inputs=tuple(info.name for info in graph.input),
             outputs=tuple(names.get(info.name, info.name) for info in graph.output),
-            constants=constants,
-            nodes=tuple(node_of(node, path, names) for node in nodes),
+            constants={},
+            nodes=tuple(self.node(node, path, names) for node in nodes),
             types={
                 names.get(info.name, info.name): _type_of(info)
                 for info in graph.output
@@ -256,24 +116,25 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
             },
         )
 
-    def node_of(node: onnx.NodeProto, path: str, names: Mapping[str, str]) -> Node:
-        opset = inlined.opset(node)
-        version = _version(node, opset)
-        operator = _operator_of(node, opset, functions)
-        is_custom = not operator.since
-        defaults = [] if is_custom else _defaults(node.domain, node.op_type, version)
-        parts = *defaults, *node.attribute  # the last one of a name counts
+    def node(self, node: onnx.NodeProto, path: str, names: Mapping[str, str]) -> Node:
+        opset = self.inlined.opset(node)
+        version = version_of(node, opset)
+        operator = _operator_of(node, opset, self.functions)
+        parts = [*node.attribute]
+        if not operator.is_custom:  # the last one of a name counts
+            parts = [*_defaults(node.domain, node.op_type, version), *parts]
         return Node(
             kind=node.op_type,
-            label=_label(node),
+            label=label_of(node),
             version=version,
-            attributes={a.name: value_of(node, a, path, names) for a in parts},
+            attributes={a.name: self.attribute(node, a, path, names) for a in parts},
             inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
             operator=operator,
         )
 
-    def value_of(
+    def attribute(
+        self,
         node: onnx.NodeProto,
         attribute: onnx.AttributeProto,
         path: str,
@@ -281,21 +142,14 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     ) -> Any:
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
-            return array_of(value, _label(node))
+            return array_of(value, label_of(node))
         if isinstance(value, onnx.GraphProto):
-            return graph_of(value, path_of(path, node, attribute), names, {})
-        with as_value_error(_label(node)):
+            return self.graph(value, path_of(path, node, attribute), names)
+        with as_value_error(label_of(node)):
             if isinstance(value, bytes):
                 return value.decode()
             is_text = attribute.type == onnx.AttributeProto.STRINGS
             return [text.decode() for text in value] if is_text else value
-
-    constants = {
-        name: array_of(tensor, f"onnx: `{own_name}`")
-        for _, own_name, name, tensor in found
-    }
-    graph = graph_of(inlined.model.graph, "", {}, constants)
-    return graph if has_functions else _with_float_weights(graph)
 
 
 def _with_float_weights(graph: Graph) -> Graph:
@@ -304,7 +158,7 @@ def _with_float_weights(graph: Graph) -> Graph:
     values: dict[str, Any] = {n: x for n, x in constants if n not in graph.inputs}
     floats = {}
     for node in graph.nodes:
-        if not node.operator.since:  # a function in `operators`
+        if node.operator.is_custom:
             continue
         if node.kind == "Constant":
             values[node.outputs[0]] = node.operator.evaluate(node)
@@ -335,7 +189,7 @@ def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]
     With those that a version adds, an operator does what it did before. Lists are left
     out, since their lengths vary.
     """
-    if domain == _MICROSOFT:
+    if domain == MICROSOFT_DOMAIN:
         kind, version = ATTRIBUTES_OF.get(kind, kind), NEWEST_OPSET
     if not onnx.defs.has(kind):
         return []
@@ -366,10 +220,10 @@ def _type_of(info: onnx.ValueInfoProto) -> jax.ShapeDtypeStruct:
 
 
 def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Operator:
-    function = _function_of(node, functions)
+    function = function_of(node, functions)
     if function is not None:
         return _custom(function)
-    operator = cast(Operator, _known(node))  # `require_supported` refuses the others
+    operator = cast(Operator, known_operator(node))  # it is supported
     if operator.check is None:
         return operator
     return operator._replace(evaluate=_expanded(node, opset, operator.check))
@@ -395,7 +249,7 @@ def _custom(function: Callable[..., Any]) -> Operator:
 
     def evaluate(node: Node, *inputs: Any) -> list[Any]:
         attributes = {
-            name: node.body(name) if isinstance(value, Graph) else value
+            name: Body.of(node, name) if isinstance(value, Graph) else value
             for name, value in node.attributes.items()
         }
         with jax.enable_x64(node.scope.is_wide):
@@ -409,18 +263,3 @@ def _custom(function: Callable[..., Any]) -> Operator:
         return outputs
 
     return Operator(evaluate, is_folded=False)
-
-
-def _label(node: onnx.NodeProto) -> str:
-    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    return f"{kind} '{node.name or ', '.join(node.output)}'"
-
-
-def _version(node: onnx.NodeProto, opset: int) -> int:
-    """The version of a node's operator in an opset, 0 if the opset has none."""
-    if node.domain == _MICROSOFT:
-        return 1
-    try:
-        return onnx.defs.get_schema(node.op_type, opset).since_version
-    except (onnx.defs.SchemaError, TypeError):  # TypeError: beyond 32 bits
-        return 0

@@ -17,15 +17,7 @@ from onnx.numpy_helper import from_array
 from dml_jax._shared import arguments, bitwise, scalars
 from dml_jax.onnx_backend._analysis import names_of, shape_names
 from dml_jax.onnx_backend._errors import with_nearest
-from dml_jax.onnx_backend._evaluation import (
-    Graph,
-    Scope,
-    is_text,
-    modes,
-    run_graph,
-    traced,
-    traced_shape,
-)
+from dml_jax.onnx_backend._evaluation import modes, run_graph
 from dml_jax.onnx_backend._inputs import (
     as_numpy,
     is_untyped,
@@ -34,10 +26,12 @@ from dml_jax.onnx_backend._inputs import (
     wanted_outputs,
     wrong_inputs,
 )
+from dml_jax.onnx_backend._nodes import Graph, Scope
 from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
+from dml_jax.onnx_backend._values import is_text, traced, traced_shape
 
 # Making a class of named tuples is slow.
 _class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_models import COPY, parse, prepared, require_error, rows
 
 from dml_jax import onnx_backend
-from dml_jax.onnx_backend import _graph
+from dml_jax.onnx_backend import _validation
 
 NEWEST = onnx.defs.onnx_opset_version()
 ONLY = "onnx: the model must have only tensors and supported operators; got "
@@ -75,7 +75,7 @@ def test_sparse_tensors() -> None:
 
 
 def test_future_versions_of_operators() -> None:
-    with mock.patch.object(_graph, "NEWEST_OPSET", 24):
+    with mock.patch.object(_validation, "NEWEST_OPSET", 24):
         message = "onnx: .*; got Identity 'y' of opset 25. Functions"
         require_error(NotImplementedError, message, prepared, COPY)
         onnx_backend.prepare(parse(COPY, 24))

@@ -16,9 +16,9 @@ import pytest
 from sampling import default_of
 
 from dml_jax import onnx_backend
-from dml_jax.onnx_backend._graph import NEWEST_OPSET
 from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS
 from dml_jax.onnx_backend._operators import REFUSED as REASONS
+from dml_jax.onnx_backend._validation import NEWEST_OPSET
 
 ALL_COUNT = 1298  # of the tests that pass
 # Without -m exhaustive, the last one of each operator, and those whose names begin so:

@@ -8,7 +8,7 @@ arrays; all others are JAX arrays. A function returns its output, or a list of s
 Its errors get the node as a prefix.
 """
 
-from dml_jax.onnx_backend._evaluation import Operator
+from dml_jax.onnx_backend._nodes import Operator
 from dml_jax.onnx_backend._operators import (
     constants,
     control_flow,

@@ -15,8 +15,9 @@ from jax.core import Tracer
 
 from dml_jax._shared import arguments
 from dml_jax._shared.bitwise import index_dtype
-from dml_jax.onnx_backend._evaluation import Array, Node, is_constant, traced_shape
+from dml_jax.onnx_backend._nodes import Node
 from dml_jax.onnx_backend._range_checks import note_outside
+from dml_jax.onnx_backend._values import Array, is_constant, traced_shape
 
 
 def numpy_or_jax(*arrays: Any, sizes: Sequence[Any] = ()) -> ModuleType:

@@ -10,15 +10,9 @@ from jax import lax
 
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._cast import cast
-from dml_jax.onnx_backend._evaluation import (
-    Array,
-    Node,
-    Operator,
-    is_symbolic,
-    is_text,
-    traced,
-)
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import dtype_of, numpy_or_jax
+from dml_jax.onnx_backend._values import Array, is_symbolic, is_text, traced
 
 
 def _constant(node: Node) -> Array:

@@ -21,16 +21,11 @@ from jax.core import Tracer
 
 from dml_jax._shared import scans
 from dml_jax.onnx_backend._analysis import captured_names, shape_names
-from dml_jax.onnx_backend._evaluation import (
-    Array,
-    Body,
-    Node,
-    Operator,
-    is_constant,
-    traced,
-)
+from dml_jax.onnx_backend._evaluation import Body
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
 from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
+from dml_jax.onnx_backend._values import Array, is_constant, traced
 
 MOST_ITERATIONS = 2**20
 _CLOSE = (
@@ -45,7 +40,7 @@ _COUNTER = jax.ShapeDtypeStruct((), np.int64)
 
 
 def _if(node: Node, condition: Array) -> list[Any]:
-    branches = node.body("then_branch"), node.body("else_branch")
+    branches = Body.of(node, "then_branch"), Body.of(node, "else_branch")
     if not isinstance(condition, Tracer):
         return branches[0 if _concrete_condition(condition) else 1]()
     then, otherwise = map(_checked, branches)
@@ -87,7 +82,7 @@ def _hint_of_reach() -> Iterator[None]:
 
 
 def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
-    body = node.body("body")
+    body = Body.of(node, "body")
     count = len(initial)
     if _has_no_iterations(limit, condition):
         return [*initial, *_no_rows(body, 1 + count, _COUNTER, True, *initial)]
@@ -327,7 +322,7 @@ def _require_same_types(
 
 
 def _scan(node: Node, *inputs: Any) -> list[Any]:
-    body, attributes = node.body("body"), node.attributes
+    body, attributes = Body.of(node, "body"), node.attributes
     count = attributes["num_scan_inputs"]
     split = len(inputs) - count
     initial, scanned = inputs[:split], inputs[split:]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     in_float32,
     named,
@@ -18,6 +18,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     option,
     require_scalar,
 )
+from dml_jax.onnx_backend._values import Array
 
 
 def _divide(_: Node, a: Array, b: Array) -> Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator, with_derivative
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
     axis_of,
@@ -28,6 +28,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_shape,
     require_size,
 )
+from dml_jax.onnx_backend._values import Array, with_derivative
 
 
 def _gather(node: Node, data: Array, indices: Array) -> Array:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     along,
     at_least_float32,
@@ -33,6 +33,7 @@ from dml_jax.onnx_backend._operators._arrays import (
 )
 from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.quantization import quantized
+from dml_jax.onnx_backend._values import Array
 
 
 def _resize(

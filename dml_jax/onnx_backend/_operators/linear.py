@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     has_symbols,
     integers,
@@ -24,6 +24,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_rank,
     require_shape,
 )
+from dml_jax.onnx_backend._values import Array
 
 
 def _matmul(node: Node, a: Array, b: Array) -> Array:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator, with_derivative
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators import linear, quantization, recurrent
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
@@ -28,6 +28,7 @@ from dml_jax.onnx_backend._operators.quantization import (
     dynamically_quantized,
     matmul_of_bytes,
 )
+from dml_jax.onnx_backend._values import Array, with_derivative
 
 _ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
     "Relu": jax.nn.relu,

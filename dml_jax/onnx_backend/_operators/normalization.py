@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
     axes_of,
@@ -26,6 +26,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     with_masks,
 )
 from dml_jax.onnx_backend._operators.shapes import flatten
+from dml_jax.onnx_backend._values import Array
 
 
 def _along_axis(function: Callable[..., jax.Array]) -> Callable[..., Array]:

@@ -13,7 +13,7 @@ import onnx
 
 import dml_jax
 import dml_jax.reference
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator, is_text
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
     clamped,
@@ -21,6 +21,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     integers,
     require_scalar,
 )
+from dml_jax.onnx_backend._values import Array, is_text
 
 
 def _reverse_sequence(node: Node, input: Array, sequence_lens: Array) -> Array:

@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import in_float32, norm, positions
 from dml_jax.onnx_backend._operators.linear import (
     padding,
     require_window,
     strides_and_dilations,
 )
+from dml_jax.onnx_backend._values import Array
 
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
 

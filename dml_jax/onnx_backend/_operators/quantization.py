@@ -17,13 +17,7 @@ import numpy as np
 from jax import lax
 
 from dml_jax.onnx_backend._cast import cast
-from dml_jax.onnx_backend._evaluation import (
-    Array,
-    Node,
-    Operator,
-    Rounded,
-    with_derivative,
-)
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     along,
     axis_of,
@@ -35,6 +29,7 @@ from dml_jax.onnx_backend._operators._arrays import (
 )
 from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.linear import convolution
+from dml_jax.onnx_backend._values import Array, Rounded, with_derivative
 
 
 def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> Rounded:

@@ -22,9 +22,10 @@ import numpy as np
 
 import dml_jax
 from dml_jax._shared import scans
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import clamped, option, require_axes
+from dml_jax.onnx_backend._values import Array
 
 
 class Activation(NamedTuple):

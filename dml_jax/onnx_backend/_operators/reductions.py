@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
     axis_of,
@@ -22,6 +22,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_shape,
     with_masks,
 )
+from dml_jax.onnx_backend._values import Array
 
 
 def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     require_axes,
     require_broadcastable,
 )
+from dml_jax.onnx_backend._values import Array
 
 
 def _attention(node: Node, q: Array, k: Array, v: Array, *more: Any) -> None:

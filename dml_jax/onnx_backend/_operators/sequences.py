@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._evaluation import Body
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axis_of,
     integer,
@@ -14,6 +15,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     numpy_or_jax,
 )
 from dml_jax.onnx_backend._operators.shapes import consecutive
+from dml_jax.onnx_backend._values import Array
 
 
 def _sequence_insert(_: Node, sequence: Any, x: Array, place: Any = None) -> Any:
@@ -62,7 +64,7 @@ def _concat_from_sequence(node: Node, sequence: Any) -> Array:
 
 
 def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
-    body, count = node.body("body"), len(sequence)
+    body, count = Body.of(node, "body"), len(sequence)
     columns = [x if isinstance(x, tuple) else (x,) * count for x in (sequence, *others)]
     rows = [body(*row) for row in zip(*columns, strict=True)]
     return [tuple(row[i] for row in rows) for i in range(len(node.outputs))]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator, as_sizes
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     axes_of,
     axis_of,
@@ -24,6 +24,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_count,
     require_size,
 )
+from dml_jax.onnx_backend._values import Array, as_sizes
 
 
 def _shape(node: Node, x: Array) -> Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dml_jax.onnx_backend._evaluation import Array, Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     dtype_of,
     in_float32,
@@ -23,6 +23,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_shape,
     require_size,
 )
+from dml_jax.onnx_backend._values import Array
 
 
 def _dft(node: Node, x: Array, length: Any = None, axis: Any = None) -> jax.Array:

@@ -1,0 +1,71 @@
+"""Graphs, and what their nodes are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dml_jax.onnx_backend._values import Value
+
+
+class Operator(NamedTuple):
+    """An operator of ONNX."""
+
+    evaluate: Any  # gives the outputs from a node and its inputs
+    since: int = 0  # the first version of it that `evaluate` implements
+    static: tuple[int, ...] = ()  # inputs whose values determine the outputs' shapes
+    is_folded: bool = True  # computed at once if the inputs are constant
+    is_elementwise: bool = False  # on single elements, with broadcasting
+    of_floats: bool = False  # it can be evaluated on the floats of `Rounded`
+    of_images: bool = False  # it computes with the channels last, and transposes
+    of_shapes: bool = False  # it reads no values, but shapes or numbers of arrays
+    is_copy: bool = False  # of its first input, perhaps in another dtype or shape
+    statistics: slice = slice(0)  # inputs that are running means and variances
+    states: slice = slice(0)  # inputs that are initial states
+    # Refuses inputs of an operator that ONNX's body of it computes, not `evaluate`.
+    check: Callable[..., None] | None = None
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it is a function that was passed in `operators`."""
+        return not self.since
+
+
+class Scope(NamedTuple):
+    """What a node can read."""
+
+    values: Mapping[str, Value]
+    options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
+    is_wide: bool  # whether the caller is in 64-bit mode
+    product_dtype: Any = np.float32  # in which products of float32 are computed
+    is_expanded: bool = False  # whether nodes stand for one node of the model
+
+
+class Node(NamedTuple):
+    """A node of a graph."""
+
+    kind: str  # the name of its operator
+    label: str  # its name in messages
+    version: int  # of the operator
+    attributes: Mapping[str, Any]  # those that are set, and defaults of others
+    inputs: tuple[str, ...]  # names, "" for an optional input that is omitted
+    outputs: tuple[str, ...]  # names, "" for an optional output that is omitted
+    operator: Operator
+    scope: Scope = Scope({}, {}, True)  # while the node is evaluated
+
+    def graphs(self) -> list[Graph]:
+        """The graphs in all attributes."""
+        return [value for value in self.attributes.values() if isinstance(value, Graph)]
+
+
+class Graph(NamedTuple):
+    """A graph, or the body of a node."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, np.ndarray]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, jax.ShapeDtypeStruct]  # of outputs; unknown sizes are 0
