@@ -16,7 +16,7 @@ from dml_jax._shared import arguments, bitwise
 LengthsLike: TypeAlias = ArrayLike | Sequence[Any]  # lists, nested or not, of integers
 
 
-def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
+def as_lengths(name: str, value: LengthsLike) -> jax.Array:
     """`value` as an array of integers, in which NumPy's integers keep all their bits.
 
     Outside 64-bit mode, JAX would take them modulo 2^32: a length of 2^32 + 1 would
@@ -36,7 +36,7 @@ def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
         got += ". The array comes first, then the lengths"
     elif jnp.issubdtype(lengths.dtype, jnp.floating):
         got += f". Pass `jnp.asarray({name}, 'int32')`"
-    raise arguments.error(TypeError, function, name, "have an integer dtype", got)
+    raise arguments.error(TypeError, name, "have an integer dtype", got)
 
 
 def fits(shape: Any, wanted: Any) -> bool:
@@ -60,27 +60,23 @@ def expansion(name: str, shape: Any, wanted: Any) -> str:
     return f". Pass `jnp.expand_dims({name}, {dims})`"
 
 
-def canonicalize_axis(function: str, name: str, shape: Any, axis: Any) -> int:
+def canonicalize_axis(name: str, shape: Any, axis: Any) -> int:
     """`axis` in [0, rank), for the array `name`, whose size along it fits 32 bits."""
     rank = len(shape)
     if rank == 0:
-        raise ValueError(f"{function}: `{name}` must have rank 1 or more; got rank 0")
-    axis = arguments.integer(function, "axis", axis)
+        raise arguments.error(ValueError, name, "have rank 1 or more", "rank 0")
+    axis = arguments.integer("axis", axis)
     if not -rank <= axis < rank:
+        got = f"`axis` {arguments.show(axis)} is out of bounds for array of dimension"
         hint = ". Pass axis=0" if rank == 1 else ""
-        raise ValueError(
-            f"{function}: `axis` {arguments.show(axis)} is out of bounds for array of "
-            f"dimension {rank}{hint}"
-        )
+        raise ValueError(arguments.Message(f"{got} {rank}{hint}"))
     axis %= rank
-    require_32_bits(function, name, f"{axis=}", shape[axis])
+    require_32_bits(name, f"{axis=}", shape[axis])
     return axis
 
 
-def require_32_bits(function: str, name: str, axis: str, size: Any) -> None:
+def require_32_bits(name: str, axis: str, size: Any) -> None:
     """Refuses an axis of 2^32 elements or more; DirectML's sizes have 32 bits, too."""
     if not jax.export.is_symbolic_dim(size) and size >= 2**32:
-        raise ValueError(
-            f"{function}: `{name}` must have fewer than 2^32 elements along {axis}; "
-            f"got {size}"
-        )
+        rule = f"have fewer than 2^32 elements along {axis}"
+        raise arguments.error(ValueError, name, rule, size)

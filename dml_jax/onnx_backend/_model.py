@@ -140,6 +140,7 @@ class Model(onnx.backend.base.BackendRep):
         with jax.ensure_compile_time_eval(), jax.default_device(self.device):
             return {n: jax.numpy.array(array) for n, array in self._weights.items()}
 
+    @arguments.named("run")
     def run(self, inputs: Any = (), /, *others: Any, **named: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
 
@@ -185,7 +186,7 @@ class Model(onnx.backend.base.BackendRep):
         for name, value in given.items():
             if isinstance(value, Tracer):
                 got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
-                raise arguments.error(TypeError, "run", name, "not be traced", got)
+                raise arguments.error(TypeError, name, "not be traced", got)
         return self._computed(given, wanted)
 
     def _computed(
@@ -251,6 +252,7 @@ class Model(onnx.backend.base.BackendRep):
         """
         return self._call({}, inputs, named, self._options)
 
+    @arguments.named("apply")
     def apply(
         self,
         params: Mapping[str, ArrayLike],
@@ -287,10 +289,11 @@ class Model(onnx.backend.base.BackendRep):
             if value is not None and name in self._inputs:
                 named[name] = value
             elif value is not None:
-                options[name] = check("apply", name, value)
-        self._require_params("apply", params)
+                options[name] = check(name, value)
+        self._require_params(params)
         return self._call(params, inputs, named, options)
 
+    @arguments.named("to_onnx")
     def to_onnx(self, params: Mapping[str, ArrayLike]) -> onnx.ModelProto:
         """The model with other weights.
 
@@ -306,7 +309,7 @@ class Model(onnx.backend.base.BackendRep):
           TypeError, ValueError: `params` does not match the model.
           NotImplementedError: `params` has an initializer of a function of the model.
         """
-        self._require_params("to_onnx", params)
+        self._require_params(params)
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
         found = {
@@ -329,7 +332,7 @@ class Model(onnx.backend.base.BackendRep):
             else:
                 rule = "not have initializers of branches inside functions"
                 got, kind = arguments.describe(name), NotImplementedError
-                raise arguments.error(kind, "to_onnx", "params", rule, got)
+                raise arguments.error(kind, "params", rule, got)
         remove(model.graph.initializer, read - read_names(model.graph.node))
         return model
 
@@ -352,19 +355,18 @@ class Model(onnx.backend.base.BackendRep):
             for x in outputs
         )
 
-    def _require_params(self, function: str, params: Any) -> None:
+    def _require_params(self, params: Any) -> None:
         """Refuses arrays that cannot take the place of initializers."""
         if not isinstance(params, Mapping):
             got = arguments.describe(params)
-            raise arguments.error(
-                TypeError, function, "params", "be a mapping of names to arrays", got
-            )
+            rule = "be a mapping of names to arrays"
+            raise arguments.error(TypeError, "params", rule, got)
         for name, value in params.items():
             array = self._graph.constants.get(name)
             if array is None or name in self._shape_names:
                 rule = "have names of initializers that shapes do not depend on"
                 got = with_nearest(name, self._weights)
-                raise arguments.error(ValueError, function, "params", rule, got)
+                raise arguments.error(ValueError, "params", rule, got)
             dtype, shape = getattr(value, "dtype", None), np.shape(value)
             wanted = jax.dtypes.canonicalize_dtype(array.dtype)
             halves = _HALVES if array.dtype == np.float32 else ()
@@ -372,7 +374,7 @@ class Model(onnx.backend.base.BackendRep):
                 rule = f"be a {wanted} array of shape {array.shape}"
                 got = arguments.describe(value)
                 path = f"params[{name!r}]"
-                raise arguments.error(ValueError, function, path, rule, got)
+                raise arguments.error(ValueError, path, rule, got)
 
     def _by_name(
         self, inputs: Any, named: Mapping[str, Any] | None = None

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from dml_jax import _array_files
-from dml_jax._shared import arguments
 from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
@@ -55,8 +54,9 @@ class Timing:
         for name, value in dataclasses.asdict(self).items():
             least = int(name in ("iterations", "repeat"))
             if value is not None and not value >= least:
-                rule = f"be at least {least}"
-                raise arguments.error(ValueError, "Timing", name, rule, value)
+                raise ValueError(
+                    f"Timing: `{name}` must be at least {least}; got {value}"
+                )
 
 
 def run_model(

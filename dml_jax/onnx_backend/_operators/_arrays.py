@@ -275,7 +275,8 @@ def require_broadcastable(name: str, array: Any, shape: Any) -> None:
 
 def require_size(node: Node, name: str, shape: Any) -> tuple[Any, ...]:
     """Refuses shapes that no device can hold."""
-    return arguments.sizes(node.kind, name, tuple(shape))
+    with arguments.named(node.kind):
+        return arguments.sizes(name, tuple(shape))
 
 
 def dtype_of(name: str, number: int) -> np.dtype:
