@@ -161,3 +161,35 @@ def test_a_program_of_lengths_in_64_bits_leaves_them_to_others() -> None:
     assert reverse(numbers(3, 4)).shape == (3, 4)
     assert jnp.asarray(lengths).dtype == jnp.int32
     assert_same_bits(jax.jit(jnp.negative)(lengths), np.int32([-2, 0, -3]))
+
+
+# Names in errors ----------------------------------------------------------------------
+
+
+def raises(_: None, carry: jax.Array, __: jax.Array) -> tuple[jax.Array, jax.Array]:
+    raise ValueError("`x` must be mine")
+
+
+def is_wrong(_: None, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return dml_jax.reverse_padded(carry, x), x
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (raises, "`x` must be mine"),
+        (
+            is_wrong,
+            "reverse_padded: `axis` 1 is out of bounds for array of dimension 1",
+        ),
+        (lambda *_: 0, "padded_scan: `step` must return a pair (carry, y)"),
+    ],
+)
+def test_an_error_begins_with_the_function_that_was_called(
+    step: Any, message: str
+) -> None:
+    """What a step raises is not the error of the scan."""
+    xs = np.zeros((2, 3), np.int32)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        dml_jax.padded_scan(step, None, np.zeros(2), xs)
+    assert str(caught.value).startswith(message)

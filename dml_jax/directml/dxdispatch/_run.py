@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import itertools
 import math
 import statistics
@@ -248,7 +247,5 @@ def _write(command: WriteFile, resource: Resource) -> None:
     if path.suffix.lower() == ".npy":
         array = resource.elements()[: math.prod(command.dimensions)]
         array = array.reshape(command.dimensions)
-    if path.resolve() != path:  # since the model was loaded
-        raise OSError(errno.ELOOP, "A link has taken its place", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     _array_files.write(path, array)
