@@ -25,7 +25,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax._fill.primitive import constant, sequence
 from dml_jax._shared import arguments, jax_versions
-from dml_jax._shared.arguments import Size
+from dml_jax._shared.arguments import Shape
 from dml_jax._shared.scalars import as_scalar
 
 
@@ -161,7 +161,7 @@ def _is_accepted(function: str, dtype: np.dtype) -> bool:
 # nested jitted function to the sharding in its type, which is replicated for a fill.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=jax_versions.INLINE)
 def _compiled(
-    function: str, sizes: tuple[Size, ...], dtype: np.dtype, *scalars: ArrayLike
+    function: str, sizes: Shape, dtype: np.dtype, *scalars: ArrayLike
 ) -> jax.Array:
     formulas = {"fill_value_constant": constant, "fill_value_sequence": sequence}
     with jax.named_scope(function):

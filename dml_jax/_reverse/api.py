@@ -35,7 +35,7 @@ from dml_jax._reverse import operands
 from dml_jax._reverse.binding import bind
 from dml_jax._reverse.operands import LengthsLike
 from dml_jax._shared import arguments, scalars
-from dml_jax._shared.arguments import Implementation
+from dml_jax._shared.arguments import Implementation, Shape
 from dml_jax._shared.value_checks import check_lengths
 
 
@@ -241,7 +241,7 @@ def _only_name(names: Any) -> str | None:
     return arguments.optional_name(argument, names[0])
 
 
-def _require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
+def _require_lines(shape: Shape, lengths_shape: Shape, axis: int) -> None:
     """Refuses lengths of another shape than `reverse_subsequences` takes."""
     full = (*shape[:axis], 1, *shape[axis + 1 :])
     if operands.fits(lengths_shape, full):
@@ -256,7 +256,7 @@ def _require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
     )
 
 
-def _require_batch(shape: Any, lengths_shape: Any, batch_axis: int) -> None:
+def _require_batch(shape: Shape, lengths_shape: Shape, batch_axis: int) -> None:
     """Refuses lengths of another shape than `reverse_sequence` takes."""
     if lengths_shape == (shape[batch_axis],):
         return

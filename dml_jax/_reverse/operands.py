@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise
+from dml_jax._shared.arguments import Shape, Size
 
 LengthsLike: TypeAlias = ArrayLike | Sequence[Any]  # lists, nested or not, of integers
 
@@ -39,14 +40,14 @@ def as_lengths(name: str, value: LengthsLike) -> jax.Array:
     raise arguments.error(TypeError, name, "have an integer dtype", got)
 
 
-def fits(shape: Any, wanted: Any) -> bool:
+def fits(shape: Shape, wanted: Shape) -> bool:
     """Whether a shape of lengths has the wanted sizes, or 1 in their place."""
     return len(shape) == len(wanted) and all(
         size in (1, other) for size, other in zip(shape, wanted, strict=True)
     )
 
 
-def expansion(name: str, shape: Any, wanted: Any) -> str:
+def expansion(name: str, shape: Shape, wanted: Shape) -> str:
     """The advice to insert dimensions of size 1, if the lengths then fit."""
     missing, sizes = [], list(shape)
     for d, size in enumerate(wanted):
@@ -60,7 +61,7 @@ def expansion(name: str, shape: Any, wanted: Any) -> str:
     return f". Pass `jnp.expand_dims({name}, {dims})`"
 
 
-def canonicalize_axis(name: str, shape: Any, axis: Any) -> int:
+def canonicalize_axis(name: str, shape: Shape, axis: Any) -> int:
     """`axis` in [0, rank), for the array `name`, whose size along it fits 32 bits."""
     rank = len(shape)
     if rank == 0:
@@ -75,7 +76,7 @@ def canonicalize_axis(name: str, shape: Any, axis: Any) -> int:
     return axis
 
 
-def require_32_bits(name: str, axis: str, size: Any) -> None:
+def require_32_bits(name: str, axis: str, size: Size) -> None:
     """Refuses an axis of 2^32 elements or more; DirectML's sizes have 32 bits, too."""
     if not jax.export.is_symbolic_dim(size) and size >= 2**32:
         rule = f"have fewer than 2^32 elements along {axis}"

@@ -13,7 +13,6 @@ the shape that a batch has. Two rules are choices:
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from dml_jax._reverse import operands
 from dml_jax._reverse.binding import bind
 from dml_jax._reverse.operands import LengthsLike
 from dml_jax._shared import arguments, value_checks
+from dml_jax._shared.arguments import Shape
 
 
 def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Array:
@@ -82,7 +82,7 @@ def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Arr
     return _reverse_padded(x, lengths, axis=axis)
 
 
-def require_batch(name: str, shape: Any, lengths_shape: Any, axis: int) -> None:
+def require_batch(name: str, shape: Shape, lengths_shape: Shape, axis: int) -> None:
     """Refuses lengths of another shape than sequences in the array `name` have."""
     batch = shape[:axis] or shape[1:2]
     if operands.fits(lengths_shape, batch) or not lengths_shape:
@@ -96,7 +96,7 @@ def require_batch(name: str, shape: Any, lengths_shape: Any, axis: int) -> None:
     raise arguments.error(ValueError, "lengths", rule, got)
 
 
-def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:
+def _advice(shape: Shape, lengths_shape: Shape, batch: Shape, axis: int) -> str:
     """How to pass lengths that `reverse_padded` refuses."""
     expansion = operands.expansion("lengths", lengths_shape, batch)
     if expansion:

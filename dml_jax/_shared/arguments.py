@@ -26,6 +26,7 @@ from dml_jax._shared import bitwise
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
+Shape: TypeAlias = tuple[Size, ...]
 
 
 # Errors -------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def integer(name: str, value: Any, limits: range | None = None) -> int:
 
 def integers(
     name: str, value: Any, count: int | None = None, limits: range | None = None
-) -> tuple[Size, ...]:
+) -> Shape:
     """`value` as a tuple of static integers or, without limits, symbolic sizes."""
     if not isinstance(value, (tuple, list)):  # the common case
         value = _as_sequence(name, value)
@@ -174,7 +175,7 @@ def _as_sequence(name: str, value: Any) -> Any:
     return value
 
 
-def naturals(name: str, value: Any, count: int | None = None) -> tuple[Size, ...]:
+def naturals(name: str, value: Any, count: int | None = None) -> Shape:
     """`value` as a tuple of static integers or symbolic sizes, none negative."""
     numbers = integers(name, value, count)
     for i, number in enumerate(numbers):
@@ -184,7 +185,7 @@ def naturals(name: str, value: Any, count: int | None = None) -> tuple[Size, ...
     return numbers
 
 
-def sizes(name: str, value: Any, count: int | None = None) -> tuple[Size, ...]:
+def sizes(name: str, value: Any, count: int | None = None) -> Shape:
     """`value` as a shape of at most 2^48 elements, which XLA can compile."""
     shape = naturals(name, value, count)
     elements = math.prod(

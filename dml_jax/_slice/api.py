@@ -22,18 +22,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise
-from dml_jax._shared.arguments import Size
+from dml_jax._shared.arguments import Shape, Size
 from dml_jax._slice import primitive
 from dml_jax._slice.window import StridedWindow
-
-Sizes: TypeAlias = tuple[Size, ...]
 
 
 def slice(
@@ -209,7 +207,7 @@ def slice_grad(
 
 
 def _window_of_slice(
-    shape: Sizes, offsets: Any, sizes: Any, strides: Any
+    shape: Shape, offsets: Any, sizes: Any, strides: Any
 ) -> StridedWindow:
     """The window that `slice` reads, which must be inside `shape`."""
     names = ("offsets", "sizes", "strides")
@@ -231,7 +229,7 @@ def _window_of_slice(
 
 def _window_of_slice1(
     operator: str,
-    shape: Sizes,
+    shape: Shape,
     offsets: Any,
     window_sizes: Any,
     strides: Any,
@@ -262,7 +260,7 @@ def _window_of_slice1(
     return _strided_window(operator, offsets, window_sizes, strides, sizes)
 
 
-def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Sizes]:
+def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Shape]:
     """Offsets, sizes and strides; offsets and sizes must not be negative."""
     checks = arguments.naturals, arguments.naturals, arguments.integers
     triples = zip(checks, names, lists, strict=True)
@@ -296,7 +294,7 @@ def _require_inside(
 
 
 def _strided_window(
-    operator: str, offsets: Sizes, window_sizes: Sizes, strides: Sizes, sizes: Sizes
+    operator: str, offsets: Shape, window_sizes: Shape, strides: Shape, sizes: Shape
 ) -> StridedWindow:
     """The window with positive strides, which starts at the lowest index."""
     starts = tuple(
@@ -328,7 +326,7 @@ def _strided_slice(x: jax.Array, *, window: StridedWindow) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("shape", "window"))
 def _strided_slice_transpose(
-    gradient: jax.Array, *, shape: Sizes, window: StridedWindow
+    gradient: jax.Array, *, shape: Shape, window: StridedWindow
 ) -> jax.Array:
     with jax.named_scope(window.operator):
         return primitive.strided_slice_transpose(gradient, shape, window)

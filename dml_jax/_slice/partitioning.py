@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax._shared import partitioner
 from dml_jax._slice.window import StridedWindow
@@ -38,7 +38,7 @@ def transpose_shards(
     *,
     shape: tuple[int, ...],
     window: StridedWindow,
-    mesh: Any,
+    mesh: Mesh,
     spec: PartitionSpec,
 ) -> Array:
     """A device's shard of `transpose(x, shape=shape, window=window)`.
@@ -109,7 +109,7 @@ def _pieces(firsts: list[int], capacity: int, size: int, held: int) -> list[_Pie
 
 
 def _fetch(
-    x: Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
+    x: Array, d: int, capacity: int, pieces: list[_Piece], mesh: Mesh, names: Names
 ) -> Array:
     """The elements for a device's shard of the result, with zeros where none exist."""
     shape = [capacity if axis == d else size for axis, size in enumerate(x.shape)]
@@ -123,7 +123,7 @@ def _fetch(
 
 
 def _receive(
-    fetched: Array, x: Array, d: int, pieces: list[_Piece], mesh: Any, names: Names
+    fetched: Array, x: Array, d: int, pieces: list[_Piece], mesh: Mesh, names: Names
 ) -> Array:
     """`fetched` with these pieces; a device sends and receives at most one of them."""
     held, needed = x.shape[d], fetched.shape[d]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from jax.core import Tracer
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax._shared import arguments
 from dml_jax._shared.scalars import as_scalar
@@ -177,7 +177,7 @@ class ScalarUnion:
     _example = "ScalarUnion(float32=1.0)"  # for messages
 
     @arguments.named("ScalarUnion")
-    def __init__(self, **members: Any):
+    def __init__(self, **members: bytes | ArrayLike):
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
             got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"
             if "float16" in members:
@@ -191,7 +191,7 @@ class ScalarUnion:
 
     @classmethod
     @arguments.named("ScalarUnion")
-    def of(cls, data_type: DataTypeLike, value: Any) -> ScalarUnion:
+    def of(cls, data_type: DataTypeLike, value: ArrayLike) -> ScalarUnion:
         """A union with `value`, rounded once to `data_type`.
 
         Raises TypeError if `value` is not a static number, OverflowError if it does not
@@ -201,7 +201,7 @@ class ScalarUnion:
         return cls(bytes=_bits("value", value, dtype).ljust(8, b"\0"))
 
     @arguments.named("ScalarUnion")
-    def read(self, data_type: DataTypeLike) -> Any:
+    def read(self, data_type: DataTypeLike) -> np.generic:
         """The bits as a NumPy scalar of `data_type`."""
         dtype = member_of("data_type", data_type, DataType).dtype
         return np.frombuffer(self.bytes, dtype, count=1)[0]

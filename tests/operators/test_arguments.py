@@ -166,30 +166,23 @@ def test_a_program_of_lengths_in_64_bits_leaves_them_to_others() -> None:
 # Names in errors ----------------------------------------------------------------------
 
 
-def raises(_: None, carry: jax.Array, __: jax.Array) -> tuple[jax.Array, jax.Array]:
+def raises(*_: Any) -> Any:
     raise ValueError("`x` must be mine")
 
 
-def is_wrong(_: None, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return dml_jax.reverse_padded(carry, x), x
+STEPS = {  # and the errors: what a step raises is not an error of the scan
+    "its own error": (raises, "`x` must be mine"),
+    "a wrong call": (
+        lambda *_: dml_jax.reverse_padded(np.zeros(2), 1),
+        "reverse_padded: `axis` 1 is out of bounds",
+    ),
+    "a wrong result": (lambda *_: 0, "padded_scan: `step` must return a pair"),
+}
 
 
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        (raises, "`x` must be mine"),
-        (
-            is_wrong,
-            "reverse_padded: `axis` 1 is out of bounds for array of dimension 1",
-        ),
-        (lambda *_: 0, "padded_scan: `step` must return a pair (carry, y)"),
-    ],
-)
-def test_an_error_begins_with_the_function_that_was_called(
-    step: Any, message: str
-) -> None:
-    """What a step raises is not the error of the scan."""
-    xs = np.zeros((2, 3), np.int32)
+@pytest.mark.parametrize("name", STEPS)
+def test_an_error_begins_with_the_function_that_was_called(name: str) -> None:
+    step, message = STEPS[name]
     with pytest.raises((TypeError, ValueError)) as caught:
-        dml_jax.padded_scan(step, None, np.zeros(2), xs)
+        dml_jax.padded_scan(step, None, np.zeros(2), np.zeros((2, 3)))
     assert str(caught.value).startswith(message)

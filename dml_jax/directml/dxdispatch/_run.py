@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -61,7 +61,7 @@ class Timing:
 def run_model(
     model: Model,
     timing: Timing = Timing(),
-    report: Callable[[str], Any] = print,
+    report: Callable[[str], object] = print,
     progress: Progress | None = None,
     print_commands: bool = False,
 ) -> None:
