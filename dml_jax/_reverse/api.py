@@ -249,11 +249,9 @@ def _require_lines(shape: Shape, lengths_shape: Shape, axis: int) -> None:
     advice = operands.expansion("sequence_lengths", lengths_shape, full)
     if not lengths_shape:
         advice = f". For one length, pass shape {(1,) * len(shape)}"
-    raise ValueError(
-        f"reverse_subsequences: `sequence_lengths` must have shape {full}, 1 along "
-        f"{axis=} and the size of `input` or 1 along every other dimension; got "
-        f"{lengths_shape}{advice}"
-    )
+    rule = f"have shape {full}, 1 along {axis=} and the size of `input` or 1 along "
+    rule, got = rule + "every other dimension", f"{lengths_shape}{advice}"
+    raise arguments.error(ValueError, "sequence_lengths", rule, got)
 
 
 def _require_batch(shape: Shape, lengths_shape: Shape, batch_axis: int) -> None:
@@ -273,10 +271,8 @@ def _require_batch(shape: Shape, lengths_shape: Shape, batch_axis: int) -> None:
         and lengths_shape.count(1) >= len(lengths_shape) - 1
     ):
         advice = ". Pass `jnp.ravel(sequence_lens)`"
-    raise ValueError(
-        f"reverse_sequence: `sequence_lens` must have shape ({shape[batch_axis]},), "
-        f"the size of `input` along {batch_axis=}; got {lengths_shape}{advice}"
-    )
+    rule = f"have shape ({shape[batch_axis]},), the size of `input` along {batch_axis=}"
+    raise arguments.error(ValueError, "sequence_lens", rule, f"{lengths_shape}{advice}")
 
 
 # Jitted cores -------------------------------------------------------------------------
