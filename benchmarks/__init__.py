@@ -16,6 +16,7 @@ for dml_jax and for its peers alike; absolute times are for orientation.
 - `scaling`, `real_models`, `readers`: runs of programs around the operators
 - `tpu_schedule`: what TPU's compiler estimates, without a TPU
 - `recurrent`, `recurrent_networks`: bidirectional LSTMs of this and other libraries
+- `networks`, `torch_networks`: training networks that were exported from torch
 - `results`, `tables`, `plot`, `compare`: the file of a run, and what it tells
 - `command`: the command line
 """

@@ -9,6 +9,7 @@ import argparse
 import fnmatch
 import functools
 import math
+import os
 import pathlib
 import sys
 import time
@@ -20,6 +21,7 @@ import jax
 from benchmarks import (
     compare,
     measure,
+    networks,
     random_shapes,
     readers,
     real_models,
@@ -43,6 +45,7 @@ Measures dml_jax and its peers against the speed of memory.
   python -m benchmarks data-parallel            a training step on 1 and 2 devices
   python -m benchmarks models FOLDER            ONNX models that packages ship
   python -m benchmarks readers FOLDER           which libraries read and train them
+  python -m benchmarks networks --seconds 1500  training networks of torch
   python -m benchmarks show benchmarks/results/readers-cpu.json
   python -m benchmarks compare old.json new.json
   python -m benchmarks plot benchmarks/results/random-gpu.json
@@ -128,6 +131,10 @@ def _parser() -> argparse.ArgumentParser:
     option("folder", **path(help="of the wheels"))
     option("--train", action="store_true", help="measure a step of training")
     option("--only", metavar="PATTERN", help="models whose name is this; * and ?")
+    about = networks.__doc__
+    option = add("networks", _networks, about, "output", "seconds", "quick")
+    option("--device", **dict(shared["device"], type=_device_of_torch))
+    option("--only", metavar="PATTERN", help="networks whose name is this; * and ?")
     option = add("show", _show, "Prints the figures of a run.")
     option("result", **path())
     option = add("compare", _compare, compare.__doc__)
@@ -153,6 +160,12 @@ def _device(text: str) -> str:
     except RuntimeError:
         raise argparse.ArgumentTypeError(f"JAX has no {device} here") from None
     return device
+
+
+def _device_of_torch(text: str) -> str:
+    """A device that JAX shares with torch, if JAX does not compute on it yet."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return _device(text)
 
 
 def _record(options: argparse.Namespace) -> int:
@@ -218,6 +231,12 @@ def _readers(options: argparse.Namespace) -> int:
         return _finish(options, "model-training", made)
     options.device = "cpu"
     return _finish(options, "readers", readers.records(folder, only))
+
+
+def _networks(options: argparse.Namespace) -> int:
+    device, seconds, quick = options.device, options.seconds, options.quick
+    made = networks.records(device, seconds, options.only or "*", quick)
+    return _finish(options, "networks", made)
 
 
 def _finish(

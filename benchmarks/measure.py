@@ -12,10 +12,12 @@ ratios within a round.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -110,3 +112,13 @@ def _batch(candidate: Candidate, calls: int) -> float:
         result = call()
     candidate.wait(result)
     return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def left_out_if_it_fails(*names: str) -> Iterator[None]:
+    """As where CUDA lacks a library, torch a dtype, or the device memory."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        print(f"without {', '.join(names)}: {reason}", file=sys.stderr)

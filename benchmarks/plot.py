@@ -1,4 +1,4 @@
-"""Pictures of random shapes, of recurrent networks, and of runs over devices.
+"""Pictures of random shapes, of networks, and of runs over devices.
 
 Pictures are small, for phones. They have no background, and text in a grey that is read
 on white and on black.
@@ -31,12 +31,15 @@ Records = Sequence[Mapping[str, Any]]
 
 @matplotlib.rc_context(_STYLE)
 def save(found: Document, folder: pathlib.Path) -> pathlib.Path:
-    """Draws a PNG of a run of `random`, `recurrent` or `scale`."""
+    """Draws a PNG of a run of `random`, `recurrent`, `networks` or `scale`."""
     kind, device = found["options"]["kind"], found["options"]["device"]
     if kind == "random":
         figure, name = gains(results.groups(found)["random"]), f"random-{device}.png"
     elif kind == "recurrent":
         figure, name = steps(results.groups(found)), f"recurrent-{device}.png"
+    elif kind == "networks":
+        records = results.groups(found)["networks"]
+        figure, name = shares(records), f"networks-{device}.png"
     elif kind == "scaling":
         figure, name = devices(found["records"]), "devices.png"
     else:
@@ -100,6 +103,31 @@ def steps(of_kinds: Mapping[str, Records]) -> Figure:
         axes.set_title(f"{title}, {record['dtype']}", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set(xlabel="training step, ms")
+    return figure
+
+
+def shares(records: Records) -> Figure:
+    """The time of a training step in parts of that of torch.compile, where it runs."""
+    figure = Figure(figsize=(4.4, 4), layout="constrained")
+    axes = figure.subplots()
+    names = [*dict.fromkeys(record["name"].split("/")[1] for record in records)]
+    forms = ("float32", _BLUE, -0.2), ("bfloat16", _ORANGE, 0.2)
+    for dtype, colour, offset in forms:
+        ratios = {
+            names.index(record["name"].split("/")[1]) + offset: ours["ratio"]["median"]
+            for record in records
+            if record["dtype"] == dtype and record["baseline"] == "torch.compile"
+            if (ours := record["candidates"].get("dml_jax"))
+        }
+        bars = axes.barh([*ratios], [*ratios.values()], 0.36, color=colour, label=dtype)
+        axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.axvline(1, color=_GREY, linewidth=1, zorder=0)
+    axes.set(xlabel="training step: time, in parts of torch.compile's")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 

@@ -25,12 +25,10 @@ largest element.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -208,13 +206,13 @@ def _records(
     programs = _compiled(cases)
     for case in cases:
         layers, x, lengths = case.arrays
-        with _left_out_if_it_fails(case.name, "torch"):
+        with measure.left_out_if_it_fails(case.name, "torch"):
             if "forward" in case.modes:
                 of_torch = networks.torch_programs(layers, x, lengths, device)
                 programs |= {(case.name, case.ours, *k): p for k, p in of_torch.items()}
         for mode in case.modes:
             group, figures = f"{case.ours}, {mode}", {}
-            with _left_out_if_it_fails(case.name, group):
+            with measure.left_out_if_it_fails(case.name, group):
                 figures = _figures(case, mode, programs, settings)
             yield dict(
                 name=f"{group}/{case.name}",
@@ -231,16 +229,6 @@ def _records(
             )
 
 
-@contextlib.contextmanager
-def _left_out_if_it_fails(*names: str) -> Iterator[None]:
-    """As where CUDA lacks a library, torch a dtype, or the device memory."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        print(f"without {', '.join(names)}: {reason}", file=sys.stderr)
-
-
 def _compiled(cases: Sequence[Case]) -> dict[tuple[str, ...], networks.Program]:
     """Programs by case, ours, mode and network."""
 
@@ -255,11 +243,11 @@ def _compiled(cases: Sequence[Case]) -> dict[tuple[str, ...], networks.Program]:
             for mode, name in itertools.product(case.modes[::-1], case.networks):
                 key = case.name, case.ours, mode, name
                 program = jax.jit(functools.partial(_MODES[mode], case.networks[name]))
-                with _left_out_if_it_fails(*key):
+                with measure.left_out_if_it_fails(*key):
                     lowered, seconds = timed(program.lower, *case.arrays)
                     futures[key] = pool.submit(timed, lowered.compile), seconds, case
     for key, (future, seconds, case) in futures.items():
-        with _left_out_if_it_fails(*key):
+        with measure.left_out_if_it_fails(*key):
             executable, more = future.result()
             sizes, facts = executable.memory_analysis(), {}
             allocated = sizes.temp_size_in_bytes + sizes.output_size_in_bytes
@@ -293,7 +281,7 @@ def _figures(
     candidates, outcomes, facts = [], {}, {}
     for key, (candidate, facts_of) in programs.items():
         if key[:-1] == (case.name, case.ours, mode):
-            with _left_out_if_it_fails(*key):
+            with measure.left_out_if_it_fails(*key):
                 outcome = candidate.call()
                 candidate.wait(outcome)
                 facts[candidate.name] = facts_of()

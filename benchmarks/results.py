@@ -20,7 +20,7 @@ import dml_jax
 SCHEMA = 2
 LIBRARIES = (
     *("jax", "jaxlib", "numpy", "torch", "onnxruntime", "flax"),
-    *("onnx2torch", "onnx2pytorch", "jaxonnxruntime"),
+    *("onnx2torch", "onnx2pytorch", "jaxonnxruntime", "torchvision", "transformers"),
 )
 
 Document = Mapping[str, Any]

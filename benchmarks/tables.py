@@ -166,8 +166,29 @@ def _times(records: Sequence[Record], name: str, ours: str, figure: str) -> str:
     return _spread(
         value(record[name]) / value(record[ours])
         for record in records
-        if figure in record.get(name, {})
+        if figure in record.get(name, {}) and figure in record.get(ours, {})
     )
+
+
+def _networks(load: Load, words: Sequence[str]) -> str:
+    """A row for each network and dtype: times, multiples of torch.compile, errors."""
+    (device,) = words
+    ours, theirs, rows = "dml_jax", "torch.compile", []
+    for record in results.groups(load(f"networks-{device}"))["networks"]:
+        found = record["candidates"]
+        cells = [
+            _milliseconds(found[name]) if name in found else _EMPTY
+            for name in (ours, theirs, "torch")
+        ]
+        for figure in ("ratio", "memory_bytes", "first_call"):
+            cells.append(_times([found], ours, theirs, figure))
+        for name in (ours, theirs):
+            error = found.get(name, {}).get("largest_error")
+            cells.append(_EMPTY if error is None else f"{error:.0e}")
+        rows.append([*record["name"].split("/")[1:], *cells])
+    titles = ["network", "dtype", *(f"{n}, ms" for n in (ours, theirs, "torch"))]
+    titles += ["time", "memory", "first call", "error", f"error of {theirs}"]
+    return _table(titles, rows)
 
 
 def _data_parallel(load: Load, words: Sequence[str]) -> str:
@@ -353,6 +374,7 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "slower": _slower,
     "recurrent": _recurrent,
     "recurrent-gradients": _recurrent_gradients,
+    "networks": _networks,
     "data-parallel": _data_parallel,
     "models": _models,
     "readers": _readers,

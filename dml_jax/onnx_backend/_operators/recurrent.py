@@ -73,10 +73,16 @@ class Cell(NamedTuple):
     activations: tuple[Activation, ...]
     clip: float | None
     flag: bool  # GRU's linear_before_reset, LSTM's input_forget
+    dtype: Any  # of the factors of products
 
     def clipped(self, x: jax.Array) -> jax.Array:
         """The inputs of the activation functions, within the threshold."""
         return x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
+
+    def product(self, x: jax.Array, weight: jax.Array) -> jax.Array:
+        """A product with weights, in the dtype of `x`."""
+        factors = x.astype(self.dtype), weight.astype(self.dtype)
+        return jnp.matmul(*factors, preferred_element_type=x.dtype)
 
 
 class Weights(NamedTuple):
@@ -94,7 +100,9 @@ Gates: TypeAlias = tuple[jax.Array, ...]
 
 def _rnn_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     (h,) = state
-    return (cell.activations[0](cell.clipped(x[0] + h @ weights.recurrent)),)
+    return (
+        cell.activations[0](cell.clipped(x[0] + cell.product(h, weights.recurrent))),
+    )
 
 
 def _gru_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
@@ -104,12 +112,13 @@ def _gru_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     # The bias of the last gate is inside the product with the reset gate, if any.
     bias = 0 if weights.bias is None else weights.bias[2 * size :]
     count = 3 if cell.flag else 2  # products that do not need the reset gate
-    products = jnp.split(h @ weights.recurrent[:, : count * size], count, -1)
+    products = cell.product(h, weights.recurrent[:, : count * size])
+    products = jnp.split(products, count, -1)
     z, r = (gate(cell.clipped(x[i] + products[i])) for i in range(2))
     if cell.flag:
         product = r * (products[2] + bias)
     else:
-        product = (r * h) @ weights.recurrent[:, 2 * size :] + bias
+        product = cell.product(r * h, weights.recurrent[:, 2 * size :]) + bias
     new = output(cell.clipped(x[2] + product))
     return ((1 - z) * new + z * h,)
 
@@ -117,7 +126,7 @@ def _gru_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
 def _lstm_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     h, c = state
     gate, candidate, output = cell.activations
-    products = jnp.split(h @ weights.recurrent, 4, -1)
+    products = jnp.split(cell.product(h, weights.recurrent), 4, -1)
     sum_i, sum_o, sum_f, sum_c = (x + y for x, y in zip(x, products, strict=True))
     to_i = to_o = to_f = None
     if weights.peepholes is not None:
@@ -181,7 +190,7 @@ def _scan(
 def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
     """The products with the inputs of all steps, and what each step reads."""
     inner, size = None, direction.recurrent.shape[-1]
-    inputs = direction.x @ direction.weight.T
+    inputs = cell.product(direction.x, direction.weight.T)
     if direction.biases is not None:
         outer, inner = jnp.split(direction.biases, 2)
         # A GRU adds the recurrent bias of its last gate in each step instead.
@@ -217,7 +226,8 @@ def recurrence(
     is_batch_first = node.attributes["layout"]
     *initial, peepholes = (*more, None, None, None)[: kind.states + 1]
     order = _ORDERS[option(node, "direction", [*_ORDERS])]
-    cells = _cells(kind, node.attributes, len(order))
+    dtype = node.scope.product_dtype if x.dtype == np.float32 else x.dtype
+    cells = _cells(kind, node.attributes, len(order), dtype)
     hidden = node.attributes.get("hidden_size", np.shape(r)[-1])
     count, rows = len(order), kind.gates * hidden
     states = ("batch", count) if is_batch_first else (count, "batch")
@@ -294,7 +304,9 @@ def _scan_all(
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
 
-def _cells(kind: Kind, attributes: Mapping[str, Any], count: int) -> list[Cell]:
+def _cells(
+    kind: Kind, attributes: Mapping[str, Any], count: int, dtype: Any
+) -> list[Cell]:
     """The static parts of the directions."""
     names = attributes.get("activations", kind.activations * count)
     if len(names) != len(kind.activations) * count:
@@ -305,7 +317,7 @@ def _cells(kind: Kind, attributes: Mapping[str, Any], count: int) -> list[Cell]:
     functions = _activations(names, attributes)
     each, flag = len(kind.activations), bool(attributes.get(kind.flag, 0))
     return [
-        Cell(kind, functions[i * each :][:each], attributes.get("clip"), flag)
+        Cell(kind, functions[i * each :][:each], attributes.get("clip"), flag, dtype)
         for i in range(count)
     ]
 
