@@ -27,7 +27,7 @@ from dml_jax.onnx_backend._inputs import (
     wrong_inputs,
 )
 from dml_jax.onnx_backend._nodes import Graph, Scope
-from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
+from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
@@ -122,7 +122,7 @@ class Model(onnx.backend.base.BackendRep):
         count = sum(array.size for array in self._weights.values())
         constants = self._graph.constants.items()
         integers = [
-            x.size for n, x in constants if n not in self._weights and is_narrow(x)
+            x.size for n, x in constants if n not in self._weights and is_quantized(x)
         ]
         counts = f"{count:,} of {count + sum(integers):,}" if integers else f"{count:,}"
         return f"Model({kinds} -> {outputs}; {counts} parameters)"
@@ -146,6 +146,7 @@ class Model(onnx.backend.base.BackendRep):
         with jax.ensure_compile_time_eval(), jax.default_device(self.device):
             return {n: jax.numpy.array(array) for n, array in self._weights.items()}
 
+    @arguments.named("run")
     def run(self, inputs: Any = (), /, *others: Any, **named: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
 
@@ -191,7 +192,7 @@ class Model(onnx.backend.base.BackendRep):
         for name, value in given.items():
             if isinstance(value, Tracer):
                 got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
-                raise arguments.error(TypeError, "run", name, "not be traced", got)
+                raise arguments.error(TypeError, name, "not be traced", got)
         return self._computed(given, wanted)
 
     def _computed(
@@ -257,6 +258,7 @@ class Model(onnx.backend.base.BackendRep):
         """
         return self._call({}, inputs, named, self._options)
 
+    @arguments.named("apply")
     def apply(
         self,
         params: Mapping[str, ArrayLike],
@@ -293,10 +295,11 @@ class Model(onnx.backend.base.BackendRep):
             if value is not None and name in self._inputs:
                 named[name] = value
             elif value is not None:
-                options[name] = check("apply", name, value)
-        self._require_params("apply", params)
+                options[name] = check(name, value)
+        self._require_params(params)
         return self._call(params, inputs, named, options)
 
+    @arguments.named("to_onnx")
     def to_onnx(self, params: Mapping[str, ArrayLike]) -> onnx.ModelProto:
         """The model with other weights.
 
@@ -312,7 +315,7 @@ class Model(onnx.backend.base.BackendRep):
           TypeError, ValueError: `params` does not match the model.
           NotImplementedError: `params` has an initializer of a function of the model.
         """
-        self._require_params("to_onnx", params)
+        self._require_params(params)
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
         found = {
@@ -335,7 +338,7 @@ class Model(onnx.backend.base.BackendRep):
             else:
                 rule = "not have initializers of branches inside functions"
                 got, kind = arguments.describe(name), NotImplementedError
-                raise arguments.error(kind, "to_onnx", "params", rule, got)
+                raise arguments.error(kind, "params", rule, got)
         remove(model.graph.initializer, read - read_names(model.graph.node))
         return model
 
@@ -358,19 +361,18 @@ class Model(onnx.backend.base.BackendRep):
             for x in outputs
         )
 
-    def _require_params(self, function: str, params: Any) -> None:
+    def _require_params(self, params: Any) -> None:
         """Refuses arrays that cannot take the place of initializers."""
         if not isinstance(params, Mapping):
             got = arguments.describe(params)
-            raise arguments.error(
-                TypeError, function, "params", "be a mapping of names to arrays", got
-            )
+            rule = "be a mapping of names to arrays"
+            raise arguments.error(TypeError, "params", rule, got)
         for name, value in params.items():
             array = self._graph.constants.get(name)
             if array is None or name in self._shape_names:
                 rule = "have names of initializers that shapes do not depend on"
                 got = with_nearest(name, self._weights)
-                raise arguments.error(ValueError, function, "params", rule, got)
+                raise arguments.error(ValueError, "params", rule, got)
             dtype, shape = getattr(value, "dtype", None), np.shape(value)
             wanted = jax.dtypes.canonicalize_dtype(array.dtype)
             halves = _HALVES if array.dtype == np.float32 else ()
@@ -378,7 +380,7 @@ class Model(onnx.backend.base.BackendRep):
                 rule = f"be a {wanted} array of shape {array.shape}"
                 got = arguments.describe(value)
                 path = f"params[{name!r}]"
-                raise arguments.error(ValueError, function, path, rule, got)
+                raise arguments.error(ValueError, path, rule, got)
 
     def _by_name(
         self, inputs: Any, named: Mapping[str, Any] | None = None
