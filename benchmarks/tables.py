@@ -39,6 +39,11 @@ _TITLES = dict(
     onnxruntime="ONNX Runtime",
     unreversed="without reversals",
 )
+_SPOKEN = {
+    "rows": "reversals of `[batch, time]`",
+    "flat": "reversals of `[time, batch]`",
+    "gradient of a reversal": "gradients of reversals",
+}
 _EMPTY = "\N{EN DASH}"
 
 # Whole runs ---------------------------------------------------------------------------
@@ -301,8 +306,8 @@ def _layouts(load: Load, words: Sequence[str]) -> str:
 
 
 def _gains(load: Load, devices: Sequence[str]) -> str:
-    """Sentences: each median gain of 2 or more, alone, and the range of the others."""
-    sentences, others = [], []
+    """A list: each median gain of 2 or more, alone, and the range of the others."""
+    lines, others = [], []
     for device in devices:
         large = []
         for layout, (pairs, _) in _rows(load, device).items():
@@ -310,10 +315,10 @@ def _gains(load: Load, devices: Sequence[str]) -> str:
             if gain < 2:
                 others.append(gain)
             else:
-                large.append(f"{_short(gain)} ({layout})")
-        sentences.append(f"{_device(load, device)}: {', '.join(large)}.")
+                large.append(f"{_short(gain)} times for {_SPOKEN.get(layout, layout)}")
+        lines.append(f"- {_device(load, device)}: {', '.join(large)}")
     least, greatest = map(_short, (min(others), max(others)))
-    return " ".join([*sentences, f"All others: {least} to {greatest}."])
+    return "\n".join([*lines, f"- all others: {least} to {greatest} times"])
 
 
 def _slower(load: Load, devices: Sequence[str]) -> str:

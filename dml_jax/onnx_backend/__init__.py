@@ -1,9 +1,8 @@
 """An ONNX backend on this package's operators.
 
-It runs the operators of ONNX except for those of random numbers, strings and some
-pictures: among them ReverseSequence, Slice, Range and ConstantOfShape, RNN, GRU and
-LSTM, and loops and branches. Functions of a model are inlined. Functions in Python can
-be passed for other operators.
+It runs the operators of ONNX, loops and branches among them, except those that draw
+random numbers, read strings, or decode images and pool their regions. Functions of a
+model are inlined. Functions in Python can be passed for other operators.
 
 `prepare` returns a `Model`. Its method `run` takes and returns NumPy arrays, in 64-bit
 mode whatever `jax_enable_x64` says, and compiles a program for each kind of inputs.

@@ -77,11 +77,11 @@ class Backend(onnx.backend.base.Backend):
           outputs: names of outputs of nodes, in place of the graph's outputs, such as
             the features before the last layer. Inputs and nodes that they do not depend
             on are left out, also by `to_onnx`.
-          operators: functions for operators that are not supported, or instead of
-            those that are, by name or by domain and name. A function is called with a
-            dictionary of the node's attributes and with its inputs, None for those that
-            are omitted, and returns an output or a sequence of outputs.
-            The function must be pure: `Model.run` traces it once for each program.
+          operators: functions by the name of an operator, or by a pair of its domain
+            and its name. A function is used even if the operator is supported. It is
+            called with a dictionary of the node's attributes and with its inputs, None
+            for those that are omitted, and returns an output or a sequence of outputs.
+            It must be pure: `Model.run` traces it once for each program.
           kwargs: must be empty; part of ONNX's interface.
 
         Returns:
@@ -256,7 +256,7 @@ def _read(model: Source) -> onnx.ModelProto:
 
 
 def _cut(graph: onnx.GraphProto, names: Any) -> None:
-    """Removes the outputs, and what some tensors do not depend on."""
+    """Removes the outputs, and all that `names` do not depend on."""
     if not isinstance(names, (list, tuple)):
         rule, got = "be a list of names", arguments.describe(names)
         raise arguments.error(TypeError, "outputs", rule, got)

@@ -129,18 +129,19 @@ class Model(onnx.backend.base.BackendRep):
 
     @property
     def params(self) -> dict[str, jax.Array]:
-        """The weights by name: initializers of float dtypes with at least one axis.
+        """The weights by name, as new arrays at each access, which may be donated.
 
-        In a model without functions, so is what DequantizeLinear makes of constants, or
-        Cast of those of up to 8 bits, by the name of the node's output. Left out are
-        those that determine shapes, scalars, such as a limit, the running means and
-        variances of BatchNormalization, and initial states of zeros; `apply` accepts
-        the initializers among the last three as well. It also accepts Constant nodes
-        with several floats, such as frequencies, which are weights only if the file has
-        no others. Where the branches of a node have weights of the same name, these are
-        named by the node's first output and the branch too, as "y.then_branch.w".
+        They are the initializers of float dtypes and, in a model without functions, by
+        the name of the node's output, what DequantizeLinear, or Cast from up to 8 bits,
+        makes of constants. Constant nodes of several floats, such as frequencies, are
+        weights only if there are no others, as some exporters write all weights.
 
-        They are new arrays at each access, which may be donated.
+        Left out are arrays that determine shapes, scalars, running means and variances
+        of BatchNormalization, and initial states of zeros. `apply` accepts initializers
+        of the last three kinds and Constant nodes as well.
+
+        If the branches of a node have weights of the same name, the node's first output
+        and the branch are part of their names, as in "y.then_branch.w".
         """
         # Arrays, not tracers, also for a caller that is traced.
         with jax.ensure_compile_time_eval(), jax.default_device(self.device):
@@ -162,8 +163,8 @@ class Model(onnx.backend.base.BackendRep):
             the graph. A mapping by name may omit those in `default_names`. A sequence
             is in the order of `input_names`; to override defaults, in the order of all
             the graph's inputs, where trailing defaults may be omitted.
-          others: empty, or the inputs by name if `inputs` is None or the names of the
-            outputs to return, as in ONNX Runtime: `run(None, {"x": x})`.
+          others: the inputs by name in ONNX Runtime's form, `run(None, {"x": x})`.
+            `inputs` is then None, or the names of the outputs to return.
           named: inputs by name, after those in order.
 
         Returns:

@@ -35,7 +35,7 @@ def are_collected() -> bool:
 
 
 def note(is_outside: jax.Array) -> None:
-    """Notes a check, if checks are collected."""
+    """Remembers that a value may be outside its range, while `collected` is open."""
     checks = _checks.get()
     if checks is not None:
         checks.append(jnp.any(is_outside))

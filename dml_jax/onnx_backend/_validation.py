@@ -95,10 +95,10 @@ def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> No
 
 
 def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelProto:
-    """A model for ONNX's checker.
+    """The model as ONNX's checker accepts it.
 
-    It refuses new and deprecated operators in ONNX's domain, and bodies without
-    default attributes.
+    The checker refuses new and deprecated operators in ONNX's domain, and bodies
+    without default attributes.
     """
     checked = onnx.ModelProto()
     checked.CopyFrom(inlined.model)

@@ -26,7 +26,6 @@ WITHOUT_EXAMPLES = {
     "directml-reference.md",
     "index.md",
     "onnx-operators.md",
-    "performance.md",
     "tpu.md",
     "xla.md",
 }
@@ -36,6 +35,7 @@ WITH_FLAX = {  # which brings optax
     "from-onnx.md",
     "from-pytorch.md",
     "from-tensorflow.md",
+    "performance.md",
     "scaling.md",
     "tutorial.md",
 }
@@ -46,6 +46,7 @@ SHOWN = {
     "sh",  # what installs or takes long
     "text",  # equations, and commands on other machines
     "{eval-rst}",
+    "{include} ../README.md",
     "{toctree}",
 }
 CHANGING = re.compile(r"\d+\.\d{4} ms|(?<=Running on ')[^']*")  # times and devices

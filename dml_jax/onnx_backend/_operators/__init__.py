@@ -48,8 +48,8 @@ _REASONS = {
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
     "JAX has no strings": "RegexFullMatch StringConcat StringNormalizer StringSplit "
     "TfIdfVectorizer",
-    "pictures are out of scope": "DeformConv ImageDecoder MaxRoiPool MaxUnpool "
-    "RoiAlign",
+    "decoding and regions of images are out of scope": "DeformConv ImageDecoder "
+    "MaxRoiPool MaxUnpool RoiAlign",
 }
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _REASONS.items() for name in names.split()
