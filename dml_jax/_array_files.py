@@ -7,12 +7,16 @@ import errno
 import os
 import pathlib
 import secrets
+import signal
 import stat
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
+
+_SIGNALS = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
 
 
 def read(path: pathlib.Path) -> np.ndarray:
@@ -63,14 +67,34 @@ def write(path: pathlib.Path, array: np.ndarray) -> None:
                 raise OSError(errno.EINVAL, "Not a regular file")
         # `open` applies the umask to the mode, `tempfile` does not.
         temporary = target.with_name(f".dml_jax.{secrets.token_hex(8)}")
-        try:
+        with _removed(temporary):
             with temporary.open("xb") as file:
                 _write(file, array, path.suffix.lower() == ".npy")
             if mode is not None:
                 temporary.chmod(stat.S_IMODE(mode))
             os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _removed(path: pathlib.Path) -> Iterator[None]:
+    """Removes a file in the end, also if a signal ends the process."""
+
+    def end(number: int, _: object) -> None:  # an exception could be lost in a callback
+        with contextlib.suppress(OSError):
+            path.unlink()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    handled = [n for n in _SIGNALS if is_main and signal.getsignal(n) is signal.SIG_DFL]
+    for number in handled:  # nohup ignores SIGHUP
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

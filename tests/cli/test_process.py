@@ -110,3 +110,37 @@ def test_a_signal_ends_a_command_at_once(busy: str, name: str):
     """Python drops exceptions in a collection, and handles no signal inside XLA."""
     done = run("-c", COMMAND, name, BUSY[busy], timeout=60)
     assert (done.returncode, done.stderr) == (-getattr(signal, name), "")
+
+
+WRITE = """
+import gc, os, signal, sys
+from dml_jax.__main__ import main
+remove, others = os.unlink, [signal.{}]
+def send(*_):
+    signal.raise_signal(signal.{})
+def replace(*_):
+    print(len(os.listdir()), flush=True)
+    gc.callbacks.append(send)
+    gc.collect()
+def unlink(*paths):
+    while others:
+        signal.raise_signal(others.pop())
+    remove(*paths)
+os.replace, os.unlink = replace, unlink
+words = "run fill_value_constant --sizes 2,3 --value-data-type int8 --value 1"
+sys.argv[1:] = [*words.split(), "--output", "y.npy"]
+main()
+"""
+
+
+@pytest.mark.usefixtures("interrupts_reach_children")
+@pytest.mark.parametrize(
+    ("name", "again"), [("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM")]
+)
+def test_a_signal_during_a_write_leaves_no_file(
+    tmp_path: pathlib.Path, name: str, again: str
+):
+    """A second one, which comes while the file is removed, ends the process."""
+    done = run("-c", WRITE.format(again, name), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (-getattr(signal, again), "1\n")
+    assert not any(tmp_path.iterdir())
