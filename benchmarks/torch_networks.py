@@ -29,9 +29,7 @@ def network(name: str, quick: bool) -> Network:
     torch.manual_seed(0)
     makers = _resnet, _bert, _vit, _whisper, _tagger, _packed
     net, inputs = dict(zip(NAMES, makers, strict=True))[name](quick)
-    for part in net.eval().modules():
-        part.train(isinstance(part, torch.nn.RNNBase))  # which cuDNN asks for
-    return net, inputs
+    return net.eval(), inputs
 
 
 def exported(net: Any, inputs: Sequence[Any]) -> Any:
@@ -60,6 +58,8 @@ def program(
     net: Any, inputs: Sequence[Any], target: np.ndarray, dtype: str, backend: str = ""
 ) -> Program:
     """A step on the device of the network, compiled if there is a backend."""
+    for part in net.modules():
+        part.train(isinstance(part, torch.nn.RNNBase))  # which cuDNN asks for
     device = next(net.parameters()).device
     run = torch.compile(net, backend=backend) if backend else net
     # `pack_padded_sequence` takes lengths on the CPU.
@@ -106,6 +106,10 @@ def _gradient(net: Any) -> Gradient:
 
 # Networks, which are small if `quick` is true -----------------------------------------
 
+# Without these, sizes are those of BERT base and of ViT-B/16.
+_SMALL: dict[str, int] = dict(hidden_size=32, intermediate_size=64)
+_SMALL |= dict(num_hidden_layers=2, num_attention_heads=2)
+
 
 def _resnet(quick: bool) -> Network:
     counts, width = ((1, 1, 1, 1), 8) if quick else ((3, 4, 6, 3), 64)
@@ -114,22 +118,16 @@ def _resnet(quick: bool) -> Network:
 
 
 def _bert(quick: bool) -> Network:
-    config = transformers.BertConfig(**_small_sizes() if quick else {})
+    config = transformers.BertConfig(**(_SMALL if quick else {}))
     tokens = torch.randint(config.vocab_size, (2, 8) if quick else (16, 128))
     return transformers.BertForSequenceClassification(config), [tokens]
 
 
 def _vit(quick: bool) -> Network:
-    batch, size, options = (2, 32, _small_sizes()) if quick else (16, 224, {})
+    batch, size, options = (2, 32, _SMALL) if quick else (16, 224, {})
     config = transformers.ViTConfig(image_size=size, num_labels=1000, **options)
     images = torch.randn(batch, 3, size, size)
     return transformers.ViTForImageClassification(config), [images]
-
-
-def _small_sizes() -> dict[str, int]:
-    """The defaults are those of BERT base and of ViT-B/16."""
-    counts = dict(num_hidden_layers=2, num_attention_heads=2)
-    return dict(hidden_size=32, intermediate_size=64) | counts
 
 
 def _whisper(quick: bool) -> Network:

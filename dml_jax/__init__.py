@@ -11,6 +11,8 @@ Array([[3, 2, 1, 0],
 # isort: off
 import typing as _typing
 
+from dml_jax._shared.arguments import named as _named
+
 # Reversal of the valid part of padded sequences
 from dml_jax._reverse.padded import reverse_padded
 from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
@@ -50,6 +52,7 @@ __all__ = [
 
 for _name in __all__:  # tracebacks and documentation show the public path
     globals()[_name].__module__ = __name__
+    globals()[_name] = _named(_name)(globals()[_name])
 
 
 def __getattr__(name: str) -> object:

@@ -25,7 +25,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax._fill.primitive import constant, sequence
 from dml_jax._shared import arguments, jax_versions
-from dml_jax._shared.arguments import Size
+from dml_jax._shared.arguments import Shape
 from dml_jax._shared.scalars import as_scalar
 
 
@@ -125,9 +125,9 @@ def fill_value_sequence(
 def _fill(
     function: str, sizes: Any, value_data_type: Any, **values: ArrayLike
 ) -> jax.Array:
-    shape = arguments.sizes(function, "sizes", sizes)
+    shape = arguments.sizes("sizes", sizes)
     dtype = _as_dtype(function, value_data_type)
-    scalars = (as_scalar(function, name, x, dtype) for name, x in values.items())
+    scalars = (as_scalar(name, x, dtype) for name, x in values.items())
     return _compiled(function, shape, dtype, *scalars)
 
 
@@ -140,11 +140,11 @@ def _as_dtype(function: str, value: Any) -> np.dtype:
         dtype = (jax.dtypes.canonicalize_dtype if is_python_type else np.dtype)(value)
     except (TypeError, ValueError):
         rule = "be a dtype, such as 'float32' or jnp.float32"
-        raise arguments.not_static(function, "value_data_type", rule, value) from None
+        raise arguments.not_static("value_data_type", rule, value) from None
     if not _is_accepted(function, dtype):
         rule = "be a dtype of numbers"
-        raise arguments.error(TypeError, function, "value_data_type", rule, dtype)
-    arguments.require_width(function, "value_data_type", dtype)
+        raise arguments.error(TypeError, "value_data_type", rule, dtype)
+    arguments.require_width("value_data_type", dtype)
     return dtype
 
 
@@ -161,7 +161,7 @@ def _is_accepted(function: str, dtype: np.dtype) -> bool:
 # nested jitted function to the sharding in its type, which is replicated for a fill.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=jax_versions.INLINE)
 def _compiled(
-    function: str, sizes: tuple[Size, ...], dtype: np.dtype, *scalars: ArrayLike
+    function: str, sizes: Shape, dtype: np.dtype, *scalars: ArrayLike
 ) -> jax.Array:
     formulas = {"fill_value_constant": constant, "fill_value_sequence": sequence}
     with jax.named_scope(function):

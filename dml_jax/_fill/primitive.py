@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.export
@@ -25,14 +25,12 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax._shared import bitwise, jax_versions, lowering
-from dml_jax._shared.arguments import Size
-
-Sizes: TypeAlias = tuple[Size, ...]
+from dml_jax._shared.arguments import Shape
 
 sequence_p = jax.extend.core.Primitive("fill_value_sequence")
 
 
-def constant(sizes: Sizes, value: Array) -> Array:
+def constant(sizes: Shape, value: Array) -> Array:
     """The value everywhere, with every bit."""
     if bitwise.is_narrow_float(value.dtype):
         return _narrow_constant(sizes, value)
@@ -40,7 +38,7 @@ def constant(sizes: Sizes, value: Array) -> Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _narrow_constant(sizes: Sizes, value: Array) -> Array:
+def _narrow_constant(sizes: Shape, value: Array) -> Array:
     bits = bitwise.to_bits(value)
     if value.dtype == jnp.bfloat16:
         # LLVM broadcasts a bfloat16 by way of float32, which quiets NaNs and loses
@@ -52,7 +50,7 @@ def _narrow_constant(sizes: Sizes, value: Array) -> Array:
 
 
 @_narrow_constant.defjvp
-def _narrow_constant_jvp(sizes: Sizes, primals: Any, tangents: Any) -> Any:
+def _narrow_constant_jvp(sizes: Shape, primals: Any, tangents: Any) -> Any:
     (value,), (tangent,) = primals, tangents
     # So that the cotangent is a sum in float32.
     wide = lax.full(sizes, tangent.astype(np.float32))
@@ -62,14 +60,14 @@ def _narrow_constant_jvp(sizes: Sizes, primals: Any, tangents: Any) -> Any:
 # Sequences ----------------------------------------------------------------------------
 
 
-def sequence(sizes: Sizes, start: Array, delta: Array) -> Array:
+def sequence(sizes: Shape, start: Array, delta: Array) -> Array:
     """`start + k * delta` at row-major position k, in the dtype of both."""
     axes = jax_versions.varying_axes(start) | jax_versions.varying_axes(delta)
     start, delta = (jax_versions.vary_over(x, axes) for x in (start, delta))
     return sequence_p.bind(start, delta, sizes=sizes)
 
 
-def _abstract_eval(start: Any, delta: Any, *, sizes: Sizes) -> tuple[Any, Any]:
+def _abstract_eval(start: Any, delta: Any, *, sizes: Shape) -> tuple[Any, Any]:
     total, effects = add_p.abstract_eval(start, delta)
     spec = PartitionSpec(*total.sharding.spec, *[None] * len(sizes))
     has_mesh = not (start.sharding.mesh.empty and delta.sharding.mesh.empty)
@@ -79,7 +77,7 @@ def _abstract_eval(start: Any, delta: Any, *, sizes: Sizes) -> tuple[Any, Any]:
     return total.update(shape=shape, sharding=sharding, weak_type=False), effects
 
 
-def _transpose(cotangent: Any, *scalars: Any, sizes: Sizes) -> list[Any]:
+def _transpose(cotangent: Any, *scalars: Any, sizes: Shape) -> list[Any]:
     """The sum for start, and the sum of k times the cotangent for delta."""
     wide = np.promote_types(cotangent.dtype, np.float32)
     with bitwise.full_width(wide):
@@ -99,16 +97,15 @@ def _sum_like(aval: Any, x: Array) -> Array:
     return total.sum(ones, keepdims=True).astype(aval.dtype)
 
 
-def _lower(ctx: Any, *scalars: Any, sizes: Sizes) -> Any:
+def _lower(ctx: Any, *scalars: Any, sizes: Shape) -> Any:
     # TPUs compute float64 as the sum of two float32, without its rounding.
     lowering.refuse_on_tpu(ctx, "fill_value_sequence", "float64")
-    # With explicit axes, the type of the result says that it is replicated. XLA does
-    # not see that. It shards the fill like the operations that use it, and each device
-    # computes its own shard.
+    # With explicit axes, the type of the result says that it is replicated. XLA is not
+    # told so. It shards the fill like its readers, and each device computes its shard.
     return lowering.lower(ctx, functools.partial(_compute, sizes), *scalars)
 
 
-def _compute(sizes: Sizes, start: Array, delta: Array) -> Array:
+def _compute(sizes: Shape, start: Array, delta: Array) -> Array:
     """Integers modulo 2^bits; floats in float64, converted once."""
     dtype = start.dtype
     if jnp.issubdtype(dtype, jnp.complexfloating):
@@ -141,8 +138,8 @@ def _rounded(x: Array, bits: int) -> Array:
     )
 
 
-def _position(sizes: Sizes) -> Array:
-    """The row-major position of every element, in uint32 or, if it counts more, uint64.
+def _position(sizes: Shape) -> Array:
+    """The row-major position of every element; in uint64 for more than 2^32 elements.
 
     It is a sum over the dimensions instead of a reshaped iota, so that each device
     computes only the positions of its shard. Its dtype is an integer: XLA partitions an
@@ -160,7 +157,7 @@ def _position(sizes: Sizes) -> Array:
     return total
 
 
-def _iota(sizes: Sizes, d: int, counter: np.dtype) -> Array:
+def _iota(sizes: Shape, d: int, counter: np.dtype) -> Array:
     """`lax.broadcasted_iota`, also for sizes of 2^31 and more.
 
     XLA multiplies the index of a shard by its size in 32 bits. So an iota of such a

@@ -34,8 +34,9 @@ from jax.typing import ArrayLike
 from dml_jax._reverse import operands
 from dml_jax._reverse.binding import bind
 from dml_jax._reverse.operands import LengthsLike
-from dml_jax._shared import arguments, scalars, value_checks
-from dml_jax._shared.arguments import Implementation
+from dml_jax._shared import arguments, scalars
+from dml_jax._shared.arguments import Implementation, Shape
+from dml_jax._shared.value_checks import check_lengths
 
 
 def reverse_subsequences(
@@ -92,14 +93,13 @@ def reverse_subsequences(
 
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
     """
-    function, name = "reverse_subsequences", "sequence_lengths"
     # First the lengths, for the error of swapped arguments.
-    lengths = operands.as_lengths(function, name, sequence_lengths)
+    lengths = operands.as_lengths("sequence_lengths", sequence_lengths)
     x = jnp.asarray(input)
-    axis = operands.canonicalize_axis(function, "input", x.shape, axis)
+    axis = operands.canonicalize_axis("input", x.shape, axis)
     _require_lines(x.shape, lengths.shape, axis)
-    arguments.require_implementation(function, implementation)
-    value_checks.check_lengths(function, name, lengths, x.shape[axis])
+    arguments.require_implementation(implementation)
+    check_lengths("reverse_subsequences", "sequence_lengths", lengths, x.shape[axis])
     return _reverse_subsequences(x, lengths, axis=axis, implementation=implementation)
 
 
@@ -181,30 +181,28 @@ def reverse_sequence(
     Source: ONNX, ReverseSequence-10 and -28; the training mode and `lda_coeff` from the
     ReverseSequence node of HAIBAL, Graiphic's deep-learning toolkit for LabVIEW.
     """
-    function = "reverse_sequence"
     # First the lengths, for the error of swapped arguments.
-    lengths = operands.as_lengths(function, "sequence_lens", sequence_lens)
+    lengths = operands.as_lengths("sequence_lens", sequence_lens)
     x = jnp.asarray(input)
-    coefficient = scalars.real(function, "lda_coeff", lda_coeff)
+    coefficient = scalars.real("lda_coeff", lda_coeff)
     batch_axis, time_axis = _canonicalize_axes(x.ndim, batch_axis, time_axis)
     _require_batch(x.shape, lengths.shape, batch_axis)
-    operands.require_32_bits(function, "input", f"{time_axis=}", x.shape[time_axis])
-    training = arguments.flag(function, "training", training)
-    name = arguments.optional_name(function, "name", name)
-    output_name = _canonicalize_output_name(specified_outputs_name)
-    arguments.require_implementation(function, implementation)
-    value_checks.check_lengths(function, "sequence_lens", lengths, x.shape[time_axis])
+    operands.require_32_bits("input", f"{time_axis=}", x.shape[time_axis])
+    training = arguments.flag("training", training)
+    output_name = _only_name(specified_outputs_name)
+    arguments.require_implementation(implementation)
+    check_lengths("reverse_sequence", "sequence_lens", lengths, x.shape[time_axis])
     # Where the coefficient is the number 1, the plain operator has the same derivative.
     is_plain = not training or (type(coefficient) is float and coefficient == 1)
-    return _reverse_sequence(
+    y = _reverse_sequence(
         x,
         lengths,
         None if is_plain else coefficient,
         time_axis=time_axis,
-        name=name or function,
-        output_name=output_name,
+        name=arguments.optional_name("name", name) or "reverse_sequence",
         implementation=implementation,
     )
+    return y if output_name is None else checkpoint_name(y, output_name)
 
 
 # Arguments ----------------------------------------------------------------------------
@@ -213,19 +211,15 @@ def reverse_sequence(
 def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int, int]:
     """ONNX's two axes: 0 and 1, or 1 and 0."""
     if ndim < 2:
-        raise ValueError(
-            f"reverse_sequence: `input` must have rank 2 or more; got rank {ndim}. "
-            "`reverse_subsequences` takes any rank"
-        )
+        got = f"rank {ndim}. `reverse_subsequences` takes any rank"
+        raise arguments.error(ValueError, "input", "have rank 2 or more", got)
     axes = []
     for name, axis in (("batch_axis", batch_axis), ("time_axis", time_axis)):
         if axis is not None:
-            axis = arguments.integer("reverse_sequence", name, axis)
+            axis = arguments.integer(name, axis)
             if axis not in (0, 1):
-                raise ValueError(
-                    f"reverse_sequence: `{name}` must be 0 or 1; got "
-                    f"{arguments.show(axis)}. `reverse_subsequences` takes any axis"
-                )
+                got = f"{arguments.show(axis)}. `reverse_subsequences` takes any axis"
+                raise arguments.error(ValueError, name, "be 0 or 1", got)
         axes.append(axis)
     batch_axis, time_axis = axes
     if batch_axis is None:
@@ -233,32 +227,21 @@ def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int,
     if time_axis is None:
         time_axis = 1 - batch_axis
     if batch_axis == time_axis:
-        raise ValueError(
-            "reverse_sequence: `batch_axis` and `time_axis` must be 0 and 1 or 1 and "
-            f"0; got {batch_axis} and {time_axis}"
-        )
+        both, got = "batch_axis` and `time_axis", f"{batch_axis} and {time_axis}"
+        raise arguments.error(ValueError, both, "be 0 and 1 or 1 and 0", got)
     return batch_axis, time_axis
 
 
-def _canonicalize_output_name(value: Any) -> str | None:
-    """The name of the only result, from a string or a sequence of one."""
-    function, name = "reverse_sequence", "specified_outputs_name"
-    if value is None:
-        return None
-    names = [value] if isinstance(value, str) else value
-    if isinstance(names, np.ndarray):
-        names = names.tolist()
-    is_list = isinstance(names, (list, tuple))
-    if not is_list or not all(isinstance(element, str) for element in names):
-        rule = "be a string, a sequence of one string or None"
-        raise arguments.not_static(function, name, rule, value)
+def _only_name(names: Any) -> str | None:
+    """The name of the only result, or the only one in a sequence."""
+    argument = "specified_outputs_name"
+    names = names if isinstance(names, (list, tuple, np.ndarray)) else [names]
     if len(names) != 1:
-        rule = "have one name, for the only result"
-        raise arguments.error(ValueError, function, name, rule, len(names))
-    return arguments.optional_name(function, name, names[0])
+        raise arguments.error(ValueError, argument, "have one name", len(names))
+    return arguments.optional_name(argument, names[0])
 
 
-def _require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
+def _require_lines(shape: Shape, lengths_shape: Shape, axis: int) -> None:
     """Refuses lengths of another shape than `reverse_subsequences` takes."""
     full = (*shape[:axis], 1, *shape[axis + 1 :])
     if operands.fits(lengths_shape, full):
@@ -266,14 +249,12 @@ def _require_lines(shape: Any, lengths_shape: Any, axis: int) -> None:
     advice = operands.expansion("sequence_lengths", lengths_shape, full)
     if not lengths_shape:
         advice = f". For one length, pass shape {(1,) * len(shape)}"
-    raise ValueError(
-        f"reverse_subsequences: `sequence_lengths` must have shape {full}, 1 along "
-        f"{axis=} and the size of `input` or 1 along every other dimension; got "
-        f"{lengths_shape}{advice}"
-    )
+    rule = f"have shape {full}, 1 along {axis=} and the size of `input` or 1 along "
+    rule, got = rule + "every other dimension", f"{lengths_shape}{advice}"
+    raise arguments.error(ValueError, "sequence_lengths", rule, got)
 
 
-def _require_batch(shape: Any, lengths_shape: Any, batch_axis: int) -> None:
+def _require_batch(shape: Shape, lengths_shape: Shape, batch_axis: int) -> None:
     """Refuses lengths of another shape than `reverse_sequence` takes."""
     if lengths_shape == (shape[batch_axis],):
         return
@@ -290,10 +271,8 @@ def _require_batch(shape: Any, lengths_shape: Any, batch_axis: int) -> None:
         and lengths_shape.count(1) >= len(lengths_shape) - 1
     ):
         advice = ". Pass `jnp.ravel(sequence_lens)`"
-    raise ValueError(
-        f"reverse_sequence: `sequence_lens` must have shape ({shape[batch_axis]},), "
-        f"the size of `input` along {batch_axis=}; got {lengths_shape}{advice}"
-    )
+    rule = f"have shape ({shape[batch_axis]},), the size of `input` along {batch_axis=}"
+    raise arguments.error(ValueError, "sequence_lens", rule, f"{lengths_shape}{advice}")
 
 
 # Jitted cores -------------------------------------------------------------------------
@@ -311,9 +290,7 @@ def _reverse_subsequences(
         return bind(x, lengths, axis, implementation)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("time_axis", "name", "output_name", "implementation")
-)
+@functools.partial(jax.jit, static_argnames=("time_axis", "name", "implementation"))
 def _reverse_sequence(
     x: jax.Array,
     lengths: jax.Array,
@@ -321,7 +298,6 @@ def _reverse_sequence(
     *,
     time_axis: int,
     name: str,
-    output_name: str | None,
     implementation: Implementation | None,
 ) -> jax.Array:
     with jax.named_scope(name):
@@ -331,5 +307,4 @@ def _reverse_sequence(
             coefficient = lax.stop_gradient(jnp.asarray(coefficient))
         else:
             coefficient = None
-        y = bind(x, lengths, time_axis, implementation, coefficient)
-        return y if output_name is None else checkpoint_name(y, output_name)
+        return bind(x, lengths, time_axis, implementation, coefficient)

@@ -27,7 +27,7 @@ def bind(
     """
     lengths = clamp(lengths, x.shape[axis])
     if coefficient is not None:
-        # `vmap` then maps the lengths, and they vary, wherever the coefficient does.
+        # Makes the lengths mapped and varying wherever the coefficient is.
         lengths = lengths + coefficient.astype(lengths.dtype) * 0
 
     def reverse(x: jax.Array) -> jax.Array:

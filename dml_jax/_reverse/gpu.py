@@ -52,8 +52,9 @@ def reverse(x: Array, lengths: Array) -> Array | None:
 def _shares_sectors(x: Array) -> bool:
     """Whether a gather reads a sector for several elements.
 
-    If it uses more than a quarter of each, it takes less than the three passes of a
-    kernel between elementwise operations. A step of four elements or more does, too.
+    If it uses more than a quarter of each, it is faster than the three passes of a
+    kernel between elementwise operations. With steps of four elements or more, it is,
+    too.
     """
     _, _, lines, step = x.shape
     step_bytes = step * x.dtype.itemsize
@@ -93,8 +94,8 @@ def transposed_gather(x: Array, lengths: Array) -> Array:
 def gathered_parts(x: Array, lengths: Array) -> Array | None:
     """Four gathers in one kernel, of parts of the rows, or of the time of a single row.
 
-    A thread stores up to four neighbours at once, but only one if the number of all
-    elements is odd. With four parts, it stores up to four elements of each part.
+    A thread stores four neighbours at once if the number of elements is divisible by
+    four, and one if it is odd. With four parts, it stores up to four of each part.
     """
     itemsize = x.dtype.itemsize
     if not _shares_sectors(x) or itemsize > 4 or x.size * itemsize < _MIN_BYTES:

@@ -12,11 +12,12 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise
+from dml_jax._shared.arguments import Shape, Size
 
 LengthsLike: TypeAlias = ArrayLike | Sequence[Any]  # lists, nested or not, of integers
 
 
-def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
+def as_lengths(name: str, value: LengthsLike) -> jax.Array:
     """`value` as an array of integers, in which NumPy's integers keep all their bits.
 
     Outside 64-bit mode, JAX would take them modulo 2^32: a length of 2^32 + 1 would
@@ -36,17 +37,17 @@ def as_lengths(function: str, name: str, value: LengthsLike) -> jax.Array:
         got += ". The array comes first, then the lengths"
     elif jnp.issubdtype(lengths.dtype, jnp.floating):
         got += f". Pass `jnp.asarray({name}, 'int32')`"
-    raise arguments.error(TypeError, function, name, "have an integer dtype", got)
+    raise arguments.error(TypeError, name, "have an integer dtype", got)
 
 
-def fits(shape: Any, wanted: Any) -> bool:
+def fits(shape: Shape, wanted: Shape) -> bool:
     """Whether a shape of lengths has the wanted sizes, or 1 in their place."""
     return len(shape) == len(wanted) and all(
         size in (1, other) for size, other in zip(shape, wanted, strict=True)
     )
 
 
-def expansion(name: str, shape: Any, wanted: Any) -> str:
+def expansion(name: str, shape: Shape, wanted: Shape) -> str:
     """The advice to insert dimensions of size 1, if the lengths then fit."""
     missing, sizes = [], list(shape)
     for d, size in enumerate(wanted):
@@ -60,27 +61,23 @@ def expansion(name: str, shape: Any, wanted: Any) -> str:
     return f". Pass `jnp.expand_dims({name}, {dims})`"
 
 
-def canonicalize_axis(function: str, name: str, shape: Any, axis: Any) -> int:
+def canonicalize_axis(name: str, shape: Shape, axis: Any) -> int:
     """`axis` in [0, rank), for the array `name`, whose size along it fits 32 bits."""
     rank = len(shape)
     if rank == 0:
-        raise ValueError(f"{function}: `{name}` must have rank 1 or more; got rank 0")
-    axis = arguments.integer(function, "axis", axis)
+        raise arguments.error(ValueError, name, "have rank 1 or more", "rank 0")
+    axis = arguments.integer("axis", axis)
     if not -rank <= axis < rank:
+        got = f"`axis` {arguments.show(axis)} is out of bounds for array of dimension"
         hint = ". Pass axis=0" if rank == 1 else ""
-        raise ValueError(
-            f"{function}: `axis` {arguments.show(axis)} is out of bounds for array of "
-            f"dimension {rank}{hint}"
-        )
+        raise ValueError(arguments.Message(f"{got} {rank}{hint}"))
     axis %= rank
-    require_32_bits(function, name, f"{axis=}", shape[axis])
+    require_32_bits(name, f"{axis=}", shape[axis])
     return axis
 
 
-def require_32_bits(function: str, name: str, axis: str, size: Any) -> None:
+def require_32_bits(name: str, axis: str, size: Size) -> None:
     """Refuses an axis of 2^32 elements or more; DirectML's sizes have 32 bits, too."""
     if not jax.export.is_symbolic_dim(size) and size >= 2**32:
-        raise ValueError(
-            f"{function}: `{name}` must have fewer than 2^32 elements along {axis}; "
-            f"got {size}"
-        )
+        rule = f"have fewer than 2^32 elements along {axis}"
+        raise arguments.error(ValueError, name, rule, size)

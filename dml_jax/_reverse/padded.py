@@ -13,7 +13,6 @@ the shape that a batch has. Two rules are choices:
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +23,7 @@ from dml_jax._reverse import operands
 from dml_jax._reverse.binding import bind
 from dml_jax._reverse.operands import LengthsLike
 from dml_jax._shared import arguments, value_checks
-
-_NAME = "reverse_padded"
+from dml_jax._shared.arguments import Shape
 
 
 def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Array:
@@ -76,17 +74,15 @@ def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Arr
     lengths that do not vary along the dimensions after `axis`.
     """
     # First the lengths, for the error of swapped arguments.
-    lengths = operands.as_lengths(_NAME, "lengths", lengths)
+    lengths = operands.as_lengths("lengths", lengths)
     x = jnp.asarray(x)
-    axis = operands.canonicalize_axis(_NAME, "x", x.shape, axis)
-    require_batch(_NAME, "x", x.shape, lengths.shape, axis)
-    value_checks.check_lengths(_NAME, "lengths", lengths, x.shape[axis])
+    axis = operands.canonicalize_axis("x", x.shape, axis)
+    require_batch("x", x.shape, lengths.shape, axis)
+    value_checks.check_lengths("reverse_padded", "lengths", lengths, x.shape[axis])
     return _reverse_padded(x, lengths, axis=axis)
 
 
-def require_batch(
-    function: str, name: str, shape: Any, lengths_shape: Any, axis: int
-) -> None:
+def require_batch(name: str, shape: Shape, lengths_shape: Shape, axis: int) -> None:
     """Refuses lengths of another shape than sequences in the array `name` have."""
     batch = shape[:axis] or shape[1:2]
     if operands.fits(lengths_shape, batch) or not lengths_shape:
@@ -97,10 +93,10 @@ def require_batch(
         rule += f" or have shape {batch}, the sizes of `{name}` {where}"
         rule += ", or 1 for any of them"
     got = f"{lengths_shape}{_advice(shape, lengths_shape, batch, axis)}"
-    raise arguments.error(ValueError, function, "lengths", rule, got)
+    raise arguments.error(ValueError, "lengths", rule, got)
 
 
-def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:
+def _advice(shape: Shape, lengths_shape: Shape, batch: Shape, axis: int) -> str:
     """How to pass lengths that `reverse_padded` refuses."""
     expansion = operands.expansion("lengths", lengths_shape, batch)
     if expansion:
@@ -119,6 +115,6 @@ def _advice(shape: Any, lengths_shape: Any, batch: Any, axis: int) -> str:
 
 @functools.partial(jax.jit, static_argnames="axis")
 def _reverse_padded(x: jax.Array, lengths: jax.Array, *, axis: int) -> jax.Array:
-    with jax.named_scope(_NAME):
+    with jax.named_scope("reverse_padded"):
         missing = [axis] if lengths.ndim else range(axis + 1)
         return bind(x, lax.expand_dims(lengths, missing), axis)

@@ -100,8 +100,8 @@ def padded_scan(
     name = "padded_scan"
     xs, init = _arrays(xs), _arrays(init)
     ids, axis = _ids(name, xs, lengths, segment_ids, axis)
-    _require_batch(name, init, xs, ids, axis, "")
-    reverse = arguments.flag(name, "reverse", reverse)
+    _require_batch(init, xs, ids, axis, "")
+    reverse = arguments.flag("reverse", reverse)
     options = _Options(_Static(step), name, axis, unroll, reverse)
     return _one_direction(options, weights, init, xs, ids)
 
@@ -165,11 +165,11 @@ def bidirectional_scan(
     """
     name = "bidirectional_scan"
     weights, init, xs = (
-        _directions(name, *pair)
+        _directions(*pair)
         for pair in (("weights", weights), ("init", init), ("xs", xs))
     )
     ids, axis = _ids(name, xs, lengths, segment_ids, axis)
-    _require_batch(name, init, xs, ids, axis, " in each direction")
+    _require_batch(init, xs, ids, axis, " in each direction")
     options = _Options(_Static(step), name, axis, unroll, reverse=False)
     return _both_directions(options, weights, init, xs, ids)
 
@@ -181,7 +181,7 @@ def _arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tree)
 
 
-def _directions(name: str, argument: str, value: PyTree) -> tuple[PyTree, PyTree]:
+def _directions(argument: str, value: PyTree) -> tuple[PyTree, PyTree]:
     is_pair = type(value) is tuple
     is_stacked = type(value) not in (tuple, list) and all(
         np.shape(x)[:1] == (2,) for x in jax.tree.leaves(value)
@@ -192,12 +192,12 @@ def _directions(name: str, argument: str, value: PyTree) -> tuple[PyTree, PyTree
         if type(value[0]) is not type(value[1]) and not _are_arrays(value):
             kinds = " and ".join(type(v).__name__ for v in value)
             rule = "have two pytrees of one kind"
-            raise arguments.error(TypeError, name, argument, rule, kinds)
+            raise arguments.error(TypeError, argument, rule, kinds)
         first, second = map(_arrays, value)
         if _forms(first) == _forms(second):
             return first, second
     rule = "be a tuple (forward, backward) with equal shapes, or stacked [2, ...]"
-    raise arguments.error(ValueError, name, argument, rule, _shapes(value))
+    raise arguments.error(ValueError, argument, rule, _shapes(value))
 
 
 def _are_arrays(values: Any) -> bool:
@@ -214,58 +214,56 @@ def _ids(
     """The ids [time, batch], None if all steps are valid, and the axis of time."""
     shapes = [x.shape for x in jax.tree.leaves(xs)]
     if not shapes:
-        raise arguments.error(ValueError, name, "xs", "have arrays", "none")
-    given, axis = axis, operands.canonicalize_axis(name, "xs", shapes[0], axis)
+        raise arguments.error(ValueError, "xs", "have arrays", "none")
+    given, axis = axis, operands.canonicalize_axis("xs", shapes[0], axis)
     if given != axis and len({*map(len, shapes)}) > 1:
         rule = "not be negative for arrays of different ranks"
-        raise arguments.error(ValueError, name, "axis", rule, given)
+        raise arguments.error(ValueError, "axis", rule, given)
     time = shapes[0][axis]
     for shape in shapes:
         if shape[: axis + 1] != shapes[0][: axis + 1]:
             rule = f"have arrays of one batch and {time} steps in dimension {axis}"
-            raise arguments.error(ValueError, name, "xs", rule, f"the shape {shape}")
+            raise arguments.error(ValueError, "xs", rule, f"the shape {shape}")
     if segment_ids is not None:
         if lengths is not None:
             rule = "be None if `segment_ids` are given"
-            raise arguments.error(ValueError, name, "lengths", rule, "both")
-        ids = _segment_ids(name, jnp.asarray(segment_ids), shapes, axis)
+            raise arguments.error(ValueError, "lengths", rule, "both")
+        ids = _segment_ids(jnp.asarray(segment_ids), shapes, axis)
         return jnp.moveaxis(ids, axis, 0), axis
     if lengths is None:
         return None, axis
     if axis and np.shape(lengths) == shapes[0][: axis + 1]:
         rule, got = "have no time", f"the shape {np.shape(lengths)} of a mask"
         got += ". Pass it as `segment_ids`"
-        raise arguments.error(ValueError, name, "lengths", rule, got)
-    lengths = operands.as_lengths(name, "lengths", lengths)
+        raise arguments.error(ValueError, "lengths", rule, got)
+    lengths = operands.as_lengths("lengths", lengths)
     for shape in shapes:
-        require_batch(name, "xs", shape, lengths.shape, axis)
+        require_batch("xs", shape, lengths.shape, axis)
     value_checks.check_lengths(name, "lengths", lengths, time)
     lengths = clamp(lengths, time)
     steps = lax.broadcasted_iota(lengths.dtype, (time, *[1] * lengths.ndim), 0)
     return steps < lengths[None], axis
 
 
-def _segment_ids(name: str, ids: jax.Array, shapes: Any, axis: int) -> jax.Array:
+def _segment_ids(ids: jax.Array, shapes: Any, axis: int) -> jax.Array:
     if not (ids.dtype == jnp.bool_ or jnp.issubdtype(ids.dtype, jnp.integer)):
         rule = "have an integer dtype or booleans"
-        raise arguments.error(TypeError, name, "segment_ids", rule, ids.dtype)
+        raise arguments.error(TypeError, "segment_ids", rule, ids.dtype)
     ranks = (axis + 1,) if axis else (1, 2)
     for shape in shapes:
         if ids.ndim not in ranks or shape[: ids.ndim] != ids.shape:
             rule = f"have the shape {shape[: ranks[-1]]}, the first sizes of `xs`"
-            raise arguments.error(ValueError, name, "segment_ids", rule, ids.shape)
+            raise arguments.error(ValueError, "segment_ids", rule, ids.shape)
     return ids
 
 
-def _require_batch(
-    name: str, init: PyTree, xs: PyTree, ids: Any, axis: int, where: str
-) -> None:
+def _require_batch(init: PyTree, xs: PyTree, ids: Any, axis: int, where: str) -> None:
     shape = jax.tree.leaves(xs)[0].shape
     batch = (shape[:axis] or shape[1:2])[: 0 if ids is None else ids.ndim - 1]
     for x in jax.tree.leaves(init):
         if x.shape[: len(batch)] != batch:
             rule = f"have arrays [{', '.join(map(str, batch))}, ...]{where}"
-            raise arguments.error(ValueError, name, "init", rule, f"{x.shape}")
+            raise arguments.error(ValueError, "init", rule, f"{x.shape}")
 
 
 class _Static:
@@ -404,20 +402,20 @@ def _checked_results(
     after = jax.tree.leaves(weights)
     if len(after) != len(before) or any(map(operator.is_not, before, after)):
         rule = "not change its weights, as dropout does; pass masks in `xs`"
-        raise arguments.error(ValueError, name, "step", rule, "other weights")
+        raise arguments.error(ValueError, "step", rule, "other weights")
     if type(found) is not tuple or len(found) != 2:
         rule = "return a pair (carry, y)"
-        raise arguments.error(TypeError, name, "step", rule, _shapes(found))
+        raise arguments.error(TypeError, "step", rule, _shapes(found))
     new, y = map(_arrays, found)
     if _forms(new) != _forms(carry):
         rule = f"return a carry like the one that it gets, {_described(carry)}"
         same = jax.tree.structure(new) == jax.tree.structure(carry)
         got = _described(new) + (hint if not same else "")
-        raise arguments.error(TypeError, name, "step", rule, got)
+        raise arguments.error(TypeError, "step", rule, got)
     for array in jax.tree.leaves(y):
         if array.shape[: len(batch)] != batch:
             rule = f"return outputs [{', '.join(map(str, batch))}, ...]"
-            raise arguments.error(ValueError, name, "step", rule, array.shape)
+            raise arguments.error(ValueError, "step", rule, array.shape)
     return new, y
 
 

@@ -32,11 +32,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, partitioner
@@ -49,7 +48,7 @@ def reverse_shards(
     x: Array,
     lengths: Array,
     axis: int,
-    mesh: Any,
+    mesh: Mesh,
     spec: PartitionSpec,
 ) -> Array:
     """A device's shard of the result, which is sharded by `spec`.
@@ -91,7 +90,7 @@ def _reverse_by_all_to_all(
 
 
 def _reverse_by_permutes(
-    x: Array, lengths: Array, axis: int, mesh: Any, mesh_axes: tuple[str, ...]
+    x: Array, lengths: Array, axis: int, mesh: Mesh, mesh_axes: tuple[str, ...]
 ) -> Array:
     size = x.shape[axis]
     last = jnp.maximum(lengths, 1) - 1
@@ -111,7 +110,7 @@ def _reverse_by_permutes(
 
 
 def _receive(
-    x: Array, device_sum: Array, mesh: Any, mesh_axes: tuple[str, ...]
+    x: Array, device_sum: Array, mesh: Mesh, mesh_axes: tuple[str, ...]
 ) -> Array:
     """On device d, the elements of device `device_sum` - d, at their positions."""
     devices = math.prod(mesh.shape[name] for name in mesh_axes)

@@ -106,9 +106,8 @@ class _Formulation(NamedTuple):
     """What a platform runs instead of XLA's gather.
 
     `reverse` takes an array [rows, time, lines, step] and lengths [rows, 1, lines, 1],
-    and returns None if it does not apply to them. A step has all consecutive elements
-    that share a length. Floats of up to `max_bits_as_uint` bits are passed as unsigned
-    integers.
+    and returns None if it does not apply to them. A step is a run of neighbours with
+    one length. Floats of up to `max_bits_as_uint` bits are passed as unsigned integers.
     """
 
     reverse: Callable[[Array, Array], Array | None]

@@ -30,8 +30,8 @@ def reverse_for_training(
 ) -> Array:
     """The reversal; its backward pass multiplies by the scalar `coefficient`.
 
-    The lengths must be mapped by every `vmap` that maps the coefficient: JAX sums the
-    cotangents of a result that is not mapped before the backward pass.
+    Every `vmap` over the coefficient must map the lengths, too. Otherwise the result is
+    not mapped, and JAX sums its cotangents before the coefficient multiplies them.
     """
     del coefficient
     return reverse(x, lengths, axis, implementation)

@@ -35,7 +35,7 @@ def broadcast_shape(
 
 
 def start_of_step(lengths_shape: tuple[int, ...], axis: int) -> int:
-    """The first dimension of a step: of all consecutive elements with one length."""
+    """The first dimension of a step, a run of neighbours with one length."""
     varying = (d for d, size in enumerate(lengths_shape) if d == axis or size != 1)
     return 1 + max(varying)
 
@@ -77,11 +77,10 @@ def source_index(shape: tuple[int, ...], lengths: Array, axis: int) -> Array:
 def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Array:
     """The reversal as a rotation by the lengths, and a flip.
 
-    XLA partitions a gather along a sharded axis as an all-gather. It partitions these
-    operations by exchanges between devices: of whole blocks, and of elements only
-    within a block. The number of shards divides the number of blocks. Wide floats
-    are not moved as integers: exchanges keep their bits, and XLA would need more memory
-    for the integers.
+    XLA partitions a gather along a sharded axis as an all-gather. These operations it
+    partitions into exchanges of whole blocks; single elements move only within a block.
+    The number of shards divides the number of blocks. Wide floats are not moved as
+    integers, which would take more memory: exchanges keep their bits.
     """
     size = x.shape[axis]
     dtype, x = x.dtype, bitwise.to_bits(x)

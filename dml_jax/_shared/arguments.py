@@ -7,6 +7,7 @@ value, shape or option, and `OverflowError` for an integer that does not fit its
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -25,19 +26,38 @@ from dml_jax._shared import bitwise
 
 Implementation: TypeAlias = Literal["gather", "scatter"]
 Size: TypeAlias = Any  # an int, or a symbolic dimension of jax.export
+Shape: TypeAlias = tuple[Size, ...]
 
 
 # Errors -------------------------------------------------------------------------------
 
 
-def error(
-    kind: type[Exception], function: str, name: str, rule: str, got: object
-) -> Exception:
-    """An error whose message has the common form."""
-    return kind(f"{function}: `{name}` must {rule}; got {got}")
+class Message(str):
+    """The message of a check, which does not know the function that it is for."""
 
 
-def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
+class named(contextlib.ContextDecorator):
+    """Begins the messages of checks with the name of a function.
+
+    It is the decorator of the public functions. No other error is changed.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if error and error.args and isinstance(error.args[0], Message):
+            error.args = (f"{self.function}: {error}",)
+
+
+def error(kind: type[Exception], name: str, rule: str, got: object) -> Exception:
+    """An error whose message has the common form, once it is `named`."""
+    return kind(Message(f"`{name}` must {rule}; got {got}"))
+
+
+def not_static(name: str, rule: str, value: Any) -> Exception:
     """The error for an option, which says how to keep `jit` from tracing it."""
     got = describe(value)
     if isinstance(value, Tracer):
@@ -47,7 +67,7 @@ def not_static(function: str, name: str, rule: str, value: Any) -> Exception:
         )
         if "offsets" in name:
             got += ". `jax.lax.dynamic_slice` takes traced starts"
-    return error(TypeError, function, name, rule, got)
+    return error(TypeError, name, rule, got)
 
 
 def describe(value: Any) -> str:
@@ -93,114 +113,111 @@ def conversion(given: Any, wanted: Any) -> str:
     return f". Convert it by `.astype('{wanted}')`" if is_real else ""
 
 
-def require_width(function: str, name: str, dtype: np.dtype) -> None:
+def require_width(name: str, dtype: np.dtype) -> None:
     """Refuses a 64-bit dtype that JAX would narrow."""
     if bitwise.is_narrowed(dtype):
-        raise ValueError(
-            f"{function}: `{name}` has dtype {dtype}, which needs 64-bit mode; enable "
-            "it with `jax.config.update('jax_enable_x64', True)` or inside `with "
+        message = (
+            f"`{name}` has dtype {dtype}, which needs 64-bit mode; enable it with "
+            "`jax.config.update('jax_enable_x64', True)` or inside `with "
             "jax.enable_x64(True):`, or use a narrower dtype, such as "
             f"'{jax.dtypes.canonicalize_dtype(dtype)}'"
         )
+        raise ValueError(Message(message))
 
 
 # Static arguments ---------------------------------------------------------------------
 
 
-def integer(function: str, name: str, value: Any) -> int:
-    """`value` as a Python int."""
-    if type(value) is int:
-        return value
+def integer(name: str, value: Any, limits: range | None = None) -> int:
+    """`value` as a Python int, in the range of a C type if there are limits."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
-        rule = "be a static integer"
-        raise not_static(function, name, rule, value) from None
+        raise not_static(name, "be a static integer", value) from None
+    if limits and number not in limits:
+        rule = f"be {limits[0]} to {limits[-1]}"
+        raise error(ValueError, name, rule, show(number))
+    return number
 
 
 def integers(
-    function: str, name: str, value: Any, count: int | None = None
-) -> tuple[Size, ...]:
-    """`value` as a tuple of static integers or symbolic sizes."""
+    name: str, value: Any, count: int | None = None, limits: range | None = None
+) -> Shape:
+    """`value` as a tuple of static integers or, without limits, symbolic sizes."""
     if not isinstance(value, (tuple, list)):  # the common case
-        value = _as_sequence(function, name, value)
+        value = _as_sequence(name, value)
     result = tuple(
         element
-        if jax.export.is_symbolic_dim(element)
-        else integer(function, f"{name}[{i}]", element)
+        if not limits and jax.export.is_symbolic_dim(element)
+        else integer(f"{name}[{i}]", element, limits)
         for i, element in enumerate(value)
     )
     if count is not None and len(result) != count:
         rule = f"have {count} elements, one for each dimension"
-        raise error(ValueError, function, name, rule, len(result))
+        raise error(ValueError, name, rule, len(result))
     return result
 
 
-def _as_sequence(function: str, name: str, value: Any) -> Any:
+def _as_sequence(name: str, value: Any) -> Any:
     """`value`, if it is a static sequence; its elements are not checked."""
     is_sequence = isinstance(value, (Sequence, np.ndarray, jax.Array))
     if not is_sequence or isinstance(value, (str, bytes)):
         rule = "be a sequence of integers, one for each dimension"
         hint = f". Write ({value},)" if isinstance(value, int) else ""
-        raise error(TypeError, function, name, rule, describe(value) + hint)
+        raise error(TypeError, name, rule, describe(value) + hint)
     if isinstance(value, Tracer) or getattr(value, "ndim", 1) != 1:
         rule = "be a static one-dimensional sequence of integers"
-        raise not_static(function, name, rule, value)
+        raise not_static(name, rule, value)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer):
         return value.tolist()  # Python integers, which are static also under `jit`
     return value
 
 
-def sizes(
-    function: str, name: str, value: Any, count: int | None = None
-) -> tuple[Size, ...]:
+def naturals(name: str, value: Any, count: int | None = None) -> Shape:
+    """`value` as a tuple of static integers or symbolic sizes, none negative."""
+    numbers = integers(name, value, count)
+    for i, number in enumerate(numbers):
+        if number < 0:
+            got = number if jax.export.is_symbolic_dim(number) else show(number)
+            raise error(ValueError, f"{name}[{i}]", "be at least 0", got)
+    return numbers
+
+
+def sizes(name: str, value: Any, count: int | None = None) -> Shape:
     """`value` as a shape of at most 2^48 elements, which XLA can compile."""
-    shape = integers(function, name, value, count)
-    for dimension, size in enumerate(shape):
-        if size < 0:
-            raise too_small(function, name, dimension, size, 0)
+    shape = naturals(name, value, count)
     elements = math.prod(
         size for size in shape if not jax.export.is_symbolic_dim(size) and size
     )
     if elements > 2**48:
-        rule = "have at most 2^48 elements"
-        raise error(ValueError, function, name, rule, show(elements))
+        raise error(ValueError, name, "have at most 2^48 elements", show(elements))
     return shape
 
 
-def too_small(
-    function: str, name: str, dimension: int, value: Size, minimum: int
-) -> Exception:
-    """The error for an element of a sequence below `minimum`."""
-    got = value if jax.export.is_symbolic_dim(value) else show(value)
-    rule = f"be at least {minimum}"
-    return error(ValueError, function, f"{name}[{dimension}]", rule, got)
-
-
-def require_implementation(function: str, value: Any) -> None:
+def require_implementation(value: Any) -> None:
     """Refuses other values than None and the names of implementations."""
     allowed = typing.get_args(Implementation)
     if value is None or (isinstance(value, str) and value in allowed):
         return
     rule = f"be {', '.join(map(repr, allowed))} or None"
     if isinstance(value, str):
-        raise error(ValueError, function, "implementation", rule, repr(value))
-    raise not_static(function, "implementation", rule, value)
+        raise error(ValueError, "implementation", rule, repr(value))
+    raise not_static("implementation", rule, value)
 
 
-def flag(function: str, name: str, value: object) -> bool:
+def flag(name: str, value: object) -> bool:
     """`value` as a bool; a number or a traced value is not one."""
     if not isinstance(value, (bool, np.bool_)):
-        raise not_static(function, name, "be a bool", value)
+        raise not_static(name, "be a bool", value)
     return bool(value)
 
 
-def optional_name(function: str, name: str, value: object) -> str | None:
+def optional_name(name: str, value: object) -> str | None:
     """`value`, if it is None or a string that is not empty."""
     if value is not None and not isinstance(value, str):
-        raise not_static(function, name, "be a string or None", value)
+        raise not_static(name, "be a string or None", value)
     if value == "":
-        raise error(ValueError, function, name, "not be empty", "''")
+        raise error(ValueError, name, "not be empty", "''")
     return value

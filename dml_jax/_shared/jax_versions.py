@@ -82,7 +82,8 @@ def type_of_result(
     """
     if not getattr(aval.sharding.mesh, "explicit_axes", ()):
         return aval.update(shape=shape, weak_type=False)
-    # Only JAX knows the sharding. Tracing takes as long as the rest of a slice.
+    # The sharding rule is JAX's, so the function is traced. That takes as long as all
+    # else that Python does for a slice.
     with jax.enable_x64(True):  # or else an operand of 64 bits would be narrowed
         jaxpr = jax.make_jaxpr(function)(aval.update(weak_type=False))
     return jaxpr.out_avals[0]

@@ -19,7 +19,7 @@ from dml_jax._shared import arguments
 _KINDS = ("a boolean", "an integer", "a real number", "a complex number")
 
 
-def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
+def as_scalar(name: str, value: Any, dtype: np.dtype) -> Any:
     """`value` as a NumPy scalar of `dtype`, or the JAX array that was given.
 
     Its kind is that of the dtype or, for numbers, a simpler one: an integer may stand
@@ -29,25 +29,25 @@ def as_scalar(function: str, name: str, value: Any, dtype: np.dtype) -> Any:
     kind, wanted = _kind(value), _kind_of(dtype)
     if np.shape(value) != () or not min(wanted, 1) <= kind <= wanted:
         got, rule = arguments.describe(value), f"be a scalar and {_KINDS[wanted]}"
-        raise arguments.error(TypeError, function, name, rule, got)
+        raise arguments.error(TypeError, name, rule, got)
     if isinstance(value, jax.Array):
         return value
     if wanted == 1:
-        return dtype.type(_wrapped(function, name, int(value), dtype))
+        return dtype.type(_wrapped(name, int(value), dtype))
     # NumPy makes an object of a large integer.
     number = float(value) if isinstance(value, int) and wanted else value
     return np.asarray(number).astype(dtype)[()]
 
 
-def real(function: str, name: str, value: Any) -> Any:
+def real(name: str, value: Any) -> Any:
     """`value` as a real scalar: the array that was given, or a finite float."""
     if np.shape(value) != () or _kind(value) not in (1, 2):
         got = arguments.describe(value)
-        raise arguments.error(TypeError, function, name, "be a real scalar", got)
+        raise arguments.error(TypeError, name, "be a real scalar", got)
     if isinstance(value, jax.Array):
         return value
     if not math.isfinite(value):
-        raise arguments.error(ValueError, function, name, "be finite", value)
+        raise arguments.error(ValueError, name, "be finite", value)
     return float(value)
 
 
@@ -63,7 +63,7 @@ def _kind_of(dtype: Any) -> int:
     return next((i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), -1)
 
 
-def _wrapped(function: str, name: str, value: int, dtype: np.dtype) -> int:
+def _wrapped(name: str, value: int, dtype: np.dtype) -> int:
     """`value` modulo 2^bits, if it is in the signed or the unsigned range."""
     info = jnp.iinfo(dtype)
     size = 2**info.bits
@@ -71,6 +71,6 @@ def _wrapped(function: str, name: str, value: int, dtype: np.dtype) -> int:
         limits = f"[{-size // 2}, {size - 1}]"
         rule = f"be in {limits}, the signed or unsigned range of {dtype}"
         got = arguments.show(value)
-        raise arguments.error(OverflowError, function, name, rule, got)
+        raise arguments.error(OverflowError, name, rule, got)
     value %= size
     return value if value <= info.max else value - size

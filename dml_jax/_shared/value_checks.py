@@ -168,7 +168,7 @@ def _extremes_of_batch(axis_size: int, is_batched: Any, lengths: jax.Array) -> A
 
 
 class _Check(NamedTuple):
-    """A check in a program; errors are raised in the order in which it was traced."""
+    """A check in a program; errors are raised in the order of tracing."""
 
     order: int
     function: str

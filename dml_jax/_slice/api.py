@@ -22,18 +22,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise
-from dml_jax._shared.arguments import Size
+from dml_jax._shared.arguments import Shape, Size
 from dml_jax._slice import primitive
 from dml_jax._slice.window import StridedWindow
-
-Sizes: TypeAlias = tuple[Size, ...]
 
 
 def slice(
@@ -187,18 +185,15 @@ def slice_grad(
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
     """
-    function = "slice_grad"
     gradient = jnp.asarray(input_gradient)
     if not arguments.has_zero(gradient.dtype):
-        raise TypeError(
-            f"{function}: `input_gradient` must have a dtype of numbers or booleans "
-            f"with a zero, unlike PRNG keys and float8_e8m0fnu; got {gradient.dtype}"
-        )
-    shape = arguments.sizes(
-        function, "output_gradient_sizes", output_gradient_sizes, gradient.ndim
-    )
+        rule = "have a dtype of numbers or booleans with a zero, unlike PRNG keys and "
+        rule += "float8_e8m0fnu"
+        raise arguments.error(TypeError, "input_gradient", rule, gradient.dtype)
+    name = "output_gradient_sizes"
+    shape = arguments.sizes(name, output_gradient_sizes, gradient.ndim)
     window = _window_of_slice1(
-        function,
+        "slice_grad",
         shape,
         input_window_offsets,
         input_window_sizes,
@@ -212,20 +207,17 @@ def slice_grad(
 
 
 def _window_of_slice(
-    shape: Sizes, offsets: Any, sizes: Any, strides: Any
+    shape: Shape, offsets: Any, sizes: Any, strides: Any
 ) -> StridedWindow:
     """The window that `slice` reads, which must be inside `shape`."""
     names = ("offsets", "sizes", "strides")
     strides = (1,) * len(shape) if strides is None else strides
-    offsets, sizes, strides = lists = _integers(
-        "slice", len(shape), names, offsets, sizes, strides
-    )
+    lists = _integers(len(shape), names, offsets, sizes, strides)
+    offsets, sizes, strides = lists
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride < 1:
-            raise ValueError(
-                f"slice: `strides[{d}]` must be at least 1; got {stride}. `slice1` "
-                "takes negative strides"
-            )
+            got = f"{stride}. `slice1` takes negative strides"
+            raise arguments.error(ValueError, f"strides[{d}]", "be at least 1", got)
         last = offset + stride * (size - 1)
         formula = (
             f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1). Sizes are those of the "
@@ -237,7 +229,7 @@ def _window_of_slice(
 
 def _window_of_slice1(
     operator: str,
-    shape: Sizes,
+    shape: Shape,
     offsets: Any,
     window_sizes: Any,
     strides: Any,
@@ -245,16 +237,13 @@ def _window_of_slice1(
 ) -> StridedWindow:
     """The window that `slice1` reads and `slice_grad` writes, inside `shape`."""
     names = ("input_window_offsets", "input_window_sizes", "input_window_strides")
-    offsets, window_sizes, strides = lists = _integers(
-        operator, len(shape), names, offsets, window_sizes, strides
-    )
+    lists = _integers(len(shape), names, offsets, window_sizes, strides)
+    offsets, window_sizes, strides = lists
     if sizes is not None:
-        sizes = arguments.integers(operator, "output_sizes", sizes, len(shape))
+        sizes = arguments.integers("output_sizes", sizes, len(shape))
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride == 0:
-            raise ValueError(
-                f"{operator}: `input_window_strides[{d}]` must be nonzero; got 0"
-            )
+            raise arguments.error(ValueError, f"{names[2]}[{d}]", "be nonzero", 0)
         last = offset + size - 1
         formula = f"{names[0]}[{d}] + {names[1]}[{d}] - 1"
         _require_inside(operator, names[0], d, shape[d], offset, size, last, formula)
@@ -266,24 +255,16 @@ def _window_of_slice1(
     name = "output_sizes" if operator == "slice1" else "input_gradient.shape"
     for d, (size, limit) in enumerate(zip(sizes, copied_sizes, strict=True)):
         if not 0 <= size <= limit:
-            raise ValueError(
-                f"{operator}: `{name}[{d}]` must be 0 to {limit}, the window's size "
-                f"over the stride, rounded up; got {size}"
-            )
+            rule = f"be 0 to {limit}, the window's size over the stride, rounded up"
+            raise arguments.error(ValueError, f"{name}[{d}]", rule, size)
     return _strided_window(operator, offsets, window_sizes, strides, sizes)
 
 
-def _integers(
-    operator: str, rank: int, names: Sequence[str], *lists: Any
-) -> list[Sizes]:
+def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Shape]:
     """Offsets, sizes and strides; offsets and sizes must not be negative."""
-    named = zip(names, lists, strict=True)
-    result = [arguments.integers(operator, name, list_, rank) for name, list_ in named]
-    for name, elements in zip(names[:2], result, strict=False):
-        for d, element in enumerate(elements):
-            if element < 0:
-                raise arguments.too_small(operator, name, d, element, 0)
-    return result
+    checks = arguments.naturals, arguments.naturals, arguments.integers
+    triples = zip(checks, names, lists, strict=True)
+    return [check(name, list_, rank) for check, name, list_ in triples]
 
 
 def _require_inside(
@@ -298,26 +279,22 @@ def _require_inside(
 ) -> None:
     """Refuses reads up to index `last`, or an empty window, outside `extent`."""
     if size == 0 and offset > extent:
-        raise ValueError(
-            f"{operator}: `{name}[{d}]` must be at most {extent}, the size of "
-            f"dimension {d}; got {offset}"
-        )
+        rule = f"be at most {extent}, the size of dimension {d}"
+        raise arguments.error(ValueError, f"{name}[{d}]", rule, offset)
     if size == 0 or last + 1 <= extent:
         return
     if operator == "slice_grad":
         advice = ". The sizes are the second argument" if extent == 0 else ""
-        raise ValueError(
-            f"{operator}: `output_gradient_sizes[{d}]` must be at least {last + 1}: "
-            f"the window reaches index {last}, {formula}; got {extent}{advice}"
-        )
-    raise ValueError(
-        f"{operator}: reads of dimension {d} must stay inside its {extent} elements; "
-        f"the last index read is {last}, {formula}"
-    )
+        rule = f"be at least {last + 1}: the window reaches index {last}, {formula}"
+        name, got = f"output_gradient_sizes[{d}]", f"{extent}{advice}"
+        raise arguments.error(ValueError, name, rule, got)
+    message = f"reads of dimension {d} must stay inside its {extent} elements; the last"
+    message = f"{message} index read is {last}, {formula}"
+    raise ValueError(arguments.Message(message))
 
 
 def _strided_window(
-    operator: str, offsets: Sizes, window_sizes: Sizes, strides: Sizes, sizes: Sizes
+    operator: str, offsets: Shape, window_sizes: Shape, strides: Shape, sizes: Shape
 ) -> StridedWindow:
     """The window with positive strides, which starts at the lowest index."""
     starts = tuple(
@@ -349,7 +326,7 @@ def _strided_slice(x: jax.Array, *, window: StridedWindow) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("shape", "window"))
 def _strided_slice_transpose(
-    gradient: jax.Array, *, shape: Sizes, window: StridedWindow
+    gradient: jax.Array, *, shape: Shape, window: StridedWindow
 ) -> jax.Array:
     with jax.named_scope(window.operator):
         return primitive.strided_slice_transpose(gradient, shape, window)

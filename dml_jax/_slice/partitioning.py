@@ -7,7 +7,7 @@ ceil(S / stride) elements, of which the first is
     first(d) = ceil((d * S - start) / stride)
 
 They are in the shards of consecutive devices. For each distance between source and
-target, one `ppermute` sends the elements, in pieces as long as the longest. Each device
+target, one `ppermute` sends the elements, in pieces padded to the longest. Each device
 then computes the transpose for its shard.
 
 XLA's partitioner does not get the `lax.pad` of the whole array, because it partitions
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax._shared import partitioner
 from dml_jax._slice.window import StridedWindow
@@ -38,7 +38,7 @@ def transpose_shards(
     *,
     shape: tuple[int, ...],
     window: StridedWindow,
-    mesh: Any,
+    mesh: Mesh,
     spec: PartitionSpec,
 ) -> Array:
     """A device's shard of `transpose(x, shape=shape, window=window)`.
@@ -66,9 +66,8 @@ def transpose_shards(
         devices = range(math.prod(mesh.shape[name] for name in names))
         sizes[d] = -(-extent // len(devices))
         capacity = -(-sizes[d] // stride)
-        # Two indices of each device's first element: the one in the operand ignores
-        # the ends of the window, and the one in the device's shard of the result is
-        # below `stride`.
+        # For each device's first element, its index in the operand, which may be
+        # outside (`_pieces` cuts it), and in the device's shard, below `stride`.
         firsts = [-((start - device * sizes[d]) // stride) for device in devices]
         indices = [start + stride * firsts[i] - i * sizes[d] for i in devices]
         pieces = _pieces(firsts, capacity, size, max(x.shape[d], 1))
@@ -110,7 +109,7 @@ def _pieces(firsts: list[int], capacity: int, size: int, held: int) -> list[_Pie
 
 
 def _fetch(
-    x: Array, d: int, capacity: int, pieces: list[_Piece], mesh: Any, names: Names
+    x: Array, d: int, capacity: int, pieces: list[_Piece], mesh: Mesh, names: Names
 ) -> Array:
     """The elements for a device's shard of the result, with zeros where none exist."""
     shape = [capacity if axis == d else size for axis, size in enumerate(x.shape)]
@@ -124,7 +123,7 @@ def _fetch(
 
 
 def _receive(
-    fetched: Array, x: Array, d: int, pieces: list[_Piece], mesh: Any, names: Names
+    fetched: Array, x: Array, d: int, pieces: list[_Piece], mesh: Mesh, names: Names
 ) -> Array:
     """`fetched` with these pieces; a device sends and receives at most one of them."""
     held, needed = x.shape[d], fetched.shape[d]

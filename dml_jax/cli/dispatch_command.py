@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import functools
 import pathlib
-from typing import Any, NoReturn
 
 import jax
 
@@ -28,31 +27,6 @@ The times printed are medians over the iterations without the first (--warmup_sa
 from the call of an operator until its result is on the device. Iterations that take
 longer than a second show a progress bar if tqdm is installed.
 """
-
-# Other options of DxDispatch, and why they are not supported.
-_REFUSED = {
-    "-s --show_adapters": "`dml-jax info` lists the devices",
-    "-S --show_dependencies": "`dml-jax info` shows the versions",
-    "-d": "JAX has no debug layers; `--debug` shows tracebacks",
-    (
-        "-q --queue_type --clear_shader_caches --disable_agility_sdk "
-        "--disable_background_processing --disable_custom_heaps --disable_gpu_timeout "
-        "--enable_dred --max_gpu_time_measurements --post_dispatch_barriers "
-        "--present_separator --set_stable_power_state"
-    ): "it is for DirectX devices, and JAX runs the model here",
-    "--print_hlsl_disassembly --xbox_allow_precompile": (
-        "it is for HLSL shaders, which this program does not run"
-    ),
-    "-c --pix_capture_type -o --pix_capture_name": (
-        "it is for PIX; `jax.profiler.trace` records profiles"
-    ),
-    (
-        "-b --binding_shape -e --onnx_session_config_entry --enable_onnx_profiling "
-        "-f --onnx_free_dim_name_override -F --onnx_free_dim_denotation_override "
-        "-l --onnx_graph_optimization_level -L --onnx_logging_level "
-        "-p --print_onnx_bindings -x --enable_ort_extensions"
-    ): "it is for ONNX models, which `dml-jax onnx` runs without ONNX Runtime",
-}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=text,
     )
-    for names, reason in _REFUSED.items():
-        add(*names.split(), action=_Refused, reason=reason)
 
 
 def _add_timing(parser: argparse.ArgumentParser) -> None:
@@ -107,20 +79,6 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
     text = "0: medians; 1: all statistics; 2: each sample as well (default: 0)"
     name, levels = "--timing_verbosity", (0, 1, 2)
     add("-v", name, dest="verbosity", type=int, choices=levels, help=text)
-
-
-class _Refused(argparse.Action):
-    """An option that is refused; the error message gives the reason."""
-
-    def __init__(self, option_strings: list[str], dest: str, reason: str):
-        suppressed = argparse.SUPPRESS
-        super().__init__(option_strings, dest, "?", default=suppressed, help=suppressed)
-        self.reason = reason
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _: Any, __: Any, option: Any = None
-    ) -> NoReturn:
-        parser.error(f"{option} is not supported: {self.reason}")
 
 
 def _level(text: str) -> FeatureLevel:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.metadata
 import platform
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 import dml_jax
 from dml_jax import reference
-from dml_jax._shared import jax_versions
 from dml_jax.cli import devices, printing
 from dml_jax.directml import DataType, FeatureLevel, OperatorType
 from dml_jax.directml._operators import OPERATORS as DIRECTML
@@ -54,7 +47,6 @@ def report() -> str:
     sections = {
         "Versions": _versions(),
         "Devices": _devices(),
-        "Reversals": _reversals(),
         "Operators": _operators(),
         "Feature levels of DirectML": _levels(),
     }
@@ -94,29 +86,6 @@ def _memory(device: Any) -> str:
     if not limit:
         return ""
     return f"{limit / 2**30:.1f} GiB for JAX, {used / 2**30:.1f} GiB in use"
-
-
-# A reversal of many columns, for which Hopper GPUs use the kernel.
-_COLUMNS = jax.ShapeDtypeStruct((64, 2048, 128), jnp.bfloat16)
-_THEIR_LENGTHS = jax.ShapeDtypeStruct((64, 1, 128), np.int32)
-
-
-def _reversals() -> _Rows:
-    """What computes reversals on each kind of device; if it is XLA alone, also why."""
-    kinds = {device.device_kind: device for device in devices.every()}
-    return [(kind, _how_reversed(device)) for kind, device in kinds.items()]
-
-
-def _how_reversed(device: Any) -> str:
-    reverse = functools.partial(dml_jax.reverse_subsequences, axis=1)
-    with jax.default_device(device), warnings.catch_warnings(record=True):
-        program = jax.jit(reverse).lower(_COLUMNS, _THEIR_LENGTHS).as_text()
-    if "mosaic_gpu" in program:
-        return "a kernel, where it is faster than XLA"
-    why = "; ".join(jax_versions.missing.values())
-    if device.platform == "gpu" and not why:
-        why = "the kernel needs CUDA and compute capability 9.0"
-    return f"XLA: {why}" if why else "XLA"
 
 
 def _operators() -> _Rows:

@@ -21,7 +21,7 @@ Runs an ONNX model, and prints the dtypes and shapes of its inputs and outputs.
 
 Inputs are .npy files without pickles; outputs are written completely or not at all, in
 folders that exist. docs/onnx-operators.md lists the operators that models may have, and
-docs/from-onnx.md has an example. Needs the package onnx.
+docs/commands.md has an example. Needs the package onnx.
 """
 
 

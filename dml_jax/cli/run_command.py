@@ -13,13 +13,17 @@ import inspect
 import json
 import pathlib
 import re
+import typing
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 import dml_jax
 from dml_jax import _array_files
+from dml_jax._reverse.operands import LengthsLike
 from dml_jax.cli import common_options, devices, info, npy_files, printing
 
 SUMMARY = "run one operator on .npy files"
@@ -78,13 +82,17 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"`--output` must be FILE.npy; got {arguments.output}")
         npy_files.require_writable(arguments.output)
     function = getattr(dml_jax, arguments.operator)
-    parameters = inspect.signature(function).parameters
+    kinds = typing.get_type_hints(function)
     values = {
-        name: _value(vars(arguments)[f"parameter {name}"], parameter)
-        for name, parameter in parameters.items()
+        name: _value(vars(arguments)[f"parameter {name}"], kind)
+        for name, kind in kinds.items()
         if f"parameter {name}" in arguments
     }
-    arrays = {n: x for n, x in values.items() if _is_checked(parameters[n], x)}
+    arrays = {  # numbers and lists are static
+        name: value
+        for name, value in values.items()
+        if isinstance(value, np.ndarray) and kinds[name] in (ArrayLike, LengthsLike)
+    }
     others = {n: x for n, x in values.items() if n not in arrays}
     function = functools.partial(function, **others)
     with jax.enable_x64(True), jax.default_device(device):
@@ -103,7 +111,7 @@ def _descriptions(docstring: str) -> dict[str, str]:
     return {name: re.split(r"\.\s", f"{text} ")[0] for name, text in entries}
 
 
-def _value(text: str, parameter: inspect.Parameter) -> Any:
+def _value(text: str, kind: Any) -> Any:
     """An array from a file, a JSON literal or list, or the word itself."""
     path = pathlib.Path(text)
     if path.suffix.lower() == ".npy":
@@ -116,15 +124,8 @@ def _value(text: str, parameter: inspect.Parameter) -> Any:
     for literal in (text, f"[{text}]"):
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(literal)
-            is_sequence = parameter.annotation.startswith("Sequence")
+            is_sequence = Sequence[int] in (kind, *typing.get_args(kind))
             return [value] if is_sequence and isinstance(value, int) else value
     if path.suffix and path.is_file():
         raise ValueError(f"{text}: must be an .npy file; got the suffix of another one")
     return text
-
-
-def _is_checked(parameter: inspect.Parameter, value: Any) -> bool:
-    """Whether `checked` may take a value: a file's array, or lengths of any kind."""
-    if parameter.annotation == "LengthsLike":
-        return not isinstance(value, str)
-    return parameter.annotation == "ArrayLike" and isinstance(value, np.ndarray)

@@ -12,6 +12,8 @@ Array([[[[ 5.,  8.],
          [13., 16.]]]], dtype=float32)
 """
 
+from dml_jax._shared import arguments as _arguments
+
 # Compilation
 from dml_jax.directml._compile import CompiledOperator, compile_operator
 
@@ -93,3 +95,4 @@ __all__ = [
 
 for _function in (calc_buffer_tensor_size, compile_graph, compile_operator, supported):
     _function.__module__ = __name__  # for tracebacks and documentation
+    globals()[_function.__name__] = _arguments.named(_function.__name__)(_function)

@@ -105,11 +105,13 @@ class CompiledOperator:
         are 0. Sharding: that of the operators for packed tensors. Strided buffers may
         be sharded, but are gathered.
         """
-        bound = self._bind("inputs", self.inputs, inputs)
-        if outputs is None:
-            outputs = (None,) * len(self.outputs)
-        previous = self._bind("outputs", self.outputs, outputs)
-        with self._mode(bound, previous):
+        with arguments.named(self.name):
+            bound = _bind("inputs", self.inputs, inputs)
+            if outputs is None:
+                outputs = (None,) * len(self.outputs)
+            previous = _bind("outputs", self.outputs, outputs)
+            mode = self._mode(bound, previous)
+        with mode:
             # An array that is made in a mesh is of no use outside it.
             in_mesh = not jax.sharding.get_abstract_mesh().empty
             constants = self._data if in_mesh else self._arrays
@@ -153,25 +155,8 @@ class CompiledOperator:
             return contextlib.nullcontext()
         if not any(array.dtype.itemsize == 8 for array in jax.tree.leaves(arrays)):
             for name, tensor in self.outputs:
-                arguments.require_width(self.name, name, tensor.data_type.dtype)
+                arguments.require_width(name, tensor.data_type.dtype)
         return jax.enable_x64(True)
-
-    def _bind(
-        self, kind: str, bindings: tuple[Binding, ...], values: Any
-    ) -> tuple[Any, ...]:
-        if not isinstance(values, (tuple, list)):
-            got, rule = arguments.describe(values), "be a sequence of arrays"
-            raise arguments.error(TypeError, self.name, kind, rule, got)
-        if len(values) != len(bindings):
-            names = ", ".join(binding.name for binding in bindings) or "none"
-            rule = f"have {len(bindings)} arrays, one for each tensor ({names})"
-            raise arguments.error(TypeError, self.name, kind, rule, len(values))
-        return tuple(
-            None
-            if value is None and kind == "outputs"
-            else _as_bound(self.name, *binding, value)
-            for binding, value in zip(bindings, values, strict=True)
-        )
 
 
 def compile_operator(
@@ -207,9 +192,8 @@ def compile_operator(
 
     Source: DirectML, IDMLDevice::CreateOperator, IDMLDevice::CompileOperator.
     """
-    function = "compile_operator"
-    instance_of(function, "desc", desc, OperatorDesc)
-    desc.validate(member_of(function, "feature_level", feature_level, FeatureLevel))
+    instance_of("desc", desc, OperatorDesc)
+    desc.validate(member_of("feature_level", feature_level, FeatureLevel))
     names = map(camel, desc.input_members)
     inputs = tuple(map(Binding, names, desc.inputs))
     sources = tuple(Source(None, i) for i in range(len(inputs)))
@@ -222,22 +206,35 @@ def compile_operator(
     )
 
 
-def _as_bound(
-    function: str, name: str, tensor: BufferTensorDesc, value: Any
-) -> jax.Array:
+def _bind(kind: str, bindings: tuple[Binding, ...], values: Any) -> tuple[Any, ...]:
+    """The arrays for the inputs or the outputs; an output may have none."""
+    if not isinstance(values, (tuple, list)):
+        got, rule = arguments.describe(values), "be a sequence of arrays"
+        raise arguments.error(TypeError, kind, rule, got)
+    if len(values) != len(bindings):
+        names = ", ".join(binding.name for binding in bindings) or "none"
+        rule = f"have {len(bindings)} arrays, one for each tensor ({names})"
+        raise arguments.error(TypeError, kind, rule, len(values))
+    return tuple(
+        None if value is None and kind == "outputs" else _as_bound(*binding, value)
+        for binding, value in zip(bindings, values, strict=True)
+    )
+
+
+def _as_bound(name: str, tensor: BufferTensorDesc, value: Any) -> jax.Array:
     """`value` as an array that can be bound to a tensor."""
     dtype = tensor.data_type.dtype
     array = jnp.asarray(value)
     given = value.dtype if isinstance(value, np.ndarray) else array.dtype
     if not given == array.dtype == dtype:  # JAX narrows 64 bits outside 64-bit mode
-        arguments.require_width(function, name, dtype)
+        arguments.require_width(name, dtype)
         got = f"{given}{arguments.conversion(given, dtype)}"
-        raise arguments.error(TypeError, function, name, f"have dtype {dtype}", got)
+        raise arguments.error(TypeError, name, f"have dtype {dtype}", got)
     is_buffer = array.ndim == 1 and array.shape[0] >= tensor.buffer_size
     if not is_buffer and not _strided.is_logical(tensor, array):
         shape = f"have shape {tensor.sizes} or " if tensor.is_packed else ""
         rule = f"{shape}be a flat buffer of at least {tensor.buffer_size} elements"
-        raise arguments.error(ValueError, function, name, rule, f"shape {array.shape}")
+        raise arguments.error(ValueError, name, rule, f"shape {array.shape}")
     return array
 
 

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from dml_jax._shared import arguments
 from dml_jax.directml import _rules
 from dml_jax.directml._compile import Binding, CompiledOperator, Source, Step
 from dml_jax.directml._graph_descs import (
@@ -81,8 +80,8 @@ def compile_graph(
 
     Source: DirectML, IDMLDevice1::CompileGraph.
     """
-    instance_of("compile_graph", "desc", desc, GraphDesc)
-    level = member_of("compile_graph", "feature_level", feature_level, FeatureLevel)
+    instance_of("desc", desc, GraphDesc)
+    level = member_of("feature_level", feature_level, FeatureLevel)
     operators = _operators(desc, level)
     sources = _sources(desc, operators)
     order = _topological_order(sources)
@@ -237,8 +236,8 @@ def _topological_order(sources: dict[int, tuple[Source, ...]]) -> list[int]:
         return list(graphlib.TopologicalSorter(before).static_order())
     except graphlib.CycleError as error:
         got, rule = f"nodes {' to '.join(map(str, error.args[1]))}", "have no cycle"
-        struct, member = "DML_GRAPH_DESC", "IntermediateEdges"
-        raise arguments.error(ValueError, struct, member, rule, got) from None
+        message = f"DML_GRAPH_DESC: `IntermediateEdges` must {rule}; got {got}"
+        raise ValueError(message) from None
 
 
 def _inputs(desc: GraphDesc, operators: Operators) -> list[Binding]:

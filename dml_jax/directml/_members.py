@@ -29,12 +29,12 @@ class Struct:
 
     def __post_init__(self) -> None:
         struct: Any = type(self)
-        for field in dataclasses.fields(struct):
-            name, kind = field.name, fields_of(struct)[field.name]
-            limits = field.metadata.get("limits", UINT)
-            value = getattr(self, name)
-            value = _converted(struct.__name__, name, value, kind, limits)
-            set_frozen(self, **{name: value})
+        with arguments.named(struct.__name__):
+            for field in dataclasses.fields(struct):
+                name, kind = field.name, fields_of(struct)[field.name]
+                limits = field.metadata.get("limits", UINT)
+                value = _converted(name, getattr(self, name), kind, limits)
+                set_frozen(self, **{name: value})
 
 
 @functools.cache
@@ -50,23 +50,23 @@ def camel(member: str) -> str:
     return "".join(word.capitalize() for word in member.split("_"))
 
 
-def _converted(struct: str, name: str, value: Any, kind: Any, limits: range) -> Any:
+def _converted(name: str, value: Any, kind: Any, limits: range) -> Any:
     """The value of a field, converted to the field's type."""
     if kind is int:
-        return integer(struct, name, value, limits)
+        return arguments.integer(name, value, limits)
     if value is None and kind == tuple[int, ...] | None:
         return None
     if kind in (Sequence[int], tuple[int, ...], tuple[int, ...] | None):
-        return integers(struct, name, value, limits)
+        return arguments.integers(name, value, limits=limits)
     if kind == str | None:
-        return arguments.optional_name(struct, name, value)
+        return arguments.optional_name(name, value)
     if kind == Callable[..., Any]:
-        return _function(struct, name, value)
+        return _function(name, value)
     if typing.get_origin(kind) is Sequence:
-        return _instances(struct, name, value, typing.get_args(kind)[0])
+        return _instances(name, value, typing.get_args(kind)[0])
     if isinstance(kind, enum.EnumType):
-        return member_of(struct, name, value, kind)
-    return instance_of(struct, name, value, kind)
+        return member_of(name, value, kind)
+    return instance_of(name, value, kind)
 
 
 def set_frozen(instance: Any, **values: Any) -> None:
@@ -75,32 +75,13 @@ def set_frozen(instance: Any, **values: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def integer(function: str, name: str, value: Any, limits: range = UINT) -> int:
-    """`value` as an integer in the range of a C type."""
-    number = arguments.integer(function, name, value)
-    if number not in limits:
-        rule = f"be {limits[0]} to {limits[-1]}"
-        raise arguments.error(ValueError, function, name, rule, arguments.show(number))
-    return number
-
-
-def integers(
-    function: str, name: str, value: Any, limits: range = UINT
-) -> tuple[int, ...]:
-    """`value` as a tuple of integers in the range of a C type."""
-    numbers = arguments.integers(function, name, value)
-    for i, number in enumerate(numbers):
-        integer(function, f"{name}[{i}]", number, limits)
-    return numbers
-
-
-def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
+def member_of(name: str, value: Any, enumeration: Any) -> Any:
     """`value`, a number or what `_missing_` converts, as a member of an enumeration."""
     has_equivalents = "_missing_" in vars(enumeration)
     is_flag = bool(issubclass(enumeration, enum.Flag))
     try:
         if not (has_equivalents and isinstance(value, _EQUIVALENTS)):
-            value = arguments.integer(function, name, value)
+            value = arguments.integer(name, value)
         if is_flag and value not in range(sum(enumeration) + 1):
             raise ValueError
         return enumeration(value)
@@ -113,7 +94,7 @@ def member_of(function: str, name: str, value: Any, enumeration: Any) -> Any:
         if has_equivalents:
             rule += ", its name or its NumPy dtype"
             got += _advice(value)
-        raise arguments.error(type(error), function, name, rule, got) from None
+        raise arguments.error(type(error), name, rule, got) from None
 
 
 # What `DataType._missing_` converts.
@@ -130,7 +111,7 @@ def _advice(value: Any) -> str:
     return ". DirectML has no complex type" if name.startswith("complex") else ""
 
 
-def instance_of(function: str, name: str, value: Any, kind: Any) -> Any:
+def instance_of(name: str, value: Any, kind: Any) -> Any:
     """`value`, if it is an instance of a class or of one of a union."""
     if not isinstance(value, kind):
         example = getattr(kind, "_example", "")
@@ -138,20 +119,20 @@ def instance_of(function: str, name: str, value: Any, kind: Any) -> Any:
         got = arguments.describe(value)
         if isinstance(value, type) and issubclass(value, kind):
             got += "; make an object of it"
-        raise arguments.error(TypeError, function, name, rule, got)
+        raise arguments.error(TypeError, name, rule, got)
     return value
 
 
-def _instances(struct: str, name: str, value: Any, kind: Any) -> tuple[Any, ...]:
+def _instances(name: str, value: Any, kind: Any) -> tuple[Any, ...]:
     """`value` as a tuple of instances of a class or a union."""
     if not isinstance(value, (list, tuple)):
         got, rule = arguments.describe(value), "be a list or a tuple"
-        raise arguments.error(TypeError, struct, name, rule, got)
+        raise arguments.error(TypeError, name, rule, got)
     elements = enumerate(value)
-    return tuple(instance_of(struct, f"{name}[{i}]", x, kind) for i, x in elements)
+    return tuple(instance_of(f"{name}[{i}]", x, kind) for i, x in elements)
 
 
-def _function(struct: str, name: str, value: Any) -> Any:
+def _function(name: str, value: Any) -> Any:
     try:
         hash(value)
         if callable(value):
@@ -159,7 +140,7 @@ def _function(struct: str, name: str, value: Any) -> Any:
     except TypeError:
         pass
     got, rule = arguments.describe(value), "be callable and hashable"
-    raise arguments.error(TypeError, struct, name, rule, got)
+    raise arguments.error(TypeError, name, rule, got)
 
 
 def _a(kind: Any) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import jax
 
 import dml_jax
+from dml_jax._shared import arguments
 from dml_jax.directml import _levels, _rules, _strided
 from dml_jax.directml._levels import (
     BITS_8_TO_32,
@@ -89,6 +90,7 @@ class OperatorDesc(Struct, abc.ABC):
         """The name of the C structure, with which error messages begin."""
         return f"DML_{self.type.name}_OPERATOR_DESC"
 
+    @arguments.named("validate")
     def validate(self, feature_level: FeatureLevel = LATEST) -> None:
         """Checks what DirectML's CreateOperator checks at a feature level.
 
@@ -101,7 +103,7 @@ class OperatorDesc(Struct, abc.ABC):
             as in C, the rule and the value. If the rule depends on the level, it also
             has the level from which the value is allowed.
         """
-        level = member_of("validate", "feature_level", feature_level, FeatureLevel)
+        level = member_of("feature_level", feature_level, FeatureLevel)
         _rules.require(self.struct, self._rules(level))
 
     def _rules(self, level: FeatureLevel) -> Iterator[Rule]:
@@ -547,7 +549,7 @@ def supported(
 
     Source: DirectML, the operator's page; it is the `source` of the result.
     """
-    operator = member_of("supported", "operator_type", operator_type, OperatorType)
-    level = member_of("supported", "feature_level", feature_level, FeatureLevel)
+    operator = member_of("operator_type", operator_type, OperatorType)
+    level = member_of("feature_level", feature_level, FeatureLevel)
     rows = [row for row in OPERATORS[operator].levels if row.since <= level]
     return rows[-1] if rows else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from dml_jax._shared import arguments
 from dml_jax.directml._levels import Support
 from dml_jax.directml._members import UINT
 from dml_jax.directml._tensor import BufferTensorDesc, rounded_bytes
@@ -29,7 +28,7 @@ def require(struct: str, rules: Iterable[Rule]) -> None:
     """Refuses a member if its rule does not hold."""
     for member, holds, rule, got in rules:
         if not holds:
-            raise arguments.error(ValueError, struct, member, rule, got)
+            raise ValueError(f"{struct}: `{member}` must {rule}; got {got}")
 
 
 def equal(member: str, got: Any, other: str, expected: Any) -> Rule:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dml_jax._shared import arguments
-from dml_jax.directml._members import (
-    UINT64,
-    Struct,
-    integer,
-    integers,
-    member_of,
-    set_frozen,
-)
+from dml_jax.directml._members import UINT, UINT64, Struct, member_of, set_frozen
 from dml_jax.directml._types import DataType, DataTypeLike, TensorFlags
 
 
@@ -56,22 +49,19 @@ def calc_buffer_tensor_size(
 
     Source: DirectML, DMLCalcBufferTensorSize in DirectMLX.h.
     """
-    function = "calc_buffer_tensor_size"
-    kind = member_of(function, "data_type", data_type, DataType)
-    sizes = integers(function, "sizes", sizes)
+    kind = member_of("data_type", data_type, DataType)
+    sizes = arguments.integers("sizes", sizes, limits=UINT)
     if strides is not None:
-        strides = integers(function, "strides", strides)
-    return rounded_bytes(kind, _layout(function, sizes, strides).extent)
+        strides = arguments.integers("strides", strides, limits=UINT)
+    return rounded_bytes(kind, _layout(sizes, strides).extent)
 
 
-def _layout(
-    function: str, sizes: tuple[int, ...], strides: tuple[int, ...] | None
-) -> Layout:
+def _layout(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> Layout:
     if strides is None:
         return Layout.packed(sizes)
     if len(strides) != len(sizes):
         rule = f"have {len(sizes)} elements, one for each dimension"
-        raise arguments.error(ValueError, function, "strides", rule, len(strides))
+        raise arguments.error(ValueError, "strides", rule, len(strides))
     return Layout(sizes, strides)
 
 
@@ -201,6 +191,7 @@ class BufferTensorDesc(Struct):
             guaranteed_base_offset_alignment: int = 0,
         ) -> None: ...
 
+    @arguments.named("BufferTensorDesc")
     def __post_init__(self) -> None:
         is_implied = self.total_tensor_size_in_bytes is None
         if is_implied:
@@ -208,14 +199,13 @@ class BufferTensorDesc(Struct):
         super().__post_init__()
         total = rounded_bytes(self.data_type, self.layout.extent)
         if is_implied:
-            struct = type(self).__name__
-            total = integer(struct, "total_tensor_size_in_bytes", total, UINT64)
+            arguments.integer("total_tensor_size_in_bytes", total, UINT64)
             set_frozen(self, total_tensor_size_in_bytes=total)
 
     @functools.cached_property
     def layout(self) -> Layout:
         """The sizes and strides, also where the tensor has no `strides`."""
-        return _layout(type(self).__name__, self.sizes, self.strides)
+        return _layout(self.sizes, self.strides)
 
     @property
     def dimension_count(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from jax.core import Tracer
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax._shared import arguments
 from dml_jax._shared.scalars import as_scalar
@@ -74,8 +74,8 @@ class DataType(enum.IntEnum):
     def dtype(self) -> np.dtype:
         """The NumPy dtype; UNKNOWN and the 4-bit types have none (ValueError)."""
         if self.bits < 8:
-            rule = "have at least 8 bits"
-            raise arguments.error(ValueError, "DataType", "dtype", rule, self.name)
+            message = f"DataType: `dtype` must have at least 8 bits; got {self.name}"
+            raise ValueError(message)
         return np.dtype(self.name.lower())
 
 
@@ -176,12 +176,13 @@ class ScalarUnion:
 
     _example = "ScalarUnion(float32=1.0)"  # for messages
 
-    def __init__(self, **members: Any):
+    @arguments.named("ScalarUnion")
+    def __init__(self, **members: bytes | ArrayLike):
         if len(members) > 1 or not members.keys() <= {"bytes", *_MEMBERS}:
             got, rule = ", ".join(members), f"be one of bytes, {', '.join(_MEMBERS)}"
             if "float16" in members:
                 got += ". `ScalarUnion.of` takes a number for any data type"
-            raise arguments.error(TypeError, "ScalarUnion", "members", rule, got)
+            raise arguments.error(TypeError, "members", rule, got)
         content = b""
         for name, value in members.items():
             is_bytes = name == "bytes"
@@ -189,18 +190,20 @@ class ScalarUnion:
         set_frozen(self, bytes=content.ljust(8, b"\0"))
 
     @classmethod
-    def of(cls, data_type: DataTypeLike, value: Any) -> ScalarUnion:
+    @arguments.named("ScalarUnion")
+    def of(cls, data_type: DataTypeLike, value: ArrayLike) -> ScalarUnion:
         """A union with `value`, rounded once to `data_type`.
 
         Raises TypeError if `value` is not a static number, OverflowError if it does not
         fit, ValueError if `data_type` has fewer than 8 bits.
         """
-        dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
+        dtype = member_of("data_type", data_type, DataType).dtype
         return cls(bytes=_bits("value", value, dtype).ljust(8, b"\0"))
 
-    def read(self, data_type: DataTypeLike) -> Any:
+    @arguments.named("ScalarUnion")
+    def read(self, data_type: DataTypeLike) -> np.generic:
         """The bits as a NumPy scalar of `data_type`."""
-        dtype = member_of("ScalarUnion", "data_type", data_type, DataType).dtype
+        dtype = member_of("data_type", data_type, DataType).dtype
         return np.frombuffer(self.bytes, dtype, count=1)[0]
 
     def __getattr__(self, name: str) -> Any:
@@ -212,14 +215,14 @@ class ScalarUnion:
 def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
     if isinstance(value, Tracer):
         got, rule = arguments.describe(value), "be a static number"
-        raise arguments.error(TypeError, "ScalarUnion", name, rule, got)
-    scalar = as_scalar("ScalarUnion", name, value, dtype)
+        raise arguments.error(TypeError, name, rule, got)
+    scalar = as_scalar(name, value, dtype)
     return np.asarray(scalar).astype(dtype).tobytes()
 
 
 def _eight(value: Any) -> bytes:
     if not isinstance(value, bytearray):
-        instance_of("ScalarUnion", "bytes", value, bytes)
+        instance_of("bytes", value, bytes)
     if len(value) != 8:
         raise ValueError(f"ScalarUnion: `bytes` must be 8 bytes; got {len(value)}")
     return bytes(value)

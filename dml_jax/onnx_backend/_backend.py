@@ -51,6 +51,7 @@ class Backend(onnx.backend.base.Backend):
         return True
 
     @classmethod
+    @arguments.named("prepare")
     def prepare(
         cls,
         model: Source,
@@ -112,8 +113,8 @@ class Backend(onnx.backend.base.Backend):
         if kwargs:
             raise TypeError(f"prepare: `kwargs` must be empty; got {', '.join(kwargs)}")
         options = {
-            "training": arguments.flag("prepare", "training", training),
-            "lda_coeff": scalars.real("prepare", "lda_coeff", lda_coeff),
+            "training": arguments.flag("training", training),
+            "lda_coeff": scalars.real("lda_coeff", lda_coeff),
         }
         functions = _checked_functions(operators)
         source = _read(model)
@@ -131,15 +132,14 @@ class Backend(onnx.backend.base.Backend):
                 kind = info.type.WhichOneof("value")
                 if kind not in ("tensor_type", None):
                     rule, got = "be names of tensors", f"{info.name!r} of {kind}"
-                    raise arguments.error(
-                        NotImplementedError, "prepare", "outputs", rule, got
-                    )
+                    raise arguments.error(NotImplementedError, "outputs", rule, got)
         prepare = functools.partial(
             cls.prepare, device=device, outputs=outputs, operators=operators, **options
         )
         return Model(source, graph, _device(device), options, prepare)
 
     @classmethod
+    @arguments.named("run_node")
     def run_node(
         cls,
         node: onnx.NodeProto,
@@ -174,7 +174,7 @@ class Backend(onnx.backend.base.Backend):
         }
         newest = onnx.defs.onnx_opset_version()
         opset = kwargs.pop("opset_version", newest)
-        opset = arguments.integer("run_node", "opset_version", opset)
+        opset = arguments.integer("opset_version", opset)
         if not 1 <= opset <= newest:
             raise ValueError(
                 f"run_node: `opset_version` must be 1 to {newest}; got {opset}"
@@ -259,13 +259,13 @@ def _cut(graph: onnx.GraphProto, names: Any) -> None:
     """Removes the outputs, and all that `names` do not depend on."""
     if not isinstance(names, (list, tuple)):
         rule, got = "be a list of names", arguments.describe(names)
-        raise arguments.error(TypeError, "prepare", "outputs", rule, got)
+        raise arguments.error(TypeError, "outputs", rule, got)
     known = [name for node in graph.node for name in node.output if name]
     for name in names:
         if name not in known:
             rule = "have names of outputs of nodes"
             got = with_nearest(name, known)
-            raise arguments.error(ValueError, "prepare", "outputs", rule, got)
+            raise arguments.error(ValueError, "outputs", rule, got)
     needed = {*names}
     for i in reversed(range(len(graph.node))):
         node = graph.node[i]
@@ -285,12 +285,12 @@ def _checked_functions(operators: Any) -> Functions:
     rule = "be a mapping of names, or pairs of a domain and a name, to functions"
     if not isinstance(operators, Mapping):
         got = arguments.describe(operators)
-        raise arguments.error(TypeError, "prepare", "operators", rule, got)
+        raise arguments.error(TypeError, "operators", rule, got)
     for key, function in operators.items():
         parts = key if isinstance(key, tuple) and len(key) == 2 else (key,)
         if not all(isinstance(part, str) for part in parts) or not callable(function):
             got = f"{key!r}: {arguments.describe(function)}"
-            raise arguments.error(TypeError, "prepare", "operators", rule, got)
+            raise arguments.error(TypeError, "operators", rule, got)
     return dict(operators)
 
 

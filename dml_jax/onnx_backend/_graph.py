@@ -19,7 +19,7 @@ from dml_jax.onnx_backend._evaluation import Body, modes, run_graph
 from dml_jax.onnx_backend._functions import Inlined, defaults_of, expand
 from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF
-from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
+from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._protos import (
     all_nodes,
     array_of,
@@ -70,16 +70,16 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     """Converts the graph of a model.
 
     The outer graph gets the initializers of all graphs, by names that are unique, and
-    the Constant nodes that hold weights.
+    the Constant nodes of several floats.
     """
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
     found = initializers(inlined.model.graph, inlined.is_recorded)
     unique: dict[str, dict[str, str]] = {}
-    for path, own_name, name, _ in found:
+    for path, _, own_name, name, _ in found:
         unique.setdefault(path, {})[own_name] = name
     constants = {
         name: array_of(tensor, f"onnx: `{own_name}`")
-        for _, own_name, name, tensor in found
+        for *_, own_name, name, tensor in found
     }
     graph = _Converter(inlined, functions, unique).graph(inlined.model.graph, "", {})
     graph = graph._replace(constants=constants)
@@ -168,7 +168,7 @@ def _with_float_weights(graph: Graph) -> Graph:
         given: list[Any] = [values.get(name) for name in node.inputs if name]
         if any(x is None for x in given):
             continue
-        is_cast = node.kind == "Cast" and is_narrow(given[0])
+        is_cast = node.kind == "Cast" and is_quantized(given[0])
         if is_cast or node.kind == "DequantizeLinear":
             part = Graph((), node.outputs, {}, (node,), {})
             with modes():

@@ -84,4 +84,4 @@ def wanted_outputs(names: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(names)
     rule = f"be None or a list of {', '.join(outputs)}"
     got = arguments.describe(names)
-    raise arguments.error(ValueError, "run", "inputs", rule, got)
+    raise arguments.error(ValueError, "inputs", rule, got)

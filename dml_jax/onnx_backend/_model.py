@@ -27,7 +27,7 @@ from dml_jax.onnx_backend._inputs import (
     wrong_inputs,
 )
 from dml_jax.onnx_backend._nodes import Graph, Scope
-from dml_jax.onnx_backend._operators._arrays import dtype_of, is_narrow
+from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
@@ -89,7 +89,7 @@ class Model(onnx.backend.base.BackendRep):
         self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
         others = self._shape_names | names_of("statistics", graph.nodes)
         states = names_of("states", graph.nodes)
-        self._weights = {
+        weights = {
             name: array
             for name, array in constants
             if array.ndim
@@ -97,6 +97,11 @@ class Model(onnx.backend.base.BackendRep):
             and name not in others
             and (name not in states or array.any())
         }
+        found = initializers(source.graph, bool(source.functions))
+        nodes = {part.name for part in found if part.is_node}
+        # Some exporters write all weights as Constant nodes, and others write tables.
+        parameters = {n: x for n, x in weights.items() if n not in nodes}
+        self._weights = parameters or weights
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
@@ -117,7 +122,7 @@ class Model(onnx.backend.base.BackendRep):
         count = sum(array.size for array in self._weights.values())
         constants = self._graph.constants.items()
         integers = [
-            x.size for n, x in constants if n not in self._weights and is_narrow(x)
+            x.size for n, x in constants if n not in self._weights and is_quantized(x)
         ]
         counts = f"{count:,} of {count + sum(integers):,}" if integers else f"{count:,}"
         return f"Model({kinds} -> {outputs}; {counts} parameters)"
@@ -127,12 +132,13 @@ class Model(onnx.backend.base.BackendRep):
         """The weights by name, as new arrays at each access, which may be donated.
 
         They are the initializers of float dtypes and, in a model without functions, by
-        the name of the node's output, Constant nodes with several floats and what
-        DequantizeLinear, or Cast from up to 8 bits, makes of constants.
+        the name of the node's output, what DequantizeLinear, or Cast from up to 8 bits,
+        makes of constants. Constant nodes of several floats, such as frequencies, are
+        weights only if there are no others, as some exporters write all weights.
 
         Left out are arrays that determine shapes, scalars, running means and variances
         of BatchNormalization, and initial states of zeros. `apply` accepts initializers
-        of the last three kinds as well.
+        of the last three kinds and Constant nodes as well.
 
         If the branches of a node have weights of the same name, the node's first output
         and the branch are part of their names, as in "y.then_branch.w".
@@ -141,6 +147,7 @@ class Model(onnx.backend.base.BackendRep):
         with jax.ensure_compile_time_eval(), jax.default_device(self.device):
             return {n: jax.numpy.array(array) for n, array in self._weights.items()}
 
+    @arguments.named("run")
     def run(self, inputs: Any = (), /, *others: Any, **named: Any) -> tuple[Any, ...]:
         """Runs the model on NumPy arrays.
 
@@ -186,7 +193,7 @@ class Model(onnx.backend.base.BackendRep):
         for name, value in given.items():
             if isinstance(value, Tracer):
                 got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
-                raise arguments.error(TypeError, "run", name, "not be traced", got)
+                raise arguments.error(TypeError, name, "not be traced", got)
         return self._computed(given, wanted)
 
     def _computed(
@@ -252,6 +259,7 @@ class Model(onnx.backend.base.BackendRep):
         """
         return self._call({}, inputs, named, self._options)
 
+    @arguments.named("apply")
     def apply(
         self,
         params: Mapping[str, ArrayLike],
@@ -288,10 +296,11 @@ class Model(onnx.backend.base.BackendRep):
             if value is not None and name in self._inputs:
                 named[name] = value
             elif value is not None:
-                options[name] = check("apply", name, value)
-        self._require_params("apply", params)
+                options[name] = check(name, value)
+        self._require_params(params)
         return self._call(params, inputs, named, options)
 
+    @arguments.named("to_onnx")
     def to_onnx(self, params: Mapping[str, ArrayLike]) -> onnx.ModelProto:
         """The model with other weights.
 
@@ -307,7 +316,7 @@ class Model(onnx.backend.base.BackendRep):
           TypeError, ValueError: `params` does not match the model.
           NotImplementedError: `params` has an initializer of a function of the model.
         """
-        self._require_params("to_onnx", params)
+        self._require_params(params)
         model = onnx.ModelProto()
         model.CopyFrom(self._source)
         found = {
@@ -330,7 +339,7 @@ class Model(onnx.backend.base.BackendRep):
             else:
                 rule = "not have initializers of branches inside functions"
                 got, kind = arguments.describe(name), NotImplementedError
-                raise arguments.error(kind, "to_onnx", "params", rule, got)
+                raise arguments.error(kind, "params", rule, got)
         remove(model.graph.initializer, read - read_names(model.graph.node))
         return model
 
@@ -353,19 +362,18 @@ class Model(onnx.backend.base.BackendRep):
             for x in outputs
         )
 
-    def _require_params(self, function: str, params: Any) -> None:
+    def _require_params(self, params: Any) -> None:
         """Refuses arrays that cannot take the place of initializers."""
         if not isinstance(params, Mapping):
             got = arguments.describe(params)
-            raise arguments.error(
-                TypeError, function, "params", "be a mapping of names to arrays", got
-            )
+            rule = "be a mapping of names to arrays"
+            raise arguments.error(TypeError, "params", rule, got)
         for name, value in params.items():
             array = self._graph.constants.get(name)
             if array is None or name in self._shape_names:
                 rule = "have names of initializers that shapes do not depend on"
                 got = with_nearest(name, self._weights)
-                raise arguments.error(ValueError, function, "params", rule, got)
+                raise arguments.error(ValueError, "params", rule, got)
             dtype, shape = getattr(value, "dtype", None), np.shape(value)
             wanted = jax.dtypes.canonicalize_dtype(array.dtype)
             halves = _HALVES if array.dtype == np.float32 else ()
@@ -373,7 +381,7 @@ class Model(onnx.backend.base.BackendRep):
                 rule = f"be a {wanted} array of shape {array.shape}"
                 got = arguments.describe(value)
                 path = f"params[{name!r}]"
-                raise arguments.error(ValueError, function, path, rule, got)
+                raise arguments.error(ValueError, path, rule, got)
 
     def _by_name(
         self, inputs: Any, named: Mapping[str, Any] | None = None

@@ -118,50 +118,51 @@ class Initializer(NamedTuple):
     """An initializer of a graph, or of one in it, or a Constant node's tensor."""
 
     path: str  # of its graph, "" for the outer one
+    is_node: bool
     own_name: str  # in that graph
     name: str  # unique in the model
     tensor: onnx.TensorProto
 
 
 def initializers(graph: onnx.GraphProto, has_functions: bool) -> list[Initializer]:
-    """The initializers at every depth, and the Constant nodes that hold weights.
+    """The initializers at every depth, and the Constant nodes of several floats.
 
     Branches may have initializers of the same name. Theirs get the paths of the
     branches in front. Constant nodes count only in a model without functions, because
     inlining adds those of its functions.
     """
     found = [
-        (path, name, tensor)
+        (path, *named)
         for path, inner in all_graphs(graph)
-        for name, tensor in _named_tensors(inner, has_functions)
+        for named in _named_tensors(inner, has_functions)
     ]
-    counts = Counter(name for _, name, _ in found)
+    counts = Counter(name for *_, name, _ in found)
     taken = {*counts, *(name for n in all_nodes(graph.node) for name in n.output)}
     taken.update(info.name for _, inner in all_graphs(graph) for info in inner.input)
     result = []
-    for path, own_name, tensor in found:
+    for path, is_node, own_name, tensor in found:
         name = own_name
         if path and counts[name] > 1:
             name = path + name
             while name in taken:
                 name += "_"
             taken.add(name)
-        result.append(Initializer(path, own_name, name, tensor))
+        result.append(Initializer(path, is_node, own_name, name, tensor))
     return result
 
 
 def _named_tensors(
     graph: onnx.GraphProto, has_functions: bool
-) -> Iterator[tuple[str, onnx.TensorProto]]:
+) -> Iterator[tuple[bool, str, onnx.TensorProto]]:
     for tensor in graph.initializer:
-        yield tensor.name, tensor
+        yield False, tensor.name, tensor
     for node in graph.node:
         if not has_functions and is_weight(node):
-            yield node.output[0], node.attribute[0].t
+            yield True, node.output[0], node.attribute[0].t
 
 
 def is_weight(node: onnx.NodeProto) -> bool:
-    """Whether a node is a Constant of several floats, as exporters write weights."""
+    """Whether a node is a Constant of several floats, which may be weights."""
     is_known = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
     if not is_known or [a.name for a in node.attribute] != ["value"]:
         return False

@@ -5,6 +5,8 @@ import functools
 import itertools
 import json
 import pathlib
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,10 +14,12 @@ import jax
 import numpy as np
 import pytest
 from assertions import assert_close
+from onnx_models import parse
 
 import benchmarks.workloads
 from benchmarks import (
     measure,
+    networks,
     peers,
     programs,
     random_shapes,
@@ -29,7 +33,7 @@ from benchmarks.programs import Arrays
 from benchmarks.random_shapes import random_workloads
 from benchmarks.recurrent_networks import OURS
 from benchmarks.workloads import GROUPS, Device, Workload, workloads
-from dml_jax import reference
+from dml_jax import onnx_backend, reference
 
 pytestmark = pytest.mark.exhaustive
 
@@ -306,6 +310,134 @@ def test_random_recurrent_networks(device: Device) -> None:
         assert size.multiplications <= recurrent.MULTIPLICATIONS[device]
     assert {dtype for _, dtype, _ in found} == set(recurrent.DTYPES)
     assert {size.layers for size, *_ in found} == {1, 2, 3}
+
+
+RANDOM = np.random.default_rng(0)
+TABLE_OF_WORDS, WEIGHT, TARGET, FRAMES = (
+    RANDOM.standard_normal(shape, np.float32)
+    for shape in ((5, 4), (4, 2), (3, 2), (3, 4))
+)
+TOKENS = np.array([4, 0, 4])
+LINEAR = parse("float[3,4] x => float[3,2] y {y = MatMul(x, w)}", w=WEIGHT)
+OF_WORDS = parse(
+    "int64[3] n => float[3,2] y {x = Gather(table, n) y = MatMul(x, w)}",
+    table=TABLE_OF_WORDS,
+    w=WEIGHT,
+)
+
+
+def gradient_by_hand(given: np.ndarray) -> networks.Gradient:
+    """Of the mean square of the distance from the target, for frames or tokens."""
+    x = FRAMES if given is FRAMES else TABLE_OF_WORDS[given]
+    of_output = (x @ WEIGHT - TARGET) / 3
+    if given is FRAMES:
+        return dict(w=x.T @ of_output)
+    of_table = np.zeros_like(TABLE_OF_WORDS)
+    np.add.at(of_table, given, of_output @ WEIGHT.T)
+    return dict(w=x.T @ of_output, table=of_table)
+
+
+@pytest.mark.usefixtures("with_jit")
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [("float32", 0, 1e-6), ("bfloat16", 1e-4, 2e-2)]
+)
+@pytest.mark.parametrize(
+    ("source", "given"), [(LINEAR, FRAMES), (OF_WORDS, TOKENS)], ids=["floats", "words"]
+)
+def test_step_of_a_model_has_the_gradient(
+    source: Any, given: np.ndarray, dtype: str, least: float, most: float
+) -> None:
+    model = onnx_backend.prepare(source)
+    arrays = model.params, [jax.numpy.asarray(given)], TARGET
+    candidate, gradient, facts = networks.program(model, *arrays, dtype)
+    found, expected = gradient(candidate.call()), gradient_by_hand(given)
+    assert {n: x.dtype.name for n, x in found.items()} == dict.fromkeys(
+        expected, "float32"
+    )
+    assert least <= networks.largest_error(found, expected) < most
+    assert facts()["memory_bytes"] > 0
+
+
+class Tensor(types.SimpleNamespace):
+    """What a run asks of a tensor of torch."""
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+
+def program_of_torch(*arguments: Any) -> networks.Program:
+    """As where torch.compile finds no compiler; the gradient is twice the right one."""
+    if arguments[4:]:  # a backend
+        raise RuntimeError("no compiler\nin many lines")
+    expected = gradient_by_hand(FRAMES)
+    doubled = {name: 2 * x for name, x in expected.items()}
+    return Candidate("torch", lambda: None), lambda _: doubled, dict
+
+
+def network_of_torch(name: str, _: bool) -> Any:
+    """One network can be exported, and no other."""
+    if name != "BERT base":
+        raise ValueError("no export")
+    return types.SimpleNamespace(to=lambda _: None), [Tensor(array=FRAMES)]
+
+
+@pytest.mark.usefixtures("with_jit")
+def test_networks_from_end_to_end_in_the_place_of_torch(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of_torch = types.SimpleNamespace(
+        network=network_of_torch,
+        exported=lambda *_: LINEAR,
+        target_and_gradient=lambda *_: (TARGET, gradient_by_hand(FRAMES)),
+        program=program_of_torch,
+        free=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "benchmarks.torch_networks", of_torch)
+    monkeypatch.setattr(benchmarks, "torch_networks", of_torch, raising=False)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    monkeypatch.setattr(networks, "PACKAGES", ())
+    words = ["networks", "--device", "cpu", "--quick", "--output", str(tmp_path)]
+    assert main([*words, "--only", "[BV]*"]) == 1
+    path = tmp_path / "networks-cpu.json"
+    found, failed = records_of(path)[:2], records_of(path)[2:]
+    assert [r["name"] for r in failed] == ["networks/ViT-B16", "networks/BiLSTM tagger"]
+    assert not any(record["candidates"] for record in failed)
+    assert [record["dtype"] for record in found] == ["float32", "bfloat16"]
+    for record in found:
+        assert record["candidates"].keys() == {"dml_jax", "torch"}
+        assert record["baseline"] == "torch"
+        assert record["matched"] == record["parameters"] == 1
+        assert record["candidates"]["torch"]["largest_error"] == 1
+        assert record["candidates"]["dml_jax"]["largest_error"] < 0.1
+    error = capsys.readouterr().err
+    assert "without BERT base, float32, torch.compile: no compiler\n" in error
+    assert "ViT-B16: ValueError: no export\n" in error
+    document = tmp_path / "page.md"
+    document.write_text(marked("networks cpu"))
+    text = tables.rewritten(document, tmp_path)
+    assert "\n| BERT base | float32 | " in text
+    assert text.count("\N{EN DASH}") == 2 * 5
+    assert main(["plot", str(path), "--output", str(tmp_path)]) == 0
+
+
+def test_networks_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(networks, "PACKAGES", ("json", "no_such_package"))
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    words = ["networks", "--device", "cpu", "--output", str(tmp_path)]
+    assert main(words) == 2
+    assert capsys.readouterr().err == (
+        "benchmarks: networks: not installed: pip install no_such_package\n"
+    )
 
 
 def test_a_run_that_is_stopped_keeps_its_records(

@@ -3,8 +3,7 @@
     python tests/bidirectional/make_torch_results.py
 
 writes `torch_results.npz` in this folder, with the versions of Python and torch in it.
-There are two layers. The loss is the sum of the squares of all results. The LSTM is
-exported as `torch_lstm.onnx` as well.
+There are two layers. The loss is the sum of the squares of all results.
 """
 
 # pyright: reportMissingImports=false
@@ -38,26 +37,11 @@ class Packed(nn.Module):
         return [padded, *(last if isinstance(last, tuple) else (last,))]
 
 
-def export(layer: nn.RNNBase, frames: Tensor) -> None:
-    axes = {0: "batch", 1: "time"}
-    torch.onnx.export(
-        Packed(layer),
-        (frames, LENGTHS),
-        FILE.with_name("torch_lstm.onnx"),
-        input_names=["frames", "lengths"],
-        output_names=["outputs", "h_n", "c_n"],
-        dynamic_axes={"frames": axes, "lengths": {0: "batch"}, "outputs": axes},
-        dynamo=False,
-    )
-
-
 def recorded(kind: type[nn.RNNBase]) -> dict[str, Tensor]:
     """The weights, the results and all gradients."""
     layer = kind(FEATURES, STATE, 2, bidirectional=True, batch_first=True)
     frames = torch.randn(BATCH, TIME, FEATURES, requires_grad=True)
     found = Packed(layer)(frames, LENGTHS)
-    if kind is nn.LSTM:
-        export(layer, frames)
     torch.stack([result.square().sum() for result in found]).sum().backward()
     arrays = {"frames": frames, **dict(layer.named_parameters())}
     gradients = {f"gradient/{name}": array.grad for name, array in arrays.items()}

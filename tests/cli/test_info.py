@@ -14,7 +14,7 @@ from command_line import run as command
 
 import dml_jax
 from dml_jax import reference
-from dml_jax.cli import devices, info
+from dml_jax.cli import devices
 from dml_jax.directml import FeatureLevel, OperatorType, supported
 
 OPERATORS = [name for name in dml_jax.__all__ if name in reference.__all__]
@@ -51,7 +51,6 @@ def test_memory_of_devices(monkeypatch: pytest.MonkeyPatch):
     silent = mock.Mock(side_effect=NotImplementedError)
     given = [device(0, lambda: memory), device(1, lambda: None), device(2, silent)]
     monkeypatch.setattr(devices, "every", lambda: given)
-    monkeypatch.setattr(info, "_reversals", list)
     assert section("Devices") == [
         ["gpu:0", "Some GPU", "3.0 GiB for JAX, 0.5 GiB in use"],
         ["gpu:1", "Some GPU"],
@@ -102,13 +101,3 @@ def test_feature_levels():
     reversal = ["REVERSE_SUBSEQUENCES", "1-8", "FLOAT16/32/64 INT8/16/32/64 "
                 "UINT8/16/32/64", "UINT32/64"]  # fmt: skip
     assert ["5_0", *reversal] in levels
-
-
-def test_what_computes_reversals():
-    assert [CPU.device_kind, "XLA"] in section("Reversals")
-
-
-def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch):
-    missing = {"the kernel for Hopper GPUs": "AttributeError: it is gone"}
-    monkeypatch.setattr(info.jax_versions, "missing", missing)
-    assert info._how_reversed(CPU) == "XLA: AttributeError: it is gone"

@@ -76,6 +76,9 @@ VALUES = {
     "fill_value_constant --sizes 2 --value -Infinity --value-data-type float32": (
         np.full(2, np.float32(-np.inf))
     ),
+    "fill_value_constant --sizes n.npy --value 7 --value-data-type int32": np.full(
+        (2, 3), np.int32(7)
+    ),
     "reverse_padded --x x.npy --lengths 3 --axis -2": reference.reverse_padded(
         np.arange(12.0).reshape(3, 4), 3, axis=0
     ),
@@ -95,6 +98,7 @@ def test_values(words: str) -> None:
     A single integer is a list where the function takes a list only.
     """
     np.save("x.npy", np.arange(12.0).reshape(3, 4))
+    np.save("n.npy", np.array([2, 3]))
     pathlib.Path("float32").touch()
     with jax.debug_nans(True), jax.debug_infs(True), jax.transfer_guard("disallow"):
         assert command("run", *words.split(), "--output", "y.npy")[::2] == (0, "")

@@ -41,6 +41,7 @@ WITH_FLAX = {  # which brings optax
 }
 SHOWN = {
     "cpp",  # what Python replaces
+    "py",  # what needs torch
     "json",  # a model of docs/examples
     "sh",  # what installs or takes long
     "text",  # equations, and commands on other machines
@@ -83,14 +84,7 @@ def in_a_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     "part",
     [
         "bidirectional_scan",
-        pytest.param(
-            "",
-            id="all",
-            marks=[
-                pytest.mark.exhaustive,
-                pytest.mark.skipif(not MODELS, reason="needs what .ci/run has"),
-            ],
-        ),
+        pytest.param("", id="all", marks=pytest.mark.exhaustive),
     ],
 )
 def test_examples_of_the_readme(part: str, capsys: pytest.CaptureFixture[str]) -> None:

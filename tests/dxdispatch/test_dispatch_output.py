@@ -193,25 +193,6 @@ def test_timings_are_checked_before_a_run(name: str):
         Timing(**{name: TIMINGS[name]})
 
 
-@pytest.mark.parametrize("replaced", ["new", "new/folder", "new/folder/r.dat"])
-def test_a_link_that_takes_the_place_of_a_path_is_not_followed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, replaced: str
-):
-    """Whoever may write to the model's folder makes it after the model is checked."""
-    for root in ("outside", "inside"):
-        (tmp_path / root / "new" / "folder").mkdir(parents=True)
-        (tmp_path / root / "new" / "folder" / "r.dat").write_bytes(b"old")
-    monkeypatch.chdir(tmp_path / "inside")
-    given = model({"r": buffer([1])}, commands=[save("r", "new/folder/r.dat")])
-    pathlib.Path("model.json").write_text(json.dumps(given))
-    loaded = load_model("model.json")
-    os.rename(replaced, "moved")
-    os.symlink(tmp_path / "outside" / replaced, replaced)
-    with pytest.raises(OSError, match=r"A link has taken its place: .*r\.dat"):
-        run_model(loaded, report=lambda _: None)
-    assert (tmp_path / "outside/new/folder/r.dat").read_bytes() == b"old"
-
-
 @pytest.mark.parametrize("text", ["//host/share/x", r"\\host\share\x", "d:x"])
 def test_a_path_on_another_drive_is_refused_before_any_access(text: str):
     """Windows would send credentials to a host. A pure path cannot be accessed."""

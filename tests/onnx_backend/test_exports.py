@@ -18,6 +18,7 @@ FOLDER = pathlib.Path(__file__).with_name("exports")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
 TIME_FIRST = ("torch_gru_d", "torch_gru_s", "torch_gru_p", "torch_lstm", "torch_rnn")
 PACKED = "torch_gru_packed_script"
+TRAINED = "torch_training_dynamo", "torch_training_packed_script"
 TOLERANCE = 5e-6
 KINDS = "keras_gru", "keras_lstm", "torch_acoustic_dynamo", "torch_rnn_script", PACKED
 
@@ -78,3 +79,27 @@ def test_gradients_are_those_of_torch() -> None:
         frames, lengths, wanted = (arrays[k] for k in ("frames", "lengths", "gradient"))
     actual = jax.jit(jax.grad(lambda x: loss(prepared, x, lengths)))(frames)
     np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_losses_are_those_of_torch(name: str) -> None:
+    """A network that is exported for training has all parameters, by torch's names."""
+    model = onnx_backend.prepare(load(name))
+    with np.load(FOLDER / f"{name}.npz") as arrays:
+        inputs = {name: arrays[name] for name in model.input_names}
+        classes, names, wanted = (arrays[k] for k in ("classes", "names", "losses"))
+    assert [*model.params] == names.tolist()
+
+    @jax.jit
+    @jax.value_and_grad
+    def cross_entropy(params: Any) -> jax.Array:
+        (logits,) = model.apply(params, **inputs)
+        scores = jax.nn.log_softmax(jnp.mean(logits, axis=1))
+        return -jnp.mean(scores[np.arange(len(classes)), classes])
+
+    params, losses = model.params, []
+    for _ in wanted:
+        value, gradient = cross_entropy(params)
+        params = jax.tree.map(lambda w, g: w - 0.1 * g, params, gradient)
+        losses.append(value)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-6)

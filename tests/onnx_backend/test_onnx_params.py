@@ -281,6 +281,35 @@ def test_weights_that_stay_integers_are_counted() -> None:
     assert {*model.params} == {"k"}
 
 
+# Constant nodes beside an initializer, such as the frequencies of rotary embeddings.
+@pytest.mark.parametrize(
+    ("nodes", "name"),
+    [
+        ("k = Constant<value = float[3] {1, 2, 3}>() p = Mul(x, k) y = Add(p, w)", "k"),
+        (
+            """c = Constant<value = bool {1}>() y = If(c) <
+            then_branch = g () => (float[3] t) {
+              k = Constant<value = float[3] {1, 2, 3}>() p = Mul(x, k) t = Add(p, w)},
+            else_branch = h () => (float[3] e) {
+              k = Constant<value = float[3] {4, 5, 6}>() e = Mul(w, k)}>""",
+            "y.then_branch.k",
+        ),
+    ],
+    ids=["in the graph", "in branches"],
+)
+def test_constant_nodes_beside_initializers_are_no_weights(
+    nodes: str, name: str
+) -> None:
+    model = prepared(f"float[3] x => float[3] y {{{nodes}}}", w=np.float32([1, 1, -1]))
+    assert repr(model) == "Model(x: float32 -> y; 3 parameters)"
+    assert {*model.params} == {"w"}
+    table = {name: np.float32([2, 3, 5])}
+    wanted = X[0] * table[name] + [1, 1, -1]
+    assert model.apply(table, X[0])[0].tolist() == wanted.tolist()
+    (found,) = runtime_outputs(model.to_onnx(table), [X[0]])
+    assert found.tolist() == wanted.tolist()
+
+
 def test_constant_nodes_beside_functions_are_no_weights() -> None:
     """Inlining adds those of the functions, which `to_onnx` does not find."""
     text = "float[3] x => float[3] y {w = Constant<value = float[3] {1, 2, 3}>() "

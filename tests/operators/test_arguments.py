@@ -161,3 +161,28 @@ def test_a_program_of_lengths_in_64_bits_leaves_them_to_others() -> None:
     assert reverse(numbers(3, 4)).shape == (3, 4)
     assert jnp.asarray(lengths).dtype == jnp.int32
     assert_same_bits(jax.jit(jnp.negative)(lengths), np.int32([-2, 0, -3]))
+
+
+# Names in errors ----------------------------------------------------------------------
+
+
+def raises(*_: Any) -> Any:
+    raise ValueError("`x` must be mine")
+
+
+STEPS = {  # and the errors: what a step raises is not an error of the scan
+    "its own error": (raises, "`x` must be mine"),
+    "a wrong call": (
+        lambda *_: dml_jax.reverse_padded(np.zeros(2), 1),
+        "reverse_padded: `axis` 1 is out of bounds",
+    ),
+    "a wrong result": (lambda *_: 0, "padded_scan: `step` must return a pair"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_an_error_begins_with_the_function_that_was_called(name: str) -> None:
+    step, message = STEPS[name]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        dml_jax.padded_scan(step, None, np.zeros(2), np.zeros((2, 3)))
+    assert str(caught.value).startswith(message)

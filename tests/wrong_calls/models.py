@@ -251,9 +251,7 @@ TEXTS = [
 PATHS = {
     "none.json": "No such file or directory",
     "folder.bin": "Is a directory",
-    "large.bin": "`the model` must have at most 16777216 bytes; got 16777217",
-    "fifo.bin": "`the model` must be a regular file; got another kind",
-    "/dev/null": "`the model` must be a regular file; got another kind",
+    "empty.bin": "`the model` must be valid JSON; the file is empty",
 }
 FOLDERS = [
     ("input_path", "in.bin", "a folder that exists"),

@@ -34,8 +34,8 @@ NO_AXES = [*[value for value in NO_INTEGERS if value is not None], np.True_, (0,
 NO_AXES += [np.float32(1), jnp.float32(1), jax.export.symbolic_shape("n")[0]]
 NO_FLAGS = [None, 1, "yes", [True], jnp.array(True)]
 NO_NAMES = [3, b"reverse", True, {"reverse"}]
-NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], range(1), memoryview(X), [None], ["y", None]]
-EMPTY_OR_TWO = ["", [""], [], ["a", "b"], np.array(["a", "b"])]
+NO_OUTPUT_NAMES = [*NO_NAMES, [["y"]], [3], range(1), memoryview(X)]
+EMPTY_OR_TWO = ["", [""], [], ["a", "b"], ["y", None], np.array(["a", "b"])]
 NO_COEFFICIENTS = [
     *[None, "0.5", True, np.True_, 1j, [0.5], np.array([0.5]), KEY],
     *[jnp.ones(1, np.float32), jnp.array(True)],

@@ -15,7 +15,6 @@ from dml_jax.directml.dxdispatch._json import Entry, parse
 from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_resource
 
 MOST_BYTES = 2**32  # 4 GiB
-_MAX_FILE_SIZE = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,13 +89,6 @@ def _is_folder(path: pathlib.Path) -> bool:
 
 
 def _text(path: pathlib.Path) -> str:
-    size = path.stat().st_size
-    if not path.is_file() and not path.is_dir():  # reading a folder raises OSError
-        raise ValueError("`the model` must be a regular file; got another kind")
-    if size > _MAX_FILE_SIZE:
-        raise ValueError(
-            f"`the model` must have at most {_MAX_FILE_SIZE} bytes; got {size}"
-        )
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import numpy as np
 
 from dml_jax import _array_files
-from dml_jax._shared import arguments
 from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
@@ -55,14 +53,15 @@ class Timing:
         for name, value in dataclasses.asdict(self).items():
             least = int(name in ("iterations", "repeat"))
             if value is not None and not value >= least:
-                rule = f"be at least {least}"
-                raise arguments.error(ValueError, "Timing", name, rule, value)
+                raise ValueError(
+                    f"Timing: `{name}` must be at least {least}; got {value}"
+                )
 
 
 def run_model(
     model: Model,
     timing: Timing = Timing(),
-    report: Callable[[str], Any] = print,
+    report: Callable[[str], object] = print,
     progress: Progress | None = None,
     print_commands: bool = False,
 ) -> None:
@@ -248,7 +247,5 @@ def _write(command: WriteFile, resource: Resource) -> None:
     if path.suffix.lower() == ".npy":
         array = resource.elements()[: math.prod(command.dimensions)]
         array = array.reshape(command.dimensions)
-    if path.resolve() != path:  # since the model was loaded
-        raise OSError(errno.ELOOP, "A link has taken its place", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     _array_files.write(path, array)

@@ -14,6 +14,7 @@ import onnx.helper
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
+from dml_jax._shared.bitwise import index_dtype
 from dml_jax.onnx_backend._nodes import Node
 from dml_jax.onnx_backend._range_checks import note_outside
 from dml_jax.onnx_backend._values import Array, is_constant, traced_shape
@@ -124,12 +125,6 @@ def indices_of(indices: Array, size: int) -> Array:
     return np.where(numbers < 0, numbers + size, numbers).astype(index_dtype(size))
 
 
-def index_dtype(size: Any) -> type[np.signedinteger]:
-    """A dtype for indices; 32 bits do not depend on JAX's 64-bit mode."""
-    is_small = jax.export.is_symbolic_dim(size) or size < 2**31
-    return np.int32 if is_small else np.int64
-
-
 def clamped(name: str, values: Array, most: Any) -> Array:
     """Lengths or places as integers in [0, most], of 32 bits if these are enough.
 
@@ -150,7 +145,7 @@ def clamped(name: str, values: Array, most: Any) -> Array:
     return numbers.astype(dtype)
 
 
-def is_narrow(x: Array) -> bool:
+def is_quantized(x: Array) -> bool:
     """Whether an array has numbers of up to 8 bits, as quantized weights."""
     return x.ndim > 0 and x.dtype.itemsize == 1 and x.dtype != np.bool_
 
@@ -280,7 +275,8 @@ def require_broadcastable(name: str, array: Any, shape: Any) -> None:
 
 def require_size(node: Node, name: str, shape: Any) -> tuple[Any, ...]:
     """Refuses shapes that no device can hold."""
-    return arguments.sizes(node.kind, name, tuple(shape))
+    with arguments.named(node.kind):
+        return arguments.sizes(name, tuple(shape))
 
 
 def dtype_of(name: str, number: int) -> np.dtype:
