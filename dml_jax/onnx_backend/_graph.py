@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -75,6 +76,7 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
     found = initializers(inlined.model.graph, inlined.is_recorded)
     unique: dict[str, dict[str, str]] = {}
+    places = itertools.count()
     for path, own_name, name, _ in found:
         unique.setdefault(path, {})[own_name] = name
     constants = {
@@ -131,6 +133,7 @@ class _Converter(NamedTuple):
             inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
             operator=operator,
+            place=next(places),
         )
 
     def attribute(
@@ -162,9 +165,6 @@ def _with_float_weights(graph: Graph) -> Graph:
             continue
         if node.kind == "Constant":
             values[node.outputs[0]] = node.operator.evaluate(node)
-        if node.kind == "Dropout" and node.inputs[2:]:  # an error in training mode
-            part = Graph(node.inputs, (), {}, (node,), {})
-            run_graph(part, [*map(values.get, node.inputs)], Scope({}, {}, True))
         given: list[Any] = [values.get(name) for name in node.inputs if name]
         if any(x is None for x in given):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from jax.typing import ArrayLike
 from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import names_of, shape_names
+from dml_jax.onnx_backend._analysis import are_random, names_of, shape_names
 from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._evaluation import modes, run_graph
 from dml_jax.onnx_backend._inputs import (
@@ -37,6 +38,22 @@ from dml_jax.onnx_backend._values import is_text, traced, traced_shape
 _class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)
 # Dtypes in which products of float32 may be computed.
 _HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)
+_ENTROPY = ""  # of a call of `run`, among inputs by name
+
+
+def _key(function: str, name: str, value: Any) -> jax.Array:
+    """A PRNG key, typed or raw."""
+    is_typed = jax.numpy.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key)
+    with contextlib.suppress(TypeError, ValueError):
+        key = value if is_typed else jax.random.wrap_key_data(value)
+        if not key.shape:
+            return key
+    rule = "be one PRNG key, such as `jax.random.key(0)`"
+    raise arguments.error(TypeError, function, name, rule, arguments.describe(value))
+
+
+# What checks the options of `apply` and `jax_fn`.
+_OPTIONS = {"training": arguments.flag, "lda_coeff": scalars.real, "key": _key}
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -97,6 +114,7 @@ class Model(onnx.backend.base.BackendRep):
             and name not in others
             and (name not in states or array.any())
         }
+        self._is_random = are_random(graph.nodes)
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
@@ -205,6 +223,8 @@ class Model(onnx.backend.base.BackendRep):
                 for name in self._inputs
                 if name in given
             }
+            if self._is_random:
+                arrays[_ENTROPY] = np.random.SeedSequence().generate_state(2)
             read = (*arrays.values(), *self._options.values())
             if any(isinstance(value, Tracer) for value in read):
                 is_compiled = False
@@ -218,7 +238,7 @@ class Model(onnx.backend.base.BackendRep):
         return _class_of_outputs("Outputs", wanted)(*(found[name] for name in wanted))
 
     def jax_fn(
-        self, /, *inputs: ArrayLike, **named: ArrayLike
+        self, /, *inputs: ArrayLike, key: Any = None, **named: ArrayLike
     ) -> tuple[jax.Array, ...]:
         """Computes the outputs, as a pure function that JAX can transform.
 
@@ -228,14 +248,18 @@ class Model(onnx.backend.base.BackendRep):
             where trailing defaults may be omitted. Those in `static_names` must not be
             traced: close over them. Those of dtype int64 may be int32, and those of
             dtype float32 may be bfloat16 or float16.
+          key: a PRNG key, which nodes that draw random numbers need; their seeds have
+            no effect. Each node and each iteration of a loop draws from a key of its
+            own. If the graph has an input called `key`, it is this input, unless the
+            input is given in order.
           named: inputs by name, after those in order.
 
         Returns:
           The outputs in the order of `output_names`.
 
         Raises:
-          TypeError: an input has the wrong dtype or must not be traced, or there are
-            too many or too few.
+          TypeError: an input has the wrong dtype or must not be traced, there are too
+            many or too few, or a node draws random numbers without `key`.
           ValueError: an input has the wrong shape, or a node refuses its inputs.
 
         Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
@@ -249,7 +273,7 @@ class Model(onnx.backend.base.BackendRep):
         explicit axes of a mesh, too. There, an output with the batch of an input, which
         is its first axis, is sharded along it as the input is.
         """
-        return self._call({}, inputs, named, self._options)
+        return self._call("jax_fn", {}, inputs, named, key=key)
 
     def apply(
         self,
@@ -258,6 +282,7 @@ class Model(onnx.backend.base.BackendRep):
         *inputs: ArrayLike,
         training: bool | None = None,
         lda_coeff: ArrayLike | None = None,
+        key: Any = None,
         **named: ArrayLike,
     ) -> tuple[jax.Array, ...]:
         """Computes the outputs with other weights, as a pure function.
@@ -269,6 +294,7 @@ class Model(onnx.backend.base.BackendRep):
           inputs: as for `jax_fn`.
           training: as for `prepare`, whose value is the default.
           lda_coeff: as for `prepare`, whose value is the default.
+          key: as for `jax_fn`.
           named: as for `jax_fn`; an input called `training` or `lda_coeff`, too.
 
         Returns:
@@ -279,17 +305,9 @@ class Model(onnx.backend.base.BackendRep):
 
         Derivatives: as of `jax_fn`, and with respect to `params`.
         """
-        options = {**self._options}
-        for name, value, check in (
-            ("training", training, arguments.flag),
-            ("lda_coeff", lda_coeff, scalars.real),
-        ):
-            if value is not None and name in self._inputs:
-                named[name] = value
-            elif value is not None:
-                options[name] = check("apply", name, value)
         self._require_params("apply", params)
-        return self._call(params, inputs, named, options)
+        options = {"training": training, "lda_coeff": lda_coeff, "key": key}
+        return self._call("apply", params, inputs, named, **options)
 
     def to_onnx(self, params: Mapping[str, ArrayLike]) -> onnx.ModelProto:
         """The model with other weights.
@@ -335,11 +353,18 @@ class Model(onnx.backend.base.BackendRep):
 
     def _call(
         self,
+        function: str,
         params: Mapping[str, Any],
         inputs: Any,
-        named: Mapping[str, Any],
-        options: Mapping[str, Any],
+        named: dict[str, Any],
+        **others: Any,
     ) -> tuple[jax.Array, ...]:
+        options, in_order = {**self._options}, self._in_order(len(inputs))
+        for name, value in others.items():
+            if value is not None and name in {*self._inputs} - {*in_order}:
+                named[name] = value
+            elif value is not None:
+                options[name] = _OPTIONS[name](function, name, value)
         given = self._by_name(inputs, named)
         arrays = {
             name: self._checked_input(name, x, _HALVES) for name, x in given.items()
@@ -374,15 +399,19 @@ class Model(onnx.backend.base.BackendRep):
                 path = f"params[{name!r}]"
                 raise arguments.error(ValueError, function, path, rule, got)
 
+    def _in_order(self, count: int) -> tuple[str, ...]:
+        """The names of `count` inputs that are given in order."""
+        is_short = count <= len(self.input_names)
+        return (self.input_names if is_short else tuple(self._inputs))[:count]
+
     def _by_name(
         self, inputs: Any, named: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
         """Names inputs that are given in order, and adds those that have names."""
-        names, given = self.input_names, {}
+        given: Mapping[str, Any] = {}
         is_list, named = named is None, named or {}
         if isinstance(inputs, (tuple, list)):
-            if len(inputs) > len(names):
-                names = tuple(self._inputs)
+            names = self._in_order(len(inputs))
             given = {**dict(zip(names, inputs, strict=False)), **named}
             is_complete = {*self.input_names} <= given.keys() <= self._inputs.keys()
             if is_complete and len(given) == len(inputs) + len(named):
@@ -403,6 +432,10 @@ class Model(onnx.backend.base.BackendRep):
         self, values: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[Any]:
         is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
+        values, options = {**values}, {**options}
+        entropy = values.pop(_ENTROPY, None)
+        if entropy is not None:
+            options["entropy"] = jax.random.wrap_key_data(entropy, impl="threefry2x32")
         with modes():
             scope = Scope({}, options, is_wide, self._product_dtype(values))
             values = {name: self._widened(name, x) for name, x in values.items()}

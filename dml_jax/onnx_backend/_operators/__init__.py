@@ -21,7 +21,9 @@ from dml_jax.onnx_backend._operators import (
     own,
     pooling,
     quantization,
+    random,
     recurrent,
+    regions,
     reductions,
     schema_functions,
     sequences,
@@ -32,7 +34,7 @@ from dml_jax.onnx_backend._operators import (
 _TOPICS = (
     *(constants, elementwise, shapes, indexing, reductions, linear, normalization),
     *(pooling, interpolation, recurrent, quantization, signals, schema_functions),
-    *(sequences, control_flow, own),
+    *(sequences, control_flow, own, random, regions),
 )
 OPERATORS: dict[str, Operator] = {
     name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()
@@ -44,12 +46,9 @@ ATTRIBUTES_OF: dict[str, str] = microsoft.ATTRIBUTES_OF
 
 # Those of ONNX that are not supported, and why.
 _REASONS = {
-    "random numbers differ between implementations": "Bernoulli Multinomial "
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
     "JAX has no strings": "RegexFullMatch StringConcat StringNormalizer StringSplit "
     "TfIdfVectorizer",
-    "pictures are out of scope": "DeformConv ImageDecoder MaxRoiPool MaxUnpool "
-    "RoiAlign",
+    "pictures are out of scope": "DeformConv ImageDecoder MaxRoiPool MaxUnpool",
 }
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _REASONS.items() for name in names.split()
