@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -76,15 +76,14 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
     found = initializers(inlined.model.graph, inlined.is_recorded)
     unique: dict[str, dict[str, str]] = {}
-    places = itertools.count()
     for path, own_name, name, _ in found:
         unique.setdefault(path, {})[own_name] = name
     constants = {
         name: array_of(tensor, f"onnx: `{own_name}`")
         for _, own_name, name, tensor in found
     }
-    graph = _Converter(inlined, functions, unique).graph(inlined.model.graph, "", {})
-    graph = graph._replace(constants=constants)
+    converter = _Converter(inlined, functions, unique, itertools.count())
+    graph = converter.graph(inlined.model.graph, "", {})._replace(constants=constants)
     return graph if inlined.is_recorded else _with_float_weights(graph)
 
 
@@ -98,6 +97,7 @@ class _Converter(NamedTuple):
     inlined: Inlined
     functions: Functions
     unique: Mapping[str, Mapping[str, str]]  # names of each path's own constants
+    places: Iterator[int]  # of the nodes
 
     def graph(
         self, graph: onnx.GraphProto, path: str, outer: Mapping[str, str]
@@ -133,7 +133,7 @@ class _Converter(NamedTuple):
             inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
             operator=operator,
-            place=next(places),
+            place=next(self.places),
         )
 
     def attribute(
