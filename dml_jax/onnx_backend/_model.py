@@ -43,7 +43,8 @@ _ENTROPY = ""  # of a call of `run`, among inputs by name
 
 def _key(function: str, name: str, value: Any) -> jax.Array:
     """A PRNG key, typed or raw."""
-    is_typed = jax.numpy.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key)
+    dtype: Any = getattr(value, "dtype", object)
+    is_typed = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
     with contextlib.suppress(TypeError, ValueError):
         key = value if is_typed else jax.random.wrap_key_data(value)
         if not key.shape:

@@ -42,7 +42,8 @@ def _key_of(node: Node) -> jax.Array:
         key = jax.random.fold_in(key, node.place)
     if node.scope.iterations:
         # Derivatives of a loop draw again under `vmap`, where other generators differ.
-        key = jax.random.wrap_key_data(jax.random.bits(key, 2), impl="threefry2x32")
+        bits = jax.random.bits(key, (2,), np.uint32)
+        key = jax.random.wrap_key_data(bits, impl="threefry2x32")
     return functools.reduce(jax.random.fold_in, node.scope.iterations, key)
 
 
@@ -107,10 +108,8 @@ def _multinomial(node: Node, x: Array) -> jax.Array:
     require_rank("input", x, 2)
     shape = node.attributes["sample_size"], np.shape(x)[0]
     require_size(node, "sample_size", shape)
-    scores = at_least_float32(x)
-    return jax.random.categorical(_key_of(node), scores, shape=shape).T.astype(
-        _dtype_of(node, x)
-    )
+    drawn = jax.random.categorical(_key_of(node), at_least_float32(x), shape=shape)
+    return drawn.T.astype(_dtype_of(node, x))
 
 
 _operator = functools.partial(Operator, is_folded=False, is_random=True)
