@@ -166,6 +166,9 @@ class Model(onnx.backend.base.BackendRep):
         in `static_names`, compiles a program; later calls run it. A model that cannot
         be compiled, such as one of strings, is computed node by node.
 
+        Nodes draw random numbers from their attribute `seed`, the same in each call, or
+        other numbers in each call if they have none.
+
         64-bit data keeps its width whatever `jax_enable_x64` says, and NaNs are allowed
         whatever `jax_debug_nans` says.
 
