@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,15 +41,12 @@ _ENTROPY = ""  # of a call of `run`, among inputs by name
 
 
 def _key(function: str, name: str, value: Any) -> jax.Array:
-    """A PRNG key, typed or raw."""
-    dtype: Any = getattr(value, "dtype", object)
-    is_typed = jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
-    with contextlib.suppress(TypeError, ValueError):
-        key = value if is_typed else jax.random.wrap_key_data(value)
-        if not key.shape:
-            return key
-    rule = "be one PRNG key, such as `jax.random.key(0)`"
-    raise arguments.error(TypeError, function, name, rule, arguments.describe(value))
+    """A key from a PRNG key, typed or raw, which has to be a single one."""
+    try:
+        return jax.random.fold_in(value, 0)
+    except (TypeError, ValueError):
+        rule, got = "be a PRNG key, as of `jax.random.key`", arguments.describe(value)
+        raise arguments.error(TypeError, function, name, rule, got) from None
 
 
 # What checks the options of `apply` and `jax_fn`.

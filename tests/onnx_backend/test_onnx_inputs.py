@@ -199,7 +199,7 @@ run_node(node("Cast"), [X], opset_version=True) | TypeError | $opset
     model="prepare: `model` must be an onnx.ModelProto, a path or bytes; got",
     operators="prepare: `operators` must be a mapping of names, or pairs .*; got",
     opset="run_node: `opset_version`",
-    key=r"`key` must be one PRNG key, such as `jax.random.key\(0\)`;",
+    key="`key` must be a PRNG key, as of `jax.random.key`;",
 )
 
 

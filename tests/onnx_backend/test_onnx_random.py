@@ -18,6 +18,8 @@ from sampling import sampled_x64
 
 from dml_jax import onnx_backend
 
+pytestmark = pytest.mark.usefixtures("unoptimized")
+
 KEY = jax.random.key(0)
 X = np.ones((50, 100), F)
 SHARES = np.repeat(F([[0], [0.25], [0.9], [1]]), 5000, 1)
@@ -56,7 +58,7 @@ y = RandomUniformLike<dtype = 16>(p) | X | uniform(0, 1) | jnp.bfloat16
 
 
 @sampled_x64
-@pytest.mark.usefixtures("unoptimized", "x64")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("text", "inputs", "distribution", "dtype"), CONTINUOUS)
 def test_continuous(text: str, inputs: str, distribution: str, dtype: str) -> None:
     """By Kolmogorov's statistic, which exceeds 2.7 once in a million times."""
@@ -84,7 +86,7 @@ y = Multinomial<sample_size = 5000>(p) | np.log(PARTS) + 7 | [0, 1, 2] | PARTS |
 
 
 @sampled_x64
-@pytest.mark.usefixtures("unoptimized", "x64")
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("text", "inputs", "events", "shares", "dtype"), DISCRETE)
 def test_discrete(text: str, inputs: str, events: str, shares: str, dtype: str) -> None:
     x, wanted = eval(inputs), eval(shares)
@@ -96,7 +98,6 @@ def test_discrete(text: str, inputs: str, events: str, shares: str, dtype: str) 
     assert np.all(np.abs(are_equal.mean(-1) - wanted) <= 5 * deviation)
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize(
     ("opset", "dtype", "rate"), [(12, F, 0.25), (13, np.float16, 0.9), (22, float, 0.6)]
 )
@@ -111,6 +112,7 @@ def test_dropout(opset: int, dtype: Any, rate: float) -> None:
     np.testing.assert_allclose(y, wanted, rtol=2 * np.finfo(dtype).eps)
 
 
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(
     "text",
     [
@@ -185,7 +187,6 @@ s = SequenceConstruct(p, p, p) z = SequenceMap(s) <body = g (float[k,n] a) =>
 """, loop=LOOP)  # fmt: skip
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("text", [row for (row,) in ROWS])
 def test_nodes_and_iterations_are_independent(text: str) -> None:
     given = [np.zeros((1, 100), F), np.zeros(3, F)][: 1 + ("q)" in text)]
@@ -220,7 +221,6 @@ def test_a_loop_ends_by_a_random_number() -> None:
     assert len({int(drawing.run().y) for _ in range(9)}) > 1
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 def test_derivatives_of_a_loop_draw_the_same(kind: str) -> None:
     """Each iteration doubles an element, or makes it zero."""

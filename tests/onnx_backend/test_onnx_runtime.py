@@ -323,7 +323,11 @@ def test_boxes_with_as_many_samples_as_they_need() -> None:
 @pytest.mark.parametrize("ratio", [0, 2])
 def test_derivatives_of_boxes(ratio: int) -> None:
     """Between the places where an element, or the number of samples, changes."""
-    image, boxes, places = IMAGE[:1].astype(float), np.array([[1.1, 2.2, 6.8, 7.7]]), np.array([0])
+    image, boxes, places = (
+        IMAGE[:1].astype(float),
+        np.array([[1.1, 2.2, 6.8, 7.7]]),
+        np.array([0]),
+    )
     options = f"output_height = 2, output_width = 2, sampling_ratio = {ratio}"
     text = f"double[a,b,c,d] y {{y = RoiAlign<{options}>(p, q, r)}}"
     model = onnx_backend.prepare(model_of(text, [image, boxes, places]))

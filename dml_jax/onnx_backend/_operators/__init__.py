@@ -24,7 +24,6 @@ from dml_jax.onnx_backend._operators import (
     random,
     recurrent,
     reductions,
-    regions,
     schema_functions,
     sequences,
     shapes,
@@ -34,7 +33,7 @@ from dml_jax.onnx_backend._operators import (
 _TOPICS = (
     *(constants, elementwise, shapes, indexing, reductions, linear, normalization),
     *(pooling, interpolation, recurrent, quantization, signals, schema_functions),
-    *(sequences, control_flow, own, random, regions),
+    *(sequences, control_flow, own, random),
 )
 OPERATORS: dict[str, Operator] = {
     name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()

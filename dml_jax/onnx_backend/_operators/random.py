@@ -8,7 +8,6 @@ caller. There, a node with a seed draws from the seed, and others from fresh ent
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,36 +61,18 @@ def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -
     return [jnp.where(mask, x / share, 0).astype(x.dtype), mask]
 
 
-def _normal(node: Node, shape: Any, dtype: Any) -> jax.Array:
-    wide = jnp.promote_types(dtype, jnp.float32)  # 16 bits have no tails
+def _tensor(node: Node, x: Any = None) -> jax.Array:
+    """Normal or uniform numbers, of the shape of an attribute or of the input."""
+    attributes, dtype = node.attributes, _dtype_of(node, x)
+    shape = np.shape(x)
+    if x is None:
+        shape = require_size(node, "shape", attributes["shape"])
+    if "low" in attributes:
+        limits = attributes["low"], attributes["high"]
+        return jax.random.uniform(_key_of(node), shape, dtype, *limits)
+    wide = jnp.promote_types(dtype, jnp.float32)  # in 16 bits, the tails are missing
     drawn = jax.random.normal(_key_of(node), shape, wide)
-    return drawn * node.attributes["scale"] + node.attributes["mean"]
-
-
-def _uniform(node: Node, shape: Any, dtype: Any) -> jax.Array:
-    low, high = node.attributes["low"], node.attributes["high"]
-    return jax.random.uniform(_key_of(node), shape, dtype, low, high)
-
-
-def _of_shape(draw: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """An operator whose result has the shape in an attribute."""
-
-    def evaluate(node: Node) -> jax.Array:
-        shape = require_size(node, "shape", node.attributes["shape"])
-        dtype = _dtype_of(node, None)
-        return draw(node, shape, dtype).astype(dtype)
-
-    return evaluate
-
-
-def _like(draw: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """An operator whose result has the shape of its input."""
-
-    def evaluate(node: Node, x: Array) -> jax.Array:
-        dtype = _dtype_of(node, x)
-        return draw(node, np.shape(x), dtype).astype(dtype)
-
-    return evaluate
+    return (drawn * attributes["scale"] + attributes["mean"]).astype(dtype)
 
 
 def _dtype_of(node: Node, x: Any) -> np.dtype:
@@ -106,8 +87,8 @@ def _bernoulli(node: Node, x: Array) -> jax.Array:
 
 def _multinomial(node: Node, x: Array) -> jax.Array:
     require_rank("input", x, 2)
-    shape = node.attributes["sample_size"], np.shape(x)[0]
-    require_size(node, "sample_size", shape)
+    sizes = node.attributes["sample_size"], np.shape(x)[0]
+    shape = require_size(node, "sample_size", sizes)
     drawn = jax.random.categorical(_key_of(node), at_least_float32(x), shape=shape)
     return drawn.T.astype(_dtype_of(node, x))
 
@@ -116,10 +97,10 @@ _operator = functools.partial(Operator, is_folded=False, is_random=True)
 
 OPERATORS = {
     "Dropout": _operator(_dropout, 7, static=(2,)),
-    "RandomNormal": _operator(_of_shape(_normal), 1),
-    "RandomUniform": _operator(_of_shape(_uniform), 1),
-    "RandomNormalLike": _operator(_like(_normal), 1, of_shapes=True),
-    "RandomUniformLike": _operator(_like(_uniform), 1, of_shapes=True),
+    "RandomNormal": _operator(_tensor, 1),
+    "RandomUniform": _operator(_tensor, 1),
+    "RandomNormalLike": _operator(_tensor, 1, of_shapes=True),
+    "RandomUniformLike": _operator(_tensor, 1, of_shapes=True),
     "Bernoulli": _operator(_bernoulli, 15),
     "Multinomial": _operator(_multinomial, 7),
 }
