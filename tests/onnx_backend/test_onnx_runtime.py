@@ -96,6 +96,9 @@ y = GridSample<mode = "cubic", padding_mode = "border">(p, q) |
 @21 y = RoiAlign<$bins, coordinate_transformation_mode = "output_half_pixel">(p, q, r) |
   IMAGE, *BOXES
 @10 y = RoiAlign<$bins>(p, q, r) | IMAGE, *BOXES
+@16 y = RoiAlign<$bins>(p, q, r) | IMAGE, np.zeros((0, 4), F), np.zeros(0, int)
+@16 y = RoiAlign<$bins, sampling_ratio = 1>(p, q, r) |
+  IMAGE, np.zeros((0, 4), F), np.zeros(0, int)
 @10 y = RoiAlign<$bins, mode = "max", sampling_ratio = 3>(p, q, r) | IMAGE, *BOXES
 y = ConvTranspose<group = 3, pads = [1, 0, 2, 1], strides = [2, 1]>(p, q) |
   IMAGE, floats(3, 2, 3, 2)

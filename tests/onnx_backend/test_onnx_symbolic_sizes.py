@@ -255,8 +255,8 @@ def test_a_network_of_torch_of_any_time() -> None:
 NO_BATCH = """
 and_bcast4v4d or_bcast4v4d xor_bcast4v4d affine_grid center_crop_pad det_2d
 bernoulli training_dropout expand_dim_unchanged gemm_all_attributes matmul_1d_3d
-nonmaxsuppression nonzero reshape_negative_extended_dims resize scan9 split squeeze top_k_same_values
-unique
+nonmaxsuppression nonzero reshape_negative_extended_dims resize scan9 split squeeze
+top_k_same_values unique
 """
 
 

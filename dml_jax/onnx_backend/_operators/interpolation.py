@@ -358,7 +358,8 @@ class _Bins(NamedTuple):
         i = jnp.minimum(np.arange(most), jnp.maximum(self.samples - 1, 0))
         place, is_read = self.place(i)
         taps = _Axis(self.size, "border", True).taps(place, _triangle, 1)
-        return [[x.reshape(len(x), -1) for x in (j, w * is_read)] for j, w in taps]
+        shape = place.shape[0], place.shape[1] * most  # of no boxes, too
+        return [[x.reshape(shape) for x in (j, w * is_read)] for j, w in taps]
 
     def weights(self) -> jax.Array:
         """The weights of all elements in the averages of the bins."""
