@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import names_of, shape_names
+from dml_jax.onnx_backend._analysis import are_random, names_of, shape_names
 from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._evaluation import modes, run_graph
 from dml_jax.onnx_backend._inputs import (
@@ -37,6 +37,20 @@ from dml_jax.onnx_backend._values import is_text, traced, traced_shape
 _class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)
 # Dtypes in which products of float32 may be computed.
 _HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)
+_ENTROPY = ""  # of a call of `run`, among inputs by name
+
+
+def _key(name: str, value: Any) -> jax.Array:
+    """A key from a PRNG key, typed or raw, which has to be a single one."""
+    try:
+        return jax.random.fold_in(value, 0)
+    except (TypeError, ValueError):
+        rule, got = "be a PRNG key, as of `jax.random.key`", arguments.describe(value)
+        raise arguments.error(TypeError, name, rule, got) from None
+
+
+# What checks the options of `apply` and `jax_fn`.
+_OPTIONS = {"training": arguments.flag, "lda_coeff": scalars.real, "key": _key}
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -102,6 +116,7 @@ class Model(onnx.backend.base.BackendRep):
         # Some exporters write all weights as Constant nodes, and others write tables.
         parameters = {n: x for n, x in weights.items() if n not in nodes}
         self._weights = parameters or weights
+        self._is_random = are_random(graph.nodes)
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
@@ -154,6 +169,9 @@ class Model(onnx.backend.base.BackendRep):
         The first call with inputs of some shapes and dtypes, and some values of those
         in `static_names`, compiles a program; later calls run it. A model that cannot
         be compiled, such as one of strings, is computed node by node.
+
+        Nodes draw random numbers from their attribute `seed`, the same in each call, or
+        other numbers in each call if they have none.
 
         64-bit data keeps its width whatever `jax_enable_x64` says, and NaNs are allowed
         whatever `jax_debug_nans` says.
@@ -213,6 +231,8 @@ class Model(onnx.backend.base.BackendRep):
                 for name in self._inputs
                 if name in given
             }
+            if self._is_random:
+                arrays[_ENTROPY] = np.random.SeedSequence().generate_state(2)
             read = (*arrays.values(), *self._options.values())
             if any(isinstance(value, Tracer) for value in read):
                 is_compiled = False
@@ -225,8 +245,9 @@ class Model(onnx.backend.base.BackendRep):
             found = dict(zip(self.output_names, results, strict=True))
         return _class_of_outputs("Outputs", wanted)(*(found[name] for name in wanted))
 
+    @arguments.named("jax_fn")
     def jax_fn(
-        self, /, *inputs: ArrayLike, **named: ArrayLike
+        self, /, *inputs: ArrayLike, key: Any = None, **named: ArrayLike
     ) -> tuple[jax.Array, ...]:
         """Computes the outputs, as a pure function that JAX can transform.
 
@@ -236,14 +257,18 @@ class Model(onnx.backend.base.BackendRep):
             where trailing defaults may be omitted. Those in `static_names` must not be
             traced: close over them. Those of dtype int64 may be int32, and those of
             dtype float32 may be bfloat16 or float16.
+          key: a PRNG key, which nodes that draw random numbers need; their seeds have
+            no effect. Each node and each iteration of a loop draws from a key of its
+            own. If the graph has an input called `key`, it is this input, unless the
+            input is given in order.
           named: inputs by name, after those in order.
 
         Returns:
           The outputs in the order of `output_names`.
 
         Raises:
-          TypeError: an input has the wrong dtype or must not be traced, or there are
-            too many or too few.
+          TypeError: an input has the wrong dtype or must not be traced, there are too
+            many or too few, or a node draws random numbers without `key`.
           ValueError: an input has the wrong shape, or a node refuses its inputs.
 
         Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
@@ -257,7 +282,7 @@ class Model(onnx.backend.base.BackendRep):
         explicit axes of a mesh, too. There, an output with the batch of an input, which
         is its first axis, is sharded along it as the input is.
         """
-        return self._call({}, inputs, named, self._options)
+        return self._call({}, inputs, named, key=key)
 
     @arguments.named("apply")
     def apply(
@@ -267,6 +292,7 @@ class Model(onnx.backend.base.BackendRep):
         *inputs: ArrayLike,
         training: bool | None = None,
         lda_coeff: ArrayLike | None = None,
+        key: Any = None,
         **named: ArrayLike,
     ) -> tuple[jax.Array, ...]:
         """Computes the outputs with other weights, as a pure function.
@@ -278,6 +304,7 @@ class Model(onnx.backend.base.BackendRep):
           inputs: as for `jax_fn`.
           training: as for `prepare`, whose value is the default.
           lda_coeff: as for `prepare`, whose value is the default.
+          key: as for `jax_fn`.
           named: as for `jax_fn`; an input called `training` or `lda_coeff`, too.
 
         Returns:
@@ -288,17 +315,9 @@ class Model(onnx.backend.base.BackendRep):
 
         Derivatives: as of `jax_fn`, and with respect to `params`.
         """
-        options = {**self._options}
-        for name, value, check in (
-            ("training", training, arguments.flag),
-            ("lda_coeff", lda_coeff, scalars.real),
-        ):
-            if value is not None and name in self._inputs:
-                named[name] = value
-            elif value is not None:
-                options[name] = check(name, value)
         self._require_params(params)
-        return self._call(params, inputs, named, options)
+        options = {"training": training, "lda_coeff": lda_coeff, "key": key}
+        return self._call(params, inputs, named, **options)
 
     @arguments.named("to_onnx")
     def to_onnx(self, params: Mapping[str, ArrayLike]) -> onnx.ModelProto:
@@ -347,9 +366,15 @@ class Model(onnx.backend.base.BackendRep):
         self,
         params: Mapping[str, Any],
         inputs: Any,
-        named: Mapping[str, Any],
-        options: Mapping[str, Any],
+        named: dict[str, Any],
+        **others: Any,
     ) -> tuple[jax.Array, ...]:
+        options, in_order = {**self._options}, self._in_order(len(inputs))
+        for name, value in others.items():
+            if value is not None and name in {*self._inputs} - {*in_order}:
+                named[name] = value
+            elif value is not None:
+                options[name] = _OPTIONS[name](name, value)
         given = self._by_name(inputs, named)
         arrays = {
             name: self._checked_input(name, x, _HALVES) for name, x in given.items()
@@ -383,15 +408,19 @@ class Model(onnx.backend.base.BackendRep):
                 path = f"params[{name!r}]"
                 raise arguments.error(ValueError, path, rule, got)
 
+    def _in_order(self, count: int) -> tuple[str, ...]:
+        """The names of `count` inputs that are given in order."""
+        is_short = count <= len(self.input_names)
+        return (self.input_names if is_short else tuple(self._inputs))[:count]
+
     def _by_name(
         self, inputs: Any, named: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
         """Names inputs that are given in order, and adds those that have names."""
-        names, given = self.input_names, {}
+        given: Mapping[str, Any] = {}
         is_list, named = named is None, named or {}
         if isinstance(inputs, (tuple, list)):
-            if len(inputs) > len(names):
-                names = tuple(self._inputs)
+            names = self._in_order(len(inputs))
             given = {**dict(zip(names, inputs, strict=False)), **named}
             is_complete = {*self.input_names} <= given.keys() <= self._inputs.keys()
             if is_complete and len(given) == len(inputs) + len(named):
@@ -412,6 +441,10 @@ class Model(onnx.backend.base.BackendRep):
         self, values: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[Any]:
         is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
+        values, options = {**values}, {**options}
+        entropy = values.pop(_ENTROPY, None)
+        if entropy is not None:
+            options["entropy"] = jax.random.wrap_key_data(entropy, impl="threefry2x32")
         with modes():
             scope = Scope({}, options, is_wide, self._product_dtype(values))
             values = {name: self._widened(name, x) for name, x in values.items()}

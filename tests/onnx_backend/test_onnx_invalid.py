@@ -19,9 +19,9 @@ ONLY = "onnx: the model must have only tensors and supported operators; got "
 # What follows ONLY, and the operators for which functions can be passed.
 UNSUPPORTED = rows(
     r"""
-float[3] x => float[a] y {[n1] a = Bernoulli(x) b = Identity(a) c, d = Blob(b)
-  [n2] y = Blob(d)} | Bernoulli 'n1', because random numbers differ between
-  implementations, Blob 'c, d', Blob 'n2' | Bernoulli Blob
+float[3] x => float[a] y {[n1] a = ImageDecoder(x) b = Identity(a) c, d = Blob(b)
+  [n2] y = Blob(d)} | ImageDecoder 'n1', because pictures are out of scope,
+  Blob 'c, d', Blob 'n2' | ImageDecoder Blob
 $unary com.foo.Slice(x)} | com.foo.Slice 'y' | Slice
 @1 $unary Upsample<height_scale = 1.>(x)} | Upsample 'y' of opset 1 | Upsample
 bool c, $unary If (c) <then_branch = g () => (float[3] a) {a = Blob(x)},

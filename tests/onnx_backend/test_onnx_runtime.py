@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from jax.test_util import check_grads
 from onnx_models import (
     F,
     add_types,
     model_of,
     parse,
+    require_error,
     require_runtime,
     rows,
     runtime_outputs,
@@ -41,6 +43,10 @@ def integers(dtype: Any, *shape: int) -> np.ndarray:
 U8, I8, I32 = np.uint8, np.int8, np.int32
 LINE, IMAGE, SIGNAL = floats(2, 3, 50), floats(2, 3, 9, 10), floats(2, 50, 1)
 BYTES = integers(U8, 2, 3, 9, 10)
+BOXES = (
+    F([[0, 0, 9, 8], [-5, -30, 50, 40], [2.3, 1.7, 4.1, 6.2], [3, 2, 3, 2]]),
+    np.array([0, 1, 1, 0]),
+)
 DEPTHWISE = floats(2, 4, 9, 8), floats(4, 1, 3, 2), floats(4)
 FRAMES = np.arange(-6, 6, dtype=F).reshape(4, 3) / 2
 M = F([[1, 5, 5], [7, 2, 7]])
@@ -84,6 +90,16 @@ y = GridSample<mode = "cubic", padding_mode = "reflection">(p, q) |
   IMAGE, 1.3 * floats(2, 4, 5, 2)
 y = GridSample<mode = "cubic", padding_mode = "border">(p, q) |
   IMAGE, 1.3 * floats(2, 4, 5, 2)
+@21 y = RoiAlign<$bins>(p, q, r) | IMAGE, *BOXES
+@21 y = RoiAlign<$bins, sampling_ratio = 2, spatial_scale = 0.7>(p, q, r) |
+  IMAGE, *BOXES
+@21 y = RoiAlign<$bins, coordinate_transformation_mode = "output_half_pixel">(p, q, r) |
+  IMAGE, *BOXES
+@10 y = RoiAlign<$bins>(p, q, r) | IMAGE, *BOXES
+@16 y = RoiAlign<$bins>(p, q, r) | IMAGE, np.zeros((0, 4), F), np.zeros(0, int)
+@16 y = RoiAlign<$bins, sampling_ratio = 1>(p, q, r) |
+  IMAGE, np.zeros((0, 4), F), np.zeros(0, int)
+@10 y = RoiAlign<$bins, mode = "max", sampling_ratio = 3>(p, q, r) | IMAGE, *BOXES
 y = ConvTranspose<group = 3, pads = [1, 0, 2, 1], strides = [2, 1]>(p, q) |
   IMAGE, floats(3, 2, 3, 2)
 y = ConvTranspose<strides = [2, 3], output_shape = [18, 30]>(p, q) |
@@ -125,6 +141,7 @@ n = Constant<value_int = 5>() y = STFT(p, n, q) | SIGNAL, floats(16)
 """,
     window=WINDOW,
     scales=SCALES,
+    bins="output_height = 3, output_width = 2",
 )
 OTHERS = rows(
     r"""
@@ -291,6 +308,39 @@ def test_operators_of_microsoft(text: str, inputs: str) -> None:
     constants = dict(zip("qrstuvwx", others, strict=False))
     source = model_of(f"y = com.microsoft.{text}", [first], **constants)
     require_runtime(source, [first], tolerance=1e-5)
+
+
+@pytest.mark.usefixtures("x32")
+def test_boxes_with_as_many_samples_as_they_need() -> None:
+    """The greatest ones of RoiAlign, for boxes that are constant."""
+    given = [IMAGE, *BOXES]
+    source = model_of(
+        '@21 y = RoiAlign<mode = "max", output_height = 2>(p, q, r)', given
+    )
+    require_runtime(source, given, ["q"], 2e-5)
+    function = jax.jit(onnx_backend.prepare(source).jax_fn)
+    require_error(TypeError, "RoiAlign 'y': `rois` must be a con", function, *given)
+
+
+@pytest.mark.usefixtures("unoptimized")
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_derivatives_of_boxes(ratio: int) -> None:
+    """Between the places where an element, or the number of samples, changes."""
+    image, boxes, places = (
+        IMAGE[:1].astype(float),
+        np.array([[1.1, 2.2, 6.8, 7.7]]),
+        np.array([0]),
+    )
+    options = f"output_height = 2, output_width = 2, sampling_ratio = {ratio}"
+    text = f"double[a,b,c,d] y {{y = RoiAlign<{options}>(p, q, r)}}"
+    model = onnx_backend.prepare(model_of(text, [image, boxes, places]))
+
+    @jax.jit
+    def pooled(x: Any, boxes: Any) -> Any:
+        return model.jax_fn(x, boxes, places)[0]
+
+    with jax.enable_x64(True):
+        check_grads(pooled, (image, boxes), 1, eps=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["Hamming", "Hann"])

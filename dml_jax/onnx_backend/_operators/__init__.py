@@ -21,6 +21,7 @@ from dml_jax.onnx_backend._operators import (
     own,
     pooling,
     quantization,
+    random,
     recurrent,
     reductions,
     schema_functions,
@@ -32,7 +33,7 @@ from dml_jax.onnx_backend._operators import (
 _TOPICS = (
     *(constants, elementwise, shapes, indexing, reductions, linear, normalization),
     *(pooling, interpolation, recurrent, quantization, signals, schema_functions),
-    *(sequences, control_flow, own),
+    *(sequences, control_flow, own, random),
 )
 OPERATORS: dict[str, Operator] = {
     name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()
@@ -44,12 +45,10 @@ ATTRIBUTES_OF: dict[str, str] = microsoft.ATTRIBUTES_OF
 
 # Those of ONNX that are not supported, and why.
 _REASONS = {
-    "random numbers differ between implementations": "Bernoulli Multinomial "
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
     "JAX has no strings": "RegexFullMatch StringConcat StringNormalizer StringSplit "
     "TfIdfVectorizer",
     "decoding and regions of images are out of scope": "DeformConv ImageDecoder "
-    "MaxRoiPool MaxUnpool RoiAlign",
+    "MaxRoiPool MaxUnpool",
 }
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _REASONS.items() for name in names.split()

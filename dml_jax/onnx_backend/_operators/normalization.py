@@ -1,4 +1,4 @@
-"""Softmax, normalizations and dropout."""
+"""Softmax and normalizations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dml_jax.onnx_backend._operators._arrays import (
     in_float32,
     index_dtype,
     norm,
-    numpy_or_jax,
     require_broadcastable,
     require_shape,
     with_masks,
@@ -168,15 +167,6 @@ def _local_response_normalization(node: Node, x: Array) -> jax.Array:
     return x / factor ** attributes["beta"]
 
 
-def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -> Any:
-    if np.any(is_training) and np.any(ratio != 0):
-        rule = "`training_mode` must be false; got true. Export in eval mode"
-        raise NotImplementedError(rule)
-    dtype = x.dtype if node.version < 10 else np.bool_
-    namespace = numpy_or_jax(sizes=np.shape(x))
-    return [x, namespace.ones(np.shape(x), dtype)][: len(node.outputs)]
-
-
 OPERATORS = {
     "Softmax": _softmax(jax.nn.softmax),
     "LogSoftmax": _softmax(jax.nn.log_softmax),
@@ -191,5 +181,4 @@ OPERATORS = {
     "MeanVarianceNormalization": Operator(in_float32(_mean_variance_normalization), 9),
     "LpNormalization": Operator(in_float32(_lp_normalization), 1),
     "LRN": Operator(in_float32(_local_response_normalization), 1),
-    "Dropout": Operator(_dropout, 7, static=(1, 2)),
 }
