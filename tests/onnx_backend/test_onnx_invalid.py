@@ -20,8 +20,8 @@ ONLY = "onnx: the model must have only tensors and supported operators; got "
 UNSUPPORTED = rows(
     r"""
 float[3] x => float[a] y {[n1] a = ImageDecoder(x) b = Identity(a) c, d = Blob(b)
-  [n2] y = Blob(d)} | ImageDecoder 'n1', because pictures are out of scope,
-  Blob 'c, d', Blob 'n2' | ImageDecoder Blob
+  [n2] y = Blob(d)} |
+  ImageDecoder 'n1', because decoding and regions of images are out of scope, Blob 'c, d', Blob 'n2' | ImageDecoder Blob
 $unary com.foo.Slice(x)} | com.foo.Slice 'y' | Slice
 @1 $unary Upsample<height_scale = 1.>(x)} | Upsample 'y' of opset 1 | Upsample
 bool c, $unary If (c) <then_branch = g () => (float[3] a) {a = Blob(x)},
