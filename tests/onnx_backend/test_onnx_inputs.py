@@ -44,6 +44,9 @@ DROPPING = "float[3] x => float[3] y {y = Dropout(x, , t)}"
 SUPPRESSING = prepared(
     "float[a,b,4] p, float[a,c,b] q => int64[n,3] y {y = NonMaxSuppression(p, q)}"
 )
+SELF = "float[a,b,c] x => float[d,e,f] y {y = com.microsoft."
+PACKED = prepared(f"{SELF}MultiHeadAttention<num_heads = 2>(x)}}")
+ROTARY = prepared(f"{SELF}Attention<num_heads = 2, do_rotary = 1>(x, x)}}")
 MODULE = type("Linear", (), {"__module__": "torch.nn.modules.linear"})()
 
 
@@ -122,6 +125,10 @@ COPYING.apply({"w": ROW}, ROW) | ValueError | apply: `params` must have names of
   str 'w'\. There are none$$
 prepared(DROPPING, t=np.array(True)) | NotImplementedError | Dropout 'y':
   `training_mode` must be false; got true\. Export in eval mode$$
+PACKED.run([X[None]]) | NotImplementedError | com.microsoft.MultiHeadAttention 'y':
+  `query` must not be packed with keys or values$$
+ROTARY.run([X[None]]) | NotImplementedError | com.microsoft.Attention 'y': `do_rotary`
+  must be 0; got 1$$
 jax.jit(prepared(f"bool t, {DROPPING}").jax_fn)(True, ROW) | TypeError | onnx: `t` must
   be a constant, since a shape or an option depends on it; got traced bool
 jax.jit(SUPPRESSING.jax_fn)(X[None], X[None, :, :3]) | TypeError | NonMaxSuppression

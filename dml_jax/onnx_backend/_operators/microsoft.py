@@ -229,27 +229,28 @@ def _require_of_columns(b: Array, bias: Any, **parameters: Any) -> None:
         require_broadcastable(name, value, np.shape(b))
 
 
-def _on_integers(function: Callable[..., Any]) -> Operator:
+def _on_integers(kind: str) -> Operator:
     """An operator on inputs that are dequantized, whose result is quantized.
 
     Each input has its scale and zero point behind it. Those of the result are last, but
     first in QLinearConcat.
     """
+    operators = elementwise.OPERATORS | pooling.OPERATORS | shapes.OPERATORS
+    function = operators[kind].evaluate
 
     def evaluate(node: Node, *inputs: Any) -> Rounded:
-        if node.kind == "QLinearConcat":
+        if kind == "Concat":
             inputs = (*inputs[2:], *inputs[:2])
-        *parts, scale, zero = inputs if len(inputs) % 3 == 2 else (*inputs, None)
-        if zero is None and parts[0].dtype == np.int8:
-            raise ValueError("the zero point of int8 must be given; got none")
+        *parts, scale, zero = inputs
         triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         floats = [centered(x, z) * jnp.reshape(s, ()) for x, s, z in triples]
-        is_last = node.attributes.get("channels_last")
-        floats = [jnp.moveaxis(x, -1, 1) if is_last else x for x in floats]
-        result = function(node, *floats)
-        result = jnp.moveaxis(result, 1, -1) if is_last else result
-        dtype = np.dtype(np.uint8) if zero is None else zero.dtype
-        return quantized(quotient(result, scale, np.dtype(np.float32)), zero, dtype)
+        if node.attributes.get("channels_last"):
+            y = function(node, jnp.moveaxis(floats[0], -1, 1))
+            result = jnp.moveaxis(y, 1, -1)
+        else:
+            result = function(node, *floats)
+        steps = quotient(result, scale, np.dtype(np.float32))
+        return quantized(steps, zero, zero.dtype)
 
     return Operator(evaluate, 1, of_floats=True)
 
@@ -283,26 +284,18 @@ def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
     return centered(x, zero) * jnp.reshape(scale, shape)
 
 
-# The operators of ONNX that QLinearAdd and others compute.
-_ON_INTEGERS = {
-    kind: topic.OPERATORS[kind].evaluate
-    for topic, kinds in (
-        (elementwise, ("Add", "Mul", "Sigmoid", "LeakyRelu")),
-        (pooling, ("AveragePool", "GlobalAveragePool")),
-        (shapes, ("Concat",)),
-    )
-    for kind in kinds
-}
+# Operators of ONNX whose names have QLinear in front where numbers are quantized.
+_ON_INTEGERS = "Add Mul Sigmoid LeakyRelu Concat AveragePool GlobalAveragePool"
 # The operators of ONNX whose attributes those of these names have.
 ATTRIBUTES_OF = {
     "FusedConv": "Conv",
     "FusedGemm": "Gemm",
     "DynamicQuantizeLSTM": "LSTM",
-    **{f"QLinear{kind}": kind for kind in _ON_INTEGERS},
+    **{f"QLinear{kind}": kind for kind in _ON_INTEGERS.split()},
 }
 OPERATORS = {
     **microsoft_attention.OPERATORS,
-    **{f"QLinear{kind}": _on_integers(f) for kind, f in _ON_INTEGERS.items()},
+    **{f"QLinear{kind}": _on_integers(kind) for kind in _ON_INTEGERS.split()},
     "EmbedLayerNormalization": Operator(_embedding, 1),
     "FusedGemm": Operator(_fused_gemm, 1),
     "FusedConv": Operator(_fused_convolution, 1),

@@ -7,6 +7,7 @@ one function. What ONNX Runtime does not support on CPU is refused.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,15 +29,15 @@ _matmul = linear.OPERATORS["MatMul"].evaluate
 
 
 def _attend(
-    node: Node, qkv: Any, added: Any, mask: Any = 0, is_seen: Any = True, sink=None
+    node: Node, qkv: Any, added: Any, mask: Any = 0, seen: Any = True, sink: Any = None
 ) -> jax.Array:
     """The mean of values by softmax(scale * q k + added + mask), heads side by side.
 
-    Several heads of queries may read one head of keys. `sink` has the score of a key
-    without a value, for each head.
+    Several heads of queries may read one head of keys. `sink` is the score of one more
+    key, which has no value.
     """
     attributes, (q, k, v) = node.attributes, qkv
-    batch, heads, steps, size = q.shape
+    (batch, heads, steps, size), total = q.shape, k.shape[2]
     k, v = (jnp.repeat(x, heads // x.shape[1], axis=1) for x in (k, v))
     scores = at_least_float32(_matmul(node, q, jnp.swapaxes(k, 2, 3)))
     scores *= attributes.get("scale") or 1 / math.sqrt(size)
@@ -45,14 +46,19 @@ def _attend(
     require_broadcastable("attention_bias", added, scores.shape)
     scores += mask if added is None else added + mask
     if attributes.get("unidirectional"):
-        is_seen = jnp.tri(steps, k.shape[2], k.shape[2] - steps, bool)
-    scores = jnp.where(is_seen, scores, jnp.finfo(scores.dtype).min)
+        seen = jnp.arange(total) <= total - steps + jnp.arange(steps)[:, None]
+    scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
+    weights = jax.nn.softmax(scores)
     if sink is not None:
-        column = jnp.broadcast_to(sink, (batch, steps, heads)).swapaxes(1, 2)
-        scores = jnp.concatenate([scores, column[..., None]], axis=3)
-    weights = jax.nn.softmax(scores)[..., : k.shape[2]]
+        sums = jax.nn.logsumexp(scores, axis=3, keepdims=True)
+        weights *= jax.nn.sigmoid(sums - jnp.reshape(sink, (-1, 1, 1)))
     result = _matmul(node, weights.astype(v.dtype), v)
     return result.swapaxes(1, 2).reshape(batch, steps, -1)
+
+
+def _padded(inputs: Sequence[Any], count: int) -> list[Any]:
+    """Optional inputs, and None for those that are omitted at the end."""
+    return [*inputs, *[None] * (count - len(inputs))]
 
 
 def _heads(x: Array, count: int) -> jax.Array:
@@ -70,22 +76,20 @@ def _mask(node: Node, name: str, mask: Any, q: jax.Array, k: jax.Array) -> Any:
     total, form = k.shape[2], np.shape(mask)
     if mask is None or form in ((batch, 1), (1, 1)):
         return 0
-    if form in ((batch,), (2 * batch,)):
-        keys = jnp.arange(total, dtype=np.int32)
+    forms = (batch,), (2 * batch,), (batch, total), (batch, steps, total)
+    if form not in forms:
+        raise ValueError(f"`{name}` must have one of the shapes {forms}; got {form}")
+    if len(form) == 1:
         ends, *starts = mask.reshape(-1, batch, 1)
+        keys = jnp.arange(total)
         mask = (keys < ends) & (keys >= starts[0] if starts else True)
-    elif form not in ((batch, total), (batch, steps, total)):
-        forms = (
-            f"{(batch,)}, {(2 * batch,)}, {(batch, total)} or {(batch, steps, total)}"
-        )
-        raise ValueError(f"`{name}` must have shape {forms}; got {form}")
     value = np.float32(node.attributes.get("mask_filter_value", -10000))
     return jnp.where(mask.reshape(batch, 1, -1, total) > 0, 0, value)
 
 
 def _attention(node: Node, x: Array, weights: Array, *more: Any) -> list[Any]:
     """Self-attention, which first multiplies its input by weights for all three."""
-    bias, mask, past, added = (*more, *[None] * (4 - len(more)))
+    bias, mask, past, added = _padded(more, 4)
     _require_zeros(node, "do_rotary", "past_present_share_buffer")
     width = np.shape(weights)[1]
     sizes = node.attributes.get("qkv_hidden_sizes", [width // 3] * 3)
@@ -106,7 +110,7 @@ def _multi_head_attention(
     node: Node, query: Array, key: Any = None, value: Any = None, *more: Any
 ) -> list[Any]:
     """Attention, whose keys and values may have an axis of heads."""
-    bias, mask, added, *past = (*more, *[None] * (5 - len(more)))
+    bias, mask, added, *past = _padded(more, 5)
     if key is None or value is None:
         raise NotImplementedError("`query` must not be packed with keys or values")
     heads, size = node.attributes["num_heads"], np.shape(query)[2]
@@ -123,7 +127,7 @@ def _multi_head_attention(
 def _group_query_attention(node: Node, *inputs: Any) -> list[Any]:
     """Attention to earlier steps, whose keys and values are in buffers."""
     q, k, v, past_k, past_v, last, total, *more = inputs
-    cos, sin, places, added, sink = (*more, *[None] * (5 - len(more)))
+    cos, sin, places, added, sink = _padded(more, 5)
     _require_zeros(node, "qk_output", "sliding_window_cache")
     attributes = node.attributes
     heads, groups = attributes["num_heads"], attributes["kv_num_heads"]
@@ -135,24 +139,23 @@ def _group_query_attention(node: Node, *inputs: Any) -> list[Any]:
     (count,) = integers("total_sequence_length", np.reshape(total, -1))
     ends = jnp.reshape(last, (-1, 1)) + 1  # what is behind them is padding
     starts = ends - steps if count != steps else 0 * ends
-    own, keys = starts + np.arange(steps), np.arange(count)
+    own, keys = starts + jnp.arange(steps), jnp.arange(count)
     if attributes.get("do_rotary"):
         places = own if places is None else places
         if count == steps:  # ONNX Runtime reads the first one only
-            places = places[:1, :1] + np.arange(steps)
-        angles = _angles(places, cos, sin)
-        is_interleaved = attributes.get("rotary_interleaved", 0)
-        q, k = (_rotated(x, *angles, is_interleaved) for x in (q, k))
+            places = places[:1, :1] + jnp.arange(steps)
+        is_interleaved = attributes.get("rotary_interleaved")
+        q, k = (_rotated(x, places, cos, sin, is_interleaved) for x in (q, k))
     k, v = (_written(*x, starts, count) for x in ((past_k, k), (past_v, v)))
-    is_seen = keys < ends[..., None]
+    seen = keys < ends[..., None]
     if attributes.get("causal", 1):
-        is_seen &= keys <= own[..., None]
+        seen &= keys <= own[..., None]
     if (window := attributes.get("local_window_size", -1)) > 0:
-        is_seen &= keys > own[..., None] - window
+        seen &= keys > own[..., None] - window
     if sink is None and attributes.get("smooth_softmax") == 1:
         sink = 0.0
     qkv = q, k[:, :, :count], v[:, :, :count]
-    return [_attend(node, qkv, added, 0, is_seen[:, None], sink), k, v]
+    return [_attend(node, qkv, added, 0, seen[:, None], sink), k, v]
 
 
 def _written(past: Any, new: jax.Array, starts: jax.Array, total: Any) -> jax.Array:
@@ -161,7 +164,7 @@ def _written(past: Any, new: jax.Array, starts: jax.Array, total: Any) -> jax.Ar
     past = jnp.zeros((batch, heads, 0, size), new.dtype) if past is None else past
     missing = max(total - past.shape[2], 0)
     past = jnp.pad(past, [(0, 0), (0, 0), (0, missing), (0, 0)])
-    places = (np.arange(past.shape[2]) - starts)[:, None, :, None]
+    places = (jnp.arange(past.shape[2]) - starts)[:, None, :, None]
     rows = jnp.take_along_axis(new, jnp.clip(places, 0, steps - 1), axis=2)
     return jnp.where(places < 0, past, jnp.where(places < steps, rows, 0))
 
@@ -169,34 +172,25 @@ def _written(past: Any, new: jax.Array, starts: jax.Array, total: Any) -> jax.Ar
 def _rotary_embedding(
     node: Node, x: Array, places: Array, cos: Array, sin: Array
 ) -> jax.Array:
-    """Rotates numbers of each head by the angles of its place."""
-    width, is_flat = 2 * np.shape(cos)[1], np.ndim(x) == 3
-    parts = jnp.asarray(x)
-    if is_flat:
-        is_partial = node.attributes["rotary_embedding_dim"]
-        count = x.shape[2] // width
-        parts = _heads(x, node.attributes["num_heads"] if is_partial else count)
+    is_flat = np.ndim(x) == 3
+    heads = node.attributes.get("num_heads") or x.shape[2] // (2 * cos.shape[1])
+    parts = _heads(x, heads) if is_flat else jnp.asarray(x)
     if np.ndim(places) < 2:  # the place of the first step
-        places = np.reshape(places, (1, 1)) + np.arange(parts.shape[2])
-    angles = _angles(places, cos, sin)
-    result = _rotated(parts, *angles, node.attributes["interleaved"])
+        places = jnp.reshape(places, (1, 1)) + jnp.arange(parts.shape[2])
+    result = _rotated(parts, places, cos, sin, node.attributes["interleaved"])
     return result.swapaxes(1, 2).reshape(x.shape) if is_flat else result
 
 
-def _angles(places: Array, cos: Array, sin: Array) -> list[jax.Array]:
-    """Cosines and sines of places, for all heads."""
-    rows = clamped("position_ids", places, np.shape(cos)[0] - 1)
-    return [jnp.asarray(table)[rows][:, None] for table in (cos, sin)]
-
-
 def _rotated(
-    x: jax.Array, cos: jax.Array, sin: jax.Array, is_interleaved: int
+    x: jax.Array, places: Any, cos: Any, sin: Any, is_interleaved: Any
 ) -> jax.Array:
-    """Rotates pairs of numbers, and leaves the others, which are last.
+    """Rotates pairs of numbers of each head by the angles of its place.
 
-    The numbers of a pair are neighbours if `is_interleaved`, and else in two halves.
+    The two are neighbours if `is_interleaved`, and else in two halves. What is behind
+    the pairs that have angles is unchanged.
     """
-    half = cos.shape[-1]
+    places, half = clamped("position_ids", places, len(cos) - 1), cos.shape[1]
+    cos, sin = (jnp.asarray(table)[places][:, None] for table in (cos, sin))
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
     axis, shape = (-1, (half, 2)) if is_interleaved else (-2, (2, half))
     a, b = jnp.moveaxis(turned.reshape(*x.shape[:-1], *shape), axis, 0)
