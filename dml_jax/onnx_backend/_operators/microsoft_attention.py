@@ -7,7 +7,6 @@ one function. What ONNX Runtime does not support on CPU is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -56,11 +55,6 @@ def _attend(
     return result.swapaxes(1, 2).reshape(batch, steps, -1)
 
 
-def _padded(inputs: Sequence[Any], count: int) -> list[Any]:
-    """Optional inputs, and None for those that are omitted at the end."""
-    return [*inputs, *[None] * (count - len(inputs))]
-
-
 def _heads(x: Array, count: int) -> jax.Array:
     """An array of heads side by side, with the axes batch, heads, steps and size."""
     batch, steps, size = np.shape(x)
@@ -89,7 +83,7 @@ def _mask(node: Node, name: str, mask: Any, q: jax.Array, k: jax.Array) -> Any:
 
 def _attention(node: Node, x: Array, weights: Array, *more: Any) -> list[Any]:
     """Self-attention, which first multiplies its input by weights for all three."""
-    bias, mask, past, added = _padded(more, 4)
+    bias, mask, past, added = (*more, *[None] * (4 - len(more)))
     _require_zeros(node, "do_rotary", "past_present_share_buffer")
     width = np.shape(weights)[1]
     sizes = node.attributes.get("qkv_hidden_sizes", [width // 3] * 3)
@@ -110,7 +104,8 @@ def _multi_head_attention(
     node: Node, query: Array, key: Any = None, value: Any = None, *more: Any
 ) -> list[Any]:
     """Attention, whose keys and values may have an axis of heads."""
-    bias, mask, added, *past = _padded(more, 5)
+    given: Any = (*more, *[None] * (5 - len(more)))
+    bias, mask, added, *past = given
     if key is None or value is None:
         raise NotImplementedError("`query` must not be packed with keys or values")
     heads, size = node.attributes["num_heads"], np.shape(query)[2]
@@ -127,7 +122,7 @@ def _multi_head_attention(
 def _group_query_attention(node: Node, *inputs: Any) -> list[Any]:
     """Attention to earlier steps, whose keys and values are in buffers."""
     q, k, v, past_k, past_v, last, total, *more = inputs
-    cos, sin, places, added, sink = _padded(more, 5)
+    cos, sin, places, added, sink = (*more, *[None] * (5 - len(more)))
     _require_zeros(node, "qk_output", "sliding_window_cache")
     attributes = node.attributes
     heads, groups = attributes["num_heads"], attributes["kv_num_heads"]
