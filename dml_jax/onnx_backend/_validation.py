@@ -97,8 +97,8 @@ def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> No
 def _with_known_operators(inlined: Inlined) -> onnx.ModelProto:
     """The model as ONNX's checker accepts it.
 
-    It refuses new, deprecated and ONNX Runtime's operators in ONNX's domain, and bodies
-    without default attributes.
+    The checker refuses new and deprecated operators in ONNX's domain and those of ONNX
+    Runtime, and bodies without default attributes.
     """
     checked = onnx.ModelProto()
     checked.CopyFrom(inlined.model)

@@ -384,6 +384,12 @@ def test_as_onnx_runtime(text: str, inputs: str) -> None:
     require_runtime(model_of(text, given), given, tolerance=2e-5)
 
 
+def microsoft(text: str) -> str:
+    """A node; an embedding must have two outputs."""
+    outputs = "y, z" if text.startswith("Embed") else "y"
+    return f"{outputs} = com.microsoft.{text}"
+
+
 @pytest.mark.usefixtures("x32", "unoptimized")
 @pytest.mark.parametrize(("text", "inputs"), MICROSOFT)
 def test_operators_of_microsoft(text: str, inputs: str) -> None:
@@ -391,45 +397,6 @@ def test_operators_of_microsoft(text: str, inputs: str) -> None:
     constants = dict(zip("qrstuvwx", others, strict=False))
     source = model_of(microsoft(text), [first], **constants)
     require_runtime(source, [first], tolerance=1e-5)
-
-
-@pytest.mark.usefixtures("x32")
-def test_boxes_with_as_many_samples_as_they_need() -> None:
-    """The greatest ones of RoiAlign, for boxes that are constant."""
-    given = [IMAGE, *BOXES]
-    source = model_of(
-        '@21 y = RoiAlign<mode = "max", output_height = 2>(p, q, r)', given
-    )
-    require_runtime(source, given, ["q"], 2e-5)
-    function = jax.jit(onnx_backend.prepare(source).jax_fn)
-    require_error(TypeError, "RoiAlign 'y': `rois` must be a con", function, *given)
-
-
-@pytest.mark.usefixtures("unoptimized")
-@pytest.mark.parametrize("ratio", [0, 2])
-def test_derivatives_of_boxes(ratio: int) -> None:
-    """Between the places where an element, or the number of samples, changes."""
-    image, boxes, places = (
-        IMAGE[:1].astype(float),
-        np.array([[1.1, 2.2, 6.8, 7.7]]),
-        np.array([0]),
-    )
-    options = f"output_height = 2, output_width = 2, sampling_ratio = {ratio}"
-    text = f"double[a,b,c,d] y {{y = RoiAlign<{options}>(p, q, r)}}"
-    model = onnx_backend.prepare(model_of(text, [image, boxes, places]))
-
-    @jax.jit
-    def pooled(x: Any, boxes: Any) -> Any:
-        return model.jax_fn(x, boxes, places)[0]
-
-    with jax.enable_x64(True):
-        check_grads(pooled, (image, boxes), 1, eps=1e-5)
-
-
-def microsoft(text: str) -> str:
-    """A node; an embedding must have two outputs."""
-    outputs = "y, z" if text.startswith("Embed") else "y"
-    return f"{outputs} = com.microsoft.{text}"
 
 
 SMOOTH = [
@@ -478,6 +445,39 @@ def test_derivatives_of_microsoft(text: str, inputs: str) -> None:
     slope = sum(np.vdot(gradient[n], step) for n, step in steps.items())
     wanted = (4 * difference(0.004) - difference(0.008)) / 3  # of the fourth order
     np.testing.assert_allclose(slope, wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.usefixtures("x32")
+def test_boxes_with_as_many_samples_as_they_need() -> None:
+    """The greatest ones of RoiAlign, for boxes that are constant."""
+    given = [IMAGE, *BOXES]
+    source = model_of(
+        '@21 y = RoiAlign<mode = "max", output_height = 2>(p, q, r)', given
+    )
+    require_runtime(source, given, ["q"], 2e-5)
+    function = jax.jit(onnx_backend.prepare(source).jax_fn)
+    require_error(TypeError, "RoiAlign 'y': `rois` must be a con", function, *given)
+
+
+@pytest.mark.usefixtures("unoptimized")
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_derivatives_of_boxes(ratio: int) -> None:
+    """Between the places where an element, or the number of samples, changes."""
+    image, boxes, places = (
+        IMAGE[:1].astype(float),
+        np.array([[1.1, 2.2, 6.8, 7.7]]),
+        np.array([0]),
+    )
+    options = f"output_height = 2, output_width = 2, sampling_ratio = {ratio}"
+    text = f"double[a,b,c,d] y {{y = RoiAlign<{options}>(p, q, r)}}"
+    model = onnx_backend.prepare(model_of(text, [image, boxes, places]))
+
+    @jax.jit
+    def pooled(x: Any, boxes: Any) -> Any:
+        return model.jax_fn(x, boxes, places)[0]
+
+    with jax.enable_x64(True):
+        check_grads(pooled, (image, boxes), 1, eps=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["Hamming", "Hann"])
