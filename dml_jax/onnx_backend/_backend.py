@@ -121,6 +121,7 @@ class Backend(onnx.backend.base.Backend):
         source = _read(model)
         if outputs is not None:
             _cut(source.graph, outputs)  # ONNX's checker may not find their types
+        _protos.import_microsoft(source)
         split_shared(source.graph)
         graph = convert(validate_model(source, functions), functions)
         if outputs is not None:

@@ -189,7 +189,7 @@ def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]
     With those that a version adds, an operator does what it did before. Lists are left
     out, since their lengths vary.
     """
-    if domain == MICROSOFT_DOMAIN:
+    if domain == MICROSOFT_DOMAIN or kind in ATTRIBUTES_OF:
         kind, version = ATTRIBUTES_OF.get(kind, kind), NEWEST_OPSET
     if not onnx.defs.has(kind):
         return []

@@ -46,6 +46,9 @@ DROPPING = prepared(DROPOUT, r=HALF, t=TRUE)
 SUPPRESSING = prepared(
     "float[a,b,4] p, float[a,c,b] q => int64[n,3] y {y = NonMaxSuppression(p, q)}"
 )
+SELF = "float[a,b,c] x => float[d,e,f] y {y = com.microsoft."
+PACKED = prepared(f"{SELF}MultiHeadAttention<num_heads = 2>(x)}}")
+ROTARY = prepared(f"{SELF}Attention<num_heads = 2, do_rotary = 1>(x, x)}}")
 MODULE = type("Linear", (), {"__module__": "torch.nn.modules.linear"})()
 
 
@@ -132,6 +135,10 @@ prepared(DROPOUT, r=2 * HALF, t=TRUE).run([ROW]) | ValueError | Dropout 'y': `ra
   must be in \[0, 1\); got 1
 jax.jit(prepared(f"bool t, {DROPOUT}", r=HALF).jax_fn)(True, ROW) | TypeError | onnx:
   `t` must be a constant, since a shape or an option depends on it; got traced bool
+PACKED.run([X[None]]) | NotImplementedError | com.microsoft.MultiHeadAttention 'y':
+  `query` must not be packed with keys or values$$
+ROTARY.run([X[None]]) | NotImplementedError | com.microsoft.Attention 'y': `do_rotary`
+  must be 0; got 1$$
 jax.jit(SUPPRESSING.jax_fn)(X[None], X[None, :, :3]) | TypeError | NonMaxSuppression
   'y': `boxes` must be a constant, .*, or end the model before it by `outputs=`$$
 PAIR.run(["w"], {"x": ROW}) | ValueError | .*`inputs` must be None or a list of y, z

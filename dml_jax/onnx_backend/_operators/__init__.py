@@ -41,14 +41,18 @@ OPERATORS: dict[str, Operator] = {
 
 # Of the domain com.microsoft.
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
-ATTRIBUTES_OF: dict[str, str] = microsoft.ATTRIBUTES_OF
+# Those that ONNX Runtime defines, and the operators of ONNX whose attributes they have.
+ATTRIBUTES_OF = microsoft.ATTRIBUTES_OF | normalization.ATTRIBUTES_OF
 
-# Those of ONNX that are not supported, and why.
+# Those that are not supported, or their domains, and why.
 _REASONS = {
     "JAX has no strings": "RegexFullMatch StringConcat StringNormalizer StringSplit "
     "TfIdfVectorizer",
     "decoding and regions of images are out of scope": "DeformConv ImageDecoder "
     "MaxRoiPool MaxUnpool",
+    "arrays have the layout of one processor; optimize at level EXTENDED instead": (
+        "com.microsoft.nchwc"
+    ),
 }
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _REASONS.items() for name in names.split()

@@ -100,7 +100,7 @@ def standardized(
 def _layer_normalization(
     node: Node, x: Array, scale: Array, bias: Any = None
 ) -> list[Any]:
-    """LayerNormalization and RMSNormalization, which does not subtract the mean."""
+    """LayerNormalization, and those of RMS, which do not subtract the mean."""
     attributes, rank = node.attributes, np.ndim(x)
     axis = axis_of(node, x)
     is_centered = node.kind == "LayerNormalization"
@@ -110,7 +110,8 @@ def _layer_normalization(
     axes, epsilon = tuple(range(axis, rank)), attributes["epsilon"]
     result, mean, inverse = standardized(wide, axes, epsilon, is_centered)
     result = result.astype(x.dtype) * scale
-    return [result if bias is None else result + bias, mean, inverse]
+    statistics = [mean, inverse] if is_centered else [inverse]
+    return [result if bias is None else result + bias, *statistics]
 
 
 def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax.Array:
@@ -167,6 +168,11 @@ def _local_response_normalization(node: Node, x: Array) -> jax.Array:
     return x / factor ** attributes["beta"]
 
 
+# ONNX Runtime has these from opset 1, with the attributes of operators of ONNX.
+ATTRIBUTES_OF = {
+    "LayerNormalization": "LayerNormalization",
+    "SimplifiedLayerNormalization": "RMSNormalization",
+}
 OPERATORS = {
     "Softmax": _softmax(jax.nn.softmax),
     "LogSoftmax": _softmax(jax.nn.log_softmax),
@@ -174,7 +180,7 @@ OPERATORS = {
     "BatchNormalization": Operator(
         _batch_normalization, 7, of_images=True, statistics=slice(3, 5)
     ),
-    "LayerNormalization": Operator(_layer_normalization, 17),
+    **dict.fromkeys(ATTRIBUTES_OF, Operator(_layer_normalization, 1)),
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),
     "InstanceNormalization": Operator(in_float32(_instance_normalization), 6),
