@@ -13,6 +13,7 @@ pytest.register_assert_rewrite(
 )
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 8)  # for meshes
 
 # Compilation makes the first example slow; derandomized, a run is repeatable.
 for name, count in {"repeatable": 20, "brief": 5}.items():
@@ -21,6 +22,12 @@ for name, count in {"repeatable": 20, "brief": 5}.items():
     )
 hypothesis.settings.register_profile("long", deadline=None, max_examples=400)
 hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes after
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("random programs over meshes")
+    group.addoption("--programs", metavar="COUNT", type=int, default=240)
+    group.addoption("--first-program", metavar="SEED", type=int, default=60)
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])
