@@ -32,8 +32,8 @@ seq(float[3]) x, int64 i => float[3] y {y = SequenceAt(x, i)} |
 sparse_tensor(float[3]) x => sparse_tensor(float[3]) y {y = Identity(x)} |
   'x', which is not a tensor, 'y', which is not a tensor | $$
 $unary Frob(x)} | Frob 'y' | Frob
-$unary com.microsoft.nchwc.Conv(x)} | com.microsoft.nchwc.Conv 'y', because arrays have
-  the layout of one processor; optimize at level EXTENDED instead | Conv
+$unary com.microsoft.nchwc.Conv(x)} | com.microsoft.nchwc.Conv 'y', because its
+  layout is one processor's; optimize at level EXTENDED | Conv
 @7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7 | Range
 @9 $reverse(x, l)} | ReverseSequence 'y' of opset 9 | ReverseSequence
 @8 $fill(s)} | ConstantOfShape 'y' of opset 8 | ConstantOfShape

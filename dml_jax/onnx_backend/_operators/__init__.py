@@ -50,9 +50,7 @@ _REASONS = {
     "TfIdfVectorizer",
     "decoding and regions of images are out of scope": "DeformConv ImageDecoder "
     "MaxRoiPool MaxUnpool",
-    "arrays have the layout of one processor; optimize at level EXTENDED instead": (
-        "com.microsoft.nchwc"
-    ),
+    "its layout is one processor's; optimize at level EXTENDED": "com.microsoft.nchwc",
 }
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _REASONS.items() for name in names.split()

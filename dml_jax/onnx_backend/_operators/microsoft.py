@@ -117,10 +117,7 @@ def _skip_normalization(node: Node, x: Array, skip: Array, *more: Any) -> list[A
 
 
 def _embedding(node: Node, *inputs: Any) -> list[Any]:
-    """Normalizes the sum of the rows of words, places and segments.
-
-    The second output counts the elements of the mask that are 1.
-    """
+    """The normalized sum of rows of tables, and the number of ones in each mask."""
     words, segments, word_rows, place_rows, segment_rows, gamma, beta, *more = inputs
     mask, places = (*more, None, None)[:2]
     x = _rows("input_ids", words, word_rows)

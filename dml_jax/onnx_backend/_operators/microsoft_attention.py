@@ -25,6 +25,8 @@ from dml_jax.onnx_backend._operators._arrays import (
 from dml_jax.onnx_backend._values import Array
 
 _matmul = linear.OPERATORS["MatMul"].evaluate
+# Options that ONNX Runtime does not have on CPU.
+_UNSUPPORTED = {"past_present_share_buffer", "qk_output", "sliding_window_cache"}
 
 
 def _attend(
@@ -36,6 +38,9 @@ def _attend(
     key, which has no value.
     """
     attributes, (q, k, v) = node.attributes, qkv
+    for name in _UNSUPPORTED & attributes.keys():
+        if attributes[name]:
+            raise NotImplementedError(f"`{name}` must be 0; got {attributes[name]}")
     (batch, heads, steps, size), total = q.shape, k.shape[2]
     k, v = (jnp.repeat(x, heads // x.shape[1], axis=1) for x in (k, v))
     scores = at_least_float32(_matmul(node, q, jnp.swapaxes(k, 2, 3)))
@@ -84,7 +89,8 @@ def _mask(node: Node, name: str, mask: Any, q: jax.Array, k: jax.Array) -> Any:
 def _attention(node: Node, x: Array, weights: Array, *more: Any) -> list[Any]:
     """Self-attention, which first multiplies its input by weights for all three."""
     bias, mask, past, added = (*more, *[None] * (4 - len(more)))
-    _require_zeros(node, "do_rotary", "past_present_share_buffer")
+    if node.attributes.get("do_rotary"):
+        raise NotImplementedError("`do_rotary` must be 0; got 1")
     width = np.shape(weights)[1]
     sizes = node.attributes.get("qkv_hidden_sizes", [width // 3] * 3)
     if sum(sizes) != width:
@@ -100,12 +106,10 @@ def _attention(node: Node, x: Array, weights: Array, *more: Any) -> list[Any]:
     return [y, jnp.stack([k, v])] if node.outputs[1:] else [y]
 
 
-def _multi_head_attention(
-    node: Node, query: Array, key: Any = None, value: Any = None, *more: Any
-) -> list[Any]:
+def _multi_head_attention(node: Node, query: Array, *more: Any) -> list[Any]:
     """Attention, whose keys and values may have an axis of heads."""
-    given: Any = (*more, *[None] * (5 - len(more)))
-    bias, mask, added, *past = given
+    given: Any = (*more, *[None] * (7 - len(more)))
+    key, value, bias, mask, added, *past = given
     if key is None or value is None:
         raise NotImplementedError("`query` must not be packed with keys or values")
     heads, size = node.attributes["num_heads"], np.shape(query)[2]
@@ -123,7 +127,6 @@ def _group_query_attention(node: Node, *inputs: Any) -> list[Any]:
     """Attention to earlier steps, whose keys and values are in buffers."""
     q, k, v, past_k, past_v, last, total, *more = inputs
     cos, sin, places, added, sink = (*more, *[None] * (5 - len(more)))
-    _require_zeros(node, "qk_output", "sliding_window_cache")
     attributes = node.attributes
     heads, groups = attributes["num_heads"], attributes["kv_num_heads"]
     if k is None:
@@ -147,8 +150,7 @@ def _group_query_attention(node: Node, *inputs: Any) -> list[Any]:
         seen &= keys <= own[..., None]
     if (window := attributes.get("local_window_size", -1)) > 0:
         seen &= keys > own[..., None] - window
-    if sink is None and attributes.get("smooth_softmax") == 1:
-        sink = 0.0
+    sink = 0.0 if sink is None and attributes.get("smooth_softmax") == 1 else sink
     qkv = q, k[:, :, :count], v[:, :, :count]
     return [_attend(node, qkv, added, 0, seen[:, None], sink), k, v]
 
@@ -164,9 +166,7 @@ def _written(past: Any, new: jax.Array, starts: jax.Array, total: Any) -> jax.Ar
     return jnp.where(places < 0, past, jnp.where(places < steps, rows, 0))
 
 
-def _rotary_embedding(
-    node: Node, x: Array, places: Array, cos: Array, sin: Array
-) -> jax.Array:
+def _rotary_embedding(node: Node, x: Array, places: Any, cos: Any, sin: Any) -> Any:
     is_flat = np.ndim(x) == 3
     heads = node.attributes.get("num_heads") or x.shape[2] // (2 * cos.shape[1])
     parts = _heads(x, heads) if is_flat else jnp.asarray(x)
@@ -176,13 +176,10 @@ def _rotary_embedding(
     return result.swapaxes(1, 2).reshape(x.shape) if is_flat else result
 
 
-def _rotated(
-    x: jax.Array, places: Any, cos: Any, sin: Any, is_interleaved: Any
-) -> jax.Array:
-    """Rotates pairs of numbers of each head by the angles of its place.
+def _rotated(x: Any, places: Any, cos: Any, sin: Any, is_interleaved: Any) -> Any:
+    """Rotates pairs of numbers by the angles of their place, and leaves the others.
 
-    The two are neighbours if `is_interleaved`, and else in two halves. What is behind
-    the pairs that have angles is unchanged.
+    The two are neighbours if `is_interleaved`, and else in two halves.
     """
     places, half = clamped("position_ids", places, len(cos) - 1), cos.shape[1]
     cos, sin = (jnp.asarray(table)[places][:, None] for table in (cos, sin))
@@ -191,13 +188,6 @@ def _rotated(
     a, b = jnp.moveaxis(turned.reshape(*x.shape[:-1], *shape), axis, 0)
     pairs = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
     return jnp.concatenate([pairs.reshape(turned.shape), rest], axis=-1)
-
-
-def _require_zeros(node: Node, *names: str) -> None:
-    """Refuses options that ONNX Runtime does not have on CPU."""
-    for name in names:
-        if node.attributes.get(name):
-            raise NotImplementedError(f"`{name}` must be 0; got 1")
 
 
 OPERATORS = {
