@@ -19,7 +19,7 @@ from dml_jax import bidirectional_scan, padded_scan
 BATCH, TIME, FEATURES, STATE = 4, 5, 3, 2
 RANDOM = np.random.default_rng(0)
 
-pytestmark = pytest.mark.usefixtures("x32", "standard_promotion", "unoptimized")
+pytestmark = pytest.mark.usefixtures("x32", "standard_promotion")
 
 
 @pytest.fixture

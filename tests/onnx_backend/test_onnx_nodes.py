@@ -92,7 +92,6 @@ def all_tests() -> list[Any]:
     return [t for t in suite if re.search(r"^(?!.*_expanded).*_cpu$", t.id())]
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("are_all", default_of([False, True], False))
 def test_nodes(are_all: bool) -> None:
     result, tests = unittest.TestResult(), all_tests()

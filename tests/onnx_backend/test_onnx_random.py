@@ -18,8 +18,6 @@ from sampling import sampled_x64
 
 from dml_jax import onnx_backend
 
-pytestmark = pytest.mark.usefixtures("unoptimized")
-
 KEY = jax.random.key(0)
 X = np.ones((50, 100), F)
 SHARES = np.repeat(F([[0], [0.25], [0.9], [1]]), 5000, 1)

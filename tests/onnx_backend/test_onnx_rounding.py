@@ -10,6 +10,8 @@ from onnx_models import F, parse, require_close, require_same, runtime_outputs
 
 from dml_jax import onnx_backend
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 RANDOM = np.random.default_rng(1)
 X = RANDOM.uniform(-2, 2, (3, 6)).astype(F)
 IMAGES = RANDOM.uniform(-2, 2, (2, 2, 4, 3)).astype(F)
@@ -103,7 +105,6 @@ LAYERS: dict[str, tuple[str, Any, np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("name", LAYERS)
 def test_rounding_passes_derivatives_on(name: str) -> None:
     nodes, smooth, x = LAYERS[name]

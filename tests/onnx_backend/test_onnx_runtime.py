@@ -377,7 +377,7 @@ def arrays(inputs: str) -> list[np.ndarray]:
     return list(map(np.asarray, eval(f"[{inputs}]", NAMES)))
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(("text", "inputs"), IMAGES + OTHERS + ATTENTION)
 def test_as_onnx_runtime(text: str, inputs: str) -> None:
     given = arrays(inputs)
@@ -390,7 +390,7 @@ def microsoft(text: str) -> str:
     return f"{outputs} = com.microsoft.{text}"
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(("text", "inputs"), MICROSOFT)
 def test_operators_of_microsoft(text: str, inputs: str) -> None:
     first, *others = arrays(inputs)
@@ -406,7 +406,7 @@ SMOOTH = [
 ]
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(
     ("text", "inputs"), default_of(ATTENTION + SMOOTH, *(ATTENTION + SMOOTH)[1::4])
 )
@@ -461,7 +461,6 @@ def test_boxes_with_as_many_samples_as_they_need() -> None:
     require_error(TypeError, "RoiAlign 'y': `rois` must be a con", function, *given)
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("ratio", [0, 2])
 def test_derivatives_of_boxes(ratio: int) -> None:
     """Between the places where an element, or the number of samples, changes."""
@@ -521,7 +520,7 @@ WIDE_WINDOW, CUBIC, STFT = (
 )
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(
     ("text", "inputs"), default_of(IMAGES, WIDE_WINDOW, CUBIC, STFT)
 )

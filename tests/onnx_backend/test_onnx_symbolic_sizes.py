@@ -131,7 +131,7 @@ def exported(
     return jax.export.export(function)(types)
 
 
-@pytest.mark.usefixtures("unoptimized", "with_jit")
+@pytest.mark.usefixtures("with_jit")
 @in_both_modes
 @pytest.mark.parametrize(
     ("text", "inputs", "batched"),

@@ -5,7 +5,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def on_cpus(with_jit: None, unoptimized: None) -> None:  # noqa: ARG001
+def on_cpus(with_jit: None) -> None:  # noqa: ARG001
     """The tests compile programs, and run most of them once."""
     if jax.default_backend() != "cpu":
         pytest.skip("needs eight CPU devices: JAX_PLATFORMS=cpu")
