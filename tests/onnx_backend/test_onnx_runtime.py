@@ -287,6 +287,8 @@ y, z, h = $group, do_rotary = 1>(p, q, r, s, t, u, v, w, x) |
   *ONE, *BUFFERS, I32([3, 6]), I32([7]), *ANGLES
 y, z, h = $group, do_rotary = 1, rotary_interleaved = 1>(p, q, r, s, t, u, v, w, x) |
   *GROUPS, *BUFFERS, I32([2, 1]), I32([3]), *ANGLES
+y, z, h = $group, do_rotary = 1>(p, q, r, , , s, t, u, v, w) |
+  *GROUPS, I32([2, 2]), I32([3]), *ANGLES, np.array([[4, 0, 2], [1, 8, 3]])
 y, z, h = $group>(p, q, r, s, t, u, v) |
   *(x[:1] for x in (*GROUPS, *BUFFERS)), I32([8]), I32([9])
 y, z, h = $group, causal = 0>(p, q, r, , , s, t, , , , , u) |
@@ -351,6 +353,10 @@ DynamicQuantizeMatMul(p, q, r, s) | np.abs(X), WEIGHT, STEP, U8(7)
 DynamicQuantizeMatMul(p, q, r, s) | 0 * X, WEIGHT, STEP, U8(7)
 MatMulIntegerToFloat(p, q, r, s, t, u, v) |
   BYTES[0, 0, :3, :8], SIGNED, STEP, STEP.repeat(5), U8(9), I8(range(5)), floats(5)
+QGemm<transB = 1, alpha = 0.5>(p, q, r, s, t, u) |
+  BYTES[0, 0, :, :8], *POINT, SIGNED.T, F(range(1, 6)) / 700, I8(range(5))
+QGemm(p, q, r, s, t, u, v, w, x) |
+  BYTES[0, 0, :, :8], *POINT, SIGNED, STEP, I8(3), I32(range(5)), F(0.73), U8(99)
 QLinearAdd(p, q, r, s, t, u, v, w) |
   BYTES, *POINT, BYTES[0, :1], F(0.03), U8(7), *POINT
 QLinearMul(p, q, r, s, t, u, v, w) |

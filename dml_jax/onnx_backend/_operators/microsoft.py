@@ -252,6 +252,19 @@ def _on_integers(kind: str) -> Operator:
     return Operator(evaluate, 1, of_floats=True)
 
 
+def _quantized_gemm(node: Node, *inputs: Any) -> Any:
+    """A product of bytes, which is quantized if it has a scale."""
+    a, a_scale, a_zero, b, b_scale, b_zero, *more = inputs
+    bias, scale, zero = (*more, *[None] * (3 - len(more)))
+    a, b = _transposed(node, "A", a), _transposed(node, "B", b)
+    total = matmul_of_bytes(a, b, a_zero, b_zero)
+    total = total if bias is None else total + bias
+    result = total.astype(np.float32) * (node.attributes["alpha"] * a_scale * b_scale)
+    if scale is None or zero is None:
+        return result
+    return quantized(quotient(result, scale, result.dtype), zero, zero.dtype)
+
+
 def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> list[Any]:
     *others, w_scale, w_zero, r_scale, r_zero = (*more, *[None] * (9 - len(more)))
     weights = [
@@ -287,6 +300,7 @@ _ON_INTEGERS = "Add Mul Sigmoid LeakyRelu Concat AveragePool GlobalAveragePool"
 ATTRIBUTES_OF = {
     "FusedConv": "Conv",
     "FusedGemm": "Gemm",
+    "QGemm": "Gemm",
     "DynamicQuantizeLSTM": "LSTM",
     **{f"QLinear{kind}": kind for kind in _ON_INTEGERS.split()},
 }
@@ -295,6 +309,7 @@ OPERATORS = {
     **{f"QLinear{kind}": _on_integers(kind) for kind in _ON_INTEGERS.split()},
     "EmbedLayerNormalization": Operator(_embedding, 1),
     "FusedGemm": Operator(_fused_gemm, 1),
+    "QGemm": Operator(_quantized_gemm, 1, of_floats=True),
     "FusedConv": Operator(_fused_convolution, 1),
     "FusedMatMul": Operator(product(_fused_matmul), 1),
     "SkipLayerNormalization": Operator(_skip_normalization, 1),
