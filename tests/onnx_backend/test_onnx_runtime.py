@@ -5,6 +5,7 @@ other attributes, operators of Microsoft, and chains.
 """
 
 import itertools
+import re
 from typing import Any
 
 import jax
@@ -346,6 +347,8 @@ MatMulNBits<$sizes, bits = 4>(p, q, r) | WIDE, PACKED[4], BLOCKS
 MatMulNBits<$sizes, bits = 8>(p, q, r) | WIDE, PACKED[8], BLOCKS
 MatMulNBits<$sizes, bits = 4>(p, q, r, s) | WIDE, PACKED[4], BLOCKS, integers(U8, 12)
 MatMulNBits<$sizes, bits = 4>(p, q, r, , , s) | WIDE, PACKED[4], BLOCKS, floats(6)
+MatMulNBits<$sizes, bits = 4>(p, q, r, , s) |
+  WIDE, PACKED[4], BLOCKS, I32(range(40))[::-1] // 16
 DynamicQuantizeMatMul(p, q, r) | X, SIGNED, STEP
 DynamicQuantizeMatMul(p, q, r, s, t) |
   X, WEIGHT, STEP.repeat(5), integers(U8, 5), floats(5)
@@ -405,10 +408,12 @@ def test_operators_of_microsoft(text: str, inputs: str) -> None:
     require_runtime(source, [first], tolerance=1e-5)
 
 
+# Without kinks, or with few that a difference could meet.
 SMOOTH = [
     (microsoft(text), inputs)
     for text, inputs in MICROSOFT
-    if text.startswith(("Embed", "FusedGemm"))
+    if text.startswith(("Bias", "Embed", "Fast", "Fused", "Gelu", "Quick", "Skip"))
+    and not re.search("Conv.*(Relu|Clip|HardSigmoid)", text, re.DOTALL)
 ]
 
 
