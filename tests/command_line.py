@@ -26,6 +26,14 @@ def run(*words: Any) -> tuple[Any, str, str]:
     return status, texts[0], texts[1]
 
 
+def succeed(*words: Any) -> str:
+    """The output of a command that must not fail, or its error."""
+    status, out, err = run(*words)
+    assert not err, err
+    assert status == 0
+    return out
+
+
 def dispatch(model: Any, *options: Any) -> list[str]:
     """Runs a model, as a path, a text or an object, and returns its lines.
 
@@ -36,9 +44,7 @@ def dispatch(model: Any, *options: Any) -> list[str]:
         path = model
     else:
         path.write_text(model if isinstance(model, str) else json.dumps(model))
-    status, out, err = run("dispatch", path, *options)
-    assert (status, err) == (0, "")
-    first, *lines = out.splitlines()
+    first, *lines = succeed("dispatch", path, *options).splitlines()
     assert re.fullmatch("Running on '.*'", first)
     return [re.sub(r"\d+\.\d{4} ms", "T ms", line) for line in lines]
 

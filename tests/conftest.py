@@ -13,6 +13,7 @@ pytest.register_assert_rewrite(
 )
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 8)  # for meshes
 
 # Compilation makes the first example slow; derandomized, a run is repeatable.
 for name, count in {"repeatable": 20, "brief": 5}.items():
@@ -21,6 +22,12 @@ for name, count in {"repeatable": 20, "brief": 5}.items():
     )
 hypothesis.settings.register_profile("long", deadline=None, max_examples=400)
 hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes after
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("random programs over meshes")
+    group.addoption("--programs", metavar="COUNT", type=int, default=240)
+    group.addoption("--first-program", metavar="SEED", type=int, default=45)
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])
@@ -62,12 +69,21 @@ def with_caches() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def unoptimized() -> Iterator[None]:
-    """Turns most of XLA's optimizations off, which take longer than what they save."""
-    jax.config.update("jax_disable_most_optimizations", True)
+@pytest.fixture(autouse=True)
+def unoptimized(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Turns most of XLA's optimizations off, which take longer than what they save.
+
+    They remain for tests of rounding, which use `optimized`.
+    """
+    is_off = "optimized" not in request.fixturenames
+    jax.config.update("jax_disable_most_optimizations", is_off)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def optimized() -> None:
+    """Leaves XLA's optimizations on."""
 
 
 @pytest.fixture

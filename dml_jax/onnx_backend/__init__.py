@@ -1,15 +1,16 @@
 """An ONNX backend on this package's operators.
 
-It runs the operators of ONNX, loops and branches among them, except those that draw
-random numbers, read strings, or decode images and pool their regions. Functions of a
-model are inlined. Functions in Python can be passed for other operators.
+It runs the operators of ONNX, loops and branches among them, except those that read
+strings or decode images. Functions of a model are inlined. Functions in Python can be
+passed for other operators.
 
 `prepare` returns a `Model`. Its method `run` takes and returns NumPy arrays, in 64-bit
 mode whatever `jax_enable_x64` says, and compiles a program for each kind of inputs.
 `jax_fn` is a pure function of the graph's inputs, which can be jitted, mapped,
 differentiated and exported; under `jit`, the model is one program. `apply` is the same
 function with the weights as its first argument, to train those in `params`; `to_onnx`
-writes weights back into the model.
+writes weights back into the model. Dropout in training mode, and other nodes that draw
+random numbers, need a PRNG key, the argument `key` of `jax_fn` and `apply`.
 
 Shapes that nodes compute are constant while JAX traces. They may depend on the shapes
 of inputs, but not on the values of traced ones. The number of a Loop's iterations must

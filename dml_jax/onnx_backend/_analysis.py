@@ -41,6 +41,14 @@ def names_of(kind: str, nodes: Sequence[Node]) -> frozenset[str]:
     return frozenset(names)
 
 
+def are_random(nodes: Sequence[Node]) -> bool:
+    """Whether nodes may draw random numbers."""
+    return any(
+        node.operator.is_random or any(are_random(g.nodes) for g in node.graphs())
+        for node in nodes
+    )
+
+
 def captured_names(graph: Graph) -> frozenset[str]:
     """The names of outer values that a graph reads."""
     known = {*graph.inputs, *graph.constants, ""}

@@ -71,7 +71,8 @@ class Backend(onnx.backend.base.Backend):
           device: "CPU", or "CUDA" with the number of a GPU, as "CUDA:1"; JAX's default
             device if it is None. `run` computes there, and `params` are there.
           training: whether ReverseSequence, and the reverse directions of RNN, GRU and
-            LSTM, scale the gradients of their inputs by `lda_coeff`.
+            LSTM, scale the gradients of their inputs by `lda_coeff`. Whether Dropout
+            drops elements is in the model.
           lda_coeff: the coefficient, a real number or a (traced) scalar; without
             `training` it has no effect.
           outputs: names of outputs of nodes, in place of the graph's outputs, such as
@@ -120,6 +121,7 @@ class Backend(onnx.backend.base.Backend):
         source = _read(model)
         if outputs is not None:
             _cut(source.graph, outputs)  # ONNX's checker may not find their types
+        _protos.import_microsoft(source)
         split_shared(source.graph)
         graph = convert(validate_model(source, functions), functions)
         if outputs is not None:

@@ -49,6 +49,11 @@ class Body(NamedTuple):
         """The outputs of the graph."""
         return run_graph(self.graph, inputs, self.scope)
 
+    def at(self, iteration: Any) -> Body:
+        """The body in an iteration, in which it draws random numbers of its own."""
+        iterations = (*self.scope.iterations, iteration)
+        return self._replace(scope=self.scope._replace(iterations=iterations))
+
 
 @contextlib.contextmanager
 def modes() -> Iterator[None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -81,8 +82,8 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
         name: array_of(tensor, f"onnx: `{own_name}`")
         for *_, own_name, name, tensor in found
     }
-    graph = _Converter(inlined, functions, unique).graph(inlined.model.graph, "", {})
-    graph = graph._replace(constants=constants)
+    converter = _Converter(inlined, functions, unique, itertools.count())
+    graph = converter.graph(inlined.model.graph, "", {})._replace(constants=constants)
     return graph if inlined.is_recorded else _with_float_weights(graph)
 
 
@@ -96,6 +97,7 @@ class _Converter(NamedTuple):
     inlined: Inlined
     functions: Functions
     unique: Mapping[str, Mapping[str, str]]  # names of each path's own constants
+    places: Iterator[int]  # of the nodes
 
     def graph(
         self, graph: onnx.GraphProto, path: str, outer: Mapping[str, str]
@@ -131,6 +133,7 @@ class _Converter(NamedTuple):
             inputs=tuple(names.get(name, name) for name in node.input),
             outputs=tuple(node.output),
             operator=operator,
+            place=next(self.places),
         )
 
     def attribute(
@@ -162,9 +165,6 @@ def _with_float_weights(graph: Graph) -> Graph:
             continue
         if node.kind == "Constant":
             values[node.outputs[0]] = node.operator.evaluate(node)
-        if node.kind == "Dropout" and node.inputs[2:]:  # an error in training mode
-            part = Graph(node.inputs, (), {}, (node,), {})
-            run_graph(part, [*map(values.get, node.inputs)], Scope({}, {}, True))
         given: list[Any] = [values.get(name) for name in node.inputs if name]
         if any(x is None for x in given):
             continue
@@ -189,7 +189,7 @@ def _defaults(domain: str, kind: str, version: int) -> list[onnx.AttributeProto]
     With those that a version adds, an operator does what it did before. Lists are left
     out, since their lengths vary.
     """
-    if domain == MICROSOFT_DOMAIN:
+    if domain == MICROSOFT_DOMAIN or kind in ATTRIBUTES_OF:
         kind, version = ATTRIBUTES_OF.get(kind, kind), NEWEST_OPSET
     if not onnx.defs.has(kind):
         return []

@@ -1,14 +1,159 @@
-"""Checks of a model's inputs, and their errors."""
+"""What comes into a model: the arrays of a call, and weights that replace its own.
+
+`Inputs.named` gives the arrays their names, `checked` checks them, and `widened` gives
+them the dtypes that nodes read, in this order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
+from jax.core import Tracer
 
 from dml_jax._shared import arguments
+from dml_jax.onnx_backend._operators._arrays import dtype_of
+from dml_jax.onnx_backend._values import Array, is_text, traced_shape
+
+# Dtypes in which products of float32 may be computed.
+HALVES = jnp.dtype(jnp.bfloat16), np.dtype(np.float16)
+
+
+class Inputs:
+    """The inputs of a model, and the dtypes of its weights.
+
+    Attributes:
+      names: the inputs that have no default, in order.
+      default_names: the inputs that have one, in order.
+      dtypes: the dtypes of both by name.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, onnx.TypeProto.Tensor],
+        constants: Mapping[str, np.ndarray],
+        static: Set[str],
+    ):
+        """`static` has the names whose values determine shapes."""
+        self.dtypes = {
+            name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
+            for name, tensor in tensors.items()
+        }
+        self.names = tuple(n for n in tensors if n not in constants)
+        self.default_names = tuple(n for n in tensors if n in constants)
+        self._dtypes = {n: x.dtype for n, x in constants.items()} | self.dtypes
+        self._sizes = {name: sizes_of(tensor) for name, tensor in tensors.items()}
+        self._static = static
+
+    def in_order(self, count: int) -> tuple[str, ...]:
+        """The names of `count` inputs that are given in order."""
+        is_short = count <= len(self.names)
+        return (self.names if is_short else tuple(self.dtypes))[:count]
+
+    def of_run(
+        self, inputs: Any, others: Sequence[Any], named: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Names the inputs of `run`, which may be a mapping, and are not traced."""
+        if others:
+            got = f"{1 + len(others)} arguments"
+            raise wrong_inputs(self.names, got, self.default_names)
+        if not isinstance(inputs, Mapping):
+            inputs, named = self.named(inputs, named or None), {}
+        given = {**inputs, **named}
+        if not {*self.names} <= given.keys() <= self.dtypes.keys():
+            got = ", ".join(map(str, given)) or "none"
+            raise wrong_inputs(self.names, got, self.default_names, given)
+        for name, value in given.items():
+            if isinstance(value, Tracer):
+                got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
+                raise arguments.error(TypeError, name, "not be traced", got)
+        return given
+
+    def named(
+        self, inputs: Any, named: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Names inputs that are given in order, and adds those that have names."""
+        given: Mapping[str, Any] = {}
+        is_list, named = named is None, named or {}
+        if isinstance(inputs, (tuple, list)):
+            names = self.in_order(len(inputs))
+            given = {**dict(zip(names, inputs, strict=False)), **named}
+            is_complete = {*self.names} <= given.keys() <= self.dtypes.keys()
+            if is_complete and len(given) == len(inputs) + len(named):
+                return given
+            got = f"{len(inputs)} of them"
+            got = f"{got} and {', '.join(named)}" if named else got
+        else:
+            got = arguments.describe(inputs)
+        raise wrong_inputs(self.names, got, self.default_names, given, is_list)
+
+    def checked(
+        self, given: Mapping[str, Any], halves: Sequence[Any] = ()
+    ) -> dict[str, Array]:
+        """Checks shapes and dtypes; `halves` are valid for float32, too."""
+        return {
+            n: self._checked(n, given[n], halves) for n in self.dtypes if n in given
+        }
+
+    def _checked(self, name: str, value: Any, halves: Sequence[Any]) -> Array:
+        if isinstance(value, Tracer) and name in self._static:
+            error = traced_shape(name, value)
+            raise TypeError(f"onnx: {error}")
+        given = value
+        if not isinstance(value, jax.Array) or name in self._static:
+            value = as_numpy(name, value)
+        is_half = self.dtypes[name] == np.float32 and value.dtype in halves
+        if value.dtype != self.dtypes[name] and not is_half:
+            value = self._of_other_dtype(name, value, hasattr(given, "dtype"))
+        require_shape(name, value.shape, self._sizes[name])
+        return value
+
+    def _of_other_dtype(self, name: str, value: Any, is_typed: bool) -> Array:
+        """An input of another dtype than the graph's, if it stands for that one."""
+        dtype = self.dtypes[name]
+        if is_untyped(value.dtype, dtype):
+            return value.view(dtype)
+        is_int32 = (dtype, value.dtype) == (np.int64, np.int32)
+        if is_int32 or jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
+            return value
+        if is_text(dtype) and is_text(value):
+            return value
+        kind, hint = "string" if is_text(dtype) else dtype, ""
+        if not is_text(dtype):
+            hint = arguments.conversion(value.dtype, dtype)
+            if hint and not is_typed:
+                hint = f". Convert it by `np.array(x, '{dtype}')`"
+        raise TypeError(
+            f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
+        )
+
+    def product_dtype(self, values: Mapping[str, Any]) -> Any:
+        """The dtype of products: that of what has 16 bits in place of float32."""
+        found = {
+            np.dtype(value.dtype)
+            for name, value in values.items()
+            if value.dtype in HALVES and self._dtypes[name] == np.float32
+        }
+        if len(found) > 1:
+            got = " and ".join(sorted(map(str, found)))
+            raise TypeError(
+                "onnx: inputs and `params` of 16 bits for float32 must have one dtype; "
+                f"got {got}"
+            )
+        return found.pop() if found else np.float32
+
+    def widened(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What nodes read: 64-bit integers and float32, which may be given in fewer."""
+        are_wide = np.int64, np.uint64, np.float32
+        dtypes = {name: self._dtypes[name] for name in values}
+        return {
+            name: value.astype(dtypes[name]) if dtypes[name] in are_wide else value
+            for name, value in values.items()
+        }
 
 
 def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:

@@ -12,31 +12,34 @@ import onnx
 import onnx.backend.base
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import names_of, shape_names
-from dml_jax.onnx_backend._errors import with_nearest
+from dml_jax.onnx_backend._analysis import are_random, shape_names
 from dml_jax.onnx_backend._evaluation import modes, run_graph
-from dml_jax.onnx_backend._inputs import (
-    as_numpy,
-    is_untyped,
-    require_shape,
-    sizes_of,
-    wanted_outputs,
-    wrong_inputs,
-)
+from dml_jax.onnx_backend._inputs import HALVES, Inputs, wanted_outputs
 from dml_jax.onnx_backend._nodes import Graph, Scope
-from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
+from dml_jax.onnx_backend._operators._arrays import is_quantized
 from dml_jax.onnx_backend._programs import Programs
-from dml_jax.onnx_backend._protos import initializers, read_names, remove
 from dml_jax.onnx_backend._sharding import with_automatic_axes
-from dml_jax.onnx_backend._values import is_text, traced, traced_shape
+from dml_jax.onnx_backend._values import is_text, traced
+from dml_jax.onnx_backend._weights import require_params, weights_of, with_weights
 
 # Making a class of named tuples is slow.
 _class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)
-# Dtypes in which products of float32 may be computed.
-_HALVES = jax.numpy.dtype(jax.numpy.bfloat16), np.dtype(np.float16)
+_ENTROPY = ""  # of a call of `run`, among inputs by name
+
+
+def _key(name: str, value: Any) -> jax.Array:
+    """A key from a PRNG key, typed or raw, which has to be a single one."""
+    try:
+        return jax.random.fold_in(value, 0)
+    except (TypeError, ValueError):
+        rule, got = "be a PRNG key, as of `jax.random.key`", arguments.describe(value)
+        raise arguments.error(TypeError, name, rule, got) from None
+
+
+# What checks the options of `apply` and `jax_fn`.
+_OPTIONS = {"training": arguments.flag, "lda_coeff": scalars.real, "key": _key}
 
 
 class Model(onnx.backend.base.BackendRep):
@@ -70,38 +73,20 @@ class Model(onnx.backend.base.BackendRep):
         self._graph = graph
         self._options = options
         has_defaults = source.ir_version >= 4
-        self._inputs = {
+        tensors = {
             info.name: info.type.tensor_type
             for info in source.graph.input
             if has_defaults or info.name not in graph.constants
         }
-        self.dtypes = {
-            name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
-            for name, tensor in self._inputs.items()
-        }
-        constants = graph.constants.items()
-        self._dtypes = {name: x.dtype for name, x in constants} | self.dtypes
-        self._sizes = {name: sizes_of(info) for name, info in self._inputs.items()}
-        self.input_names = tuple(n for n in self._inputs if n not in graph.constants)
-        self.default_names = tuple(n for n in self._inputs if n in graph.constants)
-        self.output_names = graph.outputs
         self._shape_names = shape_names(graph.nodes)
-        self.static_names = tuple(n for n in self._inputs if n in self._shape_names)
-        others = self._shape_names | names_of("statistics", graph.nodes)
-        states = names_of("states", graph.nodes)
-        weights = {
-            name: array
-            for name, array in constants
-            if array.ndim
-            and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-            and name not in others
-            and (name not in states or array.any())
-        }
-        found = initializers(source.graph, bool(source.functions))
-        nodes = {part.name for part in found if part.is_node}
-        # Some exporters write all weights as Constant nodes, and others write tables.
-        parameters = {n: x for n, x in weights.items() if n not in nodes}
-        self._weights = parameters or weights
+        self._inputs = Inputs(tensors, graph.constants, self._shape_names)
+        self.dtypes = self._inputs.dtypes
+        self.input_names = self._inputs.names
+        self.default_names = self._inputs.default_names
+        self.output_names = graph.outputs
+        self.static_names = tuple(n for n in tensors if n in self._shape_names)
+        self._weights = weights_of(source, graph)
+        self._is_random = are_random(graph.nodes)
         self._programs = Programs(
             lambda values: self._outputs(values, self._options),
             self._shape_names,
@@ -155,6 +140,9 @@ class Model(onnx.backend.base.BackendRep):
         in `static_names`, compiles a program; later calls run it. A model that cannot
         be compiled, such as one of strings, is computed node by node.
 
+        Nodes draw random numbers from their attribute `seed`, the same in each call, or
+        other numbers in each call if they have none.
+
         64-bit data keeps its width whatever `jax_enable_x64` says, and NaNs are allowed
         whatever `jax_debug_nans` says.
 
@@ -181,19 +169,7 @@ class Model(onnx.backend.base.BackendRep):
         if len(others) == 1 and isinstance(others[0], Mapping):
             wanted = wanted_outputs(inputs, self.output_names)
             inputs, others = others[0], ()
-        if others:
-            got = f"{1 + len(others)} arguments"
-            raise wrong_inputs(self.input_names, got, self.default_names)
-        if not isinstance(inputs, Mapping):
-            inputs, named = self._by_name(inputs, named or None), {}
-        given = {**inputs, **named}
-        if not set(self.input_names) <= given.keys() <= self._inputs.keys():
-            got = ", ".join(map(str, given)) or "none"
-            raise wrong_inputs(self.input_names, got, self.default_names, given)
-        for name, value in given.items():
-            if isinstance(value, Tracer):
-                got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
-                raise arguments.error(TypeError, name, "not be traced", got)
+        given = self._inputs.of_run(inputs, others, named)
         return self._computed(given, wanted)
 
     def _computed(
@@ -208,11 +184,9 @@ class Model(onnx.backend.base.BackendRep):
             jax.debug_nans(False),
             jax.default_device(self.device),
         ):
-            arrays = {
-                name: self._checked_input(name, given[name])
-                for name in self._inputs
-                if name in given
-            }
+            arrays = self._inputs.checked(given)
+            if self._is_random:
+                arrays[_ENTROPY] = np.random.SeedSequence().generate_state(2)
             read = (*arrays.values(), *self._options.values())
             if any(isinstance(value, Tracer) for value in read):
                 is_compiled = False
@@ -225,8 +199,9 @@ class Model(onnx.backend.base.BackendRep):
             found = dict(zip(self.output_names, results, strict=True))
         return _class_of_outputs("Outputs", wanted)(*(found[name] for name in wanted))
 
+    @arguments.named("jax_fn")
     def jax_fn(
-        self, /, *inputs: ArrayLike, **named: ArrayLike
+        self, /, *inputs: ArrayLike, key: Any = None, **named: ArrayLike
     ) -> tuple[jax.Array, ...]:
         """Computes the outputs, as a pure function that JAX can transform.
 
@@ -236,14 +211,18 @@ class Model(onnx.backend.base.BackendRep):
             where trailing defaults may be omitted. Those in `static_names` must not be
             traced: close over them. Those of dtype int64 may be int32, and those of
             dtype float32 may be bfloat16 or float16.
+          key: a PRNG key, which nodes that draw random numbers need; their seeds have
+            no effect. Each node and each iteration of a loop draws from a key of its
+            own. If the graph has an input called `key`, it is this input, unless the
+            input is given in order.
           named: inputs by name, after those in order.
 
         Returns:
           The outputs in the order of `output_names`.
 
         Raises:
-          TypeError: an input has the wrong dtype or must not be traced, or there are
-            too many or too few.
+          TypeError: an input has the wrong dtype or must not be traced, there are too
+            many or too few, or a node draws random numbers without `key`.
           ValueError: an input has the wrong shape, or a node refuses its inputs.
 
         Outside 64-bit mode, inputs, weights and outputs of 64 bits have 32 bits, as
@@ -257,7 +236,7 @@ class Model(onnx.backend.base.BackendRep):
         explicit axes of a mesh, too. There, an output with the batch of an input, which
         is its first axis, is sharded along it as the input is.
         """
-        return self._call({}, inputs, named, self._options)
+        return self._call({}, inputs, named, key=key)
 
     @arguments.named("apply")
     def apply(
@@ -267,6 +246,7 @@ class Model(onnx.backend.base.BackendRep):
         *inputs: ArrayLike,
         training: bool | None = None,
         lda_coeff: ArrayLike | None = None,
+        key: Any = None,
         **named: ArrayLike,
     ) -> tuple[jax.Array, ...]:
         """Computes the outputs with other weights, as a pure function.
@@ -278,6 +258,7 @@ class Model(onnx.backend.base.BackendRep):
           inputs: as for `jax_fn`.
           training: as for `prepare`, whose value is the default.
           lda_coeff: as for `prepare`, whose value is the default.
+          key: as for `jax_fn`.
           named: as for `jax_fn`; an input called `training` or `lda_coeff`, too.
 
         Returns:
@@ -288,17 +269,9 @@ class Model(onnx.backend.base.BackendRep):
 
         Derivatives: as of `jax_fn`, and with respect to `params`.
         """
-        options = {**self._options}
-        for name, value, check in (
-            ("training", training, arguments.flag),
-            ("lda_coeff", lda_coeff, scalars.real),
-        ):
-            if value is not None and name in self._inputs:
-                named[name] = value
-            elif value is not None:
-                options[name] = check(name, value)
-        self._require_params(params)
-        return self._call(params, inputs, named, options)
+        self._require(params)
+        options = {"training": training, "lda_coeff": lda_coeff, "key": key}
+        return self._call(params, inputs, named, **options)
 
     @arguments.named("to_onnx")
     def to_onnx(self, params: Mapping[str, ArrayLike]) -> onnx.ModelProto:
@@ -316,44 +289,23 @@ class Model(onnx.backend.base.BackendRep):
           TypeError, ValueError: `params` does not match the model.
           NotImplementedError: `params` has an initializer of a function of the model.
         """
-        self._require_params(params)
-        model = onnx.ModelProto()
-        model.CopyFrom(self._source)
-        found = {
-            name: tensor
-            for *_, name, tensor in initializers(model.graph, bool(model.functions))
-        }
-        nodes = {name: node for node in model.graph.node for name in node.output}
-        read = read_names(model.graph.node)
-        for name, value in params.items():
-            array = as_numpy(name, value).astype(self._graph.constants[name].dtype)
-            if name in found:
-                tensor = found[name]
-                new = from_array(array, tensor.name)
-                new.doc_string = tensor.doc_string
-                new.metadata_props.extend(tensor.metadata_props)
-                tensor.CopyFrom(new)
-            elif name in nodes:
-                model.graph.initializer.append(from_array(array, name))
-                model.graph.node.remove(nodes[name])
-            else:
-                rule = "not have initializers of branches inside functions"
-                got, kind = arguments.describe(name), NotImplementedError
-                raise arguments.error(kind, "params", rule, got)
-        remove(model.graph.initializer, read - read_names(model.graph.node))
-        return model
+        self._require(params)
+        return with_weights(self._source, params, self._graph.constants)
 
     def _call(
         self,
         params: Mapping[str, Any],
         inputs: Any,
-        named: Mapping[str, Any],
-        options: Mapping[str, Any],
+        named: dict[str, Any],
+        **others: Any,
     ) -> tuple[jax.Array, ...]:
-        given = self._by_name(inputs, named)
-        arrays = {
-            name: self._checked_input(name, x, _HALVES) for name, x in given.items()
-        }
+        options, in_order = {**self._options}, self._inputs.in_order(len(inputs))
+        for name, value in others.items():
+            if value is not None and name in {*self.dtypes} - {*in_order}:
+                named[name] = value
+            elif value is not None:
+                options[name] = _OPTIONS[name](name, value)
+        arrays = self._inputs.checked(self._inputs.named(inputs, named), HALVES)
         values = {**params, **arrays}
         outputs = with_automatic_axes(self._outputs, values, options)
         narrow = jax.dtypes.canonicalize_dtype
@@ -362,45 +314,9 @@ class Model(onnx.backend.base.BackendRep):
             for x in outputs
         )
 
-    def _require_params(self, params: Any) -> None:
-        """Refuses arrays that cannot take the place of initializers."""
-        if not isinstance(params, Mapping):
-            got = arguments.describe(params)
-            rule = "be a mapping of names to arrays"
-            raise arguments.error(TypeError, "params", rule, got)
-        for name, value in params.items():
-            array = self._graph.constants.get(name)
-            if array is None or name in self._shape_names:
-                rule = "have names of initializers that shapes do not depend on"
-                got = with_nearest(name, self._weights)
-                raise arguments.error(ValueError, "params", rule, got)
-            dtype, shape = getattr(value, "dtype", None), np.shape(value)
-            wanted = jax.dtypes.canonicalize_dtype(array.dtype)
-            halves = _HALVES if array.dtype == np.float32 else ()
-            if dtype not in (wanted, array.dtype, *halves) or shape != array.shape:
-                rule = f"be a {wanted} array of shape {array.shape}"
-                got = arguments.describe(value)
-                path = f"params[{name!r}]"
-                raise arguments.error(ValueError, path, rule, got)
-
-    def _by_name(
-        self, inputs: Any, named: Mapping[str, Any] | None = None
-    ) -> Mapping[str, Any]:
-        """Names inputs that are given in order, and adds those that have names."""
-        names, given = self.input_names, {}
-        is_list, named = named is None, named or {}
-        if isinstance(inputs, (tuple, list)):
-            if len(inputs) > len(names):
-                names = tuple(self._inputs)
-            given = {**dict(zip(names, inputs, strict=False)), **named}
-            is_complete = {*self.input_names} <= given.keys() <= self._inputs.keys()
-            if is_complete and len(given) == len(inputs) + len(named):
-                return given
-            got = f"{len(inputs)} of them"
-            got = f"{got} and {', '.join(named)}" if named else got
-        else:
-            got = arguments.describe(inputs)
-        raise wrong_inputs(self.input_names, got, self.default_names, given, is_list)
+    def _require(self, params: Any) -> None:
+        constants = self._graph.constants
+        require_params(params, constants, self._shape_names, self._weights)
 
     def _placed(self, name: str, value: Any) -> Any:
         """An input of `run` on its device, if it is not a constant."""
@@ -412,66 +328,12 @@ class Model(onnx.backend.base.BackendRep):
         self, values: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[Any]:
         is_wide = not bitwise.is_narrowed(np.dtype(np.int64))
+        values, options = {**values}, {**options}
+        entropy = values.pop(_ENTROPY, None)
+        if entropy is not None:
+            options["entropy"] = jax.random.wrap_key_data(entropy, impl="threefry2x32")
         with modes():
-            scope = Scope({}, options, is_wide, self._product_dtype(values))
-            values = {name: self._widened(name, x) for name, x in values.items()}
+            scope = Scope({}, options, is_wide, self._inputs.product_dtype(values))
+            values = self._inputs.widened(values)
             graph = self._graph._replace(inputs=tuple(values))
             return [*map(traced, run_graph(graph, tuple(values.values()), scope))]
-
-    def _product_dtype(self, values: Mapping[str, Any]) -> Any:
-        """The dtype of products: that of what has 16 bits in place of float32."""
-        found = {
-            np.dtype(value.dtype)
-            for name, value in values.items()
-            if value.dtype in _HALVES and self._dtypes[name] == np.float32
-        }
-        if len(found) > 1:
-            got = " and ".join(sorted(map(str, found)))
-            raise TypeError(
-                "onnx: inputs and `params` of 16 bits for float32 must have one dtype; "
-                f"got {got}"
-            )
-        return found.pop() if found else np.float32
-
-    def _widened(self, name: str, value: Any) -> Any:
-        """An integer of 64 bits or a float of 32 bits that was given in fewer."""
-        dtype = self._dtypes[name]
-        are_wide = np.int64, np.uint64, np.float32
-        return value.astype(dtype) if dtype in are_wide else value
-
-    def _checked_input(
-        self, name: str, value: Any, halves: tuple[Any, ...] = ()
-    ) -> jax.Array | np.ndarray:
-        """Checks an input's shape and dtype; `halves` are valid for float32, too."""
-        if isinstance(value, Tracer) and name in self._shape_names:
-            error = traced_shape(name, value)
-            raise TypeError(f"onnx: {error}")
-        given = value
-        if not isinstance(value, jax.Array) or name in self._shape_names:
-            value = as_numpy(name, value)
-        is_half = self.dtypes[name] == np.float32 and value.dtype in halves
-        if value.dtype != self.dtypes[name] and not is_half:
-            value = self._of_other_dtype(name, value, hasattr(given, "dtype"))
-        require_shape(name, value.shape, self._sizes[name])
-        return value
-
-    def _of_other_dtype(
-        self, name: str, value: Any, is_typed: bool
-    ) -> jax.Array | np.ndarray:
-        """An input of another dtype than the graph's, if it stands for that one."""
-        dtype = self.dtypes[name]
-        if is_untyped(value.dtype, dtype):
-            return value.view(dtype)
-        is_int32 = (dtype, value.dtype) == (np.int64, np.int32)
-        if is_int32 or jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
-            return value
-        if is_text(dtype) and is_text(value):
-            return value
-        kind, hint = "string" if is_text(dtype) else dtype, ""
-        if not is_text(dtype):
-            hint = arguments.conversion(value.dtype, dtype)
-            if hint and not is_typed:
-                hint = f". Convert it by `np.array(x, '{dtype}')`"
-        raise TypeError(
-            f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
-        )

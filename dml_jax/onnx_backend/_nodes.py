@@ -23,6 +23,7 @@ class Operator(NamedTuple):
     of_images: bool = False  # it computes with the channels last, and transposes
     of_shapes: bool = False  # it reads no values, but shapes or numbers of arrays
     is_copy: bool = False  # of its first input, perhaps in another dtype or shape
+    is_random: bool = False  # it may draw random numbers
     statistics: slice = slice(0)  # inputs that are running means and variances
     states: slice = slice(0)  # inputs that are initial states
     # Refuses inputs of an operator that ONNX's body of it computes, not `evaluate`.
@@ -38,10 +39,13 @@ class Scope(NamedTuple):
     """What a node can read."""
 
     values: Mapping[str, Value]
-    options: Mapping[str, Any]  # `training` and `lda_coeff` of ReverseSequence
+    # `training` and `lda_coeff` of ReverseSequence, and the `key` of random numbers or,
+    # in `run`, the `entropy` for nodes without a seed.
+    options: Mapping[str, Any]
     is_wide: bool  # whether the caller is in 64-bit mode
     product_dtype: Any = np.float32  # in which products of float32 are computed
     is_expanded: bool = False  # whether nodes stand for one node of the model
+    iterations: tuple[Any, ...] = ()  # of the loops that the node is in
 
 
 class Node(NamedTuple):
@@ -54,6 +58,7 @@ class Node(NamedTuple):
     inputs: tuple[str, ...]  # names, "" for an optional input that is omitted
     outputs: tuple[str, ...]  # names, "" for an optional output that is omitted
     operator: Operator
+    place: int = 0  # among all nodes of the model
     scope: Scope = Scope({}, {}, True)  # while the node is evaluated
 
     def graphs(self) -> list[Graph]:

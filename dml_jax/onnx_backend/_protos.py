@@ -53,6 +53,14 @@ def read_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     return {name for node in all_nodes(nodes) for name in node.input if name}
 
 
+def import_microsoft(model: onnx.ModelProto) -> None:
+    """Adds an import that a model lacks; ONNX Runtime reads such a model."""
+    domain = "com.microsoft"
+    is_used = any(node.domain == domain for node in all_nodes(model.graph.node))
+    if is_used and domain not in (opset.domain for opset in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
+
+
 def remove(parts: Any, names: Set[str]) -> None:
     """Removes the initializers or inputs of some names."""
     for i in reversed(range(len(parts))):

@@ -13,7 +13,7 @@ import onnx.helper
 from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._functions import Inlined, defaults_of, inline, set_defaults
 from dml_jax.onnx_backend._nodes import Operator
-from dml_jax.onnx_backend._operators import MICROSOFT, OPERATORS, REFUSED
+from dml_jax.onnx_backend._operators import ATTRIBUTES_OF, MICROSOFT, OPERATORS, REFUSED
 from dml_jax.onnx_backend._protos import (
     all_graphs,
     all_nodes,
@@ -80,7 +80,7 @@ def _without_negative_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> None:
     """Runs ONNX's checker; nodes of another opset are checked one by one."""
     if not inlined.is_mixed():
-        checked = _with_known_operators(inlined, functions)
+        checked = _with_known_operators(inlined)
         onnx.checker.check_model(checked, full_check=True)
         return
     onnx.checker.check_model(
@@ -94,11 +94,11 @@ def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> No
             onnx.checker.check_node(node, context)
 
 
-def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelProto:
+def _with_known_operators(inlined: Inlined) -> onnx.ModelProto:
     """The model as ONNX's checker accepts it.
 
-    The checker refuses new and deprecated operators in ONNX's domain, and bodies
-    without default attributes.
+    The checker refuses new and deprecated operators in ONNX's domain and those of ONNX
+    Runtime, and bodies without default attributes.
     """
     checked = onnx.ModelProto()
     checked.CopyFrom(inlined.model)
@@ -106,14 +106,12 @@ def _with_known_operators(inlined: Inlined, functions: Functions) -> onnx.ModelP
     for node in all_nodes(checked.graph.node):
         if node.domain not in _DOMAINS:
             continue
-        opset, is_custom = inlined.opset(node), bool(function_of(node, functions))
-        is_known = bool(version_of(node, opset))
-        schema: Any = onnx.defs.get_schema(node.op_type, opset) if is_known else None
-        if schema.deprecated if is_known else is_custom:
+        schema = _schema_of(node, inlined.opset(node))
+        if schema is None or schema.deprecated:
             node.domain = added.domain
             if added not in checked.opset_import:
                 checked.opset_import.append(added)
-        elif is_known:
+        else:
             set_defaults(node, defaults_of(schema))
     return checked
 
@@ -150,7 +148,7 @@ def _fault(node: onnx.NodeProto, opset: int, functions: Functions) -> str | None
         return None
     operator = known_operator(node)
     if operator is None:
-        reason = REFUSED.get(node.op_type) if node.domain in _DOMAINS else None
+        reason = REFUSED.get(node.op_type if node.domain in _DOMAINS else node.domain)
         return f", because {reason}" if reason else ""
     if not operator.since <= version_of(node, opset) <= NEWEST_OPSET:
         return f" of opset {opset}"
@@ -184,7 +182,15 @@ def version_of(node: onnx.NodeProto, opset: int) -> int:
     """The version of a node's operator in an opset, 0 if the opset has none."""
     if node.domain == MICROSOFT_DOMAIN:
         return 1
+    schema = _schema_of(node, opset)
+    if schema is None:  # ONNX Runtime may have it from opset 1
+        return int(node.op_type in ATTRIBUTES_OF)
+    return schema.since_version
+
+
+def _schema_of(node: onnx.NodeProto, opset: int) -> Any:
+    """ONNX's definition of the operator of a node, None if the opset has none."""
     try:
-        return onnx.defs.get_schema(node.op_type, opset).since_version
+        return onnx.defs.get_schema(node.op_type, opset)
     except (onnx.defs.SchemaError, TypeError):  # TypeError: beyond 32 bits
-        return 0
+        return None

@@ -64,7 +64,7 @@ def reference_of(workload: Workload, arrays: Arrays) -> np.ndarray:
     return np.asarray(function(*(np.asarray(array)[()] for array in arrays)))
 
 
-@pytest.mark.usefixtures("unoptimized", "with_jit")
+@pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("similar", TINY.values(), ids=TINY)
 def test_ours_and_every_peer_agree_with_the_reference(
     similar: list[Workload], capsys: pytest.CaptureFixture[str]
@@ -247,7 +247,7 @@ def test_record_from_end_to_end(
     assert (tmp_path / "random-cpu.png").exists()
 
 
-@pytest.mark.usefixtures("unoptimized", "with_jit")
+@pytest.mark.usefixtures("with_jit")
 def test_recurrent_networks(tmp_path: pathlib.Path) -> None:
     """All compute the same outputs, and gradients in 16 bits have an error."""
     words = ["recurrent", "--device", "cpu", "--quick", "--output", str(tmp_path)]
@@ -280,7 +280,7 @@ def networks_of(ours: str, device: Device) -> dict[str, Any]:
     return recurrent_networks.networks(ours, device, np.dtype(np.float16))
 
 
-@pytest.mark.usefixtures("unoptimized", "with_jit")
+@pytest.mark.usefixtures("with_jit")
 @pytest.mark.parametrize("ours", OURS)
 def test_recurrent_networks_have_the_same_step(ours: str) -> None:
     arrays = recurrent.arrays(recurrent.QUICK, OURS[ours], 0)

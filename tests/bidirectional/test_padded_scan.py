@@ -68,10 +68,19 @@ def ids_of(lengths: Any = None, segment_ids: Any = None) -> np.ndarray:
 def by_rows(
     step: Any, weights: Any, init: Any, x: Any, reverse: bool = False, **mask: Any
 ) -> Any:
-    """Each row alone, in loops of Python without padding."""
+    """Each row alone, in loops of Python without padding, step by step."""
+    step = jax.jit(step)
     carries, outputs = [], []
-    for row, ids in enumerate(ids_of(**mask)):
-        start = jax.tree.map(lambda c, row=row: c[row : row + 1], init)
+    starts = zip(*(jnp.split(c, BATCH) for c in init), strict=True)
+    frames = [
+        [frame[:, 0] for frame in jnp.split(row, TIME, 1)]
+        for row in jnp.split(x, BATCH)
+    ]
+    zeros = jax.tree.map(
+        lambda y: jnp.zeros((1, *y.shape[1:]), y.dtype),
+        jax.eval_shape(step, weights, init, x[:, 0])[1],
+    )
+    for start, row, ids in zip(starts, frames, ids_of(**mask), strict=True):
         carry, last, ys = start, 0, {}
         for t in range(TIME)[:: -1 if reverse else 1]:
             if ids[t] == 0:
@@ -79,8 +88,7 @@ def by_rows(
             if last not in (0, ids[t]):
                 carry = start
             last = ids[t]
-            carry, ys[t] = step(weights, carry, x[row : row + 1, t])
-        zeros = jax.tree.map(jnp.zeros_like, step(weights, start, x[:1, 0])[1])
+            carry, ys[t] = step(weights, carry, row[t])
         every = [ys.get(t, zeros) for t in range(TIME)]
         outputs.append(jax.tree.map(lambda *y: jnp.stack(y, 1), *every))
         carries.append(carry)
@@ -115,7 +123,7 @@ def test_rows_are_read_as_if_alone(mask: str, reverse: bool) -> None:
 
     with jax.debug_nans(False):
         found = jax.jit(partial(run, padded_scan))(x)
-    assert_close(found, jax.jit(partial(run, by_rows))(jnp.where(valid, X, 0)))
+    assert_close(found, run(by_rows, jnp.where(valid, X, 0)))
 
 
 @pytest.mark.parametrize("mask", ["lengths", "packed"])
@@ -143,17 +151,20 @@ def test_second_derivatives() -> None:
 
         return product
 
-    def run(scan: Any) -> Any:
-        f = loss(scan, **MASKS["lengths"])
+    def of(scan: Any) -> Any:
+        return lambda arrays: loss(scan, **MASKS["lengths"])(*arrays)
+
+    @jax.jit
+    def run(arrays: Any) -> Any:
+        f = of(padded_scan)
         return [
-            outer(inner(lambda arrays: f(*arrays)))(arrays)
+            outer(inner(f))(arrays)
             for outer in (forward, reverse)
             for inner in (forward, reverse)
         ]
 
-    found = jax.jit(partial(run, padded_scan))()
-    assert_close(found, [found[0]] * 4, 1e-4)
-    assert_close(found, jax.jit(partial(run, by_rows))(), 1e-4)
+    wanted = forward(reverse(of(by_rows)))(arrays)
+    assert_close(run(arrays), [wanted] * 4, 1e-4)
 
 
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0)], ids=["float", "integer"])
@@ -199,8 +210,8 @@ CELLS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", default_of(CELLS, "custom_vjp", "cond"))
 def test_steps_of_other_transformations(name: str) -> None:
-    run = [jax.jit(jax.grad(loss(s, CELLS[name]))) for s in (padded_scan, by_rows)]
-    assert_close(*(f(WEIGHTS, INIT, X) for f in run))
+    found = jax.jit(jax.grad(loss(padded_scan, CELLS[name])))(WEIGHTS, INIT, X)
+    assert_close(found, jax.grad(loss(by_rows, CELLS[name]))(WEIGHTS, INIT, X))
 
 
 def test_carries_of_any_kind() -> None:
@@ -283,7 +294,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", default_of(["bfloat16", "float16"], "bfloat16"))
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("is_closed_over", [False, True], ids=["passed", "closed-over"])
 def test_sums_over_time_are_in_float32(
@@ -302,10 +313,11 @@ def test_sums_over_time_are_in_float32(
     assert jax.grad(loss)(weight).sum() == 4096
 
 
+NARROW = [("bfloat16", 0.01), ("float16", 2e-3)]  # and tolerances
+
+
 @pytest.mark.parametrize("is_cast", [False, True], ids=["16-bit weights", "cast"])
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("bfloat16", 0.01), ("float16", 2e-3)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), default_of(NARROW, ("bfloat16", 0.01)))
 def test_gradients_of_many_steps(dtype: str, tolerance: float, is_cast: bool) -> None:
     """The largest error is a part of the largest element; a loop of sums loses half."""
     random = np.random.default_rng(1)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import jax
 import pytest
-from command_line import run as command
+from command_line import succeed
 
 import dml_jax
 from dml_jax import reference
@@ -23,9 +23,7 @@ CPU = jax.devices("cpu")[0]
 
 def section(title: str) -> list[list[str]]:
     """The words of the lines below a title."""
-    status, out, err = command("info")
-    assert (status, err) == (0, "")
-    lines = out.partition(f"{title}\n")[2].partition("\n\n")[0].splitlines()
+    lines = succeed("info").partition(f"{title}\n")[2].partition("\n\n")[0].splitlines()
     return [re.split(" {2,}", line.strip()) for line in lines]
 
 

@@ -30,7 +30,8 @@ def closed_pipe() -> int:
 
 def test_the_script():
     done = run("-c", f"{SCRIPT}; main()", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert not done.stderr, done.stderr
+    assert done.returncode == 0
     assert done.stdout.startswith("usage: dml-jax ")
 
 

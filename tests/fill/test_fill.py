@@ -19,6 +19,8 @@ from sampling import default_of
 import dml_jax
 from dml_jax import fill_value_constant, fill_value_sequence, reference
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 
 @pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
 @pytest.mark.parametrize("kind", [bool, int, float, complex])

@@ -16,6 +16,8 @@ from sampling import default_of
 
 from dml_jax import fill_value_sequence
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 COUNT = 1500
 HALF = Fraction(1, 2)
 # Sequences with an element that float32 rounds to a tie of 16 bits.

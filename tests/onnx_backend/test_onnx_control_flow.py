@@ -188,7 +188,7 @@ CASES: list[tuple[str, list[Any], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("with_jit", "x32", "unoptimized")
+@pytest.mark.usefixtures("with_jit", "x32")
 @pytest.mark.parametrize(("text", "inputs", "static"), CASES)
 def test_as_onnx_runtime(text: str, inputs: list[Any], static: str) -> None:
     require_runtime(source_of(text), inputs, static)

@@ -53,7 +53,7 @@ y = Attention(p, q, r, , , , s) | ONES, ONES, ONES, np.array([0]) | 0 | 0 * ONES
 """)
 
 
-@pytest.mark.usefixtures("nans_are_data", "unoptimized")
+@pytest.mark.usefixtures("nans_are_data")
 @pytest.mark.parametrize(("text", "inputs", "place", "wanted"), CORNERS)
 def test_corners(text: str, inputs: str, place: str, wanted: str) -> None:
     given, number = list(map(np.asarray, eval(f"[{inputs}]", NAMES))), int(place)
@@ -189,7 +189,6 @@ PRODUCTS = rows("""
 """)
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("kind", ["ScatterND", "ScatterElements"])
 @pytest.mark.parametrize(("places", "updates"), PRODUCTS)
 def test_products_of_updates(places: str, updates: str, kind: str) -> None:

@@ -14,6 +14,8 @@ from onnx_models import model_of, prepared, rows, type_of
 
 from dml_jax import onnx_backend, reference
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 RANGES = [
     (np.float32, 0, 1, 0.1),  # rounded once
     (np.float64, 0.1, 0.7, 0.2),  # cancelling

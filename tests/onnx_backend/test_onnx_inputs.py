@@ -40,10 +40,15 @@ MODEL, BY_SCALAR = parse(COPY), "float s => float[n] y {[first] y = Range(s, s, 
 ERASING = """int64[1] a, int64 place => int64[n] y {s = SequenceConstruct(a, a)
   e = SequenceErase(s, place) y = ConcatFromSequence<axis = 0>(e)}"""
 NEGATING = parse("float[3] x => float[3] y {y = Neg(x)}")
-DROPPING = "float[3] x => float[3] y {y = Dropout(x, , t)}"
+DROPOUT = "float[3] x => float[3] y {y = Dropout(x, r, t)}"
+HALF, TRUE = np.array(0.5, np.float32), np.array(True)
+DROPPING = prepared(DROPOUT, r=HALF, t=TRUE)
 SUPPRESSING = prepared(
     "float[a,b,4] p, float[a,c,b] q => int64[n,3] y {y = NonMaxSuppression(p, q)}"
 )
+SELF = "float[a,b,c] x => float[d,e,f] y {y = com.microsoft."
+PACKED = prepared(f"{SELF}MultiHeadAttention<num_heads = 2>(x)}}")
+ROTARY = prepared(f"{SELF}Attention<num_heads = 2, do_rotary = 1>(x, x)}}")
 MODULE = type("Linear", (), {"__module__": "torch.nn.modules.linear"})()
 
 
@@ -120,10 +125,20 @@ SUMMING.run(a=1, x=2) | TypeError | $three 0 of them and a, x, without z$by_name
 DEFAULTED.run({"a": ROW}, c=ROW) | TypeError | $default a, c, without x\. Pass `\[x\]`$$
 COPYING.apply({"w": ROW}, ROW) | ValueError | apply: `params` must have names of .*; got
   str 'w'\. There are none$$
-prepared(DROPPING, t=np.array(True)) | NotImplementedError | Dropout 'y':
-  `training_mode` must be false; got true\. Export in eval mode$$
-jax.jit(prepared(f"bool t, {DROPPING}").jax_fn)(True, ROW) | TypeError | onnx: `t` must
-  be a constant, since a shape or an option depends on it; got traced bool
+DROPPING.jax_fn(ROW) | TypeError | Dropout 'y': `key` must be a PRNG key, since the
+  node draws random numbers; got None. Pass `key=` to `apply` or `jax_fn`$$
+DROPPING.jax_fn(ROW, key=0) | TypeError | jax_fn: $key got int 0$$
+DROPPING.apply({}, ROW, key=ROW) | TypeError | apply: $key got float32 array
+DROPPING.apply({}, ROW, key=jax.random.split(jax.random.key(0))) | TypeError |
+  apply: $key got key<fry> array of shape \(2,\)$$
+prepared(DROPOUT, r=2 * HALF, t=TRUE).run([ROW]) | ValueError | Dropout 'y': `ratio`
+  must be in \[0, 1\); got 1
+jax.jit(prepared(f"bool t, {DROPOUT}", r=HALF).jax_fn)(True, ROW) | TypeError | onnx:
+  `t` must be a constant, since a shape or an option depends on it; got traced bool
+PACKED.run([X[None]]) | NotImplementedError | com.microsoft.MultiHeadAttention 'y':
+  `query` must not be packed with keys or values$$
+ROTARY.run([X[None]]) | NotImplementedError | com.microsoft.Attention 'y': `do_rotary`
+  must be 0; got 1$$
 jax.jit(SUPPRESSING.jax_fn)(X[None], X[None, :, :3]) | TypeError | NonMaxSuppression
   'y': `boxes` must be a constant, .*, or end the model before it by `outputs=`$$
 PAIR.run(["w"], {"x": ROW}) | ValueError | .*`inputs` must be None or a list of y, z
@@ -161,7 +176,7 @@ prepare(NEGATING, operators={"Neg": lambda _, x: (x, x)}).run([ROW]) | ValueErro
   Neg 'y': the function in `operators` must return 1 outputs; got 2$$
 prepare(NEGATING, operators={"Neg": lambda *_: int("four")}).run([ROW]) | ValueError |
   Neg 'y': invalid literal for int
-run_node(node("Bernoulli"), [X]) | NotImplementedError | onnx: .* got Bernoulli 'y'
+run_node(node("ImageDecoder"), [X]) | NotImplementedError | onnx: .* got ImageDecoder
 run_node(node("ReverseSequence", "ab"), [X, LENGTHS], opset_version=9) |
   NotImplementedError | onnx: .*ReverseSequence 'y' of opset 9
 run_node(node("ReverseSequence", "ab"), [X[0], LENGTHS]) | ValueError | onnx: .*rank
@@ -191,6 +206,7 @@ run_node(node("Cast"), [X], opset_version=True) | TypeError | $opset
     model="prepare: `model` must be an onnx.ModelProto, a path or bytes; got",
     operators="prepare: `operators` must be a mapping of names, or pairs .*; got",
     opset="run_node: `opset_version`",
+    key="`key` must be a PRNG key, as of `jax.random.key`;",
 )
 
 

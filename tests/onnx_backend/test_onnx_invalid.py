@@ -19,9 +19,10 @@ ONLY = "onnx: the model must have only tensors and supported operators; got "
 # What follows ONLY, and the operators for which functions can be passed.
 UNSUPPORTED = rows(
     r"""
-float[3] x => float[a] y {[n1] a = Bernoulli(x) b = Identity(a) c, d = Blob(b)
-  [n2] y = Blob(d)} | Bernoulli 'n1', because random numbers differ between
-  implementations, Blob 'c, d', Blob 'n2' | Bernoulli Blob
+float[3] x => float[a] y {[n1] a = ImageDecoder(x) b = Identity(a) c, d = Blob(b)
+  [n2] y = Blob(d)} |
+  ImageDecoder 'n1', because decoding and regions of images are out of scope,
+  Blob 'c, d', Blob 'n2' | ImageDecoder Blob
 $unary com.foo.Slice(x)} | com.foo.Slice 'y' | Slice
 @1 $unary Upsample<height_scale = 1.>(x)} | Upsample 'y' of opset 1 | Upsample
 bool c, $unary If (c) <then_branch = g () => (float[3] a) {a = Blob(x)},
@@ -31,6 +32,8 @@ seq(float[3]) x, int64 i => float[3] y {y = SequenceAt(x, i)} |
 sparse_tensor(float[3]) x => sparse_tensor(float[3]) y {y = Identity(x)} |
   'x', which is not a tensor, 'y', which is not a tensor | $$
 $unary Frob(x)} | Frob 'y' | Frob
+$unary com.microsoft.nchwc.Conv(x)} | com.microsoft.nchwc.Conv 'y', because its
+  layout is one processor's; optimize at level EXTENDED | Conv
 @7 int64 s => int64[n] y {y = Range(s, s, s)} | Range 'y' of opset 7 | Range
 @9 $reverse(x, l)} | ReverseSequence 'y' of opset 9 | ReverseSequence
 @8 $fill(s)} | ConstantOfShape 'y' of opset 8 | ConstantOfShape

@@ -157,7 +157,6 @@ def test_no_steps(kind: str) -> None:
         assert not np.asarray(state).any()
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize(
     ("kind", "direction"),
     default_of(
@@ -213,7 +212,7 @@ def lstm_of_integers(*columns: int, lengths: bool = False) -> onnx.ModelProto:
     return source
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize("columns", [(), (12,)])
 def test_lstm_of_quantized_weights(columns: tuple[int, ...]) -> None:
     source = lstm_of_integers(*columns)
@@ -221,7 +220,7 @@ def test_lstm_of_quantized_weights(columns: tuple[int, ...]) -> None:
     require_close(found, runtime_outputs(source, [FRAMES]), 1e-5)
 
 
-@pytest.mark.usefixtures("x32", "nans_are_data", "unoptimized")
+@pytest.mark.usefixtures("x32", "nans_are_data")
 def test_padding_of_a_quantized_lstm() -> None:
     """It may be infinite or no number, and its gradient is zero."""
     model = onnx_backend.prepare(lstm_of_integers(lengths=True))

@@ -23,8 +23,10 @@ def b(*shape: int) -> np.ndarray:
 ROWS = np.array([[0, 1], [1, 0]])
 CONV = b(1, 1, 3), f(), b(), b(1, 1, 2)
 STEPS = f(5, 3, 2)
+SELF = f(2, 3, 8), f(8, 24), f(24)
 NAMES = {"np": np, "n": np.array, "f": f, "b": b, "F": F, "X": X, "ROWS": ROWS}
-NAMES |= {"LENGTHS": LENGTHS, "CONV": CONV, "STEPS": STEPS}
+NAMES |= {"LENGTHS": LENGTHS, "CONV": CONV, "STEPS": STEPS, "SELF": SELF}
+SELF_ATTENTION = "com.microsoft.Attention<num_heads = 2"
 # Nodes, the inputs p, q, r, ... and what follows the name of the last node.
 REFUSED = r"""
 y = ReverseSequence(p, q) | X, LENGTHS + 1 | `sequence_lens` must be in \[0, 3\]; got
@@ -235,6 +237,15 @@ float[a,b] y {y = com.microsoft.MatMulIntegerToFloat(p, q, r, s, t, u, v)} | b(3
   b(8, 5), f(), f(), b(), b(), f(1) | `bias` must have shape \(5,\)
 float[a,b] y {y = com.microsoft.DequantizeLinear<axis = 0>(p, q, r)} | b(3, 8), f(1),
   b(3) | `zero_point` must be a scalar; got shape \(3,\)
+float[a,b,c] y {y = $self>(p, q, r, s)} | *SELF, ROWS.astype(np.int32) | `mask_index`
+  must have one of the shapes \(\(2,\), \(4,\), \(2, 3\), \(2, 3, 3\)\); got \(2, 2\)
+float[a,b,c] y {y = $self>(p, q, r)} | *SELF[:2], f(8) | `bias` must have shape \(24,\)
+float[a,b,c] y {y = $self, qkv_hidden_sizes = [8, 8, 4]>(p, q, r)} | *SELF |
+  `qkv_hidden_sizes` must have the sum 24; got \[8, 8, 4\]
+float[a,b,c] y {y = $self>(p, q, r, , , s)} | *SELF, f(2, 2, 1, 2) | `attention_bias`
+  must broadcast to shape \(2, 2, 3, 3\); got \(2, 2, 1, 2\)
+float[a,b,c] y {y = com.microsoft.RotaryEmbedding(p, q, r, r)} | SELF[0], ROWS[:, [0, 1,
+  1]] + 1, f(2, 4) | `position_ids` must be in \[0, 1\]; got 2
 y, h = GRU<hidden_size = 4, direction = "up">(p, q, r) | STEPS, f(1, 12, 2), f(1, 12, 4)
   | `direction` must be one of forward, reverse, bidirectional
 y, h = GRU<hidden_size = 4, activations = ["Tanh"]>(p, q, r) | STEPS, f(1, 12, 2), f(1,
@@ -288,7 +299,7 @@ y = Range(p, q, r) | F(0), F(1), F("inf") | `delta` must be finite
 TABLE = [
     (*row, is_shared)
     for table, is_shared in ((REFUSED, True), (ONLY_HERE, False))
-    for row in rows(table.replace("$fit", "the inputs must fit"))
+    for row in rows(table, fit="the inputs must fit", self=SELF_ATTENTION)
 ]
 
 

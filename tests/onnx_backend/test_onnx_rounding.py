@@ -10,6 +10,8 @@ from onnx_models import F, parse, require_close, require_same, runtime_outputs
 
 from dml_jax import onnx_backend
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 RANDOM = np.random.default_rng(1)
 X = RANDOM.uniform(-2, 2, (3, 6)).astype(F)
 IMAGES = RANDOM.uniform(-2, 2, (2, 2, 4, 3)).astype(F)
@@ -57,6 +59,15 @@ LAYERS: dict[str, tuple[str, Any, np.ndarray]] = {
     "QLinearMatMul": (
         f"""{ROUNDED} p = QLinearMatMul(q, x_s, x_z, w, w_s, w_z, y_s, y_z)
         y = DequantizeLinear(p, y_s, y_z)""", dense, X),
+    "QLinearAdd": (
+        f"""{ROUNDED} n = com.microsoft.QLinearAdd(q, x_s, x_z, q, x_s, x_z, y_s, y_z)
+        p = com.microsoft.QLinearConcat<axis = 1>(y_s, y_z, q, x_s, x_z, n, y_s, y_z)
+        y = DequantizeLinear(p, y_s, y_z)""",
+        lambda x: jnp.concatenate([x, 2 * x], 1), X),
+    "QLinearGlobalAveragePool": (
+        f"""{ROUNDED} p = com.microsoft.QLinearGlobalAveragePool(q, x_s, x_z, y_s, y_z)
+        y = DequantizeLinear(p, y_s, y_z)""",
+        lambda x: x.mean((2, 3), keepdims=True), IMAGES),
     "ConvInteger": (
         f"{RANGED} i = ConvInteger(q, k, z, w_z) c = Cast<to = 1>(i) y = Mul(c, f)",
         convolution, IMAGES),
@@ -94,7 +105,6 @@ LAYERS: dict[str, tuple[str, Any, np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("name", LAYERS)
 def test_rounding_passes_derivatives_on(name: str) -> None:
     nodes, smooth, x = LAYERS[name]

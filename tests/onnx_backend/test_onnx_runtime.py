@@ -5,6 +5,7 @@ other attributes, operators of Microsoft, and chains.
 """
 
 import itertools
+import re
 from typing import Any
 
 import jax
@@ -12,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from assertions import assert_same_bits
+from jax.test_util import check_grads
 from onnx_models import (
     F,
     add_types,
     model_of,
     parse,
+    require_error,
     require_runtime,
     rows,
     runtime_outputs,
@@ -41,6 +44,10 @@ def integers(dtype: Any, *shape: int) -> np.ndarray:
 U8, I8, I32 = np.uint8, np.int8, np.int32
 LINE, IMAGE, SIGNAL = floats(2, 3, 50), floats(2, 3, 9, 10), floats(2, 50, 1)
 BYTES = integers(U8, 2, 3, 9, 10)
+BOXES = (
+    F([[0, 0, 9, 8], [-5, -30, 50, 40], [2.3, 1.7, 4.1, 6.2], [3, 2, 3, 2]]),
+    np.array([0, 1, 1, 0]),
+)
 DEPTHWISE = floats(2, 4, 9, 8), floats(4, 1, 3, 2), floats(4)
 FRAMES = np.arange(-6, 6, dtype=F).reshape(4, 3) / 2
 M = F([[1, 5, 5], [7, 2, 7]])
@@ -54,6 +61,19 @@ WINDOW = "kernel_shape = [3, 2], strides = [2, 3], pads = [0, 1, 1, 0], ceil_mod
 SCALES = "s = Constant<value: tensor = float[4] {1, 1, 0.7, 2.5}>()"
 LOOKUP = "d = Constant<value_floats = [5.0, 6.0, 7.0]>()"
 KEPT = "c = Constant<value: tensor = bool[3] {1, 0, 1}>() y = Compress"
+SELF = floats(2, 3, 8), floats(8, 24), floats(24)
+CROSS = floats(2, 3, 8), floats(2, 5, 8), floats(2, 5, 6)
+KEYS = I32([[[1, 0, 1], [0, 1, 1], [0, 0, 1]], [[1, 1, 1], [0, 1, 0], [1, 1, 0]]])
+PAST = floats(2, 2, 4, 4), floats(2, 2, 4, 4)
+GROUPS = floats(2, 3, 64), floats(2, 3, 32), floats(2, 3, 32)
+ONE = tuple(x[:, :1] for x in GROUPS)
+PAIRS = floats(9, 2), floats(9, 2)
+ANGLES = floats(9, 8), floats(9, 8)
+BUFFERS = floats(2, 2, 6, 16), floats(2, 2, 6, 16)
+IDS = I32([[4, 0, 2], [1, 1, 3]])
+TABLES = floats(5, 8), floats(6, 8), floats(4, 8), SCALE, BIAS
+POINT = STEP, U8(120)
+DENSE = floats(3, 8), floats(5, 8), floats(5)
 CROP = (
     "n = Constant<value_ints = [3, 4]>() "
     "w = Constant<value_floats = [0.1, 0.4, 0.8, 1.7]>()"
@@ -84,6 +104,16 @@ y = GridSample<mode = "cubic", padding_mode = "reflection">(p, q) |
   IMAGE, 1.3 * floats(2, 4, 5, 2)
 y = GridSample<mode = "cubic", padding_mode = "border">(p, q) |
   IMAGE, 1.3 * floats(2, 4, 5, 2)
+@21 y = RoiAlign<$bins>(p, q, r) | IMAGE, *BOXES
+@21 y = RoiAlign<$bins, sampling_ratio = 2, spatial_scale = 0.7>(p, q, r) |
+  IMAGE, *BOXES
+@21 y = RoiAlign<$bins, coordinate_transformation_mode = "output_half_pixel">(p, q, r) |
+  IMAGE, *BOXES
+@10 y = RoiAlign<$bins>(p, q, r) | IMAGE, *BOXES
+@16 y = RoiAlign<$bins>(p, q, r) | IMAGE, np.zeros((0, 4), F), np.zeros(0, int)
+@16 y = RoiAlign<$bins, sampling_ratio = 1>(p, q, r) |
+  IMAGE, np.zeros((0, 4), F), np.zeros(0, int)
+@10 y = RoiAlign<$bins, mode = "max", sampling_ratio = 3>(p, q, r) | IMAGE, *BOXES
 y = ConvTranspose<group = 3, pads = [1, 0, 2, 1], strides = [2, 1]>(p, q) |
   IMAGE, floats(3, 2, 3, 2)
 y = ConvTranspose<strides = [2, 3], output_shape = [18, 30]>(p, q) |
@@ -125,6 +155,7 @@ n = Constant<value_int = 5>() y = STFT(p, n, q) | SIGNAL, floats(16)
 """,
     window=WINDOW,
     scales=SCALES,
+    bins="output_height = 3, output_width = 2",
 )
 OTHERS = rows(
     r"""
@@ -164,6 +195,8 @@ a, s, z = DynamicQuantizeLinear(p) y = MatMulInteger(a, q, z) |
   floats(5), SCALE[:3], U8([1, 2, 3])
 @21 y = DequantizeLinear<axis = 0, block_size = 2>(p, q, r) |
   U8([1, 2, 3, 4, 5]), SCALE[:3], U8([1, 2, 3])
+@14 y, m = LayerNormalization<axis = 1>(p, q, r) | X, SCALE, BIAS
+@16 y, m = SimplifiedLayerNormalization<epsilon = 0.1>(p, q) | X, SCALE
 y = LRN<size = 3, alpha = 0.5>(p) | IMAGE
 y = DepthToSpace<blocksize = 2>(p) | floats(1, 8, 2, 3)
 y = DepthToSpace<blocksize = 2, mode = "CRD">(p) | floats(1, 8, 2, 3)
@@ -227,6 +260,50 @@ f = Constant<value_float = 2.>() one = Constant<value_float = 1.>()
     crop=CROP,
     transform="coordinate_transformation_mode",
 )
+# Attention of com.microsoft, and what stands in front of it.
+ATTENTION = rows(
+    r"""
+y = $self>(p, q) | *SELF[:2]
+y = $self, unidirectional = 1, scale = 0.3>(p, q, r, s) | *SELF, KEYS[:, 0]
+y = $self>(p, q, r, s) | *SELF, I32([2, 3])
+y = $self, mask_filter_value = -2.0>(p, q, r, s) | *SELF, I32([2, 3, 1, 0])
+y = $self, unidirectional = 1>(p, q, r, s) | *SELF, KEYS
+y = $self>(p, q, r, s) | *SELF, I32([[0], [1]])
+y = $self>(p, q, r, s, , t) | *SELF, KEYS[:, 1], floats(1, 2, 3, 3)
+y, z = $self, unidirectional = 1>(p, q, r, , s) | *SELF, floats(2, 2, 2, 4, 4)
+y = $self, qkv_hidden_sizes = [4, 4, 6]>(p, q, r) |
+  SELF[0], floats(8, 14), floats(14)
+y = $cross>(p, q, r) | *CROSS
+y = $cross, scale = 0.3>(p, q, r, s, t, u) |
+  *CROSS, floats(22), I32([3, 5]), floats(2, 1, 3, 5)
+y, z, h = $cross, unidirectional = 1>(p, p, p, , q, , r, s) |
+  SELF[0], I32([[1, 0, 1, 1, 0, 1, 1]] * 2), *PAST
+y, z, h = $cross>(p, q, r, s) | SELF[0], *PAST, floats(24)
+y, z, h = $group>(p, q, r, , , s, t) | *GROUPS, I32([2, 0]), I32([3])
+y, z, h = $group, softcap = 0.5, local_window_size = 2>(p, q, r, , , s, t, , , , u) |
+  *GROUPS, I32([2, 2]), I32([3]), floats(1, 4, 3, 3)
+y, z, h = $group, smooth_softmax = 1, scale = 0.3>(p, , , , , q, r) |
+  np.concatenate(GROUPS, 2), I32([2, 2]), I32([3])
+y, z, h = $group, do_rotary = 1>(p, q, r, s, t, u, v, w, x) |
+  *ONE, *BUFFERS, I32([3, 6]), I32([7]), *ANGLES
+y, z, h = $group, do_rotary = 1, rotary_interleaved = 1>(p, q, r, s, t, u, v, w, x) |
+  *GROUPS, *BUFFERS, I32([2, 1]), I32([3]), *ANGLES
+y, z, h = $group, do_rotary = 1>(p, q, r, , , s, t, u, v, w) |
+  *GROUPS, I32([2, 2]), I32([3]), *ANGLES, np.array([[4, 0, 2], [1, 8, 3]])
+y, z, h = $group>(p, q, r, s, t, u, v) |
+  *(x[:1] for x in (*GROUPS, *BUFFERS)), I32([8]), I32([9])
+y, z, h = $group, causal = 0>(p, q, r, , , s, t, , , , , u) |
+  *GROUPS, I32([2, 1]), I32([3]), floats(4)
+y = $rotary(p, q, r, s) | SELF[0], np.array([[5, 0, 2], [1, 8, 3]]), *PAIRS
+y = $rotary<interleaved = 1>(p, q, r, s) | PAST[0], np.array([2]), *PAIRS
+y = $rotary<num_heads = 1, rotary_embedding_dim = 4>(p, q, r, s) |
+  SELF[0], np.array([2]), *PAIRS
+""",
+    self="com.microsoft.Attention<num_heads = 2",
+    cross="com.microsoft.MultiHeadAttention<num_heads = 2",
+    group="com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2",
+    rotary="com.microsoft.RotaryEmbedding",
+)
 # Of com.microsoft; the inputs after the first are initializers.
 MICROSOFT = rows(
     r"""
@@ -237,6 +314,18 @@ FusedConv<group = 2, activation = "LeakyRelu", activation_params = [0.3]>(p, q) 
 FusedConv<group = 2, activation = "HardSigmoid", activation_params = [0.3, 0.4]>(p, q) |
   *CONV
 FusedConv<group = 2, activation = "Relu">(p, q) | *CONV
+EmbedLayerNormalization<epsilon = 0.1>(p, q, r, s, t, u, v, w) |
+  IDS, IDS // 2, *TABLES, KEYS[0, :2]
+EmbedLayerNormalization(p, , q, r, , s, t, , u) |
+  IDS, *TABLES[:2], SCALE, BIAS, I32([[5, 0, 1]])
+FusedGemm<alpha = 0.5, transB = 1, activation = "Tanh">(p, q, r) | *DENSE
+FusedGemm<transB = 1, activation = "LeakyRelu", activation_alpha = 0.3>(p, q) |
+  *DENSE[:2]
+FusedGemm<transB = 1, activation = "Selu", activation_alpha = 2.0,
+  activation_gamma = 0.5>(p, q) | *DENSE[:2]
+FusedGemm<transB = 1, activation = "Elu", activation_alpha = 2.0>(p, q) | *DENSE[:2]
+FusedGemm<transB = 1, activation = "Softplus">(p, q) | *DENSE[:2]
+FusedGemm<transB = 1, activation = "Softsign">(p, q) | *DENSE[:2]
 FusedConv<group = 2, activation = "Sigmoid">(p, q) | *CONV
 FusedConv<group = 2, activation = "Tanh">(p, q) | *CONV
 FusedMatMul<alpha = 0.5>(p, q) | X, floats(8, 5)
@@ -258,6 +347,8 @@ MatMulNBits<$sizes, bits = 4>(p, q, r) | WIDE, PACKED[4], BLOCKS
 MatMulNBits<$sizes, bits = 8>(p, q, r) | WIDE, PACKED[8], BLOCKS
 MatMulNBits<$sizes, bits = 4>(p, q, r, s) | WIDE, PACKED[4], BLOCKS, integers(U8, 12)
 MatMulNBits<$sizes, bits = 4>(p, q, r, , , s) | WIDE, PACKED[4], BLOCKS, floats(6)
+MatMulNBits<$sizes, bits = 4>(p, q, r, , s) |
+  WIDE, PACKED[4], BLOCKS, I32(range(40))[::-1] // 16
 DynamicQuantizeMatMul(p, q, r) | X, SIGNED, STEP
 DynamicQuantizeMatMul(p, q, r, s, t) |
   X, WEIGHT, STEP.repeat(5), integers(U8, 5), floats(5)
@@ -265,11 +356,29 @@ DynamicQuantizeMatMul(p, q, r, s) | np.abs(X), WEIGHT, STEP, U8(7)
 DynamicQuantizeMatMul(p, q, r, s) | 0 * X, WEIGHT, STEP, U8(7)
 MatMulIntegerToFloat(p, q, r, s, t, u, v) |
   BYTES[0, 0, :3, :8], SIGNED, STEP, STEP.repeat(5), U8(9), I8(range(5)), floats(5)
+QGemm<transB = 1, alpha = 0.5>(p, q, r, s, t, u) |
+  BYTES[0, 0, :, :8], *POINT, SIGNED.T, F(range(1, 6)) / 700, I8(range(5))
+QGemm(p, q, r, s, t, u, v, w, x) |
+  BYTES[0, 0, :, :8], *POINT, SIGNED, STEP, I8(3), I32(range(5)), F(0.73), U8(99)
+QLinearAdd(p, q, r, s, t, u, v, w) |
+  BYTES, *POINT, BYTES[0, :1], F(0.03), U8(7), *POINT
+QLinearMul(p, q, r, s, t, u, v, w) |
+  BYTES, *POINT, BYTES[:1], F(0.03137), U8(7), *POINT
+QLinearSigmoid(p, q, r, s, t) | SIGNED, F(0.1), I8(5), F(1 / 256), I8(-128)
+QLinearLeakyRelu<alpha = 0.3>(p, q, r, s, t) | BYTES, *POINT, F(0.0137), U8(90)
+QLinearConcat<axis = 1>(q, r, p, s, t, p, q, r) | BYTES, *POINT, F(0.0137), U8(90)
+QLinearAveragePool<$window>(p, q, r, s, t) | BYTES, *POINT, F(0.0137), U8(90)
+QLinearAveragePool<kernel_shape = [2, 1], channels_last = 1>(p, q, r, s, t) |
+  BYTES, *POINT, F(0.0137), U8(90)
+QLinearGlobalAveragePool(p, q, r, s, t) | BYTES, *POINT, F(0.0137), U8(90)
+QLinearGlobalAveragePool<channels_last = 1>(p, q, r, s, t) |
+  BYTES, *POINT, F(0.0137), U8(90)
 QuantizeLinear(p, q, r) | X, STEP, np.uint16(3)
 DequantizeLinear<axis = 0>(p, q, r) |
   integers(np.uint16, 3, 8), STEP.repeat(3), integers(np.uint16, 3)
 """,
     sizes=SIZES,
+    window=WINDOW,
 )
 
 
@@ -277,20 +386,110 @@ def arrays(inputs: str) -> list[np.ndarray]:
     return list(map(np.asarray, eval(f"[{inputs}]", NAMES)))
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
-@pytest.mark.parametrize(("text", "inputs"), IMAGES + OTHERS)
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize(("text", "inputs"), IMAGES + OTHERS + ATTENTION)
 def test_as_onnx_runtime(text: str, inputs: str) -> None:
     given = arrays(inputs)
     require_runtime(model_of(text, given), given, tolerance=2e-5)
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
+def microsoft(text: str) -> str:
+    """A node; an embedding must have two outputs."""
+    outputs = "y, z" if text.startswith("Embed") else "y"
+    return f"{outputs} = com.microsoft.{text}"
+
+
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(("text", "inputs"), MICROSOFT)
 def test_operators_of_microsoft(text: str, inputs: str) -> None:
     first, *others = arrays(inputs)
     constants = dict(zip("qrstuvwx", others, strict=False))
-    source = model_of(f"y = com.microsoft.{text}", [first], **constants)
+    source = model_of(microsoft(text), [first], **constants)
     require_runtime(source, [first], tolerance=1e-5)
+
+
+# Without kinks, or with few that a difference could meet.
+SMOOTH = [
+    (microsoft(text), inputs)
+    for text, inputs in MICROSOFT
+    if text.startswith(("Bias", "Embed", "Fast", "Fused", "Gelu", "Quick", "Skip"))
+    and not re.search("Conv.*(Relu|Clip|HardSigmoid)", text, re.DOTALL)
+]
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize(
+    ("text", "inputs"), default_of(ATTENTION + SMOOTH, *(ATTENTION + SMOOTH)[1::4])
+)
+def test_derivatives_of_microsoft(text: str, inputs: str) -> None:
+    """The slope for all floats along a direction is that of ONNX Runtime's outputs."""
+    given = dict(zip("pqrstuvwx", arrays(inputs), strict=False))
+    steps = {n: floats(*x.shape) for n, x in given.items() if x.dtype == F}
+
+    def moved(size: float) -> Any:
+        """The input, and the model that has the other arrays."""
+        arrays = {n: x + size * steps.get(n, 0) for n, x in given.items()}
+        arrays = {n: arrays[n].astype(x.dtype) for n, x in given.items()}
+        x = arrays.pop("p")
+        return x, model_of(text, [x], **arrays)
+
+    def total(outputs: Any) -> Any:
+        parts = [y.ravel() for y in outputs if y.dtype == F]
+        return sum(y @ np.cos(np.arange(y.size)).astype(F) for y in parts)
+
+    def difference(size: float) -> Any:
+        low, high = (
+            total(runtime_outputs(m, [x])) for x, m in map(moved, (-size, size))
+        )
+        return (high - low) / (2 * size)
+
+    x, source = moved(0)
+    add_types(source, runtime_outputs(source, [x]))
+    model = onnx_backend.prepare(source)
+    arrays_of = {**model.params, "p": x}
+    assert steps.keys() <= arrays_of.keys()
+
+    def value(moving: dict[str, Any]) -> Any:
+        parameters = {**arrays_of, **moving}
+        x = parameters.pop("p")
+        return total(model.apply(parameters, x))
+
+    gradient = jax.jit(jax.grad(value))({n: given[n] for n in steps})
+    slope = sum(np.vdot(gradient[n], step) for n, step in steps.items())
+    wanted = (4 * difference(0.004) - difference(0.008)) / 3  # of the fourth order
+    np.testing.assert_allclose(slope, wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.usefixtures("x32")
+def test_boxes_with_as_many_samples_as_they_need() -> None:
+    """The greatest ones of RoiAlign, for boxes that are constant."""
+    given = [IMAGE - 9, *BOXES]
+    source = model_of(
+        '@21 y = RoiAlign<mode = "max", output_height = 2>(p, q, r)', given
+    )
+    require_runtime(source, given, ["q"], 2e-5)
+    function = jax.jit(onnx_backend.prepare(source).jax_fn)
+    require_error(TypeError, "RoiAlign 'y': `rois` must be a con", function, *given)
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_derivatives_of_boxes(ratio: int) -> None:
+    """Between the places where an element, or the number of samples, changes."""
+    image, boxes, places = (
+        IMAGE[:1].astype(float),
+        np.array([[1.1, 2.2, 6.8, 7.7]]),
+        np.array([0]),
+    )
+    options = f"output_height = 2, output_width = 2, sampling_ratio = {ratio}"
+    text = f"double[a,b,c,d] y {{y = RoiAlign<{options}>(p, q, r)}}"
+    model = onnx_backend.prepare(model_of(text, [image, boxes, places]))
+
+    @jax.jit
+    def pooled(x: Any, boxes: Any) -> Any:
+        return model.jax_fn(x, boxes, places)[0]
+
+    with jax.enable_x64(True):
+        check_grads(pooled, (image, boxes), 1, eps=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["Hamming", "Hann"])
@@ -307,6 +506,12 @@ def test_stft_is_onesided_by_default() -> None:
     text = "float[b,16,1] x => float[b,3,5,2] y {y = STFT(x, step, , width)}"
     source = parse(text, step=np.array(4), width=np.array(8))
     require_runtime(source, [floats(2, 16, 1)], tolerance=2e-5)
+
+
+def test_files_need_not_import_the_domain_of_microsoft() -> None:
+    source = model_of("float[a,b,c] y {y = com.microsoft.Gelu(p)}", [X])
+    del source.opset_import[1:]
+    require_runtime(source, [X], tolerance=1e-5)
 
 
 def test_weights_of_two_bits() -> None:
@@ -326,7 +531,7 @@ WIDE_WINDOW, CUBIC, STFT = (
 )
 
 
-@pytest.mark.usefixtures("x32", "unoptimized")
+@pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(
     ("text", "inputs"), default_of(IMAGES, WIDE_WINDOW, CUBIC, STFT)
 )

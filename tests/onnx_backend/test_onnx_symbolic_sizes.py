@@ -58,6 +58,8 @@ y = ScatterND(p, q, r) | f(2, 5), np.zeros((1, 1), int), f(1, 5) | p
 @24 y = TensorScatter<axis = 1>(p, q, r) | f(2, 4, 3), f(2, 2, 3), i(3, 2) | pqr
 y, z = MaxPool<kernel_shape = [2]>(p) | f(2, 3, 6) | p
 y, z = Dropout(p) | f(2, 3) | p
+y = RoiAlign<output_height = 2>(p, q, r) | f(2, 3, 6, 5), f(4, 4), i(2, 4) | qr
+y = RoiAlign<sampling_ratio = 2>(p, q, r) | f(2, 3, 6, 5), f(2, 4), i(2, 2) | pqr
 y = Flatten<axis = 2>(p) | f(2, 3, 4) | p
 @11 y = Softmax<axis = 1>(p) | f(2, 3, 4) | p
 y = Size(p) | f(2, 3) | p
@@ -129,7 +131,7 @@ def exported(
     return jax.export.export(function)(types)
 
 
-@pytest.mark.usefixtures("unoptimized", "with_jit")
+@pytest.mark.usefixtures("with_jit")
 @in_both_modes
 @pytest.mark.parametrize(
     ("text", "inputs", "batched"),
@@ -248,12 +250,13 @@ def test_a_network_of_torch_of_any_time() -> None:
 
 
 # ONNX's own tests whose first axis is no batch, or cannot have any size: it is cut,
-# named by its size, multiplied, or the number of elements depends on their values.
+# named by its size, multiplied, or the number of elements depends on their values; and
+# those that need a key.
 NO_BATCH = """
 and_bcast4v4d or_bcast4v4d xor_bcast4v4d affine_grid center_crop_pad det_2d
-expand_dim_unchanged gemm_all_attributes matmul_1d_3d nonmaxsuppression nonzero
-reshape_negative_extended_dims resize scan9 split squeeze top_k_same_values
-unique
+bernoulli training_dropout expand_dim_unchanged gemm_all_attributes matmul_1d_3d
+nonmaxsuppression nonzero reshape_negative_extended_dims resize scan9 split squeeze
+top_k_same_values unique
 """
 
 

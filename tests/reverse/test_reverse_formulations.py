@@ -265,7 +265,6 @@ def test_tpus_take_the_implementation_that_is_asked_for():
         assert "stablehlo.reverse" not in text
 
 
-@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize(
     "dtype",
     default_of(

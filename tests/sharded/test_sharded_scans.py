@@ -1,6 +1,7 @@
 """Scans whose batch is sharded: results, types and collectives."""
 
 import doctest
+import functools
 import itertools
 import re
 from functools import partial
@@ -121,6 +122,11 @@ MODEL = parse(
 )
 
 
+@functools.cache
+def step_on_one_device() -> Any:
+    return jax.jit(partial(training_step, network))(LAYERS, X, LENGTHS)
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit", "manual", "onnx"])
 def test_a_training_step_has_one_exchange(kind: str) -> None:
     """The gradients of all weights are exchanged once, after the loops."""
@@ -132,8 +138,8 @@ def test_a_training_step_has_one_exchange(kind: str) -> None:
         weights, arrays, spec = model.params, (X.swapaxes(0, 1), LENGTHS), P(None, "a")
         run = lambda *arrays: model.apply(*arrays)[0]  # noqa: E731
     step = partial(training_step, run)
-    expected = jax.jit(partial(training_step, network if kind == "manual" else run))(
-        weights, *arrays
+    expected = (
+        jax.jit(step)(weights, *arrays) if kind == "onnx" else step_on_one_device()
     )
     with jax.set_mesh(mesh):
         placed = put(arrays[0], mesh, *spec), put(arrays[1], mesh, "a")
@@ -171,7 +177,7 @@ def gradient_of_both(name: str, *arrays: Any) -> Any:
     return jax.value_and_grad(loss, (0, 1))(*arrays[:2])
 
 
-@pytest.mark.parametrize("name", default_of(STEPS, "sum", "shift"))
+@pytest.mark.parametrize("name", default_of(STEPS, "shift"))
 @pytest.mark.parametrize(
     "of_lengths", default_of(["one", "replicated", "sharded"], "one", "replicated")
 )

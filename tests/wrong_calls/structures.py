@@ -41,9 +41,17 @@ ARGUMENTS: dict[Any, tuple[Any, ...]] = {
     dml.IntermediateGraphEdgeDesc: (0, 0, 1, 0, None),
     dml.GraphDesc: (0, 1, (NODE, DATA), (), (dml.OutputGraphEdgeDesc(0, 0, 0),), ()),
 }
+
+
+def named(make: Any, values: tuple[Any, ...]) -> dict[str, Any]:
+    names = [*inspect.signature(make).parameters]
+    for name in names[len(values) :]:
+        raise ValueError(f"ARGUMENTS lacks a value for {make.__name__}.{name}")
+    return dict(zip(names, values, strict=True))
+
+
 VALID: dict[Any, dict[str, Any]] = {
-    make: dict(zip(inspect.signature(make).parameters, values, strict=True))
-    for make, values in ARGUMENTS.items()
+    make: named(make, ARGUMENTS[make]) for make in ARGUMENTS
 }
 Values = list[tuple[Any, type[Exception]]]
 NOT_INTEGERS: Values = [(value, TypeError) for value in (2.0, True, None)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 import pytest
-from command_line import run
+from command_line import succeed
 
 from wrong_calls import (
     arrays,
@@ -76,6 +76,6 @@ def test_the_model(
     monkeypatch.chdir(models.make_folder(tmp_path))
     pathlib.Path("model.json").write_text(models.TEXT)
     with jax.debug_nans(flag):
-        assert run("dispatch", "model.json")[::2] == (0, "")
+        succeed("dispatch", "model.json")
     expected = [[np.nan, 2, 0, 0], [0, 0, 0, 0]]
     np.testing.assert_array_equal(np.load("out.npy"), expected)

@@ -21,6 +21,7 @@ from dml_jax.onnx_backend._operators import (
     own,
     pooling,
     quantization,
+    random,
     recurrent,
     reductions,
     schema_functions,
@@ -32,7 +33,7 @@ from dml_jax.onnx_backend._operators import (
 _TOPICS = (
     *(constants, elementwise, shapes, indexing, reductions, linear, normalization),
     *(pooling, interpolation, recurrent, quantization, signals, schema_functions),
-    *(sequences, control_flow, own),
+    *(sequences, control_flow, own, random),
 )
 OPERATORS: dict[str, Operator] = {
     name: operator for topic in _TOPICS for name, operator in topic.OPERATORS.items()
@@ -40,16 +41,16 @@ OPERATORS: dict[str, Operator] = {
 
 # Of the domain com.microsoft.
 MICROSOFT: dict[str, Operator] = microsoft.OPERATORS
-ATTRIBUTES_OF: dict[str, str] = microsoft.ATTRIBUTES_OF
+# Those that ONNX Runtime defines, and the operators of ONNX whose attributes they have.
+ATTRIBUTES_OF = microsoft.ATTRIBUTES_OF | normalization.ATTRIBUTES_OF
 
-# Those of ONNX that are not supported, and why.
+# Those that are not supported, or their domains, and why.
 _REASONS = {
-    "random numbers differ between implementations": "Bernoulli Multinomial "
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
     "JAX has no strings": "RegexFullMatch StringConcat StringNormalizer StringSplit "
     "TfIdfVectorizer",
     "decoding and regions of images are out of scope": "DeformConv ImageDecoder "
-    "MaxRoiPool MaxUnpool RoiAlign",
+    "MaxRoiPool MaxUnpool",
+    "its layout is one processor's; optimize at level EXTENDED": "com.microsoft.nchwc",
 }
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _REASONS.items() for name in names.split()

@@ -20,10 +20,15 @@ from jax import lax
 from jax.core import Tracer
 
 from dml_jax._shared import scans
-from dml_jax.onnx_backend._analysis import captured_names, shape_names
+from dml_jax.onnx_backend._analysis import are_random, captured_names, shape_names
 from dml_jax.onnx_backend._evaluation import Body
 from dml_jax.onnx_backend._nodes import Node, Operator
-from dml_jax.onnx_backend._operators._arrays import integer, normalized, numpy_or_jax
+from dml_jax.onnx_backend._operators._arrays import (
+    integer,
+    normalized,
+    numpy_or_jax,
+    positions,
+)
 from dml_jax.onnx_backend._range_checks import are_collected, note, with_check
 from dml_jax.onnx_backend._values import Array, is_constant, traced
 
@@ -109,7 +114,9 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
 def _is_compiled(body: Body, *values: Any) -> bool:
     """Whether a loop reads traced values, and its iterations have the same shapes."""
     captured = [body.scope.values.get(n) for n in captured_names(body.graph)]
-    leaves = jax.tree.leaves((values, captured))
+    keys = [*map(body.scope.options.get, ("key", "entropy"))]
+    read = values, captured, keys if are_random(body.graph.nodes) else ()
+    leaves = jax.tree.leaves(read)
     are_fixed = shape_names(body.graph.nodes).isdisjoint(body.graph.inputs)
     return are_fixed and any(isinstance(leaf, Tracer) for leaf in leaves)
 
@@ -131,7 +138,8 @@ def _iterate(body: Body, limit: Any, condition: Any, initial: Sequence[Any]) -> 
     while iteration < most and is_running:
         if iteration == MOST_ITERATIONS:
             raise _too_many(most)
-        outputs = body(np.array(iteration, np.int64), np.array(True), *carried)
+        number = np.array(iteration, np.int64)
+        outputs = body.at(iteration)(number, np.array(True), *carried)
         is_running = _concrete_condition(outputs[0])
         carried = outputs[1 : 1 + len(initial)]
         rows.append(outputs[1 + len(initial) :])
@@ -172,7 +180,7 @@ def _no_rows(body: Body, first: int, *inputs: Any) -> list[Array]:
 def _body_arrays(body: Body, iteration: Any, carried: Sequence[Any]) -> Any:
     """The outputs of a body, and whether a check in it has failed."""
     number = jnp.asarray(iteration, jnp.int64)
-    return _checked(body)(number, np.array(True), *carried)
+    return _checked(body.at(number))(number, np.array(True), *carried)
 
 
 def _without_invariants(body: Body, initial: Sequence[Any]) -> tuple[Body, list[bool]]:
@@ -216,7 +224,8 @@ def _constant_trip_count(
     while most is None or times < most:
         if times == MOST_ITERATIONS:
             raise _too_many(times + 1)
-        outputs = condition_body(np.array(times, np.int64), np.array(True), *carried)
+        number = np.array(times, np.int64)
+        outputs = condition_body.at(times)(number, np.array(True), *carried)
         if isinstance(outputs[0], Tracer):
             return None
         times += 1
@@ -349,16 +358,18 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
 
 
 def _compiled_scan(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
-    count, function = len(initial), _checked(body)
+    count = len(initial)
 
-    def step(_: Any, carried: Any, row: Any) -> Any:
-        outputs, is_outside = function(*carried, *row)
+    def step(_: Any, carried: Any, numbered: Any) -> Any:
+        number, *row = numbered
+        outputs, is_outside = _checked(body.at(number))(*carried, *row)
         return outputs[:count], (outputs[count:], is_outside)
 
     first = _arrays(initial)
-    row = [jax.ShapeDtypeStruct(row.shape[1:], row.dtype) for row in rows]
+    numbered = [positions(rows[0].shape[:1], 0), *rows]
+    row = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in numbered]
     _require_same_types(first, jax.eval_shape(step, None, first, row)[0])
-    last, (results, is_outside) = scans.scan(step, None, first, tuple(rows), 1)
+    last, (results, is_outside) = scans.scan(step, None, first, numbered, 1)
     note(is_outside)
     return last, results
 
@@ -366,7 +377,7 @@ def _compiled_scan(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> A
 def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
     carried, results = list(initial), []
     for i in range(len(rows[0])):
-        outputs = body(*carried, *(row[i, ...] for row in rows))
+        outputs = body.at(i)(*carried, *(row[i, ...] for row in rows))
         carried = outputs[: len(initial)]
         results.append(outputs[len(initial) :])
         _require_same_types(initial, carried)

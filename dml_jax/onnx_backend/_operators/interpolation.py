@@ -1,4 +1,4 @@
-"""Interpolation between the elements of images: Resize, Upsample and GridSample.
+"""Interpolation in images: Resize, Upsample, GridSample and RoiAlign.
 
 Resize interpolates along one axis after the other. The places and weights of the
 elements that it reads are computed by NumPy, for scales in 32 bits as in ONNX Runtime,
@@ -25,8 +25,12 @@ from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
     axes_of,
     in_float32,
+    indices_of,
     integers,
     numpy_or_jax,
+    option,
+    require_axes,
+    require_constant,
     require_rank,
     require_shape,
     require_size,
@@ -328,9 +332,109 @@ def _upsample(node: Node, x: Array, scales: Any = None) -> jax.Array:
     return _resize(node, x, scales=np.asarray(scales, np.float32))
 
 
+# Samples in the bins of boxes ---------------------------------------------------------
+
+# Without `sampling_ratio`, samples are at least half an element apart. Four are around
+# an element, and one more at each end if places are rounded.
+_MOST_SAMPLES = 6
+
+
+class _Bins(NamedTuple):
+    """Bins along an axis. The axes of arrays: boxes, bins, elements, samples."""
+
+    start: Any
+    step: Any  # between samples
+    samples: Any  # their number in a bin
+    size: Any  # of the image
+
+    def place(self, i: Any) -> tuple[jax.Array, jax.Array]:
+        """Places of samples, moved into the image, and whether they are read."""
+        place = self.start + (i + 0.5) * self.step
+        is_read = (i < self.samples) & (place >= -1) & (place <= self.size)
+        return jnp.clip(place, 0, self.size - 1), is_read
+
+    def taps(self, most: int) -> list[list[jax.Array]]:
+        """The elements around `most` samples of each bin; the last one is repeated."""
+        i = jnp.minimum(np.arange(most), jnp.maximum(self.samples - 1, 0))
+        place, is_read = self.place(i)
+        taps = _Axis(self.size, "border", True).taps(place, _triangle, 1)
+        shape = place.shape[0], place.shape[1] * most  # of no boxes, too
+        return [[x.reshape(shape) for x in (j, w * is_read)] for j, w in taps]
+
+    def weights(self) -> jax.Array:
+        """The weights of all elements in the averages of the bins."""
+        element = jnp.arange(self.size)[:, None]
+        step = jnp.where(self.step > 0, self.step, 1)
+        first = jnp.ceil((element - 1 - self.start) / step - 0.5) - 1
+        place, is_read = self.place(jnp.maximum(first, 0) + np.arange(_MOST_SAMPLES))
+        weights = jnp.maximum(1 - jnp.abs(place - element), 0) * is_read
+        return weights.sum(-1) / jnp.maximum(self.samples[..., 0], 1)
+
+
+def _bins_of(node: Node, rois: Array, ratio: int, sizes: Any) -> list[_Bins]:
+    """The bins along the height and the width of an image."""
+    modes = ["half_pixel", "output_half_pixel"]
+    mode = option(node, "coordinate_transformation_mode", modes)
+    is_shifted = mode == "half_pixel" and node.version >= 16
+    namespace, attributes = numpy_or_jax(rois), node.attributes
+    places = rois * np.asarray(attributes["spatial_scale"], rois.dtype)
+    left, top, right, bottom = (places - is_shifted / 2).T[..., None, None, None]
+    rows = (top, bottom, "output_height"), (left, right, "output_width")
+    axes = []
+    for (low, high, name), size in zip(rows, sizes, strict=True):
+        length = high - low if is_shifted else namespace.maximum(high - low, 1)
+        width = length / attributes[name]
+        samples = namespace.full_like(width, ratio) if ratio else namespace.ceil(width)
+        step = width / namespace.maximum(samples, 1)
+        bins = np.arange(attributes[name], dtype=rois.dtype)[:, None, None]
+        axes.append(_Bins(low + bins * width, step, samples, size))
+    return axes
+
+
+def _roi_align(node: Node, x: Array, rois: Array, batch_indices: Array) -> jax.Array:
+    require_axes(
+        X=(x, "batch channels height width"),
+        rois=(rois, ("boxes", 4)),
+        batch_indices=(batch_indices, "boxes"),
+    )
+    ratio = max(node.attributes["sampling_ratio"], 0)
+    is_max = option(node, "mode", ["avg", "max"]) == "max"
+    if is_max and not ratio:
+        require_constant(rois=rois)
+        rois = np.asarray(rois)
+    data = jnp.moveaxis(x, 1, -1)
+    axes = _bins_of(node, rois, ratio, data.shape[1:3])
+    images = jnp.asarray(indices_of(batch_indices, data.shape[0]))
+
+    def average(row: Any) -> jax.Array:
+        image, *weights = row
+        highest = lax.Precision.HIGHEST
+        return jnp.einsum("hwc,ph,qw->cpq", data[image], *weights, precision=highest)
+
+    if not is_max and not ratio:
+        weights = (axis.weights() for axis in axes)
+        # Without the checkpoint, reverse mode would keep an image for each box.
+        return lax.map(jax.checkpoint(average), (images, *weights))
+    most = [ratio or int(np.max(axis.samples, initial=1)) for axis in axes]
+    combine, reduce = (jnp.maximum, jnp.max) if is_max else (jnp.add, jnp.mean)
+    read = functools.reduce(
+        combine,
+        (
+            data[images[:, None, None], i[:, :, None], j[:, None]]
+            * (v[:, :, None] * w[:, None])[..., None]
+            for (i, v), (j, w) in itertools.product(*map(_Bins.taps, axes, most))
+        ),
+    )
+    rows, columns = (axis.start.shape[1] for axis in axes)
+    shape = images.size, rows, most[0], columns, most[1], data.shape[-1]
+    pooled = reduce(read.reshape(shape), (2, 4))
+    return jnp.moveaxis(pooled, -1, 1)
+
+
 OPERATORS = {
     "Resize": Operator(_resize, 10, static=(1, 2, 3)),
     "Upsample": Operator(_upsample, 7, static=(1,)),
     "GridSample": Operator(in_float32(_grid_sample), 16),
+    "RoiAlign": Operator(in_float32(_roi_align), 10),
     "AffineGrid": Operator(in_float32(_affine_grid), 20, static=(1,)),
 }

@@ -6,7 +6,7 @@ derivatives of the operators that do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,21 +14,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.onnx_backend._nodes import Node, Operator
-from dml_jax.onnx_backend._operators import linear, quantization, recurrent
+from dml_jax.onnx_backend._operators import (
+    elementwise,
+    linear,
+    microsoft_attention,
+    pooling,
+    quantization,
+    recurrent,
+    shapes,
+)
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
+    clamped,
     product,
     require_broadcastable,
     require_shape,
 )
 from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
+from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.normalization import standardized
 from dml_jax.onnx_backend._operators.quantization import (
     centered,
     dynamically_quantized,
     matmul_of_bytes,
+    quantized,
+    quotient,
 )
-from dml_jax.onnx_backend._values import Array, with_derivative
+from dml_jax.onnx_backend._values import Array, Rounded, with_derivative
 
 _ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
     "Relu": jax.nn.relu,
@@ -37,6 +49,10 @@ _ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
     "LeakyRelu": leaky_relu,
     "Clip": jnp.clip,
     "HardSigmoid": hard_sigmoid,
+    "Elu": jax.nn.elu,
+    "Selu": lambda x, alpha, gamma: gamma * jax.nn.elu(x, alpha),
+    "Softplus": jax.nn.softplus,
+    "Softsign": jax.nn.soft_sign,
 }
 
 
@@ -46,12 +62,22 @@ def _fused_convolution(
     result = linear.OPERATORS["Conv"].evaluate(node, x, weight, bias)
     require_shape("Z", added, result.shape)
     result = result if added is None else result + added
+    return _activated(node, result, node.attributes.get("activation_params", ()))
+
+
+def _fused_gemm(node: Node, *inputs: Any) -> jax.Array:
+    names = (f"activation_{letter}" for letter in ("alpha", "beta", "gamma"))
+    given = [node.attributes[name] for name in names if name in node.attributes]
+    return _activated(node, linear.OPERATORS["Gemm"].evaluate(node, *inputs), given)
+
+
+def _activated(node: Node, x: jax.Array, parameters: Sequence[float]) -> jax.Array:
     name = node.attributes.get("activation", "")
     if not name:
-        return result
+        return x
     if name not in _ACTIVATIONS:
         raise ValueError(f"`activation` must be one of {[*_ACTIVATIONS]}; got {name!r}")
-    return _ACTIVATIONS[name](result, *node.attributes.get("activation_params", ()))
+    return _ACTIVATIONS[name](x, *parameters)
 
 
 def _fused_matmul(node: Node, a: Array, b: Array) -> jax.Array:
@@ -69,7 +95,7 @@ def _transposed(node: Node, name: str, x: Array) -> jax.Array:
 
 def _skip_normalization(node: Node, x: Array, skip: Array, *more: Any) -> list[Any]:
     """Adds two inputs, and normalizes the sum along the last axis."""
-    is_centered = node.kind == "SkipLayerNormalization"
+    is_centered = node.kind != "SkipSimplifiedLayerNormalization"
     names = ("gamma", "beta", "bias") if is_centered else ("gamma", "bias")
     parameters = dict(zip(names, more, strict=False))
     shape = np.shape(x)
@@ -88,6 +114,25 @@ def _skip_normalization(node: Node, x: Array, skip: Array, *more: Any) -> list[A
     result = result * parameters["gamma"]
     result = result if shift is None else result + shift
     return [result.astype(x.dtype), mean, inverse, total]
+
+
+def _embedding(node: Node, *inputs: Any) -> list[Any]:
+    """The normalized sum of rows of tables, and the number of ones in each mask."""
+    words, segments, word_rows, place_rows, segment_rows, gamma, beta, *more = inputs
+    mask, places = (*more, None, None)[:2]
+    x = _rows("input_ids", words, word_rows)
+    if segments is not None:
+        x = x + _rows("segment_ids", segments, segment_rows)
+    places = np.arange(x.shape[1])[None] if places is None else places
+    skip = _rows("position_ids", places, place_rows)
+    result, _, _, total = _skip_normalization(node, x, skip, gamma, beta)
+    mask = np.zeros(np.shape(words)) if mask is None else mask
+    return [result, jnp.sum(mask == 1, 1, np.int32), total]
+
+
+def _rows(name: str, numbers: Array, table: Array) -> jax.Array:
+    places = clamped(name, numbers, np.shape(table)[0] - 1)
+    return taken(lambda x: jnp.take(x, places, axis=0, mode="clip"), table)
 
 
 def _gelu(node: Node, x: Array, bias: Any = None) -> jax.Array:
@@ -181,6 +226,45 @@ def _require_of_columns(b: Array, bias: Any, **parameters: Any) -> None:
         require_broadcastable(name, value, np.shape(b))
 
 
+def _on_integers(kind: str) -> Operator:
+    """An operator on inputs that are dequantized, whose result is quantized.
+
+    Each input has its scale and zero point behind it. Those of the result are last, but
+    first in QLinearConcat.
+    """
+    operators = elementwise.OPERATORS | pooling.OPERATORS | shapes.OPERATORS
+    function = operators[kind].evaluate
+
+    def evaluate(node: Node, *inputs: Any) -> Rounded:
+        if kind == "Concat":
+            inputs = (*inputs[2:], *inputs[:2])
+        *parts, scale, zero = inputs
+        triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        floats = [centered(x, z) * jnp.reshape(s, ()) for x, s, z in triples]
+        if node.attributes.get("channels_last"):
+            y = function(node, jnp.moveaxis(floats[0], -1, 1))
+            result = jnp.moveaxis(y, 1, -1)
+        else:
+            result = function(node, *floats)
+        steps = quotient(result, scale, np.dtype(np.float32))
+        return quantized(steps, zero, zero.dtype)
+
+    return Operator(evaluate, 1, of_floats=True)
+
+
+def _quantized_gemm(node: Node, *inputs: Any) -> Any:
+    """A product of bytes, which is quantized if it has a scale."""
+    a, a_scale, a_zero, b, b_scale, b_zero, *more = inputs
+    bias, scale, zero = (*more, *[None] * (3 - len(more)))
+    a, b = _transposed(node, "A", a), _transposed(node, "B", b)
+    total = matmul_of_bytes(a, b, a_zero, b_zero)
+    total = total if bias is None else total + bias
+    result = total.astype(np.float32) * (node.attributes["alpha"] * a_scale * b_scale)
+    if scale is None or zero is None:
+        return result
+    return quantized(quotient(result, scale, result.dtype), zero, zero.dtype)
+
+
 def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> list[Any]:
     *others, w_scale, w_zero, r_scale, r_zero = (*more, *[None] * (9 - len(more)))
     weights = [
@@ -210,9 +294,22 @@ def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
     return centered(x, zero) * jnp.reshape(scale, shape)
 
 
+# Operators of ONNX whose names have QLinear in front where numbers are quantized.
+_ON_INTEGERS = "Add Mul Sigmoid LeakyRelu Concat AveragePool GlobalAveragePool"
 # The operators of ONNX whose attributes those of these names have.
-ATTRIBUTES_OF = {"FusedConv": "Conv", "DynamicQuantizeLSTM": "LSTM"}
+ATTRIBUTES_OF = {
+    "FusedConv": "Conv",
+    "FusedGemm": "Gemm",
+    "QGemm": "Gemm",
+    "DynamicQuantizeLSTM": "LSTM",
+    **{f"QLinear{kind}": kind for kind in _ON_INTEGERS.split()},
+}
 OPERATORS = {
+    **microsoft_attention.OPERATORS,
+    **{f"QLinear{kind}": _on_integers(kind) for kind in _ON_INTEGERS.split()},
+    "EmbedLayerNormalization": Operator(_embedding, 1),
+    "FusedGemm": Operator(_fused_gemm, 1),
+    "QGemm": Operator(_quantized_gemm, 1, of_floats=True),
     "FusedConv": Operator(_fused_convolution, 1),
     "FusedMatMul": Operator(product(_fused_matmul), 1),
     "SkipLayerNormalization": Operator(_skip_normalization, 1),

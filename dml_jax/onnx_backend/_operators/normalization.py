@@ -1,4 +1,4 @@
-"""Softmax, normalizations and dropout."""
+"""Softmax and normalizations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dml_jax.onnx_backend._operators._arrays import (
     in_float32,
     index_dtype,
     norm,
-    numpy_or_jax,
     require_broadcastable,
     require_shape,
     with_masks,
@@ -101,7 +100,7 @@ def standardized(
 def _layer_normalization(
     node: Node, x: Array, scale: Array, bias: Any = None
 ) -> list[Any]:
-    """LayerNormalization and RMSNormalization, which does not subtract the mean."""
+    """LayerNormalization, and those of RMS, which do not subtract the mean."""
     attributes, rank = node.attributes, np.ndim(x)
     axis = axis_of(node, x)
     is_centered = node.kind == "LayerNormalization"
@@ -111,7 +110,8 @@ def _layer_normalization(
     axes, epsilon = tuple(range(axis, rank)), attributes["epsilon"]
     result, mean, inverse = standardized(wide, axes, epsilon, is_centered)
     result = result.astype(x.dtype) * scale
-    return [result if bias is None else result + bias, mean, inverse]
+    statistics = [mean, inverse] if is_centered else [inverse]
+    return [result if bias is None else result + bias, *statistics]
 
 
 def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax.Array:
@@ -168,15 +168,11 @@ def _local_response_normalization(node: Node, x: Array) -> jax.Array:
     return x / factor ** attributes["beta"]
 
 
-def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -> Any:
-    if np.any(is_training) and np.any(ratio != 0):
-        rule = "`training_mode` must be false; got true. Export in eval mode"
-        raise NotImplementedError(rule)
-    dtype = x.dtype if node.version < 10 else np.bool_
-    namespace = numpy_or_jax(sizes=np.shape(x))
-    return [x, namespace.ones(np.shape(x), dtype)][: len(node.outputs)]
-
-
+# ONNX Runtime has these from opset 1, with the attributes of operators of ONNX.
+ATTRIBUTES_OF = {
+    "LayerNormalization": "LayerNormalization",
+    "SimplifiedLayerNormalization": "RMSNormalization",
+}
 OPERATORS = {
     "Softmax": _softmax(jax.nn.softmax),
     "LogSoftmax": _softmax(jax.nn.log_softmax),
@@ -184,12 +180,11 @@ OPERATORS = {
     "BatchNormalization": Operator(
         _batch_normalization, 7, of_images=True, statistics=slice(3, 5)
     ),
-    "LayerNormalization": Operator(_layer_normalization, 17),
+    **dict.fromkeys(ATTRIBUTES_OF, Operator(_layer_normalization, 1)),
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),
     "InstanceNormalization": Operator(in_float32(_instance_normalization), 6),
     "MeanVarianceNormalization": Operator(in_float32(_mean_variance_normalization), 9),
     "LpNormalization": Operator(in_float32(_lp_normalization), 1),
     "LRN": Operator(in_float32(_local_response_normalization), 1),
-    "Dropout": Operator(_dropout, 7, static=(1, 2)),
 }

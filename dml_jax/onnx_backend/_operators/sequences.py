@@ -66,7 +66,7 @@ def _concat_from_sequence(node: Node, sequence: Any) -> Array:
 def _sequence_map(node: Node, sequence: Any, *others: Any) -> list[Any]:
     body, count = Body.of(node, "body"), len(sequence)
     columns = [x if isinstance(x, tuple) else (x,) * count for x in (sequence, *others)]
-    rows = [body(*row) for row in zip(*columns, strict=True)]
+    rows = [body.at(i)(*row) for i, row in enumerate(zip(*columns, strict=True))]
     return [tuple(row[i] for row in rows) for i in range(len(node.outputs))]
 
 
