@@ -9,9 +9,8 @@ and only they are in a loop. `jax.vmap` computes everything else for all steps a
 from the carries that the forward loop keeps. In reverse mode, the gradient of a weight
 is then one product over all steps. The backward loop of `lax.scan` has a product for
 each step instead, adds it to the gradient in the dtype of the weight, and exchanges it
-between devices if the batch is sharded.
-
-The rule is a `custom_jvp` of JAX operations, so that all modes and orders are JAX's.
+between devices if the batch is sharded. The rule is a `custom_jvp` of JAX operations,
+so that all modes and orders are JAX's.
 """
 
 from __future__ import annotations
@@ -21,17 +20,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import jax
-import jax.export
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import Literal, jaxpr_as_fun
 
 from dml_jax._shared import jax_versions, wide_sums
-
-# Between the iterations of a loop, a GPU waits: with one step in an iteration, training
-# takes about twice as long. On a CPU, it does not.
-STEPS_ON_GPU = 8
+from dml_jax._shared.loops import loop
 
 Step: TypeAlias = Callable[[Any, Any, Any], tuple[Any, Any]]
 
@@ -61,13 +56,12 @@ def scan(
             break
 
     def pure(operands: Any, carry: Any, x: Any) -> tuple[list[Any], list[Any]]:
-        constants, weights = operands
+        constants, weights = operands  # a step may close over arrays
         function = jaxpr_as_fun(traced.replace(consts=constants))
         found = function(*jax.tree.leaves((weights, carry, x)))
         return found[: len(leaves)], found[len(leaves) :]
 
-    operands = traced.consts, weights  # a step may close over arrays
-    carry, ys, _ = _scan(pure, unroll, reverse, operands, leaves, xs)
+    carry, ys, _ = _scan(pure, unroll, reverse, (traced.consts, weights), leaves, xs)
     return jax.tree.unflatten(jax.tree.structure(results), [*carry, *ys])
 
 
@@ -88,23 +82,8 @@ def _scan(
         new, y = step(weights, carry, x)
         return new, (y, carry)
 
-    carry, (ys, carries) = _loop(body, init, xs, unroll, reverse)
+    carry, (ys, carries) = loop(body, init, xs, unroll, reverse)
     return carry, ys, carries
-
-
-def _loop(
-    body: Callable[..., Any], init: Any, xs: Any, unroll: Any, reverse: bool
-) -> tuple[Any, Any]:
-    loop = functools.partial(lax.scan, body, reverse=reverse)
-    if jax.export.is_symbolic_dim(jax.tree.leaves(xs)[0].shape[0]):
-        unroll = 1  # `lax.scan` cannot unroll it
-    if unroll is not None:
-        return loop(init, xs, unroll=unroll)
-    gpu = functools.partial(loop, unroll=STEPS_ON_GPU)
-    return lax.platform_dependent(init, xs, cuda=gpu, rocm=gpu, default=loop)
-
-
-# Derivatives --------------------------------------------------------------------------
 
 
 @functools.partial(_scan.defjvp, symbolic_zeros=True)
@@ -113,19 +92,18 @@ def _jvp(step: Step, unroll: Any, reverse: bool, primals: Any, tangents: Any) ->
     d_weights, d_init, d_xs = tangents
     results = _, _, carries = _scan(step, unroll, reverse, *primals)
     direct = _by_weights(step, (weights, xs), (d_weights, d_xs), carries)
-    by_carry, of_steps, of_all = _by_carry(step, weights, carries, xs)
+    by_carry, residuals = _by_carry(step, weights, carries, xs)
 
     def body(d_carry: Any, row: Any) -> Any:
-        direct, residuals = row
-        d_new, d_y = jax.tree.map(jnp.add, by_carry(residuals, of_all, d_carry), direct)
+        d_new, d_y = jax.tree.map(jnp.add, by_carry(row[1], d_carry), row[0])
         return d_new, (d_y, d_carry)
 
     d_init = [
         zero_from_primal(x) if isinstance(d, SymbolicZero) else d
         for x, d in zip(init, d_init, strict=True)
     ]
-    rows = direct, of_steps
-    d_last, (d_ys, d_carries) = _loop(body, _floats(d_init), rows, unroll, reverse)
+    rows = direct, residuals
+    d_last, (d_ys, d_carries) = loop(body, _floats(d_init), rows, unroll, reverse)
     leaves, tree = jax.tree.flatten(results)
     zeros = zero_from_primal(leaves, symbolic_zeros=True)
     found = _merged(zeros, map(_is_float, leaves), [*d_last, *d_ys, *d_carries])
@@ -162,7 +140,7 @@ def _by_weights(step: Step, primals: Any, tangents: Any, carries: list[Any]) -> 
 
 
 def _by_carry(step: Step, weights: Any, carries: list[Any], xs: Any) -> Any:
-    """The derivative by the carry: a function, its residuals by step, and others."""
+    """The derivative by the carry, a function of what varies by step, and that."""
     structure: Any = None
 
     def residuals(weights: Any, carry: list[Any], x: Any) -> list[Any]:
@@ -186,13 +164,7 @@ def _by_carry(step: Step, weights: Any, carries: list[Any], xs: Any) -> Any:
     axes = [0 if v else None for v in varies]
     found = jax.vmap(residuals, (None, 0, 0), axes)(weights, carries, xs)
 
-    def linear(of_step: Any, of_all: Any, d_carry: list[Any]) -> Any:
-        mixed = [
-            step if v else all_
-            for step, all_, v in zip(of_step, of_all, varies, strict=True)
-        ]
-        return jax.tree.unflatten(structure, mixed)(d_carry)
+    def linear(of_step: list[Any], d_carry: list[Any]) -> Any:
+        return jax.tree.unflatten(structure, _merged(found, varies, of_step))(d_carry)
 
-    of_steps = [x if v else None for x, v in zip(found, varies, strict=True)]
-    of_all = [None if v else x for x, v in zip(found, varies, strict=True)]
-    return linear, of_steps, of_all
+    return linear, [x for x, v in zip(found, varies, strict=True) if v]
