@@ -5,11 +5,13 @@ other attributes, operators of Microsoft, and chains.
 """
 
 import itertools
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from assertions import assert_same_bits
 from jax.test_util import check_grads
@@ -275,6 +277,8 @@ MatMulNBits<$sizes, bits = 4>(p, q, r) | WIDE, PACKED[4], BLOCKS
 MatMulNBits<$sizes, bits = 8>(p, q, r) | WIDE, PACKED[8], BLOCKS
 MatMulNBits<$sizes, bits = 4>(p, q, r, s) | WIDE, PACKED[4], BLOCKS, integers(U8, 12)
 MatMulNBits<$sizes, bits = 4>(p, q, r, , , s) | WIDE, PACKED[4], BLOCKS, floats(6)
+MatMulNBits<$sizes, bits = 4>(p, q, r, , s) |
+  WIDE, PACKED[4], BLOCKS, I32(range(40))[::-1] // 16
 DynamicQuantizeMatMul(p, q, r) | X, SIGNED, STEP
 DynamicQuantizeMatMul(p, q, r, s, t) |
   X, WEIGHT, STEP.repeat(5), integers(U8, 5), floats(5)
@@ -301,13 +305,45 @@ def test_as_onnx_runtime(text: str, inputs: str) -> None:
     require_runtime(model_of(text, given), given, tolerance=2e-5)
 
 
+def of_microsoft(text: str, inputs: str) -> tuple[onnx.ModelProto, np.ndarray]:
+    """The model of a row, and its input."""
+    first, *others = arrays(inputs)
+    constants = dict(zip("qrstuvwx", others, strict=False))
+    return model_of(f"y = com.microsoft.{text}", [first], **constants), first
+
+
 @pytest.mark.usefixtures("x32")
 @pytest.mark.parametrize(("text", "inputs"), MICROSOFT)
 def test_operators_of_microsoft(text: str, inputs: str) -> None:
-    first, *others = arrays(inputs)
-    constants = dict(zip("qrstuvwx", others, strict=False))
-    source = model_of(f"y = com.microsoft.{text}", [first], **constants)
-    require_runtime(source, [first], tolerance=1e-5)
+    source, x = of_microsoft(text, inputs)
+    require_runtime(source, [x], tolerance=1e-5)
+
+
+# Those that do not round to integers.
+SMOOTH = [row for row in MICROSOFT if not re.search("uantize|Integer", row[0])]
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.parametrize(("text", "inputs"), SMOOTH)
+def test_gradients_of_operators_of_microsoft(text: str, inputs: str) -> None:
+    """Along one direction, the differences of ONNX Runtime's results."""
+    source, x = of_microsoft(text, inputs)
+    (y,) = runtime_outputs(source, [x])
+    add_types(source, [y])
+    random = np.random.default_rng(0)
+    small, cotangent = 3e-4, random.normal(size=y.shape).astype(F)
+    direction = random.normal(size=x.shape).astype(F)
+
+    def value(step: float) -> float:
+        (y,) = runtime_outputs(source, [x + F(step) * direction])
+        return np.vdot(y.astype(float), cotangent)
+
+    _, pull_back = jax.vjp(jax.jit(onnx_backend.prepare(source).jax_fn), x)
+    gradient = np.asarray(pull_back((cotangent,))[0])
+    slope = (value(small) - value(-small)) / (2 * small)
+    # For corners in between, and the rounding of the results.
+    allowed = 1e-3 * np.linalg.norm(gradient)
+    np.testing.assert_allclose(np.vdot(gradient, direction), slope, 0, allowed)
 
 
 @pytest.mark.usefixtures("x32")
