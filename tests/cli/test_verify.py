@@ -48,11 +48,12 @@ def test_every_operator_is_right(cases: int):
 
 
 def test_an_operator_is_timed():
-    words = ("--device", "cpu", "--cases", "1", "--only", "slice1")
+    words = ("--device", "cpu:0", "--cases", "1", "--only", "slice1")
     out = succeed("verify", *words)
     assert float(out.splitlines()[-2].split()[-1]) > 0
 
 
+@pytest.mark.usefixtures("untimed")
 def test_every_device_is_the_default():
     assert devices.every()[: jax.local_device_count()] == jax.local_devices()
     assert CPU in devices.every()

@@ -179,7 +179,7 @@ def gradient_of_both(name: str, *arrays: Any) -> Any:
 
 @pytest.mark.parametrize("name", default_of(STEPS, "shift"))
 @pytest.mark.parametrize(
-    "of_lengths", default_of(["one", "replicated", "sharded"], "one", "replicated")
+    "of_lengths", default_of(["one", "replicated", "sharded"], "replicated")
 )
 def test_explicit_axes_of_any_carry(name: str, of_lengths: str) -> None:
     """One number for each sequence; `x` and `init` are sharded or not."""
