@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import children
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding
 
-COLLECTIVE = r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 SECONDS = 120.0  # for a program
 # The name of a topology, and how the cores of a chip are divided into devices.
 GENERATIONS = {
@@ -35,8 +31,7 @@ class Case(NamedTuple):
     """A program: what the function `program`, as "module:name", makes of the options.
 
     It returns the function to compile and the types of its arguments, of which there is
-    at least one: without any, a program is compiled for the CPU. Arguments are on one
-    chip, or have shardings over an abstract mesh; the result is sharded as the first.
+    at least one: without any, a program is compiled for the CPU.
     """
 
     name: str
@@ -48,30 +43,24 @@ class Outcome(NamedTuple):
     """What became of a case.
 
     `failed` is None, or where it failed: "lowering" (by JAX or by us), "compiling" (by
-    an error of the compiler), "process" (the compiler ended it) or "time". The
-    temporary arrays and the result are in bytes on a chip.
+    an error of the compiler), "process" (the compiler ended it) or "time".
     """
 
     name: str
     failed: str | None = None
     error: str = ""
-    collectives: Sequence[str] = ()
-    temporary: int = 0
-    result: int = 0
 
 
 def is_installed() -> bool:
     return importlib.util.find_spec("libtpu") is not None
 
 
-def compile_cases(
-    cases: Sequence[Case], chips: str, seconds: float = SECONDS
-) -> Iterator[Outcome]:
-    """Compiles the cases for a generation or a topology, and yields their outcomes."""
+def compile_cases(cases: Sequence[Case], generation: str) -> Iterator[Outcome]:
+    """Compiles the cases for a generation, and yields their outcomes."""
     found = children.answers(
         __file__,
         cases,
-        *(chips, str(seconds)),
+        generation,
         ALLOW_MULTIPLE_LIBTPU_LOAD="1",  # by several processes
         TPU_SKIP_MDS_QUERY="1",  # there is no metadata server
     )
@@ -86,10 +75,10 @@ def compile_cases(
 # The child ----------------------------------------------------------------------------
 
 
-def _devices(chips: str) -> Sequence[Any]:
+def _devices(generation: str) -> Sequence[Any]:
     from jax.experimental import topologies
 
-    name, chip_config = GENERATIONS.get(chips, (chips, "default"))
+    name, chip_config = GENERATIONS[generation]
     return topologies.get_topology_desc(
         platform="tpu", topology_name=name, chip_config_name=chip_config
     ).devices
@@ -102,26 +91,16 @@ def _compile(case: Case, devices: Sequence[Any]) -> Outcome:
     try:
         lowered = _lower(function, arguments, devices)
         stage = "compiling"
-        compiled = lowered.compile()
+        lowered.compile()
     except Exception as error:  # of any kind: what the outcome is about
         text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return Outcome(case.name, stage, text)
-    memory = compiled.memory_analysis()
-    return Outcome(
-        case.name,
-        collectives=re.findall(rf" ({COLLECTIVE})(?:-start)?\(", compiled.as_text()),
-        temporary=memory.temp_size_in_bytes,
-        result=memory.output_size_in_bytes,
-    )
+    return Outcome(case.name)
 
 
 def _lower(
     function: Any, arguments: Sequence[jax.ShapeDtypeStruct], devices: Sequence[Any]
 ) -> Any:
-    if arguments[0].sharding is not None:
-        placed = [_on_mesh(x, devices) for x in arguments]
-        run = jax.jit(function, out_shardings=placed[0].sharding)
-        return run.lower(*placed)
     sharding = jax.sharding.SingleDeviceSharding(devices[0])
     placed = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments
@@ -131,13 +110,6 @@ def _lower(
         return jax.jit(function).lower(*placed)
 
 
-def _on_mesh(x: jax.ShapeDtypeStruct, devices: Sequence[Any]) -> jax.ShapeDtypeStruct:
-    """The type with a mesh of these devices in place of the abstract one."""
-    mesh, spec = x.sharding.mesh, x.sharding.spec
-    mesh = Mesh(np.array(devices).reshape(mesh.axis_sizes), mesh.axis_names)
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
-
-
 if __name__ == "__main__":
     DEVICES = _devices(sys.argv[1])
-    children.serve(lambda case: _compile(Case(*case), DEVICES), float(sys.argv[2]))
+    children.serve(lambda case: _compile(Case(*case), DEVICES), SECONDS)
