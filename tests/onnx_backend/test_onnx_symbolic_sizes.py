@@ -271,8 +271,9 @@ def test_nodes_of_onnx_with_a_batch_of_any_size() -> None:
         graph, name = case.model.graph, case.name.removeprefix("test_")
         arrays = case.data_sets[0][0]
         kinds = {node.op_type for node in graph.node}
-        is_array = all(isinstance(x, np.ndarray) and x.dtype != object for x in arrays)
-        if "_expanded" in name or not kinds <= OPERATORS.keys() or not is_array:
+        if "_expanded" in name or not kinds <= OPERATORS.keys():
+            continue
+        if any(isinstance(x, list) or x.dtype == object for x in arrays):
             continue
         if not arrays or not arrays[0].shape:
             continue
