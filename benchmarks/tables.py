@@ -236,45 +236,46 @@ def _models(load: Load, words: Sequence[str]) -> str:
     return _table([*titles, "first call, s", "difference", "first input"], rows)
 
 
-def _readers(load: Load, words: Sequence[str]) -> str:
-    (device,) = words
-    return _readers_of(load(f"readers-{device}"))
+def _readers(load: Load, devices: Sequence[str]) -> str:
+    """A row for each reader: models it reads, and ratios of training steps."""
+    titles = [f"{d.upper()}, batch {batch}" for d in devices for batch in (1, 16)]
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for device in devices:
+        for record in load(f"model-training-{device}")["records"]:
+            _, batch, reader = record["name"].rsplit("/", 2)
+            known = ratios.setdefault((reader, f"{device.upper()}, {batch}"), [])
+            known.append(record["candidates"]["dml_jax"]["ratio"]["median"])
+    found = load("readers-cpu")
+    rows = []
+    for reader in found["records"][0]["candidates"]:
+        outcomes = [record["candidates"][reader] for record in found["records"]]
+        count = f"{sum(map(_is_right, outcomes))} of {len(outcomes)}"
+        cells = (_spread(ratios.get((reader, title), ())) for title in titles)
+        rows.append([reader, count, *cells])
+    return _table(["reader", "models", *titles], rows)
 
 
 def _readers_of(found: Document) -> str:
     """A row for each model: whether each reader has ONNX Runtime's results."""
     names = [*found["records"][0]["candidates"]]
-    rows, counts = [], dict.fromkeys(names, 0)
-    for record in found["records"]:
-        cells = []
-        for name in names:
-            outcome = record["candidates"][name]
-            is_right = outcome.get("difference", 1) <= outcome.get("tolerance", 0)
-            counts[name] += is_right
-            wrong = "other results" if "difference" in outcome else "no"
-            cells.append("yes" if is_right else wrong)
-        rows.append([record["name"].partition("/")[2], record["version"], *cells])
-    total = len(found["records"])
-    rows.append(["read", "", *(f"{counts[name]} of {total}" for name in names)])
+
+    def cell(outcome: Mapping[str, Any]) -> str:
+        wrong = "other results" if "difference" in outcome else "no"
+        return "yes" if _is_right(outcome) else wrong
+
+    rows = [
+        [
+            record["name"].partition("/")[2],
+            record["version"],
+            *(cell(record["candidates"][name]) for name in names),
+        ]
+        for record in found["records"]
+    ]
     return _table(["model", "version", *names], rows)
 
 
-def _model_training(load: Load, words: Sequence[str]) -> str:
-    """A row for each model and reader: ratios for devices and batches; their median."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    titles = [f"{d.upper()}, batch {batch}" for d in words for batch in (1, 16)]
-    for device in words:
-        for record in load(f"model-training-{device}")["records"]:
-            name, batch, reader = record["name"].partition("/")[2].rsplit("/", 2)
-            figures = record["candidates"]["dml_jax"]["ratio"]["median"]
-            rows.setdefault((name, reader), {})[f"{device.upper()}, {batch}"] = figures
-    cells = [
-        [*names, *(f"{row[t]:.2f}" if t in row else _EMPTY for t in titles)]
-        for names, row in rows.items()
-    ]
-    known = [[row[t] for row in rows.values() if t in row] for t in titles]
-    ends = ["median (least to greatest)", "", *map(_spread, known)]
-    return _table(["model", "reader", *titles], [*cells, ends])
+def _is_right(outcome: Mapping[str, Any]) -> bool:
+    return outcome.get("difference", 1) <= outcome.get("tolerance", 0)
 
 
 # Tables by layout ---------------------------------------------------------------------
@@ -383,7 +384,6 @@ TABLES: dict[str, Callable[[Load, Sequence[str]], str]] = {
     "data-parallel": _data_parallel,
     "models": _models,
     "readers": _readers,
-    "model-training": _model_training,
 }
 
 # Cells --------------------------------------------------------------------------------

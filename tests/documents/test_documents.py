@@ -153,6 +153,14 @@ def test_figures_of_the_example_are_those_it_printed(path: pathlib.Path) -> None
     assert changed in shown
 
 
+def test_figures_of_the_first_table_of_performance_are_in_the_others() -> None:
+    first, _, rest = (DOCS / "performance.md").read_text().partition("\n## ")
+    tables = re.findall("<!-- figures: .*?<!-- end of figures -->", rest, re.DOTALL)
+    known, shown = (re.findall(r"\d+\.\d+", text) for text in ("".join(tables), first))
+    assert shown
+    assert {*map(float, shown)} <= {*map(float, known)}
+
+
 def test_links_lead_to_files() -> None:
     for path in [ROOT / "README.md", *GUIDES]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
