@@ -26,7 +26,7 @@ hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes aft
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("random programs over meshes")
-    group.addoption("--programs", metavar="COUNT", type=int, default=240)
+    group.addoption("--programs", metavar="COUNT", type=int, default=200)
     group.addoption("--first-program", metavar="SEED", type=int, default=45)
 
 
