@@ -1,5 +1,6 @@
 """Settings of JAX and Hypothesis for all tests, and the fixtures that they share."""
 
+import collections
 import contextlib
 import signal
 from collections.abc import Iterator
@@ -25,9 +26,25 @@ hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes aft
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every", metavar="N", type=int, default=1)
     group = parser.getgroup("random programs over meshes")
     group.addoption("--programs", metavar="COUNT", type=int, default=200)
     group.addoption("--first-program", metavar="SEED", type=int, default=45)
+
+
+@pytest.hookimpl(trylast=True)  # of the tests that -m chooses
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """With `--every=N`, each test runs with its first case and every Nth after it."""
+    counts: dict[str, int] = collections.defaultdict(int)
+    chosen, left = [], []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        (left if counts[name] % config.option.every else chosen).append(item)
+        counts[name] += 1
+    items[:] = chosen
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(params=[False, True], ids=["x32", "x64"])

@@ -164,7 +164,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 @pytest.fixture(scope="module", params=RECIPES)
 def recipe(request: pytest.FixtureRequest) -> Recipe:
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        return RECIPES[request.param]()
+        weights, apply = RECIPES[request.param]()
+        return weights, jax.jit(apply)
 
 
 @pytest.fixture(autouse=True)
