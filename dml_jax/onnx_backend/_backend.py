@@ -176,11 +176,7 @@ class Backend(onnx.backend.base.Backend):
         }
         newest = onnx.defs.onnx_opset_version()
         opset = kwargs.pop("opset_version", newest)
-        opset = arguments.integer("opset_version", opset)
-        if not 1 <= opset <= newest:
-            raise ValueError(
-                f"run_node: `opset_version` must be 1 to {newest}; got {opset}"
-            )
+        opset = arguments.integer("opset_version", opset, range(1, newest + 1))
         infos = [_info(name, array) for name, array in arrays.items()]
         graph = onnx.helper.make_graph([node], "node", infos, [])
         imports = [onnx.helper.make_opsetid("", opset)]
@@ -203,13 +199,6 @@ class Backend(onnx.backend.base.Backend):
         except (TypeError, ValueError):
             return False
         return True
-
-
-is_compatible = Backend.is_compatible
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
 
 
 def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -281,7 +270,6 @@ def _cut(graph: onnx.GraphProto, names: Any) -> None:
 
 
 def _checked_functions(operators: Any) -> Functions:
-    """The functions that are passed for operators."""
     if operators is None:
         return {}
     rule = "be a mapping of names, or pairs of a domain and a name, to functions"

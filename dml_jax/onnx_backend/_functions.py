@@ -69,20 +69,16 @@ def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
         node.metadata_props.add(key="opset", value=str(opset))
 
 
-def _key(part: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
-    """The domain, name and overload of a function, or of the one a node calls."""
-    name = part.name if isinstance(part, onnx.FunctionProto) else part.op_type
-    return _domain(part), name, part.overload
-
-
 def _set_all_defaults(model: onnx.ModelProto) -> None:
     """Adds default attributes to calls of functions; the inliner ignores them."""
     defaults = {
-        _key(function): function.attribute_proto for function in model.functions
+        (_domain(function), function.name, function.overload): function.attribute_proto
+        for function in model.functions
     }
     for part in (model.graph, *model.functions):
         for node in all_nodes(part.node):
-            set_defaults(node, defaults.get(_key(node), ()))
+            key = _domain(node), node.op_type, node.overload
+            set_defaults(node, defaults.get(key, ()))
 
 
 def set_defaults(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +15,10 @@ import onnx.defs
 import onnx.helper
 import onnx.shape_inference
 
-from dml_jax.onnx_backend._analysis import captured_names
 from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._evaluation import Body, modes, run_graph
 from dml_jax.onnx_backend._functions import Inlined, defaults_of, expand
-from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope
+from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope, captured_names
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF
 from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._protos import (
@@ -37,8 +37,6 @@ from dml_jax.onnx_backend._validation import (
     label_of,
     version_of,
 )
-
-_LOOPS = ("Loop", "Scan")
 
 
 def split_shared(graph: onnx.GraphProto) -> None:
@@ -75,13 +73,11 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     """
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
     found = initializers(inlined.model.graph, inlined.is_recorded)
-    unique: dict[str, dict[str, str]] = {}
-    for path, _, own_name, name, _ in found:
-        unique.setdefault(path, {})[own_name] = name
-    constants = {
-        name: array_of(tensor, f"onnx: `{own_name}`")
-        for *_, own_name, name, tensor in found
-    }
+    unique: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    constants = {}
+    for path, _, own_name, name, tensor in found:
+        unique[path][own_name] = name
+        constants[name] = array_of(tensor, f"onnx: `{own_name}`")
     converter = _Converter(inlined, functions, unique, itertools.count())
     graph = converter.graph(inlined.model.graph, "", {})._replace(constants=constants)
     return graph if inlined.is_recorded else _with_float_weights(graph)
@@ -102,8 +98,8 @@ class _Converter(NamedTuple):
     def graph(
         self, graph: onnx.GraphProto, path: str, outer: Mapping[str, str]
     ) -> Graph:
-        own = self.unique.get(path, {})
-        names = {**outer, **own, **{info.name: info.name for info in graph.input}}
+        own = {**self.unique[path], **{info.name: info.name for info in graph.input}}
+        names = {**outer, **own}
         has_functions = self.inlined.is_recorded
         nodes = (n for n in graph.node if has_functions or not is_weight(n))
         return Graph(
@@ -203,7 +199,8 @@ def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:
 
     ONNX infers those that are missing.
     """
-    has_loops = any(n.op_type in _LOOPS for n in all_nodes(inlined.model.graph.node))
+    nodes = all_nodes(inlined.model.graph.node)
+    has_loops = any(node.op_type in ("Loop", "Scan") for node in nodes)
     # ONNX infers by one opset, and none of 2 GB or more.
     if not has_loops or inlined.is_mixed() or inlined.model.ByteSize() >= 2**31:
         return inlined.model
@@ -214,9 +211,8 @@ def _type_of(info: onnx.ValueInfoProto) -> jax.ShapeDtypeStruct:
     """The type of an output, with 0 for sizes that are not known."""
     tensor = info.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return jax.ShapeDtypeStruct(
-        shape, dtype_of(f"onnx: `{info.name}`", tensor.elem_type)
-    )
+    dtype = dtype_of(f"onnx: `{info.name}`", tensor.elem_type)
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Operator:

@@ -14,10 +14,9 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import are_random, shape_names
 from dml_jax.onnx_backend._evaluation import modes, run_graph
 from dml_jax.onnx_backend._inputs import HALVES, Inputs, wanted_outputs
-from dml_jax.onnx_backend._nodes import Graph, Scope
+from dml_jax.onnx_backend._nodes import Graph, Scope, are_random, shape_names
 from dml_jax.onnx_backend._operators._arrays import is_quantized
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._sharding import with_automatic_axes

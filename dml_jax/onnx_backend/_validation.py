@@ -14,12 +14,7 @@ from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._functions import Inlined, defaults_of, inline, set_defaults
 from dml_jax.onnx_backend._nodes import Operator
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF, MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._protos import (
-    all_graphs,
-    all_nodes,
-    graphs_of,
-    require_loaded,
-)
+from dml_jax.onnx_backend._protos import all_graphs, all_nodes, require_loaded
 
 # An operator that a later opset changes is refused.
 NEWEST_OPSET = 28
@@ -87,7 +82,8 @@ def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> No
         model, full_check=True, skip_opset_compatibility_check=True
     )
     for node in all_nodes(inlined.model.graph.node):
-        if not any(graphs_of(node)) and not function_of(node, functions):
+        has_graph = any(attribute.HasField("g") for attribute in node.attribute)
+        if not has_graph and not function_of(node, functions):
             context = onnx.checker.C.CheckerContext()
             context.ir_version = model.ir_version
             context.opset_imports = dict.fromkeys(_DOMAINS, inlined.opset(node))

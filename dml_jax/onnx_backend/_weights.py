@@ -12,10 +12,9 @@ import onnx
 from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments
-from dml_jax.onnx_backend._analysis import names_of, shape_names
 from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._inputs import HALVES, as_numpy
-from dml_jax.onnx_backend._nodes import Graph
+from dml_jax.onnx_backend._nodes import Graph, names_of, shape_names
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 
 
