@@ -61,12 +61,7 @@ class Inputs:
         if others:
             got = f"{1 + len(others)} arguments"
             raise wrong_inputs(self.names, got, self.default_names)
-        if not isinstance(inputs, Mapping):
-            inputs, named = self.named(inputs, named or None), {}
-        given = {**inputs, **named}
-        if not {*self.names} <= given.keys() <= self.dtypes.keys():
-            got = ", ".join(map(str, given)) or "none"
-            raise wrong_inputs(self.names, got, self.default_names, given)
+        given = self.named(inputs, named, isinstance(inputs, Mapping) or not named)
         for name, value in given.items():
             if isinstance(value, Tracer):
                 got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
@@ -74,21 +69,23 @@ class Inputs:
         return given
 
     def named(
-        self, inputs: Any, named: Mapping[str, Any] | None = None
-    ) -> Mapping[str, Any]:
-        """Names inputs that are given in order, and adds those that have names."""
-        given: Mapping[str, Any] = {}
-        is_list, named = named is None, named or {}
-        if isinstance(inputs, (tuple, list)):
+        self, inputs: Any, named: Mapping[str, Any], is_list: bool = False
+    ) -> dict[str, Any]:
+        """Inputs by name, from a mapping or a sequence and those that have names."""
+        given, is_complete = {}, False
+        if isinstance(inputs, Mapping):
+            given, is_complete = {**inputs, **named}, True
+            got = ", ".join(map(str, given)) or "none"
+        elif isinstance(inputs, (tuple, list)):
             names = self.in_order(len(inputs))
             given = {**dict(zip(names, inputs, strict=False)), **named}
-            is_complete = {*self.names} <= given.keys() <= self.dtypes.keys()
-            if is_complete and len(given) == len(inputs) + len(named):
-                return given
+            is_complete = len(given) == len(inputs) + len(named)
             got = f"{len(inputs)} of them"
             got = f"{got} and {', '.join(named)}" if named else got
         else:
             got = arguments.describe(inputs)
+        if is_complete and {*self.names} <= given.keys() <= self.dtypes.keys():
+            return given
         raise wrong_inputs(self.names, got, self.default_names, given, is_list)
 
     def checked(
@@ -99,11 +96,10 @@ class Inputs:
             n: self._checked(n, given[n], halves) for n in self.dtypes if n in given
         }
 
-    def _checked(self, name: str, value: Any, halves: Sequence[Any]) -> Array:
-        if isinstance(value, Tracer) and name in self._static:
-            error = traced_shape(name, value)
-            raise TypeError(f"onnx: {error}")
-        given = value
+    def _checked(self, name: str, given: Any, halves: Sequence[Any]) -> Array:
+        if isinstance(given, Tracer) and name in self._static:
+            raise TypeError(f"onnx: {traced_shape(name, given)}")
+        value = given
         if not isinstance(value, jax.Array) or name in self._static:
             value = as_numpy(name, value)
         is_half = self.dtypes[name] == np.float32 and value.dtype in halves
@@ -120,13 +116,13 @@ class Inputs:
         is_int32 = (dtype, value.dtype) == (np.int64, np.int32)
         if is_int32 or jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
             return value
-        if is_text(dtype) and is_text(value):
-            return value
-        kind, hint = "string" if is_text(dtype) else dtype, ""
-        if not is_text(dtype):
-            hint = arguments.conversion(value.dtype, dtype)
-            if hint and not is_typed:
-                hint = f". Convert it by `np.array(x, '{dtype}')`"
+        kind, hint = dtype, arguments.conversion(value.dtype, dtype)
+        if is_text(dtype):
+            if is_text(value):
+                return value
+            kind, hint = "string", ""
+        elif hint and not is_typed:
+            hint = f". Convert it by `np.array(x, '{dtype}')`"
         raise TypeError(
             f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
         )
@@ -149,10 +145,9 @@ class Inputs:
     def widened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What nodes read: 64-bit integers and float32, which may be given in fewer."""
         are_wide = np.int64, np.uint64, np.float32
-        dtypes = {name: self._dtypes[name] for name in values}
         return {
-            name: value.astype(dtypes[name]) if dtypes[name] in are_wide else value
-            for name, value in values.items()
+            name: x.astype(self._dtypes[name]) if self._dtypes[name] in are_wide else x
+            for name, x in values.items()
         }
 
 
@@ -163,7 +158,6 @@ def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
 
 
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """Converts an input to a NumPy array."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"onnx: `{name}` must be an array without a mask; got MaskedArray"
@@ -210,8 +204,8 @@ def require_shape(
     name: str, shape: tuple[Any, ...], sizes: tuple[int | None, ...]
 ) -> None:
     """Refuses a shape with another rank or size than the graph's."""
-    pairs = list(zip(sizes, shape, strict=False))
-    wrong = [i for i, (size, given) in enumerate(pairs) if size not in (given, None)]
+    pairs = enumerate(zip(sizes, shape, strict=False))
+    wrong = [i for i, (size, given) in pairs if size not in (given, None)]
     if len(shape) != len(sizes) or wrong:
         expected = ", ".join("?" if size is None else str(size) for size in sizes)
         is_batch = len(shape) == len(sizes) and wrong == [0] and sizes[0] == 1
