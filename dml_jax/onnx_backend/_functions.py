@@ -59,7 +59,12 @@ def inline(model: onnx.ModelProto) -> Inlined:
 
 def _versions(part: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     """The opset versions that a model or a function imports, by domain."""
-    return {_domain(opset): opset.version for opset in part.opset_import}
+    return {_own_domain(opset.domain): opset.version for opset in part.opset_import}
+
+
+def _own_domain(domain: str) -> str:
+    """ONNX's domain, which has two names, as ""."""
+    return "" if domain == "ai.onnx" else domain
 
 
 def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
@@ -72,12 +77,12 @@ def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
 def _set_all_defaults(model: onnx.ModelProto) -> None:
     """Adds default attributes to calls of functions; the inliner ignores them."""
     defaults = {
-        (_domain(function), function.name, function.overload): function.attribute_proto
-        for function in model.functions
+        (_own_domain(part.domain), part.name, part.overload): part.attribute_proto
+        for part in model.functions
     }
     for part in (model.graph, *model.functions):
         for node in all_nodes(part.node):
-            key = _domain(node), node.op_type, node.overload
+            key = _own_domain(node.domain), node.op_type, node.overload
             set_defaults(node, defaults.get(key, ()))
 
 
@@ -85,13 +90,6 @@ def set_defaults(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) 
     """Adds those of the default attributes that a node does not have."""
     given = {attribute.name for attribute in node.attribute}
     node.attribute.extend(a for a in defaults if a.name not in given)
-
-
-def _domain(
-    message: onnx.OperatorSetIdProto | onnx.FunctionProto | onnx.NodeProto,
-) -> str:
-    """The domain of an opset import, a function or a node; ai.onnx as ""."""
-    return "" if message.domain == "ai.onnx" else message.domain
 
 
 def expand(node: onnx.NodeProto, opset: int, inputs: Any) -> Inlined:

@@ -16,6 +16,7 @@ import onnx
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
+from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._operators._arrays import dtype_of
 from dml_jax.onnx_backend._values import Array, is_text, traced_shape
 
@@ -24,7 +25,7 @@ HALVES = jnp.dtype(jnp.bfloat16), np.dtype(np.float16)
 
 
 class Inputs:
-    """The inputs of a model, and the dtypes of its weights.
+    """Checks and names the inputs of a model, and checks weights.
 
     Attributes:
       names: the inputs that have no default, in order.
@@ -47,7 +48,7 @@ class Inputs:
         self.default_names = tuple(n for n in tensors if n in constants)
         self._dtypes = {n: x.dtype for n, x in constants.items()} | self.dtypes
         self._sizes = {name: sizes_of(tensor) for name, tensor in tensors.items()}
-        self._static = static
+        self._constants, self._static = constants, static
 
     def in_order(self, count: int) -> tuple[str, ...]:
         """The names of `count` inputs that are given in order."""
@@ -126,6 +127,25 @@ class Inputs:
         raise TypeError(
             f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
         )
+
+    def require_params(self, params: Any, known: Iterable[str]) -> None:
+        """Refuses arrays that cannot take the place of initializers."""
+        if not isinstance(params, Mapping):
+            rule, got = "be a mapping of names to arrays", arguments.describe(params)
+            raise arguments.error(TypeError, "params", rule, got)
+        for name, value in params.items():
+            array = self._constants.get(name)
+            if array is None or name in self._static:
+                rule = "have names of initializers that shapes do not depend on"
+                got = with_nearest(name, known)
+                raise arguments.error(ValueError, "params", rule, got)
+            dtype, shape = getattr(value, "dtype", None), np.shape(value)
+            wanted = jax.dtypes.canonicalize_dtype(array.dtype)
+            halves = HALVES if array.dtype == np.float32 else ()
+            if dtype not in (wanted, array.dtype, *halves) or shape != array.shape:
+                rule = f"be a {wanted} array of shape {array.shape}"
+                got = arguments.describe(value)
+                raise arguments.error(ValueError, f"params[{name!r}]", rule, got)
 
     def product_dtype(self, values: Mapping[str, Any]) -> Any:
         """The dtype of products: that of what has 16 bits in place of float32."""

@@ -21,7 +21,7 @@ from dml_jax.onnx_backend._operators._arrays import is_quantized
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._sharding import with_automatic_axes
 from dml_jax.onnx_backend._values import is_text, traced
-from dml_jax.onnx_backend._weights import require_params, weights_of, with_weights
+from dml_jax.onnx_backend._weights import weights_of, with_weights
 
 # Making a class of named tuples is slow.
 _class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)
@@ -268,7 +268,7 @@ class Model(onnx.backend.base.BackendRep):
 
         Derivatives: as of `jax_fn`, and with respect to `params`.
         """
-        self._require(params)
+        self._inputs.require_params(params, self._weights)
         options = {"training": training, "lda_coeff": lda_coeff, "key": key}
         return self._call(params, inputs, named, **options)
 
@@ -288,7 +288,7 @@ class Model(onnx.backend.base.BackendRep):
           TypeError, ValueError: `params` does not match the model.
           NotImplementedError: `params` has an initializer of a function of the model.
         """
-        self._require(params)
+        self._inputs.require_params(params, self._weights)
         return with_weights(self._source, params, self._graph.constants)
 
     def _call(
@@ -312,10 +312,6 @@ class Model(onnx.backend.base.BackendRep):
             jax.numpy.asarray(x if is_text(x) else x.astype(narrow(x.dtype)))
             for x in outputs
         )
-
-    def _require(self, params: Any) -> None:
-        constants = self._graph.constants
-        require_params(params, constants, self._shape_names, self._weights)
 
     def _placed(self, name: str, value: Any) -> Any:
         """An input of `run` on its device, if it is not a constant."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
 from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments
-from dml_jax.onnx_backend._errors import with_nearest
-from dml_jax.onnx_backend._inputs import HALVES, as_numpy
+from dml_jax.onnx_backend._inputs import as_numpy
 from dml_jax.onnx_backend._nodes import Graph, names_of, shape_names
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 
@@ -35,33 +33,6 @@ def weights_of(source: onnx.ModelProto, graph: Graph) -> dict[str, np.ndarray]:
     # Some exporters write all weights as Constant nodes, and others write tables.
     parameters = {n: x for n, x in weights.items() if n not in nodes}
     return parameters or weights
-
-
-def require_params(
-    params: Any,
-    constants: Mapping[str, np.ndarray],
-    static: Set[str],
-    known: Iterable[str],
-) -> None:
-    """Refuses arrays that cannot take the place of initializers."""
-    if not isinstance(params, Mapping):
-        got = arguments.describe(params)
-        rule = "be a mapping of names to arrays"
-        raise arguments.error(TypeError, "params", rule, got)
-    for name, value in params.items():
-        array = constants.get(name)
-        if array is None or name in static:
-            rule = "have names of initializers that shapes do not depend on"
-            got = with_nearest(name, known)
-            raise arguments.error(ValueError, "params", rule, got)
-        dtype, shape = getattr(value, "dtype", None), np.shape(value)
-        wanted = jax.dtypes.canonicalize_dtype(array.dtype)
-        halves = HALVES if array.dtype == np.float32 else ()
-        if dtype not in (wanted, array.dtype, *halves) or shape != array.shape:
-            rule = f"be a {wanted} array of shape {array.shape}"
-            got = arguments.describe(value)
-            path = f"params[{name!r}]"
-            raise arguments.error(ValueError, path, rule, got)
 
 
 def with_weights(
