@@ -102,8 +102,7 @@ def expand(node: onnx.NodeProto, opset: int, inputs: Any) -> Inlined:
         *schema.function_opset_versions,
         *schema.context_dependent_function_opset_versions,
     )
-    pairs = zip(node.input, map(_type_of, inputs), strict=True)
-    infos = [onnx.helper.make_value_info(*pair) for pair in pairs]
+    infos = [info_of(name, x) for name, x in zip(node.input, inputs, strict=True)]
     graph = onnx.helper.make_graph(
         [node],
         node.op_type,
@@ -129,9 +128,15 @@ def defaults_of(schema: onnx.defs.OpSchema) -> list[onnx.AttributeProto]:
     return [value for value in values if value.type]
 
 
-def _type_of(x: Any) -> onnx.TypeProto:
+def info_of(name: str, x: Any) -> onnx.ValueInfoProto:
+    """The name and the type of an input, which has none if it is omitted."""
     if x is None:
-        return onnx.TypeProto()
-    kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+        return onnx.helper.make_value_info(name, onnx.TypeProto())
+    try:
+        kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"onnx: `{name}` must have a dtype of ONNX; got {x.dtype}"
+        ) from None
     sizes = [size if isinstance(size, int) else None for size in x.shape]
-    return onnx.helper.make_tensor_type_proto(kind, sizes)
+    return onnx.helper.make_tensor_value_info(name, kind, sizes)

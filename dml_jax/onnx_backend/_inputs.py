@@ -233,14 +233,3 @@ def require_shape(
         raise ValueError(
             f"onnx: `{name}` must have shape ({expected}); got {shape}{hint}"
         )
-
-
-def wanted_outputs(names: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """The outputs that a call in ONNX Runtime's form asks for."""
-    if names is None:
-        return outputs
-    if isinstance(names, (list, tuple)) and {*names} <= {*outputs}:
-        return tuple(names)
-    rule = f"be None or a list of {', '.join(outputs)}"
-    got = arguments.describe(names)
-    raise arguments.error(ValueError, "inputs", rule, got)

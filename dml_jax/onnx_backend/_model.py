@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise, scalars
 from dml_jax.onnx_backend._evaluation import modes, run_graph
-from dml_jax.onnx_backend._inputs import HALVES, Inputs, wanted_outputs
+from dml_jax.onnx_backend._inputs import HALVES, Inputs
 from dml_jax.onnx_backend._nodes import Graph, Scope, are_random, shape_names
 from dml_jax.onnx_backend._operators._arrays import is_quantized
 from dml_jax.onnx_backend._programs import Programs
@@ -166,10 +166,15 @@ class Model(onnx.backend.base.BackendRep):
         """
         wanted = self.output_names
         if len(others) == 1 and isinstance(others[0], Mapping):
-            wanted = wanted_outputs(inputs, self.output_names)
+            wanted = wanted if inputs is None else inputs
+            is_list = isinstance(wanted, (list, tuple))
+            if not is_list or not {*wanted} <= {*self.output_names}:
+                rule = f"be None or a list of {', '.join(self.output_names)}"
+                got = arguments.describe(inputs)
+                raise arguments.error(ValueError, "inputs", rule, got)
             inputs, others = others[0], ()
         given = self._inputs.of_run(inputs, others, named)
-        return self._computed(given, wanted)
+        return self._computed(given, tuple(wanted))
 
     def _computed(
         self,

@@ -57,7 +57,6 @@ def import_microsoft(model: onnx.ModelProto) -> None:
 
 
 def remove(parts: Any, names: Set[str]) -> None:
-    """Removes the initializers or inputs of some names."""
     for i in reversed(range(len(parts))):
         if parts[i].name in names:
             del parts[i]

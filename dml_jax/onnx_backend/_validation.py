@@ -163,7 +163,6 @@ def known_operator(node: onnx.NodeProto) -> Operator | None:
 def function_of(
     node: onnx.NodeProto, functions: Functions
 ) -> Callable[..., Any] | None:
-    """The function that is passed for a node."""
     domains = _DOMAINS if node.domain in _DOMAINS else (node.domain,)
     keys = [*((domain, node.op_type) for domain in domains), node.op_type]
     return next((functions[key] for key in keys if key in functions), None)

@@ -43,16 +43,14 @@ def with_weights(
     """A model with other initializers, and without nodes that made some of them."""
     model = onnx.ModelProto()
     model.CopyFrom(source)
-    found = {
-        name: tensor
-        for *_, name, tensor in initializers(model.graph, bool(model.functions))
-    }
+    found = initializers(model.graph, bool(model.functions))
+    tensors = {part.name: part.tensor for part in found}
     nodes = {name: node for node in model.graph.node for name in node.output}
     read = read_names(model.graph.node)
     for name, value in params.items():
         array = as_numpy(name, value).astype(constants[name].dtype)
-        if name in found:
-            tensor = found[name]
+        if name in tensors:
+            tensor = tensors[name]
             new = from_array(array, tensor.name)
             new.doc_string = tensor.doc_string
             new.metadata_props.extend(tensor.metadata_props)
