@@ -19,7 +19,7 @@ from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._evaluation import Body, modes, run_graph
 from dml_jax.onnx_backend._functions import Inlined, defaults_of, expand
-from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope, captured_names
+from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF
 from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
 from dml_jax.onnx_backend._validation import (
@@ -166,8 +166,8 @@ def _with_float_weights(graph: Graph) -> Graph:
             if jnp.issubdtype(array.dtype, jnp.floating):
                 floats[node.outputs[0]] = array
     nodes = tuple(n for n in graph.nodes if floats.keys().isdisjoint(n.outputs))
-    unread = captured_names(graph._replace(constants={}))
-    unread -= captured_names(graph._replace(constants={}, nodes=nodes))
+    unread = graph._replace(constants={}).captured_names()
+    unread -= graph._replace(constants={}, nodes=nodes).captured_names()
     kept = {name: x for name, x in constants if name not in unread}
     return graph._replace(constants={**kept, **floats}, nodes=nodes)
 

@@ -25,12 +25,9 @@ HALVES = jnp.dtype(jnp.bfloat16), np.dtype(np.float16)
 
 
 class Inputs:
-    """Checks and names the inputs of a model, and checks weights.
+    """Names and checks inputs, whose names and dtypes `Model` describes, and weights.
 
-    Attributes:
-      names: the inputs that have no default, in order.
-      default_names: the inputs that have one, in order.
-      dtypes: the dtypes of both by name.
+    `static` has the names whose values determine shapes.
     """
 
     def __init__(
@@ -39,7 +36,6 @@ class Inputs:
         constants: Mapping[str, np.ndarray],
         static: Set[str],
     ):
-        """`static` has the names whose values determine shapes."""
         self.dtypes = {
             name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
             for name, tensor in tensors.items()
@@ -93,16 +89,14 @@ class Inputs:
         self, given: Mapping[str, Any], halves: Sequence[Any] = ()
     ) -> dict[str, Array]:
         """Checks shapes and dtypes; `halves` are valid for float32, too."""
-        return {
-            n: self._checked(n, given[n], halves) for n in self.dtypes if n in given
-        }
+        names = [name for name in self.dtypes if name in given]
+        return {name: self._checked(name, given[name], halves) for name in names}
 
     def _checked(self, name: str, given: Any, halves: Sequence[Any]) -> Array:
         if isinstance(given, Tracer) and name in self._static:
             raise TypeError(f"onnx: {traced_shape(name, given)}")
-        value = given
-        if not isinstance(value, jax.Array) or name in self._static:
-            value = as_numpy(name, value)
+        is_array = isinstance(given, jax.Array) and name not in self._static
+        value = given if is_array else as_numpy(name, given)
         is_half = self.dtypes[name] == np.float32 and value.dtype in halves
         if value.dtype != self.dtypes[name] and not is_half:
             value = self._of_other_dtype(name, value, hasattr(given, "dtype"))

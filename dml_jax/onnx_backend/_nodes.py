@@ -66,7 +66,7 @@ class Node(NamedTuple):
 
     def read_names(self) -> set[str]:
         """The names of what the node and its graphs read."""
-        return {*self.inputs}.union(*map(captured_names, self.graphs()))
+        return {*self.inputs}.union(*(g.captured_names() for g in self.graphs()))
 
 
 class Graph(NamedTuple):
@@ -77,6 +77,15 @@ class Graph(NamedTuple):
     constants: Mapping[str, np.ndarray]
     nodes: tuple[Node, ...]
     types: Mapping[str, jax.ShapeDtypeStruct]  # of outputs; unknown sizes are 0
+
+    def captured_names(self) -> set[str]:
+        """The names of outer values that the graph reads."""
+        known = {*self.inputs, *self.constants, ""}
+        captured: set[str] = set()
+        for node in self.nodes:
+            captured |= node.read_names() - known
+            known.update(node.outputs)
+        return captured | {*self.outputs} - known
 
 
 def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
@@ -89,7 +98,7 @@ def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
         static.update(node.inputs[i] for i in indices if i < len(node.inputs))
         for graph in node.graphs():
             inner = shape_names(graph.nodes)
-            static.update(inner & captured_names(graph))
+            static.update(inner & graph.captured_names())
             # An initial value of a loop has the place of the body's input.
             static.update(
                 given
@@ -116,13 +125,3 @@ def are_random(nodes: Sequence[Node]) -> bool:
         node.operator.is_random or any(are_random(g.nodes) for g in node.graphs())
         for node in nodes
     )
-
-
-def captured_names(graph: Graph) -> frozenset[str]:
-    """The names of outer values that a graph reads."""
-    known = {*graph.inputs, *graph.constants, ""}
-    captured: set[str] = set()
-    for node in graph.nodes:
-        captured |= node.read_names() - known
-        known.update(node.outputs)
-    return frozenset(captured | {*graph.outputs} - known)

@@ -75,8 +75,7 @@ def _without_negative_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> None:
     """Runs ONNX's checker; nodes of another opset are checked one by one."""
     if not inlined.is_mixed():
-        checked = _with_known_operators(inlined)
-        onnx.checker.check_model(checked, full_check=True)
+        onnx.checker.check_model(_with_known_operators(inlined), full_check=True)
         return
     onnx.checker.check_model(
         model, full_check=True, skip_opset_compatibility_check=True

@@ -21,13 +21,7 @@ from jax.core import Tracer
 
 from dml_jax._shared import scans
 from dml_jax.onnx_backend._evaluation import Body
-from dml_jax.onnx_backend._nodes import (
-    Node,
-    Operator,
-    are_random,
-    captured_names,
-    shape_names,
-)
+from dml_jax.onnx_backend._nodes import Node, Operator, are_random, shape_names
 from dml_jax.onnx_backend._operators._arrays import (
     integer,
     normalized,
@@ -118,7 +112,7 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
 
 def _is_compiled(body: Body, *values: Any) -> bool:
     """Whether a loop reads traced values, and its iterations have the same shapes."""
-    captured = [body.scope.values.get(n) for n in captured_names(body.graph)]
+    captured = [body.scope.values.get(n) for n in body.graph.captured_names()]
     keys = [*map(body.scope.options.get, ("key", "entropy"))]
     read = values, captured, keys if are_random(body.graph.nodes) else ()
     leaves = jax.tree.leaves(read)
