@@ -25,9 +25,10 @@ HALVES = jnp.dtype(jnp.bfloat16), np.dtype(np.float16)
 
 
 class Inputs:
-    """Names and checks inputs, whose names and dtypes `Model` describes, and weights.
+    """Names and checks the inputs of a model, and checks its weights.
 
-    `static` has the names whose values determine shapes.
+    `Model` describes the attributes. `static` has the names whose values determine
+    shapes.
     """
 
     def __init__(
