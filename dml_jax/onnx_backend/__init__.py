@@ -38,16 +38,14 @@ except ModuleNotFoundError as _error:
         name="onnx",
     ) from None
 
-from dml_jax.onnx_backend._backend import (
-    Backend,
-    is_compatible,
-    load_model,
-    prepare,
-    run_model,
-    run_node,
-    supports_device,
-)
+from dml_jax.onnx_backend._backend import Backend, load_model
 from dml_jax.onnx_backend._model import Model
+
+is_compatible = Backend.is_compatible
+prepare = Backend.prepare
+run_model = Backend.run_model
+run_node = Backend.run_node
+supports_device = Backend.supports_device
 
 __all__ = [
     "Backend",

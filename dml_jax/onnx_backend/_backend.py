@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import numpy as np
 import onnx
 import onnx.backend.base
 import onnx.defs
@@ -19,6 +18,7 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments, scalars
 from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error, with_nearest
+from dml_jax.onnx_backend._functions import info_of
 from dml_jax.onnx_backend._graph import convert, split_shared
 from dml_jax.onnx_backend._inputs import as_numpy, wrong_inputs
 from dml_jax.onnx_backend._model import Model
@@ -176,12 +176,8 @@ class Backend(onnx.backend.base.Backend):
         }
         newest = onnx.defs.onnx_opset_version()
         opset = kwargs.pop("opset_version", newest)
-        opset = arguments.integer("opset_version", opset)
-        if not 1 <= opset <= newest:
-            raise ValueError(
-                f"run_node: `opset_version` must be 1 to {newest}; got {opset}"
-            )
-        infos = [_info(name, array) for name, array in arrays.items()]
+        opset = arguments.integer("opset_version", opset, range(1, newest + 1))
+        infos = [info_of(name, array) for name, array in arrays.items()]
         graph = onnx.helper.make_graph([node], "node", infos, [])
         imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(graph, opset_imports=imports)
@@ -203,13 +199,6 @@ class Backend(onnx.backend.base.Backend):
         except (TypeError, ValueError):
             return False
         return True
-
-
-is_compatible = Backend.is_compatible
-prepare = Backend.prepare
-run_model = Backend.run_model
-run_node = Backend.run_node
-supports_device = Backend.supports_device
 
 
 def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -281,7 +270,6 @@ def _cut(graph: onnx.GraphProto, names: Any) -> None:
 
 
 def _checked_functions(operators: Any) -> Functions:
-    """The functions that are passed for operators."""
     if operators is None:
         return {}
     rule = "be a mapping of names, or pairs of a domain and a name, to functions"
@@ -294,16 +282,6 @@ def _checked_functions(operators: Any) -> Functions:
             got = f"{key!r}: {arguments.describe(function)}"
             raise arguments.error(TypeError, "operators", rule, got)
     return dict(operators)
-
-
-def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    try:
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"onnx: `{name}` must have a dtype of ONNX; got {array.dtype}"
-        ) from None
-    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
 def _device(text: str | None) -> Any:

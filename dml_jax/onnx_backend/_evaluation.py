@@ -2,6 +2,10 @@
 
 A node whose inputs are all constant is computed during tracing. Nodes can therefore
 compute shapes under JAX's transformations.
+
+Convolutions and pools compute with the channels last, and so do the elementwise
+operators that read their outputs. XLA cancels a transpose and its inverse if they are
+adjacent, but does not move a transpose past an operation.
 """
 
 from __future__ import annotations
@@ -17,8 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from dml_jax.onnx_backend._errors import OF_NODES, of_node
-from dml_jax.onnx_backend._images import with_channels_last
-from dml_jax.onnx_backend._nodes import Graph, Node, Scope
+from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope
 from dml_jax.onnx_backend._values import (
     Rounded,
     Value,
@@ -46,7 +49,6 @@ class Body(NamedTuple):
         return cls(node.attributes[name], node.scope)
 
     def __call__(self, *inputs: Value) -> list[Any]:
-        """The outputs of the graph."""
         return run_graph(self.graph, inputs, self.scope)
 
     def at(self, iteration: Any) -> Body:
@@ -67,7 +69,6 @@ def modes() -> Iterator[None]:
 
 
 def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
-    """The outputs of a graph."""
     given = dict(zip(graph.inputs, inputs, strict=True))
     values = {**scope.values, **graph.constants, **given}
     inner = scope._replace(values=values)
@@ -76,18 +77,37 @@ def run_graph(graph: Graph, inputs: Sequence[Value], scope: Scope) -> list[Any]:
         is_image = node.operator.of_images
         if node.operator.is_elementwise and not images.isdisjoint(node.inputs):
             is_image = True
-            node = node._replace(operator=with_channels_last(node.operator))
+            node = node._replace(operator=_with_channels_last(node.operator))
         images.update(filter(None, node.outputs) if is_image else ())
-        pairs = zip(node.outputs, _evaluate(node, inner), strict=False)
-        values.update({name: _named_value(name, value) for name, value in pairs})
+        for name, value in zip(node.outputs, _evaluate(node, inner), strict=False):
+            if isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.floating):
+                value = checkpoint_name(value, name)  # for policies of `jax.checkpoint`
+            values[name] = value
     return [_in_mode(integers(values[name]), scope) for name in graph.outputs]
 
 
-def _named_value(name: str, value: Value) -> Value:
-    """A traced float array with the name that policies of `jax.checkpoint` know."""
-    if isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.floating):
-        return checkpoint_name(value, name)
-    return value
+def _with_channels_last(operator: Operator) -> Operator:
+    """An elementwise operator that computes with the channels last while JAX traces."""
+
+    def evaluate(node: Node, *inputs: Any) -> Any:
+        rank = max(map(np.ndim, inputs))
+        if rank < 3 or not any(isinstance(x, Tracer) for x in inputs):
+            return operator.evaluate(node, *inputs)
+        try:
+            outputs = operator.evaluate(node, *(_moved(x, rank) for x in inputs))
+        except (TypeError, ValueError):  # an error must have the shapes of the inputs
+            return operator.evaluate(node, *inputs)
+        return jax.tree.map(lambda y: jnp.moveaxis(y, -1, 1), outputs)
+
+    return operator._replace(evaluate=evaluate)
+
+
+def _moved(x: Any, rank: int) -> Any:
+    """`x` with `rank` axes, the second one last. None and scalars are unchanged."""
+    if np.shape(x) in ((), (1,)):
+        return x
+    x = x.reshape(*[1] * (rank - x.ndim), *x.shape)
+    return x.transpose(0, *range(2, rank), 1)
 
 
 def _evaluate(node: Node, scope: Scope) -> Sequence[Value]:

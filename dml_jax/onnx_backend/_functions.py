@@ -59,7 +59,12 @@ def inline(model: onnx.ModelProto) -> Inlined:
 
 def _versions(part: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     """The opset versions that a model or a function imports, by domain."""
-    return {_domain(opset): opset.version for opset in part.opset_import}
+    return {_own_domain(opset.domain): opset.version for opset in part.opset_import}
+
+
+def _own_domain(domain: str) -> str:
+    """ONNX's domain, which has two names, as ""."""
+    return "" if domain == "ai.onnx" else domain
 
 
 def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
@@ -69,33 +74,22 @@ def _record_opset(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
         node.metadata_props.add(key="opset", value=str(opset))
 
 
-def _key(part: onnx.FunctionProto | onnx.NodeProto) -> tuple[str, str, str]:
-    """The domain, name and overload of a function, or of the one a node calls."""
-    name = part.name if isinstance(part, onnx.FunctionProto) else part.op_type
-    return _domain(part), name, part.overload
-
-
 def _set_all_defaults(model: onnx.ModelProto) -> None:
     """Adds default attributes to calls of functions; the inliner ignores them."""
     defaults = {
-        _key(function): function.attribute_proto for function in model.functions
+        (_own_domain(part.domain), part.name, part.overload): part.attribute_proto
+        for part in model.functions
     }
     for part in (model.graph, *model.functions):
         for node in all_nodes(part.node):
-            set_defaults(node, defaults.get(_key(node), ()))
+            key = _own_domain(node.domain), node.op_type, node.overload
+            set_defaults(node, defaults.get(key, ()))
 
 
 def set_defaults(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:
     """Adds those of the default attributes that a node does not have."""
     given = {attribute.name for attribute in node.attribute}
     node.attribute.extend(a for a in defaults if a.name not in given)
-
-
-def _domain(
-    message: onnx.OperatorSetIdProto | onnx.FunctionProto | onnx.NodeProto,
-) -> str:
-    """The domain of an opset import, a function or a node; ai.onnx as ""."""
-    return "" if message.domain == "ai.onnx" else message.domain
 
 
 def expand(node: onnx.NodeProto, opset: int, inputs: Any) -> Inlined:
@@ -108,8 +102,7 @@ def expand(node: onnx.NodeProto, opset: int, inputs: Any) -> Inlined:
         *schema.function_opset_versions,
         *schema.context_dependent_function_opset_versions,
     )
-    pairs = zip(node.input, map(_type_of, inputs), strict=True)
-    infos = [onnx.helper.make_value_info(*pair) for pair in pairs]
+    infos = [info_of(name, x) for name, x in zip(node.input, inputs, strict=True)]
     graph = onnx.helper.make_graph(
         [node],
         node.op_type,
@@ -135,9 +128,15 @@ def defaults_of(schema: onnx.defs.OpSchema) -> list[onnx.AttributeProto]:
     return [value for value in values if value.type]
 
 
-def _type_of(x: Any) -> onnx.TypeProto:
+def info_of(name: str, x: Any) -> onnx.ValueInfoProto:
+    """The name and the type of an input, which has none if it is omitted."""
     if x is None:
-        return onnx.TypeProto()
-    kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+        return onnx.helper.make_value_info(name, onnx.TypeProto())
+    try:
+        kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"onnx: `{name}` must have a dtype of ONNX; got {x.dtype}"
+        ) from None
     sizes = [size if isinstance(size, int) else None for size in x.shape]
-    return onnx.helper.make_tensor_type_proto(kind, sizes)
+    return onnx.helper.make_tensor_value_info(name, kind, sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -14,20 +15,13 @@ import onnx.defs
 import onnx.helper
 import onnx.shape_inference
 
-from dml_jax.onnx_backend._analysis import captured_names
+from dml_jax.onnx_backend import _protos
 from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._evaluation import Body, modes, run_graph
 from dml_jax.onnx_backend._functions import Inlined, defaults_of, expand
 from dml_jax.onnx_backend._nodes import Graph, Node, Operator, Scope
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF
 from dml_jax.onnx_backend._operators._arrays import dtype_of, is_quantized
-from dml_jax.onnx_backend._protos import (
-    all_nodes,
-    array_of,
-    initializers,
-    is_weight,
-    path_of,
-)
 from dml_jax.onnx_backend._validation import (
     MICROSOFT_DOMAIN,
     NEWEST_OPSET,
@@ -37,8 +31,6 @@ from dml_jax.onnx_backend._validation import (
     label_of,
     version_of,
 )
-
-_LOOPS = ("Loop", "Scan")
 
 
 def split_shared(graph: onnx.GraphProto) -> None:
@@ -74,14 +66,12 @@ def convert(inlined: Inlined, functions: Functions) -> Graph:
     the Constant nodes of several floats.
     """
     inlined = inlined._replace(model=_with_shapes_of_bodies(inlined))
-    found = initializers(inlined.model.graph, inlined.is_recorded)
-    unique: dict[str, dict[str, str]] = {}
-    for path, _, own_name, name, _ in found:
-        unique.setdefault(path, {})[own_name] = name
-    constants = {
-        name: array_of(tensor, f"onnx: `{own_name}`")
-        for *_, own_name, name, tensor in found
-    }
+    found = _protos.initializers(inlined.model.graph, inlined.is_recorded)
+    unique: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    constants = {}
+    for path, _, own_name, name, tensor in found:
+        unique[path][own_name] = name
+        constants[name] = _protos.array_of(tensor, f"onnx: `{own_name}`")
     converter = _Converter(inlined, functions, unique, itertools.count())
     graph = converter.graph(inlined.model.graph, "", {})._replace(constants=constants)
     return graph if inlined.is_recorded else _with_float_weights(graph)
@@ -102,10 +92,10 @@ class _Converter(NamedTuple):
     def graph(
         self, graph: onnx.GraphProto, path: str, outer: Mapping[str, str]
     ) -> Graph:
-        own = self.unique.get(path, {})
-        names = {**outer, **own, **{info.name: info.name for info in graph.input}}
+        own = {**self.unique[path], **{info.name: info.name for info in graph.input}}
+        names = {**outer, **own}
         has_functions = self.inlined.is_recorded
-        nodes = (n for n in graph.node if has_functions or not is_weight(n))
+        nodes = (n for n in graph.node if has_functions or not _protos.is_weight(n))
         return Graph(
             inputs=tuple(info.name for info in graph.input),
             outputs=tuple(names.get(info.name, info.name) for info in graph.output),
@@ -145,9 +135,9 @@ class _Converter(NamedTuple):
     ) -> Any:
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
-            return array_of(value, label_of(node))
+            return _protos.array_of(value, label_of(node))
         if isinstance(value, onnx.GraphProto):
-            return self.graph(value, path_of(path, node, attribute), names)
+            return self.graph(value, _protos.path_of(path, node, attribute), names)
         with as_value_error(label_of(node)):
             if isinstance(value, bytes):
                 return value.decode()
@@ -176,8 +166,8 @@ def _with_float_weights(graph: Graph) -> Graph:
             if jnp.issubdtype(array.dtype, jnp.floating):
                 floats[node.outputs[0]] = array
     nodes = tuple(n for n in graph.nodes if floats.keys().isdisjoint(n.outputs))
-    unread = captured_names(graph._replace(constants={}))
-    unread -= captured_names(graph._replace(constants={}, nodes=nodes))
+    unread = graph._replace(constants={}).captured_names()
+    unread -= graph._replace(constants={}, nodes=nodes).captured_names()
     kept = {name: x for name, x in constants if name not in unread}
     return graph._replace(constants={**kept, **floats}, nodes=nodes)
 
@@ -203,7 +193,8 @@ def _with_shapes_of_bodies(inlined: Inlined) -> onnx.ModelProto:
 
     ONNX infers those that are missing.
     """
-    has_loops = any(n.op_type in _LOOPS for n in all_nodes(inlined.model.graph.node))
+    nodes = _protos.all_nodes(inlined.model.graph.node)
+    has_loops = any(node.op_type in ("Loop", "Scan") for node in nodes)
     # ONNX infers by one opset, and none of 2 GB or more.
     if not has_loops or inlined.is_mixed() or inlined.model.ByteSize() >= 2**31:
         return inlined.model
@@ -214,9 +205,8 @@ def _type_of(info: onnx.ValueInfoProto) -> jax.ShapeDtypeStruct:
     """The type of an output, with 0 for sizes that are not known."""
     tensor = info.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return jax.ShapeDtypeStruct(
-        shape, dtype_of(f"onnx: `{info.name}`", tensor.elem_type)
-    )
+    dtype = dtype_of(f"onnx: `{info.name}`", tensor.elem_type)
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _operator_of(node: onnx.NodeProto, opset: int, functions: Functions) -> Operator:

@@ -16,6 +16,7 @@ import onnx
 from jax.core import Tracer
 
 from dml_jax._shared import arguments
+from dml_jax.onnx_backend._errors import with_nearest
 from dml_jax.onnx_backend._operators._arrays import dtype_of
 from dml_jax.onnx_backend._values import Array, is_text, traced_shape
 
@@ -24,12 +25,10 @@ HALVES = jnp.dtype(jnp.bfloat16), np.dtype(np.float16)
 
 
 class Inputs:
-    """The inputs of a model, and the dtypes of its weights.
+    """Names and checks the inputs of a model, and checks its weights.
 
-    Attributes:
-      names: the inputs that have no default, in order.
-      default_names: the inputs that have one, in order.
-      dtypes: the dtypes of both by name.
+    `Model` describes the attributes. `static` has the names whose values determine
+    shapes.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class Inputs:
         constants: Mapping[str, np.ndarray],
         static: Set[str],
     ):
-        """`static` has the names whose values determine shapes."""
         self.dtypes = {
             name: dtype_of(f"onnx: `{name}`", tensor.elem_type)
             for name, tensor in tensors.items()
@@ -47,7 +45,7 @@ class Inputs:
         self.default_names = tuple(n for n in tensors if n in constants)
         self._dtypes = {n: x.dtype for n, x in constants.items()} | self.dtypes
         self._sizes = {name: sizes_of(tensor) for name, tensor in tensors.items()}
-        self._static = static
+        self._constants, self._static = constants, static
 
     def in_order(self, count: int) -> tuple[str, ...]:
         """The names of `count` inputs that are given in order."""
@@ -61,12 +59,7 @@ class Inputs:
         if others:
             got = f"{1 + len(others)} arguments"
             raise wrong_inputs(self.names, got, self.default_names)
-        if not isinstance(inputs, Mapping):
-            inputs, named = self.named(inputs, named or None), {}
-        given = {**inputs, **named}
-        if not {*self.names} <= given.keys() <= self.dtypes.keys():
-            got = ", ".join(map(str, given)) or "none"
-            raise wrong_inputs(self.names, got, self.default_names, given)
+        given = self.named(inputs, named, isinstance(inputs, Mapping) or not named)
         for name, value in given.items():
             if isinstance(value, Tracer):
                 got = f"{arguments.describe(value)}. `jax_fn` takes traced arrays"
@@ -74,38 +67,37 @@ class Inputs:
         return given
 
     def named(
-        self, inputs: Any, named: Mapping[str, Any] | None = None
-    ) -> Mapping[str, Any]:
-        """Names inputs that are given in order, and adds those that have names."""
-        given: Mapping[str, Any] = {}
-        is_list, named = named is None, named or {}
-        if isinstance(inputs, (tuple, list)):
+        self, inputs: Any, named: Mapping[str, Any], is_list: bool = False
+    ) -> dict[str, Any]:
+        """Inputs by name, from a mapping or a sequence and those that have names."""
+        given, is_complete = {}, False
+        if isinstance(inputs, Mapping):
+            given, is_complete = {**inputs, **named}, True
+            got = ", ".join(map(str, given)) or "none"
+        elif isinstance(inputs, (tuple, list)):
             names = self.in_order(len(inputs))
             given = {**dict(zip(names, inputs, strict=False)), **named}
-            is_complete = {*self.names} <= given.keys() <= self.dtypes.keys()
-            if is_complete and len(given) == len(inputs) + len(named):
-                return given
+            is_complete = len(given) == len(inputs) + len(named)
             got = f"{len(inputs)} of them"
             got = f"{got} and {', '.join(named)}" if named else got
         else:
             got = arguments.describe(inputs)
+        if is_complete and {*self.names} <= given.keys() <= self.dtypes.keys():
+            return given
         raise wrong_inputs(self.names, got, self.default_names, given, is_list)
 
     def checked(
         self, given: Mapping[str, Any], halves: Sequence[Any] = ()
     ) -> dict[str, Array]:
         """Checks shapes and dtypes; `halves` are valid for float32, too."""
-        return {
-            n: self._checked(n, given[n], halves) for n in self.dtypes if n in given
-        }
+        names = [name for name in self.dtypes if name in given]
+        return {name: self._checked(name, given[name], halves) for name in names}
 
-    def _checked(self, name: str, value: Any, halves: Sequence[Any]) -> Array:
-        if isinstance(value, Tracer) and name in self._static:
-            error = traced_shape(name, value)
-            raise TypeError(f"onnx: {error}")
-        given = value
-        if not isinstance(value, jax.Array) or name in self._static:
-            value = as_numpy(name, value)
+    def _checked(self, name: str, given: Any, halves: Sequence[Any]) -> Array:
+        if isinstance(given, Tracer) and name in self._static:
+            raise TypeError(f"onnx: {traced_shape(name, given)}")
+        is_array = isinstance(given, jax.Array) and name not in self._static
+        value = given if is_array else as_numpy(name, given)
         is_half = self.dtypes[name] == np.float32 and value.dtype in halves
         if value.dtype != self.dtypes[name] and not is_half:
             value = self._of_other_dtype(name, value, hasattr(given, "dtype"))
@@ -120,16 +112,35 @@ class Inputs:
         is_int32 = (dtype, value.dtype) == (np.int64, np.int32)
         if is_int32 or jax.dtypes.canonicalize_dtype(dtype) == value.dtype:
             return value
-        if is_text(dtype) and is_text(value):
-            return value
-        kind, hint = "string" if is_text(dtype) else dtype, ""
-        if not is_text(dtype):
-            hint = arguments.conversion(value.dtype, dtype)
-            if hint and not is_typed:
-                hint = f". Convert it by `np.array(x, '{dtype}')`"
+        kind, hint = dtype, arguments.conversion(value.dtype, dtype)
+        if is_text(dtype):
+            if is_text(value):
+                return value
+            kind, hint = "string", ""
+        elif hint and not is_typed:
+            hint = f". Convert it by `np.array(x, '{dtype}')`"
         raise TypeError(
             f"onnx: `{name}` must have dtype {kind}; got {value.dtype}{hint}"
         )
+
+    def require_params(self, params: Any, known: Iterable[str]) -> None:
+        """Refuses arrays that cannot take the place of initializers."""
+        if not isinstance(params, Mapping):
+            rule, got = "be a mapping of names to arrays", arguments.describe(params)
+            raise arguments.error(TypeError, "params", rule, got)
+        for name, value in params.items():
+            array = self._constants.get(name)
+            if array is None or name in self._static:
+                rule = "have names of initializers that shapes do not depend on"
+                got = with_nearest(name, known)
+                raise arguments.error(ValueError, "params", rule, got)
+            dtype, shape = getattr(value, "dtype", None), np.shape(value)
+            wanted = jax.dtypes.canonicalize_dtype(array.dtype)
+            halves = HALVES if array.dtype == np.float32 else ()
+            if dtype not in (wanted, array.dtype, *halves) or shape != array.shape:
+                rule = f"be a {wanted} array of shape {array.shape}"
+                got = arguments.describe(value)
+                raise arguments.error(ValueError, f"params[{name!r}]", rule, got)
 
     def product_dtype(self, values: Mapping[str, Any]) -> Any:
         """The dtype of products: that of what has 16 bits in place of float32."""
@@ -149,10 +160,9 @@ class Inputs:
     def widened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What nodes read: 64-bit integers and float32, which may be given in fewer."""
         are_wide = np.int64, np.uint64, np.float32
-        dtypes = {name: self._dtypes[name] for name in values}
         return {
-            name: value.astype(dtypes[name]) if dtypes[name] in are_wide else value
-            for name, value in values.items()
+            name: x.astype(self._dtypes[name]) if self._dtypes[name] in are_wide else x
+            for name, x in values.items()
         }
 
 
@@ -163,7 +173,6 @@ def is_untyped(given: np.dtype, wanted: np.dtype) -> bool:
 
 
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """Converts an input to a NumPy array."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"onnx: `{name}` must be an array without a mask; got MaskedArray"
@@ -210,8 +219,8 @@ def require_shape(
     name: str, shape: tuple[Any, ...], sizes: tuple[int | None, ...]
 ) -> None:
     """Refuses a shape with another rank or size than the graph's."""
-    pairs = list(zip(sizes, shape, strict=False))
-    wrong = [i for i, (size, given) in enumerate(pairs) if size not in (given, None)]
+    pairs = enumerate(zip(sizes, shape, strict=False))
+    wrong = [i for i, (size, given) in pairs if size not in (given, None)]
     if len(shape) != len(sizes) or wrong:
         expected = ", ".join("?" if size is None else str(size) for size in sizes)
         is_batch = len(shape) == len(sizes) and wrong == [0] and sizes[0] == 1
@@ -219,14 +228,3 @@ def require_shape(
         raise ValueError(
             f"onnx: `{name}` must have shape ({expected}); got {shape}{hint}"
         )
-
-
-def wanted_outputs(names: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """The outputs that a call in ONNX Runtime's form asks for."""
-    if names is None:
-        return outputs
-    if isinstance(names, (list, tuple)) and {*names} <= {*outputs}:
-        return tuple(names)
-    rule = f"be None or a list of {', '.join(outputs)}"
-    got = arguments.describe(names)
-    raise arguments.error(ValueError, "inputs", rule, got)

@@ -14,15 +14,14 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments, bitwise, scalars
-from dml_jax.onnx_backend._analysis import are_random, shape_names
 from dml_jax.onnx_backend._evaluation import modes, run_graph
-from dml_jax.onnx_backend._inputs import HALVES, Inputs, wanted_outputs
-from dml_jax.onnx_backend._nodes import Graph, Scope
+from dml_jax.onnx_backend._inputs import HALVES, Inputs
+from dml_jax.onnx_backend._nodes import Graph, Scope, are_random, shape_names
 from dml_jax.onnx_backend._operators._arrays import is_quantized
 from dml_jax.onnx_backend._programs import Programs
 from dml_jax.onnx_backend._sharding import with_automatic_axes
 from dml_jax.onnx_backend._values import is_text, traced
-from dml_jax.onnx_backend._weights import require_params, weights_of, with_weights
+from dml_jax.onnx_backend._weights import weights_of, with_weights
 
 # Making a class of named tuples is slow.
 _class_of_outputs = functools.lru_cache(onnx.backend.base.namedtupledict)
@@ -167,10 +166,15 @@ class Model(onnx.backend.base.BackendRep):
         """
         wanted = self.output_names
         if len(others) == 1 and isinstance(others[0], Mapping):
-            wanted = wanted_outputs(inputs, self.output_names)
+            wanted = wanted if inputs is None else inputs
+            is_list = isinstance(wanted, (list, tuple))
+            if not is_list or not {*wanted} <= {*self.output_names}:
+                rule = f"be None or a list of {', '.join(self.output_names)}"
+                got = arguments.describe(inputs)
+                raise arguments.error(ValueError, "inputs", rule, got)
             inputs, others = others[0], ()
         given = self._inputs.of_run(inputs, others, named)
-        return self._computed(given, wanted)
+        return self._computed(given, tuple(wanted))
 
     def _computed(
         self,
@@ -269,7 +273,7 @@ class Model(onnx.backend.base.BackendRep):
 
         Derivatives: as of `jax_fn`, and with respect to `params`.
         """
-        self._require(params)
+        self._inputs.require_params(params, self._weights)
         options = {"training": training, "lda_coeff": lda_coeff, "key": key}
         return self._call(params, inputs, named, **options)
 
@@ -289,7 +293,7 @@ class Model(onnx.backend.base.BackendRep):
           TypeError, ValueError: `params` does not match the model.
           NotImplementedError: `params` has an initializer of a function of the model.
         """
-        self._require(params)
+        self._inputs.require_params(params, self._weights)
         return with_weights(self._source, params, self._graph.constants)
 
     def _call(
@@ -313,10 +317,6 @@ class Model(onnx.backend.base.BackendRep):
             jax.numpy.asarray(x if is_text(x) else x.astype(narrow(x.dtype)))
             for x in outputs
         )
-
-    def _require(self, params: Any) -> None:
-        constants = self._graph.constants
-        require_params(params, constants, self._shape_names, self._weights)
 
     def _placed(self, name: str, value: Any) -> Any:
         """An input of `run` on its device, if it is not a constant."""

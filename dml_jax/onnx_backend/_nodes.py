@@ -1,8 +1,8 @@
-"""Graphs, and what their nodes are."""
+"""Graphs, their nodes, and how their values depend on each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -62,8 +62,11 @@ class Node(NamedTuple):
     scope: Scope = Scope({}, {}, True)  # while the node is evaluated
 
     def graphs(self) -> list[Graph]:
-        """The graphs in all attributes."""
         return [value for value in self.attributes.values() if isinstance(value, Graph)]
+
+    def read_names(self) -> set[str]:
+        """The names of what the node and its graphs read."""
+        return {*self.inputs}.union(*(g.captured_names() for g in self.graphs()))
 
 
 class Graph(NamedTuple):
@@ -74,3 +77,51 @@ class Graph(NamedTuple):
     constants: Mapping[str, np.ndarray]
     nodes: tuple[Node, ...]
     types: Mapping[str, jax.ShapeDtypeStruct]  # of outputs; unknown sizes are 0
+
+    def captured_names(self) -> set[str]:
+        """The names of outer values that the graph reads."""
+        known = {*self.inputs, *self.constants, ""}
+        captured: set[str] = set()
+        for node in self.nodes:
+            captured |= node.read_names() - known
+            known.update(node.outputs)
+        return captured | {*self.outputs} - known
+
+
+def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
+    """The values that determine shapes, and all that they are computed from."""
+    static: set[str] = set()
+    for node in reversed(nodes):
+        if static.intersection(node.outputs) and not node.operator.of_shapes:
+            static |= node.read_names()
+        indices = node.operator.static
+        static.update(node.inputs[i] for i in indices if i < len(node.inputs))
+        for graph in node.graphs():
+            inner = shape_names(graph.nodes)
+            static.update(inner & graph.captured_names())
+            # An initial value of a loop has the place of the body's input.
+            static.update(
+                given
+                for name, given in zip(graph.inputs, node.inputs, strict=False)
+                if name in inner
+            )
+    return frozenset(static - {""})
+
+
+def names_of(kind: str, nodes: Sequence[Node]) -> frozenset[str]:
+    """Inputs of a kind, "statistics" or "states", and what nodes copy to them."""
+    names: set[str] = set()
+    for node in reversed(nodes):
+        names.update(node.inputs[getattr(node.operator, kind)])
+        if node.operator.is_copy and names.intersection(node.outputs):
+            names.update(node.inputs)
+        for graph in node.graphs():
+            names |= names_of(kind, graph.nodes)
+    return frozenset(names)
+
+
+def are_random(nodes: Sequence[Node]) -> bool:
+    return any(
+        node.operator.is_random or any(are_random(g.nodes) for g in node.graphs())
+        for node in nodes
+    )

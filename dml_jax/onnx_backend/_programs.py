@@ -51,8 +51,10 @@ class Programs:
         That is so if it cannot be compiled, if a value is outside its range, and if
         a program fails. The function then finds and names what is wrong.
         """
-        for has_scalars in (False, True):
-            static = self._static | _scalars(values) if has_scalars else self._static
+        scalars = {
+            n for n, x in values.items() if x.size == 1 and x.dtype.kind in "biu"
+        }
+        for static in (self._static, self._static | scalars):
             names = [name for name in values if name not in static]
             if not names:
                 return None
@@ -88,10 +90,6 @@ class _Entry:
         self.lock = threading.Lock()
         self.is_settled = False
         self.program: Callable[..., Any] | None = None
-
-
-def _scalars(values: Values) -> set[str]:
-    return {n for n, x in values.items() if x.size == 1 and x.dtype.kind in "biu"}
 
 
 def _compiled(

@@ -24,17 +24,12 @@ from dml_jax._shared import bitwise
 from dml_jax.onnx_backend._errors import as_value_error
 
 
-def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The graphs in the attributes of a node."""
-    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-
-
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes, and those of the graphs in their attributes."""
     for node in nodes:
         yield node
-        for graph in graphs_of(node):
-            yield from all_nodes(graph.node)
+        for attribute in node.attribute:
+            yield from all_nodes(attribute.g.node)  # none if it is not a graph
 
 
 def all_graphs(
@@ -62,7 +57,6 @@ def import_microsoft(model: onnx.ModelProto) -> None:
 
 
 def remove(parts: Any, names: Set[str]) -> None:
-    """Removes the initializers or inputs of some names."""
     for i in reversed(range(len(parts))):
         if parts[i].name in names:
             del parts[i]
@@ -139,34 +133,25 @@ def initializers(graph: onnx.GraphProto, has_functions: bool) -> list[Initialize
     branches in front. Constant nodes count only in a model without functions, because
     inlining adds those of its functions.
     """
-    found = [
-        (path, *named)
-        for path, inner in all_graphs(graph)
-        for named in _named_tensors(inner, has_functions)
-    ]
-    counts = Counter(name for *_, name, _ in found)
+    found = []
+    for path, inner in all_graphs(graph):
+        for tensor in inner.initializer:
+            found.append(Initializer(path, False, tensor.name, tensor.name, tensor))
+        for node in inner.node:
+            if not has_functions and is_weight(node):
+                name, tensor = node.output[0], node.attribute[0].t
+                found.append(Initializer(path, True, name, name, tensor))
+    counts = Counter(part.name for part in found)
     taken = {*counts, *(name for n in all_nodes(graph.node) for name in n.output)}
     taken.update(info.name for _, inner in all_graphs(graph) for info in inner.input)
-    result = []
-    for path, is_node, own_name, tensor in found:
-        name = own_name
-        if path and counts[name] > 1:
-            name = path + name
+    for i, part in enumerate(found):
+        if part.path and counts[part.own_name] > 1:
+            name = part.path + part.own_name
             while name in taken:
                 name += "_"
             taken.add(name)
-        result.append(Initializer(path, is_node, own_name, name, tensor))
-    return result
-
-
-def _named_tensors(
-    graph: onnx.GraphProto, has_functions: bool
-) -> Iterator[tuple[bool, str, onnx.TensorProto]]:
-    for tensor in graph.initializer:
-        yield False, tensor.name, tensor
-    for node in graph.node:
-        if not has_functions and is_weight(node):
-            yield True, node.output[0], node.attribute[0].t
+            found[i] = part._replace(name=name)
+    return found
 
 
 def is_weight(node: onnx.NodeProto) -> bool:

@@ -48,7 +48,6 @@ def note_outside(values: Any, least: Any, most: Any) -> None:
 
 
 def are_outside(checks: Sequence[jax.Array]) -> jax.Array:
-    """Whether any of some checks has failed."""
     return jnp.any(jnp.stack([jnp.zeros((), bool), *checks]))
 
 

@@ -49,7 +49,6 @@ def with_automatic_axes(
 
 
 def _explicit_axes(value: Any) -> tuple[str, ...]:
-    """The explicit axes of the mesh that an array is on."""
     if not isinstance(value, jax.Array):
         return ()
     return getattr(jax.typeof(value).sharding.mesh, "explicit_axes", ())

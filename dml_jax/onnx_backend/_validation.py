@@ -14,12 +14,7 @@ from dml_jax.onnx_backend._errors import as_value_error
 from dml_jax.onnx_backend._functions import Inlined, defaults_of, inline, set_defaults
 from dml_jax.onnx_backend._nodes import Operator
 from dml_jax.onnx_backend._operators import ATTRIBUTES_OF, MICROSOFT, OPERATORS, REFUSED
-from dml_jax.onnx_backend._protos import (
-    all_graphs,
-    all_nodes,
-    graphs_of,
-    require_loaded,
-)
+from dml_jax.onnx_backend._protos import all_graphs, all_nodes, require_loaded
 
 # An operator that a later opset changes is refused.
 NEWEST_OPSET = 28
@@ -80,14 +75,14 @@ def _without_negative_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _check(model: onnx.ModelProto, inlined: Inlined, functions: Functions) -> None:
     """Runs ONNX's checker; nodes of another opset are checked one by one."""
     if not inlined.is_mixed():
-        checked = _with_known_operators(inlined)
-        onnx.checker.check_model(checked, full_check=True)
+        onnx.checker.check_model(_with_known_operators(inlined), full_check=True)
         return
     onnx.checker.check_model(
         model, full_check=True, skip_opset_compatibility_check=True
     )
     for node in all_nodes(inlined.model.graph.node):
-        if not any(graphs_of(node)) and not function_of(node, functions):
+        has_graph = any(attribute.HasField("g") for attribute in node.attribute)
+        if not has_graph and not function_of(node, functions):
             context = onnx.checker.C.CheckerContext()
             context.ir_version = model.ir_version
             context.opset_imports = dict.fromkeys(_DOMAINS, inlined.opset(node))
@@ -167,7 +162,6 @@ def known_operator(node: onnx.NodeProto) -> Operator | None:
 def function_of(
     node: onnx.NodeProto, functions: Functions
 ) -> Callable[..., Any] | None:
-    """The function that is passed for a node."""
     domains = _DOMAINS if node.domain in _DOMAINS else (node.domain,)
     keys = [*((domain, node.op_type) for domain in domains), node.op_type]
     return next((functions[key] for key in keys if key in functions), None)

@@ -29,7 +29,6 @@ class Rounded:
     numbers: jax.Array  # with the derivative of what was rounded
 
 
-# The value of a name: an array, a sequence of arrays, or None if it is omitted.
 Value: TypeAlias = Array | Rounded | tuple[Array, ...] | None
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
 from onnx.numpy_helper import from_array
 
 from dml_jax._shared import arguments
-from dml_jax.onnx_backend._analysis import names_of, shape_names
-from dml_jax.onnx_backend._errors import with_nearest
-from dml_jax.onnx_backend._inputs import HALVES, as_numpy
-from dml_jax.onnx_backend._nodes import Graph
+from dml_jax.onnx_backend._inputs import as_numpy
+from dml_jax.onnx_backend._nodes import Graph, names_of, shape_names
 from dml_jax.onnx_backend._protos import initializers, read_names, remove
 
 
@@ -38,33 +35,6 @@ def weights_of(source: onnx.ModelProto, graph: Graph) -> dict[str, np.ndarray]:
     return parameters or weights
 
 
-def require_params(
-    params: Any,
-    constants: Mapping[str, np.ndarray],
-    static: Set[str],
-    known: Iterable[str],
-) -> None:
-    """Refuses arrays that cannot take the place of initializers."""
-    if not isinstance(params, Mapping):
-        got = arguments.describe(params)
-        rule = "be a mapping of names to arrays"
-        raise arguments.error(TypeError, "params", rule, got)
-    for name, value in params.items():
-        array = constants.get(name)
-        if array is None or name in static:
-            rule = "have names of initializers that shapes do not depend on"
-            got = with_nearest(name, known)
-            raise arguments.error(ValueError, "params", rule, got)
-        dtype, shape = getattr(value, "dtype", None), np.shape(value)
-        wanted = jax.dtypes.canonicalize_dtype(array.dtype)
-        halves = HALVES if array.dtype == np.float32 else ()
-        if dtype not in (wanted, array.dtype, *halves) or shape != array.shape:
-            rule = f"be a {wanted} array of shape {array.shape}"
-            got = arguments.describe(value)
-            path = f"params[{name!r}]"
-            raise arguments.error(ValueError, path, rule, got)
-
-
 def with_weights(
     source: onnx.ModelProto,
     params: Mapping[str, Any],
@@ -73,16 +43,14 @@ def with_weights(
     """A model with other initializers, and without nodes that made some of them."""
     model = onnx.ModelProto()
     model.CopyFrom(source)
-    found = {
-        name: tensor
-        for *_, name, tensor in initializers(model.graph, bool(model.functions))
-    }
+    found = initializers(model.graph, bool(model.functions))
+    tensors = {part.name: part.tensor for part in found}
     nodes = {name: node for node in model.graph.node for name in node.output}
     read = read_names(model.graph.node)
     for name, value in params.items():
         array = as_numpy(name, value).astype(constants[name].dtype)
-        if name in found:
-            tensor = found[name]
+        if name in tensors:
+            tensor = tensors[name]
             new = from_array(array, tensor.name)
             new.doc_string = tensor.doc_string
             new.metadata_props.extend(tensor.metadata_props)

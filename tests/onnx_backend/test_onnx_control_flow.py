@@ -374,3 +374,11 @@ def test_as_many_iterations_as_the_limit() -> None:
     with mock.patch.object(control_flow, "MOST_ITERATIONS", 2):
         _, sums = jax.jit(lambda x: model.jax_fn(x, MANY, TRUE))(X)
     assert sums.shape == (2, 2)
+
+
+def test_an_input_that_a_branch_reads_for_a_shape_is_static() -> None:
+    text = """bool c, float[3,2] x, int64[1] n => float[k] y {
+      s = If(c) <then_branch = a () => (int64[1] u) {u = Identity(n)},
+        else_branch = b () => (int64[1] v) {v = Abs(n)}>
+      y = Reshape(x, s)}"""
+    assert prepared(text).static_names == ("c", "n")

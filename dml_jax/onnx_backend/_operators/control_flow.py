@@ -20,9 +20,8 @@ from jax import lax
 from jax.core import Tracer
 
 from dml_jax._shared import scans
-from dml_jax.onnx_backend._analysis import are_random, captured_names, shape_names
 from dml_jax.onnx_backend._evaluation import Body
-from dml_jax.onnx_backend._nodes import Node, Operator
+from dml_jax.onnx_backend._nodes import Node, Operator, are_random, shape_names
 from dml_jax.onnx_backend._operators._arrays import (
     integer,
     normalized,
@@ -113,7 +112,7 @@ def _loop(node: Node, limit: Any, condition: Any, *initial: Any) -> list[Any]:
 
 def _is_compiled(body: Body, *values: Any) -> bool:
     """Whether a loop reads traced values, and its iterations have the same shapes."""
-    captured = [body.scope.values.get(n) for n in captured_names(body.graph)]
+    captured = [body.scope.values.get(n) for n in body.graph.captured_names()]
     keys = [*map(body.scope.options.get, ("key", "entropy"))]
     read = values, captured, keys if are_random(body.graph.nodes) else ()
     leaves = jax.tree.leaves(read)
@@ -244,9 +243,7 @@ def _condition_of(body: Body, count: int) -> Body:
         before = len(needed)
         for node in reversed(graph.nodes):
             if needed & {*node.outputs}:
-                needed |= {*node.inputs}
-                for inner in node.graphs():
-                    needed |= captured_names(inner)
+                needed |= node.read_names()
         needed |= {new for old, new in new_names.items() if old in needed}
     carried = [name for name in new_names if name in needed]
     graph = graph._replace(
