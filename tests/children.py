@@ -45,6 +45,7 @@ def answers(
             env={
                 **os.environ,
                 "JAX_PLATFORMS": "cpu",
+                "JAX_DEBUG_NANS": "0",
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 **environment,
             },

@@ -24,7 +24,7 @@ BATCH, TIME, FEATURES, STATE = len(LENGTHS), 6, 3, 4
 GATES = dict(lstm=4, gru=3, tanh=1)
 RESULTS = np.load(pathlib.Path(__file__).with_name("torch_results.npz"))
 
-pytestmark = pytest.mark.usefixtures("rank_promotion")
+pytestmark = pytest.mark.usefixtures("x32", "rank_promotion")
 over_cells = pytest.mark.parametrize("kind", CELLS)
 
 

@@ -401,6 +401,7 @@ def test_inputs_of_any_name() -> None:
         assert y.tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("nans_are_data")  # JAX donates nothing while it looks for NaNs
 def test_params_may_be_donated(model: onnx_backend.Model) -> None:
     """As in a step of training, which writes to the memory of the weights."""
     wanted = expected(X, **WEIGHTS)

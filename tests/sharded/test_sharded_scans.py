@@ -35,6 +35,8 @@ RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(BATCH, TIME, STATE)).astype(np.float32)
 WEIGHTS = RANDOM.normal(size=(2, STATE, STATE)).astype(np.float32)
 
+pytestmark = pytest.mark.usefixtures("x32")
+
 
 def step(weights: Any, carry: Any, x: jax.Array) -> Any:
     h = jnp.tanh(carry["h"] @ weights + x)
