@@ -28,7 +28,7 @@ def every(rows: Iterable[Wrong]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("row", list(rows), ids=lambda row: row.name)
 
 
-@pytest.mark.usefixtures("x32", "with_jit")
+@pytest.mark.usefixtures("x32", "with_jit", "nans_are_data")
 @every([*arrays.ROWS, *options.ROWS, *fills.ROWS, *programs.ROWS])
 def test_functions(row: Wrong) -> None:
     require_error(row)
