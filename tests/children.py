@@ -45,7 +45,7 @@ def answers(
             env={
                 **os.environ,
                 "JAX_PLATFORMS": "cpu",
-                "JAX_DEBUG_NANS": "0",
+                "JAX_DEBUG_NANS": "0",  # NaNs are data
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 **environment,
             },

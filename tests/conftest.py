@@ -26,7 +26,8 @@ hypothesis.settings.load_profile("repeatable")  # --hypothesis-profile comes aft
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--every", metavar="N", type=int, default=1)
+    text = "run only the first case of each test, and every Nth case after it"
+    parser.addoption("--every", metavar="N", type=int, default=1, help=text)
     group = parser.getgroup("random programs over meshes")
     group.addoption("--programs", metavar="COUNT", type=int, default=200)
     group.addoption("--first-program", metavar="SEED", type=int, default=45)
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """With `--every=N`, each test runs with its first case and every Nth after it."""
+    """Leaves out the cases that `--every` does not choose."""
     counts: dict[str, int] = collections.defaultdict(int)
     chosen, left = [], []
     for item in items:

@@ -92,7 +92,10 @@ class _Converter(NamedTuple):
     def graph(
         self, graph: onnx.GraphProto, path: str, outer: Mapping[str, str]
     ) -> Graph:
-        own = {**self.unique[path], **{info.name: info.name for info in graph.input}}
+        own = {
+            **self.unique.get(path, {}),
+            **{info.name: info.name for info in graph.input},
+        }
         names = {**outer, **own}
         has_functions = self.inlined.is_recorded
         nodes = (n for n in graph.node if has_functions or not _protos.is_weight(n))

@@ -29,6 +29,7 @@ class Rounded:
     numbers: jax.Array  # with the derivative of what was rounded
 
 
+# An array, a sequence of arrays, or None for an omitted input.
 Value: TypeAlias = Array | Rounded | tuple[Array, ...] | None
 
 
