@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from dml_jax._shared import arguments
-from dml_jax.directml import _strided
+from dml_jax.directml import _rules, _strided
 from dml_jax.directml._graph_descs import FunctionGraphNodeDesc
 from dml_jax.directml._members import camel, instance_of, member_of
 from dml_jax.directml._operators import OperatorDesc
@@ -253,15 +253,17 @@ def _execute(compiled: CompiledOperator, *arrays: Any) -> tuple[jax.Array, ...]:
         of_bytes = BufferTensorDesc(DataType.UINT8, (len(data),))
         found[Source(node)] = of_bytes, array, False
     for step in compiled.steps:
+        operator = step.operator
+        members = zip(operator.inputs, operator.input_members, strict=True)
         operands = [
-            _operand(*found[source], tensor)
-            for source, tensor in zip(step.sources, step.operator.inputs, strict=True)
+            _operand(*found[source], *member)
+            for source, member in zip(step.sources, members, strict=True)
         ]
-        with jax.named_scope(step.name or step.operator.label.lower()):
-            results = step.operator.evaluate(*operands)
+        with jax.named_scope(step.name or operator.label.lower()):
+            results = operator.evaluate(*operands)
         if not isinstance(results, tuple):
             results = (results,)
-        for i, tensor in enumerate(step.operator.outputs):
+        for i, tensor in enumerate(operator.outputs):
             found[Source(step.node, i)] = tensor, results[i], True
     return tuple(
         _strided.write(binding.tensor, found[result][1], buffer)
@@ -276,9 +278,14 @@ def _operand(
     array: jax.Array,
     is_elements: bool,
     wanted: BufferTensorDesc,
+    member: str,
 ) -> jax.Array:
     """The elements of a tensor, from the elements or the buffer of another."""
-    if (given.data_type, given.layout) == (wanted.data_type, wanted.layout):
-        return array if is_elements else _strided.read(wanted, array)
-    buffer = _strided.flatten(given, array) if is_elements else array
-    return _strided.read(wanted, _strided.reinterpret(buffer, wanted))
+    if (given.data_type, given.layout) != (wanted.data_type, wanted.layout):
+        buffer = _strided.flatten(given, array) if is_elements else array
+        array = _strided.reinterpret(buffer, wanted)
+    elif is_elements:
+        return array
+    # Reversals broadcast lengths themselves.
+    is_lengths = camel(member) == _rules.LENGTHS
+    return _strided.read(wanted.layout.compact if is_lengths else wanted.layout, array)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dml_jax.directml import _rules, _strided
+from dml_jax.directml import _rules
 from dml_jax.directml._members import Struct
 from dml_jax.directml._operators import OperatorDesc
 from dml_jax.directml._rules import Rule
@@ -119,17 +119,12 @@ class FunctionGraphNodeDesc(Struct):
             yield from _rules.of_output(member, tensor)
 
     def evaluate(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
-        """The results of the function; dimensions with stride 0 may have size 1."""
+        """The results of the function."""
         tensors = (*self.inputs, *self.outputs)
         # The results must have the same dtypes whether or not the caller is in 64-bit
         # mode.
         with jax.enable_x64(any(tensor.data_type.bits == 64 for tensor in tensors)):
-            results = self.function(
-                *(
-                    _strided.broadcast(operand, tensor.sizes)
-                    for operand, tensor in zip(operands, self.inputs, strict=True)
-                )
-            )
+            results = self.function(*operands)
             if not isinstance(results, (tuple, list)):
                 results = (results,)
             return tuple(map(jnp.asarray, results))

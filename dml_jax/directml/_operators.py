@@ -18,7 +18,7 @@ import jax
 
 import dml_jax
 from dml_jax._shared import arguments
-from dml_jax.directml import _levels, _rules, _strided
+from dml_jax.directml import _levels, _rules
 from dml_jax.directml._levels import (
     BITS_8_TO_32,
     BITS_16_TO_32,
@@ -49,8 +49,8 @@ class OperatorDesc(Struct, abc.ABC):
       levels: what the operator supports, by the feature level that introduced it.
       input_members: the members that hold input tensors, in binding order.
       output_member: the member that holds the output tensor.
-      evaluate: computes the output tensor from the input tensors. Dimensions with a
-        stride of 0 have size 1 in the inputs.
+      evaluate: computes the output tensor from the input tensors. Sequence lengths
+        have size 1 in dimensions with a stride of 0.
     """
 
     type: ClassVar[OperatorType]
@@ -188,7 +188,6 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
                 yield name, got == size, rule, got
 
     def evaluate(self, input: jax.Array, lengths: jax.Array) -> jax.Array:
-        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.reverse_subsequences(input, lengths, self.axis)
 
 
@@ -251,7 +250,6 @@ class SliceOperatorDesc(OperatorDesc):
             yield name, last < whole[d], rule, last
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice(input, self.offsets, self.sizes, self.strides)
 
 
@@ -337,7 +335,6 @@ class Slice1OperatorDesc(_WindowDesc):
         return self._window_rules("input_tensor", "output_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = _strided.broadcast(input, self.input_tensor.sizes)
         return dml_jax.slice1(input, *self._window, self.output_tensor.sizes)
 
 
@@ -390,7 +387,6 @@ class SliceGradOperatorDesc(_WindowDesc):
         return self._window_rules("output_gradient_tensor", "input_gradient_tensor")
 
     def evaluate(self, input: jax.Array) -> jax.Array:
-        input = _strided.broadcast(input, self.input_gradient_tensor.sizes)
         sizes = self.output_gradient_tensor.sizes
         return dml_jax.slice_grad(input, sizes, *self._window)
 

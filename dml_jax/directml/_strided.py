@@ -32,21 +32,9 @@ from dml_jax._shared import bitwise, jax_versions, lowering
 from dml_jax.directml._tensor import BufferTensorDesc, Layout
 
 
-def read(tensor: BufferTensorDesc, buffer: jax.Array) -> jax.Array:
-    """The elements in a buffer; dimensions with a stride of 0 have size 1."""
-    return gather_p.bind(buffer, layout=tensor.layout.compact)
-
-
-def broadcast(elements: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """`jnp.broadcast_to` for `sizes` of the same rank.
-
-    Its transpose, unlike JAX's, rounds the sums of repeated elements once.
-    """
-    if elements.shape == sizes:
-        return elements
-    triples = zip(*Layout.packed(elements.shape), sizes, strict=True)
-    strides = tuple(stride if given == size else 0 for given, stride, size in triples)
-    return gather_p.bind(elements.reshape(-1), layout=Layout(sizes, strides))
+def read(layout: Layout, buffer: jax.Array) -> jax.Array:
+    """The elements in a buffer."""
+    return gather_p.bind(buffer, layout=layout)
 
 
 def write(
