@@ -19,7 +19,7 @@ from outcomes import Refusal, outcome_of
 from wrong_calls.models import MODEL
 
 from dml_jax.directml import dxdispatch
-from dml_jax.directml.dxdispatch._commands import Dispatch
+from dml_jax.directml.dxdispatch._model import Dispatch
 
 MOST_BYTES = 65536
 

@@ -22,11 +22,12 @@ from dml_jax.directml import (
 from dml_jax.directml._members import UINT64, camel, fields_of
 from dml_jax.directml._operators import OPERATORS
 from dml_jax.directml.dxdispatch._json import Entry, shortened
-from dml_jax.directml.dxdispatch._resources import Context, Resource
-from dml_jax.directml.dxdispatch._values import parse_data_type, parse_scalar
-
-_PREFIX = "DML_OPERATOR_"
-_STRUCTS = {operator.name: struct for operator, struct in OPERATORS.items()}
+from dml_jax.directml.dxdispatch._resources import (
+    Context,
+    Resource,
+    parse_data_type,
+    parse_number,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +70,13 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     if "desc" in given and "Desc" in given:
         raise entry.error("have one of the members `desc` and `Desc`")
     desc_name = next((name for name in ("desc", "Desc") if name in given), None)
-    own = {type_name, *_OPTIONS}
-    of_desc = [desc_name] if desc_name else [name for name in given if name not in own]
-    members = entry.members((type_name, *of_desc), _OPTIONS)
     if desc_name:
-        desc_entry = members[desc_name]
+        members = entry.members((type_name, desc_name), _OPTIONS)
+        desc_entry, others = members[desc_name], {}
     else:  # the description is inline
-        inline = {name: members[name].value for name in of_desc}
-        desc_entry = Entry(inline, entry.location)
-    desc = _desc(struct, desc_entry)
+        members = entry.members(given, _OPTIONS)
+        desc_entry, others = entry, {type_name: "", **_OPTIONS}
+    desc = _desc(struct, desc_entry, others)
     _require_expandable(desc_entry, desc, context)
     members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
     try:
@@ -93,13 +92,12 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
 
 def _struct(entry: Entry) -> Any:
     """The structure of an operator; an error if this package lacks it."""
-    name = entry.text().removeprefix(_PREFIX)
-    if name not in _STRUCTS:
-        operators = ", ".join(_PREFIX + name for name in _STRUCTS)
-        raise NotImplementedError(
-            f"`{entry.location}` must be one of {operators}; got {entry.value[:60]}"
-        )
-    return _STRUCTS[name]
+    structs = {f"DML_OPERATOR_{kind.name}": OPERATORS[kind] for kind in OPERATORS}
+    name = f"DML_OPERATOR_{entry.text().removeprefix('DML_OPERATOR_')}"
+    if name not in structs:
+        rule, got = f"be one of {', '.join(structs)}", shortened(entry.value, 60)
+        raise entry.error(rule, NotImplementedError, got)
+    return structs[name]
 
 
 def _require_expandable(entry: Entry, desc: OperatorDesc, context: Context) -> None:
@@ -119,11 +117,8 @@ def parse_views(
     bindings = entry.entries()
     for name, binding in bindings.items():
         if name not in tensors:
-            names = ", ".join(tensors) or "none"
-            raise ValueError(
-                f"`{binding.location}` must be the binding of a tensor ({names}); got "
-                f"{shortened(name)}"
-            )
+            rule = f"be the binding of a tensor ({', '.join(tensors) or 'none'})"
+            raise binding.error(rule, got=shortened(name))
     for name in tensors:
         if name not in bindings:
             raise entry.error(f"bind a resource to `{name}`")
@@ -194,13 +189,13 @@ _TENSOR_DEFAULTS = {
 }
 
 
-def _desc(struct: Any, entry: Entry) -> OperatorDesc:
-    """The description of an operator, whose members are the fields of a structure."""
+def _desc(struct: Any, entry: Entry, others: dict[str, Any]) -> OperatorDesc:
+    """The description of an operator, from the fields of a structure, among others."""
     fields = fields_of(struct)
     required = [*map(camel, fields)]
     if Sequence[int] in fields.values():
         required.append("DimensionCount")
-    members = entry.members(required)
+    members = entry.members(required, others)
     data_type = DataType.UNKNOWN
     values: dict[str, Any] = {}
     for field, kind in fields.items():
@@ -211,11 +206,27 @@ def _desc(struct: Any, entry: Entry) -> OperatorDesc:
         elif kind is DataType:  # precedes the values
             values[field] = data_type = parse_data_type(member, is_known=True)
         elif kind is ScalarUnion:
-            values[field] = parse_scalar(member, data_type)
+            values[field] = _scalar(member, data_type)
         elif kind == Sequence[int]:
             _require_count(member, members["DimensionCount"])
     with entry.located():
         return struct(**values)
+
+
+def _scalar(entry: Entry, data_type: DataType) -> ScalarUnion:
+    """A DML_SCALAR_UNION: a number, or an object with the member that holds it."""
+    if isinstance(entry.value, dict):
+        if data_type is DataType.FLOAT16:  # the union has its bits alone
+            bits = entry.members(required=("UInt16",))["UInt16"].integer(range(2**16))
+            return ScalarUnion(uint16=bits)
+        kind = {"f": "Float", "u": "UInt", "i": "Int"}[data_type.dtype.kind]
+        member = f"{kind}{data_type.bits}"
+        entry = entry.members(required=(member,))[member]
+    if data_type.dtype.kind == "f":
+        return ScalarUnion.of(data_type, parse_number(entry, data_type))
+    # As in the fill functions, -2 for UINT8 is 254.
+    both = range(-(2 ** (data_type.bits - 1)), 2**data_type.bits)
+    return ScalarUnion.of(data_type, entry.integer(both))
 
 
 def _tensor(entry: Entry) -> BufferTensorDesc:

@@ -36,10 +36,13 @@ class Entry:
     value: Any
     location: str
 
-    def error(self, rule: str, kind: type[Exception] = ValueError) -> Exception:
-        """The exception for a value that breaks a rule."""
+    def error(
+        self, rule: str, kind: type[Exception] = ValueError, got: str | None = None
+    ) -> Exception:
+        """The exception for a value that breaks a rule; `got` is the value if None."""
         location = self.location or "the model"
-        return kind(f"`{location}` must {rule}; got {shown(self.value)}")
+        got = _shown(self.value) if got is None else got
+        return kind(f"`{location}` must {rule}; got {got}")
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
@@ -89,8 +92,7 @@ class Entry:
             raise self.error("have printable member names")
         repeated = getattr(self.value, "repeated", None)
         if repeated is not None:
-            location = self.member(repeated, None).location
-            raise ValueError(f"`{location}` must be given once; got it twice")
+            raise self.member(repeated, None).error("be given once", got="it twice")
         return {name: self.member(name, value) for name, value in self.value.items()}
 
     def member(self, name: str, value: Any) -> Entry:
@@ -111,12 +113,11 @@ class Entry:
         known = sorted({*required, *defaults})
         for name, member in members.items():
             if name not in known and not name.startswith(("$", "_", "//")):
-                nearest = difflib.get_close_matches(name, known, 1)
-                raise ValueError(
-                    f"`{member.location}` must be one of the members "
-                    f"{', '.join(known)}; got {shortened(name)}"
-                    + "".join(f". Write {other}" for other in nearest)
-                )
+                got = shortened(name)
+                for nearest in difflib.get_close_matches(name, known, 1):
+                    got += f". Write {nearest}"
+                rule = f"be one of the members {', '.join(known)}"
+                raise member.error(rule, got=got)
         for name in required:
             if name not in members:
                 raise self.error(f"have a member `{name}`")
@@ -178,7 +179,7 @@ class _Object(dict[str, Any]):
 _DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value as printable JSON, shortened if it is long."""
     text = json.dumps(value, ensure_ascii=False)
     text = text if text.isprintable() else json.dumps(value)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,11 +16,6 @@ from dml_jax.directml._members import UINT64
 from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._files import IMAGES, Folders
 from dml_jax.directml.dxdispatch._json import Entry
-from dml_jax.directml.dxdispatch._values import (
-    parse_data_type,
-    parse_number,
-    parse_numbers,
-)
 
 
 @dataclasses.dataclass
@@ -70,10 +68,8 @@ class Context:
         """Raises if an entry needs more bytes than the parsed buffers leave."""
         left = self.max_bytes - self.used_bytes
         if size > left:
-            raise ValueError(
-                f"`{entry.location}` must fit into the {left} bytes that are left of "
-                f"`max_bytes`, {self.max_bytes}; got {size} bytes"
-            )
+            rule = f"fit into the {left} bytes that are left of `max_bytes`, "
+            raise entry.error(f"{rule}{self.max_bytes}", got=f"{size} bytes")
 
     def resource(self, entry: Entry) -> Resource:
         """The buffer that an entry names."""
@@ -191,3 +187,46 @@ def _mixed(entry: Entry) -> np.ndarray:
         data_type = parse_data_type(members["type"], is_known=True)
         parts.append(parse_number(members["value"], data_type).tobytes())
     return np.frombuffer(b"".join(parts), np.uint8)
+
+
+# Numbers of a data type --------------------------------------------------------------
+
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def parse_data_type(entry: Entry, is_known: bool = False) -> DataType:
+    """A data type of 8 bits or more; UNKNOWN is refused if `is_known`."""
+    data_type = entry.member_of(DataType, "DML_TENSOR_DATA_TYPE_")
+    if is_known and data_type is DataType.UNKNOWN:
+        raise entry.error("be a data type other than UNKNOWN")
+    if 0 < data_type.bits < 8:
+        raise entry.error("be a data type of 8 bits or more")
+    return data_type
+
+
+def parse_numbers(entry: Entry, data_type: DataType) -> np.ndarray:
+    """A JSON array as a NumPy array of a data type."""
+    dtype = data_type.dtype
+    if {*map(type, entry.value)} <= ({int, float} if dtype.kind == "f" else {int}):
+        with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
+            array = np.array(entry.value, dtype)
+            if np.isfinite(array).all():
+                return array
+    # Some elements are special values or errors.
+    return np.array([parse_number(element, data_type) for element in entry.elements()])
+
+
+def parse_number(entry: Entry, data_type: DataType) -> Any:
+    """A JSON number as a NumPy scalar of a data type."""
+    value, dtype = entry.value, data_type.dtype
+    if dtype.kind != "f":
+        limits = np.iinfo(dtype)
+        return dtype.type(entry.integer(range(int(limits.min), int(limits.max) + 1)))
+    if isinstance(value, str) and value.lower() in _SPECIAL:
+        return dtype.type(_SPECIAL[value.lower()])
+    if type(value) in (int, float):
+        with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
+            number = dtype.type(value)
+            if np.isfinite(number):
+                return number
+    raise entry.error(f'be a number of {data_type.name}, "nan", "inf" or "-inf"')

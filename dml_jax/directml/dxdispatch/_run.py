@@ -15,10 +15,9 @@ import numpy as np
 
 from dml_jax import _array_files
 from dml_jax.directml._compile import Binding
-from dml_jax.directml.dxdispatch._commands import Dispatch, Print, WriteFile
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
 from dml_jax.directml.dxdispatch._json import shortened
-from dml_jax.directml.dxdispatch._model import Model
+from dml_jax.directml.dxdispatch._model import Dispatch, Model, Print, WriteFile
 from dml_jax.directml.dxdispatch._resources import Resource
 
 Progress: TypeAlias = Callable[[Iterable[int], str], Iterable[int]]
