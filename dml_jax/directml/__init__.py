@@ -1,11 +1,10 @@
 """DirectML descriptions of the operators, compiled by JAX.
 
 >>> import jax.numpy as jnp
->>> from dml_jax.directml import (
-...     BufferTensorDesc, DataType, SliceOperatorDesc, compile_operator)
->>> image = BufferTensorDesc(DataType.FLOAT32, sizes=(1, 1, 4, 4))
->>> crop = BufferTensorDesc(DataType.FLOAT32, sizes=(1, 1, 2, 2))
->>> slice = compile_operator(SliceOperatorDesc(
+>>> from dml_jax import directml as dml
+>>> image = dml.BufferTensorDesc("float32", sizes=(1, 1, 4, 4))
+>>> crop = dml.BufferTensorDesc("float32", sizes=(1, 1, 2, 2))
+>>> slice = dml.compile_operator(dml.SliceOperatorDesc(
 ...     image, crop, offsets=(0, 0, 1, 0), sizes=(1, 1, 2, 2), strides=(1, 1, 2, 3)))
 >>> slice(jnp.arange(1.0, 17.0).reshape(1, 1, 4, 4))
 Array([[[[ 5.,  8.],

@@ -179,13 +179,11 @@ def compile_operator(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> from dml_jax.directml import (
-      ...     BufferTensorDesc, DataType, ReverseSubsequencesOperatorDesc,
-      ...     compile_operator)
-      >>> frames = BufferTensorDesc(DataType.FLOAT32, (2, 3))
-      >>> lengths = BufferTensorDesc(DataType.UINT32, (2, 1))
-      >>> reverse = compile_operator(
-      ...     ReverseSubsequencesOperatorDesc(frames, lengths, frames, axis=1))
+      >>> from dml_jax import directml as dml
+      >>> frames = dml.BufferTensorDesc("float32", (2, 3))
+      >>> lengths = dml.BufferTensorDesc("uint32", (2, 1))
+      >>> reverse = dml.compile_operator(
+      ...     dml.ReverseSubsequencesOperatorDesc(frames, lengths, frames, axis=1))
       >>> reverse(jnp.arange(6.0).reshape(2, 3), jnp.array([[3], [2]], jnp.uint32))
       Array([[2., 1., 0.],
              [4., 3., 5.]], dtype=float32)

@@ -59,21 +59,18 @@ def compile_graph(
     Derivatives and sharding: those of the operators and functions.
 
     Example:
-      >>> from dml_jax.directml import (
-      ...     BufferTensorDesc, DataType, FillValueSequenceOperatorDesc, GraphDesc,
-      ...     IntermediateGraphEdgeDesc, OperatorGraphNodeDesc, OutputGraphEdgeDesc,
-      ...     ScalarUnion, SliceOperatorDesc, compile_graph)
-      >>> row = BufferTensorDesc(DataType.INT32, (8,))
-      >>> table = BufferTensorDesc(DataType.INT32, (2, 4))
-      >>> column = BufferTensorDesc(DataType.INT32, (2, 1))
-      >>> fill = FillValueSequenceOperatorDesc(
-      ...     row, DataType.INT32, ScalarUnion(int32=10), ScalarUnion(int32=1))
-      >>> last = SliceOperatorDesc(table, column, (0, 3), (2, 1), (1, 1))
-      >>> graph = compile_graph(GraphDesc(
+      >>> from dml_jax import directml as dml
+      >>> row = dml.BufferTensorDesc("int32", (8,))
+      >>> table = dml.BufferTensorDesc("int32", (2, 4))
+      >>> column = dml.BufferTensorDesc("int32", (2, 1))
+      >>> fill = dml.FillValueSequenceOperatorDesc(
+      ...     row, "int32", dml.ScalarUnion(int32=10), dml.ScalarUnion(int32=1))
+      >>> last = dml.SliceOperatorDesc(table, column, (0, 3), (2, 1), (1, 1))
+      >>> graph = dml.compile_graph(dml.GraphDesc(
       ...     input_count=0, output_count=1,
-      ...     nodes=[OperatorGraphNodeDesc(fill), OperatorGraphNodeDesc(last)],
-      ...     input_edges=[], output_edges=[OutputGraphEdgeDesc(1, 0, 0)],
-      ...     intermediate_edges=[IntermediateGraphEdgeDesc(0, 0, 1, 0)]))
+      ...     nodes=[dml.OperatorGraphNodeDesc(fill), dml.OperatorGraphNodeDesc(last)],
+      ...     input_edges=[], output_edges=[dml.OutputGraphEdgeDesc(1, 0, 0)],
+      ...     intermediate_edges=[dml.IntermediateGraphEdgeDesc(0, 0, 1, 0)]))
       >>> graph()
       Array([[13],
              [17]], dtype=int32)

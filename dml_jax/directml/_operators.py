@@ -44,6 +44,8 @@ from dml_jax.directml._types import (
 class OperatorDesc(Struct, abc.ABC):
     """DML_OPERATOR_DESC: base class of the operator descriptions.
 
+    Where a C structure has a DimensionCount, it is the one of the tensors.
+
     Attributes:
       type: the operator.
       levels: what the operator supports, by the feature level that introduced it.
@@ -144,13 +146,12 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
 
     Example:
       >>> import numpy as np
-      >>> from dml_jax.directml import BufferTensorDesc, compile_operator
-      >>> from dml_jax.directml import ReverseSubsequencesOperatorDesc
-      >>> rows = BufferTensorDesc("int32", (2, 3))
-      >>> lengths = BufferTensorDesc("uint32", (2, 1))
-      >>> desc = ReverseSubsequencesOperatorDesc(rows, lengths, rows, axis=1)
+      >>> from dml_jax import directml as dml
+      >>> rows = dml.BufferTensorDesc("int32", (2, 3))
+      >>> lengths = dml.BufferTensorDesc("uint32", (2, 1))
+      >>> desc = dml.ReverseSubsequencesOperatorDesc(rows, lengths, rows, axis=1)
       >>> x = np.arange(6, dtype=np.int32).reshape(2, 3)
-      >>> compile_operator(desc)(x, np.array([[3], [2]], np.uint32)).tolist()
+      >>> dml.compile_operator(desc)(x, np.array([[3], [2]], np.uint32)).tolist()
       [[2, 1, 0], [4, 3, 5]]
 
     Source: DirectML, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC.
@@ -195,8 +196,6 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
 class SliceOperatorDesc(OperatorDesc):
     """DML_SLICE_OPERATOR_DESC: `dml_jax.slice`.
 
-    DimensionCount is the number of dimensions of the tensors.
-
     Args:
       input_tensor: the tensor that is read.
       output_tensor: the result, with the data type of `input_tensor` and these `sizes`.
@@ -210,11 +209,10 @@ class SliceOperatorDesc(OperatorDesc):
 
     Example:
       >>> import numpy as np
-      >>> from dml_jax.directml import BufferTensorDesc, SliceOperatorDesc
-      >>> from dml_jax.directml import compile_operator
-      >>> line, part = (BufferTensorDesc("int32", (size,)) for size in (6, 2))
-      >>> desc = SliceOperatorDesc(line, part, offsets=(1,), sizes=(2,), strides=(3,))
-      >>> compile_operator(desc)(np.arange(6, dtype=np.int32)).tolist()
+      >>> from dml_jax import directml as dml
+      >>> line, part = (dml.BufferTensorDesc("int32", (size,)) for size in (6, 2))
+      >>> desc = dml.SliceOperatorDesc(line, part, (1,), sizes=(2,), strides=(3,))
+      >>> dml.compile_operator(desc)(np.arange(6, dtype=np.int32)).tolist()
       [1, 4]
 
     Source: DirectML, DML_SLICE_OPERATOR_DESC.
@@ -289,8 +287,6 @@ class _WindowDesc(OperatorDesc):
 class Slice1OperatorDesc(_WindowDesc):
     """DML_SLICE1_OPERATOR_DESC: `dml_jax.slice1`.
 
-    DimensionCount is the number of dimensions of the tensors.
-
     Args:
       input_tensor: the tensor that is read.
       output_tensor: the result, with the data type of `input_tensor` and, along each
@@ -306,12 +302,10 @@ class Slice1OperatorDesc(_WindowDesc):
 
     Example:
       >>> import numpy as np
-      >>> from dml_jax.directml import BufferTensorDesc, Slice1OperatorDesc
-      >>> from dml_jax.directml import compile_operator
-      >>> line, part = (BufferTensorDesc("int32", (size,)) for size in (6, 2))
-      >>> compile_operator(Slice1OperatorDesc(line, part, (1,), (4,), (-3,)))(
-      ...     np.arange(6, dtype=np.int32)
-      ... ).tolist()
+      >>> from dml_jax import directml as dml
+      >>> line, part = (dml.BufferTensorDesc("int32", (size,)) for size in (6, 2))
+      >>> desc = dml.Slice1OperatorDesc(line, part, (1,), (4,), (-3,))
+      >>> dml.compile_operator(desc)(np.arange(6, dtype=np.int32)).tolist()
       [4, 1]
 
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
@@ -342,8 +336,6 @@ class Slice1OperatorDesc(_WindowDesc):
 class SliceGradOperatorDesc(_WindowDesc):
     """DML_SLICE_GRAD_OPERATOR_DESC: `dml_jax.slice_grad`.
 
-    DimensionCount is the number of dimensions of the tensors.
-
     Args:
       input_gradient_tensor: the gradient with respect to the output of SLICE1.
       output_gradient_tensor: the gradient with respect to the input of SLICE1, with the
@@ -358,12 +350,10 @@ class SliceGradOperatorDesc(_WindowDesc):
 
     Example:
       >>> import numpy as np
-      >>> from dml_jax.directml import BufferTensorDesc, SliceGradOperatorDesc
-      >>> from dml_jax.directml import compile_operator
-      >>> part, line = (BufferTensorDesc("int32", (size,)) for size in (2, 6))
-      >>> compile_operator(SliceGradOperatorDesc(part, line, (1,), (4,), (-3,)))(
-      ...     np.array([7, 8], np.int32)
-      ... ).tolist()
+      >>> from dml_jax import directml as dml
+      >>> part, line = (dml.BufferTensorDesc("int32", (size,)) for size in (2, 6))
+      >>> desc = dml.SliceGradOperatorDesc(part, line, (1,), (4,), (-3,))
+      >>> dml.compile_operator(desc)(np.array([7, 8], np.int32)).tolist()
       [0, 8, 0, 0, 7, 0]
 
     Source: DirectML, DML_SLICE_GRAD_OPERATOR_DESC.
@@ -421,11 +411,10 @@ class FillValueConstantOperatorDesc(_FillDesc):
       ValueError: there is no such data type.
 
     Example:
-      >>> from dml_jax.directml import BufferTensorDesc, compile_operator
-      >>> from dml_jax.directml import FillValueConstantOperatorDesc, ScalarUnion
-      >>> line = BufferTensorDesc("int32", (3,))
-      >>> desc = FillValueConstantOperatorDesc(line, "int32", ScalarUnion(int32=7))
-      >>> compile_operator(desc)().tolist()
+      >>> from dml_jax import directml as dml
+      >>> line, seven = dml.BufferTensorDesc("int32", (3,)), dml.ScalarUnion(int32=7)
+      >>> desc = dml.FillValueConstantOperatorDesc(line, "int32", seven)
+      >>> dml.compile_operator(desc)().tolist()
       [7, 7, 7]
 
     Source: DirectML, DML_FILL_VALUE_CONSTANT_OPERATOR_DESC.
@@ -469,12 +458,11 @@ class FillValueSequenceOperatorDesc(_FillDesc):
       ValueError: there is no such data type.
 
     Example:
-      >>> from dml_jax.directml import BufferTensorDesc, compile_operator
-      >>> from dml_jax.directml import FillValueSequenceOperatorDesc, ScalarUnion
-      >>> line = BufferTensorDesc("uint8", (3,))
-      >>> start, delta = ScalarUnion(uint8=1), ScalarUnion(int8=-2)
-      >>> desc = FillValueSequenceOperatorDesc(line, "uint8", start, delta)
-      >>> compile_operator(desc)().tolist()
+      >>> from dml_jax import directml as dml
+      >>> line = dml.BufferTensorDesc("uint8", (3,))
+      >>> start, delta = dml.ScalarUnion(uint8=1), dml.ScalarUnion(int8=-2)
+      >>> desc = dml.FillValueSequenceOperatorDesc(line, "uint8", start, delta)
+      >>> dml.compile_operator(desc)().tolist()
       [1, 255, 253]
 
     Source: DirectML, DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC.

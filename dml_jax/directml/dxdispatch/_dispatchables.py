@@ -114,18 +114,8 @@ def parse_views(
     entry: Entry, tensors: dict[str, BufferTensorDesc], context: Context
 ) -> dict[str, View]:
     """The views that are bound to tensors, one to each."""
-    bindings = entry.entries()
-    for name, binding in bindings.items():
-        if name not in tensors:
-            rule = f"be the binding of a tensor ({', '.join(tensors) or 'none'})"
-            raise binding.error(rule, got=shortened(name))
-    for name in tensors:
-        if name not in bindings:
-            raise entry.error(f"bind a resource to `{name}`")
-    return {
-        name: _view(binding, tensors[name], context)
-        for name, binding in bindings.items()
-    }
+    members = entry.members(required=tensors)
+    return {name: _view(members[name], tensors[name], context) for name in tensors}
 
 
 _VIEW_DEFAULTS: dict[str, Any] = {

@@ -116,7 +116,7 @@ class Entry:
                 got = shortened(name)
                 for nearest in difflib.get_close_matches(name, known, 1):
                     got += f". Write {nearest}"
-                rule = f"be one of the members {', '.join(known)}"
+                rule = f"be one of the members {', '.join(known) or '(none)'}"
                 raise member.error(rule, got=got)
         for name in required:
             if name not in members:
