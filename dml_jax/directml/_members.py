@@ -24,17 +24,20 @@ UINT, UINT64, INT = range(2**32), range(2**64), range(-(2**31), 2**31)
 class Struct:
     """Base of frozen dataclasses: converts every field to its annotated type.
 
-    Integers are UINTs unless the field's metadata has other `limits`.
+    Integers are UINTs unless the field's metadata has other `limits`. A default of None
+    is kept.
     """
 
     def __post_init__(self) -> None:
         struct: Any = type(self)
         with arguments.named(struct.__name__):
             for field in dataclasses.fields(struct):
-                name, kind = field.name, fields_of(struct)[field.name]
-                limits = field.metadata.get("limits", UINT)
-                value = _converted(name, getattr(self, name), kind, limits)
-                set_frozen(self, **{name: value})
+                name, value = field.name, getattr(self, field.name)
+                if value is not None or field.default is not None:
+                    kind = fields_of(struct)[name]
+                    limits = field.metadata.get("limits", UINT)
+                    value = _converted(name, value, kind, limits)
+                    object.__setattr__(self, name, value)
 
 
 @functools.cache
@@ -54,8 +57,6 @@ def _converted(name: str, value: Any, kind: Any, limits: range) -> Any:
     """The value of a field, converted to the field's type."""
     if kind is int:
         return arguments.integer(name, value, limits)
-    if value is None and kind == tuple[int, ...] | None:
-        return None
     if kind in (Sequence[int], tuple[int, ...], tuple[int, ...] | None):
         return arguments.integers(name, value, limits=limits)
     if kind == str | None:
@@ -67,12 +68,6 @@ def _converted(name: str, value: Any, kind: Any, limits: range) -> Any:
     if isinstance(kind, enum.EnumType):
         return member_of(name, value, kind)
     return instance_of(name, value, kind)
-
-
-def set_frozen(instance: Any, **values: Any) -> None:
-    """Sets fields of a frozen dataclass during its construction."""
-    for name, value in values.items():
-        object.__setattr__(instance, name, value)
 
 
 def member_of(name: str, value: Any, enumeration: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dml_jax._shared import arguments
-from dml_jax.directml._members import UINT, UINT64, Struct, member_of, set_frozen
+from dml_jax.directml._members import UINT, UINT64, Struct, member_of
 from dml_jax.directml._types import DataType, DataTypeLike, TensorFlags
 
 
@@ -193,14 +193,11 @@ class BufferTensorDesc(Struct):
 
     @arguments.named("BufferTensorDesc")
     def __post_init__(self) -> None:
-        is_implied = self.total_tensor_size_in_bytes is None
-        if is_implied:
-            set_frozen(self, total_tensor_size_in_bytes=0)
         super().__post_init__()
         total = rounded_bytes(self.data_type, self.layout.extent)
-        if is_implied:
+        if self.total_tensor_size_in_bytes is None:
             arguments.integer("total_tensor_size_in_bytes", total, UINT64)
-            set_frozen(self, total_tensor_size_in_bytes=total)
+            object.__setattr__(self, "total_tensor_size_in_bytes", total)
 
     @functools.cached_property
     def layout(self) -> Layout:

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from dml_jax._shared import arguments
 from dml_jax._shared.scalars import as_scalar
-from dml_jax.directml._members import instance_of, member_of, set_frozen
+from dml_jax.directml._members import instance_of, member_of
 
 TENSOR_DIMENSION_COUNT_MAX1 = 8
 """DML_TENSOR_DIMENSION_COUNT_MAX1: the maximum rank of a tensor, from 3_0 on."""
@@ -51,11 +51,8 @@ class DataType(enum.IntEnum):
     @classmethod
     def _missing_(cls, value: object) -> DataType | None:
         """The member for a name in upper or lower case, or for a dtype."""
-        if isinstance(value, type):
-            # NumPy's scalar types, and JAX's, which have a dtype.
-            is_scalar = issubclass(value, np.generic)
-            if is_scalar or isinstance(getattr(value, "dtype", None), np.dtype):
-                value = value.__name__
+        if isinstance(value, type):  # NumPy's or JAX's scalar types
+            value = value.__name__
         elif isinstance(value, np.dtype) and value.isnative:
             value = value.name
         if not isinstance(value, str):
@@ -183,11 +180,15 @@ class ScalarUnion:
             if "float16" in members:
                 got += ". `ScalarUnion.of` takes a number for any data type"
             raise arguments.error(TypeError, "members", rule, got)
-        content = b""
+        content = bytes(8)
         for name, value in members.items():
-            is_bytes = name == "bytes"
-            content = _eight(value) if is_bytes else _bits(name, value, _MEMBERS[name])
-        set_frozen(self, bytes=content.ljust(8, b"\0"))
+            if name in _MEMBERS:
+                content = _bits(name, value, _MEMBERS[name])
+            else:
+                content = bytes(instance_of(name, value, bytes | bytearray))
+        if len(content) != 8:
+            raise arguments.error(ValueError, "bytes", "be 8 bytes", len(content))
+        object.__setattr__(self, "bytes", content)
 
     @classmethod
     @arguments.named("ScalarUnion")
@@ -198,7 +199,7 @@ class ScalarUnion:
         fit, ValueError if `data_type` has fewer than 8 bits.
         """
         dtype = member_of("data_type", data_type, DataType).dtype
-        return cls(bytes=_bits("value", value, dtype).ljust(8, b"\0"))
+        return cls(bytes=_bits("value", value, dtype))
 
     @arguments.named("ScalarUnion")
     def read(self, data_type: DataTypeLike) -> np.generic:
@@ -213,19 +214,12 @@ class ScalarUnion:
 
 
 def _bits(name: str, value: Any, dtype: np.dtype) -> bytes:
+    """A number as 8 bytes, of which those beyond the dtype are 0."""
     if isinstance(value, Tracer):
         got, rule = arguments.describe(value), "be a static number"
         raise arguments.error(TypeError, name, rule, got)
     scalar = as_scalar(name, value, dtype)
-    return np.asarray(scalar).astype(dtype).tobytes()
-
-
-def _eight(value: Any) -> bytes:
-    if not isinstance(value, bytearray):
-        instance_of("bytes", value, bytes)
-    if len(value) != 8:
-        raise ValueError(f"ScalarUnion: `bytes` must be 8 bytes; got {len(value)}")
-    return bytes(value)
+    return np.asarray(scalar).astype(dtype).tobytes().ljust(8, b"\0")
 
 
 _MEMBERS = {
