@@ -28,10 +28,7 @@ from dml_jax.directml._graph_descs import (
     OutputGraphEdgeDesc,
 )
 
-# Feature levels
-from dml_jax.directml._levels import Support
-
-# Operators
+# Operators, and what a feature level supports
 from dml_jax.directml._operators import (
     FillValueConstantOperatorDesc,
     FillValueSequenceOperatorDesc,
@@ -42,6 +39,7 @@ from dml_jax.directml._operators import (
     SliceOperatorDesc,
     supported,
 )
+from dml_jax.directml._rules import Support
 
 # Tensors
 from dml_jax.directml._tensor import BufferTensorDesc, calc_buffer_tensor_size

@@ -18,18 +18,18 @@ import jax
 
 import dml_jax
 from dml_jax._shared import arguments
-from dml_jax.directml import _levels, _rules
-from dml_jax.directml._levels import (
+from dml_jax.directml import _rules
+from dml_jax.directml._members import INT, Struct, camel, fields_of, member_of
+from dml_jax.directml._rules import (
     BITS_8_TO_32,
     BITS_16_TO_32,
     UINT32,
     UINT32_OR_UINT64,
     WITH_64_BIT_INTEGERS,
     WITH_FLOAT64,
+    Rule,
     Support,
 )
-from dml_jax.directml._members import INT, Struct, camel, fields_of, member_of
-from dml_jax.directml._rules import Rule
 from dml_jax.directml._tensor import BufferTensorDesc
 from dml_jax.directml._types import (
     LATEST,
@@ -163,7 +163,7 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     axis: int
 
     type = OperatorType.REVERSE_SUBSEQUENCES
-    levels = _levels.table(
+    levels = _rules.table(
         type,
         ("2_1", 4, 4, BITS_8_TO_32, UINT32),
         ("3_0", 4, 5, BITS_8_TO_32, UINT32),
@@ -225,7 +225,7 @@ class SliceOperatorDesc(OperatorDesc):
     strides: Sequence[int]
 
     type = OperatorType.SLICE
-    levels = _levels.table(
+    levels = _rules.table(
         type,
         ("1_0", 4, 5, BITS_16_TO_32),
         ("2_1", 4, 5, BITS_8_TO_32),
@@ -318,7 +318,7 @@ class Slice1OperatorDesc(_WindowDesc):
     input_window_strides: Sequence[int] = dataclasses.field(metadata={"limits": INT})
 
     type = OperatorType.SLICE1
-    levels = _levels.table(
+    levels = _rules.table(
         type,
         ("2_1", 4, 5, BITS_8_TO_32),
         ("3_0", 1, 8, BITS_8_TO_32),
@@ -366,7 +366,7 @@ class SliceGradOperatorDesc(_WindowDesc):
     input_window_strides: Sequence[int] = dataclasses.field(metadata={"limits": INT})
 
     type = OperatorType.SLICE_GRAD
-    levels = _levels.table(
+    levels = _rules.table(
         type,
         ("3_0", 4, 5, BITS_8_TO_32),
         ("3_1", 1, 8, BITS_8_TO_32),
@@ -432,7 +432,7 @@ class FillValueConstantOperatorDesc(_FillDesc):
         ) -> None: ...
 
     type = OperatorType.FILL_VALUE_CONSTANT
-    levels = _levels.table(
+    levels = _rules.table(
         type,
         ("2_1", 4, 4, BITS_8_TO_32),
         ("4_0", 1, 8, BITS_8_TO_32),
@@ -482,7 +482,7 @@ class FillValueSequenceOperatorDesc(_FillDesc):
         ) -> None: ...
 
     type = OperatorType.FILL_VALUE_SEQUENCE
-    levels = _levels.table(
+    levels = _rules.table(
         type,
         ("2_1", 4, 4, BITS_8_TO_32),
         ("4_0", 1, 8, BITS_8_TO_32),

@@ -1,4 +1,4 @@
-"""The rules that CreateOperator checks.
+"""The rules that CreateOperator checks, and what a feature level supports.
 
 A rule is a member, whether the rule holds, what it says, and the value. A generator
 yields a rule only after all earlier ones hold. Members are named as in C, since the
@@ -8,13 +8,13 @@ the level from which it is allowed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from dml_jax.directml._levels import Support
 from dml_jax.directml._members import UINT
 from dml_jax.directml._tensor import BufferTensorDesc, rounded_bytes
-from dml_jax.directml._types import FeatureLevel
+from dml_jax.directml._types import DataType, FeatureLevel, OperatorType
 
 Rule: TypeAlias = tuple[str, bool, str, object]
 
@@ -35,40 +35,6 @@ def equal(member: str, got: Any, other: str, expected: Any) -> Rule:
     """A member must have the value of another one."""
     rule = f"be {_shown(expected)}, that of `{other}`"
     return member, got == expected, rule, _shown(got)
-
-
-def of_level(
-    rows: tuple[Support, ...], tensors: dict[str, BufferTensorDesc], level: FeatureLevel
-) -> Iterator[Rule]:
-    """Whether a level has the operator, with the data types and ranks of tensors."""
-    first, existing = rows[0].since, [row for row in rows if row.since <= level]
-    yield "FeatureLevel", bool(existing), f"be {first.label} or later", level.label
-    for member, tensor in tensors.items():
-        data_types = "lengths_data_types" if member == LENGTHS else "data_types"
-        for name, value, attribute in (
-            ("DataType", tensor.data_type, data_types),
-            ("DimensionCount", tensor.dimension_count, "dimension_counts"),
-        ):
-            allowed = getattr(existing[-1], attribute)
-            if value in allowed:
-                continue
-            levels = [r.since.label for r in rows if value in getattr(r, attribute)]
-            got = f"{_shown(value)}, allowed "
-            got += f"from {levels[0]}" if levels else "at no feature level"
-            rule = f"be {_choice(allowed)} at feature level {level.label}"
-            yield f"{member}.{name}", False, rule, got
-
-
-def _shown(value: Any) -> Any:
-    return getattr(value, "name", value)
-
-
-def _choice(allowed: Any) -> str:
-    if isinstance(allowed, range):
-        first, last = allowed[0], allowed[-1]
-        return str(first) if first == last else f"{first} to {last}"
-    *names, last = map(_shown, allowed)
-    return f"{', '.join(names)} or {last}" if names else last
 
 
 def of_tensor(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
@@ -125,3 +91,95 @@ def of_output(member: str, tensor: BufferTensorDesc) -> Iterator[Rule]:
     yield name, count <= layout.extent, distinct, strides
     yield name, count <= _MAX_ENUMERATED, nested, strides
     yield name, not layout.has_overlap, distinct, strides
+
+
+# Feature levels -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """What an operator supports from a feature level on, up to its next row.
+
+    64-bit data types are optional in DirectML, and count as supported.
+
+    Attributes:
+      operator_type: the operator.
+      since: the feature level that introduced this support.
+      dimension_counts: the allowed ranks of its tensors.
+      data_types: the allowed data types of its tensors, except the sequence lengths.
+      lengths_data_types: those of SequenceLengthsTensor; empty for other operators.
+      source: the page of DirectML's documentation on the operator, with this table.
+    """
+
+    operator_type: OperatorType
+    since: FeatureLevel
+    dimension_counts: range
+    data_types: tuple[DataType, ...]
+    lengths_data_types: tuple[DataType, ...] = ()
+
+    @property
+    def source(self) -> str:
+        name = f"dml_{self.operator_type.name.lower()}_operator_desc"
+        if self.operator_type is OperatorType.REVERSE_SUBSEQUENCES:
+            name = name.replace("_operator", "")
+        return (
+            f"https://learn.microsoft.com/windows/win32/api/directml/ns-directml-{name}"
+        )
+
+
+def _types(names: str) -> tuple[DataType, ...]:
+    return tuple(DataType[name] for name in names.split())
+
+
+BITS_16_TO_32 = _types("FLOAT32 FLOAT16 INT32 INT16 UINT32 UINT16")
+BITS_8_TO_32 = _types("FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8")
+WITH_64_BIT_INTEGERS = _types(
+    "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
+)
+WITH_FLOAT64 = (DataType.FLOAT64, *WITH_64_BIT_INTEGERS)
+UINT32 = _types("UINT32")
+UINT32_OR_UINT64 = _types("UINT64 UINT32")
+
+
+def table(
+    operator: OperatorType, *rows: tuple[str, int, int, *tuple[Any, ...]]
+) -> tuple[Support, ...]:
+    """An operator's support; a row has a level, the limits of the rank, data types."""
+    return tuple(
+        Support(operator, FeatureLevel[f"LEVEL_{level}"], range(low, high + 1), *types)
+        for level, low, high, *types in rows
+    )
+
+
+def of_level(
+    rows: tuple[Support, ...], tensors: dict[str, BufferTensorDesc], level: FeatureLevel
+) -> Iterator[Rule]:
+    """Whether a level has the operator, with the data types and ranks of tensors."""
+    first, existing = rows[0].since, [row for row in rows if row.since <= level]
+    yield "FeatureLevel", bool(existing), f"be {first.label} or later", level.label
+    for member, tensor in tensors.items():
+        data_types = "lengths_data_types" if member == LENGTHS else "data_types"
+        for name, value, attribute in (
+            ("DataType", tensor.data_type, data_types),
+            ("DimensionCount", tensor.dimension_count, "dimension_counts"),
+        ):
+            allowed = getattr(existing[-1], attribute)
+            if value in allowed:
+                continue
+            levels = [r.since.label for r in rows if value in getattr(r, attribute)]
+            got = f"{_shown(value)}, allowed "
+            got += f"from {levels[0]}" if levels else "at no feature level"
+            rule = f"be {_choice(allowed)} at feature level {level.label}"
+            yield f"{member}.{name}", False, rule, got
+
+
+def _shown(value: Any) -> Any:
+    return getattr(value, "name", value)
+
+
+def _choice(allowed: Any) -> str:
+    if isinstance(allowed, range):
+        first, last = allowed[0], allowed[-1]
+        return str(first) if first == last else f"{first} to {last}"
+    *names, last = map(_shown, allowed)
+    return f"{', '.join(names)} or {last}" if names else last
