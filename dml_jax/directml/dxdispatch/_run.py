@@ -7,14 +7,13 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import jax
 import numpy as np
 
 from dml_jax import _array_files
-from dml_jax.directml._compile import Binding
 from dml_jax.directml.dxdispatch._dispatchables import Dispatchable, View
 from dml_jax.directml.dxdispatch._json import shortened
 from dml_jax.directml.dxdispatch._model import Dispatch, Model, Print, WriteFile
@@ -123,50 +122,37 @@ class _Program:
     """A compiled operator with the inputs that it owns."""
 
     def __init__(self, dispatchable: Dispatchable, resources: dict[str, Resource]):
-        self.operator = operator = dispatchable.operator
-        self.resources = resources
-        owned = self._bound(operator.inputs, dispatchable.owned)
+        operator, self.resources = dispatchable.operator, resources
+        self.inputs, self.outputs = dict(operator.inputs), dict(operator.outputs)
+        owned = self._arrays(dispatchable.owned)
         # On CPU an array may share the memory of its resource, which changes later.
         self.owned = {name: array.copy() for name, array in owned.items()}
-        self.call = (
-            jax.jit(lambda inputs, outputs: operator(*inputs, outputs=outputs))
-            .lower(_shapes(operator.inputs), _shapes(operator.outputs))
-            .compile()
+        inputs, outputs = (
+            [jax.ShapeDtypeStruct((t.buffer_size,), t.data_type.dtype) for t in tensors]
+            for tensors in (self.inputs.values(), self.outputs.values())
         )
+        program = jax.jit(lambda inputs, outputs: operator(*inputs, outputs=outputs))
+        self.call = program.lower(inputs, outputs).compile()
 
     def bind(self, views: dict[str, View]) -> tuple[list[jax.Array], list[jax.Array]]:
         """The inputs and the outputs in binding order, on the device."""
-        inputs = self.owned | self._bound(self.operator.inputs, views)
-        outputs = self._bound(self.operator.outputs, views)
-        return [inputs[name] for name, _ in self.operator.inputs], [*outputs.values()]
+        arrays = self.owned | self._arrays(views)
+        return [arrays[n] for n in self.inputs], [arrays[n] for n in self.outputs]
 
     def store(self, result: jax.Array, views: dict[str, View]) -> None:
         """Copies the result to the resource of the output."""
-        (output,) = self.operator.outputs
-        self._elements(output, views)[:] = np.asarray(result)
+        (output,) = self.outputs
+        self._elements(output, views[output])[:] = np.asarray(result)
 
-    def _bound(
-        self, bindings: Sequence[Binding], views: dict[str, View]
-    ) -> dict[str, jax.Array]:
-        return {
-            binding.name: jax.device_put(self._elements(binding, views))
-            for binding in bindings
-            if binding.name in views
-        }
+    def _arrays(self, views: dict[str, View]) -> dict[str, jax.Array]:
+        return {n: jax.device_put(self._elements(n, views[n])) for n in views}
 
-    def _elements(self, binding: Binding, views: dict[str, View]) -> np.ndarray:
+    def _elements(self, name: str, view: View) -> np.ndarray:
         """The part of a resource that is bound to a tensor, without a copy."""
-        view, tensor = views[binding.name], binding.tensor
+        tensor = (self.inputs | self.outputs)[name]
         dtype = tensor.data_type.dtype
         end = view.offset + tensor.buffer_size * dtype.itemsize
         return self.resources[view.resource].data[view.offset : end].view(dtype)
-
-
-def _shapes(bindings: Sequence[Binding]) -> list[jax.ShapeDtypeStruct]:
-    return [
-        jax.ShapeDtypeStruct((tensor.buffer_size,), tensor.data_type.dtype)
-        for _, tensor in bindings
-    ]
 
 
 def _dispatch(
