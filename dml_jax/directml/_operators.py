@@ -172,21 +172,18 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
     )
 
     def _rules_between_members(self) -> Iterator[Rule]:
-        source, lengths = self.input_tensor, self.sequence_lengths_tensor
-        count, output = source.dimension_count, self.output_tensor
-        for d, size in enumerate(source.sizes):
+        source, lengths = self.input_tensor.sizes, self.sequence_lengths_tensor.sizes
+        rule = f"be less than {len(source)}, `InputTensor.DimensionCount`"
+        yield "Axis", self.axis < len(source), rule, self.axis
+        for d, size in enumerate(source):
             name, other = f"OutputTensor.Sizes[{d}]", f"InputTensor.Sizes[{d}]"
-            yield _rules.equal(name, output.sizes[d], other, size)
-        rule = f"be less than {count}, `InputTensor.DimensionCount`"
-        yield "Axis", self.axis < count, rule, self.axis
-        for d, (got, size) in enumerate(zip(lengths.sizes, source.sizes, strict=True)):
-            name = f"{_rules.LENGTHS}.Sizes[{d}]"
+            yield _rules.equal(name, self.output_tensor.sizes[d], other, size)
+            name, got = f"{_rules.LENGTHS}.Sizes[{d}]", lengths[d]
             if d == self.axis:
                 yield name, got == 1, f"be 1, since `Axis` is {d}", got
             else:
                 hint = " (a stride of 0 broadcasts)" if got == 1 else ""
-                rule = f"be {size}, that of `InputTensor.Sizes[{d}]`{hint}"
-                yield name, got == size, rule, got
+                yield name, got == size, f"be {size}, that of `{other}`{hint}", got
 
     def evaluate(self, input: jax.Array, lengths: jax.Array) -> jax.Array:
         return dml_jax.reverse_subsequences(input, lengths, self.axis)

@@ -64,9 +64,6 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
     """A validated operator, and the inputs that are bound at initialization."""
     given = entry.entries()
     type_name = "Type" if "Type" in given else "type"
-    if type_name not in given:
-        raise entry.error("have a member `type`")
-    struct = _struct(given[type_name])
     if "desc" in given and "Desc" in given:
         raise entry.error("have one of the members `desc` and `Desc`")
     desc_name = next((name for name in ("desc", "Desc") if name in given), None)
@@ -74,9 +71,9 @@ def parse_dispatchable(entry: Entry, context: Context) -> Dispatchable:
         members = entry.members((type_name, desc_name), _OPTIONS)
         desc_entry, others = members[desc_name], {}
     else:  # the description is inline
-        members = entry.members(given, _OPTIONS)
+        members = entry.members((type_name, *given), _OPTIONS)
         desc_entry, others = entry, {type_name: "", **_OPTIONS}
-    desc = _desc(struct, desc_entry, others)
+    desc = _desc(_struct(members[type_name]), desc_entry, others)
     _require_expandable(desc_entry, desc, context)
     members["executionFlags"].flags_of(ExecutionFlags, "DML_EXECUTION_FLAG_")
     try:

@@ -119,7 +119,11 @@ def load_model(
         current=current,
     )
     try:
-        return _model(parse(_text(path)), Context(folders, feature_level, max_bytes))
+        text = path.read_text("utf-8-sig")
+        return _model(parse(text), Context(folders, feature_level, max_bytes))
+    except UnicodeDecodeError as error:
+        rule = "`the model` must be JSON in UTF-8"
+        raise ValueError(f"{path}: {rule}; got other bytes ({error.reason})") from None
     except (NotImplementedError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -128,15 +132,6 @@ def _is_folder(path: pathlib.Path) -> bool:
     """Whether a path is a folder, or can be made one."""
     paths = (path, *path.absolute().parents)
     return next((p for p in paths if p.exists()), path).is_dir()
-
-
-def _text(path: pathlib.Path) -> str:
-    try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"`the model` must be JSON in UTF-8; got other bytes ({error.reason})"
-        ) from None
 
 
 def _model(root: Entry, context: Context) -> Model:
