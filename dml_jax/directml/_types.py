@@ -63,9 +63,7 @@ class DataType(enum.IntEnum):
     @functools.cached_property
     def bits(self) -> int:
         """The size of an element in bits; 0 for UNKNOWN."""
-        if self is DataType.UNKNOWN:
-            return 0
-        return int("".join(filter(str.isdigit, self.name)))
+        return int("".join(filter(str.isdigit, self.name)) or 0)
 
     @functools.cached_property
     def dtype(self) -> np.dtype:

@@ -196,9 +196,12 @@ def test_timings_are_checked_before_a_run(name: str):
 @pytest.mark.parametrize("text", ["//host/share/x", r"\\host\share\x", "d:x"])
 def test_a_path_on_another_drive_is_refused_before_any_access(text: str):
     """Windows would send credentials to a host. A pure path cannot be accessed."""
-    base = pathlib.PureWindowsPath("C:/models")
-    folders: Any = Folders(base, base, base, base)
-    folders.__dict__["_resolved"] = [base]
+
+    class Folder(pathlib.PureWindowsPath):
+        def resolve(self) -> "Folder":
+            return self
+
+    folders: Any = Folders(*[Folder("C:/models")] * 4)
     with pytest.raises(ValueError, match="must be inside the model's folder"):
         folders.source_path(Entry(text, "x"))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dml_jax.directml import (
     MINIMUM_BUFFER_TENSOR_ALIGNMENT,
@@ -30,8 +29,7 @@ from dml_jax.directml.dxdispatch._resources import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """The part of a resource that is bound to a tensor, in bytes."""
 
     resource: str
@@ -45,8 +43,7 @@ class View:
         return self.resource == other.resource and start < end
 
 
-@dataclasses.dataclass(frozen=True)
-class Dispatchable:
+class Dispatchable(NamedTuple):
     """An operator, and the views that are bound to its owned inputs, by tensor name."""
 
     operator: CompiledOperator

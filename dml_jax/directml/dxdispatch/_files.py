@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import glob
 import pathlib
 import re
 import stat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,19 +18,13 @@ from dml_jax.directml.dxdispatch._json import Entry
 IMAGES = (".jpg", ".jpeg", ".png")  # which DxDispatch reads and writes
 
 
-@dataclasses.dataclass(frozen=True)
-class Folders:
+class Folders(NamedTuple):
     """The folders of a model, in which all of its files are."""
 
     of_model: pathlib.Path
     of_inputs: pathlib.Path
     of_outputs: pathlib.Path
     current: pathlib.Path
-
-    @functools.cached_property
-    def _resolved(self) -> list[pathlib.Path]:
-        folders = (self.of_model, self.of_inputs, self.of_outputs, self.current)
-        return [folder.resolve() for folder in folders]
 
     def source_path(self, entry: Entry) -> pathlib.Path:
         """The file to read, relative to the folder of inputs, or the current one."""
@@ -75,9 +68,9 @@ class Folders:
             "be inside the model's folder, the current one, `input_path` or "
             "`output_path`"
         )
-        path = base / entry.text()
+        path, folders = base / entry.text(), [folder.resolve() for folder in self]
         # Before any access, since a path of Windows may name another computer.
-        if path.drive not in (base.drive, *(folder.drive for folder in self._resolved)):
+        if path.drive not in (base.drive, *(folder.drive for folder in folders)):
             raise outside
         try:
             path = path.resolve()
@@ -87,7 +80,7 @@ class Folders:
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise entry.error(f"be a path that can be read ({reason})") from None
-        if not any(map(path.is_relative_to, self._resolved)):
+        if not any(map(path.is_relative_to, folders)):
             raise outside
         return path
 

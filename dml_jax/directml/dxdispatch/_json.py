@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import difflib
 import enum
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dml_jax.directml._members import UINT, camel
 
@@ -29,8 +28,7 @@ _COMMENT = re.compile(
 _TRAILING_COMMA = re.compile(_STRING + r"|,(?=\s*[\]}])", re.DOTALL)
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A JSON value and its location in the model, such as resources.A.sizeInBytes."""
 
     value: Any

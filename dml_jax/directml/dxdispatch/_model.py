@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dml_jax.directml import TENSOR_DIMENSION_COUNT_MAX1, DataType, FeatureLevel
 from dml_jax.directml._types import LATEST
@@ -23,24 +23,21 @@ from dml_jax.directml.dxdispatch._resources import Context, Resource, parse_reso
 MOST_BYTES = 2**32  # 4 GiB
 
 
-@dataclasses.dataclass(frozen=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """Runs an operator on views of resources, given by the names of its tensors."""
 
     dispatchable: str
     views: dict[str, View]
 
 
-@dataclasses.dataclass(frozen=True)
-class Print:
+class Print(NamedTuple):
     """Prints a resource."""
 
     resource: str
     is_verbose: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class WriteFile:
+class WriteFile(NamedTuple):
     """Writes a resource to a file.
 
     Attributes:
