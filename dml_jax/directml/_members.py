@@ -123,8 +123,7 @@ def _instances(name: str, value: Any, kind: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         got, rule = arguments.describe(value), "be a list or a tuple"
         raise arguments.error(TypeError, name, rule, got)
-    elements = enumerate(value)
-    return tuple(instance_of(f"{name}[{i}]", x, kind) for i, x in elements)
+    return tuple(instance_of(f"{name}[{i}]", x, kind) for i, x in enumerate(value))
 
 
 def _function(name: str, value: Any) -> Any:

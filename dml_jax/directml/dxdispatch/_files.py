@@ -91,8 +91,6 @@ def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
         array = _array_files.read(path)
     except (OSError, ValueError) as error:
         raise entry.error(f"be an .npy file without pickles ({error})") from None
-    if not array.size:
-        raise entry.error("be a file that is not empty")
     name = "UINT8" if array.dtype == np.bool_ else array.dtype.name.upper()
     if name not in DataType.__members__:
         raise entry.error(f"hold a data type of DirectML, not {array.dtype}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -140,13 +139,13 @@ def _file(
         raise source.error("be a file of numbers, not an image", NotImplementedError)
     path = context.folders.source_path(source)
     context.require_memory(source, path.stat().st_size)
-    if path.suffix.lower() != ".npy":
+    if path.suffix.lower() == ".npy":
+        array, of_file = _files.read_array(source, path)
+    else:
         _require_data_type(entry, data_type)
-        data = np.fromfile(path, np.uint8)
-        if not data.size:
-            raise source.error("be a file that is not empty")
-        return data, data_type
-    array, of_file = _files.read_array(source, path)
+        array, of_file = np.fromfile(path, np.uint8), data_type
+    if not array.size:
+        raise source.error("be a file that is not empty")
     if data_type not in (DataType.UNKNOWN, of_file):
         raise source.error(
             f"hold {data_type.name}, the `initialValuesDataType`, not {of_file.name}"
@@ -189,9 +188,7 @@ def _mixed(entry: Entry) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-# Numbers of a data type --------------------------------------------------------------
-
-_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+# Numbers of a data type ---------------------------------------------------------------
 
 
 def parse_data_type(entry: Entry, is_known: bool = False) -> DataType:
@@ -222,8 +219,8 @@ def parse_number(entry: Entry, data_type: DataType) -> Any:
     if dtype.kind != "f":
         limits = np.iinfo(dtype)
         return dtype.type(entry.integer(range(int(limits.min), int(limits.max) + 1)))
-    if isinstance(value, str) and value.lower() in _SPECIAL:
-        return dtype.type(_SPECIAL[value.lower()])
+    if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"):
+        return dtype.type(value)
     if type(value) in (int, float):
         with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
             number = dtype.type(value)

@@ -105,15 +105,15 @@ def run_model(
             if isinstance(command, Dispatch):
                 name = command.dispatchable
                 samples = _dispatch(programs[name], command, timing, progress)
-                for line in _statistics(name, samples, timing):
-                    report(line)
+                lines = _statistics(name, samples, timing)
             elif isinstance(command, Print):
-                for text in _shown(command, model.resources[command.resource]):
-                    report(text)
+                lines = _shown(command, model.resources[command.resource])
             else:
                 _write(command, model.resources[command.resource])
                 name, target = map(shortened, (command.resource, command.target))
-                report(f"Resource '{name}' written to '{target}'")
+                lines = [f"Resource '{name}' written to '{target}'"]
+            for line in lines:
+                report(line)
             if print_commands:
                 report(f"[EndCmd][{number:04}]\t: hr=0x00000000")
 
