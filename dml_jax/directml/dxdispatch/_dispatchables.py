@@ -155,9 +155,8 @@ def _offset(entry: Entry, members: dict[str, Entry], resource: Resource) -> int:
     stride = members["elementStride"].integer()
     size = given or stride or resource.data_type.bits // 8
     if count and not size:
-        raise entry.error(
-            "have an `elementSizeInBytes`, since its resource has no data type"
-        )
+        rule = "have an `elementSizeInBytes`, since its resource has no data type"
+        raise entry.error(rule)
     return count * size
 
 

@@ -1,4 +1,4 @@
-"""The files that a model reads and writes, and the folders that they must be in."""
+"""The paths of the files of a model, and the folders that they must be in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ import re
 import stat
 from typing import NamedTuple
 
-import numpy as np
-
-from dml_jax import _array_files
-from dml_jax.directml import DataType
 from dml_jax.directml.dxdispatch._json import Entry
 
 IMAGES = (".jpg", ".jpeg", ".png")  # which DxDispatch reads and writes
@@ -83,15 +79,3 @@ class Folders(NamedTuple):
         if not any(map(path.is_relative_to, folders)):
             raise outside
         return path
-
-
-def read_array(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
-    """The elements of an .npy file, and their data type."""
-    try:
-        array = _array_files.read(path)
-    except (OSError, ValueError) as error:
-        raise entry.error(f"be an .npy file without pickles ({error})") from None
-    name = "UINT8" if array.dtype == np.bool_ else array.dtype.name.upper()
-    if name not in DataType.__members__:
-        raise entry.error(f"hold a data type of DirectML, not {array.dtype}")
-    return array.reshape(-1), DataType[name]

@@ -181,9 +181,8 @@ def _dispatch(
     for output, _ in operator.outputs:
         for input in inputs:
             if views[output].overlaps(views[input]):
-                raise members["bindings"].error(
-                    f"not share bytes between `{output}` and `{input}`"
-                )
+                rule = f"not share bytes between `{output}` and `{input}`"
+                raise members["bindings"].error(rule)
     return Dispatch(name, views)
 
 
@@ -198,9 +197,8 @@ def _write_file(entry: Entry, context: Context) -> WriteFile:
         elements = members["dimensions"].elements(TENSOR_DIMENSION_COUNT_MAX1)
         dimensions = tuple(e.integer(range(1, 2**32)) for e in elements) or (size,)
         if math.prod(dimensions) > size:
-            raise members["dimensions"].error(
-                f"have a product of at most {size}, the number of elements"
-            )
+            rule = f"have a product of at most {size}, the number of elements"
+            raise members["dimensions"].error(rule)
     name, target = members["resource"].value, members["targetPath"].value
     return WriteFile(name, path, target, dimensions)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
 from typing import Any
 
 import jax
 import numpy as np
 
 import dml_jax
+from dml_jax import _array_files
 from dml_jax.directml import DataType, FeatureLevel
 from dml_jax.directml._members import UINT64
-from dml_jax.directml.dxdispatch import _files
 from dml_jax.directml.dxdispatch._files import IMAGES, Folders
 from dml_jax.directml.dxdispatch._json import Entry
 
@@ -140,17 +141,28 @@ def _file(
     path = context.folders.source_path(source)
     context.require_memory(source, path.stat().st_size)
     if path.suffix.lower() == ".npy":
-        array, of_file = _files.read_array(source, path)
+        array, of_file = _npy(source, path)
     else:
         _require_data_type(entry, data_type)
         array, of_file = np.fromfile(path, np.uint8), data_type
     if not array.size:
         raise source.error("be a file that is not empty")
     if data_type not in (DataType.UNKNOWN, of_file):
-        raise source.error(
-            f"hold {data_type.name}, the `initialValuesDataType`, not {of_file.name}"
-        )
+        rule = f"hold {data_type.name}, the `initialValuesDataType`, not {of_file.name}"
+        raise source.error(rule)
     return array, of_file
+
+
+def _npy(entry: Entry, path: pathlib.Path) -> tuple[np.ndarray, DataType]:
+    """The elements of an .npy file, and their data type."""
+    try:
+        array = _array_files.read(path)
+    except (OSError, ValueError) as error:
+        raise entry.error(f"be an .npy file without pickles ({error})") from None
+    name = "UINT8" if array.dtype == np.bool_ else array.dtype.name.upper()
+    if name not in DataType.__members__:
+        raise entry.error(f"hold a data type of DirectML, not {array.dtype}")
+    return array.reshape(-1), DataType[name]
 
 
 def _generated(

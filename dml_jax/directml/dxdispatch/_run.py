@@ -51,9 +51,8 @@ class Timing:
         for name, value in dataclasses.asdict(self).items():
             least = int(name in ("iterations", "repeat"))
             if value is not None and not value >= least:
-                raise ValueError(
-                    f"Timing: `{name}` must be at least {least}; got {value}"
-                )
+                rule = f"be at least {least}"
+                raise ValueError(f"Timing: `{name}` must {rule}; got {value}")
 
 
 def run_model(
