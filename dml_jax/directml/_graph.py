@@ -183,14 +183,13 @@ def _sources(desc: GraphDesc, operators: Operators) -> dict[int, tuple[Source, .
         _require(name, (node, index) not in found, rule, "a second one")
         tensor = operator.inputs[index]
         found[node, index] = _source(desc, operators, name, edge, tensor)
+    sources: dict[int, tuple[Source, ...]] = {}
     for node, operator in operators.items():
         for index, member in enumerate(operator.input_members):
             holds, rule = (node, index) in found, "be connected"
             _require(f"Nodes[{node}].{camel(member)}", holds, rule, "no edge to it")
-    return {
-        node: tuple(found[node, index] for index in range(len(operator.inputs)))
-        for node, operator in operators.items()
-    }
+        sources[node] = tuple(found[node, i] for i in range(len(operator.inputs)))
+    return sources
 
 
 def _source(

@@ -122,9 +122,8 @@ class Support:
         name = f"dml_{self.operator_type.name.lower()}_operator_desc"
         if self.operator_type is OperatorType.REVERSE_SUBSEQUENCES:
             name = name.replace("_operator", "")
-        return (
-            f"https://learn.microsoft.com/windows/win32/api/directml/ns-directml-{name}"
-        )
+        folder = "https://learn.microsoft.com/windows/win32/api/directml"
+        return f"{folder}/ns-directml-{name}"
 
 
 def _types(names: str) -> tuple[DataType, ...]:
