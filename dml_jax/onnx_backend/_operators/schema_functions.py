@@ -79,6 +79,7 @@ def _table(
 
 
 OPERATORS = {
+    **_table(1, "DepthToSpace SpaceToDepth"),
     **_table(9, "Shrink", is_elementwise=True),
     **_table(10, "ThresholdedRelu", is_elementwise=True),
     **_table(12, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
