@@ -192,10 +192,8 @@ def _non_zero(_: Node, x: Array) -> Array:
 
 
 def _compress(node: Node, data: Array, condition: Array) -> Array:
-    axis = node.attributes.get("axis")
-    data = data.ravel() if axis is None else data
-    axis = normalized("axis", axis or 0, np.ndim(data))
-    size, shape = np.shape(data)[axis], np.shape(condition)
+    axis, shape = node.attributes.get("axis"), np.shape(condition)
+    size = data.size if axis is None else np.shape(data)[axis_of(node, data)]
     is_known = not jax.export.is_symbolic_dim(size)
     if len(shape) != 1 or (is_known and shape[0] > size):
         raise ValueError(
@@ -207,10 +205,8 @@ def _compress(node: Node, data: Array, condition: Array) -> Array:
 
 def _unique(node: Node, x: Array) -> list[Any]:
     require_constant(X=x)
-    x, axis = np.asarray(x), node.attributes.get("axis")
-    x = x.ravel() if axis is None else x
-    axis = normalized("axis", axis or 0, x.ndim)
-    values, first, inverse, counts = np.unique(x, True, True, True, axis)
+    axis = node.attributes.get("axis")
+    values, first, inverse, counts = np.unique(np.asarray(x), True, True, True, axis)
     inverse = inverse.reshape(-1)
     if not node.attributes["sorted"]:
         order = np.argsort(first)

@@ -6,7 +6,7 @@ derivatives of the operators that do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -30,7 +30,6 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_broadcastable,
     require_shape,
 )
-from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
 from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.normalization import standardized
 from dml_jax.onnx_backend._operators.quantization import (
@@ -42,18 +41,11 @@ from dml_jax.onnx_backend._operators.quantization import (
 )
 from dml_jax.onnx_backend._values import Array, Rounded, with_derivative
 
-_ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
-    "Relu": jax.nn.relu,
-    "Sigmoid": jax.nn.sigmoid,
-    "Tanh": jnp.tanh,
-    "LeakyRelu": leaky_relu,
-    "Clip": jnp.clip,
-    "HardSigmoid": hard_sigmoid,
-    "Elu": jax.nn.elu,
-    "Selu": lambda x, alpha, gamma: gamma * jax.nn.elu(x, alpha),
-    "Softplus": jax.nn.softplus,
-    "Softsign": jax.nn.soft_sign,
-}
+# Operators of ONNX that others may end with.
+_ACTIVATIONS = (
+    *("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid", "Elu", "Selu"),
+    *("Softplus", "Softsign"),
+)
 
 
 def _fused_convolution(
@@ -62,22 +54,27 @@ def _fused_convolution(
     result = linear.OPERATORS["Conv"].evaluate(node, x, weight, bias)
     require_shape("Z", added, result.shape)
     result = result if added is None else result + added
-    return _activated(node, result, node.attributes.get("activation_params", ()))
+    is_clip = node.attributes.get("activation") == "Clip"
+    names = ("min", "max") if is_clip else ("alpha", "beta")
+    values = node.attributes.get("activation_params", ())
+    return _activated(node, result, dict(zip(names, values, strict=False)))
 
 
 def _fused_gemm(node: Node, *inputs: Any) -> jax.Array:
-    names = (f"activation_{letter}" for letter in ("alpha", "beta", "gamma"))
-    given = [node.attributes[name] for name in names if name in node.attributes]
-    return _activated(node, linear.OPERATORS["Gemm"].evaluate(node, *inputs), given)
+    result = linear.OPERATORS["Gemm"].evaluate(node, *inputs)
+    names = "alpha", "beta", "gamma"
+    given = {name: node.attributes.get(f"activation_{name}") for name in names}
+    return _activated(node, result, given)
 
 
-def _activated(node: Node, x: jax.Array, parameters: Sequence[float]) -> jax.Array:
+def _activated(node: Node, x: jax.Array, attributes: Mapping[str, Any]) -> jax.Array:
     name = node.attributes.get("activation", "")
     if not name:
         return x
     if name not in _ACTIVATIONS:
-        raise ValueError(f"`activation` must be one of {[*_ACTIVATIONS]}; got {name!r}")
-    return _ACTIVATIONS[name](x, *parameters)
+        raise ValueError(f"`activation` must be one of {_ACTIVATIONS}; got {name!r}")
+    operator = elementwise.OPERATORS[name]
+    return operator.evaluate(node._replace(attributes=attributes), x)
 
 
 def _fused_matmul(node: Node, a: Array, b: Array) -> jax.Array:

@@ -16,7 +16,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
     axes_of,
     axis_of,
-    dtype_of,
+    dtype_in,
     in_float32,
     index_dtype,
     norm,
@@ -106,7 +106,7 @@ def _layer_normalization(
     is_centered = node.kind == "LayerNormalization"
     require_broadcastable("Scale" if is_centered else "scale", scale, np.shape(x))
     require_broadcastable("B", bias, np.shape(x))
-    wide = jnp.asarray(x, dtype_of("`stash_type`", attributes["stash_type"]))
+    wide = jnp.asarray(x, dtype_in(node, "stash_type"))
     axes, epsilon = tuple(range(axis, rank)), attributes["epsilon"]
     result, mean, inverse = standardized(wide, axes, epsilon, is_centered)
     result = result.astype(x.dtype) * scale
