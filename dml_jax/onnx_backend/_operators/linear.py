@@ -273,19 +273,17 @@ def padding(
     modes = "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"
     mode = option(node, "auto_pad", modes)
     if mode == "NOTSET":
-        pads = node.attributes.get("pads", [0] * 2 * len(kernel))
-        require_count("pads", pads, 2 * len(kernel))
-        return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
-    if mode == "VALID":
-        return [(0, 0)] * len(kernel)
-    pads = []
-    rows = zip(sizes, kernel, strides, dilations, strict=True)
-    for size, width, stride, dilation in rows:
-        reach = (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1
-        total = max(0, reach - size)
-        small, large = total // 2, total - total // 2
-        pads.append((small, large) if mode == "SAME_UPPER" else (large, small))
-    return pads
+        return _pads(node, len(kernel))
+    rows = zip(kernel, dilations, strict=True)
+    reach = [(width - 1) * dilation + 1 for width, dilation in rows]
+    return lax.padtype_to_pads(sizes, reach, strides, mode.removesuffix("_UPPER"))
+
+
+def _pads(node: Node, count: int) -> list[tuple[int, int]]:
+    """The attribute `pads` of a kernel with `count` axes, before and after each."""
+    pads = node.attributes.get("pads", [0] * 2 * count)
+    require_count("pads", pads, 2 * count)
+    return list(zip(pads[:count], pads[count:], strict=True))
 
 
 # Transposed convolutions --------------------------------------------------------------
@@ -337,9 +335,7 @@ def _transposed_padding(
     mode = node.attributes["auto_pad"]
     shape = node.attributes.get("output_shape")
     if shape is None and not mode.startswith("SAME"):
-        none = [0] * 2 * len(full)
-        pads = none if mode == "VALID" else node.attributes.get("pads", none)
-        return list(zip(pads[: len(full)], pads[len(full) :], strict=True))
+        return [(0, 0)] * len(full) if mode == "VALID" else _pads(node, len(full))
     if shape is None:
         shape = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     pads = []
@@ -369,7 +365,6 @@ def _columns_to_image(
     sizes, block = integers("image_shape", image_shape), integers("block", block_shape)
     count = len(sizes)
     strides, dilations = strides_and_dilations(node, count)
-    pads = np.reshape(node.attributes.get("pads", [0] * 2 * count), (2, count))
     channels = np.shape(x)[1] // math.prod(block)
 
     def columns(image: jax.Array) -> jax.Array:
@@ -377,7 +372,7 @@ def _columns_to_image(
             image,
             block,
             strides,
-            list(zip(*pads.tolist(), strict=True)),
+            _pads(node, count),
             rhs_dilation=dilations,
             precision=lax.Precision.HIGHEST,
         )
