@@ -90,26 +90,25 @@ def _transposed(node: Node, name: str, x: Array) -> jax.Array:
     return jnp.swapaxes(x, -1, -2) if is_swapped and x.ndim > 1 else x
 
 
-def _skip_normalization(node: Node, x: Array, skip: Array, *more: Any) -> list[Any]:
+def _skip_normalization(
+    node: Node, x: Array, skip: Array, gamma: Array, beta: Any = None, bias: Any = None
+) -> list[Any]:
     """Adds two inputs, and normalizes the sum along the last axis."""
     is_centered = node.kind != "SkipSimplifiedLayerNormalization"
-    names = ("gamma", "beta", "bias") if is_centered else ("gamma", "bias")
-    parameters = dict(zip(names, more, strict=False))
+    beta, bias = (beta, bias) if is_centered else (None, beta)
     shape = np.shape(x)
     # One row may be added to all of a batch.
     rows = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
     if np.shape(skip) not in rows:
         require_shape("skip", skip, shape)
-    for name, part in parameters.items():
+    for name, part in {"gamma": gamma, "beta": beta, "bias": bias}.items():
         require_shape(name, part, shape[-1:])
-    shift, bias = parameters.get("beta"), parameters.get("bias")
     total = jnp.asarray(x) + skip
     total = total if bias is None else total + bias
     epsilon = node.attributes.get("epsilon", 1e-12)
     wide = at_least_float32(total)
     result, mean, inverse = standardized(wide, -1, epsilon, is_centered)
-    result = result * parameters["gamma"]
-    result = result if shift is None else result + shift
+    result = result * gamma if beta is None else result * gamma + beta
     return [result.astype(x.dtype), mean, inverse, total]
 
 
@@ -158,20 +157,18 @@ def _matmul_of_bits(
     """MatMulNBits: a matrix product with columns of numbers of few bits, in blocks."""
     size, columns, block = (node.attributes[n] for n in ("K", "N", "block_size"))
     bits, count = node.attributes.get("bits", 4), -(-size // block)
-    weight = _unpacked(packed.reshape(columns, -1), bits)
-    weight = weight.reshape(columns, count, block)
-    scales = jnp.reshape(scales, (columns, count, 1)).astype(a.dtype)
+    weight = _unpacked(packed.reshape(columns, -1), bits)[:, :size].astype(a.dtype)
+    scales = jnp.reshape(scales, (columns, count)).astype(a.dtype)
     if zeros is None:
         zeros = jnp.full((columns, count), 2 ** (bits - 1))
     elif zeros.dtype == np.uint8:
         zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :count]
-    zeros = jnp.reshape(zeros, (columns, count, 1)).astype(a.dtype)
+    zeros = jnp.reshape(zeros, (columns, count)).astype(a.dtype)
     if group is None:
-        wide = ((weight.astype(a.dtype) - zeros) * scales).reshape(columns, -1)
+        zeros, scales = (jnp.repeat(x, block, 1)[:, :size] for x in (zeros, scales))
     else:  # the block of each row of the matrix
-        weight = weight.reshape(columns, -1)[:, : np.size(group)].astype(a.dtype)
-        wide = (weight - zeros[:, group, 0]) * scales[:, group, 0]
-    product = jnp.matmul(a, wide[:, :size].T)
+        zeros, scales = zeros[:, group[:size]], scales[:, group[:size]]
+    product = jnp.matmul(a, ((weight - zeros) * scales).T)
     return product if bias is None else product + bias
 
 
@@ -238,11 +235,10 @@ def _on_integers(kind: str) -> Operator:
         *parts, scale, zero = inputs
         triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         floats = [centered(x, z) * jnp.reshape(s, ()) for x, s, z in triples]
-        if node.attributes.get("channels_last"):
-            y = function(node, jnp.moveaxis(floats[0], -1, 1))
-            result = jnp.moveaxis(y, 1, -1)
-        else:
-            result = function(node, *floats)
+        are_last = node.attributes.get("channels_last")  # of pools, with one input
+        floats = [jnp.moveaxis(x, -1, 1) if are_last else x for x in floats]
+        result = function(node, *floats)
+        result = jnp.moveaxis(result, 1, -1) if are_last else result
         steps = quotient(result, scale, np.dtype(np.float32))
         return quantized(steps, zero, zero.dtype)
 
@@ -264,10 +260,7 @@ def _quantized_gemm(node: Node, *inputs: Any) -> Any:
 
 def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> list[Any]:
     *others, w_scale, w_zero, r_scale, r_zero = (*more, *[None] * (9 - len(more)))
-    weights = [
-        jnp.swapaxes(_dequantized(array, scale, zero), 1, 2).astype(x.dtype)
-        for array, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
-    ]
+    weights = _dequantized(w, w_scale, w_zero), _dequantized(r, r_scale, r_zero)
     lengths = others[1]
     if lengths is not None:
         # Padding belongs to the range that is quantized, if it has one.
@@ -288,7 +281,7 @@ def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
     """Weights, with a scale and a zero point for each direction or column."""
     shape = (np.shape(x)[0], 1, -1)
     zero = None if zero is None else jnp.reshape(zero, shape)
-    return centered(x, zero) * jnp.reshape(scale, shape)
+    return jnp.swapaxes(centered(x, zero) * jnp.reshape(scale, shape), 1, 2)
 
 
 # Operators of ONNX whose names have QLinear in front where numbers are quantized.
