@@ -27,18 +27,6 @@ from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import clamped, option, require_axes
 from dml_jax.onnx_backend._values import Array
 
-
-class Activation(NamedTuple):
-    """An activation function and its parameters."""
-
-    name: str
-    parameters: tuple[float, ...]
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """The activation of each element."""
-        return ACTIVATIONS[self.name][0](x, *self.parameters)
-
-
 # Functions with the defaults of alpha and beta.
 ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "relu": (jax.nn.relu, ()),
@@ -56,6 +44,12 @@ ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
 }
 
 
+@functools.cache  # cells are static, and those of the same functions are equal
+def _activation(name: str, parameters: tuple[float, ...]) -> Callable[..., jax.Array]:
+    function, _ = ACTIVATIONS[name]
+    return lambda x: function(x, *parameters)
+
+
 class Kind(NamedTuple):
     """An operator: its gates, states, and default activations for one direction."""
 
@@ -70,7 +64,7 @@ class Cell(NamedTuple):
     """What is static in one direction of an operator."""
 
     kind: Kind
-    activations: tuple[Activation, ...]
+    activations: tuple[Callable[..., jax.Array], ...]
     clip: float | None
     flag: bool  # GRU's linear_before_reset, LSTM's input_forget
     dtype: Any  # of the factors of products
@@ -243,8 +237,11 @@ def recurrence(
     )
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)
     time, batch, _ = x.shape
-    lengths = _lengths(sequence_lens, time, batch)
-    if lengths is not None:
+    if time == 0 and sequence_lens is None:
+        sequence_lens = jnp.zeros(batch, jnp.int32)
+    lengths = None
+    if sequence_lens is not None:
+        lengths = clamped("sequence_lens", sequence_lens, time)
         x = _masked(x, jnp.arange(time, dtype=jnp.int32)[:, None] < lengths)
 
     def exchanged(states: Array) -> jax.Array:
@@ -267,13 +264,6 @@ def recurrence(
     outputs = _ordered(outputs, order)
     axes = (2, 1, 0, 3) if is_batch_first else (1, 0, 2, 3)
     return [outputs.transpose(axes), *map(exchanged, last)]
-
-
-def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
-    """The lengths; None if all sequences have all steps."""
-    if sequence_lens is None:
-        return jnp.zeros(batch, jnp.int32) if time == 0 else None
-    return clamped("sequence_lens", sequence_lens, time)
 
 
 def _masked(x: jax.Array, is_read: jax.Array) -> jax.Array:
@@ -307,35 +297,30 @@ def _scan_all(
 def _cells(
     kind: Kind, attributes: Mapping[str, Any], count: int, dtype: Any
 ) -> list[Cell]:
-    """The static parts of the directions."""
+    """The static parts of the directions.
+
+    Their activation functions take alphas and betas from lists in order.
+    """
+    each = len(kind.activations)
     names = attributes.get("activations", kind.activations * count)
-    if len(names) != len(kind.activations) * count:
+    if len(names) != each * count:
         raise ValueError(
-            f"`activations` must have {len(kind.activations) * count} names; got "
-            f"{len(names)}"
+            f"`activations` must have {each * count} names; got {len(names)}"
         )
-    functions = _activations(names, attributes)
-    each, flag = len(kind.activations), bool(attributes.get(kind.flag, 0))
-    return [
-        Cell(kind, functions[i * each :][:each], attributes.get("clip"), flag, dtype)
-        for i in range(count)
-    ]
-
-
-def _activations(
-    names: tuple[str, ...], attributes: Mapping[str, Any]
-) -> tuple[Activation, ...]:
-    """The activation functions, which take alphas and betas from lists in order."""
     lists = [list(attributes.get(f"activation_{n}", ())) for n in ("alpha", "beta")]
     functions = []
-    for name in names:
-        if name.lower() not in ACTIVATIONS:
-            raise ValueError(f"`activations` must be known; got {name!r}")
-        defaults = ACTIVATIONS[name.lower()][1]
-        pairs = zip(lists, defaults, strict=False)
+    for given_name in names:
+        name = given_name.lower()
+        if name not in ACTIVATIONS:
+            raise ValueError(f"`activations` must be known; got {given_name!r}")
+        pairs = zip(lists, ACTIVATIONS[name][1], strict=False)
         parameters = tuple(given.pop(0) if given else n for given, n in pairs)
-        functions.append(Activation(name.lower(), parameters))
-    return tuple(functions)
+        functions.append(_activation(name, parameters))
+    clip, flag = attributes.get("clip"), bool(attributes.get(kind.flag, 0))
+    return [
+        Cell(kind, tuple(functions[i * each :][:each]), clip, flag, dtype)
+        for i in range(count)
+    ]
 
 
 def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:
