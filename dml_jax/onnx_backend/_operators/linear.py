@@ -86,11 +86,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     channels = attributes["group"] * np.shape(weight)[1]
     if np.shape(x)[1] != channels:
         raise ValueError(f"{np.shape(x)[1]} channels for a kernel of {channels}")
-    strides, dilations = strides_and_dilations(node, count)
-    pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
-    windows = list(zip(kernel, strides, dilations, pads, strict=True))
-    for size, (width, _, dilation, pad) in zip(np.shape(x)[2:], windows, strict=True):
-        require_window(size + sum(pad), (width - 1) * dilation + 1)
+    windows = windows_of(node, np.shape(x)[2:], kernel)
     require_shape("B", bias, np.shape(weight)[:1])
     compute = functools.partial(_on_places, windows, attributes["group"])
     if _are_patches_few(np.shape(x), np.shape(weight), windows):
@@ -251,32 +247,31 @@ def _require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
         raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {given}")
 
 
-def require_window(padded: Any, reach: int) -> None:
-    """Refuses an axis with padding that is shorter than the kernel."""
-    if not jax.export.is_symbolic_dim(padded) and padded < reach:
-        raise ValueError(
-            f"`X` must have at least {reach} elements with padding on each axis of the "
-            f"kernel; got {padded}"
-        )
-
-
-def strides_and_dilations(node: Node, count: int) -> tuple[list[int], list[int]]:
+def _strides_and_dilations(node: Node, count: int) -> tuple[list[int], list[int]]:
     """The strides and the dilations of a kernel with `count` axes."""
     ones = [1] * count
     return node.attributes.get("strides", ones), node.attributes.get("dilations", ones)
 
 
-def padding(
-    node: Node, sizes: Any, kernel: Any, strides: Any, dilations: Any
-) -> list[tuple[int, int]]:
-    """The padding of each spatial axis, before and after it."""
+def windows_of(node: Node, sizes: Any, kernel: Any) -> list[_Window]:
+    """The windows along the spatial axes, which must not be shorter with padding."""
+    strides, dilations = _strides_and_dilations(node, len(kernel))
+    rows = zip(kernel, dilations, strict=True)
+    reaches = [(width - 1) * dilation + 1 for width, dilation in rows]
     modes = "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"
     mode = option(node, "auto_pad", modes)
     if mode == "NOTSET":
-        return _pads(node, len(kernel))
-    rows = zip(kernel, dilations, strict=True)
-    reach = [(width - 1) * dilation + 1 for width, dilation in rows]
-    return lax.padtype_to_pads(sizes, reach, strides, mode.removesuffix("_UPPER"))
+        pads = _pads(node, len(kernel))
+    else:
+        pads = lax.padtype_to_pads(sizes, reaches, strides, mode.removesuffix("_UPPER"))
+    for size, pad, reach in zip(sizes, pads, reaches, strict=True):
+        padded = size + sum(pad)
+        if not jax.export.is_symbolic_dim(padded) and padded < reach:
+            raise ValueError(
+                f"`X` must have at least {reach} elements with padding on each axis of "
+                f"the kernel; got {padded}"
+            )
+    return list(zip(kernel, strides, dilations, pads, strict=True))
 
 
 def _pads(node: Node, count: int) -> list[tuple[int, int]]:
@@ -304,7 +299,7 @@ def _transposed_convolution(
             f"of `X`; got shape {np.shape(weight)}"
         )
     require_shape("B", bias, (channels,))
-    strides, dilations = strides_and_dilations(node, count)
+    strides, dilations = _strides_and_dilations(node, count)
     extra = attributes.get("output_padding", [0] * count)
     rows = zip(np.shape(x)[2:], kernel, strides, dilations, extra, strict=True)
     full = [
@@ -364,7 +359,7 @@ def _columns_to_image(
 ) -> jax.Array:
     sizes, block = integers("image_shape", image_shape), integers("block", block_shape)
     count = len(sizes)
-    strides, dilations = strides_and_dilations(node, count)
+    strides, dilations = _strides_and_dilations(node, count)
     channels = np.shape(x)[1] // math.prod(block)
 
     def columns(image: jax.Array) -> jax.Array:

@@ -19,11 +19,7 @@ from jax import lax
 
 from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import in_float32, norm, positions
-from dml_jax.onnx_backend._operators.linear import (
-    padding,
-    require_window,
-    strides_and_dilations,
-)
+from dml_jax.onnx_backend._operators.linear import windows_of
 from dml_jax.onnx_backend._values import Array
 
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
@@ -87,22 +83,18 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
             f"`kernel_shape` must have {len(sizes)} elements, as many as `X` has "
             f"spatial axes; got {kernel}"
         )
-    strides, dilations = strides_and_dilations(node, len(kernel))
-    pads = padding(node, sizes, kernel, strides, dilations)
     is_automatic = attributes["auto_pad"] != "NOTSET"
     is_rounded_up = attributes["ceil_mode"] and not is_automatic
-    windows = []
-    rows = zip(sizes, kernel, strides, dilations, pads, strict=True)
-    for axis, (size, width, stride, dilation, (low, high)) in enumerate(rows, 1):
-        reach = (width - 1) * dilation + 1
-        require_window(size + low + high, reach)
+    windows, given = [], windows_of(node, sizes, kernel)
+    for axis, (width, stride, dilation, (low, high)) in enumerate(given, 1):
+        size, reach = np.shape(x)[axis], (width - 1) * dilation + 1
         free = size + low + high - reach
         count = free // stride + 1
         if is_rounded_up and free % stride and count * stride < size + low:
             count += 1  # a window that begins before the padding after the axis
         end = (count - 1) * stride + reach - low - size
         windows.append(_Windows(axis, width, stride, dilation, low, end, count))
-    return windows, pads
+    return windows, [pad for *_, pad in given]
 
 
 def _require_elements(x: Array) -> None:
