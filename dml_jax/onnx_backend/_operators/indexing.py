@@ -215,21 +215,10 @@ def _unique(node: Node, x: Array) -> list[Any]:
     return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
 
 
-def _non_max_suppression(
-    node: Node,
-    boxes: Array,
-    scores: Array,
-    most: Any = None,
-    overlap: Any = None,
-    least: Any = None,
-) -> np.ndarray:
-    require_constant(
-        boxes=boxes,
-        scores=scores,
-        max_output_boxes_per_class=most,
-        iou_threshold=overlap,
-        score_threshold=least,
-    )
+def _non_max_suppression(node: Node, *inputs: Any) -> np.ndarray:
+    names = "boxes scores max_output_boxes_per_class iou_threshold score_threshold"
+    require_constant(**dict(zip(names.split(), inputs, strict=False)))
+    boxes, scores, most, overlap, least = (*inputs, *[None] * (5 - len(inputs)))
     require_axes(boxes=(boxes, "batch boxes 4"), scores=(scores, "batch classes boxes"))
     boxes, scores = np.asarray(boxes), np.asarray(scores)
     limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])

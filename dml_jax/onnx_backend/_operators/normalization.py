@@ -118,6 +118,8 @@ def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax
     """GroupNormalization, and InstanceNormalization, where each channel is a group."""
     batch, channels, *sizes = np.shape(x)
     groups = node.attributes.get("num_groups", channels)
+    if node.kind == "InstanceNormalization" and not sizes:
+        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
     if channels % groups:
         raise ValueError(
             f"`num_groups` must divide {channels}, the number of channels; got {groups}"
@@ -133,14 +135,6 @@ def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax
         for part in (scale, bias)
     )
     return result.reshape(np.shape(x)) * scale + bias
-
-
-def _instance_normalization(
-    node: Node, x: Array, scale: Array, bias: Array
-) -> jax.Array:
-    if np.ndim(x) < 3:
-        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
-    return _group_normalization(node, x, scale, bias)
 
 
 def _mean_variance_normalization(node: Node, x: Array) -> Array:
@@ -183,7 +177,7 @@ OPERATORS = {
     **dict.fromkeys(ATTRIBUTES_OF, Operator(_layer_normalization, 1)),
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),
-    "InstanceNormalization": Operator(in_float32(_instance_normalization), 6),
+    "InstanceNormalization": Operator(in_float32(_group_normalization), 6),
     "MeanVarianceNormalization": Operator(in_float32(_mean_variance_normalization), 9),
     "LpNormalization": Operator(in_float32(_lp_normalization), 1),
     "LRN": Operator(in_float32(_local_response_normalization), 1),
