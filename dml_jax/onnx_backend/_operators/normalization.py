@@ -24,6 +24,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_shape,
     with_masks,
 )
+from dml_jax.onnx_backend._operators.pooling import Windows
 from dml_jax.onnx_backend._operators.shapes import flatten
 from dml_jax.onnx_backend._values import Array
 
@@ -153,11 +154,8 @@ def _lp_normalization(node: Node, x: Array) -> Array:
 def _local_response_normalization(node: Node, x: Array) -> jax.Array:
     attributes, size = node.attributes, node.attributes["size"]
     low = (size - 1) // 2
-    widths = [(0, 0)] * np.ndim(x)
-    widths[1] = (low, size - 1 - low)
-    squares = jnp.pad(jnp.square(x), widths)
-    count = np.shape(x)[1]
-    total = sum(lax.slice_in_dim(squares, i, i + count, axis=1) for i in range(size))
+    window = Windows(1, size, 1, 1, low, size - 1 - low, np.shape(x)[1])
+    total = window.reduce(jnp.square(x), jnp.add, 0)
     factor = attributes["bias"] + attributes["alpha"] / size * total
     return x / factor ** attributes["beta"]
 

@@ -25,7 +25,7 @@ from dml_jax.onnx_backend._values import Array
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
 
 
-class _Windows(NamedTuple):
+class Windows(NamedTuple):
     """The windows along a spatial axis."""
 
     axis: int
@@ -74,7 +74,7 @@ def _on_images(pool: Callable[..., Any]) -> Callable[..., Any]:
     return evaluate
 
 
-def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
+def _windows_of(node: Node, x: Array) -> tuple[list[Windows], Any]:
     """The windows along each axis, and the padding that the node asks for."""
     kernel, attributes = node.attributes["kernel_shape"], node.attributes
     sizes = np.shape(x)[1:-1]
@@ -93,7 +93,7 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
         if is_rounded_up and free % stride and count * stride < size + low:
             count += 1  # a window that begins before the padding after the axis
         end = (count - 1) * stride + reach - low - size
-        windows.append(_Windows(axis, width, stride, dilation, low, end, count))
+        windows.append(Windows(axis, width, stride, dilation, low, end, count))
     return windows, [pad for *_, pad in given]
 
 
@@ -106,7 +106,7 @@ def _require_elements(x: Array) -> None:
         )
 
 
-def _pooled(x: Any, windows: list[_Windows], operation: Any, value: Any) -> jax.Array:
+def _pooled(x: Any, windows: list[Windows], operation: Any, value: Any) -> jax.Array:
     return functools.reduce(
         lambda y, window: window.reduce(y, operation, value), windows, x
     )
@@ -134,7 +134,7 @@ def _max_pool(node: Node, x: jax.Array) -> list[Any]:
     return [largest, chosen + images * np.prod(sizes)]
 
 
-def _slices(arrays: list[jax.Array], window: _Windows, value: Any) -> list[jax.Array]:
+def _slices(arrays: list[jax.Array], window: Windows, value: Any) -> list[jax.Array]:
     return [part for x in arrays for part in window.slices(window.padded(x, value))]
 
 
