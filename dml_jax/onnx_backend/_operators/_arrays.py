@@ -207,7 +207,6 @@ def require_constant(**inputs: Any) -> None:
 
 
 def require_rank(name: str, array: Any, rank: int) -> None:
-    """Refuses an input with another number of axes."""
     if np.ndim(array) != rank:
         raise ValueError(f"`{name}` must have rank {rank}; got shape {np.shape(array)}")
 
@@ -221,7 +220,6 @@ def require_shape(name: str, array: Any, shape: Any) -> None:
 
 
 def require_count(name: str, values: Any, count: int) -> None:
-    """Refuses a list of another length."""
     if len(values) != count:
         raise ValueError(f"`{name}` must have {count} elements; got {values}")
 

@@ -111,12 +111,10 @@ def activation(function: Callable[..., Any], *names: str) -> Callable[..., Array
 
 
 def hard_sigmoid(x: jax.Array, alpha: float, beta: float) -> jax.Array:
-    """The piecewise linear approximation of the sigmoid function."""
     return jnp.clip(alpha * x + beta, 0, 1)
 
 
 def leaky_relu(x: jax.Array, alpha: float) -> jax.Array:
-    """Multiplies negative elements by `alpha`."""
     return jnp.where(x < 0, alpha * x, x)
 
 

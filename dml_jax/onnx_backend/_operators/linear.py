@@ -248,7 +248,6 @@ def _require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
 
 
 def _strides_and_dilations(node: Node, count: int) -> tuple[list[int], list[int]]:
-    """The strides and the dilations of a kernel with `count` axes."""
     ones = [1] * count
     return node.attributes.get("strides", ones), node.attributes.get("dilations", ones)
 

@@ -145,16 +145,10 @@ def _quick_gelu(node: Node, x: Array) -> Array:
 # Quantized ----------------------------------------------------------------------------
 
 
-def _matmul_of_bits(
-    node: Node,
-    a: Array,
-    packed: Array,
-    scales: Array,
-    zeros: Any = None,
-    group: Any = None,
-    bias: Any = None,
-) -> jax.Array:
+def _matmul_of_bits(node: Node, *inputs: Any) -> jax.Array:
     """MatMulNBits: a matrix product with columns of numbers of few bits, in blocks."""
+    a, packed, scales, *more = inputs
+    zeros, group, bias = (*more, *[None] * (3 - len(more)))
     size, columns, block = (node.attributes[n] for n in ("K", "N", "block_size"))
     bits, count = node.attributes.get("bits", 4), -(-size // block)
     weight = _unpacked(packed.reshape(columns, -1), bits)[:, :size].astype(a.dtype)
@@ -197,16 +191,9 @@ def _matmul_dynamic(
     return product if bias is None else product + bias
 
 
-def _matmul_to_float(
-    _: Node,
-    a: Array,
-    b: Array,
-    a_scale: Array,
-    b_scale: Array,
-    a_zero: Any = None,
-    b_zero: Any = None,
-    bias: Any = None,
-) -> jax.Array:
+def _matmul_to_float(_: Node, *inputs: Any) -> jax.Array:
+    a, b, a_scale, b_scale, *more = inputs
+    a_zero, b_zero, bias = (*more, *[None] * (3 - len(more)))
     _require_of_columns(b, bias, b_scale=b_scale, b_zero_point=b_zero)
     product = matmul_of_bytes(a, b, a_zero, b_zero)
     result = product.astype(a_scale.dtype) * (jnp.asarray(a_scale) * b_scale)

@@ -117,10 +117,10 @@ def _layer_normalization(
 
 def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax.Array:
     """GroupNormalization, and InstanceNormalization, where each channel is a group."""
+    if node.kind == "InstanceNormalization" and np.ndim(x) < 3:
+        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
     batch, channels, *sizes = np.shape(x)
     groups = node.attributes.get("num_groups", channels)
-    if node.kind == "InstanceNormalization" and not sizes:
-        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
     if channels % groups:
         raise ValueError(
             f"`num_groups` must divide {channels}, the number of channels; got {groups}"

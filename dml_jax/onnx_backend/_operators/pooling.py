@@ -156,8 +156,6 @@ def _lp_pool(node: Node, x: jax.Array) -> jax.Array:
 
 
 def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
-    """An operator that reduces all spatial axes."""
-
     def evaluate(_: Node, x: Array) -> Array:
         _require_elements(x)
         axes = tuple(range(2, np.ndim(x)))

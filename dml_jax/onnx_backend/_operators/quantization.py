@@ -114,7 +114,6 @@ def _float_dtype(scale: Array) -> np.dtype:
 
 
 def _require_same_shape(scale: Array, zero: Any) -> None:
-    """Refuses a zero point that is not of the shape of its scale."""
     if np.shape(scale) in ((), (1,)):
         require_scalar("zero_point", zero)
     else:

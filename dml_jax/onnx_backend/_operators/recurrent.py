@@ -67,7 +67,6 @@ class Cell(NamedTuple):
     dtype: Any  # of the factors of products
 
     def clipped(self, x: jax.Array) -> jax.Array:
-        """The inputs of the activation functions, within the threshold."""
         return x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
 
     def product(self, x: jax.Array, weight: jax.Array) -> jax.Array:

@@ -68,8 +68,6 @@ def _as_float(x: Array) -> Array:
 
 
 def _extreme_index(name: str) -> Callable[..., Array]:
-    """An operator that gives the index of an extreme element."""
-
     def evaluate(node: Node, x: Array) -> Array:
         axis = axis_of(node, x)
         keepdims = bool(node.attributes["keepdims"])
