@@ -284,8 +284,8 @@ VARYING = [
     (
         IF_IN_IF,
         [X[:0], FALSE],
-        "If 'y': If 'a': Gather 'd': `indices` must have no elements, since the axis has "
-        rf"none; got shape \(\){UNREACHED}",
+        "If 'y': If 'a': Gather 'd': `indices` must have no elements, since the axis "
+        rf"has none; got shape \(\){UNREACHED}",
     ),
     *(
         (
