@@ -98,6 +98,8 @@ def expand(node: onnx.NodeProto, opset: int, inputs: Any) -> Inlined:
     They may depend on the types of the inputs.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    if not (schema.has_function or schema.has_context_dependent_function):
+        schema = onnx.defs.get_schema(node.op_type)  # earlier versions have no body
     *_, newest = (
         *schema.function_opset_versions,
         *schema.context_dependent_function_opset_versions,

@@ -284,7 +284,8 @@ VARYING = [
     (
         IF_IN_IF,
         [X[:0], FALSE],
-        rf"If 'y': If 'a': Gather 'd': `indices` must be in \[0, 0\); got 0{UNREACHED}",
+        "If 'y': If 'a': Gather 'd': `indices` must have no elements, since the axis "
+        rf"has none; got shape \(\){UNREACHED}",
     ),
     *(
         (

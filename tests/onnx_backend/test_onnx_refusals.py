@@ -212,7 +212,7 @@ uint8[a,b,c] y {y = QLinearConv(p, q, r, s, t, u, v, w)} | b(1, 2, 3), f(), b(),
   2, 6\), `past_key` \(1, 2, 1, 3\), `past_value` [^`]*$$
 @13 y = NegativeLogLikelihoodLoss(p, q) | f(3, 4), n([0, 9, 1]) | $fit
   NegativeLogLikelihoodLoss; got `input` \(3, 4\), `target` \(3,\): [^`]*: indices must
-  be in \[-4, 4\); got 9$$
+  be in \[-4, 3\]; got 9$$
 float[a,b,c] y {y = ReduceMax(p, q)} | f(2, 3), n(1) | `axes` must have one dimension;
   got 0$$
 float[a,b,c,d] y {y = com.microsoft.FusedConv(p, q, r, s)} | f(2, 4, 9, 8), f(6, 4, 3,
@@ -279,7 +279,7 @@ y = Pad(p, q) | X[:, 0], [2**60, 0] | `pads` must have at most 2\^48 elements
 y = Pad(p, q) | X[:, 0], [-4, 0] | `pads\[0\]` must be at least 0; got -1$$
 y = OneHot(p, q, r) | [0, 1, 2], 2**60, X[0, :2] | `depth` must have at most
   2\^48 elements
-y = Gather(p, q) | X[:, 0], [3] | `indices` must be in \[-3, 3\); got 3$$
+y = Gather(p, q) | X[:, 0], [3] | `indices` must be in \[-3, 2\]; got 3$$
 y = Compress<axis = 1>(p, q) | X, np.ones(5, bool) | `condition` must have one dimension
   of at most 4 elements; got shape \(5,\)$$
 y = MaxPool<kernel_shape = [5]>(p) | X[None] | `X` must have at least 5 elements with

@@ -103,45 +103,35 @@ def axes_of(node: Node, rank: int, axes: Any = None) -> list[int] | None:
     return numbers
 
 
-def indices_of(indices: Array, size: int) -> Array:
-    """Indices along an axis; negative ones count from its end.
+def indices_of(indices: Array, size: Any) -> Array:
+    """Indices along an axis; negative ones count from its end."""
+    if size == 0 and indices.size:
+        raise ValueError(
+            "`indices` must have no elements, since the axis has none; got shape "
+            f"{indices.shape}"
+        )
+    places = clamped("indices", indices, size - 1, -size)
+    return numpy_or_jax(places, sizes=[size]).where(places < 0, places + size, places)
 
-    Constants outside the axis are refused; traced indices are clamped, and those
-    along an axis of a symbolic size.
+
+def clamped(name: str, values: Array, most: Any, least: Any = 0) -> Array:
+    """Lengths or places in [least, most] as int32, or int64 if the range is long.
+
+    Concrete values outside are refused, as in ONNX Runtime. Traced ones are clamped,
+    and those in a range of a symbolic size.
     """
-    if isinstance(indices, Tracer) or has_symbols([size]):
-        if size == 0 and indices.size:
-            raise ValueError(
-                "`indices` must have no elements, since the axis has none; got shape "
-                f"{indices.shape}"
-            )
-        note_outside(indices, -size, size - 1)
-        wrapped = jnp.where(indices < 0, indices + size, indices)
-        return jnp.clip(wrapped, 0, max(size - 1, 0)).astype(index_dtype(size))
-    numbers = np.asarray(indices)
-    outside = numbers[(numbers < -size) | (numbers >= size)]
-    if outside.size:
-        raise ValueError(f"`indices` must be in [{-size}, {size}); got {outside[0]}")
-    return np.where(numbers < 0, numbers + size, numbers).astype(index_dtype(size))
-
-
-def clamped(name: str, values: Array, most: Any) -> Array:
-    """Lengths or places as integers in [0, most], of 32 bits if these are enough.
-
-    Concrete values outside are refused, as in ONNX Runtime.
-    """
-    dtype = index_dtype(most)
-    if isinstance(values, Tracer):
-        if jax.export.is_symbolic_dim(most):
+    dtype = index_dtype(most - least)
+    if isinstance(values, Tracer) or has_symbols([most]):
+        if has_symbols([most]):
             # Nodes are traced in 64-bit mode. If one asks for the value of the size, a
             # loop over this axis cannot be exported outside that mode.
             most = jnp.ones(most, dtype).sum(dtype=dtype)
-        note_outside(values, 0, most)
-        return jnp.clip(values, 0, most).astype(dtype)
+        note_outside(values, least, most)
+        return jnp.clip(values, least, most).astype(dtype)
     numbers = np.asarray(values)  # operations of JAX would each be a program
-    outside = numbers[(numbers < 0) | (numbers > most)]
+    outside = numbers[(numbers < least) | (numbers > most)]
     if outside.size:
-        raise ValueError(f"`{name}` must be in [0, {most}]; got {outside[0]}")
+        raise ValueError(f"`{name}` must be in [{least}, {most}]; got {outside[0]}")
     return numbers.astype(dtype)
 
 
@@ -217,7 +207,6 @@ def require_constant(**inputs: Any) -> None:
 
 
 def require_rank(name: str, array: Any, rank: int) -> None:
-    """Refuses an input with another number of axes."""
     if np.ndim(array) != rank:
         raise ValueError(f"`{name}` must have rank {rank}; got shape {np.shape(array)}")
 
@@ -231,7 +220,6 @@ def require_shape(name: str, array: Any, shape: Any) -> None:
 
 
 def require_count(name: str, values: Any, count: int) -> None:
-    """Refuses a list of another length."""
     if len(values) != count:
         raise ValueError(f"`{name}` must have {count} elements; got {values}")
 
@@ -285,3 +273,9 @@ def dtype_of(name: str, number: int) -> np.dtype:
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
     except KeyError:
         raise ValueError(f"{name} must be a data type; got {number}") from None
+
+
+def dtype_in(node: Node, name: str, default: Any = None) -> np.dtype:
+    """The dtype in an attribute, `default` if it is omitted or 0."""
+    number = node.attributes.get(name) or 0
+    return dtype_of(f"`{name}`", number) if number or default is None else default

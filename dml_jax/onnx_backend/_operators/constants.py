@@ -11,7 +11,7 @@ from jax import lax
 from dml_jax._shared import arguments
 from dml_jax.onnx_backend._cast import cast
 from dml_jax.onnx_backend._nodes import Node, Operator
-from dml_jax.onnx_backend._operators._arrays import dtype_of, numpy_or_jax
+from dml_jax.onnx_backend._operators._arrays import dtype_in, dtype_of, numpy_or_jax
 from dml_jax.onnx_backend._values import Array, is_symbolic, is_text, traced
 
 
@@ -55,7 +55,7 @@ def _converted(node: Node, input: Array, dtype: np.dtype) -> Array:
 
 
 def _bit_cast(node: Node, x: Array) -> Array:
-    dtype = dtype_of("`to`", node.attributes["to"])
+    dtype = dtype_in(node, "to")
     for given in (np.dtype(x.dtype), dtype):
         if not arguments.is_known(given):
             raise TypeError(f"`to` and the input must be dtypes of JAX; got {given}")
@@ -71,9 +71,7 @@ def _bit_cast(node: Node, x: Array) -> Array:
 
 
 def _eye_like(node: Node, x: Array) -> Array:
-    number = node.attributes.get("dtype")
-    dtype = x.dtype if number is None else dtype_of("`dtype`", number)
-    namespace = numpy_or_jax(sizes=np.shape(x))
+    namespace, dtype = numpy_or_jax(sizes=np.shape(x)), dtype_in(node, "dtype", x.dtype)
     return namespace.eye(*np.shape(x), node.attributes["k"]).astype(dtype)
 
 

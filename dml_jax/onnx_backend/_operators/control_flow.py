@@ -336,7 +336,8 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
         raise ValueError(f"`num_scan_inputs` must be 1 to {len(inputs)}; got {count}")
     axes = attributes.get("scan_input_axes", [0] * count)
     flips = attributes.get("scan_input_directions", [0] * count)
-    rows = [_time_first(*row) for row in zip(scanned, axes, flips, strict=True)]
+    given = zip(scanned, axes, flips, strict=True)
+    rows = [_moved(x, axis, 0, flip) for x, axis, flip in given]
     lengths = [row.shape[0] for row in rows]
     if len({*lengths}) != 1:
         raise ValueError(f"scan inputs must have the same length; got {lengths}")
@@ -350,8 +351,8 @@ def _scan(node: Node, *inputs: Any) -> list[Any]:
     count = len(results)
     axes = attributes.get("scan_output_axes", [0] * count)
     flips = attributes.get("scan_output_directions", [0] * count)
-    zipped = zip(results, axes, flips, strict=True)
-    return [*last, *(_time_at(*row) for row in zipped)]
+    found = zip(results, axes, flips, strict=True)
+    return [*last, *(_moved(x, 0, axis, flip) for x, axis, flip in found)]
 
 
 def _compiled_scan(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> Any:
@@ -381,16 +382,11 @@ def _scan_in_python(body: Body, initial: Sequence[Any], rows: Sequence[Any]) -> 
     return carried, [_stacked(parts) for parts in zip(*results, strict=True)]
 
 
-def _time_first(x: Array, axis: int, is_flipped: int) -> Array:
+def _moved(x: Array, start: int, end: int, is_flipped: int) -> Array:
+    """Moves an axis, and reverses it if `is_flipped`."""
     namespace = numpy_or_jax(x)
-    moved = namespace.moveaxis(x, normalized("axes", axis, np.ndim(x)), 0)
-    return namespace.flip(moved, 0) if is_flipped else moved
-
-
-def _time_at(x: Array, axis: int, is_flipped: int) -> Array:
-    namespace = numpy_or_jax(x)
-    x = namespace.flip(x, 0) if is_flipped else x
-    return namespace.moveaxis(x, 0, normalized("axes", axis, np.ndim(x)))
+    start, end = (normalized("axes", axis, np.ndim(x)) for axis in (start, end))
+    return namespace.moveaxis(namespace.flip(x, start) if is_flipped else x, start, end)
 
 
 OPERATORS = {

@@ -87,13 +87,9 @@ def _mean(_: Node, *inputs: Array) -> Array:
 
 
 def _is_infinite(node: Node, x: Array) -> Array:
-    namespace = numpy_or_jax(x)
-    result = namespace.zeros(x.shape, np.bool_)
-    if node.attributes["detect_negative"]:
-        result = result | namespace.isneginf(x)
-    if node.attributes["detect_positive"]:
-        result = result | namespace.isposinf(x)
-    return result
+    names = "detect_negative", "detect_positive"
+    negative, positive = (bool(node.attributes[name]) for name in names)
+    return numpy_or_jax(x).isinf(x) & ((x < 0) & negative | (x > 0) & positive)
 
 
 def _shift(node: Node, x: Array, count: Array) -> Array:
@@ -115,12 +111,10 @@ def activation(function: Callable[..., Any], *names: str) -> Callable[..., Array
 
 
 def hard_sigmoid(x: jax.Array, alpha: float, beta: float) -> jax.Array:
-    """The piecewise linear approximation of the sigmoid function."""
     return jnp.clip(alpha * x + beta, 0, 1)
 
 
 def leaky_relu(x: jax.Array, alpha: float) -> jax.Array:
-    """Multiplies negative elements by `alpha`."""
     return jnp.where(x < 0, alpha * x, x)
 
 

@@ -192,10 +192,8 @@ def _non_zero(_: Node, x: Array) -> Array:
 
 
 def _compress(node: Node, data: Array, condition: Array) -> Array:
-    axis = node.attributes.get("axis")
-    data = data.ravel() if axis is None else data
-    axis = normalized("axis", axis or 0, np.ndim(data))
-    size, shape = np.shape(data)[axis], np.shape(condition)
+    axis, shape = node.attributes.get("axis"), np.shape(condition)
+    size = data.size if axis is None else np.shape(data)[axis_of(node, data)]
     is_known = not jax.export.is_symbolic_dim(size)
     if len(shape) != 1 or (is_known and shape[0] > size):
         raise ValueError(
@@ -207,10 +205,8 @@ def _compress(node: Node, data: Array, condition: Array) -> Array:
 
 def _unique(node: Node, x: Array) -> list[Any]:
     require_constant(X=x)
-    x, axis = np.asarray(x), node.attributes.get("axis")
-    x = x.ravel() if axis is None else x
-    axis = normalized("axis", axis or 0, x.ndim)
-    values, first, inverse, counts = np.unique(x, True, True, True, axis)
+    axis = node.attributes.get("axis")
+    values, first, inverse, counts = np.unique(np.asarray(x), True, True, True, axis)
     inverse = inverse.reshape(-1)
     if not node.attributes["sorted"]:
         order = np.argsort(first)
@@ -219,21 +215,10 @@ def _unique(node: Node, x: Array) -> list[Any]:
     return [values, *(part.astype(np.int64) for part in (first, inverse, counts))]
 
 
-def _non_max_suppression(
-    node: Node,
-    boxes: Array,
-    scores: Array,
-    most: Any = None,
-    overlap: Any = None,
-    least: Any = None,
-) -> np.ndarray:
-    require_constant(
-        boxes=boxes,
-        scores=scores,
-        max_output_boxes_per_class=most,
-        iou_threshold=overlap,
-        score_threshold=least,
-    )
+def _non_max_suppression(node: Node, *inputs: Any) -> np.ndarray:
+    names = "boxes scores max_output_boxes_per_class iou_threshold score_threshold"
+    require_constant(**dict(zip(names.split(), inputs, strict=False)))
+    boxes, scores, most, overlap, least = (*inputs, *[None] * (5 - len(inputs)))
     require_axes(boxes=(boxes, "batch boxes 4"), scores=(scores, "batch classes boxes"))
     boxes, scores = np.asarray(boxes), np.asarray(scores)
     limit = 0 if most is None or not np.size(most) else int(np.ravel(most)[0])

@@ -237,18 +237,15 @@ class _Axis(NamedTuple):
 
     size: int
     padding: str
-    is_aligned: bool  # whether -1 and 1 are the centers of elements, not their edges
+    edge: float = 0.0  # what belongs to the image beyond the centers of elements
 
     def place(self, point: jax.Array) -> jax.Array:
         """The coordinate of a point, of which those of the image are in [-1, 1]."""
-        if self.is_aligned:
-            return (point + 1) * ((self.size - 1) / 2)
-        return (point + 1) * (self.size / 2) - 0.5
+        return (point + 1) * ((self.size - 1) / 2 + self.edge) - self.edge
 
     def inside(self, x: jax.Array) -> jax.Array:
         """Moves coordinates beyond the border into the image, unless these are zero."""
-        edge = 0.0 if self.is_aligned else 0.5
-        low, high = -edge, self.size - 1 + edge
+        low, high = -self.edge, self.size - 1 + self.edge
         is_outside = (x < low) | (x > high)
         if self.padding == "border":
             return jnp.where(is_outside, jnp.clip(x, 0, self.size - 1), x)
@@ -289,11 +286,11 @@ def _grid_sample(node: Node, x: Array, grid: Array) -> jax.Array:
     shape = (np.shape(x)[0], *np.shape(grid)[1:-1], len(sizes))
     require_shape("grid", grid, shape)
     is_nearest = attributes["mode"] == "nearest"
-    is_aligned = bool(attributes["align_corners"])
+    edge = 0.0 if attributes["align_corners"] else 0.5
     kernel, reach = _kernel_of(node)
     taps = []
     for i, size in enumerate(sizes, 1):
-        axis = _Axis(size, attributes["padding_mode"], is_aligned)
+        axis = _Axis(size, attributes["padding_mode"], edge)
         # The last axis comes first.
         place = axis.place(jnp.asarray(grid)[..., -i])
         if is_nearest:
@@ -357,7 +354,7 @@ class _Bins(NamedTuple):
         """The elements around `most` samples of each bin; the last one is repeated."""
         i = jnp.minimum(np.arange(most), jnp.maximum(self.samples - 1, 0))
         place, is_read = self.place(i)
-        taps = _Axis(self.size, "border", True).taps(place, _triangle, 1)
+        taps = _Axis(self.size, "border").taps(place, _triangle, 1)
         shape = place.shape[0], place.shape[1] * most  # of no boxes, too
         return [[x.reshape(shape) for x in (j, w * is_read)] for j, w in taps]
 

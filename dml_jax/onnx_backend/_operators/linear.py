@@ -86,11 +86,7 @@ def convolution(node: Node, x: Array, weight: Array, bias: Any = None) -> Array:
     channels = attributes["group"] * np.shape(weight)[1]
     if np.shape(x)[1] != channels:
         raise ValueError(f"{np.shape(x)[1]} channels for a kernel of {channels}")
-    strides, dilations = strides_and_dilations(node, count)
-    pads = padding(node, np.shape(x)[2:], kernel, strides, dilations)
-    windows = list(zip(kernel, strides, dilations, pads, strict=True))
-    for size, (width, _, dilation, pad) in zip(np.shape(x)[2:], windows, strict=True):
-        require_window(size + sum(pad), (width - 1) * dilation + 1)
+    windows = windows_of(node, np.shape(x)[2:], kernel)
     require_shape("B", bias, np.shape(weight)[:1])
     compute = functools.partial(_on_places, windows, attributes["group"])
     if _are_patches_few(np.shape(x), np.shape(weight), windows):
@@ -251,41 +247,37 @@ def _require_kernel(node: Node, kernel: tuple[Any, ...]) -> None:
         raise ValueError(f"`kernel_shape` must be {kernel}, as of `W`; got {given}")
 
 
-def require_window(padded: Any, reach: int) -> None:
-    """Refuses an axis with padding that is shorter than the kernel."""
-    if not jax.export.is_symbolic_dim(padded) and padded < reach:
-        raise ValueError(
-            f"`X` must have at least {reach} elements with padding on each axis of the "
-            f"kernel; got {padded}"
-        )
-
-
-def strides_and_dilations(node: Node, count: int) -> tuple[list[int], list[int]]:
-    """The strides and the dilations of a kernel with `count` axes."""
+def _strides_and_dilations(node: Node, count: int) -> tuple[list[int], list[int]]:
     ones = [1] * count
     return node.attributes.get("strides", ones), node.attributes.get("dilations", ones)
 
 
-def padding(
-    node: Node, sizes: Any, kernel: Any, strides: Any, dilations: Any
-) -> list[tuple[int, int]]:
-    """The padding of each spatial axis, before and after it."""
+def windows_of(node: Node, sizes: Any, kernel: Any) -> list[_Window]:
+    """The windows along the spatial axes, which must not be shorter with padding."""
+    strides, dilations = _strides_and_dilations(node, len(kernel))
+    rows = zip(kernel, dilations, strict=True)
+    reaches = [(width - 1) * dilation + 1 for width, dilation in rows]
     modes = "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"
     mode = option(node, "auto_pad", modes)
     if mode == "NOTSET":
-        pads = node.attributes.get("pads", [0] * 2 * len(kernel))
-        require_count("pads", pads, 2 * len(kernel))
-        return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
-    if mode == "VALID":
-        return [(0, 0)] * len(kernel)
-    pads = []
-    rows = zip(sizes, kernel, strides, dilations, strict=True)
-    for size, width, stride, dilation in rows:
-        reach = (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1
-        total = max(0, reach - size)
-        small, large = total // 2, total - total // 2
-        pads.append((small, large) if mode == "SAME_UPPER" else (large, small))
-    return pads
+        pads = _pads(node, len(kernel))
+    else:
+        pads = lax.padtype_to_pads(sizes, reaches, strides, mode.removesuffix("_UPPER"))
+    for size, pad, reach in zip(sizes, pads, reaches, strict=True):
+        padded = size + sum(pad)
+        if not jax.export.is_symbolic_dim(padded) and padded < reach:
+            raise ValueError(
+                f"`X` must have at least {reach} elements with padding on each axis of "
+                f"the kernel; got {padded}"
+            )
+    return list(zip(kernel, strides, dilations, pads, strict=True))
+
+
+def _pads(node: Node, count: int) -> list[tuple[int, int]]:
+    """The attribute `pads` of a kernel with `count` axes, before and after each."""
+    pads = node.attributes.get("pads", [0] * 2 * count)
+    require_count("pads", pads, 2 * count)
+    return list(zip(pads[:count], pads[count:], strict=True))
 
 
 # Transposed convolutions --------------------------------------------------------------
@@ -306,7 +298,7 @@ def _transposed_convolution(
             f"of `X`; got shape {np.shape(weight)}"
         )
     require_shape("B", bias, (channels,))
-    strides, dilations = strides_and_dilations(node, count)
+    strides, dilations = _strides_and_dilations(node, count)
     extra = attributes.get("output_padding", [0] * count)
     rows = zip(np.shape(x)[2:], kernel, strides, dilations, extra, strict=True)
     full = [
@@ -337,9 +329,7 @@ def _transposed_padding(
     mode = node.attributes["auto_pad"]
     shape = node.attributes.get("output_shape")
     if shape is None and not mode.startswith("SAME"):
-        none = [0] * 2 * len(full)
-        pads = none if mode == "VALID" else node.attributes.get("pads", none)
-        return list(zip(pads[: len(full)], pads[len(full) :], strict=True))
+        return [(0, 0)] * len(full) if mode == "VALID" else _pads(node, len(full))
     if shape is None:
         shape = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     pads = []
@@ -368,8 +358,7 @@ def _columns_to_image(
 ) -> jax.Array:
     sizes, block = integers("image_shape", image_shape), integers("block", block_shape)
     count = len(sizes)
-    strides, dilations = strides_and_dilations(node, count)
-    pads = np.reshape(node.attributes.get("pads", [0] * 2 * count), (2, count))
+    strides, dilations = _strides_and_dilations(node, count)
     channels = np.shape(x)[1] // math.prod(block)
 
     def columns(image: jax.Array) -> jax.Array:
@@ -377,7 +366,7 @@ def _columns_to_image(
             image,
             block,
             strides,
-            list(zip(*pads.tolist(), strict=True)),
+            _pads(node, count),
             rhs_dilation=dilations,
             precision=lax.Precision.HIGHEST,
         )

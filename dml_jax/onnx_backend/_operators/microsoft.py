@@ -6,7 +6,7 @@ derivatives of the operators that do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -30,7 +30,6 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_broadcastable,
     require_shape,
 )
-from dml_jax.onnx_backend._operators.elementwise import hard_sigmoid, leaky_relu
 from dml_jax.onnx_backend._operators.indexing import taken
 from dml_jax.onnx_backend._operators.normalization import standardized
 from dml_jax.onnx_backend._operators.quantization import (
@@ -42,18 +41,11 @@ from dml_jax.onnx_backend._operators.quantization import (
 )
 from dml_jax.onnx_backend._values import Array, Rounded, with_derivative
 
-_ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
-    "Relu": jax.nn.relu,
-    "Sigmoid": jax.nn.sigmoid,
-    "Tanh": jnp.tanh,
-    "LeakyRelu": leaky_relu,
-    "Clip": jnp.clip,
-    "HardSigmoid": hard_sigmoid,
-    "Elu": jax.nn.elu,
-    "Selu": lambda x, alpha, gamma: gamma * jax.nn.elu(x, alpha),
-    "Softplus": jax.nn.softplus,
-    "Softsign": jax.nn.soft_sign,
-}
+# Operators of ONNX that others may end with.
+_ACTIVATIONS = (
+    *("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid", "Elu", "Selu"),
+    *("Softplus", "Softsign"),
+)
 
 
 def _fused_convolution(
@@ -62,22 +54,27 @@ def _fused_convolution(
     result = linear.OPERATORS["Conv"].evaluate(node, x, weight, bias)
     require_shape("Z", added, result.shape)
     result = result if added is None else result + added
-    return _activated(node, result, node.attributes.get("activation_params", ()))
+    is_clip = node.attributes.get("activation") == "Clip"
+    names = ("min", "max") if is_clip else ("alpha", "beta")
+    values = node.attributes.get("activation_params", ())
+    return _activated(node, result, dict(zip(names, values, strict=False)))
 
 
 def _fused_gemm(node: Node, *inputs: Any) -> jax.Array:
-    names = (f"activation_{letter}" for letter in ("alpha", "beta", "gamma"))
-    given = [node.attributes[name] for name in names if name in node.attributes]
-    return _activated(node, linear.OPERATORS["Gemm"].evaluate(node, *inputs), given)
+    result = linear.OPERATORS["Gemm"].evaluate(node, *inputs)
+    names = "alpha", "beta", "gamma"
+    given = {name: node.attributes.get(f"activation_{name}") for name in names}
+    return _activated(node, result, given)
 
 
-def _activated(node: Node, x: jax.Array, parameters: Sequence[float]) -> jax.Array:
+def _activated(node: Node, x: jax.Array, attributes: Mapping[str, Any]) -> jax.Array:
     name = node.attributes.get("activation", "")
     if not name:
         return x
     if name not in _ACTIVATIONS:
-        raise ValueError(f"`activation` must be one of {[*_ACTIVATIONS]}; got {name!r}")
-    return _ACTIVATIONS[name](x, *parameters)
+        raise ValueError(f"`activation` must be one of {_ACTIVATIONS}; got {name!r}")
+    operator = elementwise.OPERATORS[name]
+    return operator.evaluate(node._replace(attributes=attributes), x)
 
 
 def _fused_matmul(node: Node, a: Array, b: Array) -> jax.Array:
@@ -93,26 +90,25 @@ def _transposed(node: Node, name: str, x: Array) -> jax.Array:
     return jnp.swapaxes(x, -1, -2) if is_swapped and x.ndim > 1 else x
 
 
-def _skip_normalization(node: Node, x: Array, skip: Array, *more: Any) -> list[Any]:
+def _skip_normalization(
+    node: Node, x: Array, skip: Array, gamma: Array, beta: Any = None, bias: Any = None
+) -> list[Any]:
     """Adds two inputs, and normalizes the sum along the last axis."""
     is_centered = node.kind != "SkipSimplifiedLayerNormalization"
-    names = ("gamma", "beta", "bias") if is_centered else ("gamma", "bias")
-    parameters = dict(zip(names, more, strict=False))
+    beta, bias = (beta, bias) if is_centered else (None, beta)
     shape = np.shape(x)
     # One row may be added to all of a batch.
     rows = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
     if np.shape(skip) not in rows:
         require_shape("skip", skip, shape)
-    for name, part in parameters.items():
+    for name, part in {"gamma": gamma, "beta": beta, "bias": bias}.items():
         require_shape(name, part, shape[-1:])
-    shift, bias = parameters.get("beta"), parameters.get("bias")
     total = jnp.asarray(x) + skip
     total = total if bias is None else total + bias
     epsilon = node.attributes.get("epsilon", 1e-12)
     wide = at_least_float32(total)
     result, mean, inverse = standardized(wide, -1, epsilon, is_centered)
-    result = result * parameters["gamma"]
-    result = result if shift is None else result + shift
+    result = result * gamma if beta is None else result * gamma + beta
     return [result.astype(x.dtype), mean, inverse, total]
 
 
@@ -149,32 +145,24 @@ def _quick_gelu(node: Node, x: Array) -> Array:
 # Quantized ----------------------------------------------------------------------------
 
 
-def _matmul_of_bits(
-    node: Node,
-    a: Array,
-    packed: Array,
-    scales: Array,
-    zeros: Any = None,
-    group: Any = None,
-    bias: Any = None,
-) -> jax.Array:
+def _matmul_of_bits(node: Node, *inputs: Any) -> jax.Array:
     """MatMulNBits: a matrix product with columns of numbers of few bits, in blocks."""
+    a, packed, scales, *more = inputs
+    zeros, group, bias = (*more, *[None] * (3 - len(more)))
     size, columns, block = (node.attributes[n] for n in ("K", "N", "block_size"))
     bits, count = node.attributes.get("bits", 4), -(-size // block)
-    weight = _unpacked(packed.reshape(columns, -1), bits)
-    weight = weight.reshape(columns, count, block)
-    scales = jnp.reshape(scales, (columns, count, 1)).astype(a.dtype)
+    weight = _unpacked(packed.reshape(columns, -1), bits)[:, :size].astype(a.dtype)
+    scales = jnp.reshape(scales, (columns, count)).astype(a.dtype)
     if zeros is None:
         zeros = jnp.full((columns, count), 2 ** (bits - 1))
     elif zeros.dtype == np.uint8:
         zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :count]
-    zeros = jnp.reshape(zeros, (columns, count, 1)).astype(a.dtype)
+    zeros = jnp.reshape(zeros, (columns, count)).astype(a.dtype)
     if group is None:
-        wide = ((weight.astype(a.dtype) - zeros) * scales).reshape(columns, -1)
+        zeros, scales = (jnp.repeat(x, block, 1)[:, :size] for x in (zeros, scales))
     else:  # the block of each row of the matrix
-        weight = weight.reshape(columns, -1)[:, : np.size(group)].astype(a.dtype)
-        wide = (weight - zeros[:, group, 0]) * scales[:, group, 0]
-    product = jnp.matmul(a, wide[:, :size].T)
+        zeros, scales = zeros[:, group[:size]], scales[:, group[:size]]
+    product = jnp.matmul(a, ((weight - zeros) * scales).T)
     return product if bias is None else product + bias
 
 
@@ -203,16 +191,9 @@ def _matmul_dynamic(
     return product if bias is None else product + bias
 
 
-def _matmul_to_float(
-    _: Node,
-    a: Array,
-    b: Array,
-    a_scale: Array,
-    b_scale: Array,
-    a_zero: Any = None,
-    b_zero: Any = None,
-    bias: Any = None,
-) -> jax.Array:
+def _matmul_to_float(_: Node, *inputs: Any) -> jax.Array:
+    a, b, a_scale, b_scale, *more = inputs
+    a_zero, b_zero, bias = (*more, *[None] * (3 - len(more)))
     _require_of_columns(b, bias, b_scale=b_scale, b_zero_point=b_zero)
     product = matmul_of_bytes(a, b, a_zero, b_zero)
     result = product.astype(a_scale.dtype) * (jnp.asarray(a_scale) * b_scale)
@@ -241,11 +222,10 @@ def _on_integers(kind: str) -> Operator:
         *parts, scale, zero = inputs
         triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         floats = [centered(x, z) * jnp.reshape(s, ()) for x, s, z in triples]
-        if node.attributes.get("channels_last"):
-            y = function(node, jnp.moveaxis(floats[0], -1, 1))
-            result = jnp.moveaxis(y, 1, -1)
-        else:
-            result = function(node, *floats)
+        are_last = node.attributes.get("channels_last")  # of pools, with one input
+        floats = [jnp.moveaxis(x, -1, 1) if are_last else x for x in floats]
+        result = function(node, *floats)
+        result = jnp.moveaxis(result, 1, -1) if are_last else result
         steps = quotient(result, scale, np.dtype(np.float32))
         return quantized(steps, zero, zero.dtype)
 
@@ -267,10 +247,7 @@ def _quantized_gemm(node: Node, *inputs: Any) -> Any:
 
 def _quantized_lstm(node: Node, x: Array, w: Array, r: Array, *more: Any) -> list[Any]:
     *others, w_scale, w_zero, r_scale, r_zero = (*more, *[None] * (9 - len(more)))
-    weights = [
-        jnp.swapaxes(_dequantized(array, scale, zero), 1, 2).astype(x.dtype)
-        for array, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
-    ]
+    weights = _dequantized(w, w_scale, w_zero), _dequantized(r, r_scale, r_zero)
     lengths = others[1]
     if lengths is not None:
         # Padding belongs to the range that is quantized, if it has one.
@@ -291,7 +268,7 @@ def _dequantized(x: Array, scale: Any, zero: Any) -> jax.Array:
     """Weights, with a scale and a zero point for each direction or column."""
     shape = (np.shape(x)[0], 1, -1)
     zero = None if zero is None else jnp.reshape(zero, shape)
-    return centered(x, zero) * jnp.reshape(scale, shape)
+    return jnp.swapaxes(centered(x, zero) * jnp.reshape(scale, shape), 1, 2)
 
 
 # Operators of ONNX whose names have QLinear in front where numbers are quantized.
@@ -314,9 +291,7 @@ OPERATORS = {
     "FusedMatMul": Operator(product(_fused_matmul), 1),
     "SkipLayerNormalization": Operator(_skip_normalization, 1),
     "SkipSimplifiedLayerNormalization": Operator(_skip_normalization, 1),
-    "Gelu": Operator(_gelu, 1),
-    "BiasGelu": Operator(_gelu, 1),
-    "FastGelu": Operator(_gelu, 1),
+    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu"), Operator(_gelu, 1)),
     "QuickGelu": Operator(_quick_gelu, 1),
     "MatMulNBits": Operator(product(_matmul_of_bits), 1),
     "DynamicQuantizeMatMul": Operator(_matmul_dynamic, 1),

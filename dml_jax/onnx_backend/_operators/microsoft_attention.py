@@ -66,7 +66,7 @@ def _heads(x: Array, count: int) -> jax.Array:
     return jnp.reshape(x, (batch, steps, count, size // count)).swapaxes(1, 2)
 
 
-def _mask(node: Node, name: str, mask: Any, q: jax.Array, k: jax.Array) -> Any:
+def _mask(node: Node, mask: Any, q: jax.Array, k: jax.Array) -> Any:
     """What is added to scores, from 0 for each masked key or from numbers of keys.
 
     Behind the numbers there may be those of masked keys before them.
@@ -77,6 +77,7 @@ def _mask(node: Node, name: str, mask: Any, q: jax.Array, k: jax.Array) -> Any:
         return 0
     forms = (batch,), (2 * batch,), (batch, total), (batch, steps, total)
     if form not in forms:
+        name = "mask_index" if node.kind == "Attention" else "key_padding_mask"
         raise ValueError(f"`{name}` must have one of the shapes {forms}; got {form}")
     if len(form) == 1:
         ends, *starts = mask.reshape(-1, batch, 1)
@@ -99,10 +100,8 @@ def _attention(node: Node, x: Array, weights: Array, *more: Any) -> list[Any]:
     product = _matmul(node, x, weights)
     product = product if bias is None else product + bias
     parts = jnp.split(product, [sizes[0], sizes[0] + sizes[1]], axis=2)
-    q, k, v = (_heads(part, node.attributes["num_heads"]) for part in parts)
-    if past is not None:
-        k, v = (jnp.concatenate(x, axis=2) for x in zip(past, (k, v), strict=True))
-    y = _attend(node, (q, k, v), added, _mask(node, "mask_index", mask, q, k))
+    pasts = [] if past is None else past
+    y, k, v = _multi_head_attention(node, *parts, None, mask, added, *pasts)
     return [y, jnp.stack([k, v])] if node.outputs[1:] else [y]
 
 
@@ -119,8 +118,7 @@ def _multi_head_attention(node: Node, query: Array, *more: Any) -> list[Any]:
         k, v = _heads(key + bias[1], heads), _heads(value + bias[2], heads)
     if past[0] is not None:
         k, v = (jnp.concatenate(x, axis=2) for x in zip(past, (k, v), strict=True))
-    mask = _mask(node, "key_padding_mask", mask, q, k)
-    return [_attend(node, (q, k, v), added, mask), k, v]
+    return [_attend(node, (q, k, v), added, _mask(node, mask, q, k)), k, v]
 
 
 def _group_query_attention(node: Node, *inputs: Any) -> list[Any]:

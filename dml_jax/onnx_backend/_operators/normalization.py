@@ -16,7 +16,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
     axes_of,
     axis_of,
-    dtype_of,
+    dtype_in,
     in_float32,
     index_dtype,
     norm,
@@ -24,6 +24,7 @@ from dml_jax.onnx_backend._operators._arrays import (
     require_shape,
     with_masks,
 )
+from dml_jax.onnx_backend._operators.pooling import Windows
 from dml_jax.onnx_backend._operators.shapes import flatten
 from dml_jax.onnx_backend._values import Array
 
@@ -106,7 +107,7 @@ def _layer_normalization(
     is_centered = node.kind == "LayerNormalization"
     require_broadcastable("Scale" if is_centered else "scale", scale, np.shape(x))
     require_broadcastable("B", bias, np.shape(x))
-    wide = jnp.asarray(x, dtype_of("`stash_type`", attributes["stash_type"]))
+    wide = jnp.asarray(x, dtype_in(node, "stash_type"))
     axes, epsilon = tuple(range(axis, rank)), attributes["epsilon"]
     result, mean, inverse = standardized(wide, axes, epsilon, is_centered)
     result = result.astype(x.dtype) * scale
@@ -116,6 +117,8 @@ def _layer_normalization(
 
 def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax.Array:
     """GroupNormalization, and InstanceNormalization, where each channel is a group."""
+    if node.kind == "InstanceNormalization" and np.ndim(x) < 3:
+        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
     batch, channels, *sizes = np.shape(x)
     groups = node.attributes.get("num_groups", channels)
     if channels % groups:
@@ -135,14 +138,6 @@ def _group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> jax
     return result.reshape(np.shape(x)) * scale + bias
 
 
-def _instance_normalization(
-    node: Node, x: Array, scale: Array, bias: Array
-) -> jax.Array:
-    if np.ndim(x) < 3:
-        raise ValueError(f"`input` must have rank >= 3; got shape {np.shape(x)}")
-    return _group_normalization(node, x, scale, bias)
-
-
 def _mean_variance_normalization(node: Node, x: Array) -> Array:
     axes = axes_of(node, np.ndim(x)) or (0, 2, 3)
     x = x - jnp.mean(x, axes, keepdims=True)
@@ -159,11 +154,8 @@ def _lp_normalization(node: Node, x: Array) -> Array:
 def _local_response_normalization(node: Node, x: Array) -> jax.Array:
     attributes, size = node.attributes, node.attributes["size"]
     low = (size - 1) // 2
-    widths = [(0, 0)] * np.ndim(x)
-    widths[1] = (low, size - 1 - low)
-    squares = jnp.pad(jnp.square(x), widths)
-    count = np.shape(x)[1]
-    total = sum(lax.slice_in_dim(squares, i, i + count, axis=1) for i in range(size))
+    window = Windows(1, size, 1, 1, low, size - 1 - low, np.shape(x)[1])
+    total = window.reduce(jnp.square(x), jnp.add, 0)
     factor = attributes["bias"] + attributes["alpha"] / size * total
     return x / factor ** attributes["beta"]
 
@@ -183,7 +175,7 @@ OPERATORS = {
     **dict.fromkeys(ATTRIBUTES_OF, Operator(_layer_normalization, 1)),
     "RMSNormalization": Operator(_layer_normalization, 23),
     "GroupNormalization": Operator(in_float32(_group_normalization), 18),
-    "InstanceNormalization": Operator(in_float32(_instance_normalization), 6),
+    "InstanceNormalization": Operator(in_float32(_group_normalization), 6),
     "MeanVarianceNormalization": Operator(in_float32(_mean_variance_normalization), 9),
     "LpNormalization": Operator(in_float32(_lp_normalization), 1),
     "LRN": Operator(in_float32(_local_response_normalization), 1),

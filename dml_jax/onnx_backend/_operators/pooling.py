@@ -19,17 +19,13 @@ from jax import lax
 
 from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import in_float32, norm, positions
-from dml_jax.onnx_backend._operators.linear import (
-    padding,
-    require_window,
-    strides_and_dilations,
-)
+from dml_jax.onnx_backend._operators.linear import windows_of
 from dml_jax.onnx_backend._values import Array
 
 _MOST_SLICES = 16  # of an axis; a wider window is one operation of XLA
 
 
-class _Windows(NamedTuple):
+class Windows(NamedTuple):
     """The windows along a spatial axis."""
 
     axis: int
@@ -78,7 +74,7 @@ def _on_images(pool: Callable[..., Any]) -> Callable[..., Any]:
     return evaluate
 
 
-def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
+def _windows_of(node: Node, x: Array) -> tuple[list[Windows], Any]:
     """The windows along each axis, and the padding that the node asks for."""
     kernel, attributes = node.attributes["kernel_shape"], node.attributes
     sizes = np.shape(x)[1:-1]
@@ -87,22 +83,18 @@ def _windows_of(node: Node, x: Array) -> tuple[list[_Windows], Any]:
             f"`kernel_shape` must have {len(sizes)} elements, as many as `X` has "
             f"spatial axes; got {kernel}"
         )
-    strides, dilations = strides_and_dilations(node, len(kernel))
-    pads = padding(node, sizes, kernel, strides, dilations)
     is_automatic = attributes["auto_pad"] != "NOTSET"
     is_rounded_up = attributes["ceil_mode"] and not is_automatic
-    windows = []
-    rows = zip(sizes, kernel, strides, dilations, pads, strict=True)
-    for axis, (size, width, stride, dilation, (low, high)) in enumerate(rows, 1):
-        reach = (width - 1) * dilation + 1
-        require_window(size + low + high, reach)
+    windows, given = [], windows_of(node, sizes, kernel)
+    for axis, (width, stride, dilation, (low, high)) in enumerate(given, 1):
+        size, reach = np.shape(x)[axis], (width - 1) * dilation + 1
         free = size + low + high - reach
         count = free // stride + 1
         if is_rounded_up and free % stride and count * stride < size + low:
             count += 1  # a window that begins before the padding after the axis
         end = (count - 1) * stride + reach - low - size
-        windows.append(_Windows(axis, width, stride, dilation, low, end, count))
-    return windows, pads
+        windows.append(Windows(axis, width, stride, dilation, low, end, count))
+    return windows, [pad for *_, pad in given]
 
 
 def _require_elements(x: Array) -> None:
@@ -114,7 +106,7 @@ def _require_elements(x: Array) -> None:
         )
 
 
-def _pooled(x: Any, windows: list[_Windows], operation: Any, value: Any) -> jax.Array:
+def _pooled(x: Any, windows: list[Windows], operation: Any, value: Any) -> jax.Array:
     return functools.reduce(
         lambda y, window: window.reduce(y, operation, value), windows, x
     )
@@ -142,7 +134,7 @@ def _max_pool(node: Node, x: jax.Array) -> list[Any]:
     return [largest, chosen + images * np.prod(sizes)]
 
 
-def _slices(arrays: list[jax.Array], window: _Windows, value: Any) -> list[jax.Array]:
+def _slices(arrays: list[jax.Array], window: Windows, value: Any) -> list[jax.Array]:
     return [part for x in arrays for part in window.slices(window.padded(x, value))]
 
 
@@ -164,8 +156,6 @@ def _lp_pool(node: Node, x: jax.Array) -> jax.Array:
 
 
 def _global(reduce: Callable[..., Any]) -> Callable[..., Array]:
-    """An operator that reduces all spatial axes."""
-
     def evaluate(_: Node, x: Array) -> Array:
         _require_elements(x)
         axes = tuple(range(2, np.ndim(x)))

@@ -21,7 +21,7 @@ from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     along,
     axis_of,
-    dtype_of,
+    dtype_in,
     numpy_or_jax,
     require_broadcastable,
     require_scalar,
@@ -33,20 +33,17 @@ from dml_jax.onnx_backend._values import Array, Rounded, with_derivative
 
 
 def _quantize(node: Node, x: Array, scale: Array, zero: Any = None) -> Rounded:
-    attributes = node.attributes
-    dtype: np.dtype = np.dtype(np.uint8 if zero is None else zero.dtype)
-    if zero is None and attributes["output_dtype"]:
-        dtype = dtype_of("`output_dtype`", attributes["output_dtype"])
     _require_same_shape(scale, zero)
-    precision = _float_dtype(scale)
-    if attributes["precision"]:
-        precision = dtype_of("`precision`", attributes["precision"])
+    given = dtype_in(node, "output_dtype", np.dtype(np.uint8))
+    dtype = given if zero is None else zero.dtype
+    precision = dtype_in(node, "precision", _float_dtype(scale))
     scale, zero = _spread(node, x, scale), _spread(node, x, zero)
     if jnp.issubdtype(dtype, jnp.integer):
         return quantized(quotient(x, scale, precision), zero, dtype)
     number = _wide(x, precision) / _wide(scale, precision)
     number = number if zero is None else number + _wide(zero, precision)
-    return _rounded(cast(number, dtype, bool(attributes["saturate"])), number, number)
+    result = cast(number, dtype, bool(node.attributes["saturate"]))
+    return _rounded(result, number, number)
 
 
 def dynamically_quantized(x: Array) -> list[Any]:
@@ -92,9 +89,7 @@ def _rounded(result: jax.Array, number: jax.Array, x: jax.Array) -> Rounded:
 
 def _dequantize(node: Node, x: Array, scale: Array, zero: Any = None) -> jax.Array:
     _require_same_shape(scale, zero)
-    dtype = _float_dtype(scale)
-    if node.attributes["output_dtype"]:
-        dtype = dtype_of("`output_dtype`", node.attributes["output_dtype"])
+    dtype = dtype_in(node, "output_dtype", _float_dtype(scale))
     difference = centered(x, _spread(node, x, zero)).astype(dtype)
     return difference * _wide(_spread(node, x, scale), dtype)
 
@@ -119,7 +114,6 @@ def _float_dtype(scale: Array) -> np.dtype:
 
 
 def _require_same_shape(scale: Array, zero: Any) -> None:
-    """Refuses a zero point that is not of the shape of its scale."""
     if np.shape(scale) in ((), (1,)):
         require_scalar("zero_point", zero)
     else:

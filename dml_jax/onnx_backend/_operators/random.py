@@ -17,7 +17,7 @@ import numpy as np
 from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
     at_least_float32,
-    dtype_of,
+    dtype_in,
     numpy_or_jax,
     require_rank,
     require_scalar,
@@ -63,8 +63,8 @@ def _dropout(node: Node, x: Array, ratio: Any = None, is_training: Any = None) -
 
 def _tensor(node: Node, x: Any = None) -> jax.Array:
     """Normal or uniform numbers, of the shape of an attribute or of the input."""
-    attributes, dtype = node.attributes, _dtype_of(node, x)
-    shape = np.shape(x)
+    attributes, shape = node.attributes, np.shape(x)
+    dtype = dtype_in(node, "dtype", getattr(x, "dtype", None))
     if x is None:
         shape = require_size(node, "shape", attributes["shape"])
     if "low" in attributes:
@@ -75,14 +75,9 @@ def _tensor(node: Node, x: Any = None) -> jax.Array:
     return (drawn * attributes["scale"] + attributes["mean"]).astype(dtype)
 
 
-def _dtype_of(node: Node, x: Any) -> np.dtype:
-    number = node.attributes.get("dtype")
-    return x.dtype if number is None else dtype_of("`dtype`", number)
-
-
 def _bernoulli(node: Node, x: Array) -> jax.Array:
     drawn = jax.random.bernoulli(_key_of(node), at_least_float32(x), np.shape(x))
-    return drawn.astype(_dtype_of(node, x))
+    return drawn.astype(dtype_in(node, "dtype", x.dtype))
 
 
 def _multinomial(node: Node, x: Array) -> jax.Array:
@@ -90,7 +85,7 @@ def _multinomial(node: Node, x: Array) -> jax.Array:
     sizes = node.attributes["sample_size"], np.shape(x)[0]
     shape = require_size(node, "sample_size", sizes)
     drawn = jax.random.categorical(_key_of(node), at_least_float32(x), shape=shape)
-    return drawn.T.astype(_dtype_of(node, x))
+    return drawn.T.astype(dtype_in(node, "dtype"))
 
 
 _operator = functools.partial(Operator, is_folded=False, is_random=True)

@@ -1,10 +1,8 @@
 """RNN, GRU and LSTM.
 
-One matrix product multiplies the inputs of all steps by the weights. A loop
-computes the recurrent products. Both directions are in one loop: a GPU takes as long
-for one as for two. The reverse direction gets the steps from the last one to the first.
-A state changes only at the steps within its sequence, so this direction starts at the
-last step of each sequence.
+One matrix product multiplies the inputs of all steps by the weights. A scan of this
+package computes the recurrent products. Both directions are in one loop if they have
+the same activations: a GPU takes as long for one as for two.
 
 In training mode, the gradient that reaches the input through the reverse direction is
 multiplied by `lda_coeff`, as that of a ReverseSequence in its place.
@@ -13,7 +11,7 @@ multiplied by `lda_coeff`, as that of a ReverseSequence in its place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -21,23 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import dml_jax
-from dml_jax._shared import scans
 from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators import elementwise
 from dml_jax.onnx_backend._operators._arrays import clamped, option, require_axes
 from dml_jax.onnx_backend._values import Array
-
-
-class Activation(NamedTuple):
-    """An activation function and its parameters."""
-
-    name: str
-    parameters: tuple[float, ...]
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """The activation of each element."""
-        return ACTIVATIONS[self.name][0](x, *self.parameters)
-
 
 # Functions with the defaults of alpha and beta.
 ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
@@ -56,6 +41,12 @@ ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
 }
 
 
+@functools.cache  # cells are static, and those of the same functions are equal
+def _activation(name: str, parameters: tuple[float, ...]) -> Callable[..., jax.Array]:
+    function, _ = ACTIVATIONS[name]
+    return lambda x: function(x, *parameters)
+
+
 class Kind(NamedTuple):
     """An operator: its gates, states, and default activations for one direction."""
 
@@ -70,13 +61,12 @@ class Cell(NamedTuple):
     """What is static in one direction of an operator."""
 
     kind: Kind
-    activations: tuple[Activation, ...]
+    activations: tuple[Callable[..., jax.Array], ...]
     clip: float | None
     flag: bool  # GRU's linear_before_reset, LSTM's input_forget
     dtype: Any  # of the factors of products
 
     def clipped(self, x: jax.Array) -> jax.Array:
-        """The inputs of the activation functions, within the threshold."""
         return x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
 
     def product(self, x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -100,9 +90,8 @@ Gates: TypeAlias = tuple[jax.Array, ...]
 
 def _rnn_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     (h,) = state
-    return (
-        cell.activations[0](cell.clipped(x[0] + cell.product(h, weights.recurrent))),
-    )
+    h = cell.activations[0](cell.clipped(x[0] + cell.product(h, weights.recurrent)))
+    return (h,), h
 
 
 def _gru_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
@@ -119,8 +108,8 @@ def _gru_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
         product = r * (products[2] + bias)
     else:
         product = cell.product(r * h, weights.recurrent[:, 2 * size :]) + bias
-    new = output(cell.clipped(x[2] + product))
-    return ((1 - z) * new + z * h,)
+    h = (1 - z) * output(cell.clipped(x[2] + product)) + z * h
+    return (h,), h
 
 
 def _lstm_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
@@ -138,7 +127,8 @@ def _lstm_step(cell: Cell, weights: Weights, state: Any, x: Gates) -> Any:
     i = activated(sum_i, to_i, c)
     f = 1 - i if cell.flag else activated(sum_f, to_f, c)
     c = f * c + i * candidate(cell.clipped(sum_c))
-    return activated(sum_o, to_o, c) * output(cell.clipped(c)), c
+    h = activated(sum_o, to_o, c) * output(cell.clipped(c))
+    return (h, c), h
 
 
 KINDS = {
@@ -152,64 +142,24 @@ KINDS = {
 _ORDERS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-class Direction(NamedTuple):
-    """The inputs of a direction, with its steps in the order in which it reads them.
-
-    Those of several directions have one more dimension, in front.
-    """
-
-    x: jax.Array  # [time, batch, inputs]
-    times: jax.Array  # the indices of the steps, [time]
-    weight: jax.Array  # [G * H, inputs]
-    recurrent: jax.Array  # [G * H, H]
-    biases: jax.Array | None  # [2 * G * H]
-    peepholes: jax.Array | None  # [3 * H]
-    states: tuple[jax.Array, ...]  # [batch, H]
+@functools.cache  # one function for equal cells, as scans compare their steps
+def _step_of(cell: Cell) -> Callable[..., Any]:
+    return functools.partial(cell.kind.step, cell)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _scan(
-    cell: Cell, directions: Direction, lengths: Any
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """The outputs [D, time, batch, H] of D directions, and their last states."""
-
-    def scan(direction: Direction) -> Any:
-        gates, weights = _projected(cell, direction)
-        step = functools.partial(_step, cell, lengths)
-        rows = gates, direction.times
-        states, outputs = scans.scan(step, weights, direction.states, rows)
-        return outputs, states
-
-    outputs, states = jax.vmap(scan)(directions)
-    if lengths is not None:  # as in ONNX Runtime, an empty sequence ends in zeros
-        is_empty = (lengths == 0)[:, None]
-        states = jax.tree.map(lambda state: jnp.where(is_empty, 0, state), states)
-    return outputs, states
-
-
-def _projected(cell: Cell, direction: Direction) -> tuple[Gates, Weights]:
-    """The products with the inputs of all steps, and what each step reads."""
-    inner, size = None, direction.recurrent.shape[-1]
-    inputs = cell.product(direction.x, direction.weight.T)
-    if direction.biases is not None:
-        outer, inner = jnp.split(direction.biases, 2)
+def _projected(
+    cell: Cell, x: Any, weight: Any, recurrent: Any, biases: Any, peepholes: Any
+) -> tuple[Weights, Gates]:
+    """What each step reads, and the products with the inputs of all steps."""
+    inner, size = None, recurrent.shape[-1]
+    inputs = cell.product(x, weight.T)
+    if biases is not None:
+        outer, inner = jnp.split(biases, 2)
         # A GRU adds the recurrent bias of its last gate in each step instead.
         last = 2 * size if cell.kind is KINDS["GRU"] else inner.shape[0]
         inputs = inputs + outer.at[:last].add(inner[:last])
     gates = tuple(jnp.split(inputs, cell.kind.gates, -1))
-    return gates, Weights(direction.recurrent.T, inner, direction.peepholes)
-
-
-def _step(cell: Cell, lengths: Any, weights: Weights, state: Any, row: Any) -> Any:
-    """The states after a step, and its output, which is zero after a sequence's end."""
-    inputs, time = row
-    new = cell.kind.step(cell, weights, state, inputs)
-    if lengths is None:
-        return new, new[0]
-    is_valid = (time < lengths)[:, None]
-    pairs = zip(new, state, strict=True)
-    kept = tuple(jnp.where(is_valid, after, before) for after, before in pairs)
-    return kept, jnp.where(is_valid, new[0], 0)
+    return Weights(recurrent.T, inner, peepholes), gates
 
 
 def recurrence(
@@ -243,9 +193,13 @@ def recurrence(
     )
     x = jnp.swapaxes(x, 0, 1) if is_batch_first else jnp.asarray(x)
     time, batch, _ = x.shape
-    lengths = _lengths(sequence_lens, time, batch)
-    if lengths is not None:
-        x = _masked(x, jnp.arange(time, dtype=jnp.int32)[:, None] < lengths)
+    if time == 0 and sequence_lens is None:
+        sequence_lens = jnp.zeros(batch, jnp.int32)
+    lengths = is_read = None
+    if sequence_lens is not None:
+        lengths = clamped("sequence_lens", sequence_lens, time)
+        is_read = jnp.arange(time, dtype=jnp.int32)[:, None] < lengths
+        x = _masked(x, is_read)
 
     def exchanged(states: Array) -> jax.Array:
         """The states with the batch first, or with the directions first again."""
@@ -257,26 +211,35 @@ def recurrence(
         states = exchanged(states)
         return states if lengths is None else _masked(states, lengths > 0)
 
-    directions = Direction(
-        _ordered([_scaled(node, x, lengths) if back else x for back in order], order),
-        _ordered([jnp.arange(time, dtype=jnp.int32)] * len(order), order),
-        *(jnp.asarray(w), jnp.asarray(r), b, peepholes),
-        tuple(map(first, initial)),
-    )
-    outputs, last = _scan_all(cells, directions, lengths)
-    outputs = _ordered(outputs, order)
+    inputs = [_scaled(node, x, lengths) if back else x for back in order]
+    parts = jax.tree.map(jnp.asarray, (w, r, b, peepholes)), tuple(map(first, initial))
+    last, outputs = _scanned(cells, order, inputs, parts, is_read)
     axes = (2, 1, 0, 3) if is_batch_first else (1, 0, 2, 3)
-    return [outputs.transpose(axes), *map(exchanged, last)]
+    states = (exchanged(jnp.stack(parts)) for parts in zip(*last, strict=True))
+    return [jnp.stack(outputs).transpose(axes), *states]
 
 
-def _lengths(sequence_lens: Any, time: int, batch: int) -> Any:
-    """The lengths; None if all sequences have all steps."""
-    if sequence_lens is None:
-        return jnp.zeros(batch, jnp.int32) if time == 0 else None
-    return clamped("sequence_lens", sequence_lens, time)
+def _scanned(
+    cells: Sequence[Cell], order: Sequence[bool], inputs: Any, parts: Any, is_read: Any
+) -> Any:
+    """The last states and the outputs of each direction; the same cells in one loop."""
+    options, directions = {"axis": 0, "segment_ids": is_read}, []
+    for d, cell in enumerate(cells):
+        arrays, state = jax.tree.map(lambda part, d=d: part[d], parts)
+        weights, gates = _projected(cell, inputs[d], *arrays)
+        directions.append((weights, state, gates))
+    if len({*cells}) < len(cells):
+        step, (weights, init, xs) = _step_of(cells[0]), zip(*directions, strict=True)
+        return dml_jax.bidirectional_scan(step, weights, init, xs, **options)
+    rows = zip(cells, directions, order, strict=True)
+    results = (
+        dml_jax.padded_scan(_step_of(cell), *direction, reverse=reverse, **options)
+        for cell, direction, reverse in rows
+    )
+    return zip(*results, strict=True)
 
 
-def _masked(x: jax.Array, is_read: jax.Array) -> jax.Array:
+def _masked(x: jax.Array, is_read: Any) -> jax.Array:
     """`x` with zeros where no sequence reads it.
 
     Padding may hold NaN or infinities. Its products do not reach the outputs, but their
@@ -285,57 +248,33 @@ def _masked(x: jax.Array, is_read: jax.Array) -> jax.Array:
     return jnp.where(is_read[..., None], x, 0)
 
 
-def _ordered(arrays: Iterable[jax.Array], order: Sequence[bool]) -> jax.Array:
-    """The arrays of all directions, those of reversed directions from the last step."""
-    pairs = zip(arrays, order, strict=True)
-    return jnp.stack([jnp.flip(x, 0) if is_reversed else x for x, is_reversed in pairs])
-
-
-def _scan_all(
-    cells: Sequence[Cell], directions: Direction, lengths: Any
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """`_scan`, also for directions with different cells."""
-    if len(set(cells)) == 1:
-        return _scan(cells[0], directions, lengths)
-    results = [
-        _scan(cell, jax.tree.map(lambda x, d=d: x[d : d + 1], directions), lengths)
-        for d, cell in enumerate(cells)
-    ]
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
-
-
 def _cells(
     kind: Kind, attributes: Mapping[str, Any], count: int, dtype: Any
 ) -> list[Cell]:
-    """The static parts of the directions."""
+    """The static parts of the directions.
+
+    Their activation functions take alphas and betas from lists in order.
+    """
+    each = len(kind.activations)
     names = attributes.get("activations", kind.activations * count)
-    if len(names) != len(kind.activations) * count:
+    if len(names) != each * count:
         raise ValueError(
-            f"`activations` must have {len(kind.activations) * count} names; got "
-            f"{len(names)}"
+            f"`activations` must have {each * count} names; got {len(names)}"
         )
-    functions = _activations(names, attributes)
-    each, flag = len(kind.activations), bool(attributes.get(kind.flag, 0))
-    return [
-        Cell(kind, functions[i * each :][:each], attributes.get("clip"), flag, dtype)
-        for i in range(count)
-    ]
-
-
-def _activations(
-    names: tuple[str, ...], attributes: Mapping[str, Any]
-) -> tuple[Activation, ...]:
-    """The activation functions, which take alphas and betas from lists in order."""
     lists = [list(attributes.get(f"activation_{n}", ())) for n in ("alpha", "beta")]
     functions = []
-    for name in names:
-        if name.lower() not in ACTIVATIONS:
-            raise ValueError(f"`activations` must be known; got {name!r}")
-        defaults = ACTIVATIONS[name.lower()][1]
-        pairs = zip(lists, defaults, strict=False)
+    for given_name in names:
+        name = given_name.lower()
+        if name not in ACTIVATIONS:
+            raise ValueError(f"`activations` must be known; got {given_name!r}")
+        pairs = zip(lists, ACTIVATIONS[name][1], strict=False)
         parameters = tuple(given.pop(0) if given else n for given, n in pairs)
-        functions.append(Activation(name.lower(), parameters))
-    return tuple(functions)
+        functions.append(_activation(name, parameters))
+    clip, flag = attributes.get("clip"), bool(attributes.get(kind.flag, 0))
+    return [
+        Cell(kind, tuple(functions[i * each :][:each]), clip, flag, dtype)
+        for i in range(count)
+    ]
 
 
 def _scaled(node: Node, x: jax.Array, lengths: Any) -> jax.Array:

@@ -38,19 +38,12 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Array]:
     return evaluate
 
 
-def _extremum(name: str) -> Callable[..., Any]:
+def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
     """The maximum or the minimum, which empty arrays have as well."""
 
-    def reduce(x: Array, **over: Any) -> Array:
-        if jnp.issubdtype(x.dtype, jnp.bool_):
-            return (jnp.any if name == "max" else jnp.all)(x, **over)
-        if jnp.issubdtype(x.dtype, jnp.integer):
-            info = jnp.iinfo(x.dtype)
-            initial = info.min if name == "max" else info.max
-        else:
-            initial = -np.inf if name == "max" else np.inf
-        initial = np.array(initial).astype(x.dtype)
-        return getattr(jnp, name)(x, **over, initial=initial)
+    def reduce(x: Array, axis: Any, keepdims: bool) -> Array:
+        result = function(jnp.asarray(x), axis)
+        return jnp.expand_dims(result, axis) if keepdims else result
 
     return reduce
 
@@ -75,8 +68,6 @@ def _as_float(x: Array) -> Array:
 
 
 def _extreme_index(name: str) -> Callable[..., Array]:
-    """An operator that gives the index of an extreme element."""
-
     def evaluate(node: Node, x: Array) -> Array:
         axis = axis_of(node, x)
         keepdims = bool(node.attributes["keepdims"])
@@ -136,8 +127,8 @@ OPERATORS = {
         f"Reduce{name}": Operator(in_float32(_reduction(function)), 1, static=(1,))
         for name, function in _REDUCTIONS.items()
     },
-    "ReduceMax": Operator(_reduction(_extremum("max")), 1, static=(1,)),
-    "ReduceMin": Operator(_reduction(_extremum("min")), 1, static=(1,)),
+    "ReduceMax": Operator(_reduction(_extremum(jax.lax.reduce_max)), 1, static=(1,)),
+    "ReduceMin": Operator(_reduction(_extremum(jax.lax.reduce_min)), 1, static=(1,)),
     "ArgMax": Operator(_extreme_index("argmax"), 1),
     "ArgMin": Operator(_extreme_index("argmin"), 1),
     "CumSum": Operator(in_float32(_cumulative(jnp.cumulative_sum)), 11, static=(1,)),

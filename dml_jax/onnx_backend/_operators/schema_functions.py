@@ -26,28 +26,17 @@ from dml_jax.onnx_backend._values import Array
 
 def _attention(node: Node, q: Array, k: Array, v: Array, *more: Any) -> None:
     mask, past_k, past_v, *_ = (*more, None, None, None)
-    past = {
-        "past_key": (past_k, "batch key_heads past key_size"),
-        "past_value": (past_v, "batch key_heads past value_size"),
-    }
-    if np.ndim(q) == 3:
-        heads, steps = node.attributes["q_num_heads"], np.shape(q)[1]
-        require_axes(
-            Q=(q, "batch steps q_hidden"),
-            K=(k, "batch key_steps k_hidden"),
-            V=(v, "batch key_steps v_hidden"),
-            **past,
-        )
-    else:
-        require_axes(
-            Q=(q, "batch heads steps key_size"),
-            K=(k, "batch key_heads key_steps key_size"),
-            V=(v, "batch key_heads key_steps value_size"),
-            **past,
-        )
-        heads, steps = np.shape(q)[1:3]
+    is_flat, kv = np.ndim(q) == 3, "batch key_heads key_steps"
+    require_axes(
+        Q=(q, "batch steps q_hidden" if is_flat else "batch heads steps key_size"),
+        K=(k, "batch key_steps k_hidden" if is_flat else f"{kv} key_size"),
+        V=(v, "batch key_steps v_hidden" if is_flat else f"{kv} value_size"),
+        past_key=(past_k, "batch key_heads past key_size"),
+        past_value=(past_v, "batch key_heads past value_size"),
+    )
+    heads = node.attributes["q_num_heads"] if is_flat else np.shape(q)[1]
     if mask is not None:  # which may have fewer key steps
-        shape = (np.shape(q)[0], heads, steps, *np.shape(mask)[-1:])
+        shape = (np.shape(q)[0], heads, np.shape(q)[-2], *np.shape(mask)[-1:])
         require_broadcastable("attn_mask", mask, shape)
 
 
@@ -79,6 +68,7 @@ def _table(
 
 
 OPERATORS = {
+    **_table(1, "DepthToSpace SpaceToDepth"),
     **_table(9, "Shrink", is_elementwise=True),
     **_table(10, "ThresholdedRelu", is_elementwise=True),
     **_table(12, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -156,27 +155,6 @@ def _trilu(node: Node, x: Array, k: Any = None) -> Array:
     return (jnp.triu if is_upper else jnp.tril)(x, offset)
 
 
-def _depth_to_space(node: Node, x: Array) -> jax.Array:
-    batch, channels, height, width = np.shape(x)
-    block = node.attributes["blocksize"]
-    outer = channels // block**2
-    is_depth_first = node.attributes["mode"] == "DCR"
-    depth = (block, block, outer) if is_depth_first else (outer, block, block)
-    order = (0, 3, 4, 1, 5, 2) if is_depth_first else (0, 1, 4, 2, 5, 3)
-    parts = jnp.reshape(x, (batch, *depth, height, width)).transpose(order)
-    return parts.reshape(batch, outer, height * block, width * block)
-
-
-def _space_to_depth(node: Node, x: Array) -> jax.Array:
-    batch, channels, height, width = np.shape(x)
-    block = node.attributes["blocksize"]
-    rows, columns = height // block, width // block
-    parts = jnp.reshape(x, (batch, channels, rows, block, columns, block))
-    is_depth_first = node.attributes["mode"] == "DCR"
-    order = (0, 3, 5, 1, 2, 4) if is_depth_first else (0, 1, 3, 5, 2, 4)
-    return parts.transpose(order).reshape(batch, channels * block**2, rows, columns)
-
-
 OPERATORS = {
     "Shape": Operator(_shape, 1, of_shapes=True),
     "Size": Operator(lambda _, x: _sizes(math.prod(np.shape(x))), 1, of_shapes=True),
@@ -193,6 +171,4 @@ OPERATORS = {
     "Tile": Operator(_tile, 6, (1,)),
     "Pad": Operator(_pad, 2, (1, 3), of_floats=True),
     "Trilu": Operator(_trilu, 14, (1,)),
-    "DepthToSpace": Operator(_depth_to_space, 1),
-    "SpaceToDepth": Operator(_space_to_depth, 1),
 }

@@ -15,7 +15,7 @@ from jax import lax
 
 from dml_jax.onnx_backend._nodes import Node, Operator
 from dml_jax.onnx_backend._operators._arrays import (
-    dtype_of,
+    dtype_in,
     in_float32,
     integer,
     normalized,
@@ -110,12 +110,11 @@ def _mel_weights(node: Node, *inputs: Array) -> np.ndarray:
     bins = np.floor((length + 1) * hertz / rate).astype(np.int64)
     low, center, high = bins[:-2], bins[1:-1], bins[2:]
     place = np.arange(length // 2 + 1)[:, None]
-    dtype = dtype_of("`output_datatype`", node.attributes["output_datatype"])
     rising = (place - low) / np.maximum(center - low, 1)
     falling = (high - place) / np.maximum(high - center, 1)
     weights = np.where(place <= center, rising, falling)
     weights = np.where(place == center, 1, np.maximum(weights, 0))
-    return weights.astype(dtype)
+    return weights.astype(dtype_in(node, "output_datatype"))
 
 
 # Coefficients of cosines, in 32 bits as in ONNX's bodies.
@@ -133,8 +132,7 @@ def _window(node: Node, size: Array) -> np.ndarray:
     angles = 2 * np.pi * np.arange(count) / period
     terms = enumerate(map(np.float32, _WINDOWS[node.kind]))
     values = sum(factor * np.cos(i * angles) for i, factor in terms)
-    dtype = dtype_of("`output_datatype`", node.attributes["output_datatype"])
-    return np.asarray(values).astype(dtype)
+    return np.asarray(values).astype(dtype_in(node, "output_datatype"))
 
 
 OPERATORS = {
