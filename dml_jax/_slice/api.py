@@ -31,7 +31,7 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments, bitwise
 from dml_jax._shared.arguments import Shape, Size
 from dml_jax._slice import primitive
-from dml_jax._slice.window import StridedWindow
+from dml_jax._slice.window import Window, WindowDimension
 
 
 def slice(
@@ -77,7 +77,7 @@ def slice(
     """
     x = jnp.asarray(input)
     window = _window_of_slice(x.shape, offsets, sizes, strides)
-    return _strided_slice(x, window=window)
+    return _strided_slice(x, operator="slice", window=window)
 
 
 def slice1(
@@ -135,7 +135,7 @@ def slice1(
         input_window_strides,
         output_sizes,
     )
-    return _strided_slice(x, window=window)
+    return _strided_slice(x, operator="slice1", window=window)
 
 
 def slice_grad(
@@ -206,9 +206,7 @@ def slice_grad(
 # Arguments ----------------------------------------------------------------------------
 
 
-def _window_of_slice(
-    shape: Shape, offsets: Any, sizes: Any, strides: Any
-) -> StridedWindow:
+def _window_of_slice(shape: Shape, offsets: Any, sizes: Any, strides: Any) -> Window:
     """The window that `slice` reads, which must be inside `shape`."""
     names = ("offsets", "sizes", "strides")
     strides = (1,) * len(shape) if strides is None else strides
@@ -224,7 +222,7 @@ def _window_of_slice(
             "result, not ends"
         )
         _require_inside("slice", "offsets", d, shape[d], offset, size, last, formula)
-    return _strided_window("slice", offsets, sizes, strides, sizes)
+    return tuple(map(_along, offsets, sizes, strides, sizes))
 
 
 def _window_of_slice1(
@@ -234,7 +232,7 @@ def _window_of_slice1(
     window_sizes: Any,
     strides: Any,
     sizes: Any = None,
-) -> StridedWindow:
+) -> Window:
     """The window that `slice1` reads and `slice_grad` writes, inside `shape`."""
     names = ("input_window_offsets", "input_window_sizes", "input_window_strides")
     lists = _integers(len(shape), names, offsets, window_sizes, strides)
@@ -257,7 +255,7 @@ def _window_of_slice1(
         if not 0 <= size <= limit:
             rule = f"be 0 to {limit}, the window's size over the stride, rounded up"
             raise arguments.error(ValueError, f"{name}[{d}]", rule, size)
-    return _strided_window(operator, offsets, window_sizes, strides, sizes)
+    return tuple(map(_along, offsets, window_sizes, strides, sizes))
 
 
 def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Shape]:
@@ -293,40 +291,32 @@ def _require_inside(
     raise ValueError(arguments.Message(message))
 
 
-def _strided_window(
-    operator: str, offsets: Shape, window_sizes: Shape, strides: Shape, sizes: Shape
-) -> StridedWindow:
-    """The window with positive strides, which starts at the lowest index."""
-    starts = tuple(
-        offset if stride > 0 or size == 0 else offset + window - 1 + stride * (size - 1)
-        for offset, window, stride, size in zip(
-            offsets, window_sizes, strides, sizes, strict=True
-        )
-    )
+def _along(offset: Size, window: Size, stride: int, size: Size) -> WindowDimension:
+    """One dimension with a positive stride, which starts at the lowest index."""
+    is_reversed = stride < 0
+    if is_reversed and size != 0:
+        offset += window - 1 + stride * (size - 1)
     # The stride has no effect on a single element, and may be too large for XLA.
-    positive_strides = tuple(
-        1 if isinstance(size, int) and size <= 1 else abs(stride)
-        for stride, size in zip(strides, sizes, strict=True)
-    )
-    reversed_dims = tuple(d for d, stride in enumerate(strides) if stride < 0)
-    return StridedWindow(operator, starts, sizes, positive_strides, reversed_dims)
+    is_single = isinstance(size, int) and size <= 1
+    return WindowDimension(offset, size, 1 if is_single else abs(stride), is_reversed)
 
 
 # Jitted cores -------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames="window")
-def _strided_slice(x: jax.Array, *, window: StridedWindow) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("operator", "window"))
+def _strided_slice(x: jax.Array, *, operator: str, window: Window) -> jax.Array:
     def read(data: jax.Array) -> jax.Array:
-        return primitive.strided_slice(data, window.with_trailing(data.shape[x.ndim :]))
+        of_keys = (WindowDimension(0, size) for size in data.shape[x.ndim :])
+        return primitive.strided_slice(data, (*window, *of_keys))
 
-    with jax.named_scope(window.operator):
+    with jax.named_scope(operator):
         return bitwise.by_key_data(read, x)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "window"))
 def _strided_slice_transpose(
-    gradient: jax.Array, *, shape: Shape, window: StridedWindow
+    gradient: jax.Array, *, shape: Shape, window: Window
 ) -> jax.Array:
-    with jax.named_scope(window.operator):
+    with jax.named_scope("slice_grad"):
         return primitive.strided_slice_transpose(gradient, shape, window)
