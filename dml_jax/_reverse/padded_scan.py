@@ -21,8 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from dml_jax._reverse import operands
+from dml_jax._reverse.api import require_sequences
 from dml_jax._reverse.binding import clamp
-from dml_jax._reverse.padded import require_batch
 from dml_jax._shared import arguments, scans, value_checks
 
 PyTree: TypeAlias = Any
@@ -238,7 +238,7 @@ def _ids(
         raise arguments.error(ValueError, "lengths", rule, got)
     lengths = operands.as_lengths("lengths", lengths)
     for shape in shapes:
-        require_batch("xs", shape, lengths.shape, axis)
+        require_sequences("xs", shape, lengths.shape, axis)
     value_checks.check_lengths(name, "lengths", lengths, time)
     lengths = clamp(lengths, time)
     steps = lax.broadcasted_iota(lengths.dtype, (time, *[1] * lengths.ndim), 0)
