@@ -112,11 +112,11 @@ def _transpose_lowering(platform: str | None) -> Callable[..., Any]:
             lowered = _lower_partitioned(ctx, x, **params)
             if lowered is not None:
                 return lowered
+        if 0 in ctx.avals_in[0].shape:  # XLA may fail to partition an empty slice
+            return lowering.lower(ctx, lambda x: jnp.zeros(shape, x.dtype), x)
         avoids_gather = platform == "tpu" or program.is_partly_manual
         compute: Callable[..., Array]
-        if 0 in ctx.avals_in[0].shape:
-            compute = _zeros
-        elif program.is_whole:
+        if program.is_whole:
             # For TPUs, XLA takes minutes to compile a pad with zeros between elements.
             is_slow = platform == "tpu" and any(along.stride > 1 for along in window)
             compute = xla.gather_and_select if is_slow else xla.strided_slice_transpose
@@ -143,12 +143,6 @@ def _lower_partitioned(ctx: Any, x: Any, *, shape: Any, window: Window):
         partitioning.transpose_shards, strided_slice_transpose, **params
     )
     return partitioner.lower_partitioned(ctx, transpose, of_shards, params, x)
-
-
-def _zeros(x: Array, *, shape: tuple[int, ...], window: Window) -> Array:
-    """The transpose of an empty slice, which XLA may fail to partition."""
-    del window
-    return jnp.zeros(shape, x.dtype)
 
 
 _WITH_CALLBACK = ("cpu", "cuda", "rocm")  # not TPUs: jax-ml/jax#38196

@@ -33,11 +33,6 @@ def _reversed(bits: Array, window: Window) -> Array:
 def strided_slice_transpose(x: Array, shape: tuple[int, ...], window: Window) -> Array:
     """`lax.rev`, and `lax.pad` with zeros between the elements."""
     bits = _reversed(bitwise.to_bits(x), window)
-    return bitwise.from_bits(_pad_with_zeros(bits, shape, window), x.dtype)
-
-
-def _pad_with_zeros(bits: Array, shape: tuple[int, ...], window: Window) -> Array:
-    """`pad_forwards`, which keeps the bits of narrow floats."""
     pad = functools.partial(pad_forwards, shape=shape, window=window)
 
     def pad_on_cpu(bits: Array) -> Array:
@@ -47,8 +42,9 @@ def _pad_with_zeros(bits: Array, shape: tuple[int, ...], window: Window) -> Arra
         return pad(bits) | bitwise.unknown_zeros(bits[(0,) * bits.ndim])
 
     if bits.dtype != jnp.uint16 or bits.size == 0:
-        return pad(bits)
-    return lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
+        return bitwise.from_bits(pad(bits), x.dtype)
+    bits = lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
+    return bitwise.from_bits(bits, x.dtype)
 
 
 def pad_forwards(x: Array, shape: tuple[int, ...], window: Window) -> Array:
@@ -134,8 +130,8 @@ def gather_and_select(x: Array, shape: tuple[int, ...], window: Window) -> Array
             bits = _gather_and_select_along(bits, d, extent, along)
         if bits.dtype != jnp.uint16:
             return bits
-        # As in `_pad_with_zeros`. Each element has its own zero, since the operand may
-        # be sharded.
+        # As in `strided_slice_transpose`. Each element has its own zero, since the
+        # operand may be sharded.
         return lax.platform_dependent(
             bits,
             cpu=lambda bits: bits | bitwise.unknown_zeros(bits),
