@@ -128,17 +128,15 @@ def specs_of_operands(
 
     Each dimension is sharded like the result's, unless it is broadcast from size 1.
     """
-    return [
-        PartitionSpec(
-            *(
-                None if size == 1 != result_size else entry
-                for entry, size, result_size in zip(
-                    spec, shape, result_shape, strict=True
-                )
-            )
-        )
-        for shape in shapes
-    ]
+
+    def spec_of(shape: Shape) -> PartitionSpec:
+        entries = [
+            None if size == 1 != of_result else entry
+            for entry, size, of_result in zip(spec, shape, result_shape, strict=True)
+        ]
+        return PartitionSpec(*entries)
+
+    return [*map(spec_of, shapes)]
 
 
 def _rule(shapes: Sequence[Shape], result_shape: Shape) -> str:
