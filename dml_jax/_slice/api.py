@@ -127,14 +127,8 @@ def slice1(
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
     x = jnp.asarray(input)
-    window = _window_of_slice1(
-        "slice1",
-        x.shape,
-        input_window_offsets,
-        input_window_sizes,
-        input_window_strides,
-        output_sizes,
-    )
+    lists = (input_window_offsets, input_window_sizes, input_window_strides)
+    window = _window_of_slice1("slice1", x.shape, lists, output_sizes)
     return _strided_slice(x, operator="slice1", window=window)
 
 
@@ -192,14 +186,8 @@ def slice_grad(
         raise arguments.error(TypeError, "input_gradient", rule, gradient.dtype)
     name = "output_gradient_sizes"
     shape = arguments.sizes(name, output_gradient_sizes, gradient.ndim)
-    window = _window_of_slice1(
-        "slice_grad",
-        shape,
-        input_window_offsets,
-        input_window_sizes,
-        input_window_strides,
-        gradient.shape,
-    )
+    lists = (input_window_offsets, input_window_sizes, input_window_strides)
+    window = _window_of_slice1("slice_grad", shape, lists, gradient.shape)
     return _strided_slice_transpose(gradient, shape=shape, window=window)
 
 
@@ -210,55 +198,42 @@ def _window_of_slice(shape: Shape, offsets: Any, sizes: Any, strides: Any) -> Wi
     """The window that `slice` reads, which must be inside `shape`."""
     names = ("offsets", "sizes", "strides")
     strides = (1,) * len(shape) if strides is None else strides
-    lists = _integers(len(shape), names, offsets, sizes, strides)
-    offsets, sizes, strides = lists
+    lists = _integers(len(shape), names, (offsets, sizes, strides))
+    window = []
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride < 1:
             got = f"{stride}. `slice1` takes negative strides"
             raise arguments.error(ValueError, f"strides[{d}]", "be at least 1", got)
-        last = offset + stride * (size - 1)
-        formula = (
-            f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1). Sizes are those of the "
-            "result, not ends"
-        )
-        _require_inside("slice", "offsets", d, shape[d], offset, size, last, formula)
-    return tuple(map(_along, offsets, sizes, strides, sizes))
+        _require_inside("slice", d, shape[d], offset, size, stride)
+        window.append(_along(offset, size, stride, size))
+    return tuple(window)
 
 
 def _window_of_slice1(
-    operator: str,
-    shape: Shape,
-    offsets: Any,
-    window_sizes: Any,
-    strides: Any,
-    sizes: Any = None,
+    operator: str, shape: Shape, lists: Sequence[Any], sizes: Any
 ) -> Window:
     """The window that `slice1` reads and `slice_grad` writes, inside `shape`."""
     names = ("input_window_offsets", "input_window_sizes", "input_window_strides")
-    lists = _integers(len(shape), names, offsets, window_sizes, strides)
-    offsets, window_sizes, strides = lists
+    lists = _integers(len(shape), names, lists)
     if sizes is not None:
         sizes = arguments.integers("output_sizes", sizes, len(shape))
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride == 0:
             raise arguments.error(ValueError, f"{names[2]}[{d}]", "be nonzero", 0)
-        last = offset + size - 1
-        formula = f"{names[0]}[{d}] + {names[1]}[{d}] - 1"
-        _require_inside(operator, names[0], d, shape[d], offset, size, last, formula)
-    copied_sizes = tuple(
-        (size - 1) // abs(stride) + 1
-        for size, stride in zip(window_sizes, strides, strict=True)
-    )
-    sizes = copied_sizes if sizes is None else sizes
-    name = "output_sizes" if operator == "slice1" else "input_gradient.shape"
-    for d, (size, limit) in enumerate(zip(sizes, copied_sizes, strict=True)):
+        _require_inside(operator, d, shape[d], offset, size)
+    window = []
+    for d, (offset, extent, stride) in enumerate(zip(*lists, strict=True)):
+        limit = (extent - 1) // abs(stride) + 1
+        size = limit if sizes is None else sizes[d]
         if not 0 <= size <= limit:
+            name = "output_sizes" if operator == "slice1" else "input_gradient.shape"
             rule = f"be 0 to {limit}, the window's size over the stride, rounded up"
             raise arguments.error(ValueError, f"{name}[{d}]", rule, size)
-    return tuple(map(_along, offsets, window_sizes, strides, sizes))
+        window.append(_along(offset, extent, stride, size))
+    return tuple(window)
 
 
-def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Shape]:
+def _integers(rank: int, names: Sequence[str], lists: Sequence[Any]) -> list[Shape]:
     """Offsets, sizes and strides; offsets and sizes must not be negative."""
     checks = arguments.naturals, arguments.naturals, arguments.integers
     triples = zip(checks, names, lists, strict=True)
@@ -266,16 +241,14 @@ def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Shape]:
 
 
 def _require_inside(
-    operator: str,
-    name: str,
-    d: int,
-    extent: Size,
-    offset: Size,
-    size: Size,
-    last: Size,
-    formula: str,
+    operator: str, d: int, extent: Size, offset: Size, size: Size, stride: Size = 1
 ) -> None:
-    """Refuses reads up to index `last`, or an empty window, outside `extent`."""
+    """Refuses a read of dimension `d`, or an empty window, outside `extent`."""
+    name, last = "input_window_offsets", offset + stride * (size - 1)
+    formula = f"{name}[{d}] + input_window_sizes[{d}] - 1"
+    if operator == "slice":
+        name, formula = "offsets", f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1)"
+        formula += ". Sizes are those of the result, not ends"
     if size == 0 and offset > extent:
         rule = f"be at most {extent}, the size of dimension {d}"
         raise arguments.error(ValueError, f"{name}[{d}]", rule, offset)
