@@ -99,8 +99,10 @@ def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Arr
     x = jnp.asarray(x)
     axis = operands.canonicalize_axis("x", x.shape, axis)
     require_sequences("x", x.shape, lengths.shape, axis)
-    check_lengths("reverse_padded", "lengths", lengths, x.shape[axis])
-    return _reverse_padded(x, lengths, axis=axis)
+    name = "reverse_padded"
+    check_lengths(name, "lengths", lengths, x.shape[axis])
+    missing = (axis,) if lengths.ndim else tuple(range(axis + 1))
+    return _reverse(x, lengths, axis=axis, missing=missing, name=name)
 
 
 def reverse_subsequences(
@@ -163,8 +165,9 @@ def reverse_subsequences(
     axis = operands.canonicalize_axis("input", x.shape, axis)
     _require_lines(x.shape, lengths.shape, axis)
     arguments.require_implementation(implementation)
-    check_lengths("reverse_subsequences", "sequence_lengths", lengths, x.shape[axis])
-    return _reverse_subsequences(x, lengths, axis=axis, implementation=implementation)
+    name = "reverse_subsequences"
+    check_lengths(name, "sequence_lengths", lengths, x.shape[axis])
+    return _reverse(x, lengths, axis=axis, name=name, implementation=implementation)
 
 
 def reverse_sequence(
@@ -258,11 +261,12 @@ def reverse_sequence(
     check_lengths("reverse_sequence", "sequence_lens", lengths, x.shape[time_axis])
     # Where the coefficient is the number 1, the plain operator has the same derivative.
     is_plain = not training or (type(coefficient) is float and coefficient == 1)
-    y = _reverse_sequence(
+    y = _reverse(
         x,
         lengths,
         None if is_plain else coefficient,
-        time_axis=time_axis,
+        axis=time_axis,
+        missing=tuple(d for d in range(x.ndim) if d != batch_axis),
         name=arguments.optional_name("name", name) or "reverse_sequence",
         implementation=implementation,
     )
@@ -370,43 +374,27 @@ def _require_batch(shape: Shape, lengths_shape: Shape, batch_axis: int) -> None:
     raise arguments.error(ValueError, "sequence_lens", rule, f"{lengths_shape}{advice}")
 
 
-# Jitted cores -------------------------------------------------------------------------
+# Jitted core --------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames="axis")
-def _reverse_padded(x: jax.Array, lengths: jax.Array, *, axis: int) -> jax.Array:
-    with jax.named_scope("reverse_padded"):
-        missing = [axis] if lengths.ndim else range(axis + 1)
-        return bind(x, lax.expand_dims(lengths, missing), axis)
-
-
-@functools.partial(jax.jit, static_argnames=("axis", "implementation"))
-def _reverse_subsequences(
+@functools.partial(
+    jax.jit, static_argnames=("axis", "missing", "name", "implementation")
+)
+def _reverse(
     x: jax.Array,
     lengths: jax.Array,
+    coefficient: Any = None,
     *,
     axis: int,
-    implementation: Implementation | None,
-) -> jax.Array:
-    with jax.named_scope("reverse_subsequences"):
-        return bind(x, lengths, axis, implementation)
-
-
-@functools.partial(jax.jit, static_argnames=("time_axis", "name", "implementation"))
-def _reverse_sequence(
-    x: jax.Array,
-    lengths: jax.Array,
-    coefficient: Any,
-    *,
-    time_axis: int,
+    missing: Sequence[int] = (),
     name: str,
-    implementation: Implementation | None,
+    implementation: Implementation | None = None,
 ) -> jax.Array:
+    """The reversal by lengths that lack the dimensions `missing`."""
     with jax.named_scope(name):
-        others = [d for d in range(x.ndim) if d != 1 - time_axis]
-        lengths = lax.expand_dims(lengths, others)
+        lengths = lax.expand_dims(lengths, missing)
         if coefficient is not None and jnp.issubdtype(x.dtype, jnp.inexact):
             coefficient = lax.stop_gradient(jnp.asarray(coefficient))
         else:
             coefficient = None
-        return bind(x, lengths, time_axis, implementation, coefficient)
+        return bind(x, lengths, axis, implementation, coefficient)

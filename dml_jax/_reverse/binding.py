@@ -28,8 +28,8 @@ def bind(
     x: Array,
     lengths: Array,
     axis: int,
-    implementation: Implementation | None = None,
-    coefficient: Array | None = None,
+    implementation: Implementation | None,
+    coefficient: Array | None,
 ) -> Array:
     """Binds the primitive, in the training mode if there is a coefficient.
 
