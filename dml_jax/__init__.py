@@ -14,8 +14,7 @@ import typing as _typing
 from dml_jax._shared.arguments import named as _named
 
 # Reversal of the valid part of padded sequences
-from dml_jax._reverse.padded import reverse_padded
-from dml_jax._reverse.api import reverse_sequence, reverse_subsequences
+from dml_jax._reverse.api import reverse_padded, reverse_sequence, reverse_subsequences
 
 # Recurrences over padded or packed sequences
 from dml_jax._reverse.padded_scan import bidirectional_scan, padded_scan

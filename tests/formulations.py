@@ -14,7 +14,6 @@ from dtypes import dtype_of, needs_x64
 
 from dml_jax import reference
 from dml_jax._reverse import primitive
-from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import jax_versions, lowering
 from dml_jax.cli.verify_cases import random_bits
 
@@ -66,7 +65,7 @@ def require_reversed(
     with jax.enable_x64(needs_x64(x.dtype)):
         arrays = jnp.asarray(x), jnp.asarray(lengths)
         y = compiled(functools.partial(reverse, axis=axis))(*arrays)
-    whole = np.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    whole = np.broadcast_to(x, np.broadcast_shapes(x.shape, lengths.shape))
     assert_same_bits(y, reference.reverse_subsequences(whole, lengths, axis))
 
 

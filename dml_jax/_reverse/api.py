@@ -16,6 +16,14 @@ both bind one primitive. The specifications leave two things open:
   which DirectML's dtypes exclude, acts as 0.
 - Training. The training mode of `reverse_sequence` is in neither specification. It
   comes from graph environments that train ONNX models.
+
+`reverse_padded` is the same operator in the form that JAX's own functions have. Its
+lengths have the shape of a batch, and two rules are choices:
+
+- Lengths have one dimension for each batch dimension, or none. A missing dimension is
+  an error, since broadcasting would take lengths of shape [batch] for [heads] in an
+  array [batch, heads, ...] if both sizes are equal.
+- With the time in dimension 0, the batch is dimension 1, as in time-major data.
 """
 
 from __future__ import annotations
@@ -37,6 +45,64 @@ from dml_jax._reverse.operands import LengthsLike
 from dml_jax._shared import arguments, scalars
 from dml_jax._shared.arguments import Implementation, Shape
 from dml_jax._shared.value_checks import check_lengths
+
+
+def reverse_padded(x: ArrayLike, lengths: LengthsLike, axis: int = 1) -> jax.Array:
+    """Reverses the first elements of every padded sequence, and keeps the padding.
+
+    Lengths 0 and 1 change nothing; a length beyond the axis acts as the axis size, a
+    negative one as 0 (`checked` reports both). Every bit is kept, NaN payloads and the
+    sign of zero included. Empty arrays are legal.
+
+    Args:
+      x: array of any dtype and of rank 1 or more, such as [batch, time, features].
+      lengths: integers, of any integer dtype: one for all sequences, or an array with
+        the dimensions of `x` before `axis`, each of the size of `x` or 1. If `axis` is
+        0, an array has the size of dimension 1, or 1: data of shape
+        [time, batch, features] has lengths of shape [batch].
+      axis: the dimension of time, along which the elements are reversed; may be
+        negative. A single sequence of shape [time, features] has axis 0.
+
+    Returns:
+      An array with the shape and dtype of `x`.
+
+    Raises:
+      TypeError: an argument is not array-like, `lengths` is not integer, or `axis` is
+        not a static integer.
+      ValueError: `axis` is out of bounds, `x` has 2^32 elements or more along it, or
+        `lengths` does not fit the shape of `x`.
+
+    Derivatives: linear in `x`. A derivative of any order, in forward or reverse mode,
+    costs as much as the operator. Sharding: the result is sharded as `x`. Devices
+    communicate only if `axis` is sharded; no device then holds more than a few shards.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dml_jax import reverse_padded
+      >>> x = jnp.array([[1, 2, 3, 0], [4, 5, 0, 0]])
+      >>> reverse_padded(x, jnp.array([3, 2]))
+      Array([[3, 2, 1, 0],
+             [5, 4, 0, 0]], dtype=int32)
+      >>> reverse_padded(x.T, jnp.array([3, 2]), axis=0)
+      Array([[3, 5],
+             [2, 4],
+             [1, 0],
+             [0, 0]], dtype=int32)
+      >>> reverse_padded(x[0], 3, axis=0)
+      Array([3, 2, 1, 0], dtype=int32)
+
+    Source: the operator is DirectML's, DML_REVERSE_SUBSEQUENCES_OPERATOR_DESC, with
+    lengths that do not vary along the dimensions after `axis`.
+    """
+    # First the lengths, for the error of swapped arguments.
+    lengths = operands.as_lengths("lengths", lengths)
+    x = jnp.asarray(x)
+    axis = operands.canonicalize_axis("x", x.shape, axis)
+    require_sequences("x", x.shape, lengths.shape, axis)
+    name = "reverse_padded"
+    check_lengths(name, "lengths", lengths, x.shape[axis])
+    missing = (axis,) if lengths.ndim else tuple(range(axis + 1))
+    return _reverse(x, lengths, axis=axis, missing=missing, name=name)
 
 
 def reverse_subsequences(
@@ -99,8 +165,9 @@ def reverse_subsequences(
     axis = operands.canonicalize_axis("input", x.shape, axis)
     _require_lines(x.shape, lengths.shape, axis)
     arguments.require_implementation(implementation)
-    check_lengths("reverse_subsequences", "sequence_lengths", lengths, x.shape[axis])
-    return _reverse_subsequences(x, lengths, axis=axis, implementation=implementation)
+    name = "reverse_subsequences"
+    check_lengths(name, "sequence_lengths", lengths, x.shape[axis])
+    return _reverse(x, lengths, axis=axis, name=name, implementation=implementation)
 
 
 def reverse_sequence(
@@ -194,11 +261,12 @@ def reverse_sequence(
     check_lengths("reverse_sequence", "sequence_lens", lengths, x.shape[time_axis])
     # Where the coefficient is the number 1, the plain operator has the same derivative.
     is_plain = not training or (type(coefficient) is float and coefficient == 1)
-    y = _reverse_sequence(
+    y = _reverse(
         x,
         lengths,
         None if is_plain else coefficient,
-        time_axis=time_axis,
+        axis=time_axis,
+        missing=tuple(d for d in range(x.ndim) if d != batch_axis),
         name=arguments.optional_name("name", name) or "reverse_sequence",
         implementation=implementation,
     )
@@ -206,6 +274,37 @@ def reverse_sequence(
 
 
 # Arguments ----------------------------------------------------------------------------
+
+
+def require_sequences(name: str, shape: Shape, lengths_shape: Shape, axis: int) -> None:
+    """Refuses lengths of another shape than sequences in the array `name` have."""
+    batch = shape[:axis] or shape[1:2]
+    if operands.fits(lengths_shape, batch) or not lengths_shape:
+        return
+    rule = "be a scalar"
+    if batch:
+        where = f"before {axis=}" if axis else f"in dimension 1, with {axis=}"
+        rule += f" or have shape {batch}, the sizes of `{name}` {where}"
+        rule += ", or 1 for any of them"
+    got = f"{lengths_shape}{_advice(shape, lengths_shape, batch, axis)}"
+    raise arguments.error(ValueError, "lengths", rule, got)
+
+
+def _advice(shape: Shape, lengths_shape: Shape, batch: Shape, axis: int) -> str:
+    """How to pass lengths that `reverse_padded` refuses."""
+    expansion = operands.expansion("lengths", lengths_shape, batch)
+    if expansion:
+        return expansion
+    if [n for n in lengths_shape if n != 1] == [n for n in batch if n != 1]:
+        return f". Pass `jnp.reshape(lengths, {batch})`"
+    if axis < 2 <= len(shape) and lengths_shape == (shape[axis],):
+        return f". If the time is dimension {1 - axis}, pass axis={1 - axis}"
+    if lengths_shape == (*shape[:axis], *shape[axis + 1 :]):
+        return (
+            ". For one length for each line, call `reverse_subsequences` with "
+            f"`jnp.expand_dims(lengths, {axis})`"
+        )
+    return ""
 
 
 def _canonicalize_axes(ndim: int, batch_axis: Any, time_axis: Any) -> tuple[int, int]:
@@ -275,36 +374,27 @@ def _require_batch(shape: Shape, lengths_shape: Shape, batch_axis: int) -> None:
     raise arguments.error(ValueError, "sequence_lens", rule, f"{lengths_shape}{advice}")
 
 
-# Jitted cores -------------------------------------------------------------------------
+# Jitted core --------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "implementation"))
-def _reverse_subsequences(
+@functools.partial(
+    jax.jit, static_argnames=("axis", "missing", "name", "implementation")
+)
+def _reverse(
     x: jax.Array,
     lengths: jax.Array,
+    coefficient: Any = None,
     *,
     axis: int,
-    implementation: Implementation | None,
-) -> jax.Array:
-    with jax.named_scope("reverse_subsequences"):
-        return bind(x, lengths, axis, implementation)
-
-
-@functools.partial(jax.jit, static_argnames=("time_axis", "name", "implementation"))
-def _reverse_sequence(
-    x: jax.Array,
-    lengths: jax.Array,
-    coefficient: Any,
-    *,
-    time_axis: int,
+    missing: Sequence[int] = (),
     name: str,
-    implementation: Implementation | None,
+    implementation: Implementation | None = None,
 ) -> jax.Array:
+    """The reversal by lengths that lack the dimensions `missing`."""
     with jax.named_scope(name):
-        others = [d for d in range(x.ndim) if d != 1 - time_axis]
-        lengths = lax.expand_dims(lengths, others)
+        lengths = lax.expand_dims(lengths, missing)
         if coefficient is not None and jnp.issubdtype(x.dtype, jnp.inexact):
             coefficient = lax.stop_gradient(jnp.asarray(coefficient))
         else:
             coefficient = None
-        return bind(x, lengths, time_axis, implementation, coefficient)
+        return bind(x, lengths, axis, implementation, coefficient)

@@ -1,26 +1,36 @@
-"""Binds the primitive of the reversal, whatever the form of the lengths."""
+"""Binds the primitive of the reversal, also in the training mode.
+
+The training mode has a coefficient in its backward pass:
+
+    y = reverse(x)        dx = coefficient * reverse(dy)
+
+The reversal is its own adjoint, so a coefficient of 1 gives its derivative. The lengths
+and the coefficient receive no cotangent.
+"""
 
 from __future__ import annotations
+
+import functools
+from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax._reverse import primitive
-from dml_jax._reverse.training import reverse_for_training
 from dml_jax._shared import bitwise, jax_versions
 from dml_jax._shared.arguments import Implementation, Size
 
 
 def bind(
-    x: jax.Array,
-    lengths: jax.Array,
+    x: Array,
+    lengths: Array,
     axis: int,
-    implementation: Implementation | None = None,
-    coefficient: jax.Array | None = None,
-) -> jax.Array:
+    implementation: Implementation | None,
+    coefficient: Array | None,
+) -> Array:
     """Binds the primitive, in the training mode if there is a coefficient.
 
     Lengths have the rank of `x`, or that rank without dimensions of size 1 at the end.
@@ -30,7 +40,7 @@ def bind(
         # Makes the lengths mapped and varying wherever the coefficient is.
         lengths = lengths + coefficient.astype(lengths.dtype) * 0
 
-    def reverse(x: jax.Array) -> jax.Array:
+    def reverse(x: Array) -> Array:
         lines = lax.expand_dims(lengths, range(lengths.ndim, x.ndim))
         # Under shard_map the lengths may vary over axes over which the input does not.
         # Without the cast, the cotangent of the input would be summed over too few
@@ -39,12 +49,51 @@ def bind(
         x, lines = jax_versions.vary_over(x, axes), jax_versions.vary_over(lines, axes)
         if coefficient is None:
             return primitive.reverse(x, lines, axis, implementation)
-        return reverse_for_training(x, lines, coefficient, axis, implementation)
+        return _reverse_for_training(x, lines, coefficient, axis, implementation)
 
     return bitwise.by_key_data(reverse, x)
 
 
-def clamp(lengths: jax.Array, size: Size) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _reverse_for_training(
+    x: Array,
+    lengths: Array,
+    coefficient: Array,
+    axis: int,
+    implementation: Implementation | None,
+) -> Array:
+    """The reversal; its backward pass multiplies by the scalar `coefficient`.
+
+    Every `vmap` over the coefficient must map the lengths, too. Otherwise the result is
+    not mapped, and JAX sums its cotangents before the coefficient multiplies them.
+    """
+    del coefficient
+    return primitive.reverse(x, lengths, axis, implementation)
+
+
+def _forward(
+    x: Array, lengths: Array, coefficient: Array, *options: Any
+) -> tuple[Array, tuple[Array, Array]]:
+    # Not `reverse`: a backward pass of this one multiplies by the coefficient, too.
+    y = _reverse_for_training(x, lengths, coefficient, *options)
+    return y, (lengths, coefficient)
+
+
+def _backward(
+    axis: int, implementation: Any, saved: tuple[Array, Array], cotangent: Array
+) -> tuple[Array, None, None]:
+    lengths, coefficient = saved
+    cotangent = primitive.reverse(cotangent, lengths, axis, implementation)
+    wide = np.promote_types(cotangent.dtype, np.float32)
+    with bitwise.full_width(cotangent):
+        product = coefficient.astype(wide) * cotangent.astype(wide)
+        return product.astype(cotangent.dtype), None, None
+
+
+_reverse_for_training.defvjp(_forward, _backward)
+
+
+def clamp(lengths: Array, size: Size) -> Array:
     """The lengths in [0, size], as int32, or as uint32 if the size is 2^31 or more."""
     is_symbolic = jax.export.is_symbolic_dim(size)
     is_long = not is_symbolic and size >= 2**31

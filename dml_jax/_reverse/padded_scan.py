@@ -21,8 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from dml_jax._reverse import operands
+from dml_jax._reverse.api import require_sequences
 from dml_jax._reverse.binding import clamp
-from dml_jax._reverse.padded import require_batch
 from dml_jax._shared import arguments, scans, value_checks
 
 PyTree: TypeAlias = Any
@@ -97,12 +97,11 @@ def padded_scan(
 
     Source: the scan is `lax.scan`; ids are those of packed attention.
     """
-    name = "padded_scan"
     xs, init = _arrays(xs), _arrays(init)
-    ids, axis = _ids(name, xs, lengths, segment_ids, axis)
+    ids, axis = _ids("padded_scan", xs, lengths, segment_ids, axis)
     _require_batch(init, xs, ids, axis, "")
     reverse = arguments.flag("reverse", reverse)
-    options = _Options(_Static(step), name, axis, unroll, reverse)
+    options = _Options(_Static(step), axis, unroll, reverse)
     return _one_direction(options, weights, init, xs, ids)
 
 
@@ -163,14 +162,13 @@ def bidirectional_scan(
 
     Source: the bidirectional RNN, GRU and LSTM of ONNX, for any step.
     """
-    name = "bidirectional_scan"
     weights, init, xs = (
         _directions(*pair)
         for pair in (("weights", weights), ("init", init), ("xs", xs))
     )
-    ids, axis = _ids(name, xs, lengths, segment_ids, axis)
+    ids, axis = _ids("bidirectional_scan", xs, lengths, segment_ids, axis)
     _require_batch(init, xs, ids, axis, " in each direction")
-    options = _Options(_Static(step), name, axis, unroll, reverse=False)
+    options = _Options(_Static(step), axis, unroll, reverse=False)
     return _both_directions(options, weights, init, xs, ids)
 
 
@@ -182,14 +180,14 @@ def _arrays(tree: PyTree) -> PyTree:
 
 
 def _directions(argument: str, value: PyTree) -> tuple[PyTree, PyTree]:
-    is_pair = type(value) is tuple
     is_stacked = type(value) not in (tuple, list) and all(
         np.shape(x)[:1] == (2,) for x in jax.tree.leaves(value)
     )
     if is_stacked:
         return _unstacked(value)
-    if is_pair and len(value) == 2:
-        if type(value[0]) is not type(value[1]) and not _are_arrays(value):
+    if type(value) is tuple and len(value) == 2:
+        is_mixed = type(value[0]) is not type(value[1])
+        if is_mixed and not jax.tree_util.all_leaves(value):
             kinds = " and ".join(type(v).__name__ for v in value)
             rule = "have two pytrees of one kind"
             raise arguments.error(TypeError, argument, rule, kinds)
@@ -198,10 +196,6 @@ def _directions(argument: str, value: PyTree) -> tuple[PyTree, PyTree]:
             return first, second
     rule = "be a tuple (forward, backward) with equal shapes, or stacked [2, ...]"
     raise arguments.error(ValueError, argument, rule, _shapes(value))
-
-
-def _are_arrays(values: Any) -> bool:
-    return jax.tree.structure(values).num_leaves == len(values)
 
 
 def _shapes(tree: PyTree) -> str:
@@ -238,7 +232,7 @@ def _ids(
         raise arguments.error(ValueError, "lengths", rule, got)
     lengths = operands.as_lengths("lengths", lengths)
     for shape in shapes:
-        require_batch("xs", shape, lengths.shape, axis)
+        require_sequences("xs", shape, lengths.shape, axis)
     value_checks.check_lengths(name, "lengths", lengths, time)
     lengths = clamp(lengths, time)
     steps = lax.broadcasted_iota(lengths.dtype, (time, *[1] * lengths.ndim), 0)
@@ -281,7 +275,6 @@ class _Static:
 
 class _Options(NamedTuple):
     step: _Static
-    name: str  # of the public function
     axis: int
     unroll: int | bool | None
     reverse: bool
@@ -337,10 +330,10 @@ def _scan(
     directions: int = 0,
 ) -> tuple[PyTree, PyTree]:
     """A scan of rows [time, batch, ...]; [time, 2, batch, ...] if `directions` is 1."""
-    step, name, axis, unroll, reverse = options
+    step, axis, unroll, reverse = options
     first = 1 + directions
     rank = axis if ids is None else max(axis, ids.ndim - first)
-    masked = functools.partial(_masked, step.function, name, rank)
+    masked = functools.partial(_masked, step.function, directions, rank)
     place = _placement((init, rows, ids), first, rank)
     init, rows, ids = place(init, first - 1), place(rows, first), place(ids, first)
     if ids is not None:
@@ -358,7 +351,7 @@ def _scan(
 
 
 def _masked(
-    step: Step, name: str, rank: int, weights: PyTree, carry: PyTree, row: PyTree
+    step: Step, directions: int, rank: int, weights: PyTree, carry: PyTree, row: PyTree
 ) -> tuple[PyTree, PyTree]:
     """A step that keeps the carry at the padding, and begins again at a new id."""
     (weights, init), (carry, last), (x, id_) = weights, carry, row
@@ -366,7 +359,7 @@ def _masked(
         carry = _select((id_ != 0) & (last != 0) & (last != id_), init, carry)
         last = jnp.where(id_ != 0, id_, last)
     batch = jax.tree.leaves(x)[0].shape[:rank]
-    new, y = _checked_results(step, name, batch, weights, carry, x)
+    new, y = _checked_results(step, directions, batch, weights, carry, x)
     if id_ is not None:
         new = _select(id_.astype(bool), new, carry)
     return (new, last), y
@@ -387,17 +380,18 @@ def _select(condition: jax.Array, tree: PyTree, other: PyTree = None) -> PyTree:
 
 
 def _checked_results(
-    step: Step, name: str, batch: Any, weights: PyTree, carry: PyTree, x: PyTree
+    step: Step, directions: int, batch: Any, weights: PyTree, carry: PyTree, x: PyTree
 ) -> tuple[PyTree, PyTree]:
     hint = ""
-    if name == "bidirectional_scan" and jax.tree.structure(carry).num_nodes == 1:
+    if directions and jax.tree.structure(carry).num_nodes == 1:
         hint = ". The states of an LSTM in both directions are ((h, c), (h, c))"
     before = jax.tree.leaves(weights)
     try:
         found = step(weights, carry, x)
     except (TypeError, ValueError) as error:
         if hint:
-            error.add_note(f"{name}: the step got one array of `init`{hint}")
+            note = f"bidirectional_scan: the step got one array of `init`{hint}"
+            error.add_note(note)
         raise
     after = jax.tree.leaves(weights)
     if len(after) != len(before) or any(map(operator.is_not, before, after)):

@@ -37,7 +37,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
-from dml_jax._reverse.xla import broadcast_shape
 from dml_jax._shared import bitwise, partitioner
 
 ReverseLines = Callable[[Array, Array, int], Array]
@@ -59,7 +58,7 @@ def reverse_shards(
     if not mesh_axes:
         return reverse_lines(x, lengths, axis)
     dtype, x = x.dtype, bitwise.to_bits(x)  # a collective may convert narrow floats
-    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    x = jnp.broadcast_to(x, jnp.broadcast_shapes(x.shape, lengths.shape))
     devices = lax.axis_size(mesh_axes)
     divisible = [d for d in range(x.ndim) if d != axis and x.shape[d] % devices == 0]
     if devices > 2 and divisible:

@@ -46,9 +46,9 @@ def reverse(
 # Rules --------------------------------------------------------------------------------
 
 
-def _abstract_eval(x: Any, lengths: Any, *, axis: int, **_: Any) -> Any:
+def _abstract_eval(x: Any, lengths: Any, **_: Any) -> Any:
     """The type of the result, with the sharding and the varying manual axes of `x`."""
-    shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+    shape = jnp.broadcast_shapes(x.shape, lengths.shape)
     # A new ShapedArray would lose the varying manual axes; `update` keeps them.
     return x.update(shape=shape, sharding=_sharding(x, lengths), weak_type=False)
 
@@ -115,7 +115,7 @@ class _Formulation(NamedTuple):
 
     def apply(self, x: Array, lengths: Array, axis: int) -> Array | None:
         """The reversal of an array of any rank."""
-        shape = xla.broadcast_shape(x.shape, lengths.shape, axis)
+        shape = jnp.broadcast_shapes(x.shape, lengths.shape)
         end = xla.start_of_step(lengths.shape, axis)
         outer, inner, step = shape[:axis], shape[axis + 1 : end], shape[end:]
         rows, lines = math.prod(outer), math.prod(inner)

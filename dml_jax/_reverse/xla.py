@@ -22,18 +22,6 @@ from jax.typing import DTypeLike
 from dml_jax._shared import bitwise
 
 
-def broadcast_shape(
-    shape: tuple[int, ...], lengths_shape: tuple[int, ...], axis: int
-) -> tuple[int, ...]:
-    """The shape of the result: `lengths` broadcasts with `x` except along `axis`."""
-    return tuple(
-        size if dimension == axis or length_size == 1 else length_size
-        for dimension, (size, length_size) in enumerate(
-            zip(shape, lengths_shape, strict=True)
-        )
-    )
-
-
 def start_of_step(lengths_shape: tuple[int, ...], axis: int) -> int:
     """The first dimension of a step, a run of neighbours with one length."""
     varying = (d for d, size in enumerate(lengths_shape) if d == axis or size != 1)
@@ -44,10 +32,8 @@ def has_long_steps(
     shape: tuple[int, ...], lengths_shape: tuple[int, ...], axis: int
 ) -> bool:
     """Whether a TPU gathers steps fast: they fill the 128 lanes of a register."""
-    step = broadcast_shape(shape, lengths_shape, axis)[
-        start_of_step(lengths_shape, axis) :
-    ]
-    return math.prod(step) >= 128
+    start = start_of_step(lengths_shape, axis)
+    return math.prod(jnp.broadcast_shapes(shape, lengths_shape)[start:]) >= 128
 
 
 def gather(x: Array, lengths: Array, axis: int) -> Array:
@@ -84,7 +70,7 @@ def rotate_and_flip(x: Array, lengths: Array, axis: int, max_shards: int) -> Arr
     """
     size = x.shape[axis]
     dtype, x = x.dtype, bitwise.to_bits(x)
-    x = jnp.broadcast_to(x, broadcast_shape(x.shape, lengths.shape, axis))
+    x = jnp.broadcast_to(x, jnp.broadcast_shapes(x.shape, lengths.shape))
     if size < 2:
         return bitwise.from_bits(x, dtype)
     # A short axis has blocks of one step: padding it to a multiple of the shards could
@@ -140,7 +126,7 @@ def scatter(x: Array, lengths: Array, axis: int) -> Array:
     instead: XLA stores the indices of a scatter, and may copy the elements as well.
     """
     target = source_index(x.shape, lengths, axis)
-    shape = broadcast_shape(x.shape, target.shape, axis)
+    shape = jnp.broadcast_shapes(x.shape, target.shape)
     rank = start_of_step(lengths.shape, axis)
     blocks = math.prod(shape[:rank])
     index_dtype = bitwise.index_dtype(blocks)

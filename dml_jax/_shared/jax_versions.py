@@ -80,7 +80,7 @@ def type_of_result(
     The result has this shape, the dtype of `x` and its varying manual axes. It is not
     weakly typed.
     """
-    if not getattr(aval.sharding.mesh, "explicit_axes", ()):
+    if not aval.sharding.mesh.explicit_axes:
         return aval.update(shape=shape, weak_type=False)
     # The sharding rule is JAX's, so the function is traced. That takes as long as all
     # else that Python does for a slice.

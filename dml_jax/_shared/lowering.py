@@ -69,9 +69,7 @@ def _without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
     """The context and its mesh, with explicit axes made automatic."""
     mesh = ctx.avals_out[0].sharding.mesh
     with jax_versions.optional("the context of lowering rules"):
-        automatic = dict.fromkeys(
-            getattr(mesh, "explicit_axes", ()), jax.sharding.AxisType.Auto
-        )
+        automatic = dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto)
         mesh = mesh.update_axis_types(automatic)
 
         def without_spec(aval: Any) -> Any:
@@ -87,7 +85,7 @@ def _without_explicit_axes(ctx: Any) -> tuple[Any, Any]:
 def reshard_like(operand: Any, cotangent: jax.Array) -> jax.Array:
     """`cotangent` with the sharding of `operand`, on a mesh with explicit axes."""
     sharding = operand.aval.sharding
-    if not getattr(sharding.mesh, "explicit_axes", ()):
+    if not sharding.mesh.explicit_axes:
         return cotangent
     return jax.sharding.reshard(cotangent, sharding)
 

@@ -128,17 +128,15 @@ def specs_of_operands(
 
     Each dimension is sharded like the result's, unless it is broadcast from size 1.
     """
-    return [
-        PartitionSpec(
-            *(
-                None if size == 1 != result_size else entry
-                for entry, size, result_size in zip(
-                    spec, shape, result_shape, strict=True
-                )
-            )
-        )
-        for shape in shapes
-    ]
+
+    def spec_of(shape: Shape) -> PartitionSpec:
+        entries = [
+            None if size == 1 != of_result else entry
+            for entry, size, of_result in zip(spec, shape, result_shape, strict=True)
+        ]
+        return PartitionSpec(*entries)
+
+    return [*map(spec_of, shapes)]
 
 
 def _rule(shapes: Sequence[Shape], result_shape: Shape) -> str:
@@ -167,14 +165,12 @@ def _decode(
     If there is no such mesh, the spec replicates the array.
     """
     axes = _axes(_tiles(sharding, rank, devices))
-    names = [f"axis{i}" for i in range(len(axes))]
-    mesh = AbstractMesh(tuple(size for size, _ in axes), tuple(names))
-    entries = [_entry([(steps[d], size) for size, steps in axes]) for d in range(rank)]
+    names = tuple(f"axis{i}" for i in range(len(axes)))
+    mesh = AbstractMesh(tuple(size for size, _ in axes), names)
+    entries = [_entry(mesh, [steps[d] for _, steps in axes]) for d in range(rank)]
     if None in entries:
-        return mesh, PartitionSpec(*[None] * rank)
-    return mesh, PartitionSpec(
-        *(tuple(names[axis] for axis in entry or ()) or None for entry in entries)
-    )
+        entries = [()] * rank
+    return mesh, PartitionSpec(*(entry or None for entry in entries))
 
 
 def _tiles(sharding: Any, rank: int, devices: int) -> np.ndarray:
@@ -208,22 +204,20 @@ def _axes(tiles: np.ndarray) -> list[tuple[int, np.ndarray]]:
     return axes
 
 
-def _entry(axes: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
-    """The indices of the mesh axes that shard a dimension, major to minor.
+def _entry(mesh: AbstractMesh, steps: Sequence[int]) -> tuple[str, ...] | None:
+    """The mesh axes that shard a dimension, major to minor.
 
-    `axes` has the step and the size of every mesh axis along the dimension. The result
-    is None if these steps do not enumerate the tiles.
+    `steps` has the step of every mesh axis along the dimension. The result is None if
+    these steps do not enumerate the tiles.
     """
-    entry = sorted(
-        (axis for axis, (step, _) in enumerate(axes) if step != 0),
-        key=lambda axis: -axes[axis][0],
-    )
+    pairs = zip(steps, mesh.axis_names, strict=True)
+    entry = sorted(pair for pair in pairs if pair[0] != 0)
     tiles = 1
-    for axis in reversed(entry):
-        if axes[axis][0] != tiles:
+    for step, name in entry:  # from minor to major
+        if step != tiles:
             return None
-        tiles *= axes[axis][1]
-    return tuple(entry)
+        tiles *= mesh.shape[name]
+    return tuple(name for _, name in reversed(entry))
 
 
 # Collectives --------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from jax.typing import ArrayLike
 from dml_jax._shared import arguments, bitwise
 from dml_jax._shared.arguments import Shape, Size
 from dml_jax._slice import primitive
-from dml_jax._slice.window import StridedWindow
+from dml_jax._slice.window import Window, WindowDimension
 
 
 def slice(
@@ -77,7 +77,7 @@ def slice(
     """
     x = jnp.asarray(input)
     window = _window_of_slice(x.shape, offsets, sizes, strides)
-    return _strided_slice(x, window=window)
+    return _strided_slice(x, operator="slice", window=window)
 
 
 def slice1(
@@ -127,15 +127,9 @@ def slice1(
     Source: DirectML, DML_SLICE1_OPERATOR_DESC.
     """
     x = jnp.asarray(input)
-    window = _window_of_slice1(
-        "slice1",
-        x.shape,
-        input_window_offsets,
-        input_window_sizes,
-        input_window_strides,
-        output_sizes,
-    )
-    return _strided_slice(x, window=window)
+    lists = (input_window_offsets, input_window_sizes, input_window_strides)
+    window = _window_of_slice1("slice1", x.shape, lists, output_sizes)
+    return _strided_slice(x, operator="slice1", window=window)
 
 
 def slice_grad(
@@ -192,75 +186,54 @@ def slice_grad(
         raise arguments.error(TypeError, "input_gradient", rule, gradient.dtype)
     name = "output_gradient_sizes"
     shape = arguments.sizes(name, output_gradient_sizes, gradient.ndim)
-    window = _window_of_slice1(
-        "slice_grad",
-        shape,
-        input_window_offsets,
-        input_window_sizes,
-        input_window_strides,
-        gradient.shape,
-    )
+    lists = (input_window_offsets, input_window_sizes, input_window_strides)
+    window = _window_of_slice1("slice_grad", shape, lists, gradient.shape)
     return _strided_slice_transpose(gradient, shape=shape, window=window)
 
 
 # Arguments ----------------------------------------------------------------------------
 
 
-def _window_of_slice(
-    shape: Shape, offsets: Any, sizes: Any, strides: Any
-) -> StridedWindow:
+def _window_of_slice(shape: Shape, offsets: Any, sizes: Any, strides: Any) -> Window:
     """The window that `slice` reads, which must be inside `shape`."""
     names = ("offsets", "sizes", "strides")
     strides = (1,) * len(shape) if strides is None else strides
-    lists = _integers(len(shape), names, offsets, sizes, strides)
-    offsets, sizes, strides = lists
+    lists = _integers(len(shape), names, (offsets, sizes, strides))
+    window = []
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride < 1:
             got = f"{stride}. `slice1` takes negative strides"
             raise arguments.error(ValueError, f"strides[{d}]", "be at least 1", got)
-        last = offset + stride * (size - 1)
-        formula = (
-            f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1). Sizes are those of the "
-            "result, not ends"
-        )
-        _require_inside("slice", "offsets", d, shape[d], offset, size, last, formula)
-    return _strided_window("slice", offsets, sizes, strides, sizes)
+        _require_inside("slice", d, shape[d], offset, size, stride)
+        window.append(_along(offset, size, stride, size))
+    return tuple(window)
 
 
 def _window_of_slice1(
-    operator: str,
-    shape: Shape,
-    offsets: Any,
-    window_sizes: Any,
-    strides: Any,
-    sizes: Any = None,
-) -> StridedWindow:
+    operator: str, shape: Shape, lists: Sequence[Any], sizes: Any
+) -> Window:
     """The window that `slice1` reads and `slice_grad` writes, inside `shape`."""
     names = ("input_window_offsets", "input_window_sizes", "input_window_strides")
-    lists = _integers(len(shape), names, offsets, window_sizes, strides)
-    offsets, window_sizes, strides = lists
+    lists = _integers(len(shape), names, lists)
     if sizes is not None:
         sizes = arguments.integers("output_sizes", sizes, len(shape))
     for d, (offset, size, stride) in enumerate(zip(*lists, strict=True)):
         if stride == 0:
             raise arguments.error(ValueError, f"{names[2]}[{d}]", "be nonzero", 0)
-        last = offset + size - 1
-        formula = f"{names[0]}[{d}] + {names[1]}[{d}] - 1"
-        _require_inside(operator, names[0], d, shape[d], offset, size, last, formula)
-    copied_sizes = tuple(
-        (size - 1) // abs(stride) + 1
-        for size, stride in zip(window_sizes, strides, strict=True)
-    )
-    sizes = copied_sizes if sizes is None else sizes
-    name = "output_sizes" if operator == "slice1" else "input_gradient.shape"
-    for d, (size, limit) in enumerate(zip(sizes, copied_sizes, strict=True)):
+        _require_inside(operator, d, shape[d], offset, size)
+    window = []
+    for d, (offset, extent, stride) in enumerate(zip(*lists, strict=True)):
+        limit = (extent - 1) // abs(stride) + 1
+        size = limit if sizes is None else sizes[d]
         if not 0 <= size <= limit:
+            name = "output_sizes" if operator == "slice1" else "input_gradient.shape"
             rule = f"be 0 to {limit}, the window's size over the stride, rounded up"
             raise arguments.error(ValueError, f"{name}[{d}]", rule, size)
-    return _strided_window(operator, offsets, window_sizes, strides, sizes)
+        window.append(_along(offset, extent, stride, size))
+    return tuple(window)
 
 
-def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Shape]:
+def _integers(rank: int, names: Sequence[str], lists: Sequence[Any]) -> list[Shape]:
     """Offsets, sizes and strides; offsets and sizes must not be negative."""
     checks = arguments.naturals, arguments.naturals, arguments.integers
     triples = zip(checks, names, lists, strict=True)
@@ -268,16 +241,14 @@ def _integers(rank: int, names: Sequence[str], *lists: Any) -> list[Shape]:
 
 
 def _require_inside(
-    operator: str,
-    name: str,
-    d: int,
-    extent: Size,
-    offset: Size,
-    size: Size,
-    last: Size,
-    formula: str,
+    operator: str, d: int, extent: Size, offset: Size, size: Size, stride: Size = 1
 ) -> None:
-    """Refuses reads up to index `last`, or an empty window, outside `extent`."""
+    """Refuses a read of dimension `d`, or an empty window, outside `extent`."""
+    name, last = "input_window_offsets", offset + stride * (size - 1)
+    formula = f"{name}[{d}] + input_window_sizes[{d}] - 1"
+    if operator == "slice":
+        name, formula = "offsets", f"offsets[{d}] + strides[{d}] * (sizes[{d}] - 1)"
+        formula += ". Sizes are those of the result, not ends"
     if size == 0 and offset > extent:
         rule = f"be at most {extent}, the size of dimension {d}"
         raise arguments.error(ValueError, f"{name}[{d}]", rule, offset)
@@ -293,40 +264,32 @@ def _require_inside(
     raise ValueError(arguments.Message(message))
 
 
-def _strided_window(
-    operator: str, offsets: Shape, window_sizes: Shape, strides: Shape, sizes: Shape
-) -> StridedWindow:
-    """The window with positive strides, which starts at the lowest index."""
-    starts = tuple(
-        offset if stride > 0 or size == 0 else offset + window - 1 + stride * (size - 1)
-        for offset, window, stride, size in zip(
-            offsets, window_sizes, strides, sizes, strict=True
-        )
-    )
+def _along(offset: Size, window: Size, stride: int, size: Size) -> WindowDimension:
+    """One dimension with a positive stride, which starts at the lowest index."""
+    is_reversed = stride < 0
+    if is_reversed and size != 0:
+        offset += window - 1 + stride * (size - 1)
     # The stride has no effect on a single element, and may be too large for XLA.
-    positive_strides = tuple(
-        1 if isinstance(size, int) and size <= 1 else abs(stride)
-        for stride, size in zip(strides, sizes, strict=True)
-    )
-    reversed_dims = tuple(d for d, stride in enumerate(strides) if stride < 0)
-    return StridedWindow(operator, starts, sizes, positive_strides, reversed_dims)
+    is_single = isinstance(size, int) and size <= 1
+    return WindowDimension(offset, size, 1 if is_single else abs(stride), is_reversed)
 
 
 # Jitted cores -------------------------------------------------------------------------
 
 
-@functools.partial(jax.jit, static_argnames="window")
-def _strided_slice(x: jax.Array, *, window: StridedWindow) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("operator", "window"))
+def _strided_slice(x: jax.Array, *, operator: str, window: Window) -> jax.Array:
     def read(data: jax.Array) -> jax.Array:
-        return primitive.strided_slice(data, window.with_trailing(data.shape[x.ndim :]))
+        of_keys = (WindowDimension(0, size) for size in data.shape[x.ndim :])
+        return primitive.strided_slice(data, (*window, *of_keys))
 
-    with jax.named_scope(window.operator):
+    with jax.named_scope(operator):
         return bitwise.by_key_data(read, x)
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "window"))
 def _strided_slice_transpose(
-    gradient: jax.Array, *, shape: Shape, window: StridedWindow
+    gradient: jax.Array, *, shape: Shape, window: Window
 ) -> jax.Array:
-    with jax.named_scope(window.operator):
+    with jax.named_scope("slice_grad"):
         return primitive.strided_slice_transpose(gradient, shape, window)

@@ -27,7 +27,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax._shared import partitioner
-from dml_jax._slice.window import StridedWindow
+from dml_jax._slice.window import Window, WindowDimension
 
 Names: TypeAlias = tuple[str, ...]  # of mesh axes
 
@@ -37,7 +37,7 @@ def transpose_shards(
     x: Array,
     *,
     shape: tuple[int, ...],
-    window: StridedWindow,
+    window: Window,
     mesh: Mesh,
     spec: PartitionSpec,
 ) -> Array:
@@ -52,16 +52,16 @@ def transpose_shards(
       mesh: the devices.
       spec: the sharding of the result.
     """
-    padded_shape, sizes = list(shape), list(shape)
+    padded_shape, sizes, of_shard = list(shape), list(shape), list(window)
     starts: list[Any] = [np.int32(0)] * x.ndim
     for d, extent in enumerate(shape):
         names = partitioner.names_of(spec[d])
         if not names:
             continue
-        start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
+        start, size, stride, _ = window[d]
         if (start, size) == (0, extent):
             padded_shape[d] = sizes[d] = x.shape[d]
-            window = window.with_dimension(d, 0, x.shape[d], 1)
+            of_shard[d] = WindowDimension(0, x.shape[d])
             continue
         devices = range(math.prod(mesh.shape[name] for name in names))
         sizes[d] = -(-extent // len(devices))
@@ -77,8 +77,8 @@ def transpose_shards(
         rim = stride - 1
         starts[d] = rim - _lookup(np.array(indices, np.int32), lax.axis_index(names))
         padded_shape[d] = capacity * stride + rim
-        window = window.with_dimension(d, rim, capacity, stride)
-    y = transpose(x, shape=tuple(padded_shape), window=window)
+        of_shard[d] = WindowDimension(rim, capacity, stride)
+    y = transpose(x, shape=tuple(padded_shape), window=tuple(of_shard))
     return lax.dynamic_slice(y, starts, sizes)
 
 

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from dml_jax._shared import bitwise
-from dml_jax._slice.window import StridedWindow
+from dml_jax._slice.window import Window, WindowDimension, unreversed
 
 
-def strided_slice(x: Array, window: StridedWindow) -> Array:
+def strided_slice(x: Array, window: Window) -> Array:
     """`lax.slice` and `lax.rev`."""
-    bits = bitwise.to_bits(x)
-    bits = lax.slice(bits, window.starts, window.limits, window.strides)
-    return bitwise.from_bits(lax.rev(bits, window.reversed_dims), x.dtype)
-
-
-def strided_slice_transpose(
-    x: Array, shape: tuple[int, ...], window: StridedWindow
-) -> Array:
-    """`lax.rev`, and `lax.pad` with zeros between the elements."""
-    bits = lax.rev(bitwise.to_bits(x), window.reversed_dims)
-    bits = _pad_with_zeros(bits, window.padding(shape))
+    bits = _reversed(slice_forwards(bitwise.to_bits(x), window), window)
     return bitwise.from_bits(bits, x.dtype)
 
 
-def _pad_with_zeros(bits: Array, padding: tuple[tuple[int, int, int], ...]) -> Array:
-    """`lax.pad` with zeros, which keeps the bits of narrow floats."""
+def slice_forwards(x: Array, window: Window) -> Array:
+    """`lax.slice`."""
+    starts = [along.start for along in window]
+    limits = [along.limit for along in window]
+    return lax.slice(x, starts, limits, [along.stride for along in window])
 
-    def pad(bits: Array) -> Array:
-        return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
+
+def _reversed(bits: Array, window: Window) -> Array:
+    return lax.rev(bits, [d for d, along in enumerate(window) if along.is_reversed])
+
+
+def strided_slice_transpose(x: Array, shape: tuple[int, ...], window: Window) -> Array:
+    """`lax.rev`, and `lax.pad` with zeros between the elements."""
+    bits = _reversed(bitwise.to_bits(x), window)
+    pad = functools.partial(pad_forwards, shape=shape, window=window)
 
     def pad_on_cpu(bits: Array) -> Array:
         # On CPU a pad is a select between an element and zero. If the result is used as
@@ -40,37 +42,44 @@ def _pad_with_zeros(bits: Array, padding: tuple[tuple[int, int, int], ...]) -> A
         return pad(bits) | bitwise.unknown_zeros(bits[(0,) * bits.ndim])
 
     if bits.dtype != jnp.uint16 or bits.size == 0:
-        return pad(bits)
-    return lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
+        return bitwise.from_bits(pad(bits), x.dtype)
+    bits = lax.platform_dependent(bits, cpu=pad_on_cpu, default=pad)
+    return bitwise.from_bits(bits, x.dtype)
 
 
-def reverse(x: Array, dims: tuple[int, ...]) -> Array:
+def pad_forwards(x: Array, shape: tuple[int, ...], window: Window) -> Array:
+    """`lax.pad` with zeros between the elements."""
+    padding = [
+        (along.start, size - along.limit, along.stride - 1)
+        for along, size in zip(window, shape, strict=True)
+    ]
+    return lax.pad(x, jnp.zeros((), x.dtype), padding)
+
+
+def reverse(x: Array, window: Window) -> Array:
     """`lax.rev`."""
-    return bitwise.from_bits(lax.rev(bitwise.to_bits(x), dims), x.dtype)
+    return bitwise.from_bits(_reversed(bitwise.to_bits(x), window), x.dtype)
 
 
-def spread(
-    x: Array, shape: tuple[int, ...], window: StridedWindow, max_shards: int
-) -> Array:
+def spread(x: Array, shape: tuple[int, ...], window: Window, max_shards: int) -> Array:
     """The transpose in operations that XLA partitions without a gather.
 
     XLA incorrectly partitions a pad between elements (docs/xla.md), so a reshape puts
     the zeros there. XLA also incorrectly pads a dimension that has fewer elements than
     shards, so such dimensions are gathered.
     """
-    few = [d for d, size in enumerate(window.sizes) if size < max_shards]
-    rest = window._replace(reversed_dims=())
-    for d in range(x.ndim):
-        if d not in few:
-            rest = rest.with_dimension(d, 0, shape[d], 1)
+    few = [d for d, along in enumerate(window) if along.size < max_shards]
+    rest = tuple(
+        along if d in few else WindowDimension(0, shape[d])
+        for d, along in enumerate(unreversed(window))
+    )
 
     def transpose(bits: Array) -> Array:
-        bits = lax.rev(bits, window.reversed_dims)
-        for d, extent in enumerate(shape):
-            start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
-            if size == extent or d in few:
+        bits = _reversed(bits, window)
+        for d, (extent, along) in enumerate(zip(shape, window, strict=True)):
+            if along.size == extent or d in few:
                 continue
-            bits = _spread_along(bits, d, extent, start, stride, max_shards)
+            bits = _spread_along(bits, d, extent, along.start, along.stride, max_shards)
         return gather_and_select(_replicated_along(bits, few), shape, rest)
 
     return bitwise.by_integers(transpose, x)
@@ -107,23 +116,22 @@ def _pad(bits: Array, d: int, low: int, high: int) -> Array:
     return lax.pad(bits, jnp.zeros((), bits.dtype), padding)
 
 
-def gather_and_select(x: Array, shape: tuple[int, ...], window: StridedWindow) -> Array:
+def gather_and_select(x: Array, shape: tuple[int, ...], window: Window) -> Array:
     """The transpose as a gather and a select, which XLA partitions correctly."""
 
     def transpose(bits: Array) -> Array:
-        for d, extent in enumerate(shape):
-            start, size, stride = window.starts[d], window.sizes[d], window.strides[d]
-            if d in window.reversed_dims:
+        for d, (extent, along) in enumerate(zip(shape, window, strict=True)):
+            if along.is_reversed:
                 bits = lax.rev(bits, (d,))
-            if size == extent:
+            if along.size == extent:
                 continue
-            if size == 0:
+            if along.size == 0:
                 return jnp.zeros(shape, bits.dtype)
-            bits = _gather_and_select_along(bits, d, extent, start, size, stride)
+            bits = _gather_and_select_along(bits, d, extent, along)
         if bits.dtype != jnp.uint16:
             return bits
-        # As in `_pad_with_zeros`. Each element has its own zero, since the operand may
-        # be sharded.
+        # As in `strided_slice_transpose`. Each element has its own zero, since the
+        # operand may be sharded.
         return lax.platform_dependent(
             bits,
             cpu=lambda bits: bits | bitwise.unknown_zeros(bits),
@@ -135,13 +143,13 @@ def gather_and_select(x: Array, shape: tuple[int, ...], window: StridedWindow) -
 
 
 def _gather_and_select_along(
-    bits: Array, d: int, extent: int, start: int, size: int, stride: int
+    bits: Array, d: int, extent: int, along: WindowDimension
 ) -> Array:
     dtype = bitwise.index_dtype(extent)
     with bitwise.full_width(dtype, bits):
-        offset = lax.iota(dtype, extent) - jnp.asarray(start).astype(dtype)
-        index = offset // stride
-        is_element = (offset >= 0) & (offset % stride == 0) & (index < size)
+        offset = lax.iota(dtype, extent) - jnp.asarray(along.start).astype(dtype)
+        index = offset // along.stride
+        is_element = (offset >= 0) & (offset % along.stride == 0) & (index < along.size)
         others = [other for other in range(bits.ndim) if other != d]
         elements = jnp.take(bits, index, axis=d, mode="clip")
         zero = jnp.zeros((), bits.dtype)
