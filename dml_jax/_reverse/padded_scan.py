@@ -101,7 +101,7 @@ def padded_scan(
     ids, axis = _ids("padded_scan", xs, lengths, segment_ids, axis)
     _require_batch(init, xs, ids, axis, "")
     reverse = arguments.flag("reverse", reverse)
-    options = _Options(_Static(step), axis, unroll, reverse)
+    options = _Options(step, axis, unroll, reverse)
     return _one_direction(options, weights, init, xs, ids)
 
 
@@ -168,7 +168,7 @@ def bidirectional_scan(
     )
     ids, axis = _ids("bidirectional_scan", xs, lengths, segment_ids, axis)
     _require_batch(init, xs, ids, axis, " in each direction")
-    options = _Options(_Static(step), axis, unroll, reverse=False)
+    options = _Options(step, axis, unroll, reverse=False)
     return _both_directions(options, weights, init, xs, ids)
 
 
@@ -260,24 +260,19 @@ def _require_batch(init: PyTree, xs: PyTree, ids: Any, axis: int, where: str) ->
             raise arguments.error(ValueError, "init", rule, f"{x.shape}")
 
 
-class _Static:
-    """A step in the key of `jit`, compared by identity: some functions have no hash."""
-
-    def __init__(self, function: Step) -> None:
-        self.function = function
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.function is other.function
-
-    def __hash__(self) -> int:
-        return id(self.function)
-
-
 class _Options(NamedTuple):
-    step: _Static
+    """A part of the key of `jit`, by the identity of the step: it may have no hash."""
+
+    step: Step
     axis: int
     unroll: int | bool | None
     reverse: bool
+
+    def __eq__(self, other: Any) -> bool:
+        return self.step is other.step and self[1:] == other[1:]
+
+    def __hash__(self) -> int:
+        return hash((id(self.step), *self[1:]))
 
 
 # Scans --------------------------------------------------------------------------------
@@ -333,7 +328,7 @@ def _scan(
     step, axis, unroll, reverse = options
     first = 1 + directions
     rank = axis if ids is None else max(axis, ids.ndim - first)
-    masked = functools.partial(_masked, step.function, directions, rank)
+    masked = functools.partial(_masked, step, directions, rank)
     place = _placement((init, rows, ids), first, rank)
     init, rows, ids = place(init, first - 1), place(rows, first), place(ids, first)
     if ids is not None:

@@ -65,13 +65,8 @@ class ThreadBuilder:
         )
         self._shared = I32(llvm.ptrtoint(_i32(), shared))
 
-    @staticmethod
-    def minimum(a: I32Like, b: I32Like) -> I32:
-        return I32(arith.minsi(_value(a), _value(b)))
-
-    @staticmethod
-    def maximum(a: I32Like, b: I32Like) -> I32:
-        return I32(arith.maxsi(_value(a), _value(b)))
+    minimum = staticmethod(_emits(arith.minsi))
+    maximum = staticmethod(_emits(arith.maxsi))
 
     @staticmethod
     def select(condition: I32, a: I32Like, b: I32Like) -> I32:
