@@ -88,11 +88,12 @@ def test_64_bits_are_narrowed_as_jax_does(text: str, inputs: list[Any]) -> None:
         for found, array in zip(outputs, wanted, strict=True):
             assert_same_bits(np.asarray(found), array)
     narrowed = [*map(jax.numpy.asarray, inputs)]
-    for fn in (model.jax_fn, jax.jit(model.jax_fn)):
-        for given in (inputs, narrowed, placed):
-            for found, array in zip(fn(*given), wanted, strict=True):
-                dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-                assert_same_bits(np.asarray(found), array.astype(dtype))
+    jitted = jax.jit(model.jax_fn)
+    calls = (model.jax_fn, inputs), *((jitted, x) for x in (inputs, narrowed, placed))
+    for fn, given in calls:
+        for found, array in zip(fn(*given), wanted, strict=True):
+            dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+            assert_same_bits(np.asarray(found), array.astype(dtype))
 
 
 def test_derivatives_of_doubles() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("run_programs.py")
 # Programs of the default run, by kind; others begin at --first-program.
-SAMPLE = {"any": 45, "local": 20, "large": 15, "lengths": 8}
+SAMPLE = {"any": 20, "local": 12, "large": 6, "lengths": 4}
 BATCH = 250  # programs for a process, which keeps all that it has compiled
 
 Item = tuple[str, int]  # a kind of programs, and a seed
