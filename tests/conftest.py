@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run only the first case of each test, and every Nth case after it"
     parser.addoption("--every", metavar="N", type=int, default=1, help=text)
     group = parser.getgroup("random programs over meshes")
-    group.addoption("--programs", metavar="COUNT", type=int, default=200)
+    group.addoption("--programs", metavar="COUNT", type=int, default=160)
     group.addoption("--first-program", metavar="SEED", type=int, default=20)
 
 

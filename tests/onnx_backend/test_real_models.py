@@ -128,24 +128,6 @@ def basic_pitch() -> Any:
     )
 
 
-def captcha() -> Any:
-    """Four dark strokes on a bright ground for each text."""
-    random = np.random.default_rng(0)
-    texts, image = random.integers(0, 36, (4, 4)), np.ones((4, 3, 60, 160))
-    for i, k in np.ndindex(4, 4):
-        top, left = random.integers(10, 20), 40 * k + 10
-        image[i, :, top : top + 30, left : left + 3] = 0
-        image[i, :, top : top + 3, left : left + 10 + texts[i, k] % 10] = 0
-    image = (image + 0.05 * random.standard_normal(image.shape)).astype(np.float32)
-
-    def loss(logits: Any) -> Any:
-        logits = jnp.moveaxis(logits, 1, 0)
-        none = jnp.zeros(logits.shape[:2]), texts, jnp.zeros(texts.shape)
-        return optax.ctc_loss(logits, *none, blank_id=36).mean()
-
-    return dict(image=image), loss, 1e-4
-
-
 def speech_quality() -> Any:
     """Scores of four spectrograms."""
     noise = np.abs(np.random.default_rng(0).standard_normal((4, 900, 120)))
@@ -159,7 +141,6 @@ TASKS: list[tuple[str, Callable[[], Any]]] = [
     ("silero-vad/silero_vad_op18_ifless", silero),
     ("silero-vad/silero_vad_16k_sequence", silero_sequence),
     ("basic-pitch/nmp", basic_pitch),
-    ("captcha-whisperer/captcha_crnn", captcha),
     ("speechmos/model_v8", speech_quality),
 ]
 
