@@ -42,15 +42,16 @@ _MOST_ELEMENTS = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call: the name of the function, its arrays, and its static options."""
+    """A call of a function or its gradient: its arrays, and its static options."""
 
     function: str
     arrays: Mapping[str, Any]
     options: Mapping[str, Any]
+    is_gradient: bool = False
 
     def run(self, **arrays: Any) -> jax.Array:
         """The function on `arrays`, and on the case's own where none are given."""
-        function = getattr(dml_jax, self.function)
+        function = _gradient if self.is_gradient else getattr(dml_jax, self.function)
         return function(**{**self.arrays, **arrays}, **self.options)
 
     def expected(self, **arrays: Any) -> np.ndarray:
@@ -58,7 +59,9 @@ class Case:
         unknown = ("training", "lda_coeff", "implementation")
         options = {k: v for k, v in self.options.items() if k not in unknown}
         function = getattr(reference, self.function)
-        return function(**{**self.arrays, **arrays}, **options)
+        result = function(**{**self.arrays, **arrays}, **options)
+        is_halved = self.is_gradient and self.options["training"]
+        return result * result.dtype.type(0.5) if is_halved else result
 
 
 class Row(NamedTuple):
@@ -90,20 +93,6 @@ class Row(NamedTuple):
         """The case whose layout and values follow from two seeds."""
         of_layout = np.random.default_rng([layout, _SEED])
         return self.make(of_layout, np.random.default_rng(values), dtype)
-
-    def actual(self, case: Case, device: Any) -> Callable[[], jax.Array]:
-        """The call, with the arrays on a device."""
-        arrays = jax.device_put(dict(case.arrays), device)
-        if self.is_gradient:
-            return functools.partial(_gradient, **arrays, **case.options)
-        return functools.partial(case.run, **arrays)
-
-    def expected(self, case: Case) -> np.ndarray:
-        """The result of the reference."""
-        result = case.expected()
-        if self.is_gradient and case.options["training"]:
-            return result * result.dtype.type(0.5)
-        return result
 
 
 @functools.partial(jax.jit, static_argnames=("batch_axis", "time_axis", "training"))
@@ -209,10 +198,10 @@ def _sequence(layout: Random, values: Random, dtype: np.dtype) -> Case:
 def _cotangent(layout: Random, values: Random, dtype: np.dtype) -> Case:
     """Random bits, or in training mode numbers whose halves are exact."""
     case = _sequence(layout, values, dtype)
-    if not case.options["training"]:
-        return case
-    numbers = values.integers(-8, 9, case.arrays["input"].shape).astype(dtype)
-    return dataclasses.replace(case, arrays={**case.arrays, "input": numbers})
+    arrays = dict(case.arrays)
+    if case.options["training"]:
+        arrays["input"] = values.integers(-8, 9, arrays["input"].shape).astype(dtype)
+    return dataclasses.replace(case, arrays=arrays, is_gradient=True)
 
 
 def _window(function: str, layout: Random, values: Random, dtype: np.dtype) -> Case:
@@ -282,7 +271,7 @@ ROWS = [
 ]
 
 
-def large_case(function: str, rows: int) -> Case:
+def large_case(function: str, rows: int, is_gradient: bool) -> Case:
     """A call on rows of 4096 float32 elements, to be timed."""
     random = np.random.default_rng(0)
     x = random_bits(random, np.dtype("float32"), (rows, 4096))
@@ -300,4 +289,5 @@ def large_case(function: str, rows: int) -> Case:
         function,
         {name: array for name, array in arrays.items() if name in taken},
         {name: value for name, value in options.items() if name in taken},
+        is_gradient,
     )
