@@ -95,12 +95,8 @@ def slice1(
 ) -> np.ndarray:
     """y[c] = x[first + stride * c], from the window's end if the stride is negative."""
     if output_sizes is None:
-        output_sizes = [
-            1 + (window - 1) // abs(stride) if window else 0
-            for window, stride in zip(
-                input_window_sizes, input_window_strides, strict=True
-            )
-        ]
+        steps = zip(input_window_sizes, input_window_strides, strict=True)
+        output_sizes = [1 + (window - 1) // abs(stride) for window, stride in steps]
     first = _first(input_window_offsets, input_window_sizes, input_window_strides)
     return slice(input, first, output_sizes, input_window_strides)
 
