@@ -171,7 +171,7 @@ def _ratio(row: Row, device: Any) -> float:
     copy are timed alternately, and the ratio is the median over the rounds.
     """
     rows = 1024 if device.platform == "cpu" else 4096
-    call = _call(large_case(row.function, rows, row.is_gradient), device)
+    call = _call(large_case(row, rows), device)
     copy = functools.partial(jax.jit(jnp.copy), call())
     _seconds(copy, 1)
     calls = 1 + int(0.01 / _seconds(copy, 1))

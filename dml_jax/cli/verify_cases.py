@@ -268,8 +268,8 @@ ROWS = [
 ]
 
 
-def large_case(function: str, rows: int, is_gradient: bool) -> Case:
-    """A call on rows of 4096 float32 elements, to be timed."""
+def large_case(row: Row, rows: int) -> Case:
+    """A call of an operator on rows of 4096 float32 elements, to be timed."""
     random = np.random.default_rng(0)
     x = random_bits(random, np.dtype("float32"), (rows, 4096))
     lengths = random_lengths(random, (rows,), 4096)
@@ -281,10 +281,10 @@ def large_case(function: str, rows: int, is_gradient: bool) -> Case:
     options |= dict(offsets=offsets, sizes=sizes, strides=(1, 1))
     options |= dict(input_window_offsets=offsets, input_window_sizes=sizes)
     options |= dict(input_window_strides=(1, -1), output_gradient_sizes=x.shape)
-    taken = inspect.signature(getattr(dml_jax, function)).parameters
+    taken = inspect.signature(getattr(dml_jax, row.function)).parameters
     return Case(
-        function,
+        row.function,
         {name: array for name, array in arrays.items() if name in taken},
         {name: value for name, value in options.items() if name in taken},
-        is_gradient,
+        row.is_gradient,
     )
