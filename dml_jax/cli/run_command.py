@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
         if result.dtype.kind == "V":
             raise ValueError(f"`--output` must not hold {result.dtype}. {_RAW}")
         _array_files.write(arguments.output, result)
-    printing.print_line(f"Output: {npy_files.describe(result.dtype, result.shape)}")
+    printing.print_lines(f"Output: {npy_files.describe(result.dtype, result.shape)}")
 
 
 def _descriptions(docstring: str) -> dict[str, str]:
