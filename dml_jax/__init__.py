@@ -67,8 +67,5 @@ def __dir__() -> list[str]:
     """The names of the module, without `onnx_backend` if onnx is not installed."""
     from importlib.util import find_spec
 
-    try:
-        has_onnx = find_spec("onnx") is not None
-    except ValueError:  # raised for a module that was made unimportable
-        has_onnx = False
-    return sorted({*globals(), "directml", *["onnx_backend"] * has_onnx})
+    backend = ["onnx_backend"] if find_spec("onnx") else []
+    return sorted({*globals(), "directml", *backend})

@@ -95,12 +95,8 @@ def slice1(
 ) -> np.ndarray:
     """y[c] = x[first + stride * c], from the window's end if the stride is negative."""
     if output_sizes is None:
-        output_sizes = [
-            1 + (window - 1) // abs(stride) if window else 0
-            for window, stride in zip(
-                input_window_sizes, input_window_strides, strict=True
-            )
-        ]
+        steps = zip(input_window_sizes, input_window_strides, strict=True)
+        output_sizes = [1 + (window - 1) // abs(stride) for window, stride in steps]
     first = _first(input_window_offsets, input_window_sizes, input_window_strides)
     return slice(input, first, output_sizes, input_window_strides)
 
@@ -154,7 +150,10 @@ def fill_value_sequence(
         output.real = fill_value_sequence([count], part, start.real, delta.real)
         output.imag = fill_value_sequence([count], part, start.imag, delta.imag)
     elif _is_integer(dtype):
-        output = _integers(count, dtype, int(value_start), int(value_delta))
+        info, start, delta = ml_dtypes.iinfo(dtype), int(value_start), int(value_delta)
+        terms = (start + k * delta - info.min for k in range(count))
+        values = [term % 2**info.bits + info.min for term in terms]
+        output = np.array(values, np.dtype(object)).astype(dtype)
     else:
         start, delta = (float(nearest(x, dtype)) for x in (value_start, value_delta))
         values = [nearest(start + k * delta, dtype) for k in range(count)]
@@ -182,14 +181,6 @@ def nearest(value: float | Fraction, dtype: np.dtype) -> np.generic:
     if abs(rounded) > Fraction(float(info.max)):
         return dtype.type(-math.inf if value < 0 else math.inf)
     return dtype.type(float(rounded))
-
-
-def _integers(count: int, dtype: np.dtype, start: int, delta: int) -> np.ndarray:
-    info = ml_dtypes.iinfo(dtype)
-    values = [(start + k * delta) % 2**info.bits for k in range(count)]
-    if info.min < 0:
-        values = [v - 2**info.bits if v > info.max else v for v in values]
-    return np.array(values, np.dtype(object)).astype(dtype)
 
 
 def _is_integer(dtype: np.dtype) -> bool:

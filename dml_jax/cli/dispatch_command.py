@@ -50,13 +50,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     common_options.add_device(parser, "-a", "--adapter")
     _add_timing(parser)
     text = "maximum size of the model's buffers together (default: 4 GiB)"
-    add(
-        "--max_bytes",
-        type=common_options.positive,
-        default=MOST_BYTES,
-        metavar="N",
-        help=text,
-    )
+    size = functools.partial(add, type=common_options.positive, metavar="N")
+    size("--max_bytes", default=MOST_BYTES, help=text)
 
 
 def _add_timing(parser: argparse.ArgumentParser) -> None:

@@ -38,21 +38,15 @@ def add_options(_: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
-    """Runs the command."""
-    printing.print_lines(report())
-
-
-def report() -> str:
-    """The output of the command: one table below each title."""
+    """Prints one table below each title."""
     sections = {
         "Versions": _versions(),
         "Devices": _devices(),
         "Operators": _operators(),
         "Feature levels of DirectML": _levels(),
     }
-    return "\n\n".join(
-        "\n".join([title, *_aligned(rows)]) for title, rows in sections.items()
-    )
+    parts = ("\n".join([title, *_aligned(rows)]) for title, rows in sections.items())
+    printing.print_lines("\n\n".join(parts))
 
 
 def _versions() -> _Rows:

@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print(kind: str, name: str, dtype: np.dtype, shape: Iterable[int]) -> None:
-    printing.print_line(f"{kind} '{name}': {npy_files.describe(dtype, shape)}")
+    text = f"{kind} '{name}': {npy_files.describe(dtype, shape)}"
+    printing.print_lines(printing.escaped(text))
 
 
 def _require_names(arguments: argparse.Namespace, model: Any, values: Any) -> None:

@@ -33,11 +33,6 @@ def print_lines(text: str, stream: TextIO | None = None) -> None:
     print(encodable, file=stream, flush=True)
 
 
-def print_line(text: str) -> None:
-    """Prints text as one line, whatever it holds."""
-    print_lines(escaped(text))
-
-
 def progress(iterations: Iterable[int], name: str) -> Iterable[int]:
     """The iterations with a progress bar, if tqdm is installed."""
     try:

@@ -51,10 +51,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         command = operators.add_parser(
             name, help=summary, description=summary, epilog=VALUES, allow_abbrev=False
         )
+        add = command.add_argument
         for parameter in inspect.signature(function).parameters.values():
             is_required = parameter.default is parameter.empty
             default = "" if is_required else f" (default: {parameter.default})"
-            command.add_argument(
+            add(
                 f"--{parameter.name.replace('_', '-')}",
                 dest=f"parameter {parameter.name}",  # not to replace `run` or `name`
                 metavar="VALUE",
@@ -63,14 +64,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                 help=described.get(parameter.name, "").replace("%", "%%") + default,
             )
         text = "write the result to this file"
-        command.add_argument(
-            "--output", type=pathlib.Path, metavar="FILE.npy", help=text
-        )
+        add("--output", type=pathlib.Path, metavar="FILE.npy", help=text)
         common_options.add_device(command)
         text = "show a traceback when something fails"
-        command.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help=text
-        )
+        add("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
         command.set_defaults(operator=name, parser=command)
 
 
@@ -101,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
         if result.dtype.kind == "V":
             raise ValueError(f"`--output` must not hold {result.dtype}. {_RAW}")
         _array_files.write(arguments.output, result)
-    printing.print_line(f"Output: {npy_files.describe(result.dtype, result.shape)}")
+    printing.print_lines(f"Output: {npy_files.describe(result.dtype, result.shape)}")
 
 
 def _descriptions(docstring: str) -> dict[str, str]:

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = arguments.device
     found_devices = devices.every() if name is None else devices.named(name)
     rows = [row for row in ROWS if arguments.only in (None, row.function)]
-    report, total, problems = printing.print_lines, 0, []
+    report, problems = printing.print_lines, []
     report(_line("device", "operator", "cases", "wrong", "ratio to a copy"))
     for device in found_devices:
         for row in rows:
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
             ratio = "-" if found else f"{_ratio(row, device):.2f}"
             counts = str(len(numbers)), str(len(found))
             report(_line(devices.name_of(device), row.name, *counts, ratio))
-            total += len(numbers)
             problems += found
+    total = len(found_devices) * len(rows) * len(numbers)
     if problems:
         report(f"Wrong: {len(problems)} of {total} cases; the first is {problems[0]}")
         return 1
@@ -86,9 +86,9 @@ def _problem(row: Row, number: int, device: Any, debug: bool) -> str:
         dtypes = [dtype for dtype in dtypes if dtype != np.float64]
     case, dtype = row.case(number, dtypes)
     with jax.enable_x64(dtype.itemsize == 8), np.errstate(all="ignore"):
-        expected = row.expected(case)
+        expected = case.expected()
         try:
-            call = row.actual(case, device)
+            call = _call(case, device)
             if number % 5 == 0:  # a program in which the arrays are literals
                 call = jax.jit(call)
             with jax.default_device(device):
@@ -148,6 +148,11 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8)
 
 
+def _call(case: Case, device: Any) -> Callable[[], jax.Array]:
+    """The call of a case, with the arrays on a device."""
+    return functools.partial(case.run, **jax.device_put(dict(case.arrays), device))
+
+
 def _described(case: Case) -> str:
     """The shapes of the arrays, and the other arguments."""
     words = [
@@ -166,7 +171,7 @@ def _ratio(row: Row, device: Any) -> float:
     copy are timed alternately, and the ratio is the median over the rounds.
     """
     rows = 1024 if device.platform == "cpu" else 4096
-    call = row.actual(large_case(row.function, rows), device)
+    call = _call(large_case(row, rows), device)
     copy = functools.partial(jax.jit(jnp.copy), call())
     _seconds(copy, 1)
     calls = 1 + int(0.01 / _seconds(copy, 1))

@@ -24,9 +24,7 @@ from dml_jax import reference
 Random: TypeAlias = np.random.Generator
 Shape: TypeAlias = tuple[int, ...]
 
-_INTEGERS = [
-    np.dtype(f"{kind}{n}") for kind in ("int", "uint") for n in (8, 16, 32, 64)
-]
+_INTEGERS = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
 _FLOATS = [
     np.dtype(name)
     for name in ("float16", "bfloat16", "float32", "float8_e4m3fn", "float64")
@@ -42,15 +40,16 @@ _MOST_ELEMENTS = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call: the name of the function, its arrays, and its static options."""
+    """A call of a function or its gradient: its arrays, and its static options."""
 
     function: str
     arrays: Mapping[str, Any]
     options: Mapping[str, Any]
+    is_gradient: bool = False
 
     def run(self, **arrays: Any) -> jax.Array:
         """The function on `arrays`, and on the case's own where none are given."""
-        function = getattr(dml_jax, self.function)
+        function = _gradient if self.is_gradient else getattr(dml_jax, self.function)
         return function(**{**self.arrays, **arrays}, **self.options)
 
     def expected(self, **arrays: Any) -> np.ndarray:
@@ -58,7 +57,9 @@ class Case:
         unknown = ("training", "lda_coeff", "implementation")
         options = {k: v for k, v in self.options.items() if k not in unknown}
         function = getattr(reference, self.function)
-        return function(**{**self.arrays, **arrays}, **options)
+        result = function(**{**self.arrays, **arrays}, **options)
+        is_halved = self.is_gradient and self.options["training"]
+        return result * result.dtype.type(0.5) if is_halved else result
 
 
 class Row(NamedTuple):
@@ -90,20 +91,6 @@ class Row(NamedTuple):
         """The case whose layout and values follow from two seeds."""
         of_layout = np.random.default_rng([layout, _SEED])
         return self.make(of_layout, np.random.default_rng(values), dtype)
-
-    def actual(self, case: Case, device: Any) -> Callable[[], jax.Array]:
-        """The call, with the arrays on a device."""
-        arrays = jax.device_put(dict(case.arrays), device)
-        if self.is_gradient:
-            return functools.partial(_gradient, **arrays, **case.options)
-        return functools.partial(case.run, **arrays)
-
-    def expected(self, case: Case) -> np.ndarray:
-        """The result of the reference."""
-        result = case.expected()
-        if self.is_gradient and case.options["training"]:
-            return result * result.dtype.type(0.5)
-        return result
 
 
 @functools.partial(jax.jit, static_argnames=("batch_axis", "time_axis", "training"))
@@ -209,10 +196,10 @@ def _sequence(layout: Random, values: Random, dtype: np.dtype) -> Case:
 def _cotangent(layout: Random, values: Random, dtype: np.dtype) -> Case:
     """Random bits, or in training mode numbers whose halves are exact."""
     case = _sequence(layout, values, dtype)
-    if not case.options["training"]:
-        return case
-    numbers = values.integers(-8, 9, case.arrays["input"].shape).astype(dtype)
-    return dataclasses.replace(case, arrays={**case.arrays, "input": numbers})
+    arrays = dict(case.arrays)
+    if case.options["training"]:
+        arrays["input"] = values.integers(-8, 9, arrays["input"].shape).astype(dtype)
+    return dataclasses.replace(case, arrays=arrays, is_gradient=True)
 
 
 def _window(function: str, layout: Random, values: Random, dtype: np.dtype) -> Case:
@@ -273,17 +260,16 @@ ROWS = [
     Row("reverse_subsequences", _subsequences),
     Row("reverse_sequence", _sequence),
     Row("reverse_sequence", _cotangent, _FLOATS, is_gradient=True),
-    *(
-        Row(name, functools.partial(_window, name))
-        for name in ("slice", "slice1", "slice_grad")
-    ),
+    Row("slice", functools.partial(_window, "slice")),
+    Row("slice1", functools.partial(_window, "slice1")),
+    Row("slice_grad", functools.partial(_window, "slice_grad")),
     Row("fill_value_sequence", _terms, _NUMBERS),
     Row("fill_value_constant", _constant),
 ]
 
 
-def large_case(function: str, rows: int) -> Case:
-    """A call on rows of 4096 float32 elements, to be timed."""
+def large_case(row: Row, rows: int) -> Case:
+    """A call of an operator on rows of 4096 float32 elements, to be timed."""
     random = np.random.default_rng(0)
     x = random_bits(random, np.dtype("float32"), (rows, 4096))
     lengths = random_lengths(random, (rows,), 4096)
@@ -295,9 +281,10 @@ def large_case(function: str, rows: int) -> Case:
     options |= dict(offsets=offsets, sizes=sizes, strides=(1, 1))
     options |= dict(input_window_offsets=offsets, input_window_sizes=sizes)
     options |= dict(input_window_strides=(1, -1), output_gradient_sizes=x.shape)
-    taken = inspect.signature(getattr(dml_jax, function)).parameters
+    taken = inspect.signature(getattr(dml_jax, row.function)).parameters
     return Case(
-        function,
+        row.function,
         {name: array for name, array in arrays.items() if name in taken},
         {name: value for name, value in options.items() if name in taken},
+        row.is_gradient,
     )
