@@ -1,7 +1,5 @@
 """Reads .npy files as untrusted input, and writes arrays to files atomically."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -8,8 +8,6 @@ unit in the last place.
 Arguments are not checked. Lengths outside [0, axis size] are clamped.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

@@ -8,8 +8,6 @@ tangent of a sequence is the sequence of the tangents. The operations of the for
 in its lowering alone, so float64 does not depend on the 64-bit mode of the program.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

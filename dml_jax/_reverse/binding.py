@@ -8,8 +8,6 @@ The reversal is its own adjoint, so a coefficient of 1 gives its derivative. The
 and the coefficient receive no cotangent.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

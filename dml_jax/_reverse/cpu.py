@@ -7,8 +7,6 @@ operations that follow if elements have 32 bits, or rows are short. float16 and 
 are moved as floats, in which XLA does not widen them.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jax import Array, lax
 

@@ -16,8 +16,6 @@ Arrays are [rows, time, lines, step], and lengths [rows, 1, lines, 1]. One of th
 is a table of [time, lines * step].
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

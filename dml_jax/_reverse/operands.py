@@ -1,7 +1,5 @@
 """The arguments of a reversal: lengths, and the axis that is reversed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

@@ -28,8 +28,6 @@ A ragged all-to-all would send each element once, but takes more than ten times 
 on H200 GPUs with jax 0.11.2: docs/scaling.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

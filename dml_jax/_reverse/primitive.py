@@ -12,8 +12,6 @@ bind the primitive again, so every derivative of every order costs one gather. A
 `linear_call` has no batching rule.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

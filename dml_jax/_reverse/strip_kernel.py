@@ -28,8 +28,6 @@ Pallas and MLIR are imported in functions, because that takes longer than import
 whole package.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ Where the lengths have size 1 along a dimension, so have the indices. XLA then m
 whole blocks.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax.numpy as jnp

@@ -5,8 +5,6 @@ options and scalars. They raise `TypeError` for a wrong type, `ValueError` for a
 value, shape or option, and `OverflowError` for an integer that does not fit its dtype.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -7,8 +7,6 @@ it is: it has no NaNs, and XLA on CPU cannot compile a bitcast of it within a lo
 Two-bit integers are moved as int8: XLA aborts if devices exchange them.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -20,8 +20,6 @@ Without the first two no primitive can be defined, without the third no recurren
 without the last one, `checked` raises an error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import warnings

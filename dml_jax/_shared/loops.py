@@ -1,7 +1,5 @@
 """Loops over steps, with as many steps in an iteration as suits the platform."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What the primitives of several operators need where they are compiled."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

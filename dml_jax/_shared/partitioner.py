@@ -12,8 +12,6 @@ callback receives the tiles of each device, and constructs a mesh and PartitionS
 with the same tiles.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import zlib
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ result. The checks are of the package's own rules: the kind of a scalar, the ran
 integers, and that a factor is finite.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

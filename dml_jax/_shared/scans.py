@@ -13,8 +13,6 @@ between devices if the batch is sharded. The rule is a `custom_jvp` of JAX opera
 so that all modes and orders are JAX's.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias

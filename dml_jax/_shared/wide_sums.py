@@ -4,8 +4,6 @@ The transposes of broadcasts and of products are sums, which JAX computes in the
 of the operand. A sum of 4,096 ones is 256 in bfloat16.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

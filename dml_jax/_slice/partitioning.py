@@ -14,8 +14,6 @@ XLA's partitioner does not get the `lax.pad` of the whole array, because it part
 that incorrectly: docs/xla.md.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

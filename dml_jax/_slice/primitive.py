@@ -7,8 +7,6 @@ Both are linear, and each is the transpose of the other. The formulations are no
 differentiated: their transposes are slow, or JAX has none.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The elements that a slice reads and its transpose writes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeAlias
 
 

@@ -1,7 +1,5 @@
 """The slice and its transpose for any platform."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -4,8 +4,6 @@ An error is one line on the standard error, with exit status 2. `--debug` shows 
 traceback.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

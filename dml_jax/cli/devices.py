@@ -1,7 +1,5 @@
 """The devices that commands run on, and their names on the command line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The `dispatch` command, with the options of DxDispatch."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

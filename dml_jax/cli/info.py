@@ -1,7 +1,5 @@
 """The `info` command: versions, devices, operators and feature levels."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import platform

@@ -1,7 +1,5 @@
 """The .npy files that the commands `onnx` and `run` read and write."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterable
 from typing import Any

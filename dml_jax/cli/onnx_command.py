@@ -1,7 +1,5 @@
 """The `onnx` command."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

@@ -5,8 +5,6 @@ or characters that the output cannot encode. So everything is printed by `print_
 which replaces them by escapes such as \x1b.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from typing import TextIO

@@ -4,8 +4,6 @@ The options of an operator are the parameters of its function, so a new operator
 nothing here.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

@@ -5,8 +5,6 @@ seed of the data. Cases cycle through dtypes and layouts, so a few hundred cover
 them with few compilations.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import statistics

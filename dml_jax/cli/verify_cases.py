@@ -5,8 +5,6 @@ compiled. Another one draws the values: random bits, and lengths inside the axis
 ends and beyond.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -4,8 +4,6 @@ The checks accept what a member of the C structure can hold. Whether DirectML wo
 accept the value is up to the `validate` methods of the operator descriptions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import functools

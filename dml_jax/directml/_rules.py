@@ -6,8 +6,6 @@ rules are DirectML's. If a rule depends on the feature level, the value is follo
 the level from which it is allowed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias

@@ -15,8 +15,6 @@ is a slice of its buffer. In partitioned programs it is indexed like other layou
 since XLA lowers slices of sharded rows to pads, which it partitions incorrectly.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -7,8 +7,6 @@ added whose unit in the last place is the smallest subnormal number, so the addi
 rounds them.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

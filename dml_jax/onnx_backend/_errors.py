@@ -1,7 +1,5 @@
 """Errors of ONNX, protobuf and nodes as errors of this package; parts of messages."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import re

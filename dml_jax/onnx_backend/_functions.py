@@ -5,8 +5,6 @@ does not inline such a function, so all are given the same imports first. Each n
 keeps the opset of its function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

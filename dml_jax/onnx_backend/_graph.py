@@ -1,7 +1,5 @@
 """Converts the graphs of validated ONNX models."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import itertools

@@ -4,8 +4,6 @@
 them the dtypes that nodes read, in this order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compiled programs of a model, for the shapes and static values of its inputs."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set

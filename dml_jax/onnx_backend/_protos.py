@@ -5,8 +5,6 @@ functions refuse these tensors, because ONNX would search the files in the curre
 folder.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

@@ -4,8 +4,6 @@ A program clamps indices and sequence lengths. It therefore also returns whether
 them was outside its range; `Model.run` then computes node by node for the error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence

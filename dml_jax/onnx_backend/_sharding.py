@@ -4,8 +4,6 @@ Many operations of JAX cannot tell the sharding of their result from those of th
 operands. Inside a graph, the axes are therefore automatic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Validates ONNX models: what `prepare` refuses, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

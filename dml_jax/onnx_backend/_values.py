@@ -5,8 +5,6 @@ depend only on initializers and shapes, are NumPy arrays; all others are JAX arr
 Integers among which are symbolic sizes are NumPy arrays of objects.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """The weights of a model: which they are, and other ones in their place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

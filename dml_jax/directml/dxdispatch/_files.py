@@ -1,7 +1,5 @@
 """The paths of the files of a model, and the folders that they must be in."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import pathlib

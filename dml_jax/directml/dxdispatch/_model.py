@@ -1,7 +1,5 @@
 """DxDispatch models, which have buffers, operators and commands."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

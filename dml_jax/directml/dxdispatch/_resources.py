@@ -1,7 +1,5 @@
 """The buffers of a model and their initial values."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import pathlib

@@ -1,7 +1,5 @@
 """Runs the commands of a model, and reports the lines that DxDispatch prints."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

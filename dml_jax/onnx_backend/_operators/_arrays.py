@@ -1,7 +1,5 @@
 """What several topics need: namespaces, static integers, axes and indices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Constants, and operators that change the dtype or nothing."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np

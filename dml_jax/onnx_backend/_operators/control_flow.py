@@ -6,8 +6,6 @@ constants only, the nodes that compute it are evaluated first, which gives the n
 iterations. Such a loop can be differentiated, and may have scan outputs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence

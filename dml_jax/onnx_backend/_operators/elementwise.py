@@ -1,7 +1,5 @@
 """Operators on single elements, with NumPy's broadcasting."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

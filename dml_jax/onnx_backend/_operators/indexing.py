@@ -1,7 +1,5 @@
 """Operators that read or write elements at indices, or find the indices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ elements that it reads are computed by NumPy, for scales in 32 bits as in ONNX R
 so that a scale such as 0.7 finds the same ties.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

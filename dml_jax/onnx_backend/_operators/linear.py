@@ -1,7 +1,5 @@
 """Products and determinants of matrices, convolutions and their transposes."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any, TypeAlias

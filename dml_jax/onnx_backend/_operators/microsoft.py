@@ -4,8 +4,6 @@ Their meaning is that of ONNX Runtime. Those that round their inputs have the
 derivatives of the operators that do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Queries, keys and values become arrays with the axes batch, heads, steps and siz
 one function. What ONNX Runtime does not support on CPU is refused.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

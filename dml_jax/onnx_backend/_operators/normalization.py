@@ -1,7 +1,5 @@
 """Softmax and normalizations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

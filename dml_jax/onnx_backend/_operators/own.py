@@ -1,7 +1,5 @@
 """ReverseSequence, Slice, Range and ConstantOfShape, by this package's operators."""
 
-from __future__ import annotations
-
 import builtins
 import math
 from fractions import Fraction

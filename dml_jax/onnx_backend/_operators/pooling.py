@@ -6,8 +6,6 @@ modes are those of the operations: where a window has several largest elements, 
 share the gradient.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple

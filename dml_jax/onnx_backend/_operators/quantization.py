@@ -4,8 +4,6 @@ Products are exact sums of integers of 32 bits. Rounding has the derivative of t
 identity inside the range of the integers, and 0 outside, as in fake quantization.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -5,8 +5,6 @@ the model and with the iterations of the loops around it. `Model.run` has no key
 caller. There, a node with a seed draws from the seed, and others from fresh entropy.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

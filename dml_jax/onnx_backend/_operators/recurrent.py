@@ -8,8 +8,6 @@ In training mode, the gradient that reaches the input through the reverse direct
 multiplied by `lda_coeff`, as that of a ReverseSequence in its place.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """Reductions, cumulative sums, and the largest elements."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -9,8 +9,6 @@ that of Celu has other results for a negative alpha, and that of AffineGrid refu
 batch of one, and divides by zero. CastLike is a part of most bodies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sequences of arrays, which are tuples, and optional values, which may be None."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

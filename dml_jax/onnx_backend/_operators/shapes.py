@@ -1,7 +1,5 @@
 """Operators that change shapes, or move whole blocks of elements."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The last dimension of an array has one real element, or the real and imaginary parts.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
