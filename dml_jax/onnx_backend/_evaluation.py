@@ -165,6 +165,5 @@ def _in_mode(value: Any, scope: Scope) -> Any:
 
 
 def _as_list(outputs: Any) -> list[Value]:
-    """The outputs of an operator as a list; a single output may come without one."""
-    # A tuple is one output, a sequence of arrays.
+    """The outputs of an operator. A tuple is a single one, a sequence of arrays."""
     return outputs if isinstance(outputs, list) else [outputs]

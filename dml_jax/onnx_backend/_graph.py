@@ -90,15 +90,13 @@ class _Converter(NamedTuple):
     def graph(
         self, graph: onnx.GraphProto, path: str, outer: Mapping[str, str]
     ) -> Graph:
-        own = {
-            **self.unique.get(path, {}),
-            **{info.name: info.name for info in graph.input},
-        }
+        inputs = tuple(info.name for info in graph.input)
+        own = {**self.unique.get(path, {}), **{name: name for name in inputs}}
         names = {**outer, **own}
         has_functions = self.inlined.is_recorded
         nodes = (n for n in graph.node if has_functions or not _protos.is_weight(n))
         return Graph(
-            inputs=tuple(info.name for info in graph.input),
+            inputs=inputs,
             outputs=tuple(names.get(info.name, info.name) for info in graph.output),
             constants={},
             nodes=tuple(self.node(node, path, names) for node in nodes),

@@ -83,9 +83,8 @@ def load(model: onnx.ModelProto, path: str) -> None:
 
 def _byte_count(tensor: onnx.TensorProto) -> int:
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    bits = 8 * dtype.itemsize
-    if dtype.kind == "V":  # those of ml_dtypes, which may be packed
-        bits = bitwise.width(dtype)
+    # Those of ml_dtypes may be packed.
+    bits = bitwise.width(dtype) if dtype.kind == "V" else 8 * dtype.itemsize
     return -(-math.prod(tensor.dims) * bits // 8)
 
 
