@@ -12,6 +12,8 @@ in a narrow dtype saturates.
 `primitive` has the computations.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from typing import Any

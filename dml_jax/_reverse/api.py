@@ -26,6 +26,8 @@ lengths have the shape of a batch, and two rules are choices:
 - With the time in dimension 0, the batch is dimension 1, as in time-major data.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -6,6 +6,8 @@ needs no reversal by lengths. The carry starts from `init` again where the id di
 from that of the last step that is not padding.
 """
 
+from __future__ import annotations
+
 import functools
 import operator
 from collections.abc import Callable

@@ -8,6 +8,8 @@ code outside `checked` pays nothing. In contrast, an effect in every program, su
 that of `checkify.debug_check`, would take `jit` off its fast dispatch path.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import re

@@ -18,6 +18,8 @@ An operator is a `lax.slice` or a `lax.pad`, and a `lax.rev` for negative stride
 slices and `slice_grad` are transposes of each other, so no derivative is a scatter.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -5,6 +5,8 @@ topological order. It is a static argument of one jitted function, so that equal
 descriptions share a compiled program.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools

@@ -5,6 +5,8 @@ bytes with another shape, strides or data type than the node that wrote it. Both
 descriptions must have the same total size.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import graphlib
 from typing import Any, TypeAlias

@@ -1,5 +1,7 @@
 """Graph descriptions: nodes, and the edges between them."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

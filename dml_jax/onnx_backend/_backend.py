@@ -1,5 +1,7 @@
 """The interface of the ONNX backend, and `load_model`."""
 
+from __future__ import annotations
+
 import functools
 import os
 from collections.abc import Mapping, Sequence
