@@ -169,11 +169,8 @@ class Backend(onnx.backend.base.Backend):
         del outputs_info
         if not isinstance(inputs, Sequence) or len(inputs) != len(node.input):
             raise wrong_inputs(node.input, arguments.describe(inputs))
-        arrays = {
-            name: as_numpy(name, value)
-            for name, value in zip(node.input, inputs, strict=True)
-            if name
-        }
+        given = zip(node.input, inputs, strict=True)
+        arrays = {name: as_numpy(name, value) for name, value in given if name}
         newest = onnx.defs.onnx_opset_version()
         opset = kwargs.pop("opset_version", newest)
         opset = arguments.integer("opset_version", opset, range(1, newest + 1))

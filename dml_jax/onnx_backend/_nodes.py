@@ -100,11 +100,8 @@ def shape_names(nodes: Sequence[Node]) -> frozenset[str]:
             inner = shape_names(graph.nodes)
             static.update(inner & graph.captured_names())
             # An initial value of a loop has the place of the body's input.
-            static.update(
-                given
-                for name, given in zip(graph.inputs, node.inputs, strict=False)
-                if name in inner
-            )
+            pairs = zip(graph.inputs, node.inputs, strict=False)
+            static.update(given for name, given in pairs if name in inner)
     return frozenset(static - {""})
 
 
