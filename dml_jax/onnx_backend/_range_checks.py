@@ -39,12 +39,6 @@ def note(is_outside: jax.Array) -> None:
         checks.append(jnp.any(is_outside))
 
 
-def note_outside(values: Any, least: Any, most: Any) -> None:
-    """Notes whether traced values are outside a range, if checks are collected."""
-    if are_collected():
-        note((values < least) | (values > most))
-
-
 def are_outside(checks: Sequence[jax.Array]) -> jax.Array:
     return jnp.any(jnp.stack([jnp.zeros((), bool), *checks]))
 

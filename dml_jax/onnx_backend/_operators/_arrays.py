@@ -14,7 +14,7 @@ from jax.core import Tracer
 from dml_jax._shared import arguments
 from dml_jax._shared.bitwise import index_dtype
 from dml_jax.onnx_backend._nodes import Node
-from dml_jax.onnx_backend._range_checks import note_outside
+from dml_jax.onnx_backend._range_checks import are_collected, note
 from dml_jax.onnx_backend._values import Array, is_constant, traced_shape
 
 
@@ -124,7 +124,8 @@ def clamped(name: str, values: Array, most: Any, least: Any = 0) -> Array:
             # Nodes are traced in 64-bit mode. If one asks for the value of the size, a
             # loop over this axis cannot be exported outside that mode.
             most = jnp.ones(most, dtype).sum(dtype=dtype)
-        note_outside(values, least, most)
+        if are_collected():
+            note((values < least) | (values > most))
         return jnp.clip(values, least, most).astype(dtype)
     numbers = np.asarray(values)  # operations of JAX would each be a program
     outside = numbers[(numbers < least) | (numbers > most)]
