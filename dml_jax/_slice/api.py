@@ -205,7 +205,7 @@ def _window_of_slice(shape: Shape, offsets: Any, sizes: Any, strides: Any) -> Wi
             got = f"{stride}. `slice1` takes negative strides"
             raise arguments.error(ValueError, f"strides[{d}]", "be at least 1", got)
         _require_inside("slice", d, shape[d], offset, size, stride)
-        window.append(_along(offset, size, stride, size))
+        window.append(_part(offset, size, stride, size))
     return tuple(window)
 
 
@@ -229,7 +229,7 @@ def _window_of_slice1(
             name = "output_sizes" if operator == "slice1" else "input_gradient.shape"
             rule = f"be 0 to {limit}, the window's size over the stride, rounded up"
             raise arguments.error(ValueError, f"{name}[{d}]", rule, size)
-        window.append(_along(offset, extent, stride, size))
+        window.append(_part(offset, extent, stride, size))
     return tuple(window)
 
 
@@ -264,7 +264,7 @@ def _require_inside(
     raise ValueError(arguments.Message(message))
 
 
-def _along(offset: Size, window: Size, stride: int, size: Size) -> WindowDimension:
+def _part(offset: Size, window: Size, stride: int, size: Size) -> WindowDimension:
     """One dimension with a positive stride, which starts at the lowest index."""
     is_reversed = stride < 0
     if is_reversed and size != 0:

@@ -37,7 +37,7 @@ def strided_slice_transpose(x: Array, shape: tuple[int, ...], window: Window) ->
 
 def _slice_abstract_eval(x: Any, *, window: Window):
     plain = functools.partial(xla.slice_forwards, window=window)
-    return jax_versions.type_of_result(plain, x, tuple(along.size for along in window))
+    return jax_versions.type_of_result(plain, x, tuple(part.size for part in window))
 
 
 def _transpose_abstract_eval(x: Any, *, shape: Any, window: Window):
@@ -116,7 +116,7 @@ def _transpose_lowering(platform: str | None) -> Callable[..., Any]:
         compute: Callable[..., Array]
         if program.is_whole:
             # For TPUs, XLA takes minutes to compile a pad with zeros between elements.
-            is_slow = platform == "tpu" and any(along.stride > 1 for along in window)
+            is_slow = platform == "tpu" and any(part.stride > 1 for part in window)
             compute = xla.gather_and_select if is_slow else xla.strided_slice_transpose
         elif avoids_gather and program.max_shards > 1:
             compute = functools.partial(xla.spread, max_shards=program.max_shards)

@@ -29,9 +29,9 @@ Window: TypeAlias = tuple[WindowDimension, ...]
 def covers(window: Window, shape: tuple[int, ...]) -> bool:
     """Whether the slice reads all elements of an array of this shape."""
     pairs = zip(window, shape, strict=True)
-    return all(along.size == size and along.start == 0 for along, size in pairs)
+    return all(part.size == size and part.start == 0 for part, size in pairs)
 
 
 def unreversed(window: Window) -> Window:
     """The same elements in the order of their indices."""
-    return tuple(along._replace(is_reversed=False) for along in window)
+    return tuple(part._replace(is_reversed=False) for part in window)

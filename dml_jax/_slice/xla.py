@@ -19,13 +19,13 @@ def strided_slice(x: Array, window: Window) -> Array:
 
 def slice_forwards(x: Array, window: Window) -> Array:
     """`lax.slice`."""
-    starts = [along.start for along in window]
-    limits = [along.limit for along in window]
-    return lax.slice(x, starts, limits, [along.stride for along in window])
+    starts = [part.start for part in window]
+    limits = [part.limit for part in window]
+    return lax.slice(x, starts, limits, [part.stride for part in window])
 
 
 def _reversed(bits: Array, window: Window) -> Array:
-    return lax.rev(bits, [d for d, along in enumerate(window) if along.is_reversed])
+    return lax.rev(bits, [d for d, part in enumerate(window) if part.is_reversed])
 
 
 def strided_slice_transpose(x: Array, shape: tuple[int, ...], window: Window) -> Array:
@@ -48,8 +48,8 @@ def strided_slice_transpose(x: Array, shape: tuple[int, ...], window: Window) ->
 def pad_forwards(x: Array, shape: tuple[int, ...], window: Window) -> Array:
     """`lax.pad` with zeros between the elements."""
     padding = [
-        (along.start, size - along.limit, along.stride - 1)
-        for along, size in zip(window, shape, strict=True)
+        (part.start, size - part.limit, part.stride - 1)
+        for part, size in zip(window, shape, strict=True)
     ]
     return lax.pad(x, jnp.zeros((), x.dtype), padding)
 
@@ -66,18 +66,18 @@ def spread(x: Array, shape: tuple[int, ...], window: Window, max_shards: int) ->
     the zeros there. XLA also incorrectly pads a dimension that has fewer elements than
     shards, so such dimensions are gathered.
     """
-    few = [d for d, along in enumerate(window) if along.size < max_shards]
+    few = [d for d, part in enumerate(window) if part.size < max_shards]
     rest = tuple(
-        along if d in few else WindowDimension(0, shape[d])
-        for d, along in enumerate(unreversed(window))
+        part if d in few else WindowDimension(0, shape[d])
+        for d, part in enumerate(unreversed(window))
     )
 
     def transpose(bits: Array) -> Array:
         bits = _reversed(bits, window)
-        for d, (extent, along) in enumerate(zip(shape, window, strict=True)):
-            if along.size == extent or d in few:
+        for d, (extent, part) in enumerate(zip(shape, window, strict=True)):
+            if part.size == extent or d in few:
                 continue
-            bits = _spread_along(bits, d, extent, along.start, along.stride, max_shards)
+            bits = _spread_along(bits, d, extent, part.start, part.stride, max_shards)
         return gather_and_select(_replicated_along(bits, few), shape, rest)
 
     return bitwise.by_integers(transpose, x)
@@ -118,14 +118,14 @@ def gather_and_select(x: Array, shape: tuple[int, ...], window: Window) -> Array
     """The transpose as a gather and a select, which XLA partitions correctly."""
 
     def transpose(bits: Array) -> Array:
-        for d, (extent, along) in enumerate(zip(shape, window, strict=True)):
-            if along.is_reversed:
+        for d, (extent, part) in enumerate(zip(shape, window, strict=True)):
+            if part.is_reversed:
                 bits = lax.rev(bits, (d,))
-            if along.size == extent:
+            if part.size == extent:
                 continue
-            if along.size == 0:
+            if part.size == 0:
                 return jnp.zeros(shape, bits.dtype)
-            bits = _gather_and_select_along(bits, d, extent, along)
+            bits = _gather_and_select_along(bits, d, extent, part)
         if bits.dtype != jnp.uint16:
             return bits
         # As in `strided_slice_transpose`. Each element has its own zero, since the
@@ -141,13 +141,13 @@ def gather_and_select(x: Array, shape: tuple[int, ...], window: Window) -> Array
 
 
 def _gather_and_select_along(
-    bits: Array, d: int, extent: int, along: WindowDimension
+    bits: Array, d: int, extent: int, part: WindowDimension
 ) -> Array:
     dtype = bitwise.index_dtype(extent)
     with bitwise.full_width(dtype, bits):
-        offset = lax.iota(dtype, extent) - jnp.asarray(along.start).astype(dtype)
-        index = offset // along.stride
-        is_element = (offset >= 0) & (offset % along.stride == 0) & (index < along.size)
+        offset = lax.iota(dtype, extent) - jnp.asarray(part.start).astype(dtype)
+        index = offset // part.stride
+        is_element = (offset >= 0) & (offset % part.stride == 0) & (index < part.size)
         others = [other for other in range(bits.ndim) if other != d]
         elements = jnp.take(bits, index, axis=d, mode="clip")
         zero = jnp.zeros((), bits.dtype)

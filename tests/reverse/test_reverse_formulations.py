@@ -267,7 +267,7 @@ def test_tpus_take_the_implementation_that_is_asked_for():
 
 @pytest.mark.parametrize(
     "dtype",
-    default_of([*DTYPES, "int4", "int64"], "uint8"),  # of each width
+    default_of([*DTYPES, "int2", "int4", "int64"], "uint8"),  # of each width
 )
 @pytest.mark.parametrize("max_shards", [1, 4])
 @pytest.mark.parametrize("line", LINES)
